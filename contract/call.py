@@ -1,0 +1,29 @@
+"""One tool call, as read from a model response."""
+
+from typing import Any
+
+import msgspec
+
+from contract.outcome import Code
+
+
+class Flaw(msgspec.Struct, frozen=True):
+    """Why a block could not become a call: its code and the sentence's content."""
+
+    code: Code
+    error: str
+
+
+class ToolCall(msgspec.Struct, frozen=True, kw_only=True):
+    """A tool call at its place in a turn.
+
+    `arguments` are None where a `flaw` says why they could not be read. `note` tells the model what
+    was assumed (a missing id, for one; R15).
+    """
+
+    index: int
+    id: str
+    name: str
+    arguments: dict[str, Any] | None = None
+    flaw: Flaw | None = None
+    note: str | None = None

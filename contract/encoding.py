@@ -1,0 +1,37 @@
+"""JSON for the wire: one encoder, one decoder, one canonical form.
+
+msgspec keeps integers of any size and the difference between 1 and 1.0, which an argument must not
+lose between the model and its tool.
+"""
+
+import hashlib
+from typing import Any
+
+import msgspec
+
+_encoder = msgspec.json.Encoder()
+_canonical = msgspec.json.Encoder(order="deterministic")
+_decoder: msgspec.json.Decoder[Any] = msgspec.json.Decoder()
+
+
+def encode(value: Any) -> bytes:
+    """Compact UTF-8 JSON. Raises TypeError, ValueError or RecursionError for what JSON cannot hold.
+
+    Not-a-number and the infinities become null: check for them first where that matters.
+    """
+    return _encoder.encode(value)
+
+
+def decode(data: bytes | str) -> Any:
+    """The value in `data`. Raises msgspec.DecodeError (a ValueError) or RecursionError."""
+    return _decoder.decode(data)
+
+
+def canonical(value: Any) -> bytes:
+    """JSON with sorted keys: equal values have equal bytes."""
+    return _canonical.encode(value)
+
+
+def digest(value: Any) -> str:
+    """32 hex characters that stand for the canonical form of `value`."""
+    return hashlib.blake2b(canonical(value), digest_size=16).hexdigest()

@@ -1,0 +1,176 @@
+"""The one door between calls and bytes: batches to workers, replies and cancels back.
+
+`docs/wire-format.md` describes the bytes; golden files in `tests/contract/` pin them. Fields added
+later have defaults, so that old and new understand each other; unknown fields are passed over.
+"""
+
+from typing import Any, TypeVar
+
+import msgspec
+
+from contract.errors import MessageRejected
+from contract.outcome import Outcome
+from contract.signing import Keyring
+from contract.spec import ToolSpec
+
+VERSION = 1
+
+T = TypeVar("T")
+
+
+class CallMessage(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One call on its way to a worker.
+
+    `key` names its ledger record, `digest` the spec it was validated against. `timeout` bounds the
+    run, in seconds; `rerunnable` says whether a second start does no harm.
+    """
+
+    key: str
+    id: str
+    tool: str
+    digest: str
+    arguments: dict[str, Any]
+    index: int = 0
+    session: str | None = None
+    turn: str | None = None
+    context: dict[str, Any] | None = None
+    attempt: int = 1
+    timeout: float = 60.0
+    rerunnable: bool = False
+    trace: dict[str, str] | None = None
+    extensions: dict[str, Any] | None = None
+
+
+class Batch(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Calls that travel in one Celery message."""
+
+    id: str
+    reply: str
+    calls: tuple[CallMessage, ...]
+    tenant: str = "default"
+    version: int = VERSION
+
+
+class Started(msgspec.Struct, frozen=True, kw_only=True, tag="started"):
+    """A worker claimed these calls of a batch."""
+
+    batch: str
+    worker: str
+    keys: tuple[str, ...]
+
+
+class Settled(msgspec.Struct, frozen=True, kw_only=True, tag="settled"):
+    """The first outcome of a call; it is stored in the ledger in this form."""
+
+    key: str
+    outcome: Outcome
+
+
+Reply = Started | Settled
+
+
+class CatalogEntry(msgspec.Struct, frozen=True, kw_only=True):
+    """A tool as a worker publishes it. `published_at` is Unix time in seconds."""
+
+    spec: ToolSpec
+    published_at: float
+    version: str
+
+
+class WorkerLease(msgspec.Struct, frozen=True, kw_only=True):
+    """A worker's description of itself; `slots` by queue name. `started_at` is Unix time."""
+
+    id: str
+    host: str
+    pid: int
+    version: str
+    started_at: float
+    slots: dict[str, int]
+
+
+class Cancel(msgspec.Struct, frozen=True, kw_only=True):
+    """Asks a worker to stop a call it has claimed."""
+
+    key: str
+    reason: str = "cancelled"
+
+
+_BATCH = "batch"
+_REPLY = "reply"
+_CANCEL = "cancel"
+_CATALOG = "catalog"
+_LEASE = "lease"
+_encoder = msgspec.json.Encoder()
+_batches = msgspec.json.Decoder(Batch)
+_replies: msgspec.json.Decoder[Reply] = msgspec.json.Decoder(Started | Settled)
+_cancels = msgspec.json.Decoder(Cancel)
+_entries = msgspec.json.Decoder(CatalogEntry)
+_leases = msgspec.json.Decoder(WorkerLease)
+
+
+class Envelope:
+    """Encodes and signs, verifies and decodes.
+
+    Every `decode_*` raises `MessageRejected` for bytes that are unsigned, foreign, malformed, too
+    new, or longer than `max_bytes`.
+    """
+
+    def __init__(self, keyring: Keyring, *, max_bytes: int = 2 * 1024 * 1024) -> None:
+        self._keyring = keyring
+        self._max_bytes = max_bytes
+
+    def encode_batch(self, batch: Batch) -> bytes:
+        """Raises TypeError, ValueError or RecursionError where arguments are not JSON."""
+        return self._keyring.sign(_BATCH, _encoder.encode(batch))
+
+    def decode_batch(self, data: bytes) -> Batch:
+        """The batch in `data`, whole and by a holder of a key."""
+        if len(data) > self._max_bytes:
+            raise MessageRejected("too_large", f"a message of {len(data)} bytes is over the cap")
+        batch = _decode(_batches, self._keyring.verify(_BATCH, data))
+        if batch.version > VERSION:
+            raise MessageRejected(
+                "version",
+                f"message version {batch.version} is newer than this worker's {VERSION}: "
+                "upgrade workers before dispatchers",
+            )
+        return batch
+
+    def encode_reply(self, reply: Reply) -> bytes:
+        """Raises TypeError, ValueError or RecursionError where the outcome is not JSON."""
+        return self._keyring.sign(_REPLY, _encoder.encode(reply))
+
+    def decode_reply(self, data: bytes) -> Reply:
+        """A `Started` or a `Settled`."""
+        return _decode(_replies, self._keyring.verify(_REPLY, data))
+
+    def encode_cancel(self, cancel: Cancel) -> bytes:
+        """The cancel, signed."""
+        return self._keyring.sign(_CANCEL, _encoder.encode(cancel))
+
+    def decode_cancel(self, data: bytes) -> Cancel:
+        """The cancel in `data`."""
+        return _decode(_cancels, self._keyring.verify(_CANCEL, data))
+
+    def encode_entry(self, entry: CatalogEntry) -> bytes:
+        """The catalog entry, signed."""
+        return self._keyring.sign(_CATALOG, _encoder.encode(entry))
+
+    def decode_entry(self, data: bytes) -> CatalogEntry:
+        """The catalog entry in `data`."""
+        return _decode(_entries, self._keyring.verify(_CATALOG, data))
+
+    def encode_lease(self, lease: WorkerLease) -> bytes:
+        """The lease, signed."""
+        return self._keyring.sign(_LEASE, _encoder.encode(lease))
+
+    def decode_lease(self, data: bytes) -> WorkerLease:
+        """The lease in `data`."""
+        return _decode(_leases, self._keyring.verify(_LEASE, data))
+
+
+def _decode(decoder: "msgspec.json.Decoder[T]", body: bytes) -> T:
+    try:
+        return decoder.decode(body)
+    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
+        raise MessageRejected("malformed", f"the message is not of the form: {error}") from None

@@ -1,0 +1,79 @@
+"""One error tree.
+
+ToolpoolError
+├── Misconfigured              the set-up is wrong; raised in the caller, says how to fix it
+│   ├── ToolDeclarationInvalid     a @tool function or its schema cannot be used
+│   ├── ToolsUnimportable          a tools module cannot be loaded
+│   ├── SigningKeyMissing          messages could not be signed or verified
+│   ├── ServerUnsuitable           Redis is too old, evicts keys or is a Cluster
+│   ├── BrokerUnreachable          no Redis or broker answers at the URL
+│   └── CatalogEmpty               no worker has published a tool
+├── MessageRejected            bytes from the network that are not ours, or not whole
+└── ToolError                  raised by a tool: it ran, and reports failure to the model
+
+What a model gets wrong is never an exception: it is a `ToolResult` (R9).
+"""
+
+from collections.abc import Sequence
+
+
+class ToolpoolError(Exception):
+    """Base of every error toolpool raises."""
+
+
+class Misconfigured(ToolpoolError):
+    """Raised when the set-up is wrong; the message says how to fix it."""
+
+
+class ToolDeclarationInvalid(Misconfigured):
+    """Raised when a `@tool` function, its signature or its schema cannot be used."""
+
+
+class ToolsUnimportable(Misconfigured):
+    """Raised when a tools module does not exist or fails while it is imported."""
+
+
+class SigningKeyMissing(Misconfigured):
+    """Raised when a network Redis is used without `TOOLPOOL_SIGNING_KEY`."""
+
+
+class ServerUnsuitable(Misconfigured):
+    """Raised when the Redis server is too old, evicts keys, or is a Cluster."""
+
+
+class BrokerUnreachable(Misconfigured):
+    """Raised when no server answers at the configured URL within the connect timeout."""
+
+
+class CatalogEmpty(Misconfigured):
+    """Raised when no worker has published a tool within the time to wait for one."""
+
+
+class MessageRejected(ToolpoolError):
+    """Raised when bytes cannot be accepted: malformed, unsigned, foreign, too large or too new.
+
+    `reason` is a short word for counters; the text never holds the payload.
+    """
+
+    def __init__(self, reason: str, message: str) -> None:
+        super().__init__(message)
+        self.reason = reason
+
+
+class ToolError(ToolpoolError):
+    """Raised by a tool to report a failure that the model should read (`logical.reported`).
+
+    `recommendations` are shown to the model in place of the generated ones; `retry_after` is in
+    seconds.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        recommendations: Sequence[str] = (),
+        retry_after: float | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.recommendations = tuple(recommendations)
+        self.retry_after = retry_after

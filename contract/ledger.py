@@ -1,0 +1,207 @@
+"""The ledger: one record a call, changed only by atomic steps (`contract/lua`).
+
+Dispatchers `open` and `close` (expire, cancel); workers `claim` and `settle`.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from contract.names import Names
+from contract.steps import Step, Steps
+
+Refusal = str
+"""Why a claim was not won: absent, settled, attempt, claimed, expired or moved."""
+
+NEW = b"new"
+ATTACHED = b"open"
+RUNNING = b"running"
+MISSING = b"missing"
+
+
+@dataclass(frozen=True, slots=True)
+class Opening:
+    """A call to note. `wait` (to be claimed), `deadline` and `keep` are seconds from now."""
+
+    key: str
+    attempt: int
+    rerunnable: bool
+    wait: float
+    deadline: float
+    keep: float
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """A call that a worker has a free slot for."""
+
+    key: str
+    attempt: int
+    nonce: str
+
+
+@dataclass(frozen=True, slots=True)
+class Settlement:
+    """An outcome to store for `keep` seconds; `reply` is told even if the record is gone."""
+
+    key: str
+    nonce: str
+    keep: float
+    reply: str
+    body: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Closing:
+    """A call to end, with the signed outcome for each thing the record may say."""
+
+    key: str
+    nonce: str
+    epoch: str
+    keep: float
+    unclaimed: bytes
+    claimed: bytes
+    doubtful: bytes
+    cancel: bytes
+
+
+class DispatcherLedger(Protocol):
+    """The steps of the asking side. All raise `ServerAway` past `give_up_at` (monotonic)."""
+
+    async def open(
+        self,
+        openings: Sequence[Opening],
+        *,
+        nonce: str,
+        reply: str,
+        queue: str,
+        message: bytes,
+        give_up_at: float,
+    ) -> tuple[str, list[bytes]]:
+        """Note calls and publish their message, if it is not empty.
+
+        Answers the server's epoch, and for each call `NEW`, `ATTACHED` (somebody asked before) or
+        the signed outcome it already has.
+        """
+        ...
+
+    async def close(
+        self, closings: Sequence[Closing], *, reply: str, unstarted_only: bool, give_up_at: float
+    ) -> list[bytes]:
+        """End calls. Answers each call's signed outcome, `RUNNING` (left alone) or `MISSING`."""
+        ...
+
+
+class WorkerLedger(Protocol):
+    """The steps of the running side. All raise `ServerAway` past `give_up_at` (monotonic)."""
+
+    async def claim(
+        self, claims: Sequence[Claim], *, worker: str, give_up_at: float
+    ) -> list[float | Refusal]:
+        """Take calls. Answers for each the seconds left to its deadline, or why it was lost."""
+        ...
+
+    async def settle(
+        self, settlements: Sequence[Settlement], *, give_up_at: float
+    ) -> list[str]:
+        """Store outcomes. Answers `first`, `late` or `gone` for each."""
+        ...
+
+    async def tell(self, reply: str, body: bytes) -> None:
+        """Put a message on a dispatcher's reply stream; best effort, raises what the client does."""
+        ...
+
+
+def _ms(seconds: float) -> int:
+    return max(1, round(seconds * 1000))
+
+
+class RedisLedger:
+    """Both sides' steps on a real server."""
+
+    def __init__(self, steps: Steps, names: Names) -> None:
+        self._steps = steps
+        self._names = names
+
+    async def open(
+        self,
+        openings: Sequence[Opening],
+        *,
+        nonce: str,
+        reply: str,
+        queue: str,
+        message: bytes,
+        give_up_at: float,
+    ) -> tuple[str, list[bytes]]:
+        """See `DispatcherLedger.open`."""
+        keys = [self._names.epoch, queue, *(self._names.call(o.key) for o in openings)]
+        arguments: list[str | bytes | int] = [self._steps.epoch_candidate, nonce, reply, message]
+        for opening in openings:
+            arguments += (
+                opening.attempt,
+                int(opening.rerunnable),
+                _ms(opening.wait),
+                _ms(opening.deadline),
+                _ms(opening.keep),
+            )
+        epoch, *answers = await self._steps.run(Step.OPEN, keys, arguments, give_up_at=give_up_at)
+        return epoch.decode(), answers
+
+    async def close(
+        self, closings: Sequence[Closing], *, reply: str, unstarted_only: bool, give_up_at: float
+    ) -> list[bytes]:
+        """See `DispatcherLedger.close`."""
+        keys = [self._names.epoch, *(self._names.call(c.key) for c in closings)]
+        arguments: list[str | bytes | int] = [
+            self._steps.epoch_candidate,
+            reply,
+            self._names.cancel(""),
+            "unstarted" if unstarted_only else "all",
+        ]
+        for closing in closings:
+            arguments += (
+                closing.nonce,
+                closing.epoch,
+                _ms(closing.keep),
+                closing.unclaimed,
+                closing.claimed,
+                closing.doubtful,
+                closing.cancel,
+            )
+        return await self._steps.run(Step.CLOSE, keys, arguments, give_up_at=give_up_at)
+
+    async def claim(
+        self, claims: Sequence[Claim], *, worker: str, give_up_at: float
+    ) -> list[float | Refusal]:
+        """See `WorkerLedger.claim`."""
+        keys = [self._names.epoch, *(self._names.call(c.key) for c in claims)]
+        arguments: list[str | bytes | int] = [self._steps.epoch_candidate, worker]
+        for claim in claims:
+            arguments += (claim.attempt, claim.nonce)
+        answers = await self._steps.run(Step.CLAIM, keys, arguments, give_up_at=give_up_at)
+        return [_verdict(answer) for answer in answers]
+
+    async def settle(self, settlements: Sequence[Settlement], *, give_up_at: float) -> list[str]:
+        """See `WorkerLedger.settle`."""
+        keys = [self._names.call(s.key) for s in settlements]
+        arguments: list[str | bytes | int] = []
+        for settlement in settlements:
+            arguments += (
+                settlement.nonce,
+                _ms(settlement.keep),
+                settlement.reply,
+                settlement.body,
+            )
+        answers = await self._steps.run(Step.SETTLE, keys, arguments, give_up_at=give_up_at)
+        return [answer.decode() for answer in answers]
+
+    async def tell(self, reply: str, body: bytes) -> None:
+        """See `WorkerLedger.tell`."""
+        await self._steps.tell(reply, body)
+
+
+def _verdict(answer: bytes) -> float | Refusal:
+    try:
+        return int(float(answer)) / 1000
+    except ValueError:
+        return answer.decode()

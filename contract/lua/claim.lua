@@ -1,0 +1,27 @@
+-- A worker takes calls it has free slots for. Never creates a record.
+-- KEYS: epoch, record...
+-- ARGV: epoch candidate, worker, then for each record: attempt, nonce
+-- Answers for each record the ms left to its deadline, or why it was not won.
+local epoch = server_epoch(KEYS[1], ARGV[1])
+local worker = ARGV[2]
+local now = now_ms()
+local answers = {}
+for i = 2, #KEYS do
+  local attempt, nonce = ARGV[i * 2 - 1], ARGV[i * 2]
+  local r = redis.call('HMGET', KEYS[i], 'state', 'attempt', 'claimed', 'until', 'deadline', 'epoch', 'rerun')
+  local answer
+  if not r[1] then answer = 'absent'
+  elseif r[1] == 'settled' then answer = 'settled'
+  elseif r[2] ~= attempt then answer = 'attempt'
+  elseif r[1] == 'claimed' then
+    answer = (r[3] == nonce) and tostring(r[5] - now) or 'claimed'
+  elseif tonumber(r[4]) <= now then answer = 'expired'
+  elseif r[6] ~= epoch and r[7] ~= '1' then answer = 'moved'
+  else
+    redis.call('HSET', KEYS[i], 'state', 'claimed', 'claimed', nonce, 'worker', worker)
+    redis.call('HINCRBY', KEYS[i], 'claims', 1)
+    answer = tostring(r[5] - now)
+  end
+  answers[i - 1] = answer
+end
+return answers

@@ -1,0 +1,40 @@
+-- Notes calls and, where the broker is this server, publishes their message with them.
+-- KEYS: epoch, queue list, record...
+-- ARGV: epoch candidate, nonce, reply stream, message ('' = published elsewhere),
+--       then for each record: attempt, rerun, wait ms, deadline ms (both from now), keep ms
+-- Answers the epoch, then for each record: 'new', 'open' (attached), or the outcome it has.
+local epoch = server_epoch(KEYS[1], ARGV[1])
+local nonce, reply, message = ARGV[2], ARGV[3], ARGV[4]
+local now = now_ms()
+local answers = {epoch}
+local created = false
+for i = 3, #KEYS do
+  local at = 5 + (i - 3) * 5
+  local record = redis.call('HMGET', KEYS[i], 'state', 'opened', 'outcome', 'replies')
+  if not record[1] then
+    redis.call('HSET', KEYS[i], 'state', 'open', 'epoch', epoch, 'opened', nonce,
+      'attempt', ARGV[at], 'rerun', ARGV[at + 1], 'until', now + ARGV[at + 2],
+      'deadline', now + ARGV[at + 3], 'claims', 0, 'replies', reply)
+    redis.call('PEXPIRE', KEYS[i], ARGV[at + 4])
+    created = true
+    answers[i - 1] = 'new'
+  elseif record[1] == 'settled' then
+    answers[i - 1] = record[3]
+  elseif record[2] == nonce then
+    answers[i - 1] = 'new'
+  else
+    local noted, known = 0, false
+    for stream in string.gmatch(record[4], '%S+') do
+      noted = noted + 1
+      if stream == reply then known = true end
+    end
+    if not known and noted < 8 then
+      redis.call('HSET', KEYS[i], 'replies', record[4] .. ' ' .. reply)
+    end
+    answers[i - 1] = 'open'
+  end
+end
+if created and message ~= '' then
+  redis.call('LPUSH', KEYS[2], message)
+end
+return answers

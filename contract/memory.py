@@ -1,0 +1,201 @@
+"""A server in this process: the ledger's steps, queues, replies and catalog, without a network.
+
+For users' own tests and `Dispatcher.in_memory`. It takes and gives bytes, as the real one does, and
+one behaviour suite holds both to the same answers.
+"""
+
+import asyncio
+import secrets
+import time
+from collections import defaultdict, deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from contract.ledger import ATTACHED, MISSING, NEW, RUNNING, Claim, Closing, Opening, Refusal
+from contract.ledger import Settlement
+
+_REPLIES_AT_MOST = 8
+
+
+@dataclass(slots=True)
+class _Record:
+    epoch: str
+    opened: str
+    attempt: int
+    rerunnable: bool
+    until: float
+    deadline: float
+    gone_at: float
+    replies: list[str]
+    state: str = "open"
+    claims: int = 0
+    claimed: str = ""
+    worker: str = ""
+    settled_by: str = ""
+    outcome: bytes = b""
+
+
+@dataclass(slots=True)
+class _Inbox:
+    items: deque[bytes] = field(default_factory=deque)
+    filled: asyncio.Event = field(default_factory=asyncio.Event)
+
+
+class MemoryServer:
+    """Both sides' ledger, and the queues, reply streams and cancel lists between them."""
+
+    def __init__(self) -> None:
+        self.epoch = f"memory.{secrets.token_hex(8)}"
+        self.catalog: dict[str, bytes] = {}
+        self.leases: dict[str, bytes] = {}
+        self._records: dict[str, _Record] = {}
+        self._inboxes: defaultdict[str, _Inbox] = defaultdict(_Inbox)
+
+    def put(self, name: str, item: bytes) -> None:
+        """Append to a queue, reply stream or cancel list."""
+        inbox = self._inboxes[name]
+        inbox.items.append(item)
+        inbox.filled.set()
+
+    async def take(self, *names: str) -> tuple[str, bytes]:
+        """The next item of the first of `names` that has one; waits for it."""
+        while True:
+            for name in names:
+                inbox = self._inboxes[name]
+                if inbox.items:
+                    return name, inbox.items.popleft()
+                inbox.filled.clear()
+            waits = [asyncio.ensure_future(self._inboxes[name].filled.wait()) for name in names]
+            try:
+                await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                for wait in waits:
+                    wait.cancel()
+
+    def waiting(self, name: str) -> int:
+        """How many items a queue, stream or list holds."""
+        return len(self._inboxes[name].items)
+
+    async def open(
+        self,
+        openings: Sequence[Opening],
+        *,
+        nonce: str,
+        reply: str,
+        queue: str,
+        message: bytes,
+        give_up_at: float,
+    ) -> tuple[str, list[bytes]]:
+        """See `DispatcherLedger.open`."""
+        now = time.monotonic()
+        answers: list[bytes] = []
+        created = False
+        for opening in openings:
+            record = self._find(opening.key)
+            if record is None:
+                self._records[opening.key] = _Record(
+                    epoch=self.epoch,
+                    opened=nonce,
+                    attempt=opening.attempt,
+                    rerunnable=opening.rerunnable,
+                    until=now + opening.wait,
+                    deadline=now + opening.deadline,
+                    gone_at=now + opening.keep,
+                    replies=[reply],
+                )
+                created = True
+                answers.append(NEW)
+            elif record.state == "settled":
+                answers.append(record.outcome)
+            elif record.opened == nonce:
+                answers.append(NEW)
+            else:
+                if reply not in record.replies and len(record.replies) < _REPLIES_AT_MOST:
+                    record.replies.append(reply)
+                answers.append(ATTACHED)
+        if created and message:
+            self.put(queue, message)
+        return self.epoch, answers
+
+    async def claim(
+        self, claims: Sequence[Claim], *, worker: str, give_up_at: float
+    ) -> list[float | Refusal]:
+        """See `WorkerLedger.claim`."""
+        return [self._claim(claim, worker) for claim in claims]
+
+    def _claim(self, claim: Claim, worker: str) -> float | Refusal:
+        now = time.monotonic()
+        record = self._find(claim.key)
+        if record is None:
+            return "absent"
+        if record.state == "settled":
+            return "settled"
+        if record.attempt != claim.attempt:
+            return "attempt"
+        if record.state == "claimed":
+            return record.deadline - now if record.claimed == claim.nonce else "claimed"
+        if record.until <= now:
+            return "expired"
+        if record.epoch != self.epoch and not record.rerunnable:
+            return "moved"
+        record.state, record.claimed, record.worker = "claimed", claim.nonce, worker
+        record.claims += 1
+        return record.deadline - now
+
+    async def settle(self, settlements: Sequence[Settlement], *, give_up_at: float) -> list[str]:
+        """See `WorkerLedger.settle`."""
+        return [self._settle(settlement) for settlement in settlements]
+
+    async def tell(self, reply: str, body: bytes) -> None:
+        """See `WorkerLedger.tell`."""
+        self.put(reply, body)
+
+    def _settle(self, settlement: Settlement) -> str:
+        record = self._find(settlement.key)
+        if record is None:
+            self.put(settlement.reply, settlement.body)
+            return "gone"
+        if record.state == "settled":
+            return "first" if record.settled_by == settlement.nonce else "late"
+        self._finish(record, settlement.nonce, settlement.keep, settlement.body, except_reply="")
+        return "first"
+
+    async def close(
+        self, closings: Sequence[Closing], *, reply: str, unstarted_only: bool, give_up_at: float
+    ) -> list[bytes]:
+        """See `DispatcherLedger.close`."""
+        return [self._close(closing, reply, unstarted_only) for closing in closings]
+
+    def _close(self, closing: Closing, reply: str, unstarted_only: bool) -> bytes:
+        record = self._find(closing.key)
+        if record is None:
+            return MISSING
+        if record.state == "settled":
+            return record.outcome
+        if record.state == "claimed":
+            if unstarted_only:
+                return RUNNING
+            body = closing.claimed
+            self.put(f"cancel:{record.worker}", closing.cancel)
+        elif record.claims == 0 and record.epoch == self.epoch == closing.epoch:
+            body = closing.unclaimed
+        else:
+            body = closing.doubtful
+        self._finish(record, closing.nonce, closing.keep, body, except_reply=reply)
+        return body
+
+    def _finish(
+        self, record: _Record, nonce: str, keep: float, body: bytes, *, except_reply: str
+    ) -> None:
+        record.state, record.settled_by, record.outcome = "settled", nonce, body
+        record.gone_at = time.monotonic() + keep
+        for reply in record.replies:
+            if reply != except_reply:
+                self.put(reply, body)
+
+    def _find(self, key: str) -> _Record | None:
+        record = self._records.get(key)
+        if record is not None and record.gone_at <= time.monotonic():
+            del self._records[key]
+            return None
+        return record

@@ -1,0 +1,52 @@
+"""Every queue name and every Redis key, in one place."""
+
+from contract.spec import RunIn
+
+BATCH_TASK = "toolpool.batch"
+"""The one Celery task: its single argument is a signed batch."""
+
+
+def queue_name(queue: str, run_in: RunIn) -> str:
+    """The Celery queue of tools declared with `queue=` that run in `run_in`."""
+    return f"toolpool.{queue}.{run_in.value}"
+
+
+KEYS_WITHOUT_EXPIRY = frozenset({"epoch"})
+"""Key kinds (the word after the prefix) that may live for ever; every other key must expire."""
+
+
+class Names:
+    """The Redis keys under one prefix."""
+
+    def __init__(self, prefix: str = "toolpool") -> None:
+        self.prefix = prefix
+        self.epoch = f"{prefix}:epoch"
+        self.catalog = f"{prefix}:catalog"
+        self.catalog_version = f"{prefix}:catalog_version"
+        self.workers = f"{prefix}:workers"
+        self.call_prefix = f"{prefix}:call:"
+
+    @staticmethod
+    def catalog_field(tool: str, digest: str) -> str:
+        """The field of one tool's spec in the catalog hash."""
+        return f"{tool}\0{digest}"
+
+    def call(self, key: str) -> str:
+        """The ledger record of one call: a hash."""
+        return self.call_prefix + key
+
+    def reply(self, dispatcher: str) -> str:
+        """The stream a dispatcher reads its replies from."""
+        return f"{self.prefix}:reply:{dispatcher}"
+
+    def worker(self, worker: str) -> str:
+        """A worker's lease: a string that holds its description."""
+        return f"{self.prefix}:worker:{worker}"
+
+    def dispatcher(self, dispatcher: str) -> str:
+        """A dispatcher's lease."""
+        return f"{self.prefix}:dispatcher:{dispatcher}"
+
+    def cancel(self, worker: str) -> str:
+        """The list a worker takes cancels from."""
+        return f"{self.prefix}:cancel:{worker}"

@@ -1,0 +1,104 @@
+"""How a call can end: five error types, twenty codes, three answers to "did it run?" (R6–R8)."""
+
+from enum import StrEnum
+from typing import Any
+
+import msgspec
+
+from contract.problem import Problem
+
+
+class ErrorType(StrEnum):
+    """What kind of failure a result reports (R6)."""
+
+    VALIDATION = "validation"  # the call could not be accepted
+    RUNTIME = "runtime"  # the tool raised or its process died
+    LOGICAL = "logical"  # the tool ran and reported failure
+    ABORTED = "aborted"  # timed out, cancelled or denied
+    EXCEPTION = "exception"  # the pool failed, not the tool
+
+
+class Code(StrEnum):
+    """Every way a call can fail (R7); the part before the dot is its `ErrorType`."""
+
+    INVALID_ARGUMENTS = "validation.arguments"
+    UNKNOWN_TOOL = "validation.unknown_tool"
+    UNPARSEABLE = "validation.unparseable"
+    TRUNCATED = "validation.truncated"  # cut off by the model's token limit
+    LOOP = "validation.loop"  # the same failing call again
+    TOO_LARGE = "validation.too_large"
+    TOO_MANY_CALLS = "validation.too_many_calls"
+    RAISED = "runtime.raised"
+    CRASHED = "runtime.crashed"  # the tool's own process died: exit, signal, out of memory
+    BAD_RESULT = "runtime.bad_result"  # returned something that is not JSON, or far too much
+    REPORTED = "logical.reported"
+    TIMEOUT = "aborted.timeout"
+    CANCELLED = "aborted.cancelled"
+    DENIED = "aborted.denied"  # by a hook or the kill switch
+    WORKER_LOST = "exception.worker_lost"
+    EXPIRED = "exception.expired"  # no worker started it in time
+    QUEUE_UNREACHABLE = "exception.queue_unreachable"
+    OVERLOADED = "exception.overloaded"
+    CIRCUIT_OPEN = "exception.circuit_open"
+    INTERNAL = "exception.internal"
+
+    @property
+    def error_type(self) -> ErrorType:
+        """The type this code refines."""
+        return ErrorType(self.value.partition(".")[0])
+
+
+class Executed(StrEnum):
+    """Whether the tool ran (R8). Never guessed."""
+
+    NO = "no"  # nobody ran it and nobody can any more
+    YES = "yes"  # it returned or raised
+    UNKNOWN = "unknown"  # it started, or may have, and its end was not seen
+
+
+_RETRYABLE = {
+    ErrorType.VALIDATION: False,
+    ErrorType.RUNTIME: True,
+    ErrorType.LOGICAL: True,
+    ErrorType.ABORTED: False,
+    ErrorType.EXCEPTION: True,
+}
+
+
+def is_retryable(code: Code, executed: Executed, *, rerunnable: bool) -> bool:
+    """Whether the same arguments may be sent again (R6).
+
+    `rerunnable` is true of reads and idempotent tools. A pool failure of anything else is
+    retryable only where the tool certainly did not run.
+    """
+    error_type = code.error_type
+    if error_type is ErrorType.EXCEPTION:
+        return rerunnable or executed is Executed.NO
+    return _RETRYABLE[error_type]
+
+
+class Outcome(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The end of one call, as a worker reports it or a dispatcher concludes it.
+
+    `error` is the bare message: `dispatcher.feedback` makes the sentence the model reads. `details`
+    are for operators (exception class, stack) and never reach the model (R11). Times are seconds.
+    """
+
+    ok: bool
+    data: Any = None
+    code: Code | None = None
+    error: str = ""
+    executed: Executed = Executed.YES
+    problems: tuple[Problem, ...] = ()
+    details: dict[str, Any] | None = None
+    recommendations: tuple[str, ...] = ()
+    retry_after: float | None = None
+    note: str | None = None
+    duration: float = 0.0
+    worker: str = ""
+    attempt: int = 1
+
+
+def failure(code: Code, error: str, executed: Executed, **fields: Any) -> Outcome:
+    """An outcome that is not ok."""
+    return Outcome(ok=False, code=code, error=error, executed=executed, **fields)

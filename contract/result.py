@@ -1,0 +1,59 @@
+"""The one classified result that every call gets."""
+
+from typing import Any
+
+import msgspec
+
+from contract.outcome import Code, ErrorType, Executed
+
+
+class ToolResult(msgspec.Struct, frozen=True, kw_only=True):
+    """What became of one tool call (R2).
+
+    `data` is what the tool returned; `error` is the text the model reads. `retry_after` and
+    `duration` (from leaving the order barrier to the result) are in seconds. `details` hold the
+    exception class and stack for operators; `payload()` leaves them out.
+    """
+
+    call_id: str
+    name: str
+    ok: bool
+    data: Any = None
+    error: str | None = None
+    code: Code | None = None
+    retryable: bool | None = None
+    executed: Executed = Executed.YES
+    retry_after: float | None = None
+    recommendations: tuple[str, ...] = ()
+    note: str | None = None
+    handle: str | None = None
+    duration: float = 0.0
+    attempts: int = 1
+    details: dict[str, Any] | None = None
+
+    @property
+    def error_type(self) -> ErrorType | None:
+        """The kind of failure; None for a success."""
+        return self.code.error_type if self.code is not None else None
+
+    def payload(self) -> dict[str, Any]:
+        """The result as the model's JSON; absent fields are left out (R2)."""
+        if self.ok:
+            payload: dict[str, Any] = {"ok": True, "data": self.data}
+            if self.note is not None:
+                payload["note"] = self.note
+            return payload
+        payload = {"ok": False, "error": self.error}
+        if self.code is not None:
+            payload["errorType"] = self.code.error_type.value
+            payload["code"] = self.code.value
+        if self.retryable is not None:
+            payload["retryable"] = self.retryable
+        payload["executed"] = self.executed.value
+        if self.retry_after is not None:
+            payload["retryAfter"] = self.retry_after
+        if self.note is not None:
+            payload["note"] = self.note
+        if self.recommendations:
+            payload["recommendations"] = list(self.recommendations)
+        return payload

@@ -1,0 +1,85 @@
+"""Every setting, read from `TOOLPOOL_*` environment variables. `docs/settings.md` explains them."""
+
+import os
+from pathlib import Path
+from typing import Literal
+
+from pydantic import Field, SecretStr
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from contract.spec import RunIn
+
+_KIB = 1024
+_MIB = 1024 * 1024
+
+
+class Settings(BaseSettings):
+    """Durations are seconds, sizes bytes. Raises pydantic.ValidationError on a bad value."""
+
+    model_config = SettingsConfigDict(env_prefix="TOOLPOOL_", frozen=True, extra="ignore")
+
+    redis_url: str | None = Field(None, description="Redis or Valkey for records and replies.")
+    broker_url: str | None = Field(None, description="Celery broker; the Redis URL by default.")
+    signing_key: SecretStr | None = Field(
+        None, description="Comma-separated keys: the first signs, all verify."
+    )
+    key_prefix: str = Field("toolpool", description="Prefix of every Redis key.")
+    tenant: str = Field("default", description="Whose calls these are.")
+    tools: str = Field("", description="Comma-separated tools modules or files.")
+
+    tool_timeout: float = Field(60.0, gt=0, description="Default run time of a call, from claim.")
+    queue_wait: float = Field(30.0, gt=0, description="How long a call may wait to be started.")
+    results_kept: float = Field(300.0, gt=0, description="How long a settled record is kept.")
+    connect_timeout: float = Field(5.0, gt=0, description="How long to wait for Redis.")
+    catalog_wait: float = Field(10.0, ge=0, description="How long to wait for a first tool.")
+    catalog_kept: float = Field(604_800.0, gt=0, description="How long tools outlive workers.")
+    lease_renewed: float = Field(2.0, gt=0, description="How often a worker renews its lease.")
+    lease_gone: float = Field(8.0, gt=0, description="When an unrenewed lease is gone.")
+    drain_grace: float = Field(10.0, ge=0, description="How long a stopping worker lets calls run.")
+
+    max_arguments: int = Field(_MIB, gt=0, description="Size of one call's arguments.")
+    max_message: int = Field(2 * _MIB, gt=0, description="Size of one message.")
+    max_output: int = Field(64 * _KIB, gt=0, description="Output of one call to the model.")
+    max_result: int = Field(8 * _MIB, gt=0, description="Output of one call that is taken at all.")
+    batch_loop: int = Field(64, ge=1, description="Calls in one message, coroutine tools.")
+    batch_thread: int = Field(8, ge=1, description="Calls in one message, thread tools.")
+    batch_process: int = Field(1, ge=1, description="Calls in one message, process tools.")
+    batch_bytes: int = Field(512 * _KIB, gt=0, description="Arguments in one message.")
+    slots_loop: int = Field(256, ge=1, description="Coroutine tools running at once.")
+    slots_thread: int = Field(16, ge=1, description="Thread tools running at once.")
+    slots_process: int = Field(
+        max(2, os.cpu_count() or 2), ge=1, description="Child processes running at once."
+    )
+    child_calls: int = Field(1000, ge=1, description="Calls before a child process is replaced.")
+
+    calls_per_turn: int = Field(64, ge=1, description="Calls taken from one model response.")
+    in_flight_per_session: int = Field(64, ge=1, description="Calls of a session on the queue.")
+    waiting_per_session: int = Field(10_000, ge=1, description="Calls of a session waiting.")
+    waiting_per_dispatcher: int = Field(20_000, ge=1, description="Calls waiting in all.")
+
+    feedback_errors: int = Field(5, ge=1, description="Errors named in one rejection.")
+    feedback_characters: int = Field(100, ge=20, description="Characters of one error.")
+    feedback_names: int = Field(30, ge=1, description="Tools listed for an unknown name.")
+    locale: Literal["en", "zh"] = Field("en", description="Language of recommendations.")
+
+    workspace: Path = Field(Path("."), description="Root that the file tools are confined to.")
+    bash: bool = Field(False, description="Whether the bash tool runs commands.")
+    http_private: bool = Field(False, description="Whether http_get may reach private addresses.")
+
+    sentry_environment: str | None = Field(None, description="Environment named to Sentry.")
+
+    def batch_size(self, run_in: RunIn) -> int:
+        """The most calls one message to this kind of queue carries."""
+        return {
+            RunIn.LOOP: self.batch_loop,
+            RunIn.THREAD: self.batch_thread,
+            RunIn.PROCESS: self.batch_process,
+        }[run_in]
+
+    def slots(self, run_in: RunIn) -> int:
+        """How many calls of this kind a worker runs at once."""
+        return {
+            RunIn.LOOP: self.slots_loop,
+            RunIn.THREAD: self.slots_thread,
+            RunIn.PROCESS: self.slots_process,
+        }[run_in]

@@ -1,0 +1,81 @@
+"""Signatures on everything that one side reads back and acts on.
+
+HMAC-SHA256 (RFC 2104) over the purpose and the body, written as `<key id>.<base64url>.<body>`. The
+purpose keeps a signed outcome from passing for a signed batch.
+"""
+
+import base64
+import hashlib
+import hmac
+import secrets
+from collections.abc import Iterable
+
+from contract.errors import MessageRejected, Misconfigured
+
+_MINIMUM_KEY_BYTES = 16
+_DIGEST_CHARACTERS = 43
+
+
+def generate_key() -> str:
+    """A new random signing key, 32 bytes as URL-safe text."""
+    return secrets.token_urlsafe(32)
+
+
+class Keyring:
+    """Signing keys: the first signs, all verify, so that keys can be rotated without a stop.
+
+    Raises `Misconfigured` when a key is shorter than 16 characters.
+    """
+
+    def __init__(self, keys: Iterable[str]) -> None:
+        self._keys: dict[str, bytes] = {}
+        for key in keys:
+            if len(key) < _MINIMUM_KEY_BYTES:
+                raise Misconfigured(
+                    "a signing key is shorter than 16 characters; make one with `toolpool keygen`"
+                )
+            self._keys[_key_id(key)] = key.encode()
+        if not self._keys:
+            raise Misconfigured("no signing key was given; make one with `toolpool keygen`")
+        self.key_id = next(iter(self._keys))
+        self._signing_key = self._keys[self.key_id]
+
+    @classmethod
+    def parse(cls, text: str) -> "Keyring":
+        """Keys from one comma-separated setting."""
+        return cls(part.strip() for part in text.split(",") if part.strip())
+
+    @classmethod
+    def local(cls) -> "Keyring":
+        """The fixed key of a private unix socket: it finds damage, it keeps nobody out."""
+        return cls(["toolpool-local-unix-socket"])
+
+    def sign(self, purpose: str, body: bytes) -> bytes:
+        """`body` with the signing key's id and signature in front."""
+        return b"%s.%s.%s" % (
+            self.key_id.encode(),
+            _mac(self._signing_key, purpose, body),
+            body,
+        )
+
+    def verify(self, purpose: str, signed: bytes) -> bytes:
+        """The body of `signed`. Raises `MessageRejected` when no known key signed it for this."""
+        head, _, rest = signed.partition(b".")
+        signature, _, body = rest.partition(b".")
+        if len(head) != 8 or len(signature) != _DIGEST_CHARACTERS:
+            raise MessageRejected("unsigned", "the message carries no signature")
+        key = self._keys.get(head.decode("ascii", "replace"))
+        if key is None:
+            raise MessageRejected("unknown_key", "the message was signed with an unknown key")
+        if not hmac.compare_digest(_mac(key, purpose, body), signature):
+            raise MessageRejected("bad_signature", "the message's signature does not match")
+        return body
+
+
+def _key_id(key: str) -> str:
+    return hashlib.sha256(b"toolpool key id\0" + key.encode()).hexdigest()[:8]
+
+
+def _mac(key: bytes, purpose: str, body: bytes) -> bytes:
+    digest = hmac.digest(key, purpose.encode() + b"\0" + body, "sha256")
+    return base64.urlsafe_b64encode(digest).rstrip(b"=")

@@ -1,0 +1,60 @@
+"""What a tool is to everybody but its own worker: name, schema, how it runs, what it may do."""
+
+from enum import StrEnum
+from typing import Any
+
+import msgspec
+
+from contract import encoding
+
+
+class RunIn(StrEnum):
+    """Where a tool's code runs inside a worker."""
+
+    LOOP = "loop"  # a coroutine on the worker's event loop
+    THREAD = "thread"
+    PROCESS = "process"  # a child process that can be killed
+
+
+class Effects(StrEnum):
+    """What a tool does to the world. Undeclared effects are `None`."""
+
+    READ = "read"
+    WRITE = "write"
+
+
+class ToolSpec(msgspec.Struct, frozen=True, kw_only=True):
+    """One tool as workers publish it and dispatchers follow it.
+
+    `input_schema` is JSON Schema (None: any object is taken, R28). `timeout` is in seconds from the
+    claim, `max_output` in bytes, `retries` counts attempts by the pool beyond the first.
+    """
+
+    name: str
+    description: str = ""
+    input_schema: dict[str, Any] | None = None
+    run_in: RunIn = RunIn.LOOP
+    effects: Effects | None = None
+    idempotent: bool = False
+    timeout: float = 60.0
+    queue: str = "default"
+    background: bool = False
+    max_output: int = 65_536
+    recommendations: tuple[str, ...] = ()
+    check_schema: bool = True
+    repair: bool = True
+    concurrency: int | None = None
+    retries: int = 0
+    injected: tuple[str, ...] = ()
+    digest: str = ""
+
+    @property
+    def rerunnable(self) -> bool:
+        """Whether a second start does no harm: a read, or declared idempotent."""
+        return self.idempotent or self.effects is Effects.READ
+
+
+def sealed(spec: ToolSpec) -> ToolSpec:
+    """`spec` with its digest, which changes with anything a caller could notice."""
+    bare = msgspec.structs.replace(spec, digest="")
+    return msgspec.structs.replace(spec, digest=encoding.digest(bare))

@@ -1,0 +1,132 @@
+"""The ledger's atomic steps: loads the Lua scripts and runs them, again where a reply was lost.
+
+Every step carries a nonce and repeats its answer to it, so running one twice is safe.
+"""
+
+import asyncio
+import hashlib
+import secrets
+import time
+from collections.abc import Sequence
+from enum import StrEnum
+from importlib import resources
+from typing import Any
+
+import redis.asyncio
+from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.exceptions import (
+    BusyLoadingError,
+    NoScriptError,
+    ReadOnlyError,
+    ResponseError,
+    TimeoutError as RedisTimeoutError,
+)
+
+_FIRST_PAUSE = 0.05
+_LONGEST_PAUSE = 1.0
+_REPLY_STREAM_MS = 3_600_000
+_PASSING = (RedisConnectionError, RedisTimeoutError, BusyLoadingError, ReadOnlyError, OSError)
+
+
+class Step(StrEnum):
+    """The steps that change a call's record."""
+
+    OPEN = "open"
+    CLAIM = "claim"
+    SETTLE = "settle"
+    CLOSE = "close"
+
+
+class ServerAway(Exception):
+    """Raised when a step could not be confirmed before the caller's patience ended.
+
+    `sent` tells whether any byte of it left: only then may it have happened all the same.
+    """
+
+    def __init__(self, step: str, *, sent: bool) -> None:
+        super().__init__(f"the server did not confirm {step!r} in time")
+        self.sent = sent
+
+
+def new_nonce() -> str:
+    """A random word that makes a step repeatable."""
+    return secrets.token_hex(8)
+
+
+def _script(step: Step) -> tuple[str, str]:
+    folder = resources.files("contract") / "lua"
+    source = (folder / "preamble.lua").read_text() + (folder / f"{step.value}.lua").read_text()
+    return source, hashlib.sha1(source.encode(), usedforsecurity=False).hexdigest()
+
+
+class _Attempt:
+    """Whether a command may have reached the server."""
+
+    __slots__ = ("sent",)
+
+    def __init__(self) -> None:
+        self.sent = False
+
+
+class Steps:
+    """Runs steps on one Redis client (which must not decode responses)."""
+
+    def __init__(self, client: "redis.asyncio.Redis") -> None:
+        self._client = client
+        self._scripts = {step: _script(step) for step in Step}
+        self.epoch_candidate = secrets.token_hex(8)
+
+    async def run(
+        self,
+        step: Step,
+        keys: Sequence[str],
+        arguments: Sequence[str | bytes | int],
+        *,
+        give_up_at: float,
+    ) -> list[Any]:
+        """The step's answers. `give_up_at` is on the monotonic clock.
+
+        Raises `ServerAway` when no answer came by then, and RedisError for an answer that no
+        repetition will mend.
+        """
+        source, sha = self._scripts[step]
+        pause = _FIRST_PAUSE
+        command: tuple[str | bytes | int, ...] = ("EVALSHA", sha, len(keys), *keys, *arguments)
+        attempt = _Attempt()
+        while True:
+            left = give_up_at - time.monotonic()
+            if left <= 0:
+                raise ServerAway(step.value, sent=attempt.sent)
+            try:
+                async with asyncio.timeout(left):
+                    return list(await self._send(command, attempt))
+            except NoScriptError:
+                command = ("EVAL", source, *command[2:])
+            except _PASSING:
+                if time.monotonic() + pause >= give_up_at:
+                    raise ServerAway(step.value, sent=attempt.sent) from None
+                await asyncio.sleep(pause)
+                pause = min(pause * 2, _LONGEST_PAUSE)
+
+    async def _send(self, command: Sequence[str | bytes | int], attempt: "_Attempt") -> Any:
+        """One command on one pooled connection, without redis-py's own costs and retries."""
+        pool = self._client.connection_pool
+        connection: Any = await pool.get_connection()
+        try:
+            attempt.sent = True
+            await connection.send_command(*command)
+            return await connection.read_response()
+        except ResponseError:
+            raise
+        except BaseException:
+            await connection.disconnect(nowait=True)
+            raise
+        finally:
+            await pool.release(connection)
+
+    async def tell(self, stream: str, body: bytes) -> None:
+        """Append to a reply stream, once. Raises RedisError."""
+        pipeline = self._client.pipeline(transaction=False)
+        pipeline.xadd(stream, {"b": body})
+        pipeline.pexpire(stream, _REPLY_STREAM_MS)
+        await pipeline.execute()

@@ -1,0 +1,134 @@
+"""Arguments as a model sent them, to one JSON object or the reason why not (R15, R16)."""
+
+import json
+import math
+from typing import Any
+
+from contract import encoding
+from contract.call import Flaw
+from contract.outcome import Code
+
+DEEPEST = 64
+_AROUND_CHARACTERS = 12
+
+
+class _Refused(ValueError):
+    """Raised inside the parser for JSON that is well-formed but not acceptable."""
+
+
+def parse(raw: Any, *, max_bytes: int) -> dict[str, Any] | Flaw:
+    """The arguments object in `raw` (text, bytes or an object); absent arguments are `{}`."""
+    if raw is None:
+        return {}
+    if isinstance(raw, (str, bytes)):
+        return _parse_text(raw, max_bytes)
+    if not isinstance(raw, dict):
+        return _not_an_object(raw)
+    return _accept(raw, max_bytes)
+
+
+def _parse_text(raw: str | bytes, max_bytes: int) -> dict[str, Any] | Flaw:
+    if len(raw) > max_bytes:
+        return _too_large(len(raw), max_bytes)
+    try:
+        text = raw.decode() if isinstance(raw, bytes) else raw
+        if not text.strip() or text.strip() == "null":
+            return {}
+        value = json.loads(text, object_pairs_hook=_unique, parse_constant=_no_constant)
+    except json.JSONDecodeError as error:
+        return Flaw(Code.UNPARSEABLE, _where_it_broke(error))
+    except _Refused as error:
+        return Flaw(Code.UNPARSEABLE, str(error))
+    except RecursionError:
+        return _too_deep()
+    except UnicodeDecodeError:
+        return Flaw(Code.UNPARSEABLE, "the arguments are not valid UTF-8")
+    except ValueError:  # more digits than Python converts
+        return Flaw(Code.UNPARSEABLE, "a number in the arguments has too many digits")
+    if not isinstance(value, dict):
+        return _not_an_object(value)
+    return _accept(value, max_bytes)
+
+
+def _accept(arguments: dict[str, Any], max_bytes: int) -> dict[str, Any] | Flaw:
+    try:
+        encoded = encoding.encode(arguments)
+    except UnicodeEncodeError:
+        return Flaw(Code.UNPARSEABLE, "a string in the arguments holds half of a surrogate pair")
+    except RecursionError:
+        return _too_deep()
+    except (TypeError, ValueError) as error:
+        return Flaw(Code.UNPARSEABLE, f"the arguments are not JSON: {error}")
+    if len(encoded) > max_bytes:
+        return _too_large(len(encoded), max_bytes)
+    if encoded.count(b"{") + encoded.count(b"[") > DEEPEST and _depth(arguments) > DEEPEST:
+        return _too_deep()
+    if b"null" in encoded and _has_odd_number(arguments):
+        return Flaw(Code.UNPARSEABLE, "NaN and Infinity are not JSON; send a number or null")
+    return arguments
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        names = [name for name, _ in pairs]
+        double = next(name for name in names if names.count(name) > 1)
+        raise _Refused(f"the key {double[:64]!r} appears twice in one object; send it once")
+    return found
+
+
+def _no_constant(name: str) -> float:
+    raise _Refused(f"{name} is not JSON; send a number or null")
+
+
+def _where_it_broke(error: json.JSONDecodeError) -> str:
+    start = max(0, error.pos - _AROUND_CHARACTERS)
+    around = error.doc[start : error.pos + _AROUND_CHARACTERS]
+    before = "…" if start else ""
+    after = "…" if error.pos + _AROUND_CHARACTERS < len(error.doc) else ""
+    reason = error.msg[0].lower() + error.msg[1:]
+    return (
+        f"the arguments are not valid JSON: {reason} at character {error.pos} of "
+        f"{len(error.doc)}, near `{before}{around}{after}`"
+    )
+
+
+def _not_an_object(value: Any) -> Flaw:
+    kind = "array" if isinstance(value, (list, tuple)) else type(value).__name__
+    names = {"str": "string", "int": "number", "float": "number", "bool": "boolean"}
+    return Flaw(
+        Code.UNPARSEABLE, f"the arguments must be one JSON object, not {names.get(kind, kind)}"
+    )
+
+
+def _too_large(size: int, cap: int) -> Flaw:
+    return Flaw(Code.TOO_LARGE, f"the arguments are {size:,} bytes; at most {cap:,} are taken")
+
+
+def _too_deep() -> Flaw:
+    return Flaw(Code.UNPARSEABLE, f"the arguments are nested more than {DEEPEST} levels deep")
+
+
+def _depth(value: Any) -> int:
+    depth, level = 0, [value]
+    while level:
+        depth += 1
+        level = [
+            inner
+            for item in level
+            if isinstance(item, (dict, list, tuple))
+            for inner in (item.values() if isinstance(item, dict) else item)
+        ]
+    return depth - 1
+
+
+def _has_odd_number(value: Any) -> bool:
+    found = [value]
+    for item in found:
+        if isinstance(item, dict):
+            found.extend(item.values())
+        elif isinstance(item, (list, tuple)):
+            found.extend(item)
+        elif isinstance(item, float) and not math.isfinite(item):
+            return True
+    return False

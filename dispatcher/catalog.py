@@ -1,0 +1,84 @@
+"""The tools a dispatcher knows, followed live: the newest digest of each name wins."""
+
+import json
+import logging
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import msgspec
+
+from contract.envelope import CatalogEntry, Envelope
+from contract.errors import MessageRejected, Misconfigured, ToolDeclarationInvalid
+from contract.schema import SchemaCache, SchemaValidator
+from contract.spec import ToolSpec, sealed
+
+log = logging.getLogger("toolpool.catalog")
+
+
+class Offer(msgspec.Struct, frozen=True):
+    """A tool that can be called, with its compiled schema (None: any object is taken)."""
+
+    spec: ToolSpec
+    validator: SchemaValidator | None
+
+
+class Catalog:
+    """Offers by name. A spec whose schema does not compile refuses that tool alone."""
+
+    def __init__(self) -> None:
+        self._offers: dict[str, Offer] = {}
+        self._schemas = SchemaCache()
+        self.refused: dict[str, str] = {}
+        """Why a tool is not offered, by name."""
+
+    @property
+    def offers(self) -> Mapping[str, Offer]:
+        """What can be called."""
+        return MappingProxyType(self._offers)
+
+    def replace(self, specs: Iterable[ToolSpec]) -> None:
+        """Offer exactly these tools."""
+        offers: dict[str, Offer] = {}
+        refused: dict[str, str] = {}
+        for spec in specs:
+            known = self._offers.get(spec.name)
+            if known is not None and known.spec.digest == spec.digest:
+                offers[spec.name] = known
+                continue
+            try:
+                offers[spec.name] = Offer(spec, self._schemas.validator(spec))
+            except ToolDeclarationInvalid as error:
+                refused[spec.name] = str(error)
+                if self.refused.get(spec.name) != str(error):
+                    log.error("tool_refused tool=%s: %s", spec.name, error)
+        self._offers, self.refused = offers, refused
+
+    def replace_published(self, entries: Iterable[bytes], envelope: Envelope) -> None:
+        """Offer what workers have published. Entries nobody we trust has signed are passed over."""
+        newest: dict[str, CatalogEntry] = {}
+        for data in entries:
+            try:
+                entry = envelope.decode_entry(data)
+            except MessageRejected as error:
+                log.warning("catalog_entry_rejected reason=%s: %s", error.reason, error)
+                continue
+            known = newest.get(entry.spec.name)
+            if known is None or entry.published_at > known.published_at:
+                newest[entry.spec.name] = entry
+        self.replace(entry.spec for entry in newest.values())
+
+
+def read_file(path: str | Path) -> list[ToolSpec]:
+    """The specs in a file that `toolpool tools export` wrote. Raises `Misconfigured`."""
+    try:
+        content: Any = json.loads(Path(path).read_text())
+        specs = msgspec.convert(content["tools"], list[ToolSpec])
+    except OSError as error:
+        raise Misconfigured(f"the catalog {path} cannot be read: {error.strerror}") from None
+    except (ValueError, KeyError, TypeError, msgspec.ValidationError) as error:
+        raise Misconfigured(
+            f"{path} is not a catalog that `toolpool tools export` wrote: {error}"
+        ) from None
+    return [sealed(spec) for spec in specs]

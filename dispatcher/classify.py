@@ -1,0 +1,111 @@
+"""From an outcome to the result a caller sees: type, retryable, words, advice. No I/O (R6–R8)."""
+
+import msgspec
+
+from contract.call import ToolCall
+from contract.outcome import Code, Executed, Outcome, failure, is_retryable
+from contract.result import ToolResult
+from contract.spec import ToolSpec
+from dispatcher import advice, feedback
+from dispatcher.feedback import Caps
+
+
+class Wording(msgspec.Struct, frozen=True):
+    """How much to say, and in which language the advice is."""
+
+    caps: Caps = Caps()
+    locale: str = "en"
+
+
+def rejected(call: ToolCall, code: Code, text: str, wording: Wording) -> ToolResult:
+    """A call that was not accepted: it never ran, and not with these arguments (R6)."""
+    return _failure(
+        call,
+        code,
+        text,
+        Executed.NO,
+        rerunnable=False,
+        wording=wording,
+        own=(),
+    )
+
+
+def classified(
+    call: ToolCall,
+    spec: ToolSpec,
+    outcome: Outcome,
+    *,
+    timeout: float,
+    duration: float,
+    wording: Wording,
+    note: str | None = None,
+) -> ToolResult:
+    """The result of a call that was accepted. Times are seconds."""
+    notes = [text for text in (call.note, note, outcome.note) if text]
+    joined = " ".join(notes) or None
+    if outcome.ok:
+        return ToolResult(
+            call_id=call.id,
+            name=call.name,
+            ok=True,
+            data=outcome.data,
+            note=joined,
+            duration=duration,
+            attempts=outcome.attempt,
+        )
+    code = outcome.code or Code.INTERNAL
+    result = _failure(
+        call,
+        code,
+        feedback.failed(call.name, outcome, timeout=timeout, caps=wording.caps),
+        outcome.executed,
+        rerunnable=spec.rerunnable,
+        wording=wording,
+        own=outcome.recommendations or spec.recommendations,
+    )
+    return msgspec.structs.replace(
+        result,
+        note=joined,
+        retry_after=outcome.retry_after,
+        duration=duration,
+        attempts=outcome.attempt,
+        details=outcome.details,
+    )
+
+
+def not_queued(code: Code, error: str = "", *, retry_after: float | None = None) -> Outcome:
+    """A call that never left this process."""
+    return failure(code, error, Executed.NO, retry_after=retry_after)
+
+
+def unconfirmed(*, started: bool, sent: bool) -> Outcome:
+    """A call whose deadline came while the server said nothing."""
+    if started:
+        return failure(Code.TIMEOUT, "", Executed.UNKNOWN)
+    return failure(Code.QUEUE_UNREACHABLE, "", Executed.UNKNOWN if sent else Executed.NO)
+
+
+def _failure(
+    call: ToolCall,
+    code: Code,
+    text: str,
+    executed: Executed,
+    *,
+    rerunnable: bool,
+    wording: Wording,
+    own: tuple[str, ...],
+) -> ToolResult:
+    retryable = is_retryable(code, executed, rerunnable=rerunnable)
+    return ToolResult(
+        call_id=call.id,
+        name=call.name,
+        ok=False,
+        error=text,
+        code=code,
+        retryable=retryable,
+        executed=executed,
+        recommendations=advice.recommendations(
+            call.name, code, text, executed, own=own, retryable=retryable, locale=wording.locale
+        ),
+        note=call.note,
+    )

@@ -1,0 +1,68 @@
+"""Reads the reply stream and hands each reply to the call it belongs to."""
+
+import asyncio
+import logging
+from collections.abc import Callable
+
+from contract.envelope import Envelope, Settled, Started
+from contract.errors import MessageRejected
+from contract.outcome import Outcome
+from dispatcher.pending import Pending
+from dispatcher.transport import Transport
+
+log = logging.getLogger("toolpool.collect")
+
+_LONGEST_PAUSE_SECONDS = 1.0
+
+
+class Collector:
+    """Runs until cancelled; a fault is logged and the reading goes on."""
+
+    def __init__(
+        self,
+        *,
+        transport: Transport,
+        envelope: Envelope,
+        find: Callable[[str], Pending | None],
+        resolve: Callable[[Pending, Outcome], None],
+        started: Callable[[Pending], None],
+    ) -> None:
+        self._transport = transport
+        self._envelope = envelope
+        self._find = find
+        self._resolve = resolve
+        self._started = started
+
+    async def run(self) -> None:
+        """Read replies for ever."""
+        pause = 0.05
+        while True:
+            try:
+                replies = await self._transport.receive()
+                pause = 0.05
+            except Exception as error:
+                log.warning("replies_unread: %s", error)
+                await asyncio.sleep(pause)
+                pause = min(pause * 2, _LONGEST_PAUSE_SECONDS)
+                continue
+            for reply in replies:
+                self.take(reply)
+
+    def take(self, data: bytes) -> None:
+        """One signed reply; one for a call that is already answered, or not ours, is passed over."""
+        try:
+            reply = self._envelope.decode_reply(data)
+        except MessageRejected as error:
+            log.warning("reply_rejected reason=%s: %s", error.reason, error)
+            return
+        if isinstance(reply, Settled):
+            pending = self._find(reply.key)
+            if pending is not None and pending.is_open:
+                self._resolve(pending, reply.outcome)
+            return
+        assert isinstance(reply, Started)
+        for key in reply.keys:
+            pending = self._find(key)
+            if pending is not None:
+                pending.worker = reply.worker
+                self._started(pending)

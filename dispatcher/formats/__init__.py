@@ -1,0 +1,68 @@
+"""One file a provider: how its responses are parsed and its answers rendered."""
+
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from contract.call import ToolCall
+from contract.result import ToolResult
+from contract.spec import ToolSpec
+from dispatcher.formats import anthropic, bare, openai_chat
+from dispatcher.formats.blocks import NotAResponse, Reader
+
+
+@dataclass(frozen=True, slots=True)
+class Response:
+    """What was found in a model response. `id` and `model` where the provider says them."""
+
+    format: str
+    calls: tuple[ToolCall, ...]
+    id: str | None = None
+    model: str | None = None
+
+
+class Format(Protocol):
+    """A provider's module."""
+
+    NAME: str
+
+    @staticmethod
+    def recognises(response: Any) -> bool:
+        """Whether `response` has this provider's shape."""
+        ...
+
+    @staticmethod
+    def parse(response: Any, reader: Reader) -> list[ToolCall]:
+        """The tool calls of a response, in order. Raises `NotAResponse`."""
+        ...
+
+    @staticmethod
+    def render(results: list[ToolResult]) -> list[dict[str, Any]]:
+        """The messages that answer a turn; none for no results."""
+        ...
+
+    @staticmethod
+    def render_refusal(text: str) -> list[dict[str, Any]]:
+        """The message for a response that was no response (R14)."""
+        ...
+
+    @staticmethod
+    def offer(specs: list[ToolSpec]) -> list[dict[str, Any]]:
+        """The tools as the provider's API takes them."""
+        ...
+
+
+FORMATS: dict[str, Format] = {
+    module.NAME: module  # type: ignore[misc]
+    for module in (anthropic, openai_chat, bare)
+}
+
+
+def detect(response: Any) -> str | None:
+    """The name of the format that `response` is in; None where no format knows it."""
+    for name, module in FORMATS.items():
+        if module.recognises(response):
+            return name
+    return None
+
+
+__all__ = ["FORMATS", "Format", "NotAResponse", "Response", "detect"]

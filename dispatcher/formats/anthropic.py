@@ -1,0 +1,77 @@
+"""Anthropic Messages: `tool_use` blocks in, one user message of `tool_result` blocks out (R3, R4)."""
+
+from typing import Any
+
+from contract.call import ToolCall
+from contract.result import ToolResult
+from contract.spec import ToolSpec
+from dispatcher.formats.blocks import NotAResponse, Reader
+from dispatcher.formats.text import as_text, schema_of
+
+NAME = "anthropic"
+
+
+def recognises(response: Any) -> bool:
+    """A message with a content list, or a stop reason where one should be."""
+    return isinstance(response, dict) and (
+        response.get("type") == "message" or isinstance(response.get("content"), list)
+    )
+
+
+def parse(response: Any, reader: Reader) -> list[ToolCall]:
+    """The `tool_use` blocks; text, thinking and server-side blocks are passed over (R13)."""
+    content = response.get("content")
+    if not isinstance(content, list):
+        raise NotAResponse("the message has no content list")
+    cut_off = response.get("stop_reason") == "max_tokens"
+    calls: list[ToolCall] = []
+    for position, block in enumerate(content):
+        if not isinstance(block, dict) or block.get("type") != "tool_use":
+            continue
+        calls.append(
+            reader.call(
+                len(calls),
+                id=block.get("id"),
+                name=block.get("name"),
+                raw=block.get("input"),
+                cut_off=cut_off and position == len(content) - 1,
+            )
+        )
+    return calls
+
+
+def render(results: list[ToolResult]) -> list[dict[str, Any]]:
+    """One user message with a block a result."""
+    if not results:
+        return []
+    return [
+        {
+            "role": "user",
+            "content": [
+                {
+                    "type": "tool_result",
+                    "tool_use_id": result.call_id,
+                    "content": as_text(result),
+                    "is_error": not result.ok,
+                }
+                for result in results
+            ],
+        }
+    ]
+
+
+def render_refusal(text: str) -> list[dict[str, Any]]:
+    """A user message that asks for a valid response."""
+    return [{"role": "user", "content": [{"type": "text", "text": text}]}]
+
+
+def offer(specs: list[ToolSpec]) -> list[dict[str, Any]]:
+    """The `tools` parameter of the Messages API."""
+    return [
+        {
+            "name": spec.name,
+            "description": spec.description,
+            "input_schema": schema_of(spec.input_schema),
+        }
+        for spec in specs
+    ]

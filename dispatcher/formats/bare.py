@@ -1,0 +1,60 @@
+"""Bare calls, `{"id", "name", "input"}`, alone or in a list: for files, tests and own agents."""
+
+from typing import Any
+
+from contract.call import ToolCall
+from contract.result import ToolResult
+from contract.spec import ToolSpec
+from dispatcher.formats.blocks import Reader
+from dispatcher.formats.text import schema_of
+
+NAME = "bare"
+
+
+def recognises(response: Any) -> bool:
+    """An object with a name and an input, or a list."""
+    if isinstance(response, list):
+        return True
+    return isinstance(response, dict) and "name" in response and (
+        "input" in response or "arguments" in response or set(response) <= {"id", "name"}
+    )
+
+
+def parse(response: Any, reader: Reader) -> list[ToolCall]:
+    """One call an object."""
+    blocks = response if isinstance(response, list) else [response]
+    return [
+        reader.call(
+            index,
+            id=block.get("id"),
+            name=block.get("name"),
+            raw=block.get("input", block.get("arguments")),
+        )
+        if isinstance(block, dict)
+        else reader.unreadable(index)
+        for index, block in enumerate(blocks)
+    ]
+
+
+def render(results: list[ToolResult]) -> list[dict[str, Any]]:
+    """One object a result: the id, the name, and the payload's fields."""
+    return [
+        {"id": result.call_id, "name": result.name, **result.payload()} for result in results
+    ]
+
+
+def render_refusal(text: str) -> list[dict[str, Any]]:
+    """The payload of a validation failure that belongs to no call."""
+    return [{"ok": False, "error": text, "errorType": "validation", "retryable": False}]
+
+
+def offer(specs: list[ToolSpec]) -> list[dict[str, Any]]:
+    """Name, description and schema, plainly."""
+    return [
+        {
+            "name": spec.name,
+            "description": spec.description,
+            "input_schema": schema_of(spec.input_schema),
+        }
+        for spec in specs
+    ]

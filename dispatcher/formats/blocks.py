@@ -1,0 +1,70 @@
+"""Reading one tool-call block, the same for every provider (R14–R17)."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from contract.call import Flaw, ToolCall
+from contract.outcome import Code
+from dispatcher import arguments
+
+_LONGEST_ID = 256
+
+
+class NotAResponse(Exception):
+    """Raised when a response holds no content list at all (R14)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reader:
+    """Makes calls of blocks. `turn` names calls that came without an id: stable, never random."""
+
+    turn: str
+    max_bytes: int
+
+    def call(
+        self,
+        index: int,
+        *,
+        id: Any,
+        name: Any,
+        raw: Any,
+        cut_off: bool = False,
+        flaw: Flaw | None = None,
+    ) -> ToolCall:
+        """The call in a block, or the flaw that keeps it from being one."""
+        note = None
+        if not isinstance(id, str) or not id or len(id) > _LONGEST_ID:
+            id = f"{self.turn}-{index}"
+            note = f"The call had no usable id and was given the id {id!r}."
+        if flaw is None and (not isinstance(name, str) or not name):
+            flaw = Flaw(Code.UNPARSEABLE, "the tool call has no name")
+        if not isinstance(name, str):
+            name = ""
+        values = None
+        if flaw is None:
+            parsed = arguments.parse(raw, max_bytes=self.max_bytes)
+            if isinstance(parsed, Flaw):
+                flaw = parsed
+            else:
+                values = parsed
+        whole_text = isinstance(raw, str) and values is not None
+        if cut_off and not whole_text:
+            flaw = Flaw(Code.TRUNCATED, "the tool call was cut off by the output token limit")
+            values = None
+        return ToolCall(
+            index=index, id=id, name=_clean(name), arguments=values, flaw=flaw, note=note
+        )
+
+    def unreadable(self, index: int, *, id: Any = None, name: Any = None) -> ToolCall:
+        """The call in a block that is not of the provider's form."""
+        return self.call(
+            index,
+            id=id,
+            name=name if isinstance(name, str) else "",
+            raw=None,
+            flaw=Flaw(Code.UNPARSEABLE, "the tool call block is not of the expected form"),
+        )
+
+
+def _clean(name: str) -> str:
+    return name.encode("utf-8", "replace").decode()[:_LONGEST_ID]

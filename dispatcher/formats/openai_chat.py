@@ -1,0 +1,85 @@
+"""OpenAI Chat Completions: `tool_calls` in, one `tool` message a call out (R4)."""
+
+from typing import Any
+
+from contract.call import ToolCall
+from contract.result import ToolResult
+from contract.spec import ToolSpec
+from dispatcher.formats.blocks import NotAResponse, Reader
+from dispatcher.formats.text import as_text, schema_of
+
+NAME = "openai_chat"
+
+
+def recognises(response: Any) -> bool:
+    """A completion with choices, or a bare assistant message with tool calls."""
+    return isinstance(response, dict) and (
+        "choices" in response
+        or response.get("object") == "chat.completion"
+        or isinstance(response.get("tool_calls"), list)
+    )
+
+
+def parse(response: Any, reader: Reader) -> list[ToolCall]:
+    """The function calls of the first choice."""
+    choices = response.get("choices")
+    if choices is None and "tool_calls" in response:
+        choices = [{"message": response}]
+    if not isinstance(choices, list) or not choices or not isinstance(choices[0], dict):
+        raise NotAResponse("the completion has no choices")
+    message = choices[0].get("message")
+    if not isinstance(message, dict):
+        raise NotAResponse("the completion's first choice has no message")
+    blocks = message.get("tool_calls") or []
+    if not isinstance(blocks, list):
+        raise NotAResponse("the message's tool_calls are not a list")
+    cut_off = choices[0].get("finish_reason") == "length"
+    return [
+        _call(index, block, reader, cut_off=cut_off and index == len(blocks) - 1)
+        for index, block in enumerate(blocks)
+    ]
+
+
+def _call(index: int, block: Any, reader: Reader, *, cut_off: bool) -> ToolCall:
+    if not isinstance(block, dict):
+        return reader.unreadable(index)
+    function = block.get("function")
+    if not isinstance(function, dict):
+        custom = block.get("custom")
+        name = custom.get("name") if isinstance(custom, dict) else None
+        return reader.unreadable(index, id=block.get("id"), name=name)
+    return reader.call(
+        index,
+        id=block.get("id"),
+        name=function.get("name"),
+        raw=function.get("arguments"),
+        cut_off=cut_off,
+    )
+
+
+def render(results: list[ToolResult]) -> list[dict[str, Any]]:
+    """One message a result."""
+    return [
+        {"role": "tool", "tool_call_id": result.call_id, "content": as_text(result)}
+        for result in results
+    ]
+
+
+def render_refusal(text: str) -> list[dict[str, Any]]:
+    """A user message that asks for a valid response."""
+    return [{"role": "user", "content": text}]
+
+
+def offer(specs: list[ToolSpec]) -> list[dict[str, Any]]:
+    """The `tools` parameter of the Chat Completions API."""
+    return [
+        {
+            "type": "function",
+            "function": {
+                "name": spec.name,
+                "description": spec.description,
+                "parameters": schema_of(spec.input_schema),
+            },
+        }
+        for spec in specs
+    ]

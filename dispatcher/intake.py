@@ -1,0 +1,72 @@
+"""From whatever a caller hands in to the calls in it (R13–R18)."""
+
+import json
+from typing import Any
+
+from contract import encoding
+from dispatcher.formats import FORMATS, NotAResponse, Response, detect
+from dispatcher.formats.blocks import Reader
+
+ASK_FOR_VALID = "Please try again with valid format."
+
+
+class Unreadable(Exception):
+    """Raised when a response holds no calls that could be answered one by one (R14).
+
+    `format` is the provider whose form the answer should have.
+    """
+
+    def __init__(self, reason: str, format: str = "bare") -> None:
+        super().__init__(reason)
+        self.format = format
+
+
+def read(
+    response: Any, *, turn: str | None = None, format: str | None = None, max_bytes: int
+) -> Response:
+    """The calls in `response`: JSON text, plain data, or an SDK's response object.
+
+    Raises `Unreadable`.
+    """
+    plain = _plain(response)
+    name = format if format not in (None, "auto") else detect(plain)
+    if name is None:
+        raise Unreadable("the response is of no known provider's form")
+    if name not in FORMATS:
+        raise ValueError(f"unknown format {name!r}: use one of {', '.join(FORMATS)}")
+    response_id = plain.get("id") if isinstance(plain, dict) and name != "bare" else None
+    model = plain.get("model") if isinstance(plain, dict) else None
+    turn = turn or (response_id if isinstance(response_id, str) else None)
+    reader = Reader(turn=turn or _stable_name(plain), max_bytes=max_bytes)
+    try:
+        calls = FORMATS[name].parse(plain, reader)
+    except (NotAResponse, AttributeError) as error:
+        raise Unreadable(str(error), name) from None
+    return Response(
+        format=name,
+        calls=tuple(calls),
+        id=turn,
+        model=model if isinstance(model, str) else None,
+    )
+
+
+def _plain(response: Any) -> Any:
+    if isinstance(response, (str, bytes)):
+        try:
+            return json.loads(response)
+        except (ValueError, RecursionError) as error:
+            raise Unreadable(f"the response is not JSON: {type(error).__name__}") from None
+    dump = getattr(response, "model_dump", None)
+    if callable(dump):
+        return dump(mode="json", exclude_unset=True)
+    if isinstance(response, (list, tuple)):
+        return [_plain(item) if hasattr(item, "model_dump") else item for item in response]
+    return response
+
+
+def _stable_name(plain: Any) -> str:
+    """A name for a response without one: the same response has the same (R15)."""
+    try:
+        return f"turn-{encoding.digest(plain)[:12]}"
+    except (TypeError, ValueError, RecursionError):
+        return "turn-unnamed"

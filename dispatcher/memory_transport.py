@@ -1,0 +1,68 @@
+"""The transport over a server in this process: for users' own tests, and ours."""
+
+from collections.abc import Sequence
+
+from contract.ledger import Closing, Opening
+from contract.memory import MemoryServer
+
+
+class MemoryTransport:
+    """Bytes in, bytes out, no network; `queue` items are signed batches."""
+
+    def __init__(self, server: MemoryServer, reply: str = "reply:memory") -> None:
+        self._server = server
+        self._reply = reply
+        self._catalog: dict[str, bytes] | None = None
+
+    @property
+    def reply(self) -> str:
+        """The name of the reply stream."""
+        return self._reply
+
+    async def open(self) -> None:
+        """Nothing to connect."""
+
+    async def publish(
+        self,
+        openings: Sequence[Opening],
+        *,
+        nonce: str,
+        queue: str,
+        message: bytes,
+        give_up_at: float,
+    ) -> tuple[str, list[bytes]]:
+        """See `Transport.publish`."""
+        return await self._server.open(
+            openings,
+            nonce=nonce,
+            reply=self._reply,
+            queue=queue,
+            message=message,
+            give_up_at=give_up_at,
+        )
+
+    async def close_calls(
+        self, closings: Sequence[Closing], *, unstarted_only: bool, give_up_at: float
+    ) -> list[bytes]:
+        """See `Transport.close_calls`."""
+        return await self._server.close(
+            closings, reply=self._reply, unstarted_only=unstarted_only, give_up_at=give_up_at
+        )
+
+    async def receive(self) -> list[bytes]:
+        """See `Transport.receive`."""
+        return [(await self._server.take(self._reply))[1]]
+
+    async def catalog(self) -> list[bytes] | None:
+        """See `Transport.catalog`."""
+        if self._catalog == self._server.catalog:
+            return None
+        self._catalog = dict(self._server.catalog)
+        return list(self._catalog.values())
+
+    async def leases(self) -> list[bytes]:
+        """See `Transport.leases`."""
+        return list(self._server.leases.values())
+
+    async def close(self) -> None:
+        """Nothing to let go of."""

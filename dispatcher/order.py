@@ -1,0 +1,27 @@
+"""The order of one turn's calls: reads side by side, a declared write alone (R32)."""
+
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+from contract.spec import Effects
+
+T = TypeVar("T")
+
+
+def stages(calls: Sequence[T], effects: Callable[[T], Effects | None]) -> list[list[T]]:
+    """Groups that run one after another; the calls of a group run together.
+
+    A write waits for what came before it and holds what comes after it.
+    """
+    groups: list[list[T]] = []
+    open_group: list[T] | None = None
+    for call in calls:
+        if effects(call) is Effects.WRITE:
+            groups.append([call])
+            open_group = None
+        elif open_group is None:
+            open_group = [call]
+            groups.append(open_group)
+        else:
+            open_group.append(call)
+    return groups

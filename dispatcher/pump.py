@@ -1,0 +1,243 @@
+"""Fair micro-batches: calls leave round robin over the sessions, many in one message.
+
+While one publish is under way, what arrives for the same queue gathers, and leaves in the next. An
+idle pump sends at once, so batching never adds latency.
+"""
+
+import asyncio
+import logging
+import secrets
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from contract.envelope import Batch, Envelope
+from contract.ledger import ATTACHED, NEW
+from contract.outcome import Code, Executed, Outcome, failure
+from contract.settings import Settings
+from contract.spec import RunIn
+from contract.steps import ServerAway, new_nonce
+from dispatcher.classify import not_queued
+from dispatcher.pending import Pending, Stage
+from dispatcher.transport import Transport
+
+log = logging.getLogger("toolpool.pump")
+
+_BATCHES_PER_WORKER = 2
+_RETRY_AFTER_SECONDS = 1.0
+
+Resolve = Callable[[Pending, Outcome], None]
+
+
+@dataclass(slots=True, eq=False)
+class _Line:
+    """One session's calls for one queue."""
+
+    waiting: deque[Pending] = field(default_factory=deque)
+    in_flight: int = 0
+    in_ring: bool = False
+
+
+class QueuePump:
+    """The calls of one queue."""
+
+    def __init__(self, pump: "Pump", queue: str, run_in: RunIn) -> None:
+        self._pump = pump
+        self._queue = queue
+        self._batch_size = pump.settings.batch_size(run_in)
+        self._lines: dict[str, _Line] = {}
+        self._ring: deque[str] = deque()
+        self._sending: asyncio.Task[None] | None = None
+        self.unstarted = 0
+
+    def submit(self, pending: Pending) -> None:
+        """Queue a call behind its session's others."""
+        line = self._lines.setdefault(pending.line, _Line())
+        if len(line.waiting) >= self._pump.settings.waiting_per_session:
+            self._pump.overloaded(pending)
+            return
+        pending.stage = Stage.WAITING
+        line.waiting.append(pending)
+        self._pump.waiting += 1
+        self._join_ring(pending.line, line)
+        self.wake()
+
+    def wake(self) -> None:
+        """Send what may go now."""
+        if self._ring and self._sending is None and self._room() > 0:
+            self._sending = asyncio.ensure_future(self._send())
+
+    def started(self, pending: Pending) -> None:
+        """A worker has the call: there is room for another."""
+        if pending.stage is Stage.QUEUED:
+            pending.stage = Stage.RUNNING
+            self.unstarted -= 1
+            self.wake()
+
+    def done(self, pending: Pending) -> None:
+        """The call was answered, wherever it was."""
+        if pending.stage is Stage.NEW:
+            return
+        if pending.stage is Stage.WAITING:
+            self._pump.waiting -= 1  # it stays in its deque, and is passed over
+            return
+        line = self._lines[pending.line]
+        if pending.stage is not Stage.RUNNING:
+            self.unstarted -= 1
+        line.in_flight -= 1
+        if line.waiting:
+            self._join_ring(pending.line, line)
+        elif line.in_flight == 0 and not line.in_ring:
+            del self._lines[pending.line]
+        self.wake()
+
+    def _join_ring(self, name: str, line: _Line) -> None:
+        if not line.in_ring and line.in_flight < self._pump.settings.in_flight_per_session:
+            line.in_ring = True
+            self._ring.append(name)
+
+    def _room(self) -> int:
+        workers = self._pump.slots(self._queue)
+        window = sum(slots + _BATCHES_PER_WORKER * self._batch_size for slots in workers)
+        return (window or _BATCHES_PER_WORKER * self._batch_size) - self.unstarted
+
+    def _take(self) -> list[Pending]:
+        """The next batch, one call a session in turn."""
+        taken: list[Pending] = []
+        size = 0
+        settings = self._pump.settings
+        count = min(self._batch_size, self._room())
+        while self._ring and len(taken) < count and size < settings.batch_bytes:
+            name = self._ring.popleft()
+            line = self._lines[name]
+            line.in_ring = False
+            while line.waiting and not line.waiting[0].is_open:
+                line.waiting.popleft()
+            if not line.waiting:
+                if line.in_flight == 0:
+                    del self._lines[name]
+                continue
+            pending = line.waiting[0]
+            if taken and size + pending.size > settings.batch_bytes:
+                line.in_ring = True
+                self._ring.appendleft(name)
+                break
+            line.waiting.popleft()
+            line.in_flight += 1
+            self._pump.waiting -= 1
+            pending.stage = Stage.PUBLISHING
+            self.unstarted += 1
+            size += pending.size
+            taken.append(pending)
+            if line.waiting:
+                self._join_ring(name, line)
+        return taken
+
+    async def _send(self) -> None:
+        try:
+            while self._room() > 0 and (taken := self._take()):
+                await self._publish(taken)
+        finally:
+            self._sending = None
+            self.wake()
+
+    async def _publish(self, taken: list[Pending]) -> None:
+        """Publish until the server confirms it; calls whose queue wait ends first are answered."""
+        while taken := [pending for pending in taken if pending.is_open]:
+            try:
+                await self._publish_once(taken)
+                return
+            except ServerAway as away:
+                executed = Executed.UNKNOWN if away.sent else Executed.NO
+                outcome = failure(Code.QUEUE_UNREACHABLE, "", executed)
+                now = time.monotonic()
+                late = [pending for pending in taken if pending.start_by <= now]
+            except Exception as error:
+                log.exception("publish_failed queue=%s calls=%d", self._queue, len(taken))
+                reason = f"publishing failed ({type(error).__name__})"
+                outcome = failure(Code.INTERNAL, reason, Executed.UNKNOWN)
+                late = taken
+            for pending in late:
+                self._pump.resolve(pending, outcome)
+
+    async def _publish_once(self, taken: list[Pending]) -> None:
+        pump = self._pump
+        batch = Batch(
+            id=secrets.token_hex(8),
+            reply=pump.transport.reply,
+            calls=tuple(pending.message for pending in taken),
+            tenant=pump.settings.tenant,
+        )
+        now = time.monotonic()
+        epoch, answers = await pump.transport.publish(
+            [pending.opening(now) for pending in taken],
+            nonce=new_nonce(),
+            queue=self._queue,
+            message=pump.envelope.encode_batch(batch),
+            give_up_at=min(pending.start_by for pending in taken),
+        )
+        for pending, answer in zip(taken, answers, strict=True):
+            if pending.stage is Stage.PUBLISHING:
+                pending.stage = Stage.QUEUED
+            pending.epoch, pending.batch = epoch, batch.id
+            if answer not in (NEW, ATTACHED):
+                pump.settled(answer)
+
+
+class Pump:
+    """The queues of one dispatcher. `settled` takes a signed outcome that the ledger already had."""
+
+    def __init__(
+        self,
+        *,
+        transport: Transport,
+        envelope: Envelope,
+        settings: Settings,
+        resolve: Resolve,
+        settled: Callable[[bytes], None],
+    ) -> None:
+        self.transport = transport
+        self.envelope = envelope
+        self.settings = settings
+        self.resolve = resolve
+        self.settled = settled
+        self.waiting = 0
+        self._queues: dict[str, QueuePump] = {}
+        self._slots: dict[str, list[int]] = {}
+
+    def submit(self, pending: Pending) -> None:
+        """Take a call; it is answered at once when its waiting room is full."""
+        if self.waiting >= self.settings.waiting_per_dispatcher:
+            self.overloaded(pending)
+            return
+        queue = self._queues.get(pending.queue)
+        if queue is None:
+            queue = self._queues[pending.queue] = QueuePump(
+                self, pending.queue, pending.spec.run_in
+            )
+        queue.submit(pending)
+
+    def started(self, pending: Pending) -> None:
+        """See `QueuePump.started`."""
+        self._queues[pending.queue].started(pending)
+
+    def done(self, pending: Pending) -> None:
+        """See `QueuePump.done`."""
+        queue = self._queues.get(pending.queue)
+        if queue is not None:
+            queue.done(pending)
+
+    def overloaded(self, pending: Pending) -> None:
+        """Answer a call for which there is no room (`exception.overloaded`)."""
+        self.resolve(pending, not_queued(Code.OVERLOADED, retry_after=_RETRY_AFTER_SECONDS))
+
+    def slots(self, queue: str) -> list[int]:
+        """The slots of each living worker of a queue."""
+        return self._slots.get(queue, [])
+
+    def set_workers(self, slots: dict[str, list[int]]) -> None:
+        """Which workers live, by queue; what they make room for is sent."""
+        self._slots = slots
+        for queue in self._queues.values():
+            queue.wake()

@@ -1,0 +1,139 @@
+"""The transport over Redis or Valkey: ledger, reply stream, catalog; Celery's broker beside or in it."""
+
+import asyncio
+import secrets
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from redis.exceptions import RedisError
+
+from contract import connection
+from contract.ledger import NEW, Closing, Opening, RedisLedger
+from contract.names import Names
+from contract.settings import Settings
+from contract.steps import ServerAway, Steps
+from dispatcher import celery_message
+from dispatcher.broker import Broker
+
+_READ_AT_MOST = 1000
+_BLOCK_MS = 5000
+_TRIM_EVERY = 256
+_WORKERS_LISTED_SECONDS = 3600
+
+
+class RedisTransport:
+    """Publishes in one script call with the records where the broker is this Redis.
+
+    With another broker the records are opened first, then the message is published through kombu.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._names = Names(settings.key_prefix)
+        self._reply = self._names.reply(secrets.token_hex(8))
+        self._client = connection.open_async(settings)
+        self._reader = connection.open_async(settings, blocking=True)
+        self._ledger = RedisLedger(Steps(self._client), self._names)
+        self._broker = Broker(settings.broker_url) if settings.broker_url else None
+        self._last_read = b"0"
+        self._untrimmed = 0
+        self._catalog_version: bytes | None = b""
+
+    @property
+    def reply(self) -> str:
+        """The key of the reply stream."""
+        return self._reply
+
+    async def open(self) -> None:
+        """Connect and check the server. Raises `BrokerUnreachable` or `ServerUnsuitable`."""
+        await connection.require_fit_server(self._client, self._settings)
+        if self._broker is not None:
+            await self._broker.open(self._settings.connect_timeout)
+
+    async def publish(
+        self,
+        openings: Sequence[Opening],
+        *,
+        nonce: str,
+        queue: str,
+        message: bytes,
+        give_up_at: float,
+    ) -> tuple[str, list[bytes]]:
+        """See `Transport.publish`."""
+        here = self._broker is None
+        epoch, answers = await self._ledger.open(
+            openings,
+            nonce=nonce,
+            reply=self._reply,
+            queue=queue,
+            message=celery_message.redis_message(queue, message) if here else b"",
+            give_up_at=give_up_at,
+        )
+        if self._broker is not None and NEW in answers:
+            try:
+                async with asyncio.timeout(max(0.0, give_up_at - time.monotonic())):
+                    await self._broker.publish(queue, message)
+            except TimeoutError as error:
+                raise ServerAway("publish", sent=True) from error
+        return epoch, answers
+
+    async def close_calls(
+        self, closings: Sequence[Closing], *, unstarted_only: bool, give_up_at: float
+    ) -> list[bytes]:
+        """See `Transport.close_calls`."""
+        return await self._ledger.close(
+            closings, reply=self._reply, unstarted_only=unstarted_only, give_up_at=give_up_at
+        )
+
+    async def receive(self) -> list[bytes]:
+        """See `Transport.receive`. Read entries are trimmed now and then, never unread ones."""
+        if self._untrimmed >= _TRIM_EVERY:
+            await self._trim()
+        found: Any = await self._reader.xread(
+            {self._reply: self._last_read}, count=_READ_AT_MOST, block=_BLOCK_MS
+        )
+        if not found:
+            if self._untrimmed:
+                await self._trim()
+            return []
+        entries = found[0][1]
+        self._last_read = entries[-1][0]
+        self._untrimmed += len(entries)
+        return [fields[b"b"] for _, fields in entries if b"b" in fields]
+
+    async def _trim(self) -> None:
+        stamp, _, sequence = self._last_read.partition(b"-")
+        after = b"%s-%d" % (stamp, int(sequence or 0) + 1)
+        await self._client.xtrim(self._reply, minid=after.decode(), approximate=False)
+        self._untrimmed = 0
+
+    async def catalog(self) -> list[bytes] | None:
+        """See `Transport.catalog`."""
+        version = await self._client.get(self._names.catalog_version)
+        if version == self._catalog_version:
+            return None
+        entries: Any = await self._client.hvals(self._names.catalog)  # type: ignore[misc]
+        self._catalog_version = version
+        return list(entries)
+
+    async def leases(self) -> list[bytes]:
+        """See `Transport.leases`."""
+        since = time.time() - _WORKERS_LISTED_SECONDS
+        ids: Any = await self._client.zrangebyscore(self._names.workers, since, "+inf")
+        if not ids:
+            return []
+        keys = [self._names.worker(worker.decode()) for worker in ids]
+        return [lease for lease in await self._client.mget(keys) if lease is not None]
+
+    async def close(self) -> None:
+        """Delete the reply stream and let go of the connections."""
+        try:
+            async with asyncio.timeout(1.0):
+                await self._client.delete(self._reply)
+        except (RedisError, OSError, TimeoutError):
+            pass  # it expires
+        await self._client.aclose()
+        await self._reader.aclose()
+        if self._broker is not None:
+            await self._broker.close()

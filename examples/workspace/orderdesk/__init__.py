@@ -1,0 +1,3 @@
+"""The order service."""
+
+__version__ = "1.4.0"

@@ -1,0 +1,53 @@
+"""What every test has: a clean environment, the recorded data, a server of its own."""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import redis
+
+from toolpool.embedded import EmbeddedServer
+
+REPOSITORY = Path(__file__).resolve().parent.parent
+DATA_VARIABLE = "TOOLPOOL_TEST_DATA"
+
+
+def pytest_configure() -> None:
+    """Settings of the shell the tests are run from are not theirs, nor their children's."""
+    for name in list(os.environ):
+        if name != DATA_VARIABLE and name.startswith(("TOOLPOOL_", "SENTRY_", "OTEL_")):
+            del os.environ[name]
+
+
+@pytest.fixture(scope="session")
+def shared_data() -> Path:
+    """The folder of recorded data that lies beside the checkout, or where the variable says."""
+    folder = Path(os.environ.get(DATA_VARIABLE) or REPOSITORY.parent / "shared" / "data")
+    if not folder.is_dir():
+        reason = f"no recorded data at {folder}; set {DATA_VARIABLE} to the folder that has it"
+        if os.environ.get("CI") == "true":
+            pytest.fail(reason)
+        pytest.skip(reason)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def server() -> Iterator[EmbeddedServer]:
+    """One real server for the whole run. A test that harms it starts one of its own."""
+    with EmbeddedServer() as started:
+        yield started
+
+
+@pytest.fixture
+def redis_url(server: EmbeddedServer) -> str:
+    """The URL of the real server, emptied for this test."""
+    with redis.Redis.from_url(server.url) as client:
+        client.flushall()
+    return server.url
+
+
+@pytest.fixture
+def broker_url(server: EmbeddedServer, redis_url: str) -> str:
+    """The same server's URL for Celery and kombu."""
+    return server.broker_url

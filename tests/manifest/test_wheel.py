@@ -1,0 +1,58 @@
+"""What is shipped: the four packages, whole, and nothing else."""
+
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import REPOSITORY
+
+PACKAGES = ("contract", "dispatcher", "workers", "toolpool")
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("wheel")
+    build = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(folder)]
+    done = subprocess.run(build, cwd=REPOSITORY, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    [built] = folder.glob("*.whl")
+    return built
+
+
+def names(wheel: Path) -> set[str]:
+    with zipfile.ZipFile(wheel) as archive:
+        return set(archive.namelist())
+
+
+def test_the_wheel_holds_every_file_of_the_packages_and_no_other(wheel: Path) -> None:
+    shipped = {name for name in names(wheel) if ".dist-info/" not in name}
+    ours = {
+        path.relative_to(REPOSITORY).as_posix()
+        for package in PACKAGES
+        for path in (REPOSITORY / package).rglob("*")
+        if path.is_file() and "__pycache__" not in path.parts
+    }
+    assert shipped == ours, f"missing {sorted(ours - shipped)}, too many {sorted(shipped - ours)}"
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_every_package_is_marked_as_typed(wheel: Path, package: str) -> None:
+    assert f"{package}/py.typed" in names(wheel)
+    assert f"{package}/__init__.py" in names(wheel)
+
+
+def test_the_scripts_for_the_server_are_in_it(wheel: Path) -> None:
+    scripts = {path.name for path in (REPOSITORY / "contract").rglob("*.lua")}
+    assert scripts
+    assert scripts == {Path(name).name for name in names(wheel) if name.endswith(".lua")}
+
+
+def test_licence_and_command_are_in_it(wheel: Path) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        [entry_points] = [n for n in archive.namelist() if n.endswith("entry_points.txt")]
+        [licence] = [n for n in archive.namelist() if n.endswith("licenses/LICENSE")]
+        assert "toolpool = toolpool.cli:main" in archive.read(entry_points).decode()
+        assert "Apache License" in archive.read(licence).decode()

@@ -1,0 +1,111 @@
+"""`toolpool call`: one call from the command line."""
+
+import asyncio
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from toolpool.cli import screen
+from toolpool.cli.exits import Ended, ExitCode
+from toolpool.cli.options import JsonOption, ToolsOption, load_settings, tool_sources
+
+if TYPE_CHECKING:
+    from contract.result import ToolResult
+
+
+def call(
+    name: Annotated[str, typer.Argument(help="The tool's name.")],
+    arguments: Annotated[
+        str,
+        typer.Argument(
+            metavar="JSON", help="Its arguments as one object; `-` reads them, `@FILE` too."
+        ),
+    ] = "{}",
+    tools: ToolsOption = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Only say whether the call would be accepted.")
+    ] = False,
+    session: Annotated[str | None, typer.Option(help="The conversation it belongs to.")] = None,
+    timeout: Annotated[
+        float | None, typer.Option(min=0.001, help="Seconds it may run. Default: the tool's.")
+    ] = None,
+    workspace: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Folder that file tools work on.")
+    ] = None,
+    json: JsonOption = False,
+) -> int:
+    """Run one tool call and print what the model would read.
+
+    Exits 0 when it succeeded, 1 failed, 3 rejected before it ran, 4 timed out, 5 when the broker
+    cannot be reached.
+    """
+    from toolpool.cli.run import connected
+
+    bare = {"id": "call-1", "name": name, "input": _text(arguments)}
+    settings = load_settings(workspace=workspace)
+    sources = tool_sources(tools, settings)
+
+    async def ask() -> "ToolResult | None":
+        async with connected(settings, sources) as dispatcher:
+            if dry_run:
+                verdict: ToolResult | None = dispatcher.check(bare)[0]
+                return verdict
+            turn = await dispatcher.dispatch(bare, session=session, timeout=timeout)
+            result: ToolResult = turn[0]
+            return result
+
+    result = asyncio.run(ask())
+    if result is None:
+        _accepted(name, json=json)
+        return ExitCode.OK
+    _show(result, json=json)
+    return exit_code(result)
+
+
+def exit_code(result: "ToolResult") -> ExitCode:
+    """The code that tells a script how a call ended."""
+    from contract.outcome import Code, ErrorType
+
+    if result.ok:
+        return ExitCode.OK
+    if result.error_type is ErrorType.VALIDATION:
+        return ExitCode.REJECTED
+    if result.code in (Code.TIMEOUT, Code.EXPIRED):
+        return ExitCode.TIMED_OUT
+    if result.code is Code.QUEUE_UNREACHABLE:
+        return ExitCode.UNREACHABLE
+    return ExitCode.FAILED
+
+
+def _text(arguments: str) -> str:
+    """The arguments' text, which the dispatcher parses as it parses a model's."""
+    try:
+        if arguments == "-":
+            return sys.stdin.buffer.read().decode("utf-8-sig")
+        if arguments.startswith("@"):
+            return Path(arguments[1:]).read_text(encoding="utf-8-sig")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or "it is not UTF-8"
+        name = "standard input" if arguments == "-" else arguments[1:]
+        raise Ended(f"cannot read the arguments from {name} ({reason})", ExitCode.USAGE) from None
+    return arguments
+
+
+def _accepted(name: str, *, json: bool) -> None:
+    if json:
+        screen.write_json({"accepted": True})
+    else:
+        screen.write(f"accepted: the call would be queued for {name}")
+
+
+def _show(result: "ToolResult", *, json: bool) -> None:
+    if json:
+        screen.write_json({"id": result.call_id, "name": result.name, **result.payload()})
+        return
+    from dispatcher.formats.text import as_text
+
+    screen.write(as_text(result))
+    if not result.ok and result.code is not None:
+        screen.complain(f"{result.code.value}, executed: {result.executed.value}")

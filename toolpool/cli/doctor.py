@@ -1,0 +1,47 @@
+"""`toolpool doctor`: says what is wrong with a set-up and how to mend it."""
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING
+
+from toolpool.cli import screen
+from toolpool.cli.exits import ExitCode
+from toolpool.cli.options import JsonOption, load_settings
+
+if TYPE_CHECKING:
+    from toolpool.doctor import Finding
+
+_STYLES = {"ok": "green", "warn": "yellow", "fail": "bold red"}
+
+
+def doctor(json: JsonOption = False) -> int:
+    """Say what is wrong with this set-up and how to mend it.
+
+    Exits 1 when something must be mended, 0 when there is at most something to look at.
+    """
+    from contract.errors import Misconfigured
+    from toolpool.doctor import Finding, Level, examine
+
+    try:
+        findings = examine(load_settings())
+    except Misconfigured as error:
+        findings = [Finding("settings", Level.FAIL, str(error), "see docs/settings.md")]
+    failed = any(finding.level is Level.FAIL for finding in findings)
+    if json:
+        screen.write_json({"ok": not failed, "findings": [asdict(each) for each in findings]})
+    else:
+        _show(findings)
+    return ExitCode.FAILED if failed else ExitCode.OK
+
+
+def _show(findings: "list[Finding]") -> None:
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
+    for finding in findings:
+        told = Text(finding.message)
+        if finding.remedy:
+            told.append(f"\n→ {finding.remedy}", style="bold")
+        level = Text(finding.level.value, style=_STYLES[finding.level.value])
+        table.add_row(level, Text(finding.name), told)
+    screen.show(table)

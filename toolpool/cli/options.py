@@ -1,0 +1,50 @@
+"""Options that several commands take, and the settings they make with the environment."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from contract.settings import Settings
+
+ToolsOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--tools",
+        metavar="MODULE|FILE.py",
+        help="Tools to use in place of the built-in ones: a module, a package with its "
+        "submodules, or a file. May be given again. Default: TOOLPOOL_TOOLS.",
+    ),
+]
+JsonOption = Annotated[bool, typer.Option("--json", help="Write JSON for programs.")]
+
+
+def load_settings(**given: Any) -> "Settings":
+    """The settings from the environment, under what the command line gave (None: not given).
+
+    Raises `Misconfigured`, naming the variable and what is wrong with it.
+    """
+    from pydantic import ValidationError
+
+    from contract.errors import Misconfigured
+    from contract.settings import Settings
+
+    try:
+        return Settings(**{name: value for name, value in given.items() if value is not None})
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        name = ".".join(str(part) for part in first["loc"]).upper()
+        more = f" (and {error.error_count() - 1} more)" if error.error_count() > 1 else ""
+        message = first["msg"][0].lower() + first["msg"][1:]
+        raise Misconfigured(f"the setting TOOLPOOL_{name} is wrong: {message}{more}") from None
+
+
+def tool_sources(tools: Sequence[str] | None, settings: "Settings") -> list[str]:
+    """Which modules and files hold the tools; empty for the built-in ones."""
+    return list(tools or ()) or comma_separated(settings.tools)
+
+
+def comma_separated(text: str) -> list[str]:
+    """The words between the commas."""
+    return [word.strip() for word in text.split(",") if word.strip()]

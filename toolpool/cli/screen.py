@@ -1,0 +1,76 @@
+"""What commands write: results on stdout, everything else on stderr.
+
+rich leaves colours out where NO_COLOR is set or the stream is no terminal.
+"""
+
+import json
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from toolpool.cli.exits import ReaderGone
+
+if TYPE_CHECKING:
+    from rich.console import Console, RenderableType
+
+_WIDTH_WITHOUT_TERMINAL = 110
+
+
+def write(text: str) -> None:
+    """One or more lines of result on stdout."""
+    with _reader():
+        sys.stdout.write(text + "\n")
+
+
+def write_json(value: Any) -> None:
+    """A result for programs: one JSON document on stdout, indented for a person's terminal."""
+    write(json.dumps(value, ensure_ascii=False, indent=2 if sys.stdout.isatty() else None))
+
+
+def show(renderable: "RenderableType") -> None:
+    """A result for people: a rich table or text on stdout."""
+    with _reader():
+        _console(stderr=False).print(renderable)
+
+
+def complain(message: str) -> None:
+    """One line on stderr that says what is wrong and what to do."""
+    line = " ".join(message.split("\n")) if "\n  " not in message else message
+    sys.stderr.write(f"toolpool: {line}\n")
+
+
+def note(message: str) -> None:
+    """A line of information on stderr, only for a person who watches."""
+    if sys.stderr.isatty():
+        sys.stderr.write(f"{message}\n")
+
+
+def stderr_console() -> "Console":
+    """A rich console for progress and summaries."""
+    return _console(stderr=True)
+
+
+def flush() -> None:
+    """Push out what stdout still holds; raises `ReaderGone` when nobody takes it."""
+    with _reader():
+        sys.stdout.flush()
+
+
+@contextmanager
+def _reader() -> Iterator[None]:
+    try:
+        yield
+    except BrokenPipeError:
+        # Or the interpreter would try once more to flush at its end, and say that it could not.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise ReaderGone from None
+
+
+def _console(*, stderr: bool) -> "Console":
+    from rich.console import Console
+
+    stream = sys.stderr if stderr else sys.stdout
+    width = None if stream.isatty() or "COLUMNS" in os.environ else _WIDTH_WITHOUT_TERMINAL
+    return Console(file=stream, width=width, highlight=False)

@@ -1,0 +1,96 @@
+"""`toolpool status`: the server, its workers, queues and tools."""
+
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+from toolpool.cli import screen
+from toolpool.cli.exits import ExitCode
+from toolpool.cli.options import JsonOption, load_settings
+
+if TYPE_CHECKING:
+    from contract.settings import Settings
+    from toolpool.cli.fleet import Fleet
+
+
+def status(json: JsonOption = False) -> int:
+    """Show the server, live workers, queues with what waits in them, and tools.
+
+    Exits 1 when no worker is alive.
+    """
+    from contract.connection import require_redis_url, without_password
+    from contract.version import VERSION
+    from toolpool.cli.fleet import answering, describe, read_fleet
+    from toolpool.doctor import server_version
+
+    settings = load_settings()
+    url = without_password(require_redis_url(settings))
+    with answering(settings) as client:
+        name, version = server_version(client.info())
+    fleet = read_fleet(settings)
+    waiting = _waiting(settings, fleet)
+    report: dict[str, Any] = {
+        "version": VERSION,
+        "server": {"name": name, "version": version, "url": url},
+        "workers": [describe(lease) for lease in fleet.workers],
+        "foreign_workers": fleet.foreign_workers,
+        "queues": [
+            {
+                "name": queue,
+                "waiting_messages": waiting.get(queue),
+                "workers": sum(queue in lease.slots for lease in fleet.workers),
+                "tools": len(fleet.tools_by_queue().get(queue, ())),
+            }
+            for queue in fleet.queues()
+        ],
+        "tools": [spec.name for spec in fleet.specs()],
+    }
+    if json:
+        screen.write_json(report)
+    else:
+        _show(report)
+    return ExitCode.OK if fleet.workers else ExitCode.FAILED
+
+
+def _waiting(settings: "Settings", fleet: "Fleet") -> dict[str, int]:
+    """The depth of each queue; nothing where the broker is not Redis."""
+    from toolpool.cli.fleet import depths
+
+    if settings.broker_url and not settings.broker_url.startswith(("redis", "unix")):
+        return {}
+    return depths(settings, fleet.queues())
+
+
+def _show(report: dict[str, Any]) -> None:
+    from rich import box
+    from rich.table import Table
+    from rich.text import Text
+
+    server = report["server"]
+    screen.show(Text(f"{server['name']} {server['version']} at {server['url']}"))
+    screen.show(Text(f"toolpool {report['version']}"))
+    workers = Table("worker", "host", "pid", "version", "up", "slots", box=box.SIMPLE)
+    for worker in report["workers"]:
+        slots = ", ".join(f"{queue} {count}" for queue, count in worker["slots"].items())
+        workers.add_row(
+            Text(worker["id"]),
+            Text(worker["host"]),
+            str(worker["pid"]),
+            worker["version"],
+            str(timedelta(seconds=round(worker["up"]))),
+            Text(slots),
+        )
+    for worker_id in report["foreign_workers"]:
+        workers.add_row(Text(worker_id), "", "", "", "", "signs with another key")
+    queues = Table("queue", "waiting", "workers", "tools", box=box.SIMPLE)
+    for queue in report["queues"]:
+        waiting = queue["waiting_messages"]
+        queues.add_row(
+            Text(queue["name"]),
+            "?" if waiting is None else str(waiting),
+            str(queue["workers"]),
+            str(queue["tools"]),
+        )
+    screen.show(workers if workers.row_count else Text("no worker runs: `toolpool worker`"))
+    if queues.row_count:
+        screen.show(queues)
+    screen.show(Text(f"{len(report['tools'])} tools: {', '.join(report['tools'])}"))

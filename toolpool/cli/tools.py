@@ -1,0 +1,199 @@
+"""`toolpool tools`: the tools on offer, from the live catalog or straight from their modules."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from toolpool.cli import screen
+from toolpool.cli.exits import Ended, ExitCode
+from toolpool.cli.options import JsonOption, ToolsOption, load_settings, tool_sources
+
+if TYPE_CHECKING:
+    from contract.settings import Settings
+    from contract.spec import ToolSpec
+
+CATALOG_FILE_VERSION = 1
+
+app = typer.Typer(
+    help="List, show, export, check and remove tools. They come from the live catalog where "
+    "TOOLPOOL_REDIS_URL is set, else from the modules of --tools.",
+    no_args_is_help=True,
+)
+
+
+@app.command("list")
+def list_tools(tools: ToolsOption = None, json: JsonOption = False) -> None:
+    """List the tools on offer."""
+    specs = _specs(tools)
+    if json:
+        screen.write_json([_plain(spec) for spec in specs])
+        return
+    from rich import box
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table("tool", "queue", "effects", "timeout", "description", box=box.SIMPLE)
+    for spec in specs:
+        effects = spec.effects.value if spec.effects is not None else "-"
+        first_line = spec.description.partition("\n")[0]
+        table.add_row(
+            Text(spec.name, overflow="fold"),
+            Text(f"{spec.queue}.{spec.run_in.value}", overflow="fold"),
+            effects,
+            f"{spec.timeout:g} s",
+            Text(first_line),
+        )
+    screen.show(table)
+
+
+@app.command()
+def show(
+    name: Annotated[str, typer.Argument(help="The tool's name.")],
+    tools: ToolsOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Show one tool: its description, schema and how it runs."""
+    spec = _one(_specs(tools), name)
+    if json:
+        screen.write_json(_plain(spec))
+        return
+    from rich.syntax import Syntax
+    from rich.text import Text
+
+    screen.show(Text(spec.name, style="bold"))
+    if spec.description:
+        screen.show(Text(spec.description))
+    effects = f"{spec.effects.value}s" if spec.effects is not None else "undeclared effects"
+    again = "may be run again" if spec.rerunnable else "is never run again on its own"
+    screen.show(
+        Text(
+            f"\nruns in: {spec.run_in.value}, queue {spec.queue}, timeout {spec.timeout:g} s, "
+            f"{effects}, {again}\ndigest: {spec.digest}\n"
+        )
+    )
+    screen.show(Syntax(_pretty(spec.input_schema), "json", background_color="default"))
+
+
+@app.command()
+def export(
+    out: Annotated[
+        Path | None, typer.Option("--out", help="File to write. Default: standard output.")
+    ] = None,
+    tools: ToolsOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Write the tools as a catalog file, for `Dispatcher.connect(catalog=FILE)`."""
+    specs = _specs(tools)
+    text = _pretty({"version": CATALOG_FILE_VERSION, "tools": [_plain(spec) for spec in specs]})
+    if out is None:
+        screen.write(text)
+        return
+    try:
+        out.write_text(text + "\n", encoding="utf-8")
+    except OSError as error:
+        raise Ended(
+            f"cannot write {out} ({error.strerror}): name a file that this user can write",
+            ExitCode.USAGE,
+        ) from None
+    if json:
+        screen.write_json({"out": str(out), "tools": len(specs)})
+    else:
+        screen.note(f"{len(specs)} tools written to {out}")
+
+
+@app.command()
+def check(tools: ToolsOption = None, json: JsonOption = False) -> int:
+    """Load tools modules and report every problem that can be found without running a tool.
+
+    Exits 1 when something is broken; hints alone do not count.
+    """
+    from toolpool.cli.soundness import check_sources
+
+    settings = load_settings()
+    report = check_sources(tool_sources(tools, settings))
+    if json:
+        screen.write_json(report.as_json())
+    else:
+        _show_report(report)
+    return ExitCode.FAILED if report.broken else ExitCode.OK
+
+
+@app.command()
+def remove(
+    name: Annotated[str, typer.Argument(help="The tool's name.")], json: JsonOption = False
+) -> None:
+    """Take a tool out of the live catalog, so that calls for it are answered as unknown.
+
+    A worker that still offers the tool publishes it again when it starts.
+    """
+    from toolpool.cli.fleet import read_fleet, remove_tool
+
+    settings = load_settings()
+    if not remove_tool(settings, name):
+        _one(read_fleet(settings).specs(), name)
+        return
+    if json:
+        screen.write_json({"removed": name})
+    else:
+        screen.write(f"{name} is out of the catalog")
+
+
+def _specs(tools: list[str] | None) -> "list[ToolSpec]":
+    settings = load_settings()
+    if settings.redis_url and not tools:
+        return _live(settings)
+    from workers.catalog import Catalog
+
+    loaded = Catalog.load(tool_sources(tools, settings)).tools
+    return [loaded[name].spec for name in sorted(loaded)]
+
+
+def _live(settings: "Settings") -> "list[ToolSpec]":
+    from contract.errors import CatalogEmpty
+    from toolpool.cli.fleet import read_fleet
+
+    fleet = read_fleet(settings)
+    if not fleet.entries:
+        foreign = f" ({len(fleet.foreign_tools)} signed with another key)"
+        raise CatalogEmpty(
+            f"the catalog is empty{foreign if fleet.foreign_tools else ''}: start a worker with "
+            "`toolpool worker`, or name modules with --tools"
+        )
+    return fleet.specs()
+
+
+def _one(specs: "list[ToolSpec]", name: str) -> "ToolSpec":
+    for spec in specs:
+        if spec.name == name:
+            return spec
+    from contract.schema import closest
+
+    near = closest(name, [spec.name for spec in specs])
+    hint = f"did you mean {near}?" if near else "`toolpool tools list` names them all"
+    raise Ended(f"there is no tool {name!r}; {hint}")
+
+
+def _plain(spec: "ToolSpec") -> dict[str, Any]:
+    import msgspec
+
+    plain: dict[str, Any] = msgspec.to_builtins(spec)
+    return plain
+
+
+def _pretty(value: Any) -> str:
+    import json
+
+    return json.dumps(value, ensure_ascii=False, indent=2)
+
+
+def _show_report(report: Any) -> None:
+    from rich.text import Text
+
+    styles = {"broken": "bold red", "warning": "yellow", "hint": "dim"}
+    for problem in report.problems:
+        where = f"{problem.where}: " if problem.where else ""
+        line = Text(f"{problem.level.value}  ", style=styles[problem.level.value])
+        screen.show(line.append(f"{where}{problem.message}", style="default"))
+    broken, rest = len(report.broken), len(report.problems) - len(report.broken)
+    screen.show(Text(f"{report.tools} tools, {broken} broken, {rest} more to look at"))

@@ -1,0 +1,58 @@
+"""`toolpool worker`: runs tools for dispatchers until it is told to stop."""
+
+from typing import Annotated
+
+import typer
+
+from toolpool.cli.options import ToolsOption, comma_separated, load_settings, tool_sources
+
+
+def worker(
+    tools: ToolsOption = None,
+    run_in: Annotated[
+        str,
+        typer.Option(
+            metavar="loop,thread,process", help="Which kinds of tools to run, comma-separated."
+        ),
+    ] = "loop,thread,process",
+    queues: Annotated[
+        str, typer.Option(metavar="NAMES", help="Which queues to serve, comma-separated.")
+    ] = "default",
+    concurrency: Annotated[
+        int | None,
+        typer.Option(min=1, help="Calls to run at once, of each kind. Default: see docs/settings."),
+    ] = None,
+) -> int:
+    """Run tools for dispatchers until stopped.
+
+    Needs TOOLPOOL_REDIS_URL, and TOOLPOOL_SIGNING_KEY on a network server. TERM and Ctrl-C let
+    running calls finish first.
+    """
+    kinds = _kinds(run_in)
+    names = comma_separated(queues)
+    if not names:
+        raise typer.BadParameter("name at least one queue", param_hint="--queues")
+    slots = dict.fromkeys([f"slots_{kind}" for kind in kinds], concurrency)
+    settings = load_settings(**slots)
+
+    from contract.spec import RunIn
+    from workers.app import run_worker
+
+    return run_worker(
+        settings,
+        tools=tool_sources(tools, settings),
+        run_in=tuple(RunIn(kind) for kind in kinds),
+        queues=names,
+    )
+
+
+def _kinds(run_in: str) -> list[str]:
+    known = ("loop", "thread", "process")
+    kinds = list(dict.fromkeys(comma_separated(run_in)))
+    unknown = [kind for kind in kinds if kind not in known]
+    if unknown or not kinds:
+        raise typer.BadParameter(
+            f"{', '.join(unknown) or 'nothing'} is not among {', '.join(known)}",
+            param_hint="--run-in",
+        )
+    return kinds

@@ -1,0 +1,264 @@
+"""What can be wrong with a set-up, and how to mend it: `toolpool doctor` and the check at start-up.
+
+Importing this module imports nothing of `contract`, `dispatcher` or `workers`: it has to work where
+they are not ours.
+"""
+
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from importlib.machinery import ModuleSpec, PathFinder
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from contract.settings import Settings
+    from toolpool.cli.fleet import Fleet
+
+OLDEST_PYTHON = (3, 11)
+OUR_PACKAGES = ("contract", "dispatcher", "workers")
+
+_HOME = Path(__file__).resolve().parent.parent
+
+
+class Level(StrEnum):
+    """How bad a finding is."""
+
+    OK = "ok"
+    WARN = "warn"
+    FAIL = "fail"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """What one check saw. `remedy` says what to do; it is empty where all is well."""
+
+    name: str
+    level: Level
+    message: str
+    remedy: str = ""
+
+
+def examine(settings: "Settings") -> list[Finding]:
+    """Every check of this process and, where a Redis URL is set, of the server and its fleet."""
+    findings = [check_python(), *check_packages(), check_embedded(settings)]
+    if not settings.redis_url:
+        return [
+            *findings,
+            Finding(
+                "server",
+                Level.OK,
+                "TOOLPOOL_REDIS_URL is not set: commands start a server and workers of their own",
+            ),
+        ]
+    server = check_server(settings)
+    key = check_key(settings)
+    findings += [*server, key]
+    if Level.FAIL in (key.level, server[0].level):
+        return findings  # nothing the server holds could be read
+    from contract.version import VERSION
+    from toolpool.cli.fleet import read_fleet
+
+    return [*findings, *check_fleet(read_fleet(settings), VERSION)]
+
+
+def check_python(version: tuple[int, ...] = sys.version_info[:3]) -> Finding:
+    """Whether the interpreter is new enough."""
+    shown = ".".join(str(part) for part in version)
+    if version[:2] < OLDEST_PYTHON:
+        oldest = ".".join(str(part) for part in OLDEST_PYTHON)
+        return Finding(
+            "python", Level.FAIL, f"Python {shown} is too old", f"use Python {oldest} or newer"
+        )
+    return Finding("python", Level.OK, f"Python {shown}")
+
+
+def check_packages() -> list[Finding]:
+    """Whether `contract`, `dispatcher` and `workers` are ours, here and for child processes."""
+    findings = shadowed_packages()
+    shadowed = {finding.message for finding in findings}
+    for finding in shadowed_packages([str(Path.cwd())]):
+        if finding.message not in shadowed:
+            findings.append(Finding(finding.name, Level.WARN, finding.message, finding.remedy))
+    return findings or [Finding("packages", Level.OK, f"toolpool is imported from {_HOME}")]
+
+
+def shadowed_packages(path: Sequence[str] | None = None) -> list[Finding]:
+    """Packages of other people that are found in place of ours.
+
+    Looks where this process imports from, or along `path`. Imports none of them.
+    """
+    findings = []
+    for name in OUR_PACKAGES:
+        spec = _found(name, path)
+        # A folder without __init__.py shadows nothing: a real package further on is preferred.
+        if spec is None or spec.origin is None:
+            continue
+        place = Path(spec.origin).resolve()
+        if place.parent != _HOME / name:
+            shown = place.parent if place.name == "__init__.py" else place
+            findings.append(
+                Finding(
+                    "packages",
+                    Level.FAIL,
+                    f"{shown} hides toolpool's own package {name!r} from Python",
+                    f"rename it, or run toolpool from another folder and name your tools by a "
+                    f"file, like --tools ./tools.py; toolpool itself is in {_HOME}",
+                )
+            )
+    return findings
+
+
+def _found(name: str, path: Sequence[str] | None) -> ModuleSpec | None:
+    try:
+        return find_spec(name) if path is None else PathFinder.find_spec(name, path)
+    except (ImportError, ValueError):  # ValueError: loaded, but without a spec
+        return None
+
+
+def check_embedded(settings: "Settings") -> Finding:
+    """Whether a server of our own could be started; it must, where no Redis URL is set."""
+    from contract.errors import BrokerUnreachable
+    from toolpool.embedded import find_program
+
+    try:
+        return Finding("embedded server", Level.OK, str(find_program()))
+    except BrokerUnreachable as error:
+        return Finding(
+            "embedded server",
+            Level.WARN if settings.redis_url else Level.FAIL,
+            str(error).splitlines()[0].rstrip(":"),
+            "install valkey-server or redis-server, or set TOOLPOOL_REDIS_URL to one that runs",
+        )
+
+
+def check_server(settings: "Settings") -> list[Finding]:
+    """Whether the server at the Redis URL answers and is fit; the first finding says whether."""
+    from redis.exceptions import RedisError
+
+    from contract.connection import server_faults, without_password
+    from contract.errors import Misconfigured
+    from toolpool.cli.fleet import answering
+
+    try:
+        with answering(settings) as client:
+            info = client.info()
+            try:
+                policy = client.config_get("maxmemory-policy").get("maxmemory-policy")
+            except RedisError:  # many hosted servers forbid CONFIG
+                policy = info.get("maxmemory_policy")
+    except Misconfigured as error:
+        return [
+            Finding(
+                "server",
+                Level.FAIL,
+                str(error),
+                "start the server, or set TOOLPOOL_REDIS_URL to one that runs; without it "
+                "toolpool starts one of its own",
+            )
+        ]
+    faults = server_faults(info, policy)
+    findings = [
+        Finding("server", Level.FAIL, problem, remedy.strip())
+        for problem, _, remedy in (fault.partition(";") for fault in faults)
+    ]
+    name, version = server_version(info)
+    url = without_password(settings.redis_url or "")
+    return findings or [Finding("server", Level.OK, f"{name} {version} at {url}")]
+
+
+def server_version(info: dict[str, object]) -> tuple[str, str]:
+    """The server's name and version from its INFO: Valkey calls itself a Redis 7.2 as well."""
+    if "valkey_version" in info:
+        return "Valkey", str(info["valkey_version"])
+    return "Redis", str(info.get("redis_version", "?"))
+
+
+def check_key(settings: "Settings") -> Finding:
+    """Whether there is a signing key where one is needed."""
+    from contract.connection import keyring
+    from contract.errors import Misconfigured
+
+    try:
+        ring = keyring(settings)
+    except Misconfigured as error:
+        return Finding(
+            "signing key",
+            Level.FAIL,
+            str(error).partition(": dispatchers")[0],
+            "make one with `toolpool keygen` and set it as TOOLPOOL_SIGNING_KEY for every "
+            "dispatcher and worker",
+        )
+    if settings.signing_key is None:
+        return Finding("signing key", Level.OK, "none is needed on a private unix socket")
+    return Finding("signing key", Level.OK, f"signs as {ring.key_id}")
+
+
+def check_fleet(fleet: "Fleet", version: str) -> Iterator[Finding]:
+    """Workers and catalog, as they look to a holder of our key."""
+    for worker in fleet.foreign_workers:
+        yield Finding(
+            "workers",
+            Level.FAIL,
+            f"worker {worker} signs with another key: its results would be refused",
+            "start it again with this process's TOOLPOOL_SIGNING_KEY",
+        )
+    if fleet.workers:
+        yield Finding("workers", Level.OK, f"{len(fleet.workers)} running")
+    elif not fleet.foreign_workers:
+        yield Finding(
+            "workers",
+            Level.WARN,
+            "no worker runs: calls would wait in the queue and expire",
+            "start one with `toolpool worker`",
+        )
+    yield from _check_versions(fleet, version)
+    if fleet.foreign_tools:
+        yield Finding(
+            "catalog",
+            Level.WARN,
+            f"{len(fleet.foreign_tools)} entries were signed with another key and are passed over",
+            "start workers with this process's TOOLPOOL_SIGNING_KEY; the entries go by themselves",
+        )
+    if fleet.entries:
+        yield Finding("catalog", Level.OK, f"{len(fleet.entries)} tools")
+    else:
+        yield Finding(
+            "catalog",
+            Level.FAIL,
+            "no worker has published a tool, so there is nothing to call",
+            "start one with `toolpool worker --tools your.module`",
+        )
+    yield from _check_unserved(fleet)
+
+
+def _check_versions(fleet: "Fleet", version: str) -> Iterator[Finding]:
+    others = sorted({lease.version for lease in fleet.workers} - {version})
+    if others:
+        yield Finding(
+            "versions",
+            Level.WARN,
+            f"this is toolpool {version}, but workers run {', '.join(others)}",
+            "install one version everywhere; upgrade workers before dispatchers",
+        )
+    elif fleet.workers:
+        yield Finding("versions", Level.OK, f"toolpool {version} everywhere")
+
+
+def _check_unserved(fleet: "Fleet") -> Iterator[Finding]:
+    """Tools on a queue that no running worker takes from."""
+    if not fleet.workers:
+        return
+    served = {queue for lease in fleet.workers for queue in lease.slots}
+    for queue, tools in sorted(fleet.tools_by_queue().items()):
+        if queue not in served:
+            yield Finding(
+                "queues",
+                Level.WARN,
+                f"no running worker takes from {queue} ({', '.join(sorted(tools)[:5])})",
+                f"start one with `toolpool worker --queues {queue.split('.')[1]} "
+                f"--run-in {queue.rpartition('.')[2]}`, or take the tools out of the catalog "
+                "with `toolpool tools remove`",
+            )

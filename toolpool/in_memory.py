@@ -1,0 +1,91 @@
+"""A worker in this process over the in-memory server: for users' own tests."""
+
+import asyncio
+import time
+from collections.abc import Iterable
+
+import msgspec
+
+from contract.envelope import CatalogEntry, Envelope
+from contract.memory import MemoryServer
+from contract.names import queue_name
+from contract.settings import Settings
+from contract.spec import RunIn, sealed
+from contract.version import VERSION
+from workers.catalog import Catalog
+from workers.executor import Executor
+from workers.invoke import Limits
+from workers.run import Runner
+from workers.settler import Settler
+from workers.tool import Tool
+
+_WORKER = "memory"
+
+
+class InMemoryWorker:
+    """Runs the real executor on the caller's own event loop.
+
+    Child-process tools run in threads here, so that a test can define them anywhere: they are not
+    killed at their timeout, and one that ends its process ends the test's.
+    """
+
+    def __init__(
+        self, server: MemoryServer, tools: Iterable[Tool], *, settings: Settings, envelope: Envelope
+    ) -> None:
+        catalog = Catalog(_in_this_process(tool) for tool in tools)
+        self._server = server
+        self._envelope = envelope
+        self._settler = Settler(
+            worker=_WORKER, ledger=server, envelope=envelope, keep=settings.results_kept
+        )
+        self._runner = Runner(
+            worker=_WORKER, catalog=catalog, limits=Limits(settings.max_result), children=None
+        )
+        self._executor = Executor(
+            worker=_WORKER,
+            catalog=catalog,
+            runner=self._runner,
+            ledger=server,
+            settler=self._settler,
+            envelope=envelope,
+            slots={kind: settings.slots(kind) for kind in (RunIn.LOOP, RunIn.THREAD)},
+        )
+        specs = [tool.spec for tool in catalog.tools.values()]
+        self._queues = sorted({queue_name(spec.queue, spec.run_in) for spec in specs})
+        for spec in specs:
+            entry = CatalogEntry(spec=spec, published_at=time.time(), version=VERSION)
+            server.catalog[spec.name] = envelope.encode_entry(entry)
+        self._tasks: list[asyncio.Task[None]] = []
+
+    def start(self) -> None:
+        """Consume the queues and follow cancels, on the running loop."""
+        self._tasks = [
+            asyncio.ensure_future(self._consume()),
+            asyncio.ensure_future(self._follow_cancels()),
+        ]
+
+    async def close(self, grace: float = 0.0) -> None:
+        """Stop consuming; running calls are cancelled after `grace` seconds."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._executor.drain(grace)
+        self._runner.close()
+
+    async def _consume(self) -> None:
+        while self._queues:
+            _, message = await self._server.take(*self._queues)
+            self._executor.receive(message, lambda: None)
+
+    async def _follow_cancels(self) -> None:
+        while True:
+            _, message = await self._server.take(f"cancel:{_WORKER}")
+            self._executor.cancel(self._envelope.decode_cancel(message).key)
+
+
+def _in_this_process(tool: Tool) -> Tool:
+    if tool.spec.run_in is not RunIn.PROCESS:
+        return tool
+    kind = RunIn.LOOP if tool.is_coroutine else RunIn.THREAD
+    spec = sealed(msgspec.structs.replace(tool.spec, run_in=kind))
+    return Tool(tool.function, spec, tool.signature, tool.checks)

@@ -1,0 +1,161 @@
+"""A whole fleet on this machine: the embedded server and its workers, ended with this process."""
+
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from types import ModuleType
+from typing import IO
+
+from pydantic import SecretStr
+
+from contract import connection
+from contract.errors import Misconfigured, ToolDeclarationInvalid, ToolsUnimportable
+from contract.lifeline import in_lasting_thread, tethered
+from contract.names import Names
+from contract.settings import Settings
+from contract.signing import generate_key
+from contract.spec import RunIn
+from toolpool.embedded import EmbeddedServer
+from workers.tool import Tool
+
+_WORKERS: tuple[tuple[RunIn, ...], ...] = ((RunIn.LOOP, RunIn.THREAD), (RunIn.PROCESS,))
+"""Child-process tools get a worker of their own, so that they cannot hold up the others."""
+
+_START_SECONDS = 60.0
+_LOG_TAIL_LINES = 15
+
+ToolSource = str | Path | ModuleType | Tool
+
+
+class LocalFleet:
+    """Starts on construction; `close` ends it. Raises `Misconfigured` errors with what to do.
+
+    Safe to construct in any thread; it blocks until the workers have published their tools.
+    """
+
+    def __init__(self, sources: Sequence[str], settings: Settings) -> None:
+        self._workers: list[tuple[subprocess.Popen[bytes], IO[bytes]]] = []
+        self._server = EmbeddedServer()
+        self.settings = settings.model_copy(
+            update={
+                "redis_url": self._server.url,
+                "broker_url": None,
+                "signing_key": settings.signing_key or SecretStr(generate_key()),
+            }
+        )
+        try:
+            for run_in in _WORKERS:
+                self._start_worker(sources, run_in)
+            self._wait_for_workers()
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def description(self) -> str:
+        """Which server was chosen, and what runs beside it."""
+        return f"{self._server.description} with {len(self._workers)} workers"
+
+    @property
+    def worker_pids(self) -> list[int]:
+        """The process ids of the workers."""
+        return [process.pid for process, _ in self._workers]
+
+    def close(self) -> None:
+        """End the workers, which finish what they run, and the server. Idempotent."""
+        for process, _ in self._workers:
+            process.terminate()
+        for process, log in self._workers:
+            try:
+                process.wait(self.settings.drain_grace + 5.0)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+            log.close()
+        self._workers.clear()
+        self._server.close()
+
+    def _start_worker(self, sources: Sequence[str], run_in: Sequence[RunIn]) -> None:
+        kinds = ",".join(kind.value for kind in run_in)
+        command = [sys.executable, "-m", "toolpool", "worker", "--run-in", kinds]
+        command += [word for source in sources for word in ("--tools", source)]
+        log = tempfile.TemporaryFile(prefix="toolpool-worker-")  # noqa: SIM115 - open with it
+        process = in_lasting_thread(
+            lambda: subprocess.Popen(
+                tethered(command),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                env=self._environment(),
+                start_new_session=True,  # Ctrl-C is for the process in front, which ends us
+            )
+        )
+        self._workers.append((process, log))
+
+    def _environment(self) -> dict[str, str]:
+        """The settings of this process as every setting's own variable."""
+        environment = dict(os.environ)
+        environment.pop("TOOLPOOL_BROKER_URL", None)
+        # The current directory stays importable, wherever the worker is started.
+        environment["PYTHONPATH"] = os.pathsep.join(
+            [*(path for path in sys.path if path), environment.get("PYTHONPATH", "")]
+        )
+        for name in self.settings.model_fields_set:
+            value = getattr(self.settings, name)
+            reveal = getattr(value, "get_secret_value", None)
+            if value is not None:
+                environment[f"TOOLPOOL_{name.upper()}"] = str(reveal() if reveal else value)
+        return environment
+
+    def _wait_for_workers(self) -> None:
+        names = Names(self.settings.key_prefix)
+        give_up_at = time.monotonic() + _START_SECONDS
+        with connection.open_sync(self.settings) as client:
+            while client.zcard(names.workers) < len(self._workers):
+                for process, log in self._workers:
+                    if process.poll() is not None:
+                        raise _worker_ended(process.returncode, log)
+                if time.monotonic() > give_up_at:
+                    raise Misconfigured(
+                        f"the workers did not start in {_START_SECONDS:g} s: "
+                        "importing the tools takes too long, or hangs"
+                    )
+                time.sleep(0.02)
+
+
+def as_sources(tools: Sequence[ToolSource]) -> list[str]:
+    """Module names and files that a worker process can load.
+
+    Raises `ToolDeclarationInvalid` for a tool that only exists inside this process.
+    """
+    sources: dict[str, None] = {}
+    for item in tools:
+        if isinstance(item, (str, Path)):
+            sources[str(item)] = None
+            continue
+        name = item.__name__ if isinstance(item, ModuleType) else item.__module__
+        module = sys.modules.get(name)
+        file = getattr(module, "__file__", None)
+        if name == "__main__" and file is None:
+            raise ToolDeclarationInvalid(
+                f"{item!r} was made in an interactive session, which workers cannot import: put "
+                "it into a file, or use Dispatcher.in_memory"
+            )
+        sources[str(file) if name == "__main__" else name] = None
+    return list(sources)
+
+
+def _worker_ended(code: int, log: IO[bytes]) -> Misconfigured:
+    log.seek(0)
+    lines = log.read().decode(errors="replace").strip().splitlines()
+    said = [line.removeprefix("toolpool: ") for line in lines if line.startswith("toolpool: ")]
+    if said:
+        return ToolsUnimportable(said[-1])
+    tail = "\n".join(f"  {line}" for line in lines[-_LOG_TAIL_LINES:])
+    return Misconfigured(f"a worker ended with status {code} while it started:\n{tail}")
+
+

@@ -1,0 +1,1 @@
+"""Runs tools: claims calls from Celery, runs each to exactly one outcome, settles it."""

@@ -1,0 +1,84 @@
+"""The Celery application of a worker, and the blocking call that runs one."""
+
+import logging
+from collections.abc import Sequence
+
+from celery import Celery
+from kombu import Queue
+
+from contract import connection
+from contract.names import BATCH_TASK, queue_name
+from contract.settings import Settings
+from contract.spec import RunIn
+from workers.catalog import Catalog
+from workers.pool import ToolPool
+from workers.service import WorkerService
+
+log = logging.getLogger("toolpool.worker")
+
+
+class WorkerApp(Celery):  # type: ignore[misc]
+    """Celery with the service that its pool hands messages to."""
+
+    service: WorkerService
+
+
+def make_app(settings: Settings, service: WorkerService, queues: Sequence[str]) -> WorkerApp:
+    """Celery set up as a fast, lossy, duplicating transport: the guarantees are the ledger's."""
+    app = WorkerApp("toolpool", set_as_current=False)
+    app.service = service
+    app.conf.update(
+        broker_url=connection.broker_url(settings),
+        broker_connection_retry_on_startup=True,
+        broker_connection_max_retries=None,
+        task_queues=[Queue(name) for name in queues],
+        task_default_queue=queues[0],
+        task_acks_late=True,
+        task_reject_on_worker_lost=False,
+        task_ignore_result=True,
+        task_serializer="json",
+        accept_content=["json"],
+        worker_prefetch_multiplier=1,
+        worker_enable_remote_control=False,
+        worker_send_task_events=False,
+        worker_hijack_root_logger=False,
+        worker_redirect_stdouts=False,
+        worker_cancel_long_running_tasks_on_connection_loss=False,
+    )
+
+    @app.task(name=BATCH_TASK, bind=False)  # type: ignore[misc]
+    def batch(signed: str) -> None:
+        raise AssertionError("batches run in ToolPool, not in Celery's tracer")
+
+    return app
+
+
+def run_worker(
+    settings: Settings,
+    *,
+    tools: Sequence[str] = (),
+    run_in: Sequence[RunIn] = (RunIn.LOOP, RunIn.THREAD, RunIn.PROCESS),
+    queues: Sequence[str] = ("default",),
+) -> int:
+    """Run a worker until it is told to stop; its exit code. Raises `Misconfigured` errors."""
+    catalog = Catalog.load(tools)
+    service = WorkerService(settings, catalog=catalog, tools=tools, run_in=run_in, queues=queues)
+    service.start()
+    try:
+        names = [queue_name(queue, kind) for queue in queues for kind in run_in]
+        app = make_app(settings, service, names)
+        worker = app.Worker(
+            pool_cls=ToolPool,
+            concurrency=service.prefetch,
+            hostname=f"toolpool@{service.id}",
+            loglevel="WARNING",
+            quiet=True,
+            without_gossip=True,
+            without_mingle=True,
+            without_heartbeat=True,
+        )
+        log.info("worker_started id=%s tools=%d queues=%s", service.id, len(catalog.tools), names)
+        worker.start()
+        return int(worker.exitcode or 0)
+    finally:
+        service.stop()

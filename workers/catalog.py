@@ -1,0 +1,104 @@
+"""Finds the tools a worker offers: modules, packages with their submodules, or files."""
+
+import importlib
+import importlib.util
+import pkgutil
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from types import MappingProxyType, ModuleType
+
+from contract.errors import ToolDeclarationInvalid, ToolsUnimportable
+from workers.tool import Tool
+
+BUILT_IN = "workers.tools"
+"""The tools a worker offers when none are named."""
+
+
+class Catalog:
+    """The tools of one worker by name. Raises `ToolDeclarationInvalid` for two of one name."""
+
+    def __init__(self, tools: Iterable[Tool]) -> None:
+        by_name: dict[str, Tool] = {}
+        for tool in tools:
+            other = by_name.setdefault(tool.name, tool)
+            if other is not tool:
+                raise ToolDeclarationInvalid(
+                    f"two tools are called {tool.name!r}: one in {other.__module__}, one in "
+                    f"{tool.__module__}; give one of them another name with @tool(name=…)"
+                )
+        self.tools: Mapping[str, Tool] = MappingProxyType(by_name)
+
+    @classmethod
+    def load(cls, sources: Iterable[str]) -> "Catalog":
+        """Import every source and take its module-level tools.
+
+        Raises `ToolsUnimportable` when a source does not exist, fails, or holds no tool.
+        """
+        found: dict[int, Tool] = {}
+        for source in list(sources) or [BUILT_IN]:
+            count = 0
+            for module in _modules(source):
+                for value in vars(module).values():
+                    if isinstance(value, Tool):
+                        found[id(value)] = value
+                        count += 1
+            if not count:
+                raise ToolsUnimportable(
+                    f"{source} has no tools: decorate a module-level function with @tool"
+                )
+        return cls(found.values())
+
+
+def _modules(source: str) -> Iterator[ModuleType]:
+    current = str(Path.cwd())
+    if current not in sys.path:
+        sys.path.insert(0, current)
+    module = _import_file(source) if source.endswith(".py") else _import(source)
+    yield module
+    for info in pkgutil.walk_packages(getattr(module, "__path__", ()), module.__name__ + "."):
+        yield _import(info.name)
+
+
+def _import(name: str) -> ModuleType:
+    try:
+        return importlib.import_module(name)
+    except ToolDeclarationInvalid:
+        raise
+    except BaseException as error:
+        if isinstance(error, ModuleNotFoundError) and error.name and name.startswith(error.name):
+            raise ToolsUnimportable(
+                f"there is no tools module {name!r} on the import path (the current directory is "
+                "on it); name a module like `shop.tools` or a file like `./tools.py`"
+            ) from None
+        raise ToolsUnimportable(_failed(name, error)) from error
+
+
+def _import_file(source: str) -> ModuleType:
+    path = Path(source).resolve()
+    if not path.is_file():
+        raise ToolsUnimportable(f"there is no tools file {source}")
+    name = path.stem
+    loaded = sys.modules.get(name)
+    if loaded is not None:
+        if getattr(loaded, "__file__", None) == str(path):
+            return loaded
+        raise ToolsUnimportable(
+            f"{source} cannot be loaded: a module called {name!r} is loaded already; rename it"
+        )
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    try:
+        spec.loader.exec_module(module)
+    except BaseException as error:
+        del sys.modules[name]
+        if isinstance(error, ToolDeclarationInvalid):
+            raise
+        raise ToolsUnimportable(_failed(source, error)) from error
+    return module
+
+
+def _failed(source: str, error: BaseException) -> str:
+    return f"{source} failed while it was imported: {type(error).__name__}: {error}"

@@ -1,0 +1,78 @@
+"""A child process: loads the tools, then runs one call after another for its worker.
+
+Started fresh, never forked. Its protocol has a socket of its own, so that a tool, or a program a
+tool starts, may write what it likes to stdout and stderr.
+"""
+
+import argparse
+import os
+import signal
+import socket
+import sys
+import time
+
+from contract.errors import Misconfigured
+from contract.lifeline import die_with_parent
+from contract.outcome import Code, Executed, failure
+from workers import descendants, frames
+from workers.catalog import Catalog
+from workers.context import ToolContext
+from workers.invoke import Limits, invoke
+
+
+def main() -> int:
+    """Serve the worker on the other end of `--socket` until it closes it."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--socket", type=int, required=True)
+    parser.add_argument("--parent", type=int, required=True)
+    parser.add_argument("--max-result", type=int, required=True)
+    parser.add_argument("--calls", type=int, required=True)
+    parser.add_argument("--tools", action="append", default=[])
+    options = parser.parse_args()
+    die_with_parent(options.parent)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    descendants.adopt()
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
+    connection = socket.socket(fileno=options.socket)
+    os.set_inheritable(options.socket, False)
+    try:
+        catalog = Catalog.load(options.tools)
+    except Misconfigured as error:
+        connection.sendall(frames.pack(frames.Failed(error=str(error))))
+        return 1
+    connection.sendall(frames.pack(frames.Ready()))
+    limits = Limits(options.max_result)
+    for _ in range(options.calls):
+        frame = frames.receive(connection)
+        if not isinstance(frame, frames.Run):
+            break
+        done = _run(catalog, frame, limits)
+        connection.sendall(frames.pack(done))
+        if done.spent:
+            break
+    return 0
+
+
+def _run(catalog: Catalog, frame: frames.Run, limits: Limits) -> frames.Done:
+    tool = catalog.tools.get(frame.tool)
+    if tool is None:
+        return frames.Done(
+            outcome=failure(Code.INTERNAL, "the tool is not loaded in this process", Executed.NO)
+        )
+    context = ToolContext(
+        call_id=frame.call_id,
+        tool=frame.tool,
+        session=frame.session,
+        attempt=frame.attempt,
+        context=frame.context or {},
+        ends_at=time.monotonic() + frame.timeout,
+    )
+    outcome = invoke(tool, frame.arguments, context, limits)
+    sys.stdout.flush()
+    exception = (outcome.details or {}).get("exception", "")
+    spent = not descendants.end_own() or exception == "builtins.MemoryError"
+    return frames.Done(outcome=outcome, spent=spent)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

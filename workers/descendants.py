@@ -1,0 +1,88 @@
+"""Processes that a tool started: found and ended, so that no call leaves one behind.
+
+On Linux a child process adopts its orphans (PR_SET_CHILD_SUBREAPER), so that even a daemonised
+program stays in its tree. Elsewhere the process group is all there is.
+"""
+
+import contextlib
+import ctypes
+import os
+import signal
+import sys
+from collections import defaultdict
+from pathlib import Path
+
+_PR_SET_CHILD_SUBREAPER = 36
+_ROUNDS = 20
+
+
+def adopt() -> None:
+    """Make this process the parent of its orphaned descendants (Linux)."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+def end_own() -> bool:
+    """Kill everything this process has started and not yet seen end; whether nothing is left.
+
+    One system call where there is nothing to kill.
+    """
+    for _ in range(_ROUNDS):
+        if not _reap():
+            return True
+        _kill(_below(os.getpid()))
+        with contextlib.suppress(ChildProcessError):
+            if sys.platform == "linux":
+                os.waitpid(-1, 0)
+    return not _reap()
+
+
+def end_tree(pid: int) -> None:
+    """Kill a child process, its process group and all its descendants."""
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.kill(pid, signal.SIGSTOP)  # so that it starts nothing more while its tree is read
+    for _ in range(_ROUNDS):
+        below = _below(pid)
+        if not below:
+            break
+        _kill(below)
+    end_group(pid)
+
+
+def end_group(pid: int) -> None:
+    """Kill the process group that `pid` leads."""
+    for end in (os.killpg, os.kill):
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            end(pid, signal.SIGKILL)
+
+
+def _reap() -> bool:
+    """Collect children that have ended; whether any is alive."""
+    try:
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass
+    except ChildProcessError:
+        return False
+    return True
+
+
+def _kill(pids: list[int]) -> None:
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.kill(pid, signal.SIGKILL)
+
+
+def _below(pid: int) -> list[int]:
+    """The living descendants of `pid`; none where there is no /proc."""
+    children: defaultdict[int, list[int]] = defaultdict(list)
+    with contextlib.suppress(OSError):
+        for entry in Path("/proc").iterdir():
+            if entry.name.isdigit():
+                with contextlib.suppress(OSError, ValueError, IndexError):
+                    state, parent = (entry / "stat").read_text().rpartition(")")[2].split()[:2]
+                    if state not in "ZX":
+                        children[int(parent)].append(int(entry.name))
+    found = list(children[pid])
+    for descendant in found:
+        found.extend(children[descendant])
+    return found

@@ -1,0 +1,170 @@
+"""Runs claimed calls: a slot, a claim, a run, an outcome. Lives on one event loop."""
+
+import asyncio
+import logging
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from contract.envelope import Batch, CallMessage, Envelope
+from contract.errors import MessageRejected
+from contract.ledger import Claim, WorkerLedger
+from contract.outcome import Code, Executed, failure
+from contract.spec import RunIn
+from contract.steps import ServerAway, new_nonce
+from workers.catalog import Catalog
+from workers.run import Runner
+from workers.settler import Settler
+
+log = logging.getLogger("toolpool.executor")
+
+_CLAIM_PATIENCE_SECONDS = 30.0
+
+
+@dataclass(slots=True, eq=False)
+class _Delivery:
+    """One message: acknowledged when its last call is claimed or refused."""
+
+    batch: Batch
+    undecided: int
+    acknowledge: Callable[[], None]
+
+    def decided(self, count: int = 1) -> None:
+        self.undecided -= count
+        if self.undecided == 0:
+            self.acknowledge()
+
+
+class Executor:
+    """Claims calls one by one as slots are free, so that no worker hoards what it cannot start."""
+
+    def __init__(
+        self,
+        *,
+        worker: str,
+        catalog: Catalog,
+        runner: Runner,
+        ledger: WorkerLedger,
+        settler: Settler,
+        envelope: Envelope,
+        slots: Mapping[RunIn, int],
+    ) -> None:
+        self._worker = worker
+        self._catalog = catalog
+        self._runner = runner
+        self._ledger = ledger
+        self._settler = settler
+        self._envelope = envelope
+        self._free = dict(slots)
+        self._waiting: dict[RunIn, deque[tuple[CallMessage, _Delivery]]] = {
+            run_in: deque() for run_in in slots
+        }
+        self._running: dict[str, asyncio.Task[None]] = {}
+        self._claiming: set[asyncio.Task[None]] = set()
+        self._draining = False
+        self.rejected = 0
+        self.abandoned = 0
+
+    @property
+    def running(self) -> int:
+        """Calls claimed and not yet ended."""
+        return len(self._running)
+
+    def receive(self, data: bytes, acknowledge: Callable[[], None]) -> None:
+        """Take a message. A bad one is dropped, counted and logged; `acknowledge` comes once."""
+        try:
+            batch = self._envelope.decode_batch(data)
+        except MessageRejected as error:
+            self.rejected += 1
+            log.warning("message_rejected reason=%s: %s", error.reason, error)
+            acknowledge()
+            return
+        delivery = _Delivery(batch, len(batch.calls), acknowledge)
+        if not batch.calls:
+            acknowledge()
+        for call in batch.calls:
+            tool = self._catalog.tools.get(call.tool)
+            run_in = tool.spec.run_in if tool else next(iter(self._waiting))
+            if run_in not in self._waiting:
+                run_in = next(iter(self._waiting))
+            self._waiting[run_in].append((call, delivery))
+        self._claim_more()
+
+    def cancel(self, key: str) -> None:
+        """Stop a running call; its outcome, if it still has one, comes too late to count."""
+        task = self._running.get(key)
+        if task is not None:
+            task.cancel()
+
+    async def drain(self, grace: float) -> None:
+        """Claim nothing more and let running calls end; cancel them after `grace` seconds."""
+        self._draining = True
+        await asyncio.gather(*self._claiming, return_exceptions=True)
+        running = list(self._running.values())
+        if running:
+            _, late = await asyncio.wait(running, timeout=grace)
+            for task in late:
+                task.cancel()
+            await asyncio.gather(*late, return_exceptions=True)
+        await self._settler.flush()
+
+    def _claim_more(self) -> None:
+        if self._draining:
+            return
+        for run_in, waiting in self._waiting.items():
+            count = min(self._free[run_in], len(waiting))
+            if count:
+                self._free[run_in] -= count
+                chosen = [waiting.popleft() for _ in range(count)]
+                task = asyncio.ensure_future(self._claim(run_in, chosen))
+                self._claiming.add(task)
+                task.add_done_callback(self._claiming.discard)
+
+    async def _claim(
+        self, run_in: RunIn, chosen: list[tuple[CallMessage, _Delivery]]
+    ) -> None:
+        claims = [Claim(call.key, call.attempt, new_nonce()) for call, _ in chosen]
+        try:
+            answers = await self._ledger.claim(
+                claims, worker=self._worker, give_up_at=time.monotonic() + _CLAIM_PATIENCE_SECONDS
+            )
+        except ServerAway:
+            log.error("claim_unconfirmed calls=%d: the server is away", len(chosen))
+            answers = ["away"] * len(chosen)
+        except Exception:
+            log.exception("claim_failed calls=%d", len(chosen))
+            answers = ["failed"] * len(chosen)
+        for (call, delivery), answer in zip(chosen, answers, strict=True):
+            if isinstance(answer, str):
+                log.debug("claim_refused call=%s reason=%s", call.id, answer)
+                self._free[run_in] += 1
+            else:
+                self._start(run_in, call, delivery.batch, answer)
+            delivery.decided()
+        self._claim_more()
+
+    def _start(self, run_in: RunIn, call: CallMessage, batch: Batch, time_left: float) -> None:
+        self._settler.started(batch, call.key)
+        self._running[call.key] = asyncio.ensure_future(
+            self._run(run_in, call, batch, time_left)
+        )
+
+    async def _run(self, run_in: RunIn, call: CallMessage, batch: Batch, time_left: float) -> None:
+        busy_until = None
+        try:
+            run = await self._runner.run(call, time_left)
+            outcome, busy_until = run.outcome, run.busy_until
+        except asyncio.CancelledError:
+            outcome = self._runner.cancelled(call)
+        except Exception as error:
+            log.exception("run_failed call=%s", call.id)
+            outcome = failure(Code.INTERNAL, type(error).__name__, Executed.UNKNOWN)
+        del self._running[call.key]
+        self._settler.settle(batch, call.key, outcome)
+        if busy_until is not None:
+            self.abandoned += 1
+            await busy_until
+            self.abandoned -= 1
+        self._free[run_in] += 1
+        self._claim_more()

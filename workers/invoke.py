@@ -1,0 +1,175 @@
+"""Calls one tool function and turns whatever happens into an `Outcome` (R5, R10, R11)."""
+
+import asyncio
+import inspect
+import traceback
+from typing import Any
+
+import msgspec
+import pydantic_core
+
+from contract import encoding
+from contract.errors import ToolError
+from contract.outcome import Code, Executed, Outcome, failure
+from workers.context import ToolContext
+from workers.signature import ArgumentsRefused
+from workers.tool import Tool
+
+_STACK_CHARACTERS = 8_000
+_MESSAGE_CHARACTERS = 2_000
+
+
+class Limits(msgspec.Struct, frozen=True):
+    """`max_result` bytes are taken from a tool at all."""
+
+    max_result: int
+
+
+async def invoke_coroutine(
+    tool: Tool, arguments: dict[str, Any], context: ToolContext, limits: Limits
+) -> Outcome:
+    """Run an `async def` tool. Cancellation passes through; nothing else is raised."""
+    try:
+        bound = prepare(tool, arguments, context)
+        if isinstance(bound, Outcome):
+            return bound
+        return returned(tool, await tool.function(**bound), limits)
+    except asyncio.CancelledError as error:
+        task = asyncio.current_task()
+        if task is not None and task.cancelling():
+            raise
+        return raised(error)
+    except BaseException as error:
+        return raised(error)
+
+
+def invoke(
+    tool: Tool, arguments: dict[str, Any], context: ToolContext, limits: Limits
+) -> Outcome:
+    """Run any tool to its end on this thread. Never raises."""
+    try:
+        bound = prepare(tool, arguments, context)
+        if isinstance(bound, Outcome):
+            return bound
+        value = tool.function(**bound)
+        if inspect.iscoroutine(value):
+            value = asyncio.run(value)
+        return returned(tool, value, limits)
+    except BaseException as error:
+        return raised(error)
+
+
+def prepare(
+    tool: Tool, arguments: dict[str, Any], context: ToolContext
+) -> dict[str, Any] | Outcome:
+    """The function's keyword arguments, or why the call is refused before the tool runs."""
+    try:
+        bound = tool.signature.bind(arguments, context)
+    except ArgumentsRefused as refused:
+        return failure(Code.INVALID_ARGUMENTS, "", Executed.NO, problems=refused.problems)
+    for check in tool.checks:
+        given = {name: bound[name] for name in bound if name not in tool.signature.injected}
+        try:
+            objection = check(**given)
+        except ValueError as error:
+            objection = str(error)
+        if isinstance(objection, str):
+            return failure(Code.INVALID_ARGUMENTS, objection, Executed.NO)
+    return bound
+
+
+def returned(tool: Tool, value: Any, limits: Limits) -> Outcome:
+    """The outcome of a tool that returned `value` (R5)."""
+    if isinstance(value, dict):
+        if value.get("ok") is False and "error" in value:
+            return _reported(value)
+        if value.get("ok") is True and "data" in value:
+            value = value["data"]
+    try:
+        encoded = _as_json(value)
+    except (TypeError, ValueError, RecursionError, pydantic_core.PydanticSerializationError) as why:
+        return failure(
+            Code.BAD_RESULT,
+            f"the tool returned something that is not JSON ({_cut(str(why), 200)})",
+            Executed.YES,
+        )
+    if len(encoded) > limits.max_result:
+        return failure(
+            Code.BAD_RESULT,
+            f"the tool returned {len(encoded):,} bytes; at most {limits.max_result:,} are taken",
+            Executed.YES,
+        )
+    if len(encoded) > tool.spec.max_output:
+        return _cut_in_the_middle(value, encoded, tool.spec.max_output)
+    return Outcome(ok=True, data=msgspec.Raw(encoded))
+
+
+def raised(error: BaseException) -> Outcome:
+    """The outcome of a tool that raised."""
+    if isinstance(error, ToolError):
+        return failure(
+            Code.REPORTED,
+            str(error),
+            Executed.YES,
+            recommendations=error.recommendations,
+            retry_after=error.retry_after,
+        )
+    try:
+        message = str(error) or type(error).__name__
+        stack = "".join(traceback.format_exception(error))
+    except Exception:  # an exception whose own __str__ raises
+        message = stack = type(error).__name__
+    return failure(
+        Code.RAISED,
+        _cut(_printable(message), _MESSAGE_CHARACTERS),
+        Executed.YES,
+        details={
+            "exception": f"{type(error).__module__}.{type(error).__qualname__}",
+            "stack": _printable(stack[-_STACK_CHARACTERS:]),
+        },
+    )
+
+
+def _reported(value: dict[str, Any]) -> Outcome:
+    recommendations = value.get("recommendations")
+    retry_after = value.get("retryAfter")
+    return failure(
+        Code.REPORTED,
+        _cut(_printable(str(value["error"])), _MESSAGE_CHARACTERS),
+        Executed.YES,
+        recommendations=tuple(str(r) for r in recommendations)
+        if isinstance(recommendations, (list, tuple))
+        else (),
+        retry_after=float(retry_after) if isinstance(retry_after, (int, float)) else None,
+    )
+
+
+def _as_json(value: Any) -> bytes:
+    try:
+        return encoding.encode(value)
+    except TypeError:
+        return encoding.encode(pydantic_core.to_jsonable_python(value))
+
+
+def _cut_in_the_middle(value: Any, encoded: bytes, cap: int) -> Outcome:
+    text = value.encode() if isinstance(value, str) else encoded
+    head, tail = text[: cap * 2 // 3], text[len(text) - cap // 3 :]
+    left_out = len(text) - len(head) - len(tail)
+    kept = (
+        head.decode(errors="ignore")
+        + f"\n… {left_out:,} of {len(text):,} bytes left out …\n"
+        + tail.decode(errors="ignore")
+    )
+    return Outcome(
+        ok=True,
+        data=kept,
+        note=f"The output was {len(text):,} bytes; the middle was left out. Ask for less at once.",
+    )
+
+
+def _cut(text: str, characters: int) -> str:
+    return text if len(text) <= characters else text[: characters - 1] + "…"
+
+
+def _printable(text: str) -> str:
+    return text.encode("utf-8", "replace").decode()

@@ -1,0 +1,149 @@
+"""One claimed call to one `Outcome`, on the loop, in a thread, or in a child process."""
+
+import asyncio
+import time
+from collections.abc import Awaitable
+from dataclasses import dataclass
+
+import msgspec
+
+from contract.envelope import CallMessage
+from contract.errors import ToolDeclarationInvalid
+from contract.outcome import Code, Executed, Outcome, failure
+from contract.schema import SchemaCache
+from contract.spec import RunIn
+from workers import frames
+from workers.catalog import Catalog
+from workers.children import ChildPool
+from workers.context import ToolContext
+from workers.invoke import Limits, invoke, invoke_coroutine
+from workers.threads import ThreadPool
+from workers.tool import Tool
+
+_REPLY_MARGIN_SECONDS = 0.25
+"""A run ends this much before the caller's deadline, so that its outcome still arrives."""
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """An outcome, and what still occupies the slot (a thread that outlived its timeout)."""
+
+    outcome: Outcome
+    busy_until: Awaitable[None] | None = None
+
+
+class Runner:
+    """Runs calls. Nothing a tool does is raised from `run`; only cancellation passes."""
+
+    def __init__(
+        self, *, worker: str, catalog: Catalog, limits: Limits, children: ChildPool | None
+    ) -> None:
+        self._worker = worker
+        self._catalog = catalog
+        self._limits = limits
+        self._children = children
+        self._threads = ThreadPool()
+        self._schemas = SchemaCache()
+
+    async def run(self, call: CallMessage, time_left: float) -> Run:
+        """Run `call`, which is claimed, within its timeout and the `time_left` to its deadline."""
+        began = time.monotonic()
+        tool = self._catalog.tools.get(call.tool)
+        if tool is None:
+            done = Run(failure(Code.INTERNAL, "this worker does not have the tool", Executed.NO))
+        elif refusal := self._refuse(tool, call):
+            done = Run(refusal)
+        else:
+            timeout = min(call.timeout, time_left - _REPLY_MARGIN_SECONDS)
+            done = await self._run(tool, call, timeout)
+        return Run(self._signed_off(done.outcome, call, time.monotonic() - began), done.busy_until)
+
+    def cancelled(self, call: CallMessage) -> Outcome:
+        """The outcome of a run that was cancelled."""
+        return self._signed_off(failure(Code.CANCELLED, "", Executed.UNKNOWN), call, 0.0)
+
+    def _signed_off(self, outcome: Outcome, call: CallMessage, duration: float) -> Outcome:
+        return msgspec.structs.replace(
+            outcome, worker=self._worker, attempt=call.attempt, duration=round(duration, 6)
+        )
+
+    def _refuse(self, tool: Tool, call: CallMessage) -> Outcome | None:
+        """Arguments validated against another version of the tool are validated again here."""
+        if call.digest == tool.spec.digest:
+            return None
+        try:
+            validator = self._schemas.validator(tool.spec)
+        except ToolDeclarationInvalid as error:
+            return failure(Code.INTERNAL, str(error), Executed.NO)
+        problems = validator.problems(call.arguments) if validator else ()
+        if problems:
+            return failure(Code.INVALID_ARGUMENTS, "", Executed.NO, problems=problems)
+        return None
+
+    async def _run(self, tool: Tool, call: CallMessage, timeout: float) -> Run:
+        if timeout <= 0:
+            return Run(failure(Code.EXPIRED, "", Executed.NO))
+        if tool.spec.run_in is RunIn.PROCESS:
+            return Run(await self._run_in_child(call, timeout))
+        context = ToolContext(
+            call_id=call.id,
+            tool=call.tool,
+            session=call.session,
+            attempt=call.attempt,
+            context=call.context or {},
+            ends_at=time.monotonic() + timeout,
+        )
+        if tool.spec.run_in is RunIn.THREAD:
+            return await self._run_in_thread(tool, call, context, timeout)
+        try:
+            async with asyncio.timeout(timeout):
+                return Run(await invoke_coroutine(tool, call.arguments, context, self._limits))
+        except TimeoutError:
+            return Run(failure(Code.TIMEOUT, "", Executed.UNKNOWN))
+
+    async def _run_in_child(self, call: CallMessage, timeout: float) -> Outcome:
+        if self._children is None:
+            return failure(Code.INTERNAL, "this worker runs no child processes", Executed.NO)
+        return await self._children.run(
+            frames.Run(
+                call_id=call.id,
+                tool=call.tool,
+                arguments=call.arguments,
+                timeout=timeout,
+                session=call.session,
+                attempt=call.attempt,
+                context=call.context,
+            )
+        )
+
+    async def _run_in_thread(
+        self, tool: Tool, call: CallMessage, context: ToolContext, timeout: float
+    ) -> Run:
+        loop = asyncio.get_running_loop()
+        ended: asyncio.Future[Outcome] = loop.create_future()
+
+        def work() -> None:
+            outcome = invoke(tool, call.arguments, context, self._limits)
+            loop.call_soon_threadsafe(_resolve, ended, outcome)
+
+        self._threads.submit(work)
+        done, _ = await asyncio.wait({ended}, timeout=timeout)
+        if done:
+            return Run(ended.result())
+        busy = asyncio.ensure_future(_wait_for(ended))
+        return Run(
+            failure(Code.TIMEOUT, "its thread cannot be stopped", Executed.UNKNOWN), busy
+        )
+
+    def close(self) -> None:
+        """Let idle threads end."""
+        self._threads.close()
+
+
+def _resolve(future: "asyncio.Future[Outcome]", outcome: Outcome) -> None:
+    if not future.done():
+        future.set_result(outcome)
+
+
+async def _wait_for(future: "asyncio.Future[Outcome]") -> None:
+    await future

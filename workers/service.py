@@ -1,0 +1,202 @@
+"""What runs inside a worker process beside Celery: the event loop and everything on it."""
+
+import asyncio
+import logging
+import os
+import secrets
+import socket
+import threading
+import time
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any
+
+from redis.exceptions import RedisError
+
+from contract import connection
+from contract.envelope import Envelope, WorkerLease
+from contract.errors import BrokerUnreachable, MessageRejected
+from contract.ledger import RedisLedger
+from contract.names import Names, queue_name
+from contract.settings import Settings
+from contract.spec import RunIn, ToolSpec
+from contract.steps import Steps
+from contract.version import VERSION
+from workers.catalog import Catalog
+from workers.children import ChildPool
+from workers.executor import Executor
+from workers.invoke import Limits
+from workers.presence import Presence
+from workers.run import Runner
+from workers.settler import Settler
+
+log = logging.getLogger("toolpool.worker")
+
+_PULSE_SECONDS = 0.25
+_START_SECONDS = 90.0
+
+
+class WorkerService:
+    """The running side of one worker process. `start` raises `Misconfigured` errors."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        *,
+        catalog: Catalog,
+        tools: Sequence[str],
+        run_in: Sequence[RunIn],
+        queues: Sequence[str],
+    ) -> None:
+        self.id = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"
+        self._settings = settings
+        self._catalog = catalog
+        self._tools = tools
+        self._slots = {kind: settings.slots(kind) for kind in run_in}
+        self._queues = queues
+        self._envelope = Envelope(connection.keyring(settings), max_bytes=settings.max_message)
+        self._names = Names(settings.key_prefix)
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._turn, name="tools", daemon=True)
+        self._last_turn = time.monotonic()
+        self._stopped = False
+
+    @property
+    def prefetch(self) -> int:
+        """Messages to hold unacknowledged: the free slots' worth and one batch."""
+        return sum(
+            -(-count // self._settings.batch_size(kind)) + 1 for kind, count in self._slots.items()
+        )
+
+    def start(self) -> None:
+        """Open connections, start children, publish the catalog, take the lease."""
+        self._thread.start()
+        self._on_loop(self._open(), _START_SECONDS)
+        lease = WorkerLease(
+            id=self.id,
+            host=socket.gethostname(),
+            pid=os.getpid(),
+            version=VERSION,
+            started_at=time.time(),
+            slots={
+                queue_name(queue, kind): count
+                for queue in self._queues
+                for kind, count in self._slots.items()
+            },
+        )
+        self._presence = Presence(
+            client=connection.open_sync(self._settings),
+            settings=self._settings,
+            envelope=self._envelope,
+            lease=lease,
+            specs=self._served(),
+            loop_lag=lambda: time.monotonic() - self._last_turn,
+        )
+        try:
+            self._presence.start()
+        except (RedisError, OSError) as error:
+            raise BrokerUnreachable(connection.unreachable(self._settings, error)) from None
+
+    def _served(self) -> list[ToolSpec]:
+        """The tools that calls for this worker's queues may name."""
+        specs = [tool.spec for tool in self._catalog.tools.values()]
+        return [s for s in specs if s.run_in in self._slots and s.queue in self._queues]
+
+    def receive(self, data: bytes, acknowledge: Callable[[], None]) -> None:
+        """Take a message from any thread; `acknowledge` is called on the event loop's."""
+        self._loop.call_soon_threadsafe(self._executor.receive, data, acknowledge)
+
+    def stop(self) -> None:
+        """Let running calls end within the grace, settle them, drop the lease. Idempotent."""
+        if self._stopped or not self._thread.is_alive():
+            return
+        self._stopped = True
+        self._on_loop(self._close(), self._settings.drain_grace + 30.0)
+        self._presence.stop()
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(5.0)
+
+    async def _open(self) -> None:
+        settings = self._settings
+        client = connection.open_async(settings)
+        await connection.require_fit_server(client, settings)
+        ledger = RedisLedger(Steps(client), self._names)
+        self._children = await self._start_children()
+        self._settler = Settler(
+            worker=self.id, ledger=ledger, envelope=self._envelope, keep=settings.results_kept
+        )
+        self._runner = Runner(
+            worker=self.id,
+            catalog=self._catalog,
+            limits=Limits(settings.max_result),
+            children=self._children,
+        )
+        self._executor = Executor(
+            worker=self.id,
+            catalog=self._catalog,
+            runner=self._runner,
+            ledger=ledger,
+            settler=self._settler,
+            envelope=self._envelope,
+            slots=self._slots,
+        )
+        self._tasks = [
+            asyncio.ensure_future(self._pulse()),
+            asyncio.ensure_future(self._follow_cancels()),
+        ]
+
+    async def _start_children(self) -> ChildPool | None:
+        uses_children = any(
+            tool.spec.run_in is RunIn.PROCESS for tool in self._catalog.tools.values()
+        )
+        if RunIn.PROCESS not in self._slots or not uses_children:
+            return None
+        children = ChildPool(
+            size=self._slots[RunIn.PROCESS],
+            tools=self._tools,
+            max_result=self._settings.max_result,
+            calls_per_child=self._settings.child_calls,
+        )
+        try:
+            await children.start()
+        except BaseException:
+            await children.close()
+            raise
+        return children
+
+    async def _close(self) -> None:
+        await self._executor.drain(self._settings.drain_grace)
+        for task in self._tasks:
+            task.cancel()
+        if self._children is not None:
+            await self._children.close()
+        self._runner.close()
+
+    async def _pulse(self) -> None:
+        while True:
+            self._last_turn = time.monotonic()
+            await asyncio.sleep(_PULSE_SECONDS)
+
+    async def _follow_cancels(self) -> None:
+        client = connection.open_async(self._settings, blocking=True)
+        while True:
+            try:
+                item = await client.blpop([self._names.cancel(self.id)], timeout=5)  # type: ignore[misc]
+                if item is not None:
+                    self._executor.cancel(self._envelope.decode_cancel(item[1]).key)
+            except MessageRejected as error:
+                log.warning("cancel_rejected reason=%s: %s", error.reason, error)
+            except (RedisError, OSError) as error:
+                log.warning("cancels_unread: %s", error)
+                await asyncio.sleep(1.0)
+
+    def _turn(self) -> None:
+        asyncio.set_event_loop(self._loop)
+        while True:
+            try:
+                self._loop.run_forever()
+                return
+            except BaseException:  # a tool's own task raised SystemExit: the loop goes on
+                log.exception("loop_interrupted")
+
+    def _on_loop(self, work: Coroutine[Any, Any, None], patience: float) -> None:
+        asyncio.run_coroutine_threadsafe(work, self._loop).result(patience)

@@ -1,0 +1,119 @@
+"""Sends outcomes to the ledger, and word of calls that run long, a group at a time."""
+
+import asyncio
+import logging
+import time
+from collections import deque
+from dataclasses import dataclass
+
+from contract.envelope import Batch, Envelope, Settled, Started
+from contract.ledger import Settlement, WorkerLedger
+from contract.outcome import Code, Executed, Outcome, failure
+from contract.steps import ServerAway, new_nonce
+
+log = logging.getLogger("toolpool.settler")
+
+_GROUP_CALLS = 128
+_GROUP_BYTES = 1 << 20
+_NOTICE_SECONDS = 0.02
+"""A call that ends sooner than this is never announced as started: its outcome says it."""
+
+
+@dataclass(slots=True, eq=False)
+class _Notice:
+    batch: Batch
+    keys: set[str]
+
+
+class Settler:
+    """While one group is on its way to the ledger, the next one gathers."""
+
+    def __init__(
+        self, *, worker: str, ledger: WorkerLedger, envelope: Envelope, keep: float
+    ) -> None:
+        self._worker = worker
+        self._ledger = ledger
+        self._envelope = envelope
+        self._keep = keep
+        self._outcomes: deque[Settlement] = deque()
+        self._notices: dict[str, _Notice] = {}
+        self._sending: asyncio.Task[None] | None = None
+        self._telling: set[asyncio.Task[None]] = set()
+
+    def settle(self, batch: Batch, key: str, outcome: Outcome) -> None:
+        """Send the first outcome of a call, again and again until the server has it."""
+        notice = self._notices.get(batch.id)
+        if notice is not None:
+            notice.keys.discard(key)
+        body = self._encode(key, outcome)
+        self._outcomes.append(Settlement(key, new_nonce(), self._keep, batch.reply, body))
+        if self._sending is None:
+            self._sending = asyncio.ensure_future(self._send())
+
+    def started(self, batch: Batch, key: str) -> None:
+        """Tell the dispatcher, if the call is still running in a moment."""
+        notice = self._notices.get(batch.id)
+        if notice is None:
+            notice = self._notices[batch.id] = _Notice(batch, set())
+            asyncio.get_running_loop().call_later(_NOTICE_SECONDS, self._announce, notice)
+        notice.keys.add(key)
+
+    async def flush(self) -> None:
+        """Return when everything given so far has been sent."""
+        while self._sending is not None:
+            await asyncio.wait({self._sending})
+
+    def _encode(self, key: str, outcome: Outcome) -> bytes:
+        try:
+            return self._envelope.encode_reply(Settled(key=key, outcome=outcome))
+        except (TypeError, ValueError, RecursionError) as error:
+            log.error("outcome_not_json key=%s: %s", key, type(error).__name__)
+            bad = failure(Code.BAD_RESULT, "the outcome could not be encoded", Executed.YES)
+            return self._envelope.encode_reply(Settled(key=key, outcome=bad))
+
+    def _announce(self, notice: _Notice) -> None:
+        self._notices.pop(notice.batch.id, None)
+        if notice.keys:
+            started = Started(
+                batch=notice.batch.id, worker=self._worker, keys=tuple(sorted(notice.keys))
+            )
+            task = asyncio.ensure_future(
+                self._tell(notice.batch.reply, self._envelope.encode_reply(started))
+            )
+            self._telling.add(task)
+            task.add_done_callback(self._telling.discard)
+
+    async def _tell(self, reply: str, body: bytes) -> None:
+        try:
+            await self._ledger.tell(reply, body)
+        except Exception as error:
+            log.info("started_not_told: %s", error)
+
+    async def _send(self) -> None:
+        try:
+            while self._outcomes:
+                await self._send_group(self._next_group())
+        finally:
+            self._sending = None
+            if self._outcomes:
+                self._sending = asyncio.ensure_future(self._send())
+
+    def _next_group(self) -> list[Settlement]:
+        group: list[Settlement] = []
+        size = 0
+        while self._outcomes and len(group) < _GROUP_CALLS and size < _GROUP_BYTES:
+            group.append(self._outcomes.popleft())
+            size += len(group[-1].body)
+        return group
+
+    async def _send_group(self, group: list[Settlement]) -> None:
+        try:
+            answers = await self._ledger.settle(group, give_up_at=time.monotonic() + self._keep)
+        except ServerAway:
+            log.error("outcomes_lost calls=%d: the server stayed away", len(group))
+        except Exception:
+            log.exception("settle_failed calls=%d", len(group))
+        else:
+            late = sum(answer == "late" for answer in answers)
+            if late:
+                log.info("outcomes_late calls=%d", late)

@@ -1,0 +1,167 @@
+"""A tool function's parameters: their JSON Schema, and typed values from validated JSON (R22)."""
+
+import inspect
+import types
+import typing
+from collections.abc import Callable
+from typing import Annotated, Any
+
+import pydantic
+from pydantic import BaseModel, ConfigDict, Field
+from pydantic.errors import PydanticUserError
+
+from contract.errors import ToolDeclarationInvalid
+from contract.problem import Problem
+from workers.context import ToolContext
+
+_FIELD = "p_"  # keeps a parameter called `json` or `schema` from shadowing the model's own names
+
+
+class ArgumentsRefused(Exception):
+    """Raised when arguments do not fit the function's types; `problems` say where and why."""
+
+    def __init__(self, problems: tuple[Problem, ...]) -> None:
+        super().__init__("arguments do not fit")
+        self.problems = problems
+
+
+class Signature:
+    """Binds JSON arguments to a function's parameters.
+
+    With a raw `input_schema` the arguments pass as they are: as keywords, or as one dict when the
+    function has a single parameter called `arguments`. Raises `ToolDeclarationInvalid` when a
+    parameter cannot be filled from JSON.
+    """
+
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        *,
+        where: str,
+        input_schema: dict[str, Any] | None = None,
+    ) -> None:
+        parameters = _parameters(function, where)
+        hints = _hints(function, where)
+        self.injected = tuple(n for n in parameters if _is_context(hints.get(n)))
+        named = {n: p for n, p in parameters.items() if n not in self.injected}
+        self._takes_dict = input_schema is not None and list(named) == ["arguments"]
+        self._takes_any = any(p.kind is p.VAR_KEYWORD for p in named.values())
+        self._model: type[BaseModel] | None = None
+        if input_schema is None:
+            fields = {n: p for n, p in named.items() if p.kind is not p.VAR_KEYWORD}
+            self._names = tuple(fields)
+            self._model = _model(fields, hints, where, open_ended=self._takes_any)
+
+    def json_schema(self) -> dict[str, Any]:
+        """The schema shown to the model: a JSON Schema 2020-12 object, without generated titles."""
+        assert self._model is not None
+        schema = _without_titles(self._model.model_json_schema())
+        schema.setdefault("properties", {})
+        return typing.cast(dict[str, Any], schema)
+
+    def bind(self, arguments: dict[str, Any], context: ToolContext) -> dict[str, Any]:
+        """Keyword arguments for the function, typed and defaulted.
+
+        Raises `ArgumentsRefused` when the types do not take the values.
+        """
+        bound: dict[str, Any] = dict.fromkeys(self.injected, context)
+        if self._model is None:
+            return bound | ({"arguments": arguments} if self._takes_dict else arguments)
+        try:
+            values = self._model.model_validate(arguments)
+        except pydantic.ValidationError as error:
+            raise ArgumentsRefused(_problems(error)) from None
+        for name in self._names:
+            bound[name] = getattr(values, _FIELD + name)
+        return bound | (values.__pydantic_extra__ or {})
+
+
+def _parameters(function: Callable[..., Any], where: str) -> dict[str, inspect.Parameter]:
+    try:
+        parameters = dict(inspect.signature(function).parameters)
+    except (TypeError, ValueError) as error:
+        raise ToolDeclarationInvalid(f"{where}: its signature cannot be read: {error}") from None
+    for name, parameter in parameters.items():
+        if parameter.kind in (parameter.VAR_POSITIONAL, parameter.POSITIONAL_ONLY):
+            raise ToolDeclarationInvalid(
+                f"{where}: parameter {name!r} is positional; arguments come by name, "
+                "so make it an ordinary or keyword-only parameter"
+            )
+    return parameters
+
+
+def _hints(function: Callable[..., Any], where: str) -> dict[str, Any]:
+    try:
+        return typing.get_type_hints(function, include_extras=True)
+    except Exception as error:
+        raise ToolDeclarationInvalid(
+            f"{where}: its annotations cannot be resolved ({error}); "
+            "import the types at module level, not under TYPE_CHECKING"
+        ) from None
+
+
+def _is_context(hint: Any) -> bool:
+    if typing.get_origin(hint) is Annotated:
+        hint = typing.get_args(hint)[0]
+    if typing.get_origin(hint) in (typing.Union, types.UnionType):
+        return ToolContext in typing.get_args(hint)
+    return hint is ToolContext
+
+
+def _model(
+    parameters: dict[str, inspect.Parameter],
+    hints: dict[str, Any],
+    where: str,
+    *,
+    open_ended: bool,
+) -> type[BaseModel]:
+    fields: dict[str, Any] = {}
+    for name, parameter in parameters.items():
+        hint = hints.get(name, Any)
+        default = ... if parameter.default is parameter.empty else parameter.default
+        fields[_FIELD + name] = (Annotated[hint, Field(alias=name)], default)
+    config = ConfigDict(extra="allow" if open_ended else "forbid", protected_namespaces=())
+    try:
+        model: type[BaseModel] = pydantic.create_model("Arguments", __config__=config, **fields)
+        model.model_json_schema()
+    except (PydanticUserError, pydantic.errors.PydanticInvalidForJsonSchema, TypeError) as error:
+        reason = str(error).splitlines()[0]
+        raise ToolDeclarationInvalid(
+            f"{where}: a parameter's type cannot come from JSON ({reason}); "
+            "use types pydantic can build, or declare input_schema="
+        ) from None
+    return model
+
+
+def _without_titles(node: Any, *, names: bool = False) -> Any:
+    """`node` without pydantic's generated titles; `names` marks a map of field names."""
+    if isinstance(node, list):
+        return [_without_titles(item) for item in node]
+    if not isinstance(node, dict):
+        return node
+    return {
+        key: _without_titles(value, names=not names and key in ("properties", "$defs"))
+        if key not in ("default", "const", "enum", "examples") or names
+        else value
+        for key, value in node.items()
+        if names or key != "title" or not isinstance(value, str)
+    }
+
+
+_KINDS = {"missing": "required", "extra_forbidden": "additionalProperties"}
+_JSON_TYPES: dict[type, str] = {
+    bool: "boolean", int: "integer", float: "number", str: "string",
+    list: "array", dict: "object", type(None): "null",
+}  # fmt: skip
+
+
+def _problems(error: pydantic.ValidationError) -> tuple[Problem, ...]:
+    return tuple(
+        Problem(
+            path=tuple(item["loc"]),
+            kind=_KINDS.get(item["type"], "value"),
+            expected=item["msg"],
+            received=_JSON_TYPES.get(type(item["input"]), ""),
+        )
+        for item in error.errors(include_url=False, include_context=False)
+    )

@@ -1,0 +1,38 @@
+"""Threads for tools that vouch for themselves: daemons, so that a stuck one never holds an exit."""
+
+import queue
+import threading
+from collections.abc import Callable
+
+Work = Callable[[], None]
+
+
+class ThreadPool:
+    """Starts a thread when none is idle; the caller bounds how many calls run at once."""
+
+    def __init__(self) -> None:
+        self._work: queue.SimpleQueue[Work | None] = queue.SimpleQueue()
+        self._lock = threading.Lock()
+        self._idle = 0
+        self.threads = 0
+
+    def submit(self, work: Work) -> None:
+        """Run `work`, which must not raise, on some thread soon."""
+        with self._lock:
+            if self._idle:
+                self._idle -= 1
+            else:
+                self.threads += 1
+                threading.Thread(target=self._serve, name="tool", daemon=True).start()
+        self._work.put(work)
+
+    def close(self) -> None:
+        """End the idle threads; a busy one ends after its call."""
+        for _ in range(self.threads):
+            self._work.put(None)
+
+    def _serve(self) -> None:
+        while (work := self._work.get()) is not None:
+            work()
+            with self._lock:
+                self._idle += 1

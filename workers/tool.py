@@ -1,0 +1,157 @@
+"""The `@tool` decorator: one declaration serves validator, model, worker and docs (R20)."""
+
+import inspect
+from collections.abc import Callable, Sequence
+from typing import Any, Literal, ParamSpec, TypeVar, overload
+
+from contract.errors import ToolDeclarationInvalid
+from contract.spec import Effects, RunIn, ToolSpec, sealed
+from workers.signature import Signature
+
+P = ParamSpec("P")
+R = TypeVar("R")
+Check = Callable[..., object]
+
+
+class Tool:
+    """A declared tool: its spec, its signature, and the function itself, which stays callable."""
+
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        spec: ToolSpec,
+        signature: Signature,
+        checks: tuple[Check, ...] = (),
+    ) -> None:
+        self.function = function
+        self.spec = spec
+        self.signature = signature
+        self.checks = checks
+        self.__name__ = spec.name
+        self.__doc__ = function.__doc__
+        self.__module__ = function.__module__
+        self.__wrapped__ = function
+
+    @property
+    def name(self) -> str:
+        """The name the model calls it by."""
+        return self.spec.name
+
+    @property
+    def is_coroutine(self) -> bool:
+        """Whether the function is `async def`."""
+        return inspect.iscoroutinefunction(self.function)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self.function(*args, **kwargs)
+
+    def __repr__(self) -> str:
+        return f"<tool {self.spec.name} ({self.spec.run_in.value}) from {self.__module__}>"
+
+
+@overload
+def tool(function: Callable[P, R], /) -> Tool: ...
+
+
+@overload
+def tool(
+    *,
+    name: str | None = None,
+    description: str | None = None,
+    input_schema: dict[str, Any] | None = None,
+    timeout: float = 60.0,
+    effects: Literal["read", "write"] | None = None,
+    idempotent: bool = False,
+    run_in: Literal["loop", "thread", "process"] | None = None,
+    queue: str = "default",
+    background: bool = False,
+    max_output: int = 65_536,
+    recommendations: Sequence[str] = (),
+    check: Check | Sequence[Check] = (),
+    validate: Literal["on", "off"] = "on",
+    repair: bool = True,
+    concurrency: int | None = None,
+    retries: int = 0,
+) -> Callable[[Callable[P, R]], Tool]: ...
+
+
+def tool(function: Callable[..., Any] | None = None, /, **options: Any) -> Any:
+    """Declare a function as a tool.
+
+    `async def` runs on the worker's event loop; `def` runs in a child process, or in a thread where
+    `run_in="thread"` vouches that it is safe there and need not be killed. `timeout` is in seconds
+    from the claim. `effects="read"` may be run again after a lost worker; `effects="write"` never
+    is, and orders its turn; undeclared is never run again. With `input_schema` (raw JSON Schema)
+    the function takes the validated arguments as keywords or as one `arguments` dict. Each `check`
+    gets the typed arguments as keywords before the tool runs; a ValueError or a returned string
+    refuses the call (`validation.arguments`, not executed).
+
+    Raises `ToolDeclarationInvalid` with the reason when the tool could not work.
+    """
+    if function is not None:
+        return _declare(function)
+    return lambda decorated: _declare(decorated, **options)
+
+
+def _declare(
+    function: Callable[..., Any],
+    *,
+    name: str | None = None,
+    description: str | None = None,
+    input_schema: dict[str, Any] | None = None,
+    run_in: str | None = None,
+    effects: str | None = None,
+    recommendations: Sequence[str] = (),
+    check: Check | Sequence[Check] = (),
+    validate: Literal["on", "off"] = "on",
+    **options: Any,
+) -> Tool:
+    tool_name = name or getattr(function, "__name__", "")
+    where = f"tool {tool_name!r} in {getattr(function, '__module__', '?')}"
+    if not callable(function) or isinstance(function, (type, Tool)):
+        raise ToolDeclarationInvalid(f"{where}: @tool goes on a function")
+    if not tool_name or len(tool_name) > 128 or not tool_name.isprintable() or " " in tool_name:
+        raise ToolDeclarationInvalid(
+            f"{where}: a tool's name is 1 to 128 printable characters without spaces"
+        )
+    signature = Signature(function, where=where, input_schema=input_schema)
+    schema = signature.json_schema() if input_schema is None else input_schema
+    try:
+        spec = ToolSpec(
+            name=tool_name,
+            description=_first_line_onwards(function, description),
+            input_schema=schema if validate == "on" or input_schema is not None else None,
+            run_in=_run_in(function, run_in, where),
+            effects=Effects(effects) if effects is not None else None,
+            recommendations=tuple(recommendations),
+            check_schema=validate == "on",
+            injected=signature.injected,
+            **options,
+        )
+    except (ValueError, TypeError) as error:
+        raise ToolDeclarationInvalid(f"{where}: {error}") from None
+    if spec.timeout <= 0:
+        raise ToolDeclarationInvalid(f"{where}: timeout must be more than 0 seconds")
+    checks = (check,) if callable(check) else tuple(check)
+    return Tool(function, sealed(spec), signature, checks)
+
+
+def _first_line_onwards(function: Callable[..., Any], description: str | None) -> str:
+    return description if description is not None else inspect.getdoc(function) or ""
+
+
+def _run_in(function: Callable[..., Any], asked: str | None, where: str) -> RunIn:
+    is_coroutine = inspect.iscoroutinefunction(function)
+    if asked is None:
+        return RunIn.LOOP if is_coroutine else RunIn.PROCESS
+    run_in = RunIn(asked)
+    if run_in is RunIn.LOOP and not is_coroutine:
+        raise ToolDeclarationInvalid(
+            f"{where}: run_in='loop' needs `async def`: a plain function would block the loop; "
+            "use run_in='thread' or leave it out for a child process"
+        )
+    if run_in is RunIn.THREAD and is_coroutine:
+        raise ToolDeclarationInvalid(
+            f"{where}: run_in='thread' needs a plain `def`; leave it out to run on the loop"
+        )
+    return run_in

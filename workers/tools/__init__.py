@@ -1,0 +1,1 @@
+"""The built-in tools: files, shell, HTTP. They read their settings from `TOOLPOOL_*`."""

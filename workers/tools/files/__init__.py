@@ -1,0 +1,1 @@
+"""File tools, confined to one workspace folder."""
