@@ -49,8 +49,9 @@ $(SET_UP): requirements.lock pyproject.toml
 	@pwd > $(SET_UP)
 
 run: $(SET_UP) ## Do the main job: run the example turns on an embedded server and workers
-	@rm -rf .run && mkdir .run && cp -R examples/workspace .run/workspace
-	@$(PY) -m toolpool run examples/turns.jsonl --workspace .run/workspace --out .run/answers.jsonl $(ARGS)
+	@mkdir -p .run
+	@$(PY) -m toolpool run examples/turns.jsonl --out .run/answers.jsonl \
+	  --tools workers.tools --tools examples/tools.py --workspace-copy examples/workspace $(ARGS)
 
 test: $(SET_UP) ## Run the unit and the integration tests
 	@$(PY) -m pytest $(ARGS)

@@ -76,6 +76,11 @@ class MemoryServer:
         """How many items a queue, stream or list holds."""
         return len(self._inboxes[name].items)
 
+    def forget(self) -> None:
+        """Lose every record and start another epoch, as a server does that lost its data."""
+        self._records.clear()
+        self.epoch = f"memory.{secrets.token_hex(8)}"
+
     async def open(
         self,
         openings: Sequence[Opening],

@@ -5,6 +5,7 @@ Every step carries a nonce and repeats its answer to it, so running one twice is
 
 import asyncio
 import hashlib
+import itertools
 import secrets
 import time
 from collections.abc import Sequence
@@ -48,9 +49,13 @@ class ServerAway(Exception):
         self.sent = sent
 
 
+_boot = secrets.token_hex(6)
+_count = itertools.count()
+
+
 def new_nonce() -> str:
-    """A random word that makes a step repeatable."""
-    return secrets.token_hex(8)
+    """A word nobody else uses, which makes a step repeatable."""
+    return f"{_boot}{next(_count):x}"
 
 
 def _script(step: Step) -> tuple[str, str]:
@@ -59,13 +64,38 @@ def _script(step: Step) -> tuple[str, str]:
     return source, hashlib.sha1(source.encode(), usedforsecurity=False).hexdigest()
 
 
-class _Attempt:
+class Attempt:
     """Whether a command may have reached the server."""
 
     __slots__ = ("sent",)
 
     def __init__(self) -> None:
         self.sent = False
+
+
+async def send(
+    client: "redis.asyncio.Redis",
+    command: Sequence[str | bytes | int],
+    attempt: Attempt | None = None,
+) -> Any:
+    """One command on one pooled connection, without redis-py's retries and reply parsing.
+
+    Raises RedisError or OSError; a connection that failed is not used again.
+    """
+    pool: Any = client.connection_pool
+    connection: Any = await pool.get_connection()
+    try:
+        if attempt is not None:
+            attempt.sent = True
+        await connection.send_command(*command)
+        return await connection.read_response()
+    except ResponseError:
+        raise
+    except BaseException:
+        await connection.disconnect(nowait=True)
+        raise
+    finally:
+        await pool.release(connection)
 
 
 class Steps:
@@ -92,14 +122,15 @@ class Steps:
         source, sha = self._scripts[step]
         pause = _FIRST_PAUSE
         command: tuple[str | bytes | int, ...] = ("EVALSHA", sha, len(keys), *keys, *arguments)
-        attempt = _Attempt()
+        attempt = Attempt()
         while True:
             left = give_up_at - time.monotonic()
             if left <= 0:
                 raise ServerAway(step.value, sent=attempt.sent)
             try:
                 async with asyncio.timeout(left):
-                    return list(await self._send(command, attempt))
+                    answer = await send(self._client, command, attempt)
+                    return list(answer)
             except NoScriptError:
                 command = ("EVAL", source, *command[2:])
             except _PASSING:
@@ -107,22 +138,6 @@ class Steps:
                     raise ServerAway(step.value, sent=attempt.sent) from None
                 await asyncio.sleep(pause)
                 pause = min(pause * 2, _LONGEST_PAUSE)
-
-    async def _send(self, command: Sequence[str | bytes | int], attempt: "_Attempt") -> Any:
-        """One command on one pooled connection, without redis-py's own costs and retries."""
-        pool = self._client.connection_pool
-        connection: Any = await pool.get_connection()
-        try:
-            attempt.sent = True
-            await connection.send_command(*command)
-            return await connection.read_response()
-        except ResponseError:
-            raise
-        except BaseException:
-            await connection.disconnect(nowait=True)
-            raise
-        finally:
-            await pool.release(connection)
 
     async def tell(self, stream: str, body: bytes) -> None:
         """Append to a reply stream, once. Raises RedisError."""

@@ -1,7 +1,6 @@
 """The portable way to a Celery broker that is not the ledger's Redis: kombu, in a thread of its own."""
 
 import asyncio
-import secrets
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -10,6 +9,7 @@ from kombu.exceptions import OperationalError
 
 from contract.connection import without_password
 from contract.errors import BrokerUnreachable
+from contract.steps import new_nonce
 from dispatcher import celery_message
 
 _PUBLISH_RETRIES = {"max_retries": 3, "interval_start": 0, "interval_step": 0.2, "interval_max": 1}
@@ -53,7 +53,7 @@ class Broker:
         self._producer = Producer(self._connection)
 
     def _publish(self, queue: str, signed: bytes) -> None:
-        batch_id = secrets.token_hex(16)
+        batch_id = new_nonce()
         self._producer.publish(
             celery_message.body(signed),
             exchange="",

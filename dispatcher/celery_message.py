@@ -4,11 +4,11 @@ https://docs.celeryq.dev/en/stable/internals/protocol.html. Written here because
 Celery costs several times as much; a contract test holds it against Celery's own consumer.
 """
 
-import secrets
 from typing import Any
 
 from contract import encoding
 from contract.names import BATCH_TASK
+from contract.steps import new_nonce
 
 _EMBED: dict[str, None] = {"callbacks": None, "errbacks": None, "chain": None, "chord": None}
 
@@ -35,7 +35,7 @@ def body(signed: bytes) -> bytes:
 
 def redis_message(queue: str, signed: bytes) -> bytes:
     """The element kombu's Redis transport expects on the list `queue`."""
-    batch_id = secrets.token_hex(16)
+    batch_id = new_nonce()
     return encoding.encode(
         {
             "body": body(signed).decode(),

@@ -2,7 +2,6 @@
 
 import asyncio
 import logging
-import secrets
 import time
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,6 +18,7 @@ from contract.outcome import Code, Outcome
 from contract.result import ToolResult
 from contract.settings import Settings
 from contract.spec import ToolSpec
+from contract.steps import new_nonce
 from dispatcher import catalog as catalogs
 from dispatcher import feedback, intake
 from dispatcher.catalog import Catalog, Offer
@@ -28,7 +28,7 @@ from dispatcher.feedback import Caps
 from dispatcher.formats import FORMATS, Response
 from dispatcher.keeper import Keeper
 from dispatcher.order import stages
-from dispatcher.pending import Pending
+from dispatcher.pending import Latch, Pending
 from dispatcher.pump import Pump
 from dispatcher.redis_transport import RedisTransport
 from dispatcher.transport import Transport
@@ -220,7 +220,7 @@ class Dispatcher:
         shared = _Turn(
             id=found.id,
             session=session,
-            line=session or secrets.token_hex(8),
+            line=session or new_nonce(),
             context=dict(context) if context else None,
             timeout=timeout,
         )
@@ -239,13 +239,14 @@ class Dispatcher:
                 accepted.append((call, verdict))
         for stage in stages(accepted, lambda item: item[1].spec.effects):
             pendings = [self._start(call, offer.spec, shared) for call, offer in stage]
+            latch = Latch(pendings)
             try:
-                for pending in pendings:
-                    outcome = await asyncio.shield(pending.answer)
-                    results[pending.call.index] = self._classify(pending, outcome)
+                await latch.wait()
             except asyncio.CancelledError:
-                await asyncio.shield(self._abandon(pendings))
+                await asyncio.shield(self._abandon(pendings, latch))
                 raise
+            for pending in pendings:
+                results[pending.call.index] = self._classify(pending)
         return TurnResult([r for r in results if r is not None], format=found.format)
 
     def _judge(self, call: ToolCall, tools: Collection[str] | None) -> Offer | ToolResult:
@@ -277,7 +278,6 @@ class Dispatcher:
         key = self._key(call, shared)
         known = self._open.get(key)
         if known is not None:
-            known.askers += 1
             return known
         timeout = shared.timeout if shared.timeout is not None else spec.timeout
         now = time.monotonic()
@@ -303,7 +303,6 @@ class Dispatcher:
             size=len(encoding.encode(call.arguments)),
             start_by=now + self._settings.queue_wait,
             deadline=now + timeout + self._settings.queue_wait + _ANSWER_MARGIN_SECONDS,
-            answer=asyncio.get_running_loop().create_future(),
             keep=self._settings.results_kept,
             began=now,
         )
@@ -315,7 +314,7 @@ class Dispatcher:
     def _key(self, call: ToolCall, shared: _Turn) -> str:
         """Stable for the same call of the same turn of the same session; else random (R18)."""
         if shared.session is None or shared.id is None:
-            return secrets.token_hex(16)
+            return new_nonce()
         return encoding.digest(
             [
                 self._settings.tenant,
@@ -328,11 +327,12 @@ class Dispatcher:
             ]
         )
 
-    def _classify(self, pending: Pending, outcome: Outcome) -> ToolResult:
+    def _classify(self, pending: Pending) -> ToolResult:
+        assert pending.outcome is not None
         return classified(
             pending.call,
             pending.spec,
-            outcome,
+            pending.outcome,
             timeout=pending.message.timeout,
             duration=pending.ended - pending.began,
             wording=self._wording,
@@ -342,8 +342,7 @@ class Dispatcher:
         """Answer a call, once."""
         if not pending.is_open:
             return
-        pending.answer.set_result(outcome)
-        pending.ended = time.monotonic()
+        pending.answer(outcome)
         if pending.timer is not None:
             pending.timer.cancel()
         del self._open[pending.key]
@@ -352,11 +351,9 @@ class Dispatcher:
     def _settled(self, reply: bytes) -> None:
         self._collector.take(reply)
 
-    async def _abandon(self, pendings: Sequence[Pending]) -> None:
+    async def _abandon(self, pendings: Sequence[Pending], latch: Latch) -> None:
         """Cancel the calls of a cancelled dispatch that nobody else asked for."""
-        for pending in pendings:
-            pending.askers -= 1
-        unwanted = [p for p in pendings if p.is_open and p.askers == 0]
+        unwanted = [p for p in pendings if p.is_open and p.latches == [latch]]
         await self._keeper.cancel(unwanted)
 
     async def _wait_for_catalog(self) -> None:

@@ -88,7 +88,8 @@ def failed(name: str, outcome: Outcome, *, timeout: float, caps: Caps) -> str:
     if code is Code.REPORTED:
         return outcome.error
     if code is Code.TIMEOUT:
-        return f"Tool '{name}' timed out after {timeout:g} s and was stopped. {_MAY_HAVE_RUN}"
+        end = f"but {outcome.error}" if outcome.error else "and was stopped"
+        return f"Tool '{name}' timed out after {timeout:g} s {end}. {_MAY_HAVE_RUN}"
     if code is Code.CANCELLED:
         return f"Tool '{name}' was cancelled. {_whether_it_ran(outcome.executed)}"
     if code is Code.DENIED:

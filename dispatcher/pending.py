@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
@@ -22,6 +23,32 @@ class Stage(Enum):
     RUNNING = "running"
 
 
+class Latch:
+    """Opens when every call it holds is answered: one future for a whole stage of a turn."""
+
+    __slots__ = ("_open", "_left")
+
+    def __init__(self, pendings: "Sequence[Pending]") -> None:
+        self._left = 0
+        self._open: asyncio.Future[None] | None = None
+        for pending in pendings:
+            if pending.is_open:
+                pending.latches.append(self)
+                self._left += 1
+
+    def release(self) -> None:
+        """One call was answered."""
+        self._left -= 1
+        if self._left == 0 and self._open is not None and not self._open.done():
+            self._open.set_result(None)
+
+    async def wait(self) -> None:
+        """Return when all are answered; cancelling it touches none of them."""
+        if self._left:
+            self._open = asyncio.get_running_loop().create_future()
+            await self._open
+
+
 @dataclass(slots=True, eq=False)
 class Pending:
     """Times are on the monotonic clock: `start_by` ends the queue wait, `deadline` everything."""
@@ -34,16 +61,16 @@ class Pending:
     size: int
     start_by: float
     deadline: float
-    answer: "asyncio.Future[Outcome]"
     keep: float
     began: float = field(default_factory=time.monotonic)
     ended: float = 0.0
+    outcome: Outcome | None = None
+    latches: "list[Latch]" = field(default_factory=list)
     stage: Stage = Stage.NEW
     epoch: str = ""
     worker: str = ""
     batch: str = ""
     timer: asyncio.TimerHandle | None = None
-    askers: int = 1
 
     @property
     def key(self) -> str:
@@ -53,7 +80,14 @@ class Pending:
     @property
     def is_open(self) -> bool:
         """Whether nobody has answered it yet."""
-        return not self.answer.done()
+        return self.outcome is None
+
+    def answer(self, outcome: Outcome) -> None:
+        """Note the outcome and wake whoever waits for it. To be called once."""
+        self.outcome = outcome
+        self.ended = time.monotonic()
+        for latch in self.latches:
+            latch.release()
 
     def opening(self, now: float) -> Opening:
         """What the ledger notes about it."""

@@ -6,7 +6,6 @@ idle pump sends at once, so batching never adds latency.
 
 import asyncio
 import logging
-import secrets
 import time
 from collections import deque
 from collections.abc import Callable
@@ -164,7 +163,7 @@ class QueuePump:
     async def _publish_once(self, taken: list[Pending]) -> None:
         pump = self._pump
         batch = Batch(
-            id=secrets.token_hex(8),
+            id=new_nonce(),
             reply=pump.transport.reply,
             calls=tuple(pending.message for pending in taken),
             tenant=pump.settings.tenant,

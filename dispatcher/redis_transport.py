@@ -12,7 +12,7 @@ from contract import connection
 from contract.ledger import NEW, Closing, Opening, RedisLedger
 from contract.names import Names
 from contract.settings import Settings
-from contract.steps import ServerAway, Steps
+from contract.steps import ServerAway, Steps, send
 from dispatcher import celery_message
 from dispatcher.broker import Broker
 
@@ -90,17 +90,16 @@ class RedisTransport:
         """See `Transport.receive`. Read entries are trimmed now and then, never unread ones."""
         if self._untrimmed >= _TRIM_EVERY:
             await self._trim()
-        found: Any = await self._reader.xread(
-            {self._reply: self._last_read}, count=_READ_AT_MOST, block=_BLOCK_MS
-        )
+        command = ("XREAD", "COUNT", _READ_AT_MOST, "BLOCK", _BLOCK_MS, "STREAMS")
+        found = await send(self._reader, (*command, self._reply, self._last_read))
         if not found:
             if self._untrimmed:
                 await self._trim()
             return []
-        entries = found[0][1]
+        entries: list[Any] = found[0][1]
         self._last_read = entries[-1][0]
         self._untrimmed += len(entries)
-        return [fields[b"b"] for _, fields in entries if b"b" in fields]
+        return [fields[1] for _, fields in entries]
 
     async def _trim(self) -> None:
         stamp, _, sequence = self._last_read.partition(b"-")

@@ -6,12 +6,12 @@ they are not ours.
 
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from importlib.machinery import ModuleSpec, PathFinder
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from contract.settings import Settings
@@ -43,7 +43,7 @@ class Finding:
 
 def examine(settings: "Settings") -> list[Finding]:
     """Every check of this process and, where a Redis URL is set, of the server and its fleet."""
-    findings = [check_python(), *check_packages(), check_embedded(settings)]
+    findings = [check_python(), *check_packages(settings), check_embedded(settings)]
     if not settings.redis_url:
         return [
             *findings,
@@ -75,13 +75,16 @@ def check_python(version: tuple[int, ...] = sys.version_info[:3]) -> Finding:
     return Finding("python", Level.OK, f"Python {shown}")
 
 
-def check_packages() -> list[Finding]:
-    """Whether `contract`, `dispatcher` and `workers` are ours, here and for child processes."""
+def check_packages(settings: "Settings") -> list[Finding]:
+    """Whether `contract`, `dispatcher` and `workers` are ours, here and in the current folder.
+
+    Workers of a command's own find packages in the current folder first.
+    """
+    level = Level.WARN if settings.redis_url else Level.FAIL
     findings = shadowed_packages()
-    shadowed = {finding.message for finding in findings}
-    for finding in shadowed_packages([str(Path.cwd())]):
-        if finding.message not in shadowed:
-            findings.append(Finding(finding.name, Level.WARN, finding.message, finding.remedy))
+    for nearby in shadowed_packages([str(Path.cwd())]):
+        if nearby not in findings:
+            findings.append(replace(nearby, level=level))
     return findings or [Finding("packages", Level.OK, f"toolpool is imported from {_HOME}")]
 
 
@@ -138,7 +141,7 @@ def check_server(settings: "Settings") -> list[Finding]:
     """Whether the server at the Redis URL answers and is fit; the first finding says whether."""
     from redis.exceptions import RedisError
 
-    from contract.connection import server_faults, without_password
+    from contract.connection import without_password
     from contract.errors import Misconfigured
     from toolpool.cli.fleet import answering
 
@@ -159,17 +162,29 @@ def check_server(settings: "Settings") -> list[Finding]:
                 "toolpool starts one of its own",
             )
         ]
-    faults = server_faults(info, policy)
-    findings = [
-        Finding("server", Level.FAIL, problem, remedy.strip())
-        for problem, _, remedy in (fault.partition(";") for fault in faults)
-    ]
-    name, version = server_version(info)
     url = without_password(settings.redis_url or "")
-    return findings or [Finding("server", Level.OK, f"{name} {version} at {url}")]
+    name, version = server_version(info)
+    return server_findings(info, policy) or [
+        Finding("server", Level.OK, f"{name} {version} at {url}")
+    ]
 
 
-def server_version(info: dict[str, object]) -> tuple[str, str]:
+def server_findings(info: dict[str, Any], maxmemory_policy: str | None) -> list[Finding]:
+    """What makes a server unfit; empty for one that is fit."""
+    from contract.connection import server_faults
+
+    return [
+        Finding("server", Level.FAIL, *_split_fault(fault))
+        for fault in server_faults(info, maxmemory_policy)
+    ]
+
+
+def _split_fault(fault: str) -> tuple[str, str]:
+    message, _, remedy = fault.partition(";")
+    return message, remedy.strip() or "use another server"
+
+
+def server_version(info: dict[str, Any]) -> tuple[str, str]:
     """The server's name and version from its INFO: Valkey calls itself a Redis 7.2 as well."""
     if "valkey_version" in info:
         return "Valkey", str(info["valkey_version"])

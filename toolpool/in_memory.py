@@ -20,6 +20,7 @@ from workers.settler import Settler
 from workers.tool import Tool
 
 _WORKER = "memory"
+_PULSE_SECONDS = 0.25
 
 
 class InMemoryWorker:
@@ -62,6 +63,7 @@ class InMemoryWorker:
         self._tasks = [
             asyncio.ensure_future(self._consume()),
             asyncio.ensure_future(self._follow_cancels()),
+            asyncio.ensure_future(self._pulse()),
         ]
 
     async def close(self, grace: float = 0.0) -> None:
@@ -81,6 +83,11 @@ class InMemoryWorker:
         while True:
             _, message = await self._server.take(f"cancel:{_WORKER}")
             self._executor.cancel(self._envelope.decode_cancel(message).key)
+
+    async def _pulse(self) -> None:
+        while True:
+            await asyncio.sleep(_PULSE_SECONDS)
+            self._executor.answer_overdue()
 
 
 def _in_this_process(tool: Tool) -> Tool:

@@ -20,6 +20,8 @@ from workers.settler import Settler
 log = logging.getLogger("toolpool.executor")
 
 _CLAIM_PATIENCE_SECONDS = 30.0
+_STOP_PATIENCE_SECONDS = 2.0
+_OVERDUE_SECONDS = 0.25
 
 
 @dataclass(slots=True, eq=False)
@@ -34,6 +36,19 @@ class _Delivery:
         self.undecided -= count
         if self.undecided == 0:
             self.acknowledge()
+
+
+@dataclass(slots=True, eq=False)
+class _Running:
+    """A claimed call. `overdue_at` (monotonic) is when even a tool that cannot be stopped is
+    answered; `answered` says that it was.
+    """
+
+    call: CallMessage
+    batch: Batch
+    overdue_at: float
+    task: asyncio.Task[None] | None = None
+    answered: bool = False
 
 
 class Executor:
@@ -60,7 +75,7 @@ class Executor:
         self._waiting: dict[RunIn, deque[tuple[CallMessage, _Delivery]]] = {
             run_in: deque() for run_in in slots
         }
-        self._running: dict[str, asyncio.Task[None]] = {}
+        self._running: dict[str, _Running] = {}
         self._claiming: set[asyncio.Task[None]] = set()
         self._draining = False
         self.rejected = 0
@@ -93,21 +108,35 @@ class Executor:
 
     def cancel(self, key: str) -> None:
         """Stop a running call; its outcome, if it still has one, comes too late to count."""
-        task = self._running.get(key)
-        if task is not None:
-            task.cancel()
+        running = self._running.get(key)
+        if running is not None and running.task is not None:
+            running.task.cancel()
 
     async def drain(self, grace: float) -> None:
         """Claim nothing more and let running calls end; cancel them after `grace` seconds."""
         self._draining = True
         await asyncio.gather(*self._claiming, return_exceptions=True)
-        running = list(self._running.values())
+        running = [running.task for running in self._running.values() if running.task]
         if running:
             _, late = await asyncio.wait(running, timeout=grace)
             for task in late:
                 task.cancel()
-            await asyncio.gather(*late, return_exceptions=True)
+            if late:
+                await asyncio.wait(late, timeout=_STOP_PATIENCE_SECONDS)
         await self._settler.flush()
+
+    def answer_overdue(self) -> None:
+        """Answer calls whose tool goes on past its timeout; to be called now and then."""
+        now = time.monotonic()
+        for running in self._running.values():
+            if now > running.overdue_at and not running.answered:
+                running.answered = True
+                self.abandoned += 1
+                log.error("tool_not_stoppable tool=%s", running.call.tool)
+                outcome = self._runner.not_stoppable(running.call)
+                self._settler.settle(running.batch, running.call.key, outcome)
+                if running.task is not None:
+                    running.task.cancel()
 
     def _claim_more(self) -> None:
         if self._draining:
@@ -146,11 +175,12 @@ class Executor:
 
     def _start(self, run_in: RunIn, call: CallMessage, batch: Batch, time_left: float) -> None:
         self._settler.started(batch, call.key)
-        self._running[call.key] = asyncio.ensure_future(
-            self._run(run_in, call, batch, time_left)
-        )
+        overdue_at = time.monotonic() + min(call.timeout, time_left) + _OVERDUE_SECONDS
+        running = self._running[call.key] = _Running(call, batch, overdue_at)
+        running.task = asyncio.ensure_future(self._run(run_in, running, time_left))
 
-    async def _run(self, run_in: RunIn, call: CallMessage, batch: Batch, time_left: float) -> None:
+    async def _run(self, run_in: RunIn, running: _Running, time_left: float) -> None:
+        call = running.call
         busy_until = None
         try:
             run = await self._runner.run(call, time_left)
@@ -161,7 +191,10 @@ class Executor:
             log.exception("run_failed call=%s", call.id)
             outcome = failure(Code.INTERNAL, type(error).__name__, Executed.UNKNOWN)
         del self._running[call.key]
-        self._settler.settle(batch, call.key, outcome)
+        if running.answered:
+            self.abandoned -= 1
+        else:
+            self._settler.settle(running.batch, call.key, outcome)
         if busy_until is not None:
             self.abandoned += 1
             await busy_until

@@ -62,6 +62,11 @@ class Runner:
         """The outcome of a run that was cancelled."""
         return self._signed_off(failure(Code.CANCELLED, "", Executed.UNKNOWN), call, 0.0)
 
+    def not_stoppable(self, call: CallMessage) -> Outcome:
+        """The outcome of a run that goes on although it was told to stop."""
+        outcome = failure(Code.TIMEOUT, "it did not stop when told to", Executed.UNKNOWN)
+        return self._signed_off(outcome, call, call.timeout)
+
     def _signed_off(self, outcome: Outcome, call: CallMessage, duration: float) -> Outcome:
         return msgspec.structs.replace(
             outcome, worker=self._worker, attempt=call.attempt, duration=round(duration, 6)

@@ -174,6 +174,7 @@ class WorkerService:
     async def _pulse(self) -> None:
         while True:
             self._last_turn = time.monotonic()
+            self._executor.answer_overdue()
             await asyncio.sleep(_PULSE_SECONDS)
 
     async def _follow_cancels(self) -> None:

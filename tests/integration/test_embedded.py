@@ -33,11 +33,18 @@ sys.stdin.readline()
 """
 
 
-@pytest.fixture
-def temporary(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """The folder that servers of this process make theirs in; short, as pytest's own are not."""
+@pytest.fixture(autouse=True)
+def temporary(
+    tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Path]:
+    """The folder that servers make theirs in, so that killed ones leave none behind for good.
+
+    Short, as pytest's own are not: a socket has room in it.
+    """
+    tmp_path_factory.getbasetemp()  # else pytest would settle in this one, and miss it later
     with tempfile.TemporaryDirectory(prefix="t", dir="/tmp") as folder:
         monkeypatch.setattr(tempfile, "tempdir", folder)
+        monkeypatch.setenv("TMPDIR", folder)
         yield Path(folder)
 
 
@@ -184,7 +191,7 @@ def test_any_temporary_directory_will_do(temporary: Path, name: str, has_room: b
         _, url, broker_url = read_line(process).split()
         assert bool(directories(folder)) is has_room
         with redis.Redis.from_url(url) as client:
-            assert client.config_get("port") == {b"port": b"0"}
+            assert client.config_get("port") == {"port": "0"}
         with kombu.Connection(broker_url) as connection:
             connection.ensure_connection(max_retries=1)
         process.communicate("\n", timeout=10)

@@ -17,6 +17,11 @@ DOCUMENTS = sorted(
     ]
 )
 DEPLOYMENT = sorted(path for path in (REPOSITORY / "deploy").rglob("*") if path.is_file())
+SOURCES = sorted(
+    path
+    for package in ("contract", "dispatcher", "workers", "toolpool")
+    for path in (REPOSITORY / package).rglob("*.py")
+)
 SETTINGS = {f"TOOLPOOL_{name.upper()}" for name in Settings.model_fields}
 FENCED = re.compile(r"^(```|~~~).*?^\1", re.MULTILINE | re.DOTALL)
 
@@ -54,10 +59,20 @@ def test_every_relative_link_leads_somewhere(document: Path) -> None:
     assert not broken
 
 
-@pytest.mark.parametrize("document", [*DOCUMENTS, *DEPLOYMENT], ids=of)
-def test_every_setting_that_is_named_exists(document: Path) -> None:
-    named = set(re.findall(r"\bTOOLPOOL_[A-Z_]*[A-Z]\b", document.read_text(encoding="utf-8")))
-    assert named <= SETTINGS | {DATA_VARIABLE}, sorted(named - SETTINGS)
+@cache
+def variables() -> set[str]:
+    """Every variable that something reads: the settings, and what a constant in the code names."""
+    constants = (
+        re.findall(r'^_?[A-Z_]+ = "(TOOLPOOL_[A-Z_]+)"', path.read_text(encoding="utf-8"), re.M)
+        for path in SOURCES
+    )
+    return SETTINGS.union(*constants, {DATA_VARIABLE})
+
+
+@pytest.mark.parametrize("path", [*DOCUMENTS, *DEPLOYMENT, *SOURCES], ids=of)
+def test_every_variable_that_is_named_exists(path: Path) -> None:
+    named = set(re.findall(r"\bTOOLPOOL_[A-Z_]*[A-Z]\b", path.read_text(encoding="utf-8")))
+    assert named <= variables(), sorted(named - variables())
 
 
 def test_every_setting_is_explained() -> None:

@@ -8,6 +8,7 @@ import stat
 import sys
 import threading
 from collections.abc import AsyncIterator
+from concurrent.futures import CancelledError
 from dataclasses import dataclass
 
 from contract.errors import Misconfigured
@@ -100,9 +101,11 @@ class LineSource:
         def read_on() -> None:
             while True:
                 got = _read(self._fd)
+                put = chunks.put(got)
                 try:
-                    asyncio.run_coroutine_threadsafe(chunks.put(got), loop).result()
-                except (RuntimeError, asyncio.CancelledError):
+                    asyncio.run_coroutine_threadsafe(put, loop).result()
+                except (RuntimeError, CancelledError):
+                    put.close()
                     return  # the loop has ended: nobody wants more
                 if not got or isinstance(got, OSError):
                     return

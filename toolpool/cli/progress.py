@@ -46,6 +46,18 @@ class RunProgress:
         told = f"{summary.turns:,} turns · {summary.calls:,} calls · {summary.failed:,} failed"
         self._update(completed=read, told=told)
 
+    def complain(self, message: str) -> None:
+        """`screen.complain`, above the bar where there is one."""
+        if self._progress is not None:
+            self._progress.console.print(f"toolpool: {message}", markup=False, soft_wrap=True)
+        else:
+            screen.complain(message)
+
+    def note(self, message: str) -> None:
+        """A line for a person who watches."""
+        if self._progress is not None:
+            self._progress.console.print(message, markup=False, soft_wrap=True)
+
     def _update(self, **fields: object) -> None:
         if self._progress is not None and self._task is not None:
             self._progress.update(self._task, **fields)  # type: ignore[arg-type]

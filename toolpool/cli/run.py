@@ -22,6 +22,9 @@ if TYPE_CHECKING:
     from toolpool.cli.stream import Stream
 
 _BROKEN_LINES_TOLD = 5
+_LOCAL_QUEUE_WAIT = 300.0
+"""Seconds. Workers of our own are known to live, and nobody waits for a single answer of a run, so
+calls rather wait for a slot than expire."""
 
 
 def run(
@@ -148,7 +151,9 @@ class Job:
         from toolpool.cli.stream import Stream
 
         with self._progress:
-            async with connected(self._settings, tools) as dispatcher:
+            fleet = connected(self._settings, tools)
+            async with fleet as dispatcher:
+                self._progress.note(getattr(fleet, "description", ""))
                 self._sink.begin()
                 self.summary.begin()
                 self._progress.begin()
@@ -167,7 +172,9 @@ class Job:
         for answer in answers:
             self.summary.add(answer.results, broken=answer.broken is not None)
             if answer.broken is not None and self.summary.broken_lines <= _BROKEN_LINES_TOLD:
-                screen.complain(f"line {answer.line.number} is no model response ({answer.broken})")
+                self._progress.complain(
+                    f"line {answer.line.number} is no model response ({answer.broken})"
+                )
         self._progress.advance(answers[-1].line.read, self.summary)
 
     @contextmanager
@@ -210,8 +217,10 @@ class Job:
 
 def connected(settings: "Settings", tools: list[str]) -> Any:
     """A dispatcher for the Redis URL, or with a server and workers of its own without one."""
-    from dispatcher.dispatch import Dispatcher
+    from toolpool import Dispatcher
 
     if settings.redis_url:
         return Dispatcher.connect(settings=settings)
+    if "queue_wait" not in settings.model_fields_set:
+        settings = settings.model_copy(update={"queue_wait": _LOCAL_QUEUE_WAIT})
     return Dispatcher.local(tools, settings=settings)

@@ -30,7 +30,6 @@ class Stream:
         self._deliver = deliver
         self._running = asyncio.Semaphore(concurrency)
         self._window = asyncio.Semaphore(concurrency * _WINDOW)
-        self._tasks: set[asyncio.Task[Answer]] = set()
         self._order: deque[tuple[Line, asyncio.Task[Answer]]] = deque()  # as long as the window
         self._all_read = False
         self._changed = asyncio.Event()
@@ -45,7 +44,7 @@ class Stream:
         self._changed.set()
         if self._reading is not None:
             self._reading.cancel()
-        for task in self._tasks:
+        for _, task in self._order:
             task.cancel()
 
     async def run(self, lines: AsyncIterator[Line]) -> None:
@@ -59,7 +58,8 @@ class Stream:
             if not self._stopped:
                 await self._reading
         finally:
-            everything = [self._reading, *self._tasks]
+            # Those that ended as well: an exception nobody looks at is reported at a bad moment.
+            everything = [self._reading, *(task for _, task in self._order)]
             for task in everything:
                 task.cancel()
             await asyncio.gather(*everything, return_exceptions=True)
@@ -72,17 +72,12 @@ class Stream:
                 if self._stopped:
                     return
                 task = asyncio.create_task(self._answer(line))
-                self._tasks.add(task)
-                task.add_done_callback(self._finished)
+                task.add_done_callback(lambda _: self._running.release())
                 self._order.append((line, task))
                 self._changed.set()
         finally:
             self._all_read = True
             self._changed.set()
-
-    def _finished(self, task: "asyncio.Task[Answer]") -> None:
-        self._tasks.discard(task)
-        self._running.release()
 
     async def _hand_over(self) -> None:
         while await self._wait_for_more():

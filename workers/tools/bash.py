@@ -33,7 +33,7 @@ _AFTERWARDS = 4.0  # the warden's sweep and a little
 @tool(timeout=_LONGEST_RUN + 20, effects="write")
 async def bash(
     command: Annotated[str, Field(min_length=1, description="What to run, as for `bash -c`.")],
-    timeout: Annotated[  # noqa: ASYNC109 - the model's own word for it
+    timeout: Annotated[
         float,
         Field(gt=0, le=_LONGEST_RUN, description="Seconds until the command is killed."),
     ] = 60,
@@ -104,6 +104,7 @@ class _Run:
         self._control = process.stdin
         self._stdout, self._stderr = _Output(), _Output()
         self._group: int | None = None
+        self._code: int | None = None
         self._reading = asyncio.gather(
             self._stdout.collect(process.stdout), self._stderr.collect(process.stderr)
         )
@@ -154,10 +155,9 @@ class _Run:
 
     async def finish(self, seconds: float) -> dict[str, Any]:
         """The result; whatever happens, nothing of the command is left afterwards."""
-        code: int | None = None
         try:
             async with asyncio.timeout(seconds):
-                code = await self._exit_code()
+                await self._watch()
         except TimeoutError:
             await asyncio.shield(self.end())
             raise self._timed_out(seconds) from None
@@ -165,32 +165,37 @@ class _Run:
             await asyncio.shield(self.end())
             raise
         await asyncio.shield(self.end())
-        if code is None:
+        if self._code is None:
             raise ToolError(
                 "The command killed the process that watches over it, so its end was not seen.",
                 recommendations=("Kill only processes that the command itself started.",),
             )
-        exit_code = code if code >= 0 else 128 - code
+        exit_code = self._code if self._code >= 0 else 128 - self._code
         return {"exit_code": exit_code, "stdout": str(self._stdout), "stderr": str(self._stderr)}
-
-    async def _exit_code(self) -> int | None:
-        self._group = _number(await self._status.readline())
-        return _number(await self._status.readline())
 
     async def end(self) -> None:
         """Stop the command if it runs, and wait until nothing is left of it."""
         self._control.close()  # the warden needs no more, even if nobody waits for it
         with suppress(TimeoutError):
             async with asyncio.timeout(_AFTERWARDS):
-                await self._process.wait()
-        if self._process.returncode != 0 and self._group is not None:  # stuck, or killed
+                await self._watch()
+        if self._code is None:  # the warden is stuck, or was killed
             with suppress(ProcessLookupError, PermissionError):
-                os.killpg(self._group, signal.SIGKILL)
-        if self._process.returncode is None:
-            self._process.kill()
+                self._process.kill()
+            if self._group is not None:
+                with suppress(ProcessLookupError, PermissionError):
+                    os.killpg(self._group, signal.SIGKILL)
         # Only a process that escaped could still hold the streams open.
         with suppress(TimeoutError):
             await asyncio.wait_for(self._reading, 1.0)
+            await asyncio.wait_for(self._process.wait(), 1.0)
+
+    async def _watch(self) -> None:
+        """Until the warden has said how the command ended, or says nothing more."""
+        if self._group is None:
+            self._group = _number(await self._status.readline())
+        if self._code is None:
+            self._code = _number(await self._status.readline())
 
     def _timed_out(self, seconds: float) -> ToolError:
         shown = "".join(

@@ -44,6 +44,7 @@ def main(status: int, argv: list[str]) -> int:
     finally:
         _kill_group(pid)
         if code is None:
+            os.kill(pid, signal.SIGKILL)  # it may not have come to lead its group yet
             code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
         if sys.platform == "linux":
             _sweep()

@@ -119,11 +119,11 @@ async def test_r38_the_environment_is_clean(shell: Path, monkeypatch: pytest.Mon
 async def test_r38_the_command_has_no_open_files_of_ours(shell: Path) -> None:
     mine = os.open(shell / "stubborn.py", os.O_RDONLY)
     os.set_inheritable(mine, True)
+    probe = "import os\nfor n in range(3, 256):\n try: os.fstat(n); print(n)\n except OSError: 0"
     try:
-        probe = (
-            "import os\nfor n in range(3, 256):\n try: os.fstat(n); print(n)\n except OSError: 0"
-        )
         result = await run(f'"{sys.executable}" -c "{probe}"')
+    finally:
+        os.close(mine)
     assert result["stdout"] == ""
 
 

@@ -1,0 +1,1 @@
+"""Speed and memory beside bare Celery, as ratios measured side by side in one run."""

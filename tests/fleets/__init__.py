@@ -1,0 +1,1 @@
+"""Tools modules that test workers load."""

@@ -1,0 +1,253 @@
+"""The ledger's steps: one suite for the real Lua on a real server and for the in-memory server."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+
+import pytest
+
+from contract import connection
+from contract.ledger import (
+    ATTACHED,
+    MISSING,
+    NEW,
+    RUNNING,
+    Claim,
+    Closing,
+    Opening,
+    RedisLedger,
+    Settlement,
+)
+from contract.memory import MemoryServer
+from contract.names import Names
+from contract.settings import Settings
+from contract.steps import ServerAway, Step, Steps, new_nonce
+
+NAMES = Names()
+REPLY = NAMES.reply("d-1")
+OTHER_REPLY = NAMES.reply("d-2")
+WORKER = "w-1"
+
+
+class Server:
+    """Both sides' steps on one kind of server, with a look at what is on its lists."""
+
+    def __init__(self, ledger: RedisLedger | MemoryServer, client: object) -> None:
+        self.ledger = ledger
+        self._client = client
+
+    async def sent(self, name: str) -> list[bytes]:
+        """What is on a reply stream or a list, oldest first."""
+        if isinstance(self.ledger, MemoryServer):
+            count = self.ledger.waiting(name)
+            return [(await self.ledger.take(name))[1] for _ in range(count)]
+        client: object = self._client
+        if await client.type(name) == b"list":  # type: ignore[attr-defined]
+            return await client.lrange(name, 0, -1)  # type: ignore[attr-defined, no-any-return]
+        entries = await client.xrange(name)  # type: ignore[attr-defined]
+        return [fields[b"b"] for _, fields in entries]
+
+    def cancels(self, worker: str) -> str:
+        return f"cancel:{worker}" if isinstance(self.ledger, MemoryServer) else NAMES.cancel(worker)
+
+    async def lose_data(self) -> None:
+        """What a FLUSHALL or a restart without its data does: another epoch."""
+        if isinstance(self.ledger, MemoryServer):
+            self.ledger.forget()
+        else:
+            await self._client.flushall()  # type: ignore[attr-defined]
+
+    async def change_epoch(self) -> None:
+        """What a failover does: the records are there, the epoch is another."""
+        if isinstance(self.ledger, MemoryServer):
+            self.ledger.epoch = "another"
+        else:
+            await self._client.set(NAMES.epoch, "another")  # type: ignore[attr-defined]
+
+    async def open(
+        self,
+        key: str = "k",
+        *,
+        nonce: str = "n",
+        reply: str = REPLY,
+        wait: float = 30.0,
+        deadline: float = 90.0,
+        rerunnable: bool = False,
+        message: bytes = b"m",
+    ) -> tuple[str, list[bytes]]:
+        opening = Opening(key, 1, rerunnable, wait, deadline, 300.0)
+        return await self.ledger.open(
+            [opening], nonce=nonce, reply=reply, queue="q", message=message, give_up_at=soon()
+        )
+
+    async def claim(self, key: str = "k", *, nonce: str = "c", attempt: int = 1) -> float | str:
+        claims = [Claim(key, attempt, nonce)]
+        return (await self.ledger.claim(claims, worker=WORKER, give_up_at=soon()))[0]
+
+    async def settle(self, body: bytes = b"done", *, key: str = "k", nonce: str = "s") -> str:
+        settlements = [Settlement(key, nonce, 300.0, REPLY, body)]
+        return (await self.ledger.settle(settlements, give_up_at=soon()))[0]
+
+    async def close(
+        self, epoch: str, *, key: str = "k", unstarted_only: bool = False, nonce: str = "x"
+    ) -> bytes:
+        closing = Closing(
+            key, nonce, epoch, 300.0, b"never ran", b"was running", b"unknown", b"cancel it"
+        )
+        answers = await self.ledger.close(
+            [closing], reply=REPLY, unstarted_only=unstarted_only, give_up_at=soon()
+        )
+        return answers[0]
+
+
+def soon() -> float:
+    return time.monotonic() + 5.0
+
+
+@pytest.fixture(params=["redis", "memory"])
+async def ledger(request: pytest.FixtureRequest, redis_url: str) -> AsyncIterator[Server]:
+    if request.param == "memory":
+        yield Server(MemoryServer(), None)
+        return
+    async with connection.open_async(Settings(redis_url=redis_url)) as client:
+        yield Server(RedisLedger(Steps(client), NAMES), client)
+
+
+async def test_a_call_is_opened_claimed_and_settled_once(ledger: Server) -> None:
+    """R1: the first outcome is stored and told; the record answers whoever asks again."""
+    _, answers = await ledger.open()
+    assert answers == [NEW]
+    assert await ledger.sent("q") == [b"m"]
+    left = await ledger.claim()
+    assert isinstance(left, float)
+    assert 85.0 < left <= 90.0
+    assert await ledger.settle(b"done") == "first"
+    assert await ledger.sent(REPLY) == [b"done"]
+    _, again = await ledger.open(nonce="another", reply=OTHER_REPLY)
+    assert again == [b"done"]
+
+
+async def test_every_step_repeats_its_answer_to_its_nonce(ledger: Server) -> None:
+    """A client that lost the reply to its own step sends it again: nothing happens twice."""
+    epoch, _ = await ledger.open()
+    assert (await ledger.open())[1] == [NEW]
+    assert await ledger.sent("q") == [b"m"]
+    assert isinstance(await ledger.claim(), float)
+    assert isinstance(await ledger.claim(), float)
+    assert await ledger.settle() == "first"
+    assert await ledger.settle() == "first"
+    assert await ledger.sent(REPLY) == [b"done"]
+    assert await ledger.close(epoch) == b"done"
+    assert await ledger.close(epoch) == b"done"
+
+
+async def test_a_duplicate_delivery_loses_its_claim(ledger: Server) -> None:
+    await ledger.open()
+    assert isinstance(await ledger.claim(nonce="first"), float)
+    assert await ledger.claim(nonce="second") == "claimed"
+    await ledger.settle()
+    assert await ledger.claim(nonce="third") == "settled"
+
+
+async def test_a_claim_never_creates_a_record(ledger: Server) -> None:
+    assert await ledger.claim() == "absent"
+    assert await ledger.claim() == "absent"
+    assert (await ledger.open())[1] == [NEW]
+    assert await ledger.claim(attempt=2) == "attempt"
+
+
+async def test_a_call_is_not_started_after_its_queue_wait(ledger: Server) -> None:
+    await ledger.open(wait=0.01)
+    await asyncio.sleep(0.03)  # the server's own clock has to pass
+    assert await ledger.claim() == "expired"
+
+
+async def test_only_the_first_outcome_counts(ledger: Server) -> None:
+    await ledger.open()
+    await ledger.claim()
+    assert await ledger.settle(b"one", nonce="one") == "first"
+    assert await ledger.settle(b"two", nonce="two") == "late"
+    assert await ledger.sent(REPLY) == [b"one"]
+
+
+async def test_an_outcome_without_its_record_still_reaches_the_dispatcher(ledger: Server) -> None:
+    await ledger.open()
+    await ledger.claim()
+    await ledger.lose_data()
+    assert await ledger.settle(b"done") == "gone"
+    assert await ledger.sent(REPLY) == [b"done"]
+
+
+async def test_a_call_nobody_claimed_is_fenced(ledger: Server) -> None:
+    """R8: `no` only for a present record that no attempt claimed, in the epoch it was opened in."""
+    epoch, _ = await ledger.open()
+    assert await ledger.close(epoch) == b"never ran"
+    assert await ledger.claim() == "settled"
+
+
+async def test_a_claimed_call_is_closed_as_running_and_its_worker_told(ledger: Server) -> None:
+    epoch, _ = await ledger.open()
+    await ledger.claim()
+    assert await ledger.close(epoch, unstarted_only=True) == RUNNING
+    assert await ledger.close(epoch) == b"was running"
+    assert await ledger.sent(ledger.cancels(WORKER)) == [b"cancel it"]
+    assert await ledger.settle() == "late"
+
+
+async def test_across_an_epoch_nobody_claims_that_a_call_never_ran(ledger: Server) -> None:
+    epoch, _ = await ledger.open()
+    await ledger.change_epoch()
+    assert await ledger.claim() == "moved"
+    assert await ledger.close(epoch) == b"unknown"
+
+
+async def test_a_rerunnable_call_may_be_claimed_in_another_epoch(ledger: Server) -> None:
+    await ledger.open(rerunnable=True)
+    await ledger.change_epoch()
+    assert isinstance(await ledger.claim(), float)
+
+
+async def test_a_lost_record_is_missing(ledger: Server) -> None:
+    epoch, _ = await ledger.open()
+    await ledger.lose_data()
+    assert await ledger.close(epoch) == MISSING
+
+
+async def test_whoever_asks_again_is_told_as_well(ledger: Server) -> None:
+    """R18: attaches to the record; eight askers at most."""
+    await ledger.open()
+    for number in range(10):
+        _, answers = await ledger.open(nonce=f"n{number}", reply=NAMES.reply(f"d{number}"))
+        assert answers == [ATTACHED]
+    assert await ledger.sent("q") == [b"m"]
+    await ledger.claim()
+    await ledger.settle(b"done")
+    told = [await ledger.sent(NAMES.reply(f"d{number}")) for number in range(10)]
+    assert told == [[b"done"]] * 7 + [[]] * 3
+    assert await ledger.sent(REPLY) == [b"done"]
+
+
+async def test_the_caller_of_close_is_answered_and_the_others_told(ledger: Server) -> None:
+    epoch, _ = await ledger.open()
+    await ledger.open(nonce="other", reply=OTHER_REPLY)
+    assert await ledger.close(epoch) == b"never ran"
+    assert await ledger.sent(REPLY) == []
+    assert await ledger.sent(OTHER_REPLY) == [b"never ran"]
+
+
+async def test_a_step_without_a_server_says_whether_anything_was_sent() -> None:
+    """R8 stands on it: `no` is only said when not one byte left."""
+    settings = Settings(redis_url="redis://127.0.0.1:1/0", connect_timeout=0.2)
+    async with connection.open_async(settings) as client:
+        with pytest.raises(ServerAway) as caught:
+            await Steps(client).run(Step.CLAIM, ["k"], ["c"], give_up_at=time.monotonic() + 0.3)
+    assert not caught.value.sent
+
+
+async def test_steps_load_their_scripts_again(redis_url: str) -> None:
+    """A restarted or failed-over server has forgotten them."""
+    async with connection.open_async(Settings(redis_url=redis_url)) as client:
+        server = Server(RedisLedger(Steps(client), NAMES), client)
+        await server.open(nonce=new_nonce())
+        await client.script_flush()
+        assert isinstance(await server.claim(), float)

@@ -1,0 +1,165 @@
+"""What the doctor sees, check by check."""
+
+import json
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from contract.envelope import CatalogEntry, WorkerLease
+from contract.settings import Settings
+from contract.spec import RunIn, ToolSpec, sealed
+from contract.version import VERSION
+from tests.unit.cli.conftest import Ran
+from toolpool import doctor
+from toolpool.cli.fleet import Fleet
+from toolpool.doctor import Finding, Level
+
+Run = Callable[..., Ran]
+
+
+def lease(version: str = "1.0", queue: str = "toolpool.default.loop") -> WorkerLease:
+    return WorkerLease(
+        id="w1", host="h", pid=1, version=version, started_at=time.time(), slots={queue: 4}
+    )
+
+
+def entry(name: str, run_in: RunIn = RunIn.LOOP) -> CatalogEntry:
+    spec = sealed(ToolSpec(name=name, run_in=run_in))
+    return CatalogEntry(spec=spec, published_at=1.0, version="1.0")
+
+
+def found(fleet: Fleet, version: str = "1.0") -> dict[str, Level]:
+    findings = list(doctor.check_fleet(fleet, version))
+    assert all(bool(each.remedy) == (each.level is not Level.OK) for each in findings)
+    return {each.name: each.level for each in findings}
+
+
+def test_a_healthy_fleet_is_ok() -> None:
+    fleet = Fleet(workers=[lease()], entries={"t": entry("t")})
+    assert set(found(fleet).values()) == {Level.OK}
+
+
+def test_an_empty_catalog_fails_and_no_worker_is_a_warning() -> None:
+    assert found(Fleet()) == {"workers": Level.WARN, "catalog": Level.FAIL}
+
+
+def test_a_worker_with_another_key_fails() -> None:
+    fleet = Fleet(entries={"t": entry("t")}, foreign_workers=["w9"], foreign_tools=["u"])
+    assert found(fleet) == {"workers": Level.FAIL, "catalog": Level.OK}
+
+
+def test_another_version_is_a_warning() -> None:
+    fleet = Fleet(workers=[lease("0.9")], entries={"t": entry("t")})
+    assert found(fleet)["versions"] is Level.WARN
+    assert found(fleet, "0.9")["versions"] is Level.OK
+
+
+def test_a_tool_on_a_queue_that_nobody_takes_from_is_a_warning() -> None:
+    fleet = Fleet(workers=[lease()], entries={"t": entry("t", RunIn.PROCESS)})
+    [finding] = [each for each in doctor.check_fleet(fleet, "1.0") if each.name == "queues"]
+    assert "toolpool.default.process" in finding.message
+    assert "--queues default --run-in process" in finding.remedy
+
+
+def test_an_old_python_fails() -> None:
+    assert doctor.check_python((3, 10, 4)).level is Level.FAIL
+    assert doctor.check_python().level is Level.OK
+
+
+def test_no_key_on_a_network_server_fails() -> None:
+    finding = doctor.check_key(Settings(redis_url="redis://redis.example:6379"))
+    assert finding.level is Level.FAIL
+    assert "toolpool keygen" in finding.remedy
+    assert doctor.check_key(Settings(redis_url="unix:///s")).level is Level.OK
+
+
+def test_a_short_key_fails() -> None:
+    settings = Settings.model_validate({"redis_url": "redis://r:1", "signing_key": "short"})
+    assert doctor.check_key(settings).level is Level.FAIL
+
+
+@pytest.mark.parametrize("kind", ["package", "module"])
+def test_a_package_of_somebody_else_is_named(tmp_path: Path, kind: str) -> None:
+    if kind == "package":
+        (tmp_path / "workers").mkdir()
+        place = tmp_path / "workers"
+        (place / "__init__.py").write_text("raise RuntimeError('imported')")
+    else:
+        place = tmp_path / "workers.py"
+        place.write_text("raise RuntimeError('imported')")
+    [finding] = doctor.shadowed_packages([str(tmp_path)])
+    assert finding.level is Level.FAIL
+    assert str(place) in finding.message
+    assert "'workers'" in finding.message
+    assert "rename it" in finding.remedy
+
+
+def test_a_folder_that_is_no_package_shadows_nothing(tmp_path: Path) -> None:
+    (tmp_path / "workers").mkdir()
+    assert doctor.shadowed_packages([str(tmp_path)]) == []
+    assert doctor.shadowed_packages() == []
+
+
+def test_the_current_folder_counts_for_workers_of_our_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "contract.py").write_text("")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [path for path in sys.path if path])
+    own, remote = Settings(), Settings(redis_url="unix:///s")
+    assert [each.level for each in doctor.check_packages(own)] == [Level.FAIL]
+    assert [each.level for each in doctor.check_packages(remote)] == [Level.WARN]
+
+
+def test_no_server_program_fails_only_where_one_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("toolpool.embedded._candidates", lambda: iter(()))
+    assert doctor.check_embedded(Settings()).level is Level.FAIL
+    assert doctor.check_embedded(Settings(redis_url="unix:///s")).level is Level.WARN
+
+
+def test_the_command_exits_0_where_nothing_fails(toolpool: Run) -> None:
+    ran = toolpool("doctor", "--json")
+    report = json.loads(ran.out)
+    assert (ran.code, report["ok"]) == (0, True)
+    assert {each["level"] for each in report["findings"]} == {"ok"}
+    assert toolpool("doctor").code == 0
+
+
+def test_the_command_exits_1_where_no_server_answers(
+    toolpool: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TOOLPOOL_REDIS_URL", f"unix://{tmp_path}/none.sock")
+    ran = toolpool("doctor")
+    assert ran.code == 1
+    assert "cannot reach Redis" in " ".join(ran.out.split())
+    assert "→ start the server" in ran.out
+
+
+def test_a_wrong_setting_is_a_finding(toolpool: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TOOLPOOL_QUEUE_WAIT", "soon")
+    ran = toolpool("doctor", "--json")
+    assert ran.code == 1
+    assert "TOOLPOOL_QUEUE_WAIT" in json.loads(ran.out)["findings"][0]["message"]
+
+
+def test_faults_of_a_server_carry_their_remedy() -> None:
+    findings = doctor.server_findings(
+        {"redis_version": "6.0.1", "redis_mode": "cluster"}, "allkeys-lru"
+    )
+    assert [each.level for each in findings] == [Level.FAIL] * 3
+    assert all(each.remedy for each in findings)
+    assert "6.2" in findings[0].remedy
+
+
+def test_a_server_is_called_by_its_own_name() -> None:
+    both = {"redis_version": "7.2.4", "valkey_version": "9.1.2"}
+    assert doctor.server_version(both) == ("Valkey", "9.1.2")
+    assert doctor.server_version({"redis_version": "6.2.0"}) == ("Redis", "6.2.0")
+
+
+def test_findings_say_what_to_do() -> None:
+    assert Finding("n", Level.OK, "m").remedy == ""
+    assert VERSION
