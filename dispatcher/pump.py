@@ -25,6 +25,9 @@ log = logging.getLogger("toolpool.pump")
 
 _BATCHES_PER_WORKER = 2
 _RETRY_AFTER_SECONDS = 1.0
+_BATCH_SECONDS = 0.1
+_LEARN = 0.1
+_FIRST_BATCH = {RunIn.LOOP: 64, RunIn.THREAD: 8, RunIn.PROCESS: 1}
 
 Resolve = Callable[[Pending, Outcome], None]
 
@@ -38,17 +41,46 @@ class _Line:
     in_ring: bool = False
 
 
+class _Pace:
+    """How many calls a message should hold: about `_BATCH_SECONDS` of one worker's work.
+
+    Calls are claimed one by one, but a batch stays with the worker that took it: of slow calls it
+    must be small, or other workers idle; of fast ones large, or messages cost more than the calls.
+    """
+
+    def __init__(self, *, largest: int, first: int) -> None:
+        self._largest = largest
+        self._first = min(first, largest)
+        self._run_seconds: float | None = None
+
+    def note(self, outcome: Outcome) -> None:
+        """Learn from a call that a worker ran."""
+        if outcome.worker:
+            known = self._run_seconds
+            new = outcome.duration
+            self._run_seconds = new if known is None else known + _LEARN * (new - known)
+
+    def batch_size(self, slots: int) -> int:
+        """For workers with this many slots."""
+        if self._run_seconds is None:
+            return self._first
+        size = int(_BATCH_SECONDS * slots / max(self._run_seconds, 1e-6))
+        return max(1, min(size, self._largest))
+
+
 class QueuePump:
     """The calls of one queue."""
 
     def __init__(self, pump: "Pump", queue: str, run_in: RunIn) -> None:
         self._pump = pump
         self._queue = queue
-        self._batch_size = pump.settings.batch_size(run_in)
+        self._pace = _Pace(largest=pump.settings.batch_size(run_in), first=_FIRST_BATCH[run_in])
         self._lines: dict[str, _Line] = {}
         self._ring: deque[str] = deque()
         self._sending: asyncio.Task[None] | None = None
-        self.unstarted = 0
+        self._waiting = 0
+        self._next_size = 0
+        self._unstarted = 0
 
     def submit(self, pending: Pending) -> None:
         """Queue a call behind its session's others."""
@@ -58,20 +90,20 @@ class QueuePump:
             return
         pending.stage = Stage.WAITING
         line.waiting.append(pending)
-        self._pump.waiting += 1
+        self._count_waiting(1)
         self._join_ring(pending.line, line)
         self.wake()
 
     def wake(self) -> None:
         """Send what may go now."""
-        if self._ring and self._sending is None and self._room() > 0:
+        if self._sending is None and self._may_send():
             self._sending = asyncio.ensure_future(self._send())
 
     def started(self, pending: Pending) -> None:
         """A worker has the call: there is room for another."""
         if pending.stage is Stage.QUEUED:
             pending.stage = Stage.RUNNING
-            self.unstarted -= 1
+            self._unstarted -= 1
             self.wake()
 
     def done(self, pending: Pending) -> None:
@@ -79,11 +111,13 @@ class QueuePump:
         if pending.stage is Stage.NEW:
             return
         if pending.stage is Stage.WAITING:
-            self._pump.waiting -= 1  # it stays in its deque, and is passed over
+            self._count_waiting(-1)  # it stays in its deque, and is passed over
             return
         line = self._lines[pending.line]
         if pending.stage is not Stage.RUNNING:
-            self.unstarted -= 1
+            self._unstarted -= 1
+        if pending.outcome is not None:
+            self._pace.note(pending.outcome)
         line.in_flight -= 1
         if line.waiting:
             self._join_ring(pending.line, line)
@@ -96,18 +130,34 @@ class QueuePump:
             line.in_ring = True
             self._ring.append(name)
 
-    def _room(self) -> int:
-        workers = self._pump.slots(self._queue)
-        window = sum(slots + _BATCHES_PER_WORKER * self._batch_size for slots in workers)
-        return (window or _BATCHES_PER_WORKER * self._batch_size) - self.unstarted
+    def _count_waiting(self, change: int) -> None:
+        self._waiting += change
+        self._pump.waiting += change
+
+    def _may_send(self) -> bool:
+        """Whether to send now, or to gather a little more.
+
+        While workers have calls ahead of them that they cannot start yet, sending a few more
+        starts nothing sooner and costs a message, so those wait for company: for a full batch, or
+        for as many as are ahead.
+        """
+        if not self._ring:
+            return False
+        slots = self._pump.slots(self._queue)
+        batch = self._pace.batch_size(max(slots, default=1))
+        ahead = _BATCHES_PER_WORKER * batch
+        room = (sum(slots) + ahead * max(len(slots), 1)) - self._unstarted
+        self._next_size = min(room, batch)
+        if room < min(self._waiting, batch):
+            return False
+        return self._waiting >= min(batch, self._unstarted - sum(slots))
 
     def _take(self) -> list[Pending]:
         """The next batch, one call a session in turn."""
         taken: list[Pending] = []
         size = 0
         settings = self._pump.settings
-        count = min(self._batch_size, self._room())
-        while self._ring and len(taken) < count and size < settings.batch_bytes:
+        while self._ring and len(taken) < self._next_size and size < settings.batch_bytes:
             name = self._ring.popleft()
             line = self._lines[name]
             line.in_ring = False
@@ -124,9 +174,9 @@ class QueuePump:
                 break
             line.waiting.popleft()
             line.in_flight += 1
-            self._pump.waiting -= 1
+            self._count_waiting(-1)
             pending.stage = Stage.PUBLISHING
-            self.unstarted += 1
+            self._unstarted += 1
             size += pending.size
             taken.append(pending)
             if line.waiting:
@@ -135,7 +185,7 @@ class QueuePump:
 
     async def _send(self) -> None:
         try:
-            while self._room() > 0 and (taken := self._take()):
+            while self._may_send() and (taken := self._take()):
                 await self._publish(taken)
         finally:
             self._sending = None

@@ -10,22 +10,17 @@ from typing import Any
 from celery.concurrency.base import BasePool
 
 
-class ToolPool(BasePool):  # type: ignore[misc]
-    """Hands batches to `app.service` and acknowledges them on Celery's own loop.
+class ToolPool(BasePool):
+    """Hands batches to `app.service`.
 
-    An AMQP channel is not thread-safe, so the acknowledgement goes back through the hub.
+    `callback` is called on the service's thread, as Celery's own thread pool does. It puts the
+    acknowledgement on Celery's loop (an AMQP channel is not thread-safe) and wakes it. To call it
+    there through the hub loses up to a second: kombu 5.7 polls before it looks at what a callback
+    has put on the loop.
     """
 
     signal_safe = False
     body_can_be_buffer = True
-
-    def on_start(self) -> None:
-        """The service is already running: Celery starts once it is."""
-        self._hub: Any = None
-
-    def register_with_event_loop(self, loop: Any) -> None:
-        """Celery's hub, again after each reconnect."""
-        self._hub = loop
 
     def on_apply(
         self,
@@ -39,14 +34,7 @@ class ToolPool(BasePool):  # type: ignore[misc]
         assert callback is not None
         arguments = args[2]["args"]
         data = arguments[0].encode() if arguments and isinstance(arguments[0], str) else b""
-
-        def acknowledge() -> None:
-            if self._hub is None:
-                callback((False, None, 0.0))
-            else:
-                self._hub.call_soon(callback, (False, None, 0.0))
-
-        self.app.service.receive(data, acknowledge)
+        self.app.service.receive(data, lambda: callback((False, None, 0.0)))
 
     def on_stop(self) -> None:
         """Drain: see `WorkerService.stop`."""

@@ -1,7 +1,12 @@
 """The lock file: whole, hashed, and the same wherever it was made."""
 
+import ast
 import re
+import sys
 import tomllib
+from collections.abc import Iterator
+from importlib.metadata import packages_distributions
+from pathlib import Path
 
 from tests.conftest import REPOSITORY
 
@@ -13,6 +18,40 @@ REQUIREMENTS = re.findall(r"^([\w.-]+)==(\S+)(.*(?:\n .*)*)", LOCK, re.MULTILINE
 
 def normal(name: str) -> str:
     return re.sub(r"[-_.]+", "-", name).lower()
+
+
+# Imported by name, though another declared package brings it and is what it belongs to.
+BROUGHT_BY = {"pydantic_core": "pydantic"}
+
+
+def imported(folder: Path) -> Iterator[tuple[str, Path]]:
+    """The top-level module of every import, at any depth, with the file that imports it."""
+    for path in folder.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Import):
+                yield from ((alias.name.partition(".")[0], path) for alias in node.names)
+            elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+                yield node.module.partition(".")[0], path
+
+
+def test_every_package_that_the_code_imports_is_declared() -> None:
+    ours = ("contract", "dispatcher", "workers", "toolpool")
+    declared = {
+        normal(re.match(r"[\w.-]+", requirement)[0])
+        for requirement in PROJECT["project"]["dependencies"]
+    }
+    provided_by = packages_distributions()
+    undeclared = {
+        f"{module} in {path.relative_to(REPOSITORY)}"
+        for package in ours
+        for module, path in imported(REPOSITORY / package)
+        if module not in sys.stdlib_module_names
+        and module not in ours
+        and not declared.intersection(
+            map(normal, [*provided_by.get(module, ()), BROUGHT_BY.get(module, "")])
+        )
+    }
+    assert not undeclared
 
 
 def test_nothing_in_it_tells_where_it_was_made() -> None:

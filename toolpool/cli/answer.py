@@ -32,7 +32,7 @@ async def answer_line(
     *,
     format: str | None = None,
     session: str | None = None,
-    timeout: float | None = None,  # noqa: ASYNC109 - the tool's, not this function's
+    timeout: float | None = None,
 ) -> Answer:
     """Run the calls in one model response, or bare call, and answer them in its provider's form.
 

@@ -1,6 +1,5 @@
 """`toolpool call`: one call from the command line."""
 
-import asyncio
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -9,7 +8,13 @@ import typer
 
 from toolpool.cli import screen
 from toolpool.cli.exits import Ended, ExitCode
-from toolpool.cli.options import JsonOption, ToolsOption, load_settings, tool_sources
+from toolpool.cli.options import (
+    JsonOption,
+    ToolsOption,
+    load_settings,
+    require_own_workers,
+    tool_sources,
+)
 
 if TYPE_CHECKING:
     from contract.result import ToolResult
@@ -41,14 +46,18 @@ def call(
     Exits 0 when it succeeded, 1 failed, 3 rejected before it ran, 4 timed out, 5 when the broker
     cannot be reached.
     """
-    from toolpool.cli.run import connected
+    import asyncio
+
+    from toolpool.cli import connect
 
     bare = {"id": "call-1", "name": name, "input": _text(arguments)}
     settings = load_settings(workspace=workspace)
+    if tools or workspace:
+        require_own_workers(settings)
     sources = tool_sources(tools, settings)
 
     async def ask() -> "ToolResult | None":
-        async with connected(settings, sources) as dispatcher:
+        async with connect.connected(settings, sources) as dispatcher:
             if dry_run:
                 verdict: ToolResult | None = dispatcher.check(bare)[0]
                 return verdict

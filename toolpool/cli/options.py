@@ -45,6 +45,16 @@ def tool_sources(tools: Sequence[str] | None, settings: "Settings") -> list[str]
     return list(tools or ()) or comma_separated(settings.tools)
 
 
+def require_own_workers(settings: "Settings") -> None:
+    """Refuse options that only workers of this command's own could follow."""
+    if settings.redis_url:
+        raise typer.BadParameter(
+            "TOOLPOOL_REDIS_URL is set, so the tools and their workspace are those of the workers "
+            "there; unset it to run with workers of this command's own",
+            param_hint="--tools, --workspace",
+        )
+
+
 def comma_separated(text: str) -> list[str]:
     """The words between the commas."""
     return [word.strip() for word in text.split(",") if word.strip()]

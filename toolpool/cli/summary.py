@@ -17,6 +17,7 @@ _TOOLS_SHOWN = 100
 _OTHER_TOOLS = "(other tools)"
 _SAMPLE = 2_000
 _OK = "ok"
+_NONE = "·"
 
 
 @dataclass(slots=True)
@@ -134,40 +135,42 @@ class Summary:
             caption=self.headline(),
             caption_justify="left",
         )
-        total = _cells("total", self.total)
-        headings = ("tool", "calls", *_ENDINGS, "p50", "p95")
-        for heading, footer in zip(headings, total, strict=True):
-            right = heading != "tool"
+        headings = ("tool", "calls", "ok", "p50", "p95", "failed")
+        for heading, footer in zip(headings, _cells("total", self.total), strict=True):
+            is_text = heading in ("tool", "failed")
             table.add_column(
                 heading,
                 footer,
-                justify="right" if right else "left",
-                no_wrap=right,
+                justify="left" if is_text else "right",
+                no_wrap=not is_text,
                 overflow="fold",
+                min_width=len(heading),
             )
         for name in sorted(self._tools):
-            row = _cells(name, self._tools[name])
-            table.add_row(*(Text(cell, style=_style(cell, i)) for i, cell in enumerate(row)))
+            *cells, failed = _cells(name, self._tools[name])
+            table.add_row(*map(Text, cells), Text(failed, style="red"))
         return table
 
 
 def _cells(name: str, counts: ToolCounts) -> list[str]:
-    ended = [str(counts.ended[ending] or "·") for ending in _ENDINGS]
+    """`failed` says how many of which error type, so that it fits however narrow the terminal."""
     times = [_duration(counts.durations.percentile(percent)) for percent in (50, 95)]
-    return [name, str(counts.ended.total()), *ended, *times]
-
-
-def _style(cell: str, column: int) -> str:
-    if cell == "·":
-        return "dim"
-    first_failure = 3
-    return "red" if first_failure <= column < first_failure + len(ErrorType) else ""
+    failed = [f"{counts.ended[each]} {each}" for each in _ENDINGS[1:] if counts.ended[each]]
+    return [
+        name,
+        str(counts.ended.total()),
+        str(counts.ended[_OK] or _NONE),
+        *times,
+        ", ".join(failed),
+    ]
 
 
 def _duration(seconds: float | None) -> str:
     if seconds is None:
-        return "·"
-    return f"{seconds * 1000:.1f} ms" if seconds < 1 else f"{seconds:.2f} s"
+        return _NONE
+    if seconds < 0.01:
+        return f"{seconds * 1000:.1f} ms"
+    return f"{seconds * 1000:.0f} ms" if seconds < 1 else f"{seconds:.1f} s"
 
 
 def _rounded(seconds: float | None) -> float | None:

@@ -34,7 +34,7 @@ def main(status: int, argv: list[str]) -> int:
     pid = _start(argv, (status, *woken))
     code = None
     try:
-        _report(status, pid)
+        os.write(status, b"%d\n" % pid)
         while code is None:
             ready, _, _ = select.select([0, woken[0]], [], [])
             if 0 in ready:  # nobody writes here: the pipe ended
@@ -48,13 +48,8 @@ def main(status: int, argv: list[str]) -> int:
             code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
         if sys.platform == "linux":
             _sweep()
-    _report(status, code)
+    os.write(status, b"%d\n" % code)
     return 0
-
-
-def _report(status: int, number: int) -> None:
-    with suppress(BrokenPipeError):  # a worker that is gone is told by the control pipe
-        os.write(status, b"%d\n" % number)
 
 
 def _start(argv: list[str], private: tuple[int, ...]) -> int:

@@ -87,5 +87,5 @@ class FakeDispatcher:
 def fake(monkeypatch: pytest.MonkeyPatch) -> FakeDispatcher:
     """The dispatcher that commands get."""
     dispatcher = FakeDispatcher()
-    monkeypatch.setattr("toolpool.cli.run.connected", lambda *_, **__: dispatcher)
+    monkeypatch.setattr("toolpool.cli.connect.connected", lambda *_, **__: dispatcher)
     return dispatcher

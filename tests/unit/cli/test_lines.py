@@ -2,7 +2,9 @@
 
 import asyncio
 import os
+from collections.abc import AsyncGenerator
 from pathlib import Path
+from typing import cast
 
 import pytest
 
@@ -81,7 +83,7 @@ async def test_a_pipe_gives_each_line_as_it_arrives(tmp_path: Path) -> None:
         os.write(writer, text + b"\n")
         assert (await asyncio.wait_for(anext(found), 5)).text == text
     os.close(writer)
-    await found.aclose()
+    await cast("AsyncGenerator[Line, None]", found).aclose()
 
 
 @pytest.mark.parametrize("name", ["absent", "."])

@@ -178,7 +178,7 @@ def test_the_copy_of_a_workspace_is_whole_and_goes_away(
         seen.append(copy)
         return fake
 
-    monkeypatch.setattr("toolpool.cli.run.connected", look)
+    monkeypatch.setattr("toolpool.cli.connect.connected", look)
     assert toolpool("run", turns(call("quick")), "--workspace-copy", str(original)).code == 0
     assert not seen[0].parent.exists()
     assert (original / "deep" / "file").read_text() == "text"

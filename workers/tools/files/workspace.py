@@ -178,8 +178,6 @@ class Workspace:
             return True
         with self.folder(Place(place.parts[:-1])) as folder, _explained(place):
             found = os.stat(place.parts[-1], dir_fd=folder, follow_symlinks=False)
-        if stat.S_ISLNK(found.st_mode):
-            raise _link(place)
         return stat.S_ISDIR(found.st_mode)
 
     def walk(self, place: Place) -> Iterator[Found]:
