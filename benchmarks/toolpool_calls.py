@@ -11,9 +11,7 @@ def _response(tool: str, number: int) -> dict[str, Any]:
     return {
         "type": "message",
         "id": f"msg-{number}",
-        "content": [
-            {"type": "tool_use", "id": "call", "name": tool, "input": {"text": "hello"}}
-        ],
+        "content": [{"type": "tool_use", "id": "call", "name": tool, "input": {"text": "hello"}}],
     }
 
 

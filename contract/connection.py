@@ -6,10 +6,10 @@ from urllib.parse import urlsplit
 
 import redis
 import redis.asyncio
+from redis.asyncio.retry import Retry as AsyncRetry
 from redis.backoff import NoBackoff
 from redis.exceptions import AuthenticationError, RedisError
 from redis.retry import Retry
-from redis.asyncio.retry import Retry as AsyncRetry
 
 from contract.errors import (
     BrokerUnreachable,
@@ -63,7 +63,7 @@ def without_password(url: str) -> str:
 
 
 def keyring(settings: Settings) -> Keyring:
-    """The keys that sign and verify. Raises `SigningKeyMissing` for a network server without one."""
+    """The keys that sign and verify. Raises `SigningKeyMissing` for a network server without."""
     if settings.signing_key is not None and settings.signing_key.get_secret_value():
         return Keyring.parse(settings.signing_key.get_secret_value())
     if is_private_socket(require_redis_url(settings)) and not settings.broker_url:

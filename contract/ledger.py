@@ -101,14 +101,12 @@ class WorkerLedger(Protocol):
         """Take calls. Answers for each the seconds left to its deadline, or why it was lost."""
         ...
 
-    async def settle(
-        self, settlements: Sequence[Settlement], *, give_up_at: float
-    ) -> list[str]:
+    async def settle(self, settlements: Sequence[Settlement], *, give_up_at: float) -> list[str]:
         """Store outcomes. Answers `first`, `late` or `gone` for each."""
         ...
 
     async def tell(self, reply: str, body: bytes) -> None:
-        """Put a message on a dispatcher's reply stream; best effort, raises what the client does."""
+        """Put a message on a reply stream; best effort, raises what the client does."""
         ...
 
 

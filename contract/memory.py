@@ -11,8 +11,17 @@ from collections import defaultdict, deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from contract.ledger import ATTACHED, MISSING, NEW, RUNNING, Claim, Closing, Opening, Refusal
-from contract.ledger import Settlement
+from contract.ledger import (
+    ATTACHED,
+    MISSING,
+    NEW,
+    RUNNING,
+    Claim,
+    Closing,
+    Opening,
+    Refusal,
+    Settlement,
+)
 
 _REPLIES_AT_MOST = 8
 

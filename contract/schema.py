@@ -109,8 +109,9 @@ class SchemaValidator:
         resembling = [
             branch
             for branch in branches
-            if not any(e.kind.name in ("type", "const") and tuple(e.instance_path) == path
-                       for e in branch)  # fmt: skip
+            if not any(
+                e.kind.name in ("type", "const") and tuple(e.instance_path) == path for e in branch
+            )
         ]
         if resembling:
             for inner in min(resembling, key=len):

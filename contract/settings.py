@@ -50,7 +50,7 @@ class Settings(BaseSettings):
     slots_process: int = Field(
         max(2, os.cpu_count() or 2), ge=1, description="Child processes running at once."
     )
-    child_calls: int = Field(1000, ge=1, description="Calls before a child process is replaced.")
+    child_calls: int = Field(10_000, ge=1, description="Calls before a child process is replaced.")
 
     calls_per_turn: int = Field(64, ge=1, description="Calls taken from one model response.")
     in_flight_per_session: int = Field(64, ge=1, description="Calls of a session on the queue.")

@@ -14,12 +14,14 @@ from importlib import resources
 from typing import Any
 
 import redis.asyncio
-from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import (
     BusyLoadingError,
     NoScriptError,
     ReadOnlyError,
     ResponseError,
+)
+from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.exceptions import (
     TimeoutError as RedisTimeoutError,
 )
 

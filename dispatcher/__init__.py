@@ -1,1 +1,1 @@
-"""Decides and collects: parses, validates, queues, and classifies. Never imports a tool or worker."""
+"""Decides and collects: parses, validates, queues, classifies. Never imports a tool or worker."""

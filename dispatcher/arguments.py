@@ -68,12 +68,52 @@ def _accept(arguments: dict[str, Any], max_bytes: int) -> dict[str, Any] | Flaw:
     return arguments
 
 
+class DoubledKey(dict[str, Any]):
+    """An object in which `key` came twice; JSON parsers silently keep the last."""
+
+    key: str
+
+
+def load(text: str | bytes) -> tuple[Any, bool]:
+    """JSON text, and whether any object in it has a key twice. Raises what json.loads does."""
+    found: list[DoubledKey] = []
+
+    def note(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        plain = dict(pairs)
+        if len(plain) == len(pairs):
+            return plain
+        names = [name for name, _ in pairs]
+        double = DoubledKey(plain)
+        double.key = next(name for name in names if names.count(name) > 1)
+        found.append(double)
+        return double
+
+    return json.loads(text, object_pairs_hook=note), bool(found)
+
+
+def doubled_key(value: Any) -> str | None:
+    """The first key that came twice anywhere in a value that `load` gave."""
+    level = [value]
+    for item in level:
+        if isinstance(item, DoubledKey):
+            return item.key
+        if isinstance(item, dict):
+            level.extend(item.values())
+        elif isinstance(item, list):
+            level.extend(item)
+    return None
+
+
+def doubled(key: str) -> Flaw:
+    """The flaw of arguments that have `key` twice in one object."""
+    return Flaw(Code.UNPARSEABLE, f"the key {key[:64]!r} appears twice in one object; send it once")
+
+
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) != len(pairs):
         names = [name for name, _ in pairs]
-        double = next(name for name in names if names.count(name) > 1)
-        raise _Refused(f"the key {double[:64]!r} appears twice in one object; send it once")
+        raise _Refused(doubled(next(name for name in names if names.count(name) > 1)).error)
     return found
 
 

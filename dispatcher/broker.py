@@ -1,4 +1,4 @@
-"""The portable way to a Celery broker that is not the ledger's Redis: kombu, in a thread of its own."""
+"""The portable way to a Celery broker that is not the ledger's Redis: kombu, in one thread."""
 
 import asyncio
 from concurrent.futures import ThreadPoolExecutor

@@ -40,7 +40,7 @@ class Collector:
             try:
                 replies = await self._transport.receive()
                 pause = 0.05
-            except Exception as error:
+            except Exception as error:  # noqa: BLE001 - reading goes on, whatever it was
                 log.warning("replies_unread: %s", error)
                 await asyncio.sleep(pause)
                 pause = min(pause * 2, _LONGEST_PAUSE_SECONDS)
@@ -49,7 +49,7 @@ class Collector:
                 self.take(reply)
 
     def take(self, data: bytes) -> None:
-        """One signed reply; one for a call that is already answered, or not ours, is passed over."""
+        """One signed reply; one for a call that is answered, or not ours, is passed over."""
         try:
             reply = self._envelope.decode_reply(data)
         except MessageRejected as error:

@@ -1,4 +1,4 @@
-"""The road of a call: parse, validate, order, queue, wait, classify. Everything else hangs beside it."""
+"""The road of a call: parse, validate, order, queue, wait, classify. The rest hangs beside it."""
 
 import asyncio
 import logging
@@ -32,9 +32,8 @@ from dispatcher.pending import Latch, Pending
 from dispatcher.pump import Pump
 from dispatcher.redis_transport import RedisTransport
 from dispatcher.transport import Transport
-from dispatcher.validate import validate
-
 from dispatcher.turn import TurnResult
+from dispatcher.validate import validate
 
 log = logging.getLogger("toolpool.dispatch")
 
@@ -76,9 +75,7 @@ class Dispatcher:
         self._specs = specs
         self._catalog = Catalog()
         self._wording = Wording(
-            Caps(
-                settings.feedback_errors, settings.feedback_characters, settings.feedback_names
-            ),
+            Caps(settings.feedback_errors, settings.feedback_characters, settings.feedback_names),
             settings.locale,
         )
         self._open: dict[str, Pending] = {}
@@ -384,7 +381,7 @@ class Dispatcher:
                 if entries is not None:
                     self._catalog.replace_published(entries, self._envelope)
             self._pump.set_workers(self._slots(await self._transport.leases()))
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - the last known catalog stays good
             log.warning("catalog_not_followed: %s", error)
 
     def _slots(self, leases: Sequence[bytes]) -> dict[str, list[int]]:

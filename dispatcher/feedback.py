@@ -28,9 +28,7 @@ def invalid_arguments(problems: Sequence[Problem], caps: Caps) -> str:
     lines = [_cut(_line(problem), caps.characters) for problem in problems[: caps.errors]]
     more = len(problems) - len(lines)
     tail = f"; and {more} more" if more else ""
-    return (
-        "Please rewrite the tool input with valid arguments. Errors: " + "; ".join(lines) + tail
-    )
+    return "Please rewrite the tool input with valid arguments. Errors: " + "; ".join(lines) + tail
 
 
 def refused_by_check(message: str) -> str:

@@ -1,9 +1,9 @@
 """From whatever a caller hands in to the calls in it (R13–R18)."""
 
-import json
 from typing import Any
 
 from contract import encoding
+from dispatcher import arguments
 from dispatcher.formats import FORMATS, NotAResponse, Response, detect
 from dispatcher.formats.blocks import Reader
 
@@ -28,7 +28,7 @@ def read(
 
     Raises `Unreadable`.
     """
-    plain = _plain(response)
+    plain, doubled_keys = _plain(response)
     name = format if format not in (None, "auto") else detect(plain)
     if name is None:
         raise Unreadable("the response is of no known provider's form")
@@ -37,7 +37,7 @@ def read(
     response_id = plain.get("id") if isinstance(plain, dict) and name != "bare" else None
     model = plain.get("model") if isinstance(plain, dict) else None
     turn = turn or (response_id if isinstance(response_id, str) else None)
-    reader = Reader(turn=turn or _stable_name(plain), max_bytes=max_bytes)
+    reader = Reader(turn or _stable_name(plain), max_bytes, doubled_keys)
     try:
         calls = FORMATS[name].parse(plain, reader)
     except (NotAResponse, AttributeError) as error:
@@ -50,18 +50,21 @@ def read(
     )
 
 
-def _plain(response: Any) -> Any:
+def _plain(response: Any) -> tuple[Any, bool]:
+    """Plain data, and whether an object in it had a key twice."""
     if isinstance(response, (str, bytes)):
         try:
-            return json.loads(response)
+            return arguments.load(response)
         except (ValueError, RecursionError) as error:
             raise Unreadable(f"the response is not JSON: {type(error).__name__}") from None
     dump = getattr(response, "model_dump", None)
     if callable(dump):
-        return dump(mode="json", exclude_unset=True)
+        return dump(mode="json", exclude_unset=True), False
     if isinstance(response, (list, tuple)):
-        return [_plain(item) if hasattr(item, "model_dump") else item for item in response]
-    return response
+        return [
+            _plain(item)[0] if hasattr(item, "model_dump") else item for item in response
+        ], False
+    return response, False
 
 
 def _stable_name(plain: Any) -> str:

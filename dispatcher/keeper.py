@@ -8,22 +8,36 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Sequence
+from enum import Enum
 
 from contract.envelope import Cancel, Envelope, Settled
 from contract.ledger import MISSING, RUNNING, Closing
 from contract.outcome import Code, Executed, Outcome, failure
-from contract.steps import ServerAway, new_nonce
+from contract.steps import new_nonce
 from dispatcher.classify import not_queued, unconfirmed
-from dispatcher.pending import Pending, Stage
+from dispatcher.pending import Latch, Pending, Stage
 from dispatcher.transport import Transport
 
 log = logging.getLogger("toolpool.keeper")
 
 _AHEAD_SECONDS = 0.1
 _GROUP = 64
-_FENCE_PATIENCE_SECONDS = 60.0
+_GROUPS_AT_ONCE = 4
 
 Resolve = Callable[[Pending, Outcome], None]
+
+
+class Ending(Enum):
+    """Why calls are closed, and how long the ledger is asked for it, in seconds."""
+
+    QUEUE_WAIT = 30.0  # only what nobody has started
+    DEADLINE = 60.0
+    CANCEL = 5.0
+
+    @property
+    def code(self) -> Code:
+        """What a call comes to that was not started."""
+        return Code.CANCELLED if self is Ending.CANCEL else Code.EXPIRED
 
 
 class Keeper:
@@ -43,7 +57,8 @@ class Keeper:
         self._resolve = resolve
         self._settled = settled
         self._started = started
-        self._due: dict[bool, list[Pending]] = {True: [], False: []}
+        self._due: dict[Ending, list[Pending]] = {ending: [] for ending in Ending}
+        self._turns = asyncio.Semaphore(_GROUPS_AT_ONCE)
         self._closing: set[asyncio.Task[None]] = set()
 
     def watch(self, pending: Pending) -> None:
@@ -52,15 +67,13 @@ class Keeper:
 
     async def cancel(self, calls: Sequence[Pending]) -> None:
         """End calls that nobody wants any more; each is answered `aborted.cancelled` (R34)."""
-        waiting = [pending for pending in calls if pending.stage in (Stage.NEW, Stage.WAITING)]
-        for pending in waiting:
-            if pending.is_open:
+        calls = [pending for pending in calls if pending.is_open]
+        for pending in calls:
+            if pending.stage in (Stage.NEW, Stage.WAITING):
                 self._resolve(pending, not_queued(Code.CANCELLED))
-        sent = [pending for pending in calls if pending.is_open]
-        for start in range(0, len(sent), _GROUP):
-            await self._close(
-                sent[start : start + _GROUP], unstarted_only=False, code=Code.CANCELLED
-            )
+            else:
+                self._add_due(pending, Ending.CANCEL)
+        await Latch(calls).wait()
 
     def close(self) -> None:
         """Stop every background step."""
@@ -80,12 +93,12 @@ class Keeper:
             return
         self._at(pending.deadline - _AHEAD_SECONDS, self._nearly_over, pending)
         if pending.stage is Stage.QUEUED:
-            self._add_due(pending, unstarted_only=True)
+            self._add_due(pending, Ending.QUEUE_WAIT)
 
     def _nearly_over(self, pending: Pending) -> None:
         if pending.is_open:
             self._at(pending.deadline, self._over, pending)
-            self._add_due(pending, unstarted_only=False)
+            self._add_due(pending, Ending.DEADLINE)
 
     def _over(self, pending: Pending) -> None:
         if pending.is_open:
@@ -97,46 +110,41 @@ class Keeper:
                 ),
             )
 
-    def _add_due(self, pending: Pending, *, unstarted_only: bool) -> None:
+    def _add_due(self, pending: Pending, ending: Ending) -> None:
         """Calls that are due in the same turn of the loop are closed together."""
-        due = self._due[unstarted_only]
+        due = self._due[ending]
         due.append(pending)
         if len(due) == 1:
-            asyncio.get_running_loop().call_soon(self._close_due, unstarted_only)
+            asyncio.get_running_loop().call_soon(self._close_due, ending)
 
-    def _close_due(self, unstarted_only: bool) -> None:
-        due, self._due[unstarted_only] = self._due[unstarted_only], []
+    def _close_due(self, ending: Ending) -> None:
+        due, self._due[ending] = self._due[ending], []
         for start in range(0, len(due), _GROUP):
-            task = asyncio.ensure_future(
-                self._close(
-                    due[start : start + _GROUP], unstarted_only=unstarted_only, code=Code.EXPIRED
-                )
-            )
+            task = asyncio.ensure_future(self._close(due[start : start + _GROUP], ending))
             self._closing.add(task)
             task.add_done_callback(self._closing.discard)
 
-    async def _close(
-        self, calls: Sequence[Pending], *, unstarted_only: bool, code: Code
-    ) -> None:
-        closings = [self._closing_of(pending, code) for pending in calls]
+    async def _close(self, calls: Sequence[Pending], ending: Ending) -> None:
+        give_up_at = time.monotonic() + ending.value
         try:
-            answers = await self._transport.close_calls(
-                closings,
-                unstarted_only=unstarted_only,
-                give_up_at=time.monotonic() + _FENCE_PATIENCE_SECONDS,
-            )
-        except ServerAway:
-            log.warning("calls_not_fenced calls=%d: the server is away", len(calls))
-            return
-        except Exception:
-            log.exception("close_failed calls=%d", len(calls))
+            async with self._turns:
+                answers = await self._transport.close_calls(
+                    [self._closing_of(pending, ending.code) for pending in calls],
+                    unstarted_only=ending is Ending.QUEUE_WAIT,
+                    give_up_at=give_up_at,
+                )
+        except Exception as error:  # noqa: BLE001 - a call is answered whatever closing it raises
+            log.warning("calls_not_fenced calls=%d: %s", len(calls), error)
+            if ending is Ending.CANCEL:
+                for pending in calls:
+                    self._resolve(pending, _unknown(ending.code))
             return
         for pending, answer in zip(calls, answers, strict=True):
             if answer == RUNNING:
                 self._started(pending)
             elif answer == MISSING:
-                if pending.is_open and not unstarted_only:
-                    self._resolve(pending, _unknown(code))
+                if ending is not Ending.QUEUE_WAIT:
+                    self._resolve(pending, _unknown(ending.code))
             else:
                 self._settled(answer)
 

@@ -26,7 +26,7 @@ class Stage(Enum):
 class Latch:
     """Opens when every call it holds is answered: one future for a whole stage of a turn."""
 
-    __slots__ = ("_open", "_left")
+    __slots__ = ("_left", "_open")
 
     def __init__(self, pendings: "Sequence[Pending]") -> None:
         self._left = 0

@@ -235,7 +235,7 @@ class QueuePump:
 
 
 class Pump:
-    """The queues of one dispatcher. `settled` takes a signed outcome that the ledger already had."""
+    """The queues of one dispatcher. `settled` takes a signed outcome the ledger already had."""
 
     def __init__(
         self,

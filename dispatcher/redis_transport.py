@@ -1,4 +1,4 @@
-"""The transport over Redis or Valkey: ledger, reply stream, catalog; Celery's broker beside or in it."""
+"""The transport over Redis or Valkey: ledger, replies, catalog; the broker is in it or beside."""
 
 import asyncio
 import secrets
@@ -109,10 +109,10 @@ class RedisTransport:
 
     async def catalog(self) -> list[bytes] | None:
         """See `Transport.catalog`."""
-        version = await self._client.get(self._names.catalog_version)
+        version: Any = await self._client.get(self._names.catalog_version)
         if version == self._catalog_version:
             return None
-        entries: Any = await self._client.hvals(self._names.catalog)  # type: ignore[misc]
+        entries: Any = await self._client.hvals(self._names.catalog)
         self._catalog_version = version
         return list(entries)
 
@@ -123,7 +123,8 @@ class RedisTransport:
         if not ids:
             return []
         keys = [self._names.worker(worker.decode()) for worker in ids]
-        return [lease for lease in await self._client.mget(keys) if lease is not None]
+        found: Any = await self._client.mget(keys)
+        return [lease for lease in found if lease is not None]
 
     async def close(self) -> None:
         """Delete the reply stream and let go of the connections."""

@@ -36,7 +36,7 @@ def validate(
         return offer
     try:
         problems = offer.validator.problems(call.arguments)
-    except Exception as error:
+    except Exception as error:  # noqa: BLE001 - R10: the call is answered all the same
         return rejected(
             call, Code.INTERNAL, f"The arguments could not be checked: {type(error).__name__}.",
             wording,

@@ -1,44 +1,66 @@
-"""toolpool: runs an LLM's tool calls on Celery workers, with one classified result for every call."""
+"""toolpool: runs LLM tool calls on Celery workers, with one classified result for every call."""
 
 from typing import TYPE_CHECKING, Any
 
-from contract.errors import (
-    BrokerUnreachable,
-    CatalogEmpty,
-    Misconfigured,
-    ServerUnsuitable,
-    SigningKeyMissing,
-    ToolDeclarationInvalid,
-    ToolError,
-    ToolpoolError,
-    ToolsUnimportable,
-)
-from contract.outcome import Code, ErrorType, Executed
-from contract.result import ToolResult
-from contract.settings import Settings
-from contract.version import VERSION as __version__
-from workers.context import ToolContext
-from workers.tool import Tool, tool
-
 if TYPE_CHECKING:
+    from contract.errors import (
+        BrokerUnreachable,
+        CatalogEmpty,
+        Misconfigured,
+        ServerUnsuitable,
+        SigningKeyMissing,
+        ToolDeclarationInvalid,
+        ToolError,
+        ToolpoolError,
+        ToolsUnimportable,
+    )
+    from contract.outcome import Code, ErrorType, Executed
+    from contract.result import ToolResult
+    from contract.settings import Settings
+    from contract.version import VERSION as __version__
     from dispatcher.turn import TurnResult
     from toolpool.pool import Dispatcher
     from toolpool.sync import SyncDispatcher
+    from workers.context import ToolContext
+    from workers.tool import Tool, tool
 
-_LATER = {
-    "Dispatcher": "toolpool.pool",
-    "SyncDispatcher": "toolpool.sync",
-    "TurnResult": "dispatcher.turn",
+_HOMES = {
+    "contract.errors": (
+        "BrokerUnreachable",
+        "CatalogEmpty",
+        "Misconfigured",
+        "ServerUnsuitable",
+        "SigningKeyMissing",
+        "ToolDeclarationInvalid",
+        "ToolError",
+        "ToolpoolError",
+        "ToolsUnimportable",
+    ),
+    "contract.outcome": ("Code", "ErrorType", "Executed"),
+    "contract.result": ("ToolResult",),
+    "contract.settings": ("Settings",),
+    "dispatcher.turn": ("TurnResult",),
+    "toolpool.pool": ("Dispatcher",),
+    "toolpool.sync": ("SyncDispatcher",),
+    "workers.context": ("ToolContext",),
+    "workers.tool": ("Tool", "tool"),
 }
+_HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
 
 def __getattr__(name: str) -> Any:
-    """Import the dispatching side only where it is used: a worker's children never need it."""
-    if name not in _LATER:
-        raise AttributeError(f"module 'toolpool' has no attribute {name!r}")
+    """Import each name where it is first used.
+
+    So the command line starts fast, can say that a package of the user's hides one of ours instead
+    of failing on it, and a worker's children never load the dispatching side.
+    """
     from importlib import import_module
 
-    return getattr(import_module(_LATER[name]), name)
+    if name == "__version__":
+        return import_module("contract.version").VERSION
+    if name not in _HOME_OF:
+        raise AttributeError(f"module 'toolpool' has no attribute {name!r}")
+    return getattr(import_module(_HOME_OF[name]), name)
 
 
 __all__ = [

@@ -157,5 +157,3 @@ def _worker_ended(code: int, log: IO[bytes]) -> Misconfigured:
         return ToolsUnimportable(said[-1])
     tail = "\n".join(f"  {line}" for line in lines[-_LOG_TAIL_LINES:])
     return Misconfigured(f"a worker ended with status {code} while it started:\n{tail}")
-
-

@@ -17,7 +17,7 @@ from workers.service import WorkerService
 log = logging.getLogger("toolpool.worker")
 
 
-class WorkerApp(Celery):  # type: ignore[misc]
+class WorkerApp(Celery):
     """Celery with the service that its pool hands messages to."""
 
     service: WorkerService
@@ -46,7 +46,7 @@ def make_app(settings: Settings, service: WorkerService, queues: Sequence[str]) 
         worker_cancel_long_running_tasks_on_connection_loss=False,
     )
 
-    @app.task(name=BATCH_TASK, bind=False)  # type: ignore[misc]
+    @app.task(name=BATCH_TASK, bind=False)
     def batch(signed: str) -> None:
         raise AssertionError("batches run in ToolPool, not in Celery's tracer")
 

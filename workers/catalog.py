@@ -65,7 +65,7 @@ def _import(name: str) -> ModuleType:
         return importlib.import_module(name)
     except ToolDeclarationInvalid:
         raise
-    except BaseException as error:
+    except (Exception, SystemExit) as error:
         if isinstance(error, ModuleNotFoundError) and error.name and name.startswith(error.name):
             raise ToolsUnimportable(
                 f"there is no tools module {name!r} on the import path (the current directory is "
@@ -87,14 +87,17 @@ def _import_file(source: str) -> ModuleType:
             f"{source} cannot be loaded: a module called {name!r} is loaded already; rename it"
         )
     spec = importlib.util.spec_from_file_location(name, path)
-    assert spec is not None and spec.loader is not None
+    assert spec is not None
+    assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
     try:
         spec.loader.exec_module(module)
     except BaseException as error:
         del sys.modules[name]
-        if isinstance(error, ToolDeclarationInvalid):
+        if isinstance(error, ToolDeclarationInvalid) or not isinstance(
+            error, (Exception, SystemExit)
+        ):
             raise
         raise ToolsUnimportable(_failed(source, error)) from error
     return module

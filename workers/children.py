@@ -1,4 +1,4 @@
-"""The pool of child processes: started before they are needed, reused, recycled, killed as a tree."""
+"""The pool of child processes: started early, reused, recycled, killed as a tree."""
 
 import asyncio
 import contextlib
@@ -26,36 +26,71 @@ class ChildLost(Exception):
     """Raised when a child's end of the socket closed or spoke out of form."""
 
 
+class _Pipe(asyncio.Protocol):
+    """Frames of one child: one await a frame, which asyncio's streams cannot do."""
+
+    def __init__(self) -> None:
+        self._received = bytearray()
+        self._arrived: deque[frames.Frame] = deque()
+        self._waiter: asyncio.Future[None] | None = None
+        self._lost = False
+
+    def data_received(self, data: bytes) -> None:
+        self._received += data
+        while len(self._received) >= frames.HEADER_BYTES:
+            end = frames.HEADER_BYTES + frames.body_length(self._received[: frames.HEADER_BYTES])
+            if len(self._received) < end:
+                break
+            try:
+                self._arrived.append(frames.unpack(self._received[frames.HEADER_BYTES : end]))
+            except (msgspec.DecodeError, RecursionError):
+                self._lost = True
+            del self._received[:end]
+        self._wake()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._lost = True
+        self._wake()
+
+    async def receive(self) -> frames.Frame:
+        while not self._arrived:
+            if self._lost:
+                raise ChildLost
+            self._waiter = asyncio.get_running_loop().create_future()
+            await self._waiter
+        return self._arrived.popleft()
+
+    def _wake(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+
 class Child:
     """One child process and the socket to it."""
 
     def __init__(
         self,
         process: asyncio.subprocess.Process,
-        reader: asyncio.StreamReader,
-        writer: asyncio.StreamWriter,
+        transport: asyncio.WriteTransport,
+        pipe: _Pipe,
         calls: int,
     ) -> None:
         self.process = process
-        self._reader = reader
-        self._writer = writer
+        self._transport = transport
+        self._pipe = pipe
         self.calls_left = calls
 
     async def receive(self) -> frames.Frame:
         """The next frame. Raises `ChildLost`."""
-        try:
-            header = await self._reader.readexactly(frames.HEADER_BYTES)
-            return frames.unpack(await self._reader.readexactly(frames.body_length(header)))
-        except (EOFError, OSError, msgspec.DecodeError) as error:
-            raise ChildLost(str(error)) from None
+        return await self._pipe.receive()
 
     def send(self, frame: frames.Frame) -> None:
         """Queue a frame; a lost child shows at `receive`."""
-        self._writer.write(frames.pack(frame))
+        self._transport.write(frames.pack(frame))
 
     async def end(self) -> int:
         """Kill the child with everything below it; its exit code (minus the signal's number)."""
-        self._writer.close()
+        self._transport.close()
         if self.process.returncode is None:
             await asyncio.to_thread(descendants.end_tree, self.process.pid)
         else:
@@ -64,7 +99,7 @@ class Child:
 
     async def exit_code(self) -> int:
         """How a child that closed its socket ended."""
-        self._writer.close()
+        self._transport.close()
         try:
             async with asyncio.timeout(1.0):
                 code = await self.process.wait()
@@ -89,6 +124,8 @@ class ChildPool:
         self._calls_per_child = calls_per_child
         self._idle: deque[Child] = deque()
         self._living: set[Child] = set()
+        self._waiters: deque[asyncio.Future[Child]] = deque()
+        self._starting = 0
         self._background_tasks: set[asyncio.Task[None]] = set()
         self._closed = False
 
@@ -100,15 +137,19 @@ class ChildPool:
     async def run(self, run: frames.Run) -> Outcome:
         """One call in one child. Cancellation kills the child; nothing else is raised."""
         try:
-            child = self._idle.popleft() if self._idle else await self._spawn()
+            child = await self._take()
         except (OSError, ToolsUnimportable) as error:
             return failure(Code.INTERNAL, f"no process could be started: {error}", Executed.NO)
         try:
-            return await self._run_in(child, run)
+            async with asyncio.timeout(run.timeout):
+                return await self._run_in(child, run)
+        except TimeoutError:
+            await self._end(child)
+            return failure(Code.TIMEOUT, "", Executed.UNKNOWN)
         except ChildLost:
             self._living.discard(child)
-            code = await child.exit_code()
             self._in_background(self._refill())
+            code = await child.exit_code()
             return failure(
                 Code.CRASHED,
                 f"the tool's process {_death(code)}",
@@ -116,40 +157,64 @@ class ChildPool:
                 details={"exit_code": code},
             )
         except BaseException:
-            self._in_background(self._retire(child))
+            self._in_background(self._end(child))
             raise
 
     async def _run_in(self, child: Child, run: frames.Run) -> Outcome:
         child.send(run)
         child.calls_left -= 1
-        try:
-            async with asyncio.timeout(run.timeout):
-                frame = await child.receive()
-        except TimeoutError:
-            await self._retire(child, refill=False)
-            self._in_background(self._refill())
-            return failure(Code.TIMEOUT, "", Executed.UNKNOWN)
+        frame = await child.receive()
         if not isinstance(frame, frames.Done):
-            raise ChildLost("unexpected frame")
+            raise ChildLost
         if frame.spent or child.calls_left <= 0:
-            self._in_background(self._retire(child))
+            self._in_background(self._end(child))
         else:
-            self._idle.append(child)
+            self._give_back(child)
         return frame.outcome
 
-    async def _retire(self, child: Child, *, refill: bool = True) -> None:
+    async def _take(self) -> Child:
+        """An idle child, or the next one that starts. Raises what starting one raised."""
+        if self._idle:
+            return self._idle.popleft()
+        if not self._starting:
+            self._in_background(self._refill())
+        waiter: asyncio.Future[Child] = asyncio.get_running_loop().create_future()
+        self._waiters.append(waiter)
+        try:
+            return await waiter
+        except asyncio.CancelledError:
+            if waiter.done() and not waiter.cancelled() and waiter.exception() is None:
+                self._give_back(waiter.result())
+            raise
+
+    def _give_back(self, child: Child) -> None:
+        while self._waiters:
+            waiter = self._waiters.popleft()
+            if not waiter.done():
+                waiter.set_result(child)
+                return
+        self._idle.append(child)
+
+    async def _end(self, child: Child) -> None:
+        """End a child; a fresh one starts in its place meanwhile."""
         self._living.discard(child)
+        self._in_background(self._refill())
         await child.end()
-        if refill:
-            await self._refill()
 
     async def _refill(self) -> None:
-        if self._closed or len(self._living) >= self._size:
+        if self._closed or len(self._living) + self._starting >= self._size:
             return
+        self._starting += 1
         try:
-            self._idle.append(await self._spawn())
+            self._give_back(await self._spawn())
         except (OSError, ToolsUnimportable) as error:
             log.error("child_start_failed: %s", error)
+            while self._waiters:
+                waiter = self._waiters.popleft()
+                if not waiter.done():
+                    waiter.set_exception(error)
+        finally:
+            self._starting -= 1
 
     def _in_background(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.ensure_future(work)
@@ -170,20 +235,20 @@ class ChildPool:
             raise
         finally:
             theirs.close()
-        reader, writer = await asyncio.open_connection(sock=ours, limit=1 << 20)
-        child = Child(process, reader, writer, self._calls_per_child)
-        self._living.add(child)
+        transport, pipe = await asyncio.get_running_loop().create_connection(_Pipe, sock=ours)
+        child = Child(process, transport, pipe, self._calls_per_child)
         try:
             async with asyncio.timeout(_START_SECONDS):
                 frame = await child.receive()
         except (ChildLost, TimeoutError):
             frame = frames.Failed(error="its process ended, or hung, while it loaded the tools")
         except BaseException:
-            await self._retire(child, refill=False)
+            await child.end()
             raise
         if isinstance(frame, frames.Failed):
-            await self._retire(child, refill=False)
+            await child.end()
             raise ToolsUnimportable(frame.error)
+        self._living.add(child)
         return child
 
     def _command(self, descriptor: int) -> list[str]:

@@ -38,8 +38,6 @@ class ToolContext:
         """True once the caller wants no result any more: a long tool should look and stop."""
         return self.is_cancelled()
 
-    def progress(
-        self, done: float, total: float | None = None, message: str | None = None
-    ) -> None:
+    def progress(self, done: float, total: float | None = None, message: str | None = None) -> None:
         """Tells the caller how far the tool is. Cheap, never blocks, never raises."""
         self.report_progress(done, total, message)

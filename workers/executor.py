@@ -150,9 +150,7 @@ class Executor:
                 self._claiming.add(task)
                 task.add_done_callback(self._claiming.discard)
 
-    async def _claim(
-        self, run_in: RunIn, chosen: list[tuple[CallMessage, _Delivery]]
-    ) -> None:
+    async def _claim(self, run_in: RunIn, chosen: list[tuple[CallMessage, _Delivery]]) -> None:
         claims = [Claim(call.key, call.attempt, new_nonce()) for call, _ in chosen]
         try:
             answers = await self._ledger.claim(
@@ -194,7 +192,8 @@ class Executor:
         if running.answered:
             self.abandoned -= 1
         else:
-            self._settler.settle(running.batch, call.key, outcome)
+            busy = bool(self._waiting[run_in])
+            self._settler.settle(running.batch, call.key, outcome, busy=busy)
         if busy_until is not None:
             self.abandoned += 1
             await busy_until

@@ -52,12 +52,12 @@ def pack(frame: Frame) -> bytes:
     return _LENGTH.pack(len(body)) + body
 
 
-def body_length(header: bytes) -> int:
+def body_length(header: bytes | bytearray) -> int:
     """How many bytes follow a header."""
     return int(_LENGTH.unpack(header)[0])
 
 
-def unpack(body: bytes) -> Frame:
+def unpack(body: bytes | bytearray) -> Frame:
     """The frame in `body`. Raises msgspec.DecodeError."""
     return _decoder.decode(body)
 

@@ -39,13 +39,11 @@ async def invoke_coroutine(
         if task is not None and task.cancelling():
             raise
         return raised(error)
-    except BaseException as error:
+    except BaseException as error:  # noqa: BLE001 - whatever a tool raises is a result
         return raised(error)
 
 
-def invoke(
-    tool: Tool, arguments: dict[str, Any], context: ToolContext, limits: Limits
-) -> Outcome:
+def invoke(tool: Tool, arguments: dict[str, Any], context: ToolContext, limits: Limits) -> Outcome:
     """Run any tool to its end on this thread. Never raises."""
     try:
         bound = prepare(tool, arguments, context)
@@ -55,7 +53,7 @@ def invoke(
         if inspect.iscoroutine(value):
             value = asyncio.run(value)
         return returned(tool, value, limits)
-    except BaseException as error:
+    except BaseException as error:  # noqa: BLE001 - whatever a tool raises is a result
         return raised(error)
 
 
@@ -117,7 +115,7 @@ def raised(error: BaseException) -> Outcome:
     try:
         message = str(error) or type(error).__name__
         stack = "".join(traceback.format_exception(error))
-    except Exception:  # an exception whose own __str__ raises
+    except Exception:  # noqa: BLE001 - an exception whose own __str__ raises
         message = stack = type(error).__name__
     return failure(
         Code.RAISED,

@@ -136,9 +136,7 @@ class Runner:
         if done:
             return Run(ended.result())
         busy = asyncio.ensure_future(_wait_for(ended))
-        return Run(
-            failure(Code.TIMEOUT, "its thread cannot be stopped", Executed.UNKNOWN), busy
-        )
+        return Run(failure(Code.TIMEOUT, "its thread cannot be stopped", Executed.UNKNOWN), busy)
 
     def close(self) -> None:
         """Let idle threads end."""

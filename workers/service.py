@@ -181,7 +181,7 @@ class WorkerService:
         client = connection.open_async(self._settings, blocking=True)
         while True:
             try:
-                item = await client.blpop([self._names.cancel(self.id)], timeout=5)  # type: ignore[misc]
+                item: Any = await client.blpop([self._names.cancel(self.id)], timeout=5)
                 if item is not None:
                     self._executor.cancel(self._envelope.decode_cancel(item[1]).key)
             except MessageRejected as error:

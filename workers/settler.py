@@ -15,6 +15,7 @@ log = logging.getLogger("toolpool.settler")
 
 _GROUP_CALLS = 128
 _GROUP_BYTES = 1 << 20
+_GATHER_SECONDS = 0.002
 _NOTICE_SECONDS = 0.02
 """A call that ends sooner than this is never announced as started: its outcome says it."""
 
@@ -38,17 +39,27 @@ class Settler:
         self._outcomes: deque[Settlement] = deque()
         self._notices: dict[str, _Notice] = {}
         self._sending: asyncio.Task[None] | None = None
+        self._gathering: asyncio.TimerHandle | None = None
         self._telling: set[asyncio.Task[None]] = set()
 
-    def settle(self, batch: Batch, key: str, outcome: Outcome) -> None:
-        """Send the first outcome of a call, again and again until the server has it."""
+    def settle(self, batch: Batch, key: str, outcome: Outcome, *, busy: bool = False) -> None:
+        """Send the outcome of a call, again and again until the server has it.
+
+        From a `busy` worker, with calls waiting for a slot, outcomes gather for a moment: one at a
+        time they would cost as much as running the calls.
+        """
         notice = self._notices.get(batch.id)
         if notice is not None:
             notice.keys.discard(key)
         body = self._encode(key, outcome)
         self._outcomes.append(Settlement(key, new_nonce(), self._keep, batch.reply, body))
-        if self._sending is None:
-            self._sending = asyncio.ensure_future(self._send())
+        if self._sending is not None:
+            return
+        if not busy:
+            self._send_now()
+        elif self._gathering is None:
+            loop = asyncio.get_running_loop()
+            self._gathering = loop.call_later(_GATHER_SECONDS, self._send_now)
 
     def started(self, batch: Batch, key: str) -> None:
         """Tell the dispatcher, if the call is still running in a moment."""
@@ -60,8 +71,17 @@ class Settler:
 
     async def flush(self) -> None:
         """Return when everything given so far has been sent."""
-        while self._sending is not None:
-            await asyncio.wait({self._sending})
+        while self._outcomes or self._sending is not None:
+            self._send_now()
+            if self._sending is not None:
+                await asyncio.wait({self._sending})
+
+    def _send_now(self) -> None:
+        if self._gathering is not None:
+            self._gathering.cancel()
+            self._gathering = None
+        if self._sending is None and self._outcomes:
+            self._sending = asyncio.ensure_future(self._send())
 
     def _encode(self, key: str, outcome: Outcome) -> bytes:
         try:
@@ -86,7 +106,7 @@ class Settler:
     async def _tell(self, reply: str, body: bytes) -> None:
         try:
             await self._ledger.tell(reply, body)
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - best effort: the outcome says it too
             log.info("started_not_told: %s", error)
 
     async def _send(self) -> None:
@@ -95,8 +115,7 @@ class Settler:
                 await self._send_group(self._next_group())
         finally:
             self._sending = None
-            if self._outcomes:
-                self._sending = asyncio.ensure_future(self._send())
+            self._send_now()
 
     def _next_group(self) -> list[Settlement]:
         group: list[Settlement] = []

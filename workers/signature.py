@@ -93,7 +93,7 @@ def _parameters(function: Callable[..., Any], where: str) -> dict[str, inspect.P
 def _hints(function: Callable[..., Any], where: str) -> dict[str, Any]:
     try:
         return typing.get_type_hints(function, include_extras=True)
-    except Exception as error:
+    except Exception as error:  # noqa: BLE001 - annotations are code, and raise anything
         raise ToolDeclarationInvalid(
             f"{where}: its annotations cannot be resolved ({error}); "
             "import the types at module level, not under TYPE_CHECKING"

@@ -43,6 +43,7 @@ class Tool:
         return inspect.iscoroutinefunction(self.function)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Call the function itself, as in its own tests."""
         return self.function(*args, **kwargs)
 
     def __repr__(self) -> str:
@@ -104,11 +105,12 @@ def _declare(
     recommendations: Sequence[str] = (),
     check: Check | Sequence[Check] = (),
     validate: Literal["on", "off"] = "on",
+    timeout: float = 60.0,
     **options: Any,
 ) -> Tool:
     tool_name = name or getattr(function, "__name__", "")
     where = f"tool {tool_name!r} in {getattr(function, '__module__', '?')}"
-    if not callable(function) or isinstance(function, (type, Tool)):
+    if not inspect.isroutine(function):
         raise ToolDeclarationInvalid(f"{where}: @tool goes on a function")
     if not tool_name or len(tool_name) > 128 or not tool_name.isprintable() or " " in tool_name:
         raise ToolDeclarationInvalid(
@@ -126,6 +128,7 @@ def _declare(
             recommendations=tuple(recommendations),
             check_schema=validate == "on",
             injected=signature.injected,
+            timeout=float(timeout),  # 20 and 20.0 are one timeout, and must have one digest
             **options,
         )
     except (ValueError, TypeError) as error:

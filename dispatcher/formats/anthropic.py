@@ -1,4 +1,4 @@
-"""Anthropic Messages: `tool_use` blocks in, one user message of `tool_result` blocks out (R3, R4)."""
+"""Anthropic Messages: `tool_use` blocks in, one message of `tool_result` blocks out (R3, R4)."""
 
 from typing import Any
 

@@ -15,8 +15,10 @@ def recognises(response: Any) -> bool:
     """An object with a name and an input, or a list."""
     if isinstance(response, list):
         return True
-    return isinstance(response, dict) and "name" in response and (
-        "input" in response or "arguments" in response or set(response) <= {"id", "name"}
+    return (
+        isinstance(response, dict)
+        and "name" in response
+        and ("input" in response or "arguments" in response or set(response) <= {"id", "name"})
     )
 
 
@@ -38,9 +40,7 @@ def parse(response: Any, reader: Reader) -> list[ToolCall]:
 
 def render(results: list[ToolResult]) -> list[dict[str, Any]]:
     """One object a result: the id, the name, and the payload's fields."""
-    return [
-        {"id": result.call_id, "name": result.name, **result.payload()} for result in results
-    ]
+    return [{"id": result.call_id, "name": result.name, **result.payload()} for result in results]
 
 
 def render_refusal(text: str) -> list[dict[str, Any]]:

@@ -16,10 +16,14 @@ class NotAResponse(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Reader:
-    """Makes calls of blocks. `turn` names calls that came without an id: stable, never random."""
+    """Makes calls of blocks. `turn` names calls that came without an id: stable, never random.
+
+    `doubled_keys` says that some object in the response had a key twice.
+    """
 
     turn: str
     max_bytes: int
+    doubled_keys: bool = False
 
     def call(
         self,
@@ -33,7 +37,7 @@ class Reader:
     ) -> ToolCall:
         """The call in a block, or the flaw that keeps it from being one."""
         note = None
-        if not isinstance(id, str) or not id or len(id) > _LONGEST_ID:
+        if not _usable(id):
             id = f"{self.turn}-{index}"
             note = f"The call had no usable id and was given the id {id!r}."
         if flaw is None and (not isinstance(name, str) or not name):
@@ -41,6 +45,8 @@ class Reader:
         if not isinstance(name, str):
             name = ""
         values = None
+        if flaw is None and self.doubled_keys and (key := arguments.doubled_key(raw)) is not None:
+            flaw = arguments.doubled(key)
         if flaw is None:
             parsed = arguments.parse(raw, max_bytes=self.max_bytes)
             if isinstance(parsed, Flaw):
@@ -64,6 +70,11 @@ class Reader:
             raw=None,
             flaw=Flaw(Code.UNPARSEABLE, "the tool call block is not of the expected form"),
         )
+
+
+def _usable(id: Any) -> bool:
+    """Whether an id can go on the wire and back to the provider as it is."""
+    return isinstance(id, str) and 0 < len(id) <= _LONGEST_ID and _clean(id) == id
 
 
 def _clean(name: str) -> str:

@@ -115,4 +115,6 @@ class Job:
             }
             console.out(dumps(told), highlight=False)
         else:
-            console.print(self.summary.table() if self.summary.calls else self.summary.headline())
+            if self.summary.calls:
+                console.print(self.summary.table())
+            console.print(self.summary.headline(), soft_wrap=True)

@@ -124,7 +124,7 @@ class Summary:
         return f"{self.turns:,} turns, {self.calls:,} calls in {seconds:.1f} s{rate}{broken}"
 
     def table(self) -> "Table":
-        """Everything, for people."""
+        """What happened to the calls, for people."""
         from rich import box
         from rich.table import Table
         from rich.text import Text
@@ -132,8 +132,6 @@ class Summary:
         table = Table(
             box=box.SIMPLE,
             show_footer=len(self._tools) > 1,
-            caption=self.headline(),
-            caption_justify="left",
         )
         headings = ("tool", "calls", "ok", "p50", "p95", "failed")
         for heading, footer in zip(headings, _cells("total", self.total), strict=True):
