@@ -51,6 +51,12 @@ class Batch(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     version: int = VERSION
 
 
+class _Versioned(msgspec.Struct, frozen=True):
+    """All that is sure of a message from a later version."""
+
+    version: int = VERSION
+
+
 class Started(msgspec.Struct, frozen=True, kw_only=True, tag="started"):
     """A worker claimed these calls of a batch."""
 
@@ -102,6 +108,7 @@ _CATALOG = "catalog"
 _LEASE = "lease"
 _encoder = msgspec.json.Encoder()
 _batches = msgspec.json.Decoder(Batch)
+_versions = msgspec.json.Decoder(_Versioned)
 _replies: msgspec.json.Decoder[Reply] = msgspec.json.Decoder(Started | Settled)
 _cancels = msgspec.json.Decoder(Cancel)
 _entries = msgspec.json.Decoder(CatalogEntry)
@@ -127,13 +134,13 @@ class Envelope:
         """The batch in `data`, whole and by a holder of a key."""
         if len(data) > self._max_bytes:
             raise MessageRejected("too_large", f"a message of {len(data)} bytes is over the cap")
-        batch = _decode(_batches, self._keyring.verify(_BATCH, data))
-        if batch.version > VERSION:
-            raise MessageRejected(
-                "version",
-                f"message version {batch.version} is newer than this worker's {VERSION}: "
-                "upgrade workers before dispatchers",
-            )
+        body = self._keyring.verify(_BATCH, data)
+        try:
+            batch = _decode(_batches, body)
+        except MessageRejected:
+            _require_known(_decode(_versions, body).version)  # its form may be what is newer
+            raise
+        _require_known(batch.version)
         return batch
 
     def encode_reply(self, reply: Reply) -> bytes:
@@ -167,6 +174,15 @@ class Envelope:
     def decode_lease(self, data: bytes) -> WorkerLease:
         """The lease in `data`."""
         return _decode(_leases, self._keyring.verify(_LEASE, data))
+
+
+def _require_known(version: int) -> None:
+    if version > VERSION:
+        raise MessageRejected(
+            "version",
+            f"message version {version} is newer than this worker's {VERSION}: "
+            "upgrade workers before dispatchers",
+        )
 
 
 def _decode(decoder: "msgspec.json.Decoder[T]", body: bytes) -> T:

@@ -4,6 +4,7 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
+import hypothesis
 import pytest
 import redis
 
@@ -15,6 +16,9 @@ DATA_VARIABLE = "TOOLPOOL_TEST_DATA"
 
 def pytest_configure() -> None:
     """Settings of the shell the tests are run from are not theirs, nor their children's."""
+    # A busy machine is no failure of the code.
+    hypothesis.settings.register_profile("toolpool", deadline=None)
+    hypothesis.settings.load_profile("toolpool")
     for name in list(os.environ):
         if name != DATA_VARIABLE and name.startswith(("TOOLPOOL_", "SENTRY_", "OTEL_")):
             del os.environ[name]

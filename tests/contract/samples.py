@@ -1,0 +1,184 @@
+"""One fixed value of everything that goes over the wire, and the golden files that pin its bytes.
+
+A golden file is never changed: bytes like these are on queues and in records of fleets that run
+while they are upgraded. When what we write changes, `python -m tests.contract.samples` adds the
+next number of it; every number must still be read.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+from contract.envelope import (
+    Batch,
+    CallMessage,
+    Cancel,
+    CatalogEntry,
+    Envelope,
+    Settled,
+    Started,
+    WorkerLease,
+)
+from contract.outcome import Code, Executed, Outcome, failure
+from contract.problem import Problem
+from contract.signing import Keyring
+from contract.spec import Effects, RunIn, ToolSpec, sealed
+from dispatcher import celery_message
+
+FOLDER = Path(__file__).parent / "golden"
+
+KEY = "a golden key, for tests alone"
+ENVELOPE = Envelope(Keyring([KEY]))
+
+CALL = CallMessage(
+    key="9c1f0e6a2b7d4c58a1e3f5b7d9c2e4f6",
+    id="toolu_01",
+    tool="search_orders",
+    digest="4be0a1b2c3d4e5f60718293a4b5c6d7e",
+    arguments={"customer_id": "C-104", "limit": 10},
+    index=1,
+    session="s-1",
+    turn="msg_01",
+    context={"user": "u-7"},
+    attempt=2,
+    timeout=20.0,
+    rerunnable=True,
+    trace={"traceparent": "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"},
+    extensions={"example": 1},
+)
+BATCH = Batch(
+    id="b-1",
+    reply="toolpool:reply:d-1",
+    calls=(CALL, CallMessage(key="k-2", id="toolu_02", tool="clock", digest="", arguments={})),
+    tenant="acme",
+)
+SPEC = sealed(
+    ToolSpec(
+        name="search_orders",
+        description="Find a customer's orders.",
+        input_schema={
+            "type": "object",
+            "properties": {"customer_id": {"type": "string"}, "limit": {"type": "integer"}},
+            "required": ["customer_id"],
+            "additionalProperties": False,
+        },
+        run_in=RunIn.LOOP,
+        effects=Effects.READ,
+        timeout=20.0,
+        recommendations=("Ask for the customer's number.",),
+        injected=("ctx",),
+    )
+)
+
+
+@dataclass(frozen=True)
+class Sample:
+    """A value, and the two functions of the envelope that it goes through."""
+
+    value: Any
+    encode: Callable[[Any], bytes]
+    decode: Callable[[bytes], Any]
+
+
+def _reply(value: Any) -> Sample:
+    return Sample(value, ENVELOPE.encode_reply, ENVELOPE.decode_reply)
+
+
+SAMPLES = {
+    "batch": Sample(BATCH, ENVELOPE.encode_batch, ENVELOPE.decode_batch),
+    "started": _reply(Started(batch="b-1", worker="w-1", keys=(CALL.key, "k-2"))),
+    "settled": _reply(
+        Settled(
+            key=CALL.key,
+            outcome=Outcome(
+                ok=True,
+                data=[{"id": "O-9", "total": 12.5}],
+                note="The output was 70,000 bytes; the middle was left out.",
+                duration=0.012,
+                worker="w-1",
+                attempt=2,
+            ),
+        )
+    ),
+    "settled_raised": _reply(
+        Settled(
+            key=CALL.key,
+            outcome=failure(
+                Code.RAISED,
+                "no tariff for Norway",
+                Executed.YES,
+                details={"exception": "builtins.KeyError", "stack": "Traceback …"},
+                recommendations=("Ask for another country.",),
+                retry_after=30.0,
+                worker="w-1",
+            ),
+        )
+    ),
+    "settled_refused": _reply(
+        Settled(
+            key=CALL.key,
+            outcome=failure(
+                Code.INVALID_ARGUMENTS,
+                "",
+                Executed.NO,
+                problems=(
+                    Problem(("edits", 0, "path"), "required"),
+                    Problem(("limit",), "type", "integer", "string"),
+                    Problem(("unit",), "enum", "", "string", ('"kg"', '"lb"'), "kg"),
+                    Problem(("span",), "type", "object", "string", shape="{start: integer}"),
+                ),
+                worker="w-1",
+            ),
+        )
+    ),
+    "cancel": Sample(Cancel(key=CALL.key), ENVELOPE.encode_cancel, ENVELOPE.decode_cancel),
+    "entry": Sample(
+        CatalogEntry(spec=SPEC, published_at=1767225600.5, version="0.1.0"),
+        ENVELOPE.encode_entry,
+        ENVELOPE.decode_entry,
+    ),
+    "lease": Sample(
+        WorkerLease(
+            id="w-1",
+            host="worker-0",
+            pid=4242,
+            version="0.1.0",
+            started_at=1767225600.5,
+            slots={"toolpool.default.loop": 256, "toolpool.default.thread": 16},
+        ),
+        ENVELOPE.encode_lease,
+        ENVELOPE.decode_lease,
+    ),
+}
+
+
+def celery_element() -> bytes:
+    """The batch as it lies on a Redis list for Celery, with a fixed id."""
+    with mock.patch.object(celery_message, "new_nonce", return_value="b-1"):
+        return celery_message.redis_message("toolpool.default.loop", ENVELOPE.encode_batch(BATCH))
+
+
+def golden(name: str) -> list[bytes]:
+    """Every form in which this message was ever written, the newest last."""
+    files = sorted(FOLDER.glob(f"{name}.*.txt"), key=lambda file: int(file.suffixes[0][1:]))
+    return [file.read_bytes().removesuffix(b"\n") for file in files]
+
+
+def body_of(signed: bytes) -> bytes:
+    """What stands behind the key id and the signature."""
+    return signed.split(b".", 2)[2]
+
+
+def add(name: str, data: bytes) -> None:
+    """Write `data` as the next golden file, unless the newest has it already."""
+    known = golden(name)
+    if not known or known[-1] != data:
+        (FOLDER / f"{name}.{len(known) + 1}.txt").write_bytes(data + b"\n")
+
+
+if __name__ == "__main__":
+    for sample_name, sample in SAMPLES.items():
+        add(sample_name, sample.encode(sample.value))
+    add("celery", celery_element())
