@@ -18,7 +18,8 @@ class ToolCall(msgspec.Struct, frozen=True, kw_only=True):
     """A tool call at its place in a turn.
 
     `arguments` are None where a `flaw` says why they could not be read. `note` tells the model what
-    was assumed (a missing id, for one; R15).
+    was assumed (a missing id, for one; R15); `id_given` is False where the provider sent none that
+    could be sent back to it.
     """
 
     index: int
@@ -27,3 +28,4 @@ class ToolCall(msgspec.Struct, frozen=True, kw_only=True):
     arguments: dict[str, Any] | None = None
     flaw: Flaw | None = None
     note: str | None = None
+    id_given: bool = True

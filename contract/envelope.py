@@ -72,7 +72,15 @@ class Settled(msgspec.Struct, frozen=True, kw_only=True, tag="settled"):
     outcome: Outcome
 
 
-Reply = Started | Settled
+class Released(msgspec.Struct, frozen=True, kw_only=True, tag="released"):
+    """A worker gave a claimed call back: it waits in the attempt after `attempt`."""
+
+    key: str
+    attempt: int
+    worker: str
+
+
+Reply = Started | Settled | Released
 
 
 class CatalogEntry(msgspec.Struct, frozen=True, kw_only=True):
@@ -83,8 +91,11 @@ class CatalogEntry(msgspec.Struct, frozen=True, kw_only=True):
     version: str
 
 
-class WorkerLease(msgspec.Struct, frozen=True, kw_only=True):
-    """A worker's description of itself; `slots` by queue name. `started_at` is Unix time."""
+class WorkerLease(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A worker's description of itself, renewed with its lease. `started_at` is Unix time.
+
+    `slots` and `free` are counted by queue name; `received` counts messages since the start.
+    """
 
     id: str
     host: str
@@ -92,6 +103,10 @@ class WorkerLease(msgspec.Struct, frozen=True, kw_only=True):
     version: str
     started_at: float
     slots: dict[str, int]
+    free: dict[str, int] = {}
+    received: int = 0
+    running: int = 0
+    abandoned: int = 0
 
 
 class Cancel(msgspec.Struct, frozen=True, kw_only=True):
@@ -101,6 +116,8 @@ class Cancel(msgspec.Struct, frozen=True, kw_only=True):
     reason: str = "cancelled"
 
 
+_versions = msgspec.json.Decoder(_Versioned)
+
 _BATCH = "batch"
 _REPLY = "reply"
 _CANCEL = "cancel"
@@ -108,8 +125,7 @@ _CATALOG = "catalog"
 _LEASE = "lease"
 _encoder = msgspec.json.Encoder()
 _batches = msgspec.json.Decoder(Batch)
-_versions = msgspec.json.Decoder(_Versioned)
-_replies: msgspec.json.Decoder[Reply] = msgspec.json.Decoder(Started | Settled)
+_replies: msgspec.json.Decoder[Reply] = msgspec.json.Decoder(Started | Settled | Released)
 _cancels = msgspec.json.Decoder(Cancel)
 _entries = msgspec.json.Decoder(CatalogEntry)
 _leases = msgspec.json.Decoder(WorkerLease)
@@ -148,7 +164,7 @@ class Envelope:
         return self._keyring.sign(_REPLY, _encoder.encode(reply))
 
     def decode_reply(self, data: bytes) -> Reply:
-        """A `Started` or a `Settled`."""
+        """A `Started`, a `Settled` or a `Released`."""
         return _decode(_replies, self._keyring.verify(_REPLY, data))
 
     def encode_cancel(self, cancel: Cancel) -> bytes:

@@ -13,10 +13,26 @@ from contract.steps import Step, Steps
 Refusal = str
 """Why a claim was not won: absent, settled, attempt, claimed, expired or moved."""
 
+ATTEMPTS_AT_MOST = 3
+RELEASES_AT_MOST = 3
+
 NEW = b"new"
 ATTACHED = b"open"
-RUNNING = b"running"
 MISSING = b"missing"
+SENT = b"sent"
+MOVED = b"moved"
+_RUNNING = b"running "
+_AGAIN = b"again "
+
+
+def running_on(answer: bytes) -> str | None:
+    """The worker in the answer `running <worker>`; None for any other answer."""
+    return answer[len(_RUNNING) :].decode() if answer.startswith(_RUNNING) else None
+
+
+def again_in(answer: bytes) -> int | None:
+    """The attempt in the answer `again <attempt>`; None for any other answer."""
+    return int(answer[len(_AGAIN) :]) if answer.startswith(_AGAIN) else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +81,36 @@ class Closing:
     cancel: bytes
 
 
+@dataclass(frozen=True, slots=True)
+class Recovery:
+    """A call whose message, or whose `lost_worker`, is believed lost. Times are seconds.
+
+    `message` is for the attempt it is believed to be in, `next_message` for the one after it.
+    """
+
+    key: str
+    nonce: str
+    lost_worker: str
+    attempt: int
+    wait: float
+    message: bytes
+    next_message: bytes
+    keep: float
+    lost: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Release:
+    """A claimed call that a worker gives back; `entered` says that its tool had started."""
+
+    key: str
+    claim_nonce: str
+    notice: bytes
+    keep: float
+    too_often: bytes
+    entered: bool
+
+
 class DispatcherLedger(Protocol):
     """The steps of the asking side. All raise `ServerAway` past `give_up_at` (monotonic)."""
 
@@ -80,15 +126,24 @@ class DispatcherLedger(Protocol):
     ) -> tuple[str, list[bytes]]:
         """Note calls and publish their message, if it is not empty.
 
-        Answers the server's epoch, and for each call `NEW`, `ATTACHED` (somebody asked before) or
-        the signed outcome it already has.
+        Answers the server's epoch, and for each call `NEW`, `ATTACHED` or `running_on` (somebody
+        asked before), or the signed outcome it already has.
         """
         ...
 
     async def close(
         self, closings: Sequence[Closing], *, reply: str, unstarted_only: bool, give_up_at: float
     ) -> list[bytes]:
-        """End calls. Answers each call's signed outcome, `RUNNING` (left alone) or `MISSING`."""
+        """End calls. Answers each call's outcome, `running_on` (left alone) or `MISSING`."""
+        ...
+
+    async def recover(
+        self, recoveries: Sequence[Recovery], *, reply: str, queue: str, give_up_at: float
+    ) -> list[bytes]:
+        """Start calls again that may be, and settle as lost those that may not.
+
+        Answers for each call `SENT`, `again_in`, `running_on`, `MOVED`, `MISSING` or its outcome.
+        """
         ...
 
 
@@ -103,6 +158,12 @@ class WorkerLedger(Protocol):
 
     async def settle(self, settlements: Sequence[Settlement], *, give_up_at: float) -> list[str]:
         """Store outcomes. Answers `first`, `late` or `gone` for each."""
+        ...
+
+    async def release(
+        self, releases: Sequence[Release], *, worker: str, give_up_at: float
+    ) -> list[str]:
+        """Give calls back. Answers `released` or `late` for each."""
         ...
 
     async def tell(self, reply: str, body: bytes) -> None:
@@ -167,6 +228,46 @@ class RedisLedger:
                 closing.cancel,
             )
         return await self._steps.run(Step.CLOSE, keys, arguments, give_up_at=give_up_at)
+
+    async def recover(
+        self, recoveries: Sequence[Recovery], *, reply: str, queue: str, give_up_at: float
+    ) -> list[bytes]:
+        """See `DispatcherLedger.recover`."""
+        keys = [self._names.epoch, queue, *(self._names.call(r.key) for r in recoveries)]
+        arguments: list[str | bytes | int] = [
+            self._steps.epoch_candidate,
+            reply,
+            ATTEMPTS_AT_MOST,
+        ]
+        for recovery in recoveries:
+            arguments += (
+                recovery.nonce,
+                recovery.lost_worker,
+                recovery.attempt,
+                _ms(recovery.wait),
+                recovery.message,
+                recovery.next_message,
+                _ms(recovery.keep),
+                recovery.lost,
+            )
+        return await self._steps.run(Step.RECOVER, keys, arguments, give_up_at=give_up_at)
+
+    async def release(
+        self, releases: Sequence[Release], *, worker: str, give_up_at: float
+    ) -> list[str]:
+        """See `WorkerLedger.release`."""
+        keys = [self._names.call(r.key) for r in releases]
+        arguments: list[str | bytes | int] = [worker, RELEASES_AT_MOST]
+        for release in releases:
+            arguments += (
+                release.claim_nonce,
+                release.notice,
+                _ms(release.keep),
+                release.too_often,
+                int(release.entered),
+            )
+        answers = await self._steps.run(Step.RELEASE, keys, arguments, give_up_at=give_up_at)
+        return [answer.decode() for answer in answers]
 
     async def claim(
         self, claims: Sequence[Claim], *, worker: str, give_up_at: float

@@ -13,13 +13,18 @@ from dataclasses import dataclass, field
 
 from contract.ledger import (
     ATTACHED,
+    ATTEMPTS_AT_MOST,
     MISSING,
+    MOVED,
     NEW,
-    RUNNING,
+    RELEASES_AT_MOST,
+    SENT,
     Claim,
     Closing,
     Opening,
+    Recovery,
     Refusal,
+    Release,
     Settlement,
 )
 
@@ -42,6 +47,9 @@ class _Record:
     worker: str = ""
     settled_by: str = ""
     outcome: bytes = b""
+    recovered: str = ""
+    released: str = ""
+    releases: int = 0
 
 
 @dataclass(slots=True)
@@ -126,7 +134,7 @@ class MemoryServer:
             else:
                 if reply not in record.replies and len(record.replies) < _REPLIES_AT_MOST:
                     record.replies.append(reply)
-                answers.append(ATTACHED)
+                answers.append(_running(record) if record.state == "claimed" else ATTACHED)
         if created and message:
             self.put(queue, message)
         return self.epoch, answers
@@ -174,6 +182,69 @@ class MemoryServer:
         self._finish(record, settlement.nonce, settlement.keep, settlement.body, except_reply="")
         return "first"
 
+    async def recover(
+        self, recoveries: Sequence[Recovery], *, reply: str, queue: str, give_up_at: float
+    ) -> list[bytes]:
+        """See `DispatcherLedger.recover`."""
+        return [self._recover(recovery, reply, queue) for recovery in recoveries]
+
+    def _recover(self, recovery: Recovery, reply: str, queue: str) -> bytes:
+        record = self._find(recovery.key)
+        if record is None:
+            return MISSING
+        if record.state == "settled":
+            return record.outcome
+        if record.recovered == recovery.nonce:
+            return b"again %d" % record.attempt
+        may_go_on = record.epoch == self.epoch or record.rerunnable
+        until = time.monotonic() + recovery.wait
+        if record.state == "open":
+            if record.attempt > recovery.attempt:
+                if record.attempt == recovery.attempt + 1 and may_go_on:
+                    record.until, record.epoch = until, self.epoch
+                    self.put(queue, recovery.next_message)
+                return b"again %d" % record.attempt
+            if not may_go_on:
+                return MOVED
+            record.until, record.epoch = until, self.epoch
+            self.put(queue, recovery.message)
+            return SENT
+        if not recovery.lost_worker or record.worker != recovery.lost_worker:
+            return _running(record)
+        if record.rerunnable and record.attempt < ATTEMPTS_AT_MOST:
+            record.state, record.worker = "open", ""
+            record.attempt += 1
+            record.until, record.epoch, record.recovered = until, self.epoch, recovery.nonce
+            self.put(queue, recovery.next_message)
+            return b"again %d" % record.attempt
+        self._finish(record, recovery.nonce, recovery.keep, recovery.lost, except_reply=reply)
+        return recovery.lost
+
+    async def release(
+        self, releases: Sequence[Release], *, worker: str, give_up_at: float
+    ) -> list[str]:
+        """See `WorkerLedger.release`."""
+        return [self._release(release) for release in releases]
+
+    def _release(self, release: Release) -> str:
+        record = self._find(release.key)
+        if record is None:
+            return "late"
+        if record.state != "claimed" or record.claimed != release.claim_nonce:
+            return "released" if record.released == release.claim_nonce else "late"
+        record.releases += 1
+        if record.releases > RELEASES_AT_MOST:
+            self._finish(
+                record, release.claim_nonce, release.keep, release.too_often, except_reply=""
+            )
+            return "released"
+        record.state, record.worker, record.released = "open", "", release.claim_nonce
+        record.attempt += 1
+        record.claims -= not release.entered
+        for reply in record.replies:
+            self.put(reply, release.notice)
+        return "released"
+
     async def close(
         self, closings: Sequence[Closing], *, reply: str, unstarted_only: bool, give_up_at: float
     ) -> list[bytes]:
@@ -188,7 +259,7 @@ class MemoryServer:
             return record.outcome
         if record.state == "claimed":
             if unstarted_only:
-                return RUNNING
+                return _running(record)
             body = closing.claimed
             self.put(f"cancel:{record.worker}", closing.cancel)
         elif record.claims == 0 and record.epoch == self.epoch == closing.epoch:
@@ -213,3 +284,7 @@ class MemoryServer:
             del self._records[key]
             return None
         return record
+
+
+def _running(record: _Record) -> bytes:
+    return b"running " + record.worker.encode()

@@ -38,6 +38,8 @@ class Step(StrEnum):
     CLAIM = "claim"
     SETTLE = "settle"
     CLOSE = "close"
+    RECOVER = "recover"
+    RELEASE = "release"
 
 
 class ServerAway(Exception):

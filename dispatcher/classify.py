@@ -52,6 +52,7 @@ def classified(
             note=joined,
             duration=duration,
             attempts=outcome.attempt,
+            id_given=call.id_given,
         )
     code = outcome.code or Code.INTERNAL
     result = _failure(
@@ -108,4 +109,5 @@ def _failure(
             call.name, code, text, executed, own=own, retryable=retryable, locale=wording.locale
         ),
         note=call.note,
+        id_given=call.id_given,
     )

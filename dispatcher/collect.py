@@ -4,7 +4,7 @@ import asyncio
 import logging
 from collections.abc import Callable
 
-from contract.envelope import Envelope, Settled, Started
+from contract.envelope import Envelope, Released, Settled
 from contract.errors import MessageRejected
 from contract.outcome import Outcome
 from dispatcher.pending import Pending
@@ -26,12 +26,14 @@ class Collector:
         find: Callable[[str], Pending | None],
         resolve: Callable[[Pending, Outcome], None],
         started: Callable[[Pending], None],
+        released: Callable[[Pending], None],
     ) -> None:
         self._transport = transport
         self._envelope = envelope
         self._find = find
         self._resolve = resolve
         self._started = started
+        self._released = released
 
     async def run(self) -> None:
         """Read replies for ever."""
@@ -60,7 +62,11 @@ class Collector:
             if pending is not None and pending.is_open:
                 self._resolve(pending, reply.outcome)
             return
-        assert isinstance(reply, Started)
+        if isinstance(reply, Released):
+            pending = self._find(reply.key)
+            if pending is not None and pending.message.attempt == reply.attempt:
+                self._released(pending)
+            return
         for key in reply.keys:
             pending = self._find(key)
             if pending is not None:

@@ -12,7 +12,7 @@ from typing import Any, Self
 from contract import connection, encoding
 from contract.call import ToolCall
 from contract.envelope import CallMessage, Envelope
-from contract.errors import CatalogEmpty, MessageRejected, Misconfigured
+from contract.errors import CatalogEmpty, Misconfigured
 from contract.names import queue_name
 from contract.outcome import Code, Outcome
 from contract.result import ToolResult
@@ -25,11 +25,13 @@ from dispatcher.catalog import Catalog, Offer
 from dispatcher.classify import Wording, classified, rejected
 from dispatcher.collect import Collector
 from dispatcher.feedback import Caps
+from dispatcher.follow import Follower
 from dispatcher.formats import FORMATS, Response
 from dispatcher.keeper import Keeper
 from dispatcher.order import stages
 from dispatcher.pending import Latch, Pending
 from dispatcher.pump import Pump
+from dispatcher.recovery import Recovery
 from dispatcher.redis_transport import RedisTransport
 from dispatcher.transport import Transport
 from dispatcher.turn import TurnResult
@@ -37,7 +39,6 @@ from dispatcher.validate import validate
 
 log = logging.getLogger("toolpool.dispatch")
 
-_FOLLOW_SECONDS = 1.0
 _ANSWER_MARGIN_SECONDS = 1.0
 
 
@@ -91,16 +92,35 @@ class Dispatcher:
             envelope=envelope,
             resolve=self._resolve,
             settled=self._settled,
-            started=self._pump.started,
+            started=self._started,
+        )
+        self._recovery = Recovery(
+            transport=transport,
+            envelope=envelope,
+            settings=settings,
+            pump=self._pump,
+            resolve=self._resolve,
+            settled=self._settled,
+        )
+        self._follower = Follower(
+            transport=transport,
+            envelope=envelope,
+            catalog=self._catalog,
+            pump=self._pump,
+            recovery=self._recovery,
+            calls=lambda: list(self._open.values()),
+            follows_catalog=specs is None,
         )
         self._collector = Collector(
             transport=transport,
             envelope=envelope,
             find=self._open.get,
             resolve=self._resolve,
-            started=self._pump.started,
+            started=self._started,
+            released=self._released,
         )
         self._tasks: list[asyncio.Task[None]] = []
+        self._background: set[asyncio.Task[None]] = set()
 
     @classmethod
     def connect(
@@ -134,8 +154,8 @@ class Dispatcher:
         if self._specs is not None:
             self._catalog.replace(self._specs)
         self._tasks.append(asyncio.ensure_future(self._collector.run()))
-        await self._follow_once()
-        self._tasks.append(asyncio.ensure_future(self._follow()))
+        await self._follower.once()
+        self._tasks.append(asyncio.ensure_future(self._follower.run()))
         try:
             await self._wait_for_catalog()
         except BaseException:
@@ -155,7 +175,7 @@ class Dispatcher:
         """Cancel what is still running and let go of every connection. Idempotent."""
         if self._open:
             await self._keeper.cancel(list(self._open.values()))
-        for task in self._tasks:
+        for task in (*self._tasks, *self._background):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         self._tasks.clear()
@@ -340,10 +360,22 @@ class Dispatcher:
         if not pending.is_open:
             return
         pending.answer(outcome)
+        if outcome.worker:
+            self._recovery.noticed_start(pending)
         if pending.timer is not None:
             pending.timer.cancel()
         del self._open[pending.key]
         self._pump.done(pending)
+
+    def _started(self, pending: Pending) -> None:
+        self._recovery.noticed_start(pending)
+        self._pump.started(pending)
+
+    def _released(self, pending: Pending) -> None:
+        """A worker gave the call back: publish its next attempt."""
+        task = asyncio.ensure_future(self._recovery.released(pending))
+        self._background.add(task)
+        task.add_done_callback(self._background.discard)
 
     def _settled(self, reply: bytes) -> None:
         self._collector.take(reply)
@@ -366,32 +398,4 @@ class Dispatcher:
                     "signing key"
                 )
             await asyncio.sleep(0.05)
-            await self._follow_once()
-
-    async def _follow(self) -> None:
-        """Follow the catalog and the workers for ever."""
-        while True:
-            await asyncio.sleep(_FOLLOW_SECONDS)
-            await self._follow_once()
-
-    async def _follow_once(self) -> None:
-        try:
-            if self._specs is None:
-                entries = await self._transport.catalog()
-                if entries is not None:
-                    self._catalog.replace_published(entries, self._envelope)
-            self._pump.set_workers(self._slots(await self._transport.leases()))
-        except Exception as error:  # noqa: BLE001 - the last known catalog stays good
-            log.warning("catalog_not_followed: %s", error)
-
-    def _slots(self, leases: Sequence[bytes]) -> dict[str, list[int]]:
-        slots: dict[str, list[int]] = {}
-        for data in leases:
-            try:
-                lease = self._envelope.decode_lease(data)
-            except MessageRejected as error:
-                log.warning("lease_rejected reason=%s: %s", error.reason, error)
-                continue
-            for queue, count in lease.slots.items():
-                slots.setdefault(queue, []).append(count)
-        return slots
+            await self._follower.once()

@@ -34,12 +34,12 @@ def read(
         raise Unreadable("the response is of no known provider's form")
     if name not in FORMATS:
         raise ValueError(f"unknown format {name!r}: use one of {', '.join(FORMATS)}")
-    response_id = plain.get("id") if isinstance(plain, dict) and name != "bare" else None
-    model = plain.get("model") if isinstance(plain, dict) else None
+    module = FORMATS[name]
+    response_id, model = module.identity(plain) if isinstance(plain, dict) else (None, None)
     turn = turn or (response_id if isinstance(response_id, str) else None)
     reader = Reader(turn or _stable_name(plain), max_bytes, doubled_keys)
     try:
-        calls = FORMATS[name].parse(plain, reader)
+        calls = module.parse(plain, reader)
     except (NotAResponse, AttributeError) as error:
         raise Unreadable(str(error), name) from None
     return Response(

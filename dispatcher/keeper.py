@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from enum import Enum
 
 from contract.envelope import Cancel, Envelope, Settled
-from contract.ledger import MISSING, RUNNING, Closing
+from contract.ledger import MISSING, Closing, running_on
 from contract.outcome import Code, Executed, Outcome, failure
 from contract.steps import new_nonce
 from dispatcher.classify import not_queued, unconfirmed
@@ -140,7 +140,8 @@ class Keeper:
                     self._resolve(pending, _unknown(ending.code))
             return
         for pending, answer in zip(calls, answers, strict=True):
-            if answer == RUNNING:
+            if (worker := running_on(answer)) is not None:
+                pending.worker = worker
                 self._started(pending)
             elif answer == MISSING:
                 if ending is not Ending.QUEUE_WAIT:

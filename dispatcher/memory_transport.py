@@ -2,8 +2,9 @@
 
 from collections.abc import Sequence
 
-from contract.ledger import Closing, Opening
+from contract.ledger import Closing, Opening, Recovery
 from contract.memory import MemoryServer
+from dispatcher.transport import Survey
 
 
 class MemoryTransport:
@@ -60,9 +61,18 @@ class MemoryTransport:
         self._catalog = dict(self._server.catalog)
         return list(self._catalog.values())
 
-    async def leases(self) -> list[bytes]:
-        """See `Transport.leases`."""
-        return list(self._server.leases.values())
+    async def recover(
+        self, recoveries: Sequence[Recovery], *, queue: str, give_up_at: float
+    ) -> list[bytes]:
+        """See `Transport.recover`."""
+        return await self._server.recover(
+            recoveries, reply=self._reply, queue=queue, give_up_at=give_up_at
+        )
+
+    async def survey(self, queues: Sequence[str]) -> Survey:
+        """See `Transport.survey`."""
+        depths = {queue: self._server.waiting(queue) for queue in queues}
+        return Survey(self._server.epoch, list(self._server.leases.values()), depths)
 
     async def close(self) -> None:
         """Nothing to let go of."""

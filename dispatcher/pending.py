@@ -69,7 +69,8 @@ class Pending:
     stage: Stage = Stage.NEW
     epoch: str = ""
     worker: str = ""
-    batch: str = ""
+    published_at: float = 0.0
+    republished: int = 0
     timer: asyncio.TimerHandle | None = None
 
     @property

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from contract.envelope import Batch, Envelope
-from contract.ledger import ATTACHED, NEW
+from contract.ledger import ATTACHED, NEW, running_on
 from contract.outcome import Code, Executed, Outcome, failure
 from contract.settings import Settings
 from contract.spec import RunIn
@@ -105,6 +105,12 @@ class QueuePump:
             pending.stage = Stage.RUNNING
             self._unstarted -= 1
             self.wake()
+
+    def published_again(self, pending: Pending) -> None:
+        """A call that a worker had waits to be started once more."""
+        if pending.stage is Stage.RUNNING:
+            pending.stage = Stage.QUEUED
+            self._unstarted += 1
 
     def done(self, pending: Pending) -> None:
         """The call was answered, wherever it was."""
@@ -229,8 +235,11 @@ class QueuePump:
         for pending, answer in zip(taken, answers, strict=True):
             if pending.stage is Stage.PUBLISHING:
                 pending.stage = Stage.QUEUED
-            pending.epoch, pending.batch = epoch, batch.id
-            if answer not in (NEW, ATTACHED):
+            pending.epoch, pending.published_at = epoch, now
+            if (worker := running_on(answer)) is not None:
+                pending.worker = worker
+                self.started(pending)
+            elif answer not in (NEW, ATTACHED):
                 pump.settled(answer)
 
 
@@ -270,6 +279,10 @@ class Pump:
     def started(self, pending: Pending) -> None:
         """See `QueuePump.started`."""
         self._queues[pending.queue].started(pending)
+
+    def published_again(self, pending: Pending) -> None:
+        """See `QueuePump.published_again`."""
+        self._queues[pending.queue].published_again(pending)
 
     def done(self, pending: Pending) -> None:
         """See `QueuePump.done`."""

@@ -4,17 +4,19 @@ import asyncio
 import secrets
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from redis.exceptions import RedisError
 
 from contract import connection
-from contract.ledger import NEW, Closing, Opening, RedisLedger
+from contract.ledger import NEW, SENT, Closing, Opening, Recovery, RedisLedger, again_in
 from contract.names import Names
 from contract.settings import Settings
 from contract.steps import ServerAway, Steps, send
 from dispatcher import celery_message
 from dispatcher.broker import Broker
+from dispatcher.transport import Survey
 
 _READ_AT_MOST = 1000
 _BLOCK_MS = 5000
@@ -38,6 +40,7 @@ class RedisTransport:
         self._broker = Broker(settings.broker_url) if settings.broker_url else None
         self._last_read = b"0"
         self._untrimmed = 0
+        self._epoch: str | None = None
         self._catalog_version: bytes | None = b""
 
     @property
@@ -116,15 +119,51 @@ class RedisTransport:
         self._catalog_version = version
         return list(entries)
 
-    async def leases(self) -> list[bytes]:
-        """See `Transport.leases`."""
-        since = time.time() - _WORKERS_LISTED_SECONDS
-        ids: Any = await self._client.zrangebyscore(self._names.workers, since, "+inf")
-        if not ids:
-            return []
+    async def recover(
+        self, recoveries: Sequence[Recovery], *, queue: str, give_up_at: float
+    ) -> list[bytes]:
+        """See `Transport.recover`. With a broker of its own each message is published there."""
+        if self._broker is None:
+            recoveries = [
+                replace(
+                    recovery,
+                    message=celery_message.redis_message(queue, recovery.message),
+                    next_message=celery_message.redis_message(queue, recovery.next_message),
+                )
+                for recovery in recoveries
+            ]
+        where = queue if self._broker is None else f"{self._reply}:unused"
+        answers = await self._ledger.recover(
+            recoveries, reply=self._reply, queue=where, give_up_at=give_up_at
+        )
+        if self._broker is not None:
+            for recovery, answer in zip(recoveries, answers, strict=True):
+                if answer == SENT:
+                    await self._broker.publish(queue, recovery.message)
+                elif again_in(answer) is not None:
+                    await self._broker.publish(queue, recovery.next_message)
+            await self._client.delete(where)
+        return answers
+
+    async def survey(self, queues: Sequence[str]) -> Survey:
+        """See `Transport.survey`."""
+        pipeline = self._client.pipeline(transaction=False)
+        pipeline.info("server")
+        pipeline.get(self._names.epoch)
+        pipeline.zrangebyscore(self._names.workers, time.time() - _WORKERS_LISTED_SECONDS, "+inf")
+        for queue in queues if self._broker is None else ():
+            pipeline.llen(queue)
+        info, random, ids, *depths = await pipeline.execute()
         keys = [self._names.worker(worker.decode()) for worker in ids]
-        found: Any = await self._client.mget(keys)
-        return [lease for lease in found if lease is not None]
+        found: Any = await self._client.mget(keys) if keys else []
+        epoch = f"{info['run_id']}.{random.decode()}" if random else None
+        if epoch != self._epoch:
+            self._epoch, self._last_read = epoch, b"0"  # another server may count from anywhere
+        return Survey(
+            epoch=epoch,
+            leases=[lease for lease in found if lease is not None],
+            depths=dict(zip(queues, depths, strict=True)) if self._broker is None else None,
+        )
 
     async def close(self) -> None:
         """Delete the reply stream and let go of the connections."""

@@ -1,9 +1,21 @@
 """Everything a dispatcher needs from the outside world, behind one small interface."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
-from contract.ledger import Closing, Opening
+from contract.ledger import Closing, Opening, Recovery
+
+
+@dataclass(frozen=True, slots=True)
+class Survey:
+    """One look at the server: its epoch (None before the first call), the signed leases of living
+    workers, and the messages on each queue (None where the broker does not tell).
+    """
+
+    epoch: str | None
+    leases: list[bytes]
+    depths: dict[str, int] | None
 
 
 class Transport(Protocol):
@@ -47,8 +59,14 @@ class Transport(Protocol):
         """The signed catalog entries; None when nothing has changed since the last call."""
         ...
 
-    async def leases(self) -> list[bytes]:
-        """The signed leases of the living workers."""
+    async def recover(
+        self, recoveries: Sequence[Recovery], *, queue: str, give_up_at: float
+    ) -> list[bytes]:
+        """Start calls of one queue again; answers as `DispatcherLedger.recover`."""
+        ...
+
+    async def survey(self, queues: Sequence[str]) -> Survey:
+        """What lives and what waits. May raise OSError or RedisError."""
         ...
 
     async def close(self) -> None:

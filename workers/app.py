@@ -59,10 +59,16 @@ def run_worker(
     tools: Sequence[str] = (),
     run_in: Sequence[RunIn] = (RunIn.LOOP, RunIn.THREAD, RunIn.PROCESS),
     queues: Sequence[str] = ("default",),
+    boot: str | None = None,
 ) -> int:
-    """Run a worker until it is told to stop; its exit code. Raises `Misconfigured` errors."""
+    """Run a worker until it is told to stop; its exit code. Raises `Misconfigured` errors.
+
+    `boot` is the id its supervisor knows it by.
+    """
     catalog = Catalog.load(tools)
-    service = WorkerService(settings, catalog=catalog, tools=tools, run_in=run_in, queues=queues)
+    service = WorkerService(
+        settings, catalog=catalog, tools=tools, run_in=run_in, queues=queues, boot=boot
+    )
     service.start()
     try:
         names = [queue_name(queue, kind) for queue in queues for kind in run_in]

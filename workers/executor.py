@@ -22,6 +22,9 @@ log = logging.getLogger("toolpool.executor")
 _CLAIM_PATIENCE_SECONDS = 30.0
 _STOP_PATIENCE_SECONDS = 2.0
 _OVERDUE_SECONDS = 0.25
+_FRESH_SECONDS = 5.0
+"""User code starts only if the lease was confirmed this recently: dispatchers give up after 8."""
+_ZOMBIE_SECONDS = 6.0
 
 
 @dataclass(slots=True, eq=False)
@@ -46,6 +49,7 @@ class _Running:
 
     call: CallMessage
     batch: Batch
+    claim_nonce: str
     overdue_at: float
     task: asyncio.Task[None] | None = None
     answered: bool = False
@@ -77,7 +81,11 @@ class Executor:
         }
         self._running: dict[str, _Running] = {}
         self._claiming: set[asyncio.Task[None]] = set()
+        self._thread_slots = slots.get(RunIn.THREAD, 0)
         self._draining = False
+        self.leased_at: Callable[[], float] = lambda: float("inf")
+        """When the worker's lease was last confirmed, on the monotonic clock."""
+        self.received = 0
         self.rejected = 0
         self.abandoned = 0
 
@@ -86,8 +94,18 @@ class Executor:
         """Calls claimed and not yet ended."""
         return len(self._running)
 
+    @property
+    def is_worn_out(self) -> bool:
+        """Whether half the thread slots are held by threads that do not end."""
+        return self._thread_slots > 0 and self.abandoned * 2 >= self._thread_slots
+
+    def free_slots(self) -> dict[RunIn, int]:
+        """Slots for calls that could be claimed now; none while draining."""
+        return dict.fromkeys(self._free, 0) if self._draining else dict(self._free)
+
     def receive(self, data: bytes, acknowledge: Callable[[], None]) -> None:
         """Take a message. A bad one is dropped, counted and logged; `acknowledge` comes once."""
+        self.received += 1
         try:
             batch = self._envelope.decode_batch(data)
         except MessageRejected as error:
@@ -113,17 +131,50 @@ class Executor:
             running.task.cancel()
 
     async def drain(self, grace: float) -> None:
-        """Claim nothing more and let running calls end; cancel them after `grace` seconds."""
+        """Claim nothing more, let running calls end, and after `grace` seconds give up on them.
+
+        What may run again is released for another worker; of the rest nobody will see the end.
+        """
         self._draining = True
         await asyncio.gather(*self._claiming, return_exceptions=True)
-        running = [running.task for running in self._running.values() if running.task]
-        if running:
-            _, late = await asyncio.wait(running, timeout=grace)
-            for task in late:
-                task.cancel()
-            if late:
-                await asyncio.wait(late, timeout=_STOP_PATIENCE_SECONDS)
+        tasks = [running.task for running in self._running.values() if running.task]
+        if tasks:
+            await asyncio.wait(tasks, timeout=grace)
+        self._give_up("the worker was stopped")
+        late = [running.task for running in self._running.values() if running.task]
+        if late:
+            await asyncio.wait(late, timeout=_STOP_PATIENCE_SECONDS)
         await self._settler.flush()
+
+    def end_if_lease_is_lost(self) -> None:
+        """Stop running calls that others may by now believe lost; to be called now and then."""
+        if self._running and time.monotonic() - self.leased_at() > _ZOMBIE_SECONDS:
+            log.error("lease_lost calls=%d: stopping what runs", len(self._running))
+            self._give_up("its worker lost its lease")
+
+    def _give_up(self, reason: str) -> None:
+        for running in self._running.values():
+            if running.answered:
+                continue
+            running.answered = True
+            self.abandoned += 1
+            if running.call.rerunnable:
+                self._release(running.call, running.batch, running.claim_nonce, entered=True)
+            else:
+                outcome = self._runner.lost(running.call, reason)
+                self._settler.settle(running.batch, running.call.key, outcome)
+            if running.task is not None:
+                running.task.cancel()
+
+    def _release(self, call: CallMessage, batch: Batch, nonce: str, *, entered: bool) -> None:
+        """Give a call back, so that it is started elsewhere in its next attempt."""
+        self._settler.forget(batch, call.key)
+        self._settler.release(
+            call,
+            claim_nonce=nonce,
+            too_often=self._runner.released_too_often(call),
+            entered=entered,
+        )
 
     def answer_overdue(self) -> None:
         """Answer calls whose tool goes on past its timeout; to be called now and then."""
@@ -162,19 +213,25 @@ class Executor:
         except Exception:
             log.exception("claim_failed calls=%d", len(chosen))
             answers = ["failed"] * len(chosen)
-        for (call, delivery), answer in zip(chosen, answers, strict=True):
+        is_leased = time.monotonic() - self.leased_at() < _FRESH_SECONDS
+        for (call, delivery), claim, answer in zip(chosen, claims, answers, strict=True):
             if isinstance(answer, str):
                 log.debug("claim_refused call=%s reason=%s", call.id, answer)
                 self._free[run_in] += 1
+            elif not is_leased or self._draining or call.tool not in self._catalog.tools:
+                self._release(call, delivery.batch, claim.nonce, entered=False)
+                self._free[run_in] += 1
             else:
-                self._start(run_in, call, delivery.batch, answer)
+                self._start(run_in, call, delivery.batch, claim.nonce, answer)
             delivery.decided()
         self._claim_more()
 
-    def _start(self, run_in: RunIn, call: CallMessage, batch: Batch, time_left: float) -> None:
+    def _start(
+        self, run_in: RunIn, call: CallMessage, batch: Batch, nonce: str, time_left: float
+    ) -> None:
         self._settler.started(batch, call.key)
         overdue_at = time.monotonic() + min(call.timeout, time_left) + _OVERDUE_SECONDS
-        running = self._running[call.key] = _Running(call, batch, overdue_at)
+        running = self._running[call.key] = _Running(call, batch, nonce, overdue_at)
         running.task = asyncio.ensure_future(self._run(run_in, running, time_left))
 
     async def _run(self, run_in: RunIn, running: _Running, time_left: float) -> None:
@@ -188,7 +245,8 @@ class Executor:
         except Exception as error:
             log.exception("run_failed call=%s", call.id)
             outcome = failure(Code.INTERNAL, type(error).__name__, Executed.UNKNOWN)
-        del self._running[call.key]
+        if self._running.get(call.key) is running:  # else released, and here again
+            del self._running[call.key]
         if running.answered:
             self.abandoned -= 1
         else:

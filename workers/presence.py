@@ -34,18 +34,20 @@ class Presence:
         client: "redis.Redis",
         settings: Settings,
         envelope: Envelope,
-        lease: WorkerLease,
+        describe: Callable[[], WorkerLease],
         specs: list[ToolSpec],
         loop_lag: Callable[[], float],
     ) -> None:
         self._client = client
         self._settings = settings
         self._envelope = envelope
-        self._lease = lease
+        self._describe = describe
+        self._worker = describe().id
         self._specs = specs
         self._loop_lag = loop_lag
         self._names = Names(settings.key_prefix)
-        self._body = envelope.encode_lease(lease)
+        self.renewed_at = float("-inf")
+        """When the server last confirmed the lease, on the monotonic clock."""
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._keep, name="lease", daemon=True)
 
@@ -60,8 +62,8 @@ class Presence:
         self._stopping.set()
         self._thread.join(self._settings.connect_timeout)
         try:
-            self._client.delete(self._names.worker(self._lease.id))
-            self._client.zrem(self._names.workers, self._lease.id)
+            self._client.delete(self._names.worker(self._worker))
+            self._client.zrem(self._names.workers, self._worker)
         except (RedisError, OSError) as error:
             log.info("lease_not_dropped: %s", error)
 
@@ -79,15 +81,19 @@ class Presence:
 
     def _renew(self) -> bool:
         """Whether the catalog still has our tools."""
+        asked_at = time.monotonic()
+        body = self._envelope.encode_lease(self._describe())
         pipeline = self._client.pipeline(transaction=False)
         pipeline.set(
-            self._names.worker(self._lease.id), self._body, px=int(self._settings.lease_gone * 1000)
+            self._names.worker(self._worker), body, px=int(self._settings.lease_gone * 1000)
         )
-        pipeline.zadd(self._names.workers, {self._lease.id: time.time()})
+        pipeline.zadd(self._names.workers, {self._worker: time.time()})
         pipeline.expire(self._names.workers, _WORKERS_KEPT_SECONDS)
         pipeline.zremrangebyscore(self._names.workers, 0, time.time() - _WORKERS_KEPT_SECONDS)
         pipeline.exists(self._names.catalog_version)
-        return bool(pipeline.execute()[-1])
+        catalog_is_there = bool(pipeline.execute()[-1])
+        self.renewed_at = asked_at
+        return catalog_is_there
 
     def _publish(self) -> None:
         publish(

@@ -49,9 +49,8 @@ class Runner:
         """Run `call`, which is claimed, within its timeout and the `time_left` to its deadline."""
         began = time.monotonic()
         tool = self._catalog.tools.get(call.tool)
-        if tool is None:
-            done = Run(failure(Code.INTERNAL, "this worker does not have the tool", Executed.NO))
-        elif refusal := self._refuse(tool, call):
+        assert tool is not None  # the executor releases what this worker does not have
+        if refusal := self._refuse(tool, call):
             done = Run(refusal)
         else:
             timeout = min(call.timeout, time_left - _REPLY_MARGIN_SECONDS)
@@ -61,6 +60,16 @@ class Runner:
     def cancelled(self, call: CallMessage) -> Outcome:
         """The outcome of a run that was cancelled."""
         return self._signed_off(failure(Code.CANCELLED, "", Executed.UNKNOWN), call, 0.0)
+
+    def lost(self, call: CallMessage, reason: str) -> Outcome:
+        """The outcome of a run whose end this worker will not see."""
+        outcome = failure(Code.WORKER_LOST, reason, Executed.UNKNOWN)
+        return self._signed_off(outcome, call, 0.0)
+
+    def released_too_often(self, call: CallMessage) -> Outcome:
+        """The outcome of a call that no worker would start."""
+        outcome = failure(Code.INTERNAL, "no worker would start it", Executed.NO)
+        return self._signed_off(outcome, call, 0.0)
 
     def not_stoppable(self, call: CallMessage) -> Outcome:
         """The outcome of a run that goes on although it was told to stop."""

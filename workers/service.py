@@ -4,6 +4,7 @@ import asyncio
 import logging
 import os
 import secrets
+import signal
 import socket
 import threading
 import time
@@ -28,6 +29,7 @@ from workers.invoke import Limits
 from workers.presence import Presence
 from workers.run import Runner
 from workers.settler import Settler
+from workers.watchdog import Watchdog
 
 log = logging.getLogger("toolpool.worker")
 
@@ -46,8 +48,10 @@ class WorkerService:
         tools: Sequence[str],
         run_in: Sequence[RunIn],
         queues: Sequence[str],
+        boot: str | None = None,
     ) -> None:
-        self.id = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"
+        self.id = boot or f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"
+        self._started_at = time.time()
         self._settings = settings
         self._catalog = catalog
         self._tools = tools
@@ -71,30 +75,45 @@ class WorkerService:
         """Open connections, start children, publish the catalog, take the lease."""
         self._thread.start()
         self._on_loop(self._open(), _START_SECONDS)
-        lease = WorkerLease(
-            id=self.id,
-            host=socket.gethostname(),
-            pid=os.getpid(),
-            version=VERSION,
-            started_at=time.time(),
-            slots={
-                queue_name(queue, kind): count
-                for queue in self._queues
-                for kind, count in self._slots.items()
-            },
-        )
         self._presence = Presence(
             client=connection.open_sync(self._settings),
             settings=self._settings,
             envelope=self._envelope,
-            lease=lease,
+            describe=self._describe,
             specs=self._served(),
-            loop_lag=lambda: time.monotonic() - self._last_turn,
+            loop_lag=self._loop_lag,
+        )
+        self._executor.leased_at = lambda: self._presence.renewed_at
+        self._watchdog = Watchdog(
+            thread=self._thread,
+            loop_lag=self._loop_lag,
+            warn=self._settings.loop_warn,
+            limit=self._settings.loop_stall,
         )
         try:
             self._presence.start()
         except (RedisError, OSError) as error:
             raise BrokerUnreachable(connection.unreachable(self._settings, error)) from None
+        self._watchdog.start()
+
+    def _loop_lag(self) -> float:
+        return time.monotonic() - self._last_turn
+
+    def _describe(self) -> WorkerLease:
+        free = self._executor.free_slots()
+        kinds = [(queue_name(q, kind), kind) for q in self._queues for kind in self._slots]
+        return WorkerLease(
+            id=self.id,
+            host=socket.gethostname(),
+            pid=os.getpid(),
+            version=VERSION,
+            started_at=self._started_at,
+            slots={queue: self._slots[kind] for queue, kind in kinds},
+            free={queue: free[kind] for queue, kind in kinds},
+            received=self._executor.received,
+            running=self._executor.running,
+            abandoned=self._executor.abandoned,
+        )
 
     def _served(self) -> list[ToolSpec]:
         """The tools that calls for this worker's queues may name."""
@@ -110,6 +129,7 @@ class WorkerService:
         if self._stopped or not self._thread.is_alive():
             return
         self._stopped = True
+        self._watchdog.stop()
         self._on_loop(self._close(), self._settings.drain_grace + 30.0)
         self._presence.stop()
         self._loop.call_soon_threadsafe(self._loop.stop)
@@ -175,6 +195,11 @@ class WorkerService:
         while True:
             self._last_turn = time.monotonic()
             self._executor.answer_overdue()
+            self._executor.end_if_lease_is_lost()
+            if self._executor.is_worn_out and not self._stopped:
+                log.error("worker_worn_out: half its threads do not end; draining")
+                os.kill(os.getpid(), signal.SIGTERM)
+                return
             await asyncio.sleep(_PULSE_SECONDS)
 
     async def _follow_cancels(self) -> None:

@@ -4,10 +4,12 @@ import asyncio
 import logging
 import time
 from collections import deque
+from collections.abc import Coroutine
 from dataclasses import dataclass
+from typing import Any
 
-from contract.envelope import Batch, Envelope, Settled, Started
-from contract.ledger import Settlement, WorkerLedger
+from contract.envelope import Batch, CallMessage, Envelope, Released, Settled, Started
+from contract.ledger import Release, Settlement, WorkerLedger
 from contract.outcome import Code, Executed, Outcome, failure
 from contract.steps import ServerAway, new_nonce
 
@@ -40,7 +42,7 @@ class Settler:
         self._notices: dict[str, _Notice] = {}
         self._sending: asyncio.Task[None] | None = None
         self._gathering: asyncio.TimerHandle | None = None
-        self._telling: set[asyncio.Task[None]] = set()
+        self._background: set[asyncio.Task[None]] = set()
 
     def settle(self, batch: Batch, key: str, outcome: Outcome, *, busy: bool = False) -> None:
         """Send the outcome of a call, again and again until the server has it.
@@ -69,12 +71,46 @@ class Settler:
             asyncio.get_running_loop().call_later(_NOTICE_SECONDS, self._announce, notice)
         notice.keys.add(key)
 
+    def forget(self, batch: Batch, key: str) -> None:
+        """Do not announce a call as started."""
+        notice = self._notices.get(batch.id)
+        if notice is not None:
+            notice.keys.discard(key)
+
+    def release(
+        self, call: CallMessage, *, claim_nonce: str, too_often: Outcome, entered: bool
+    ) -> None:
+        """Give a claimed call back, again and again until the server has it."""
+        notice = Released(key=call.key, attempt=call.attempt, worker=self._worker)
+        release = Release(
+            key=call.key,
+            claim_nonce=claim_nonce,
+            notice=self._envelope.encode_reply(notice),
+            keep=self._keep,
+            too_often=self._encode(call.key, too_often),
+            entered=entered,
+        )
+        self._in_background(self._send_release(release))
+
     async def flush(self) -> None:
         """Return when everything given so far has been sent."""
-        while self._outcomes or self._sending is not None:
+        while self._outcomes or self._sending is not None or self._background:
             self._send_now()
-            if self._sending is not None:
-                await asyncio.wait({self._sending})
+            waits = {*self._background, *([self._sending] if self._sending is not None else [])}
+            if waits:
+                await asyncio.wait(waits)
+
+    async def _send_release(self, release: Release) -> None:
+        try:
+            give_up_at = time.monotonic() + self._keep
+            await self._ledger.release([release], worker=self._worker, give_up_at=give_up_at)
+        except Exception as error:  # noqa: BLE001 - the lease will tell dispatchers as well
+            log.error("release_failed: %s", error)
+
+    def _in_background(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.ensure_future(work)
+        self._background.add(task)
+        task.add_done_callback(self._background.discard)
 
     def _send_now(self) -> None:
         if self._gathering is not None:
@@ -97,11 +133,9 @@ class Settler:
             started = Started(
                 batch=notice.batch.id, worker=self._worker, keys=tuple(sorted(notice.keys))
             )
-            task = asyncio.ensure_future(
+            self._in_background(
                 self._tell(notice.batch.reply, self._envelope.encode_reply(started))
             )
-            self._telling.add(task)
-            task.add_done_callback(self._telling.discard)
 
     async def _tell(self, reply: str, body: bytes) -> None:
         try:

@@ -3,7 +3,7 @@
 -- ARGV: epoch candidate, caller's reply stream, cancel list prefix, 'unstarted' (leave running
 --       calls alone) or 'all', then for each record: nonce, epoch it was opened in, keep ms,
 --       outcome if never claimed, outcome if claimed, outcome if nobody can know, cancel message
--- Answers for each record its outcome, or 'running' or 'missing'.
+-- Answers for each record its outcome, 'running <worker>' or 'missing'.
 local epoch = server_epoch(KEYS[1], ARGV[1])
 local reply, cancels, which = ARGV[2], ARGV[3], ARGV[4]
 local answers = {}
@@ -15,7 +15,7 @@ for i = 2, #KEYS do
   elseif r[1] == 'settled' then
     answers[i - 1] = r[2]
   elseif r[1] == 'claimed' and which == 'unstarted' then
-    answers[i - 1] = 'running'
+    answers[i - 1] = 'running ' .. r[3]
   else
     local body
     if r[1] == 'claimed' then

@@ -2,7 +2,8 @@
 -- KEYS: epoch, queue list, record...
 -- ARGV: epoch candidate, nonce, reply stream, message ('' = published elsewhere),
 --       then for each record: attempt, rerun, wait ms, deadline ms (both from now), keep ms
--- Answers the epoch, then for each record: 'new', 'open' (attached), or the outcome it has.
+-- Answers the epoch, then for each record: 'new', 'open' or 'running <worker>' (attached), or the
+-- outcome it has.
 local epoch = server_epoch(KEYS[1], ARGV[1])
 local nonce, reply, message = ARGV[2], ARGV[3], ARGV[4]
 local now = now_ms()
@@ -10,7 +11,7 @@ local answers = {epoch}
 local created = false
 for i = 3, #KEYS do
   local at = 5 + (i - 3) * 5
-  local record = redis.call('HMGET', KEYS[i], 'state', 'opened', 'outcome', 'replies')
+  local record = redis.call('HMGET', KEYS[i], 'state', 'opened', 'outcome', 'replies', 'worker')
   if not record[1] then
     redis.call('HSET', KEYS[i], 'state', 'open', 'epoch', epoch, 'opened', nonce,
       'attempt', ARGV[at], 'rerun', ARGV[at + 1], 'until', now + ARGV[at + 2],
@@ -31,7 +32,7 @@ for i = 3, #KEYS do
     if not known and noted < 8 then
       redis.call('HSET', KEYS[i], 'replies', record[4] .. ' ' .. reply)
     end
-    answers[i - 1] = 'open'
+    answers[i - 1] = record[1] == 'claimed' and 'running ' .. record[5] or 'open'
   end
 end
 if created and message ~= '' then

@@ -6,7 +6,15 @@ from typing import Any, Protocol
 from contract.call import ToolCall
 from contract.result import ToolResult
 from contract.spec import ToolSpec
-from dispatcher.formats import anthropic, bare, openai_chat
+from dispatcher.formats import (
+    anthropic,
+    bare,
+    bedrock,
+    gemini,
+    mcp,
+    openai_chat,
+    openai_responses,
+)
 from dispatcher.formats.blocks import NotAResponse, Reader
 
 
@@ -28,6 +36,11 @@ class Format(Protocol):
     @staticmethod
     def recognises(response: Any) -> bool:
         """Whether `response` has this provider's shape."""
+        ...
+
+    @staticmethod
+    def identity(response: Any) -> tuple[Any, Any]:
+        """The response's id and its model's name, where the provider says them."""
         ...
 
     @staticmethod
@@ -53,12 +66,15 @@ class Format(Protocol):
 
 FORMATS: dict[str, Format] = {
     module.NAME: module  # type: ignore[misc]
-    for module in (anthropic, openai_chat, bare)
+    for module in (bedrock, anthropic, openai_chat, openai_responses, gemini, mcp, bare)
 }
+"""By name, in the order in which they are asked: those of a narrow shape before the wide ones."""
 
 
 def detect(response: Any) -> str | None:
     """The name of the format that `response` is in; None where no format knows it."""
+    if isinstance(response, dict) and response.get("type") == "message":
+        return anthropic.NAME
     for name, module in FORMATS.items():
         if module.recognises(response):
             return name

@@ -6,6 +6,8 @@ from contract.call import ToolCall
 from contract.result import ToolResult
 from contract.spec import ToolSpec
 from dispatcher.formats.blocks import NotAResponse, Reader
+from dispatcher.formats.content import IMAGE_TYPES, blocks_of, media_of, note_of, words_for
+from dispatcher.formats.names import alias
 from dispatcher.formats.text import as_text, schema_of
 
 NAME = "anthropic"
@@ -16,6 +18,11 @@ def recognises(response: Any) -> bool:
     return isinstance(response, dict) and (
         response.get("type") == "message" or isinstance(response.get("content"), list)
     )
+
+
+def identity(response: dict[str, Any]) -> tuple[Any, Any]:
+    """The message's id and the model's name."""
+    return response.get("id"), response.get("model")
 
 
 def parse(response: Any, reader: Reader) -> list[ToolCall]:
@@ -51,13 +58,36 @@ def render(results: list[ToolResult]) -> list[dict[str, Any]]:
                 {
                     "type": "tool_result",
                     "tool_use_id": result.call_id,
-                    "content": as_text(result),
+                    "content": _content(result),
                     "is_error": not result.ok,
                 }
                 for result in results
             ],
         }
     ]
+
+
+def _content(result: ToolResult) -> str | list[dict[str, Any]]:
+    blocks = blocks_of(result.data) if result.ok else None
+    if blocks is None or not any(media_of(block) for block in blocks):
+        return as_text(result)
+    shown = [_shown(block) for block in blocks]
+    note = note_of(result)
+    if note is not None:
+        shown.append({"type": "text", "text": note})
+    return [block for block in shown if block.get("text") != ""]  # the API refuses empty text
+
+
+def _shown(block: dict[str, Any]) -> dict[str, Any]:
+    media = media_of(block)
+    if media is not None:
+        mime, data = media
+        source = {"type": "base64", "media_type": mime, "data": data}
+        if mime in IMAGE_TYPES:
+            return {"type": "image", "source": source}
+        if mime == "application/pdf":
+            return {"type": "document", "source": source}
+    return {"type": "text", "text": words_for(block)}
 
 
 def render_refusal(text: str) -> list[dict[str, Any]]:
@@ -69,7 +99,7 @@ def offer(specs: list[ToolSpec]) -> list[dict[str, Any]]:
     """The `tools` parameter of the Messages API."""
     return [
         {
-            "name": spec.name,
+            "name": alias(spec.name, NAME),
             "description": spec.description,
             "input_schema": schema_of(spec.input_schema),
         }

@@ -22,6 +22,11 @@ def recognises(response: Any) -> bool:
     )
 
 
+def identity(response: Any) -> tuple[Any, Any]:
+    """Nothing: an id belongs to its call, and no model is named."""
+    return None, None
+
+
 def parse(response: Any, reader: Reader) -> list[ToolCall]:
     """One call an object."""
     blocks = response if isinstance(response, list) else [response]

@@ -34,12 +34,16 @@ class Reader:
         raw: Any,
         cut_off: bool = False,
         flaw: Flaw | None = None,
+        id_is_optional: bool = False,
     ) -> ToolCall:
         """The call in a block, or the flaw that keeps it from being one."""
         note = None
-        if not _usable(id):
+        given = _usable(id)
+        if not given:
+            missing = id is None
             id = f"{self.turn}-{index}"
-            note = f"The call had no usable id and was given the id {id!r}."
+            if not (missing and id_is_optional):
+                note = f"The call had no usable id and was given the id {id!r}."
         if flaw is None and (not isinstance(name, str) or not name):
             flaw = Flaw(Code.UNPARSEABLE, "the tool call has no name")
         if not isinstance(name, str):
@@ -58,7 +62,13 @@ class Reader:
             flaw = Flaw(Code.TRUNCATED, "the tool call was cut off by the output token limit")
             values = None
         return ToolCall(
-            index=index, id=id, name=_clean(name), arguments=values, flaw=flaw, note=note
+            index=index,
+            id=id,
+            name=_clean(name),
+            arguments=values,
+            flaw=flaw,
+            note=note,
+            id_given=given,
         )
 
     def unreadable(self, index: int, *, id: Any = None, name: Any = None) -> ToolCall:

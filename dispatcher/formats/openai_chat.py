@@ -6,6 +6,7 @@ from contract.call import ToolCall
 from contract.result import ToolResult
 from contract.spec import ToolSpec
 from dispatcher.formats.blocks import NotAResponse, Reader
+from dispatcher.formats.names import alias
 from dispatcher.formats.text import as_text, schema_of
 
 NAME = "openai_chat"
@@ -18,6 +19,11 @@ def recognises(response: Any) -> bool:
         or response.get("object") == "chat.completion"
         or isinstance(response.get("tool_calls"), list)
     )
+
+
+def identity(response: dict[str, Any]) -> tuple[Any, Any]:
+    """The completion's id and the model's name."""
+    return response.get("id"), response.get("model")
 
 
 def parse(response: Any, reader: Reader) -> list[ToolCall]:
@@ -76,7 +82,7 @@ def offer(specs: list[ToolSpec]) -> list[dict[str, Any]]:
         {
             "type": "function",
             "function": {
-                "name": spec.name,
+                "name": alias(spec.name, NAME),
                 "description": spec.description,
                 "parameters": schema_of(spec.input_schema),
             },

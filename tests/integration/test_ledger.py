@@ -11,12 +11,12 @@ from contract.ledger import (
     ATTACHED,
     MISSING,
     NEW,
-    RUNNING,
     Claim,
     Closing,
     Opening,
     RedisLedger,
     Settlement,
+    running_on,
 )
 from contract.memory import MemoryServer
 from contract.names import Names
@@ -188,7 +188,7 @@ async def test_a_call_nobody_claimed_is_fenced(ledger: Server) -> None:
 async def test_a_claimed_call_is_closed_as_running_and_its_worker_told(ledger: Server) -> None:
     epoch, _ = await ledger.open()
     await ledger.claim()
-    assert await ledger.close(epoch, unstarted_only=True) == RUNNING
+    assert running_on(await ledger.close(epoch, unstarted_only=True)) == WORKER
     assert await ledger.close(epoch) == b"was running"
     assert await ledger.sent(ledger.cancels(WORKER)) == [b"cancel it"]
     assert await ledger.settle() == "late"

@@ -1,5 +1,6 @@
 """`toolpool worker`: runs tools for dispatchers until it is told to stop."""
 
+import sys
 from typing import Annotated
 
 import typer
@@ -22,11 +23,13 @@ def worker(
         int | None,
         typer.Option(min=1, help="Calls to run at once, of each kind. Default: see docs/settings."),
     ] = None,
+    boot: Annotated[str | None, typer.Option(hidden=True)] = None,
 ) -> int:
     """Run tools for dispatchers until stopped.
 
     Needs TOOLPOOL_REDIS_URL, and TOOLPOOL_SIGNING_KEY on a network server. TERM and Ctrl-C let
-    running calls finish first.
+    running calls finish first; a second one ends them. A worker that exits or stalls is started
+    again.
     """
     kinds = _kinds(run_in)
     names = comma_separated(queues)
@@ -34,6 +37,11 @@ def worker(
         raise typer.BadParameter("name at least one queue", param_hint="--queues")
     slots = dict.fromkeys([f"slots_{kind}" for kind in kinds], concurrency)
     settings = load_settings(**slots)
+
+    if boot is None:
+        from workers.supervise import Supervisor
+
+        return Supervisor([sys.executable, "-m", "toolpool", *sys.argv[1:]], settings).run()
 
     from contract.spec import RunIn
     from workers.app import run_worker
@@ -43,6 +51,7 @@ def worker(
         tools=tool_sources(tools, settings),
         run_in=tuple(RunIn(kind) for kind in kinds),
         queues=names,
+        boot=boot,
     )
 
 

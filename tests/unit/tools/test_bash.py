@@ -16,6 +16,8 @@ import pytest
 
 from contract.errors import ToolError
 from contract.spec import Effects, RunIn
+from tests.processes import is_running
+from tests.waiting import eventually
 from workers.context import ToolContext
 from workers.tools.bash import bash
 from workers.tools.configured import settings
@@ -52,7 +54,7 @@ def shell(workspace: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     settings.cache_clear()
     (workspace / "stubborn.py").write_text(STUBBORN)
     yield workspace
-    left = [pid for pid in _pids(workspace) if _lives(pid)]
+    left = [pid for pid in _pids(workspace) if is_running(pid)]
     for pid in left:
         with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
@@ -64,16 +66,8 @@ def _pids(workspace: Path) -> list[int]:
     return [int(line) for line in noted.read_text().split()] if noted.exists() else []
 
 
-def _lives(pid: int) -> bool:
-    state = subprocess.run(["ps", "-o", "stat=", "-p", str(pid)], capture_output=True, text=True)
-    return state.stdout.strip()[:1] not in ("", "Z")
-
-
 async def _noted(workspace: Path, count: int) -> None:
-    ends = time.monotonic() + 10
-    while len(_pids(workspace)) < count:
-        assert time.monotonic() < ends, f"waited for {count} processes to note their pids"
-        await asyncio.sleep(0.02)
+    await eventually(lambda: len(_pids(workspace)) >= count, f"{count} processes noted their pids")
 
 
 @pytest.fixture(autouse=True)
@@ -211,7 +205,7 @@ async def test_r38_a_call_cancelled_while_a_busy_loop_starts_it_leaves_no_proces
 async def test_r38_what_runs_on_in_the_background_is_killed_with_the_command(shell: Path) -> None:
     started = time.monotonic()
     result = await run(
-        f'"{sys.executable}" stubborn.py daemon; "{sys.executable}" stubborn.py & '
+        f'touch pids; "{sys.executable}" stubborn.py daemon; "{sys.executable}" stubborn.py & '
         "while [ $(wc -l < pids) -lt 4 ]; do sleep 0.05; done; echo done"
     )
     assert result["exit_code"] == 0
@@ -237,9 +231,7 @@ async def test_r38_nothing_outlives_a_worker_killed_with_sigkill(shell: Path) ->
     finally:
         worker.kill()
         worker.wait()
-    ends = time.monotonic() + 5
-    while any(_lives(pid) for pid in _pids(shell)) and time.monotonic() < ends:
-        await asyncio.sleep(0.05)
+    await eventually(lambda: not any(map(is_running, _pids(shell))), "the command is gone")
 
 
 async def test_r38_unusable_commands_are_refused_in_words(shell: Path) -> None:

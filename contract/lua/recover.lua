@@ -1,0 +1,51 @@
+-- A dispatcher suspects that a call's message or its worker is lost, and starts it again if it may.
+-- KEYS: epoch, queue list, record...
+-- ARGV: epoch candidate, reply stream, attempts at most, then for each record: nonce, lost worker
+--       ('' = only the message may be lost), attempt it is believed to be in, ms to be claimed
+--       within, message of this attempt, message of the next, keep ms, outcome if its worker is lost
+-- Answers for each record 'sent' (published again, same attempt), 'again <attempt>',
+-- 'running <worker>', its outcome, 'moved' (another epoch: not ours to publish) or 'missing'.
+local epoch = server_epoch(KEYS[1], ARGV[1])
+local reply, most = ARGV[2], tonumber(ARGV[3])
+local now = now_ms()
+local answers = {}
+for i = 3, #KEYS do
+  local at = 4 + (i - 3) * 8
+  local nonce, lost, attempt = ARGV[at], ARGV[at + 1], tonumber(ARGV[at + 2])
+  local r = redis.call('HMGET', KEYS[i], 'state', 'attempt', 'worker', 'epoch', 'rerun', 'outcome',
+    'recovered', 'replies')
+  local answer
+  if not r[1] then
+    answer = 'missing'
+  elseif r[1] == 'settled' then
+    answer = r[6]
+  elseif r[7] == nonce then
+    answer = 'again ' .. r[2]
+  elseif r[1] == 'open' then
+    if tonumber(r[2]) > attempt then
+      answer = 'again ' .. r[2]
+      if tonumber(r[2]) == attempt + 1 and (r[4] == epoch or r[5] == '1') then
+        redis.call('HSET', KEYS[i], 'until', now + ARGV[at + 3], 'epoch', epoch)
+        redis.call('LPUSH', KEYS[2], ARGV[at + 5])
+      end
+    elseif r[4] == epoch or r[5] == '1' then
+      redis.call('HSET', KEYS[i], 'until', now + ARGV[at + 3], 'epoch', epoch)
+      redis.call('LPUSH', KEYS[2], ARGV[at + 4])
+      answer = 'sent'
+    else
+      answer = 'moved'
+    end
+  elseif lost == '' or r[3] ~= lost then
+    answer = 'running ' .. r[3]
+  elseif r[5] == '1' and tonumber(r[2]) < most then
+    redis.call('HSET', KEYS[i], 'state', 'open', 'attempt', tonumber(r[2]) + 1, 'worker', '',
+      'until', now + ARGV[at + 3], 'epoch', epoch, 'recovered', nonce)
+    redis.call('LPUSH', KEYS[2], ARGV[at + 5])
+    answer = 'again ' .. (tonumber(r[2]) + 1)
+  else
+    settle(KEYS[i], nonce, ARGV[at + 6], ARGV[at + 7], r[8], reply)
+    answer = ARGV[at + 7]
+  end
+  answers[i - 2] = answer
+end
+return answers

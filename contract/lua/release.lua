@@ -1,0 +1,26 @@
+-- A worker gives back calls that it claimed and will not run: another may, in the next attempt.
+-- KEYS: record...
+-- ARGV: worker, releases at most, then for each record: nonce of its claim, message for the
+--       dispatchers, keep ms, outcome if it was released too often, 1 if it entered user code
+-- Answers for each record 'released' or 'late'.
+local worker, most = ARGV[1], tonumber(ARGV[2])
+local answers = {}
+for i = 1, #KEYS do
+  local at = 3 + (i - 1) * 5
+  local r = redis.call('HMGET', KEYS[i], 'state', 'claimed', 'attempt', 'releases', 'replies')
+  if r[1] == 'claimed' and r[2] == ARGV[at] then
+    local releases = tonumber(r[4] or '0') + 1
+    if releases > most then
+      settle(KEYS[i], ARGV[at], ARGV[at + 2], ARGV[at + 3], r[5], '')
+    else
+      redis.call('HSET', KEYS[i], 'state', 'open', 'attempt', tonumber(r[3]) + 1, 'worker', '',
+        'releases', releases, 'released', ARGV[at])
+      if ARGV[at + 4] == '0' then redis.call('HINCRBY', KEYS[i], 'claims', -1) end
+      for stream in string.gmatch(r[5], '%S+') do send(stream, ARGV[at + 1]) end
+    end
+    answers[i] = 'released'
+  else
+    answers[i] = (redis.call('HGET', KEYS[i], 'released') == ARGV[at]) and 'released' or 'late'
+  end
+end
+return answers

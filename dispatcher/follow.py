@@ -1,0 +1,79 @@
+"""Follows the server: which tools are published, which workers live, what may be lost."""
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable
+
+from contract.envelope import Envelope, WorkerLease
+from contract.errors import MessageRejected
+from dispatcher.catalog import Catalog
+from dispatcher.pending import Pending
+from dispatcher.pump import Pump
+from dispatcher.recovery import Recovery
+from dispatcher.transport import Transport
+
+log = logging.getLogger("toolpool.follow")
+
+_EVERY_SECONDS = 1.0
+
+
+class Follower:
+    """Surveys the server once a second; a fault is logged and the next survey comes all the same.
+
+    `follows_catalog` is false where the tools come from a file.
+    """
+
+    def __init__(
+        self,
+        *,
+        transport: Transport,
+        envelope: Envelope,
+        catalog: Catalog,
+        pump: Pump,
+        recovery: Recovery,
+        calls: Callable[[], Iterable[Pending]],
+        follows_catalog: bool,
+    ) -> None:
+        self._transport = transport
+        self._envelope = envelope
+        self._catalog = catalog
+        self._pump = pump
+        self._recovery = recovery
+        self._calls = calls
+        self._follows_catalog = follows_catalog
+
+    async def run(self) -> None:
+        """Follow for ever."""
+        while True:
+            await asyncio.sleep(_EVERY_SECONDS)
+            await self.once()
+
+    async def once(self) -> None:
+        """One look. Never raises."""
+        try:
+            await self._look()
+        except Exception as error:  # noqa: BLE001 - what was known stays good
+            self._recovery.interrupted()
+            log.warning("server_not_followed: %s", error)
+
+    async def _look(self) -> None:
+        if self._follows_catalog:
+            entries = await self._transport.catalog()
+            if entries is not None:
+                self._catalog.replace_published(entries, self._envelope)
+        calls = list(self._calls())
+        survey = await self._transport.survey(sorted({pending.queue for pending in calls}))
+        leases = [lease for lease in map(self._read, survey.leases) if lease is not None]
+        slots: dict[str, list[int]] = {}
+        for lease in leases:
+            for queue, count in lease.slots.items():
+                slots.setdefault(queue, []).append(count)
+        self._pump.set_workers(slots)
+        await self._recovery.examine(survey, {lease.id for lease in leases}, calls)
+
+    def _read(self, data: bytes) -> WorkerLease | None:
+        try:
+            return self._envelope.decode_lease(data)
+        except MessageRejected as error:
+            log.warning("lease_rejected reason=%s: %s", error.reason, error)
+            return None

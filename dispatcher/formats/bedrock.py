@@ -1,0 +1,152 @@
+"""Bedrock Converse: `toolUse` blocks in, one message of `toolResult` blocks out (R4)."""
+
+import base64
+import binascii
+from typing import Any
+
+from contract import encoding
+from contract.call import ToolCall
+from contract.result import ToolResult
+from contract.spec import ToolSpec
+from dispatcher.formats.blocks import NotAResponse, Reader
+from dispatcher.formats.content import IMAGE_TYPES, blocks_of, media_of, note_of, words_for
+from dispatcher.formats.names import alias
+from dispatcher.formats.text import schema_of
+
+NAME = "bedrock"
+
+_DOCUMENTS = {
+    "application/pdf": "pdf",
+    "text/csv": "csv",
+    "text/html": "html",
+    "text/markdown": "md",
+    "text/plain": "txt",
+}
+
+
+def recognises(response: Any) -> bool:
+    """A response whose output is a message, or the bare message with a `toolUse` block."""
+    if not isinstance(response, dict):
+        return False
+    if isinstance(response.get("output"), dict):
+        return True
+    content = response.get("content")
+    return isinstance(content, list) and any(
+        isinstance(block, dict) and "toolUse" in block for block in content
+    )
+
+
+def identity(response: dict[str, Any]) -> tuple[Any, Any]:
+    """The request's id, which boto3 adds; a response does not name its model."""
+    metadata = response.get("ResponseMetadata")
+    return (metadata.get("RequestId") if isinstance(metadata, dict) else None), None
+
+
+def parse(response: Any, reader: Reader) -> list[ToolCall]:
+    """The `toolUse` blocks; text, reasoning and server-side tools are passed over (R13)."""
+    output = response.get("output")
+    message = output.get("message") if isinstance(output, dict) else response
+    content = message.get("content") if isinstance(message, dict) else None
+    if not isinstance(content, list):
+        raise NotAResponse("the output message has no content list")
+    cut_off = response.get("stopReason") == "max_tokens"
+    calls: list[ToolCall] = []
+    for position, block in enumerate(content):
+        use = block.get("toolUse") if isinstance(block, dict) else None
+        if use is None:
+            continue
+        if not isinstance(use, dict):
+            calls.append(reader.unreadable(len(calls)))
+            continue
+        if use.get("type") == "server_tool_use":
+            continue
+        calls.append(
+            reader.call(
+                len(calls),
+                id=use.get("toolUseId"),
+                name=use.get("name"),
+                raw=use.get("input"),
+                cut_off=cut_off and position == len(content) - 1,
+            )
+        )
+    return calls
+
+
+def render(results: list[ToolResult]) -> list[dict[str, Any]]:
+    """One user message with a block a result."""
+    if not results:
+        return []
+    return [
+        {
+            "role": "user",
+            "content": [
+                {
+                    "toolResult": {
+                        "toolUseId": result.call_id,
+                        "content": _content(result),
+                        "status": "success" if result.ok else "error",
+                    }
+                }
+                for result in results
+            ],
+        }
+    ]
+
+
+def _content(result: ToolResult) -> list[dict[str, Any]]:
+    """`json` holds objects only; the API refuses it for lists, texts and numbers."""
+    if not result.ok:
+        return [{"json": result.payload()}]
+    blocks = blocks_of(result.data)
+    if blocks is not None:
+        content = [_shown(block, number) for number, block in enumerate(blocks, 1)]
+    elif isinstance(result.data, dict):
+        content = [{"json": result.data}]
+    else:
+        content = [{"text": _text(result.data)}]
+    note = note_of(result)
+    if note is not None:
+        content.append({"text": note})
+    return content
+
+
+def _text(data: Any) -> str:
+    return data if isinstance(data, str) else encoding.encode(data).decode()
+
+
+def _shown(block: dict[str, Any], number: int) -> dict[str, Any]:
+    """Media as bytes: boto3 takes them so, and they are base64 in JSON as the HTTP API wants."""
+    media = media_of(block)
+    if media is None:
+        return {"text": words_for(block)}
+    mime, data = media
+    try:
+        content = base64.b64decode(data, validate=True)
+    except (binascii.Error, ValueError):
+        return {"text": words_for(block)}
+    if mime in IMAGE_TYPES:
+        return {"image": {"format": mime.partition("/")[2], "source": {"bytes": content}}}
+    if mime in _DOCUMENTS:
+        source = {"bytes": content}
+        name = f"result {number}"
+        return {"document": {"format": _DOCUMENTS[mime], "name": name, "source": source}}
+    return {"text": words_for(block)}
+
+
+def render_refusal(text: str) -> list[dict[str, Any]]:
+    """A user message that asks for a valid response."""
+    return [{"role": "user", "content": [{"text": text}]}]
+
+
+def offer(specs: list[ToolSpec]) -> list[dict[str, Any]]:
+    """The `tools` of `toolConfig`. An empty description is refused, so it is left out."""
+    return [
+        {
+            "toolSpec": {
+                "name": alias(spec.name, NAME),
+                **({"description": spec.description} if spec.description else {}),
+                "inputSchema": {"json": schema_of(spec.input_schema)},
+            }
+        }
+        for spec in specs
+    ]

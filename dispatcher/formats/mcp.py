@@ -1,0 +1,109 @@
+"""MCP: `tools/call` requests in, a `CallToolResult` a call out (R4)."""
+
+from typing import Any
+
+from contract import encoding
+from contract.call import ToolCall
+from contract.result import ToolResult
+from contract.spec import Effects, ToolSpec
+from dispatcher.formats.blocks import NotAResponse, Reader
+from dispatcher.formats.content import blocks_of, note_of
+from dispatcher.formats.names import alias
+from dispatcher.formats.text import schema_of
+
+NAME = "mcp"
+
+_METHOD = "tools/call"
+
+
+def recognises(response: Any) -> bool:
+    """A `tools/call` request, with or without its JSON-RPC envelope, or a batch of them."""
+    if isinstance(response, list):
+        return bool(response) and all(
+            isinstance(item, dict) and item.get("method") == _METHOD for item in response
+        )
+    return isinstance(response, dict) and response.get("method") == _METHOD
+
+
+def identity(response: dict[str, Any]) -> tuple[Any, Any]:
+    """Nothing: a request's id counts within its connection, and no model is named."""
+    return None, None
+
+
+def parse(response: Any, reader: Reader) -> list[ToolCall]:
+    """One call a request. A request's id may be a number; the protocol pairs by the envelope."""
+    requests = response if isinstance(response, list) else [response]
+    if not all(isinstance(request, dict) for request in requests):
+        raise NotAResponse("a request is not an object")
+    calls: list[ToolCall] = []
+    for index, request in enumerate(requests):
+        id = request.get("id")
+        if isinstance(id, int) and not isinstance(id, bool):
+            id = str(id)
+        params = request.get("params")
+        if not isinstance(params, dict):
+            calls.append(reader.unreadable(index, id=id))
+            continue
+        calls.append(
+            reader.call(
+                index,
+                id=id,
+                name=params.get("name"),
+                raw=params.get("arguments"),
+                id_is_optional=True,
+            )
+        )
+    return calls
+
+
+def render(results: list[ToolResult]) -> list[dict[str, Any]]:
+    """One `CallToolResult` a result."""
+    return [_result(result) for result in results]
+
+
+def _result(result: ToolResult) -> dict[str, Any]:
+    made: dict[str, Any] = {"content": [], "isError": not result.ok}
+    blocks = blocks_of(result.data) if result.ok else None
+    if blocks is not None:
+        made["content"] = list(blocks)
+        if isinstance(result.data, dict) and isinstance(result.data.get("structuredContent"), dict):
+            made["structuredContent"] = result.data["structuredContent"]
+    elif result.ok:
+        made["content"].append({"type": "text", "text": _text(result.data)})
+        if isinstance(result.data, dict):
+            made["structuredContent"] = result.data
+    else:
+        made["content"].append({"type": "text", "text": _text(result.payload())})
+    note = note_of(result) if result.ok else None
+    if note is not None:
+        made["content"].append({"type": "text", "text": note})
+    return made
+
+
+def _text(data: Any) -> str:
+    return data if isinstance(data, str) else encoding.encode(data).decode()
+
+
+def render_refusal(text: str) -> list[dict[str, Any]]:
+    """A failed result that asks for a valid request."""
+    return [{"content": [{"type": "text", "text": text}], "isError": True}]
+
+
+def offer(specs: list[ToolSpec]) -> list[dict[str, Any]]:
+    """The `tools` of a `tools/list` result, with the annotations that `effects` stands for."""
+    offered: list[dict[str, Any]] = []
+    for spec in specs:
+        tool: dict[str, Any] = {
+            "name": alias(spec.name, NAME),
+            "description": spec.description,
+            "inputSchema": schema_of(spec.input_schema),
+        }
+        annotations: dict[str, bool] = {}
+        if spec.effects is not None:
+            annotations["readOnlyHint"] = spec.effects is Effects.READ
+        if spec.idempotent:
+            annotations["idempotentHint"] = True
+        if annotations:
+            tool["annotations"] = annotations
+        offered.append(tool)
+    return offered

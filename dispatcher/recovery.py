@@ -1,0 +1,200 @@
+"""Finds calls whose message or worker is lost, and starts them again where that does no harm.
+
+Celery on Redis is a fast, lossy transport: a worker killed under load takes messages with it. The
+ledger decides; this module only suspects. After an outage every lease is absent and nothing is
+known to be lost, so what was watched before it does not count.
+"""
+
+import logging
+import time
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable, Sequence
+
+import msgspec
+
+from contract.envelope import Batch, Envelope, Settled
+from contract.ledger import MISSING, MOVED, SENT, again_in, running_on
+from contract.ledger import Recovery as Step
+from contract.outcome import Code, Executed, Outcome, failure
+from contract.settings import Settings
+from contract.steps import new_nonce
+from dispatcher.pending import Pending, Stage
+from dispatcher.pump import Pump
+from dispatcher.transport import Survey, Transport
+
+log = logging.getLogger("toolpool.recovery")
+
+_OVERDUE_SECONDS = 3.0
+_UNTOLD_SECONDS = 10.0
+"""Overdue where the broker does not say how many messages wait."""
+_GROUP = 64
+_PATIENCE_SECONDS = 5.0
+_NEVER = float("inf")
+
+
+class Recovery:
+    """Looks at every call on its way, once for each survey of the server."""
+
+    def __init__(
+        self,
+        *,
+        transport: Transport,
+        envelope: Envelope,
+        settings: Settings,
+        pump: Pump,
+        resolve: Callable[[Pending, Outcome], None],
+        settled: Callable[[bytes], None],
+    ) -> None:
+        self._transport = transport
+        self._envelope = envelope
+        self._settings = settings
+        self._pump = pump
+        self._resolve = resolve
+        self._settled = settled
+        self._epoch: str | None = None
+        self._watched_since = _NEVER
+        self._last_seen: dict[str, float] = {}
+        self._empty_since: dict[str, float] = {}
+        self._progress: dict[str, float] = {}
+
+    def interrupted(self) -> None:
+        """The server did not answer: what was seen before says nothing about now."""
+        self._watched_since = _NEVER
+        self._empty_since.clear()
+
+    def noticed_start(self, pending: Pending) -> None:
+        """A worker has a call: what its queue was sent well before it should have started too."""
+        known = self._progress.get(pending.queue, 0.0)
+        self._progress[pending.queue] = max(known, pending.published_at)
+
+    async def released(self, pending: Pending) -> None:
+        """A worker gave the call back. Never raises: the next survey tries again."""
+        try:
+            await self.recover(pending.queue, [(pending, "")])
+        except Exception as error:  # noqa: BLE001 - whatever it was, the call is looked at again
+            log.warning("released_call_not_sent call=%s: %s", pending.call.id, error)
+
+    async def examine(
+        self, survey: Survey, workers: Collection[str], calls: Iterable[Pending]
+    ) -> None:
+        """Recover what a survey, with these living workers, shows to be lost."""
+        now = time.monotonic()
+        self._note(survey, workers, now)
+        suspects: defaultdict[str, list[tuple[Pending, str]]] = defaultdict(list)
+        for pending in calls:
+            if pending.stage is Stage.RUNNING:
+                if self._is_lost(pending, workers, now):
+                    suspects[pending.queue].append((pending, pending.worker))
+            elif pending.stage is Stage.QUEUED and self._is_overdue(pending, survey, now):
+                suspects[pending.queue].append((pending, ""))
+        for queue, found in suspects.items():
+            for start in range(0, len(found), _GROUP):
+                await self.recover(queue, found[start : start + _GROUP])
+
+    async def recover(self, queue: str, suspects: Sequence[tuple[Pending, str]]) -> None:
+        """Ask the ledger about calls of one queue, each with the worker believed lost ('' none)."""
+        suspects = [(pending, worker) for pending, worker in suspects if pending.is_open]
+        now = time.monotonic()
+        answers = await self._transport.recover(
+            [self._step(pending, worker, now) for pending, worker in suspects],
+            queue=queue,
+            give_up_at=now + _PATIENCE_SECONDS,
+        )
+        for (pending, _), answer in zip(suspects, answers, strict=True):
+            if pending.is_open:
+                await self._take(pending, answer)
+
+    async def _take(self, pending: Pending, answer: bytes) -> None:
+        if answer == SENT:
+            self._sent_again(pending)
+        elif (attempt := again_in(answer)) is not None:
+            log.info("call_again call=%s attempt=%d", pending.call.id, attempt)
+            pending.message = msgspec.structs.replace(pending.message, attempt=attempt)
+            self._sent_again(pending)
+        elif (worker := running_on(answer)) is not None:
+            pending.worker = worker
+            self._pump.started(pending)
+        elif answer == MISSING:
+            await self._reopen(pending)
+        elif answer != MOVED:
+            self._settled(answer)
+
+    def _sent_again(self, pending: Pending) -> None:
+        pending.published_at = time.monotonic()
+        pending.republished += 1
+        pending.worker = ""
+        self._pump.published_again(pending)
+
+    async def _reopen(self, pending: Pending) -> None:
+        """The record is lost with the server's data. What may run twice is opened anew."""
+        if not pending.message.rerunnable:
+            return
+        now = time.monotonic()
+        epoch, _ = await self._transport.publish(
+            [pending.opening(now)],
+            nonce=new_nonce(),
+            queue=pending.queue,
+            message=self._message(pending, pending.message.attempt),
+            give_up_at=now + _PATIENCE_SECONDS,
+        )
+        pending.epoch = epoch
+        self._sent_again(pending)
+
+    def _note(self, survey: Survey, workers: Collection[str], now: float) -> None:
+        if survey.epoch != self._epoch or self._watched_since == _NEVER:
+            self._epoch, self._watched_since = survey.epoch, now
+            self._empty_since.clear()
+        for worker in workers:
+            self._last_seen[worker] = now
+        for worker in [w for w, seen in self._last_seen.items() if now - seen > 3600]:
+            del self._last_seen[worker]
+        for queue, depth in (survey.depths or {}).items():
+            if depth:
+                self._empty_since.pop(queue, None)
+            else:
+                self._empty_since.setdefault(queue, now)
+
+    def _is_lost(self, pending: Pending, workers: Collection[str], now: float) -> bool:
+        """A lease expires when it was not renewed for `lease_gone`: seen, then absent, is lost."""
+        if not pending.worker or pending.worker in workers:
+            return False
+        seen = self._last_seen.get(pending.worker, 0.0)
+        since = max(self._watched_since, pending.published_at)
+        return seen >= self._watched_since or now - since > self._settings.lease_gone
+
+    def _is_overdue(self, pending: Pending, survey: Survey, now: float) -> bool:
+        """Later messages of its queue have started, or the queue is empty; with back-off."""
+        patience = _OVERDUE_SECONDS if survey.depths is not None else _UNTOLD_SECONDS
+        if now - pending.published_at < patience * 2**pending.republished:
+            return False
+        if survey.depths is None:
+            return True
+        later = self._progress.get(pending.queue, 0.0) - pending.published_at
+        empty_since = self._empty_since.get(pending.queue, now)
+        return later >= _OVERDUE_SECONDS or now - empty_since >= _OVERDUE_SECONDS
+
+    def _step(self, pending: Pending, worker: str, now: float) -> Step:
+        attempt = pending.message.attempt
+        lost = failure(Code.WORKER_LOST, "", Executed.UNKNOWN, attempt=attempt, worker=worker)
+        return Step(
+            key=pending.key,
+            nonce=new_nonce(),
+            lost_worker=worker,
+            attempt=attempt,
+            wait=max(0.001, pending.deadline - now),
+            message=self._message(pending, attempt),
+            next_message=self._message(pending, attempt + 1),
+            keep=pending.keep,
+            lost=self._envelope.encode_reply(Settled(key=pending.key, outcome=lost)),
+        )
+
+    def _message(self, pending: Pending, attempt: int) -> bytes:
+        """A message for this call alone: it may be what ended the worker of its batch."""
+        call = msgspec.structs.replace(pending.message, attempt=attempt)
+        batch = Batch(
+            id=new_nonce(),
+            reply=self._transport.reply,
+            calls=(call,),
+            tenant=self._settings.tenant,
+        )
+        return self._envelope.encode_batch(batch)
