@@ -73,8 +73,13 @@ FORMATS: dict[str, Format] = {
 
 def detect(response: Any) -> str | None:
     """The name of the format that `response` is in; None where no format knows it."""
-    if isinstance(response, dict) and response.get("type") == "message":
-        return anthropic.NAME
+    if isinstance(response, dict):  # the two most common shapes need no asking around
+        if response.get("type") == "message":
+            return anthropic.NAME
+        if "choices" in response:
+            return openai_chat.NAME
+    elif isinstance(response, list):
+        return mcp.NAME if mcp.recognises(response) else bare.NAME
     for name, module in FORMATS.items():
         if module.recognises(response):
             return name

@@ -1,0 +1,74 @@
+"""Messages held to the official SDKs' own types, strictly: every level, no unknown key."""
+
+from collections.abc import Iterator
+from functools import cache
+from typing import Any
+
+import botocore.session
+from anthropic.types import MessageParam, ToolParam, ToolResultBlockParam
+from botocore.validate import ParamValidator
+from google.genai.types import Content, FunctionDeclaration
+from mcp.types import CallToolResult
+from mcp.types import Tool as McpTool
+from openai.types.chat import ChatCompletionFunctionToolParam, ChatCompletionToolMessageParam
+from openai.types.responses import FunctionToolParam
+from openai.types.responses.response_input_item_param import FunctionCallOutput
+from pydantic import TypeAdapter
+
+_TYPED_DICTS: dict[str, TypeAdapter[Any]] = {
+    "anthropic": TypeAdapter(MessageParam),
+    "anthropic block": TypeAdapter(ToolResultBlockParam),
+    "anthropic tool": TypeAdapter(ToolParam),
+    "openai_chat": TypeAdapter(ChatCompletionToolMessageParam),
+    "openai_chat tool": TypeAdapter(ChatCompletionFunctionToolParam),
+    "openai_responses": TypeAdapter(FunctionCallOutput),
+    "openai_responses tool": TypeAdapter(FunctionToolParam),
+}
+_MODELS: dict[str, TypeAdapter[Any]] = {
+    "gemini": TypeAdapter(Content),
+    "gemini tool": TypeAdapter(FunctionDeclaration),
+    "mcp": TypeAdapter(CallToolResult),
+    "mcp tool": TypeAdapter(McpTool),
+}
+
+
+def hold(kind: str, message: dict[str, Any]) -> None:
+    """Raises where the SDK's type does not take `message`, or would drop a part of it."""
+    if kind.startswith("bedrock"):
+        _hold_bedrock(kind, message)
+    elif kind in _TYPED_DICTS:
+        taken = _forced(_TYPED_DICTS[kind].validate_python(message, strict=True))
+        assert taken == message, f"the SDK's type drops a part: {taken} of {message}"
+        if kind == "anthropic":  # its content is a union: hold each block to the one type it has
+            for block in message["content"]:
+                hold("anthropic block", block)
+    else:
+        model = _MODELS[kind].validate_python(message)
+        taken = model.model_dump(by_alias=True, exclude_unset=True, mode="json")
+        assert taken == message, f"the SDK's type drops a part: {taken} of {message}"
+
+
+def _forced(value: Any) -> Any:
+    """TypedDicts say `Iterable[...]`, which pydantic checks only when it is read."""
+    if isinstance(value, dict):
+        return {key: _forced(inner) for key, inner in value.items()}
+    if isinstance(value, (list, tuple, Iterator)) or type(value).__name__ == "ValidatorIterator":
+        return [_forced(inner) for inner in value]
+    return value
+
+
+@cache
+def _converse() -> Any:
+    session = botocore.session.Session()
+    model = session.get_service_model("bedrock-runtime")
+    return model.operation_model("Converse").input_shape
+
+
+def _hold_bedrock(kind: str, message: dict[str, Any]) -> None:
+    request: dict[str, Any] = {"modelId": "m"}
+    if kind == "bedrock tool":
+        request["toolConfig"] = {"tools": [message]}
+    else:
+        request["messages"] = [message]
+    report = ParamValidator().validate(request, _converse())
+    assert not report.has_errors(), report.generate_report()
