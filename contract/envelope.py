@@ -21,6 +21,8 @@ T = TypeVar("T")
 class CallMessage(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One call on its way to a worker.
 
+    `keep` is how long its outcome is kept, in seconds, where the worker's setting does not hold.
+
     `key` names its ledger record, `digest` the spec it was validated against. `timeout` bounds the
     run, in seconds; `rerunnable` says whether a second start does no harm.
     """
@@ -37,6 +39,7 @@ class CallMessage(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     attempt: int = 1
     timeout: float = 60.0
     rerunnable: bool = False
+    keep: float | None = None
     trace: dict[str, str] | None = None
     extensions: dict[str, Any] | None = None
 
@@ -91,6 +94,21 @@ class CatalogEntry(msgspec.Struct, frozen=True, kw_only=True):
     version: str
 
 
+class BackgroundCall(msgspec.Struct, frozen=True, kw_only=True):
+    """What a handle stands for: enough for any dispatcher to go on with the call.
+
+    `started_at` and `deadline` are Unix time in seconds.
+    """
+
+    handle: str
+    tenant: str
+    session: str | None
+    queue: str
+    message: CallMessage
+    started_at: float
+    deadline: float
+
+
 class WorkerLease(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A worker's description of itself, renewed with its lease. `started_at` is Unix time.
 
@@ -123,12 +141,14 @@ _REPLY = "reply"
 _CANCEL = "cancel"
 _CATALOG = "catalog"
 _LEASE = "lease"
+_BACKGROUND = "background"
 _encoder = msgspec.json.Encoder()
 _batches = msgspec.json.Decoder(Batch)
 _replies: msgspec.json.Decoder[Reply] = msgspec.json.Decoder(Started | Settled | Released)
 _cancels = msgspec.json.Decoder(Cancel)
 _entries = msgspec.json.Decoder(CatalogEntry)
 _leases = msgspec.json.Decoder(WorkerLease)
+_background = msgspec.json.Decoder(BackgroundCall)
 
 
 class Envelope:
@@ -182,6 +202,14 @@ class Envelope:
     def decode_entry(self, data: bytes) -> CatalogEntry:
         """The catalog entry in `data`."""
         return _decode(_entries, self._keyring.verify(_CATALOG, data))
+
+    def encode_background(self, call: BackgroundCall) -> bytes:
+        """The background call, signed."""
+        return self._keyring.sign(_BACKGROUND, _encoder.encode(call))
+
+    def decode_background(self, data: bytes) -> BackgroundCall:
+        """The background call in `data`."""
+        return _decode(_background, self._keyring.verify(_BACKGROUND, data))
 
     def encode_lease(self, lease: WorkerLease) -> bytes:
         """The lease, signed."""

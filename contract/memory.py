@@ -51,6 +51,11 @@ class _Record:
     released: str = ""
     releases: int = 0
 
+    def attach(self, reply: str) -> None:
+        """Note a reply stream, eight at most."""
+        if reply not in self.replies and len(self.replies) < _REPLIES_AT_MOST:
+            self.replies.append(reply)
+
 
 @dataclass(slots=True)
 class _Inbox:
@@ -65,6 +70,7 @@ class MemoryServer:
         self.epoch = f"memory.{secrets.token_hex(8)}"
         self.catalog: dict[str, bytes] = {}
         self.leases: dict[str, bytes] = {}
+        self.handles: dict[str, tuple[str, bytes]] = {}
         self._records: dict[str, _Record] = {}
         self._inboxes: defaultdict[str, _Inbox] = defaultdict(_Inbox)
 
@@ -92,6 +98,11 @@ class MemoryServer:
     def waiting(self, name: str) -> int:
         """How many items a queue, stream or list holds."""
         return len(self._inboxes[name].items)
+
+    def state(self, key: str) -> str | None:
+        """The state of a record; None where there is none."""
+        record = self._find(key)
+        return record.state if record is not None else None
 
     def forget(self) -> None:
         """Lose every record and start another epoch, as a server does that lost its data."""
@@ -132,8 +143,7 @@ class MemoryServer:
             elif record.opened == nonce:
                 answers.append(NEW)
             else:
-                if reply not in record.replies and len(record.replies) < _REPLIES_AT_MOST:
-                    record.replies.append(reply)
+                record.attach(reply)
                 answers.append(_running(record) if record.state == "claimed" else ATTACHED)
         if created and message:
             self.put(queue, message)
@@ -194,6 +204,7 @@ class MemoryServer:
             return MISSING
         if record.state == "settled":
             return record.outcome
+        record.attach(reply)
         if record.recovered == recovery.nonce:
             return b"again %d" % record.attempt
         may_go_on = record.epoch == self.epoch or record.rerunnable

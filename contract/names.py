@@ -39,6 +39,14 @@ class Names:
         """The stream a dispatcher reads its replies from."""
         return f"{self.prefix}:reply:{dispatcher}"
 
+    def background(self, handle: str) -> str:
+        """What a handle stands for."""
+        return f"{self.prefix}:background:{handle}"
+
+    def handles(self, owner: str) -> str:
+        """The handles of one session, by when they were given: a sorted set."""
+        return f"{self.prefix}:handles:{owner}"
+
     def worker(self, worker: str) -> str:
         """A worker's lease: a string that holds its description."""
         return f"{self.prefix}:worker:{worker}"

@@ -27,8 +27,13 @@ class Settings(BaseSettings):
     tenant: str = Field("default", description="Whose calls these are.")
     tools: str = Field("", description="Comma-separated tools modules or files.")
 
-    tool_timeout: float = Field(60.0, gt=0, description="Default run time of a call, from claim.")
     queue_wait: float = Field(30.0, gt=0, description="How long a call may wait to be started.")
+    background_wait: float = Field(
+        10.0, ge=0, description="How long a background call is waited for before its handle."
+    )
+    background_kept: float = Field(
+        86_400.0, gt=0, description="How long results of background calls are kept."
+    )
     results_kept: float = Field(300.0, gt=0, description="How long a settled record is kept.")
     connect_timeout: float = Field(5.0, gt=0, description="How long to wait for Redis.")
     catalog_wait: float = Field(10.0, ge=0, description="How long to wait for a first tool.")

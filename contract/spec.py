@@ -7,6 +7,10 @@ import msgspec
 
 from contract import encoding
 
+DEFAULT_TIMEOUT = 60.0
+BACKGROUND_TIMEOUT = 86_400.0
+"""Seconds a tool may run from its claim, where its declaration does not say."""
+
 
 class RunIn(StrEnum):
     """Where a tool's code runs inside a worker."""
@@ -36,7 +40,7 @@ class ToolSpec(msgspec.Struct, frozen=True, kw_only=True):
     run_in: RunIn = RunIn.LOOP
     effects: Effects | None = None
     idempotent: bool = False
-    timeout: float = 60.0
+    timeout: float = DEFAULT_TIMEOUT
     queue: str = "default"
     background: bool = False
     max_output: int = 65_536

@@ -12,7 +12,7 @@ DEEPEST = 64
 _AROUND_CHARACTERS = 12
 
 
-class _Refused(ValueError):
+class Unacceptable(ValueError):
     """Raised inside the parser for JSON that is well-formed but not acceptable."""
 
 
@@ -24,7 +24,7 @@ def parse(raw: Any, *, max_bytes: int) -> dict[str, Any] | Flaw:
         return _parse_text(raw, max_bytes)
     if not isinstance(raw, dict):
         return _not_an_object(raw)
-    return _accept(raw, max_bytes)
+    return accept(raw, max_bytes)
 
 
 def _parse_text(raw: str | bytes, max_bytes: int) -> dict[str, Any] | Flaw:
@@ -34,10 +34,10 @@ def _parse_text(raw: str | bytes, max_bytes: int) -> dict[str, Any] | Flaw:
         text = raw.decode() if isinstance(raw, bytes) else raw
         if not text.strip() or text.strip() == "null":
             return {}
-        value = json.loads(text, object_pairs_hook=_unique, parse_constant=_no_constant)
+        value = loads(text)
     except json.JSONDecodeError as error:
         return Flaw(Code.UNPARSEABLE, _where_it_broke(error))
-    except _Refused as error:
+    except Unacceptable as error:
         return Flaw(Code.UNPARSEABLE, str(error))
     except RecursionError:
         return _too_deep()
@@ -47,10 +47,25 @@ def _parse_text(raw: str | bytes, max_bytes: int) -> dict[str, Any] | Flaw:
         return Flaw(Code.UNPARSEABLE, "a number in the arguments has too many digits")
     if not isinstance(value, dict):
         return _not_an_object(value)
-    return _accept(value, max_bytes)
+    return accept(value, max_bytes)
 
 
-def _accept(arguments: dict[str, Any], max_bytes: int) -> dict[str, Any] | Flaw:
+def loads(text: str, *, control_characters: bool = False) -> Any:
+    """JSON text whose keys are unique and whose numbers are finite.
+
+    `control_characters` may stand inside strings. Raises `Unacceptable`, JSONDecodeError or another
+    ValueError, and RecursionError.
+    """
+    return json.loads(
+        text,
+        strict=not control_characters,
+        object_pairs_hook=_unique,
+        parse_constant=_no_constant,
+    )
+
+
+def accept(arguments: dict[str, Any], max_bytes: int) -> dict[str, Any] | Flaw:
+    """The arguments, or what about them no tool can be given (R16)."""
     try:
         encoded = encoding.encode(arguments)
     except UnicodeEncodeError:
@@ -113,12 +128,12 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) != len(pairs):
         names = [name for name, _ in pairs]
-        raise _Refused(doubled(next(name for name in names if names.count(name) > 1)).error)
+        raise Unacceptable(doubled(next(name for name in names if names.count(name) > 1)).error)
     return found
 
 
 def _no_constant(name: str) -> float:
-    raise _Refused(f"{name} is not JSON; send a number or null")
+    raise Unacceptable(f"{name} is not JSON; send a number or null")
 
 
 def _where_it_broke(error: json.JSONDecodeError) -> str:
@@ -126,9 +141,15 @@ def _where_it_broke(error: json.JSONDecodeError) -> str:
     around = error.doc[start : error.pos + _AROUND_CHARACTERS]
     before = "…" if start else ""
     after = "…" if error.pos + _AROUND_CHARACTERS < len(error.doc) else ""
-    reason = error.msg[0].lower() + error.msg[1:]
+    reason = error.msg[0].lower() + error.msg[1:].removesuffix(" starting at")
+    if error.msg == "Extra data":
+        reason = "there is more after the first value"
+    elif not error.doc[error.pos :].strip():
+        reason = "it ends too early, before the object is closed"
+    elif error.msg.startswith("Unterminated string"):
+        reason = "a string is never closed"
     return (
-        f"the arguments are not valid JSON: {reason} at character {error.pos} of "
+        f"the arguments are not valid JSON: {reason}, at character {error.pos} of "
         f"{len(error.doc)}, near `{before}{around}{after}`"
     )
 

@@ -13,6 +13,7 @@ from contract.envelope import CatalogEntry, Envelope
 from contract.errors import MessageRejected, Misconfigured, ToolDeclarationInvalid
 from contract.schema import SchemaCache, SchemaValidator
 from contract.spec import ToolSpec, sealed
+from dispatcher import task_tools
 
 log = logging.getLogger("toolpool.catalog")
 
@@ -39,7 +40,11 @@ class Catalog:
         return MappingProxyType(self._offers)
 
     def replace(self, specs: Iterable[ToolSpec]) -> None:
-        """Offer exactly these tools."""
+        """Offer exactly these tools, and the pool's own beside any background tool (R35)."""
+        specs = list(specs)
+        if any(spec.background for spec in specs):
+            named = {spec.name for spec in specs}
+            specs += [spec for name, spec in task_tools.SPECS.items() if name not in named]
         offers: dict[str, Offer] = {}
         refused: dict[str, str] = {}
         for spec in specs:

@@ -3,54 +3,36 @@
 import asyncio
 import logging
 import time
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from contract import connection, encoding
+from contract import connection
 from contract.call import ToolCall
-from contract.envelope import CallMessage, Envelope
+from contract.envelope import Envelope
 from contract.errors import CatalogEmpty, Misconfigured
-from contract.names import queue_name
-from contract.outcome import Code, Outcome
+from contract.outcome import Code
 from contract.result import ToolResult
 from contract.settings import Settings
 from contract.spec import ToolSpec
 from contract.steps import new_nonce
 from dispatcher import catalog as catalogs
-from dispatcher import feedback, intake
+from dispatcher import feedback, intake, task_tools
+from dispatcher.background import Background
 from dispatcher.catalog import Catalog, Offer
 from dispatcher.classify import Wording, classified, rejected
-from dispatcher.collect import Collector
 from dispatcher.feedback import Caps
-from dispatcher.follow import Follower
 from dispatcher.formats import FORMATS, Response
-from dispatcher.keeper import Keeper
 from dispatcher.order import stages
 from dispatcher.pending import Latch, Pending
-from dispatcher.pump import Pump
-from dispatcher.recovery import Recovery
 from dispatcher.redis_transport import RedisTransport
+from dispatcher.traffic import Traffic, TurnContext
 from dispatcher.transport import Transport
 from dispatcher.turn import TurnResult
 from dispatcher.validate import validate
 
 log = logging.getLogger("toolpool.dispatch")
-
-_ANSWER_MARGIN_SECONDS = 1.0
-
-
-@dataclass(frozen=True, slots=True)
-class _Turn:
-    """What the calls of one dispatch share."""
-
-    id: str | None
-    session: str | None
-    line: str
-    context: dict[str, Any] | None
-    timeout: float | None
 
 
 class Dispatcher:
@@ -69,7 +51,6 @@ class Dispatcher:
         tools: Collection[str] | None = None,
         specs: Sequence[ToolSpec] | None = None,
     ) -> None:
-        self._transport = transport
         self._settings = settings
         self._envelope = envelope
         self._allowed = frozenset(tools) if tools is not None else None
@@ -79,48 +60,14 @@ class Dispatcher:
             Caps(settings.feedback_errors, settings.feedback_characters, settings.feedback_names),
             settings.locale,
         )
-        self._open: dict[str, Pending] = {}
-        self._pump = Pump(
-            transport=transport,
-            envelope=envelope,
+        self._traffic = Traffic(
+            transport,
             settings=settings,
-            resolve=self._resolve,
-            settled=self._settled,
-        )
-        self._keeper = Keeper(
-            transport=transport,
-            envelope=envelope,
-            resolve=self._resolve,
-            settled=self._settled,
-            started=self._started,
-        )
-        self._recovery = Recovery(
-            transport=transport,
-            envelope=envelope,
-            settings=settings,
-            pump=self._pump,
-            resolve=self._resolve,
-            settled=self._settled,
-        )
-        self._follower = Follower(
-            transport=transport,
             envelope=envelope,
             catalog=self._catalog,
-            pump=self._pump,
-            recovery=self._recovery,
-            calls=lambda: list(self._open.values()),
             follows_catalog=specs is None,
         )
-        self._collector = Collector(
-            transport=transport,
-            envelope=envelope,
-            find=self._open.get,
-            resolve=self._resolve,
-            started=self._started,
-            released=self._released,
-        )
-        self._tasks: list[asyncio.Task[None]] = []
-        self._background: set[asyncio.Task[None]] = set()
+        self._background = Background(self._traffic, self._classify)
 
     @classmethod
     def connect(
@@ -150,13 +97,10 @@ class Dispatcher:
         )
 
     async def __aenter__(self) -> Self:
-        await self._transport.open()
-        if self._specs is not None:
-            self._catalog.replace(self._specs)
-        self._tasks.append(asyncio.ensure_future(self._collector.run()))
-        await self._follower.once()
-        self._tasks.append(asyncio.ensure_future(self._follower.run()))
+        await self._traffic.start()
         try:
+            if self._specs is not None:
+                self._catalog.replace(self._specs)
             await self._wait_for_catalog()
         except BaseException:
             await self.close()
@@ -173,14 +117,7 @@ class Dispatcher:
 
     async def close(self) -> None:
         """Cancel what is still running and let go of every connection. Idempotent."""
-        if self._open:
-            await self._keeper.cancel(list(self._open.values()))
-        for task in (*self._tasks, *self._background):
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-        self._tasks.clear()
-        self._keeper.close()
-        await self._transport.close()
+        await self._traffic.close()
 
     @property
     def specs(self) -> list[ToolSpec]:
@@ -196,6 +133,42 @@ class Dispatcher:
             raise ValueError(f"unknown format {format!r}: use one of {', '.join(FORMATS)}")
         offers = self._offers(only)
         return FORMATS[format].offer([offers[name].spec for name in sorted(offers)])
+
+    def in_flight(self, session: str | None = None) -> int:
+        """How many calls are open, of one session or of all."""
+        calls = self._traffic.open.values()
+        return sum(session is None or p.message.session == session for p in calls)
+
+    async def cancel(self, session: str) -> int:
+        """Cancel every call of a session that this dispatcher has open; how many there were (R34).
+
+        Each `dispatch` they belong to answers `aborted.cancelled`, saying whether the tool had
+        started.
+        """
+        calls = [p for p in self._traffic.open.values() if p.message.session == session]
+        await self._traffic.cancel(calls)
+        return len(calls)
+
+    async def task_result(
+        self, handle: str, *, session: str | None = None, wait: float = 0.0
+    ) -> ToolResult | None:
+        """The final result of a background call, waited for `wait` seconds; None while it runs.
+
+        Raises KeyError for a handle that is unknown, expired, or another session's.
+        """
+        return await self._background.result(handle, session, wait)
+
+    async def task_cancel(self, handle: str, *, session: str | None = None) -> ToolResult:
+        """Stop a background call; its final result. Raises KeyError as `task_result` does."""
+        return await self._background.cancel(handle, session)
+
+    async def task_list(self, *, session: str | None = None) -> list[dict[str, Any]]:
+        """A session's background calls: handle, tool, state, seconds since the start."""
+        return await self._background.listed(session)
+
+    def completed(self, *, session: str | None = None) -> AsyncIterator[str]:
+        """The handles of a session's background calls as they end, for a host to push on."""
+        return self._background.completed(session)
 
     def check(
         self, response: Any, *, tools: Collection[str] | None = None
@@ -217,6 +190,7 @@ class Dispatcher:
         tools: Collection[str] | None = None,
         context: Mapping[str, Any] | None = None,
         timeout: float | None = None,
+        wait: float | None = None,
         format: str | None = None,
     ) -> TurnResult:
         """Run every tool call of a model response; one result a call, in order (R1).
@@ -225,8 +199,9 @@ class Dispatcher:
         bare calls `{"id", "name", "input"}`. `session` names the conversation: with it, and the
         response's id or `turn`, the same call asked again attaches to its record and is never run
         twice (R18). `tools` narrows the allow-list, `context` is handed to the tools and shown to
-        nobody, `timeout` (seconds) replaces the tools' own. Never raises for what a model or a
-        tool does; cancelling it cancels its calls.
+        nobody, `timeout` (seconds) replaces the tools' own. A call that runs longer than `wait`
+        seconds goes on in the background and answers with a handle (R35). Never raises for what a
+        model or a tool does; cancelling it cancels its calls.
         """
         try:
             found = intake.read(
@@ -234,17 +209,18 @@ class Dispatcher:
             )
         except intake.Unreadable as error:
             return TurnResult([], format=error.format, error=feedback.no_response(str(error)))
-        shared = _Turn(
+        shared = TurnContext(
             id=found.id,
             session=session,
             line=session or new_nonce(),
             context=dict(context) if context else None,
             timeout=timeout,
+            wait=wait,
         )
         return await self._run_turn(found, shared, tools)
 
     async def _run_turn(
-        self, found: Response, shared: _Turn, tools: Collection[str] | None
+        self, found: Response, shared: TurnContext, tools: Collection[str] | None
     ) -> TurnResult:
         results: list[ToolResult | None] = [None] * len(found.calls)
         accepted: list[tuple[ToolCall, Offer]] = []
@@ -255,16 +231,47 @@ class Dispatcher:
             else:
                 accepted.append((call, verdict))
         for stage in stages(accepted, lambda item: item[1].spec.effects):
-            pendings = [self._start(call, offer.spec, shared) for call, offer in stage]
-            latch = Latch(pendings)
-            try:
-                await latch.wait()
-            except asyncio.CancelledError:
-                await asyncio.shield(self._abandon(pendings, latch))
-                raise
-            for pending in pendings:
-                results[pending.call.index] = self._classify(pending)
+            pendings = [self._submit(call, offer.spec, shared) for call, offer in stage]
+            for pending, result in zip(pendings, await self._await(pendings, shared), strict=True):
+                results[pending.call.index] = result
         return TurnResult([r for r in results if r is not None], format=found.format)
+
+    def _submit(self, call: ToolCall, spec: ToolSpec, shared: TurnContext) -> Pending:
+        if spec is task_tools.SPECS.get(spec.name):
+            work = self._background.answer(call, shared.session)
+            return self._traffic.run_here(call, spec, work)
+        return self._traffic.submit(call, spec, shared)
+
+    async def _await(self, pendings: Sequence[Pending], shared: TurnContext) -> list[ToolResult]:
+        """A result each, at the latest when its wait budget ends, if it has one."""
+        latch = Latch(pendings)
+        try:
+            handed = await self._hand_over_late(pendings, shared)
+            rest = [pending for pending in pendings if pending.key not in handed]
+            await (Latch(rest) if handed else latch).wait()
+        except asyncio.CancelledError:
+            await asyncio.shield(self._abandon(pendings, latch))
+            raise
+        return [handed.get(pending.key) or self._classify(pending) for pending in pendings]
+
+    async def _hand_over_late(
+        self, pendings: Sequence[Pending], shared: TurnContext
+    ) -> dict[str, ToolResult]:
+        """The answers of calls that outlive their wait budget, by key (R35)."""
+        budgets: list[tuple[float, Pending]] = []
+        for pending in pendings:
+            wait = shared.wait
+            if wait is None and pending.spec.background:
+                wait = self._settings.background_wait
+            if wait is not None and pending.queue:
+                budgets.append((pending.began + wait, pending))
+        handed: dict[str, ToolResult] = {}
+        for until, pending in sorted(budgets, key=lambda item: item[0]):
+            await pending.wait(until - time.monotonic())
+            answer = await self._background.hand_over(pending) if pending.is_open else None
+            if answer is not None:
+                handed[pending.key] = answer
+        return handed
 
     def _judge(self, call: ToolCall, tools: Collection[str] | None) -> Offer | ToolResult:
         cap = self._settings.calls_per_turn
@@ -289,61 +296,6 @@ class Dispatcher:
             if allowed is None or name in allowed
         }
 
-    def _start(self, call: ToolCall, spec: ToolSpec, shared: _Turn) -> Pending:
-        """Hand an accepted call to the pump and the keeper, or join it if it is already open."""
-        assert call.arguments is not None
-        key = self._key(call, shared)
-        known = self._open.get(key)
-        if known is not None:
-            return known
-        timeout = shared.timeout if shared.timeout is not None else spec.timeout
-        now = time.monotonic()
-        message = CallMessage(
-            key=key,
-            id=call.id,
-            tool=call.name,
-            digest=spec.digest,
-            arguments=call.arguments,
-            index=call.index,
-            session=shared.session,
-            turn=shared.id,
-            context=shared.context,
-            timeout=timeout,
-            rerunnable=spec.rerunnable,
-        )
-        pending = Pending(
-            call=call,
-            spec=spec,
-            message=message,
-            queue=queue_name(spec.queue, spec.run_in),
-            line=shared.line,
-            size=len(encoding.encode(call.arguments)),
-            start_by=now + self._settings.queue_wait,
-            deadline=now + timeout + self._settings.queue_wait + _ANSWER_MARGIN_SECONDS,
-            keep=self._settings.results_kept,
-            began=now,
-        )
-        self._open[key] = pending
-        self._keeper.watch(pending)
-        self._pump.submit(pending)
-        return pending
-
-    def _key(self, call: ToolCall, shared: _Turn) -> str:
-        """Stable for the same call of the same turn of the same session; else random (R18)."""
-        if shared.session is None or shared.id is None:
-            return new_nonce()
-        return encoding.digest(
-            [
-                self._settings.tenant,
-                shared.session,
-                shared.id,
-                call.index,
-                call.id,
-                call.name,
-                call.arguments,
-            ]
-        )
-
     def _classify(self, pending: Pending) -> ToolResult:
         assert pending.outcome is not None
         return classified(
@@ -355,35 +307,10 @@ class Dispatcher:
             wording=self._wording,
         )
 
-    def _resolve(self, pending: Pending, outcome: Outcome) -> None:
-        """Answer a call, once."""
-        if not pending.is_open:
-            return
-        pending.answer(outcome)
-        if outcome.worker:
-            self._recovery.noticed_start(pending)
-        if pending.timer is not None:
-            pending.timer.cancel()
-        del self._open[pending.key]
-        self._pump.done(pending)
-
-    def _started(self, pending: Pending) -> None:
-        self._recovery.noticed_start(pending)
-        self._pump.started(pending)
-
-    def _released(self, pending: Pending) -> None:
-        """A worker gave the call back: publish its next attempt."""
-        task = asyncio.ensure_future(self._recovery.released(pending))
-        self._background.add(task)
-        task.add_done_callback(self._background.discard)
-
-    def _settled(self, reply: bytes) -> None:
-        self._collector.take(reply)
-
     async def _abandon(self, pendings: Sequence[Pending], latch: Latch) -> None:
         """Cancel the calls of a cancelled dispatch that nobody else asked for."""
-        unwanted = [p for p in pendings if p.is_open and p.latches == [latch]]
-        await self._keeper.cancel(unwanted)
+        unwanted = [p for p in pendings if p.is_open and set(p.latches) <= {latch}]
+        await self._traffic.cancel(unwanted)
 
     async def _wait_for_catalog(self) -> None:
         give_up_at = time.monotonic() + self._settings.catalog_wait
@@ -398,4 +325,4 @@ class Dispatcher:
                     "signing key"
                 )
             await asyncio.sleep(0.05)
-            await self._follower.once()
+            await self._traffic.follower.once()

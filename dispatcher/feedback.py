@@ -72,6 +72,19 @@ def no_response(reason: str) -> str:
     return f"Please try again with valid format. The last response could not be read: {reason}."
 
 
+def still_running(handle: str) -> str:
+    """A call that goes on in the background (R35)."""
+    return (
+        f"It is still running in the background. Call task_result with the handle '{handle}' to "
+        "get its result."
+    )
+
+
+def no_such_handle() -> str:
+    """An unknown, expired or foreign handle: one and the same answer (R35)."""
+    return "There is no background task with this handle. Use task_list to see what there is."
+
+
 def failed(name: str, outcome: Outcome, *, timeout: float, caps: Caps) -> str:
     """What a call that was accepted came to."""
     code = outcome.code

@@ -62,7 +62,9 @@ class Follower:
             if entries is not None:
                 self._catalog.replace_published(entries, self._envelope)
         calls = list(self._calls())
-        survey = await self._transport.survey(sorted({pending.queue for pending in calls}))
+        survey = await self._transport.survey(
+            sorted({pending.queue for pending in calls if pending.queue})
+        )
         leases = [lease for lease in map(self._read, survey.leases) if lease is not None]
         slots: dict[str, list[int]] = {}
         for lease in leases:

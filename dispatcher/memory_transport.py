@@ -69,6 +69,23 @@ class MemoryTransport:
             recoveries, reply=self._reply, queue=queue, give_up_at=give_up_at
         )
 
+    async def keep_handle(self, handle: str, body: bytes, *, owner: str, keep: float) -> None:
+        """See `Transport.keep_handle`."""
+        self._server.handles[handle] = (owner, body)
+
+    async def handle(self, handle: str) -> bytes | None:
+        """See `Transport.handle`."""
+        found = self._server.handles.get(handle)
+        return found[1] if found is not None else None
+
+    async def handles(self, owner: str) -> list[bytes]:
+        """See `Transport.handles`."""
+        return [body for whose, body in self._server.handles.values() if whose == owner]
+
+    async def states(self, keys: Sequence[str]) -> list[str | None]:
+        """See `Transport.states`."""
+        return [self._server.state(key) for key in keys]
+
     async def survey(self, queues: Sequence[str]) -> Survey:
         """See `Transport.survey`."""
         depths = {queue: self._server.waiting(queue) for queue in queues}

@@ -5,6 +5,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import Protocol
 
 from contract.call import ToolCall
 from contract.envelope import CallMessage
@@ -21,6 +22,14 @@ class Stage(Enum):
     PUBLISHING = "publishing"  # on its way to the server, not confirmed
     QUEUED = "queued"
     RUNNING = "running"
+
+
+class Waiter(Protocol):
+    """Whatever is told that a call was answered."""
+
+    def release(self) -> None:
+        """The call was answered."""
+        ...
 
 
 class Latch:
@@ -65,12 +74,13 @@ class Pending:
     began: float = field(default_factory=time.monotonic)
     ended: float = 0.0
     outcome: Outcome | None = None
-    latches: "list[Latch]" = field(default_factory=list)
+    latches: "list[Waiter]" = field(default_factory=list)
     stage: Stage = Stage.NEW
     epoch: str = ""
     worker: str = ""
     published_at: float = 0.0
     republished: int = 0
+    in_background: bool = False
     timer: asyncio.TimerHandle | None = None
 
     @property
@@ -89,6 +99,18 @@ class Pending:
         self.ended = time.monotonic()
         for latch in self.latches:
             latch.release()
+
+    async def wait(self, seconds: float) -> None:
+        """Return when it is answered, or after `seconds`."""
+        latch = Latch([self])
+        try:
+            async with asyncio.timeout(seconds):
+                await latch.wait()
+        except TimeoutError:
+            pass
+        finally:
+            if latch in self.latches:
+                self.latches.remove(latch)
 
     def opening(self, now: float) -> Opening:
         """What the ledger notes about it."""

@@ -106,6 +106,12 @@ class QueuePump:
             self._unstarted -= 1
             self.wake()
 
+    def adopt(self, pending: Pending) -> None:
+        """Take over a call that another dispatcher published."""
+        self._lines.setdefault(pending.line, _Line()).in_flight += 1
+        pending.stage = Stage.QUEUED
+        self._unstarted += 1
+
     def published_again(self, pending: Pending) -> None:
         """A call that a worker had waits to be started once more."""
         if pending.stage is Stage.RUNNING:
@@ -269,12 +275,19 @@ class Pump:
         if self.waiting >= self.settings.waiting_per_dispatcher:
             self.overloaded(pending)
             return
+        self._queue(pending).submit(pending)
+
+    def _queue(self, pending: Pending) -> QueuePump:
         queue = self._queues.get(pending.queue)
         if queue is None:
             queue = self._queues[pending.queue] = QueuePump(
                 self, pending.queue, pending.spec.run_in
             )
-        queue.submit(pending)
+        return queue
+
+    def adopt(self, pending: Pending) -> None:
+        """See `QueuePump.adopt`."""
+        self._queue(pending).adopt(pending)
 
     def started(self, pending: Pending) -> None:
         """See `QueuePump.started`."""

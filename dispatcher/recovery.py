@@ -15,7 +15,7 @@ import msgspec
 from contract.envelope import Batch, Envelope, Settled
 from contract.ledger import MISSING, MOVED, SENT, again_in, running_on
 from contract.ledger import Recovery as Step
-from contract.outcome import Code, Executed, Outcome, failure
+from contract.outcome import Code, Executed, failure
 from contract.settings import Settings
 from contract.steps import new_nonce
 from dispatcher.pending import Pending, Stage
@@ -42,14 +42,12 @@ class Recovery:
         envelope: Envelope,
         settings: Settings,
         pump: Pump,
-        resolve: Callable[[Pending, Outcome], None],
         settled: Callable[[bytes], None],
     ) -> None:
         self._transport = transport
         self._envelope = envelope
         self._settings = settings
         self._pump = pump
-        self._resolve = resolve
         self._settled = settled
         self._epoch: str | None = None
         self._watched_since = _NEVER
@@ -68,7 +66,10 @@ class Recovery:
         self._progress[pending.queue] = max(known, pending.published_at)
 
     async def released(self, pending: Pending) -> None:
-        """A worker gave the call back. Never raises: the next survey tries again."""
+        """A worker gave the call back, or another dispatcher had it: see where it stands.
+
+        Never raises: the next survey tries again.
+        """
         try:
             await self.recover(pending.queue, [(pending, "")])
         except Exception as error:  # noqa: BLE001 - whatever it was, the call is looked at again

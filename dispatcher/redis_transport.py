@@ -145,6 +145,36 @@ class RedisTransport:
             await self._client.delete(where)
         return answers
 
+    async def keep_handle(self, handle: str, body: bytes, *, owner: str, keep: float) -> None:
+        """See `Transport.keep_handle`."""
+        index, now, kept_ms = self._names.handles(owner), time.time(), int(keep * 1000)
+        pipeline = self._client.pipeline(transaction=False)
+        pipeline.set(self._names.background(handle), body, px=kept_ms)
+        pipeline.zadd(index, {handle: now})
+        pipeline.zremrangebyscore(index, 0, now - 2 * keep)
+        pipeline.pexpire(index, kept_ms)
+        await pipeline.execute()
+
+    async def handle(self, handle: str) -> bytes | None:
+        """See `Transport.handle`."""
+        found: Any = await self._client.get(self._names.background(handle))
+        return bytes(found) if found is not None else None
+
+    async def handles(self, owner: str) -> list[bytes]:
+        """See `Transport.handles`."""
+        ids: Any = await self._client.zrange(self._names.handles(owner), 0, -1)
+        if not ids:
+            return []
+        found: Any = await self._client.mget([self._names.background(i.decode()) for i in ids])
+        return [body for body in found if body is not None]
+
+    async def states(self, keys: Sequence[str]) -> list[str | None]:
+        """See `Transport.states`."""
+        pipeline = self._client.pipeline(transaction=False)
+        for key in keys:
+            pipeline.hget(self._names.call(key), "state")
+        return [state.decode() if state else None for state in await pipeline.execute()]
+
     async def survey(self, queues: Sequence[str]) -> Survey:
         """See `Transport.survey`."""
         pipeline = self._client.pipeline(transaction=False)

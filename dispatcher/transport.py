@@ -65,6 +65,22 @@ class Transport(Protocol):
         """Start calls of one queue again; answers as `DispatcherLedger.recover`."""
         ...
 
+    async def keep_handle(self, handle: str, body: bytes, *, owner: str, keep: float) -> None:
+        """Store what a handle of this owner stands for, for `keep` seconds."""
+        ...
+
+    async def handle(self, handle: str) -> bytes | None:
+        """What a handle stands for, signed; None for an unknown or expired one."""
+        ...
+
+    async def handles(self, owner: str) -> list[bytes]:
+        """What the handles of an owner stand for, the newest last."""
+        ...
+
+    async def states(self, keys: Sequence[str]) -> list[str | None]:
+        """The states of ledger records: open, claimed, settled, or None for one that is gone."""
+        ...
+
     async def survey(self, queues: Sequence[str]) -> Survey:
         """What lives and what waits. May raise OSError or RedisError."""
         ...

@@ -162,7 +162,7 @@ class Executor:
                 self._release(running.call, running.batch, running.claim_nonce, entered=True)
             else:
                 outcome = self._runner.lost(running.call, reason)
-                self._settler.settle(running.batch, running.call.key, outcome)
+                self._settler.settle(running.batch, running.call, outcome)
             if running.task is not None:
                 running.task.cancel()
 
@@ -185,7 +185,7 @@ class Executor:
                 self.abandoned += 1
                 log.error("tool_not_stoppable tool=%s", running.call.tool)
                 outcome = self._runner.not_stoppable(running.call)
-                self._settler.settle(running.batch, running.call.key, outcome)
+                self._settler.settle(running.batch, running.call, outcome)
                 if running.task is not None:
                     running.task.cancel()
 
@@ -251,7 +251,7 @@ class Executor:
             self.abandoned -= 1
         else:
             busy = bool(self._waiting[run_in])
-            self._settler.settle(running.batch, call.key, outcome, busy=busy)
+            self._settler.settle(running.batch, call, outcome, busy=busy)
         if busy_until is not None:
             self.abandoned += 1
             await busy_until

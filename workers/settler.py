@@ -44,17 +44,18 @@ class Settler:
         self._gathering: asyncio.TimerHandle | None = None
         self._background: set[asyncio.Task[None]] = set()
 
-    def settle(self, batch: Batch, key: str, outcome: Outcome, *, busy: bool = False) -> None:
+    def settle(
+        self, batch: Batch, call: CallMessage, outcome: Outcome, *, busy: bool = False
+    ) -> None:
         """Send the outcome of a call, again and again until the server has it.
 
         From a `busy` worker, with calls waiting for a slot, outcomes gather for a moment: one at a
         time they would cost as much as running the calls.
         """
-        notice = self._notices.get(batch.id)
-        if notice is not None:
-            notice.keys.discard(key)
-        body = self._encode(key, outcome)
-        self._outcomes.append(Settlement(key, new_nonce(), self._keep, batch.reply, body))
+        self.forget(batch, call.key)
+        body = self._encode(call.key, outcome)
+        keep = call.keep or self._keep
+        self._outcomes.append(Settlement(call.key, new_nonce(), keep, batch.reply, body))
         if self._sending is not None:
             return
         if not busy:

@@ -5,7 +5,14 @@ from collections.abc import Callable, Sequence
 from typing import Any, Literal, ParamSpec, TypeVar, overload
 
 from contract.errors import ToolDeclarationInvalid
-from contract.spec import Effects, RunIn, ToolSpec, sealed
+from contract.spec import (
+    BACKGROUND_TIMEOUT,
+    DEFAULT_TIMEOUT,
+    Effects,
+    RunIn,
+    ToolSpec,
+    sealed,
+)
 from workers.signature import Signature
 
 P = ParamSpec("P")
@@ -60,7 +67,7 @@ def tool(
     name: str | None = None,
     description: str | None = None,
     input_schema: dict[str, Any] | None = None,
-    timeout: float = 60.0,
+    timeout: float | None = None,
     effects: Literal["read", "write"] | None = None,
     idempotent: bool = False,
     run_in: Literal["loop", "thread", "process"] | None = None,
@@ -81,11 +88,12 @@ def tool(function: Callable[..., Any] | None = None, /, **options: Any) -> Any:
 
     `async def` runs on the worker's event loop; `def` runs in a child process, or in a thread where
     `run_in="thread"` vouches that it is safe there and need not be killed. `timeout` is in seconds
-    from the claim. `effects="read"` may be run again after a lost worker; `effects="write"` never
-    is, and orders its turn; undeclared is never run again. With `input_schema` (raw JSON Schema)
-    the function takes the validated arguments as keywords or as one `arguments` dict. Each `check`
-    gets the typed arguments as keywords before the tool runs; a ValueError or a returned string
-    refuses the call (`validation.arguments`, not executed).
+    from the claim: 60 by default, a day for a `background` tool, whose caller gets a handle when it
+    does not end soon. `effects="read"` may be run again after a lost worker; `effects="write"`
+    never is, and orders its turn; undeclared is never run again. With `input_schema` (raw JSON
+    Schema) the function takes the validated arguments as keywords or as one `arguments` dict. Each
+    `check` gets the typed arguments as keywords before the tool runs; a ValueError or a returned
+    string refuses the call (`validation.arguments`, not executed).
 
     Raises `ToolDeclarationInvalid` with the reason when the tool could not work.
     """
@@ -105,7 +113,8 @@ def _declare(
     recommendations: Sequence[str] = (),
     check: Check | Sequence[Check] = (),
     validate: Literal["on", "off"] = "on",
-    timeout: float = 60.0,
+    timeout: float | None = None,
+    background: bool = False,
     **options: Any,
 ) -> Tool:
     tool_name = name or getattr(function, "__name__", "")
@@ -118,6 +127,8 @@ def _declare(
         )
     signature = Signature(function, where=where, input_schema=input_schema)
     schema = signature.json_schema() if input_schema is None else input_schema
+    if timeout is None:
+        timeout = BACKGROUND_TIMEOUT if background else DEFAULT_TIMEOUT
     try:
         spec = ToolSpec(
             name=tool_name,
@@ -128,6 +139,7 @@ def _declare(
             recommendations=tuple(recommendations),
             check_schema=validate == "on",
             injected=signature.injected,
+            background=background,
             timeout=float(timeout),  # 20 and 20.0 are one timeout, and must have one digest
             **options,
         )

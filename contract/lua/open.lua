@@ -24,14 +24,7 @@ for i = 3, #KEYS do
   elseif record[2] == nonce then
     answers[i - 1] = 'new'
   else
-    local noted, known = 0, false
-    for stream in string.gmatch(record[4], '%S+') do
-      noted = noted + 1
-      if stream == reply then known = true end
-    end
-    if not known and noted < 8 then
-      redis.call('HSET', KEYS[i], 'replies', record[4] .. ' ' .. reply)
-    end
+    attach(KEYS[i], record[4], reply)
     answers[i - 1] = record[1] == 'claimed' and 'running ' .. record[5] or 'open'
   end
 end

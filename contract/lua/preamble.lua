@@ -31,6 +31,20 @@ local function send(stream, body)
   redis.call('PEXPIRE', stream, REPLY_STREAM_MS)
 end
 
+-- Notes a reply stream on a record, eight at most; answers the streams it has.
+local function attach(key, replies, stream)
+  local noted = 0
+  for known in string.gmatch(replies, '%S+') do
+    if known == stream then return replies end
+    noted = noted + 1
+  end
+  if noted < 8 then
+    replies = replies .. ' ' .. stream
+    redis.call('HSET', key, 'replies', replies)
+  end
+  return replies
+end
+
 local function settle(key, nonce, keep_ms, body, replies, except)
   redis.call('HSET', key, 'state', 'settled', 'settled_by', nonce, 'outcome', body)
   redis.call('PEXPIRE', key, keep_ms)

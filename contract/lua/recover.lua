@@ -15,6 +15,7 @@ for i = 3, #KEYS do
   local r = redis.call('HMGET', KEYS[i], 'state', 'attempt', 'worker', 'epoch', 'rerun', 'outcome',
     'recovered', 'replies')
   local answer
+  if r[1] and r[1] ~= 'settled' then r[8] = attach(KEYS[i], r[8], reply) end
   if not r[1] then
     answer = 'missing'
   elseif r[1] == 'settled' then

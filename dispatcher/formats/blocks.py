@@ -5,7 +5,7 @@ from typing import Any
 
 from contract.call import Flaw, ToolCall
 from contract.outcome import Code
-from dispatcher import arguments
+from dispatcher import arguments, mending
 
 _LONGEST_ID = 256
 
@@ -55,6 +55,8 @@ class Reader:
             parsed = arguments.parse(raw, max_bytes=self.max_bytes)
             if isinstance(parsed, Flaw):
                 flaw = parsed
+                if isinstance(raw, str) and flaw.code is Code.UNPARSEABLE and not cut_off:
+                    values, flaw, note = self._mended(raw, flaw, note)
             else:
                 values = parsed
         whole_text = isinstance(raw, str) and values is not None
@@ -70,6 +72,19 @@ class Reader:
             note=note,
             id_given=given,
         )
+
+    def _mended(
+        self, raw: str, flaw: Flaw, note: str | None
+    ) -> tuple[dict[str, Any] | None, Flaw | None, str | None]:
+        """What the text certainly means all the same: its values and a note, or its flaw."""
+        mended = mending.mend(raw)
+        if mended is None:
+            return None, flaw, note
+        values = arguments.accept(mended[0], self.max_bytes)
+        if isinstance(values, Flaw):
+            return None, values, note
+        told = f"The arguments were not strict JSON ({', '.join(mended[1])}) and were mended."
+        return values, None, f"{note} {told}" if note else told
 
     def unreadable(self, index: int, *, id: Any = None, name: Any = None) -> ToolCall:
         """The call in a block that is not of the provider's form."""

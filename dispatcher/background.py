@@ -1,0 +1,209 @@
+"""Calls that outlive their wait budget: a handle now, the result when it is asked for (R35).
+
+The model gets three tools for it; the host gets the same as methods. The final result is never a
+second `tool_result` for the first call's id.
+"""
+
+import asyncio
+import secrets
+import time
+from collections import defaultdict
+from collections.abc import AsyncIterator, Callable, Mapping
+from typing import Any
+
+from contract import encoding
+from contract.call import ToolCall
+from contract.envelope import BackgroundCall
+from contract.errors import MessageRejected
+from contract.outcome import Code, Executed, Outcome, failure
+from contract.result import ToolResult
+from contract.spec import ToolSpec
+from dispatcher import feedback
+from dispatcher.pending import Pending, Stage
+from dispatcher.task_tools import LONGEST_WAIT_SECONDS
+from dispatcher.traffic import Traffic
+
+_KEEP_HANDLE_SECONDS = 3.0
+
+
+class _Completion:
+    """Puts a finished call's handle where its session's host waits for it."""
+
+    def __init__(self, handle: str, inbox: "asyncio.Queue[str]") -> None:
+        self._handle = handle
+        self._inbox = inbox
+
+    def release(self) -> None:
+        self._inbox.put_nowait(self._handle)
+
+
+class Background:
+    """Handles of one dispatcher's tenant; any dispatcher adopts a handle whose own one died."""
+
+    def __init__(self, traffic: Traffic, classify: Callable[[Pending], ToolResult]) -> None:
+        self._traffic = traffic
+        self._classify = classify
+        self._completed: defaultdict[str | None, asyncio.Queue[str]] = defaultdict(asyncio.Queue)
+
+    async def hand_over(self, pending: Pending) -> ToolResult | None:
+        """The answer that stands for a call still running; None if its handle cannot be kept."""
+        settings = self._traffic.settings
+        session = pending.message.session
+        now = time.monotonic()
+        left = pending.deadline - now
+        call = BackgroundCall(
+            handle=secrets.token_hex(16),
+            tenant=settings.tenant,
+            session=session,
+            queue=pending.queue,
+            message=pending.message,
+            started_at=time.time() - (now - pending.began),
+            deadline=time.time() + left,
+        )
+        try:
+            async with asyncio.timeout(_KEEP_HANDLE_SECONDS):
+                await self._traffic.transport.keep_handle(
+                    call.handle,
+                    self._traffic.envelope.encode_background(call),
+                    owner=self._owner(session),
+                    keep=left + settings.background_kept,
+                )
+        except Exception:  # noqa: BLE001 - without a handle the call is waited for
+            return None
+        pending.in_background = True
+        self._notify(pending, call)
+        return ToolResult(
+            call_id=pending.call.id,
+            name=pending.call.name,
+            ok=True,
+            data={"handle": call.handle, "state": _state(pending)},
+            executed=Executed.UNKNOWN,
+            note=feedback.still_running(call.handle),
+            handle=call.handle,
+            duration=now - pending.began,
+        )
+
+    async def answer(self, call: ToolCall, session: str | None) -> Outcome:
+        """Run one of the three tools here; never raises."""
+        arguments = call.arguments or {}
+        try:
+            if call.name == "task_list":
+                return Outcome(ok=True, data=await self.listed(session))
+            handle = arguments["handle"]
+            found = await self._find(handle, session)
+            if found is None:
+                return failure(Code.REPORTED, feedback.no_such_handle(), Executed.YES)
+            if call.name == "task_cancel":
+                return Outcome(ok=True, data=await self._cancel(found))
+            wait = min(float(arguments.get("wait", 10.0)), LONGEST_WAIT_SECONDS)
+            return Outcome(ok=True, data=await self._result(found, wait))
+        except Exception as error:  # noqa: BLE001 - R9: an answer, whatever happens
+            return failure(Code.INTERNAL, type(error).__name__, Executed.UNKNOWN)
+
+    async def result(self, handle: str, session: str | None, wait: float) -> ToolResult | None:
+        """The final result of a background call; None while it runs.
+
+        Raises KeyError for a handle that is unknown, expired or another session's.
+        """
+        found = await self._find(handle, session)
+        if found is None:
+            raise KeyError(handle)
+        pending = await self._pending(found)
+        await pending.wait(wait)
+        return None if pending.is_open else self._classify(pending)
+
+    async def cancel(self, handle: str, session: str | None) -> ToolResult:
+        """Stop a background call; its final result. Raises KeyError as `result` does."""
+        found = await self._find(handle, session)
+        if found is None:
+            raise KeyError(handle)
+        pending = await self._pending(found)
+        await self._traffic.cancel([pending] if pending.is_open else [])
+        return self._classify(pending)
+
+    async def listed(self, session: str | None) -> list[dict[str, Any]]:
+        """The session's background calls, the newest last."""
+        transport = self._traffic.transport
+        calls = [self._read(body) for body in await transport.handles(self._owner(session))]
+        known = [call for call in calls if call is not None]
+        states = await transport.states([call.message.key for call in known])
+        return [
+            {
+                "handle": call.handle,
+                "tool": call.message.tool,
+                "state": _STATES.get(state, "EXPIRED"),
+                "seconds": round(time.time() - call.started_at, 1),
+            }
+            for call, state in zip(known, states, strict=True)
+        ]
+
+    async def completed(self, session: str | None) -> AsyncIterator[str]:
+        """The handles of this dispatcher's background calls as they end, for ever."""
+        inbox = self._completed[session]
+        while True:
+            yield await inbox.get()
+
+    async def _result(self, found: BackgroundCall, wait: float) -> dict[str, Any]:
+        pending = await self._pending(found)
+        await pending.wait(wait)
+        answer: dict[str, Any] = {"handle": found.handle, "tool": found.message.tool}
+        if pending.is_open:
+            return answer | {"state": _state(pending)}
+        result = self._classify(pending)
+        if result.ok:
+            done = answer | {"state": "COMPLETED", "result": result.data}
+            return done | ({"note": result.note} if result.note else {})
+        return answer | {"state": "FAILED", **result.payload()}
+
+    async def _cancel(self, found: BackgroundCall) -> dict[str, Any]:
+        pending = await self._pending(found)
+        if pending.is_open:
+            await self._traffic.cancel([pending])
+        return await self._result(found, 0.0)
+
+    async def _pending(self, found: BackgroundCall) -> Pending:
+        known = self._traffic.open.get(found.message.key)
+        if known is not None:
+            return known
+        pending = await self._traffic.adopt(found, self._spec(found.message.tool))
+        self._notify(pending, found)
+        return pending
+
+    def _notify(self, pending: Pending, call: BackgroundCall) -> None:
+        if pending.is_open:
+            completion = _Completion(call.handle, self._completed[call.session])
+            pending.latches.append(completion)
+
+    async def _find(self, handle: Any, session: str | None) -> BackgroundCall | None:
+        """One answer for unknown, expired and foreign handles: nobody learns which."""
+        if not isinstance(handle, str):
+            return None
+        body = await self._traffic.transport.handle(handle)
+        call = self._read(body) if body is not None else None
+        if call is None or call.handle != handle or call.session != session:
+            return None
+        return call if call.tenant == self._traffic.settings.tenant else None
+
+    def _read(self, body: bytes) -> BackgroundCall | None:
+        try:
+            return self._traffic.envelope.decode_background(body)
+        except MessageRejected:
+            return None
+
+    def _spec(self, tool: str) -> ToolSpec:
+        offer = self._traffic.catalog.offers.get(tool)
+        return offer.spec if offer is not None else ToolSpec(name=tool)
+
+    def _owner(self, session: str | None) -> str:
+        return encoding.digest([self._traffic.settings.tenant, session])
+
+
+_STATES: Mapping[str | None, str] = {
+    "open": "QUEUED",
+    "claimed": "RUNNING",
+    "settled": "FINISHED",
+}
+
+
+def _state(pending: Pending) -> str:
+    return "RUNNING" if pending.stage is Stage.RUNNING else "QUEUED"

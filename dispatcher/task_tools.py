@@ -1,0 +1,52 @@
+"""The tools that the pool itself offers to the model beside any background tool (R35)."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from contract.spec import Effects, ToolSpec, sealed
+
+LONGEST_WAIT_SECONDS = 60.0
+
+_HANDLE = {"type": "string", "description": "The handle that the background call answered with."}
+
+
+def _spec(name: str, description: str, properties: dict[str, Any], *, required: bool) -> ToolSpec:
+    schema: dict[str, Any] = {
+        "type": "object",
+        "properties": properties,
+        "additionalProperties": False,
+    }
+    if required:
+        schema["required"] = ["handle"]
+    return sealed(
+        ToolSpec(name=name, description=description, input_schema=schema, effects=Effects.READ)
+    )
+
+
+SPECS: Mapping[str, ToolSpec] = {
+    spec.name: spec
+    for spec in (
+        _spec(
+            "task_result",
+            "Get the result of a background call. Waits for it a little; say how long with `wait`.",
+            {
+                "handle": _HANDLE,
+                "wait": {
+                    "type": "number",
+                    "minimum": 0,
+                    "maximum": LONGEST_WAIT_SECONDS,
+                    "description": "Seconds to wait for the result. Default: 10.",
+                },
+            },
+            required=True,
+        ),
+        _spec(
+            "task_cancel",
+            "Stop a background call whose result is not needed any more.",
+            {"handle": _HANDLE},
+            required=True,
+        ),
+        _spec("task_list", "List this conversation's background calls.", {}, required=False),
+    )
+}
+"""The tools offered to the model beside any background tool."""

@@ -1,0 +1,142 @@
+"""Calls that outlive their wait budget (R35)."""
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+
+import pytest
+
+from contract.outcome import Code, Executed
+from contract.result import ToolResult
+from tests.integration import fleet as fleets
+from tests.integration.fleet import call
+from tests.waiting import eventually
+from toolpool import Dispatcher
+from toolpool.local import LocalFleet
+
+
+@pytest.fixture(scope="module")
+def fleet() -> Iterator[LocalFleet]:
+    with fleets.running("tests.fleets.slow") as running:
+        yield running
+
+
+@pytest.fixture
+async def dispatcher(fleet: LocalFleet) -> AsyncIterator[Dispatcher]:
+    async with fleets.connected(fleet) as connected:
+        yield connected
+
+
+async def handle_of(dispatcher: Dispatcher, name: str = "crunch", **arguments: object) -> str:
+    turn = await dispatcher.dispatch(call(name, **arguments), session="s", wait=0.05)
+    result = turn[0]
+    assert result.ok
+    assert result.executed is Executed.UNKNOWN
+    assert result.handle is not None
+    assert result.data["handle"] == result.handle
+    assert result.data["state"] in ("QUEUED", "RUNNING")
+    assert "task_result" in (result.note or "")
+    assert turn.messages("anthropic")[0]["content"][0]["is_error"] is False
+    return result.handle
+
+
+async def ask(
+    dispatcher: Dispatcher, name: str, session: str = "s", **arguments: object
+) -> ToolResult:
+    return (await dispatcher.dispatch(call(name, **arguments), session=session))[0]
+
+
+async def test_a_slow_call_answers_with_a_handle_and_its_result_is_fetched(
+    dispatcher: Dispatcher,
+) -> None:
+    handle = await handle_of(dispatcher, seconds=0.4)
+    early = await ask(dispatcher, "task_result", handle=handle, wait=0)
+    assert early.data["state"] in ("QUEUED", "RUNNING")
+    late = await ask(dispatcher, "task_result", handle=handle, wait=10)
+    assert late.data == {
+        "handle": handle,
+        "tool": "crunch",
+        "state": "COMPLETED",
+        "result": "done",
+    }
+    again = await ask(dispatcher, "task_result", handle=handle)
+    assert again.data["result"] == "done"
+
+
+async def test_a_call_that_ends_within_its_budget_is_an_ordinary_one(
+    dispatcher: Dispatcher,
+) -> None:
+    result = (await dispatcher.dispatch(call("crunch", seconds=0.0), session="s"))[0]
+    assert (result.data, result.handle) == ("done", None)
+
+
+async def test_a_failure_is_reported_under_the_handle(dispatcher: Dispatcher) -> None:
+    handle = await handle_of(dispatcher, "crunch_and_fail", seconds=0.2)
+    result = await ask(dispatcher, "task_result", handle=handle, wait=10)
+    assert result.ok
+    assert result.data["state"] == "FAILED"
+    assert result.data["code"] == Code.RAISED
+
+
+@pytest.mark.parametrize("tool", ["crunch", "crunch_process"])
+async def test_a_background_call_can_be_cancelled(dispatcher: Dispatcher, tool: str) -> None:
+    handle = await handle_of(dispatcher, tool, seconds=30)
+    result = await ask(dispatcher, "task_cancel", handle=handle)
+    assert result.data["state"] == "FAILED"
+    assert result.data["code"] == Code.CANCELLED
+
+
+async def test_unknown_expired_and_foreign_handles_have_one_answer(dispatcher: Dispatcher) -> None:
+    handle = await handle_of(dispatcher, seconds=5)
+    answers = [
+        await ask(dispatcher, "task_result", handle="0" * 32),
+        await ask(dispatcher, "task_result", session="another", handle=handle),
+        await ask(dispatcher, "task_cancel", session="another", handle=handle),
+    ]
+    assert {answer.code for answer in answers} == {Code.REPORTED}
+    assert len({answer.error for answer in answers}) == 1
+    with pytest.raises(KeyError):
+        await dispatcher.task_result(handle, session="another")
+    await dispatcher.task_cancel(handle, session="s")
+
+
+async def test_the_list_shows_the_session_its_own_calls(fleet: LocalFleet) -> None:
+    async with fleets.connected(fleet, tenant="lists") as dispatcher:
+        handle = await handle_of(dispatcher, seconds=0.2)
+        listed = await dispatcher.task_list(session="s")
+        assert [entry["handle"] for entry in listed] == [handle]
+        assert listed[0]["tool"] == "crunch"
+        assert await dispatcher.task_list(session="another") == []
+
+
+async def test_the_three_tools_are_offered_beside_a_background_tool(
+    dispatcher: Dispatcher,
+) -> None:
+    offered = {tool["name"] for tool in dispatcher.tools()}
+    assert {"task_result", "task_cancel", "task_list"} <= offered
+
+
+async def test_a_handle_whose_dispatcher_ended_is_adopted_by_who_asks(fleet: LocalFleet) -> None:
+    """The call goes on: the end of the dispatcher that sent it does not end it."""
+    async with fleets.connected(fleet) as first:
+        handle = await handle_of(first, seconds=1.0, answer="adopted")
+    async with fleets.connected(fleet) as second:
+        result = await second.task_result(handle, session="s", wait=10)
+    assert result is not None
+    assert result.data == "adopted"
+
+
+async def test_completed_handles_can_be_awaited_as_a_stream(dispatcher: Dispatcher) -> None:
+    handle = await handle_of(dispatcher, seconds=0.2)
+    async for completed in dispatcher.completed(session="s"):
+        if completed == handle:
+            break
+    assert (await dispatcher.task_result(handle, session="s")) is not None
+
+
+async def test_a_whole_session_can_be_cancelled(dispatcher: Dispatcher) -> None:
+    """R34: confirmed with `executed`."""
+    turn = asyncio.ensure_future(dispatcher.dispatch(call("until_cancelled"), session="to-cancel"))
+    await eventually(lambda: dispatcher.in_flight("to-cancel"), "the call is open")
+    assert await dispatcher.cancel("to-cancel") == 1
+    result = (await turn)[0]
+    assert result.code is Code.CANCELLED
