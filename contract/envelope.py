@@ -83,7 +83,16 @@ class Released(msgspec.Struct, frozen=True, kw_only=True, tag="released"):
     worker: str
 
 
-Reply = Started | Settled | Released
+class Progress(msgspec.Struct, frozen=True, kw_only=True, tag="progress"):
+    """How far a running call says it is (R36)."""
+
+    key: str
+    done: float
+    total: float | None = None
+    message: str | None = None
+
+
+Reply = Started | Settled | Released | Progress
 
 
 class CatalogEntry(msgspec.Struct, frozen=True, kw_only=True):
@@ -144,7 +153,9 @@ _LEASE = "lease"
 _BACKGROUND = "background"
 _encoder = msgspec.json.Encoder()
 _batches = msgspec.json.Decoder(Batch)
-_replies: msgspec.json.Decoder[Reply] = msgspec.json.Decoder(Started | Settled | Released)
+_replies: msgspec.json.Decoder[Reply] = msgspec.json.Decoder(
+    Started | Settled | Released | Progress
+)
 _cancels = msgspec.json.Decoder(Cancel)
 _entries = msgspec.json.Decoder(CatalogEntry)
 _leases = msgspec.json.Decoder(WorkerLease)
@@ -184,7 +195,7 @@ class Envelope:
         return self._keyring.sign(_REPLY, _encoder.encode(reply))
 
     def decode_reply(self, data: bytes) -> Reply:
-        """A `Started`, a `Settled` or a `Released`."""
+        """A `Started`, `Settled`, `Released` or `Progress`."""
         return _decode(_replies, self._keyring.verify(_REPLY, data))
 
     def encode_cancel(self, cancel: Cancel) -> bytes:

@@ -4,7 +4,7 @@ import asyncio
 import logging
 from collections.abc import Callable
 
-from contract.envelope import Envelope, Released, Settled
+from contract.envelope import Envelope, Progress, Released, Settled
 from contract.errors import MessageRejected
 from contract.outcome import Outcome
 from dispatcher.pending import Pending
@@ -27,6 +27,7 @@ class Collector:
         resolve: Callable[[Pending, Outcome], None],
         started: Callable[[Pending], None],
         released: Callable[[Pending], None],
+        progressed: Callable[[Pending, Progress], None],
     ) -> None:
         self._transport = transport
         self._envelope = envelope
@@ -34,6 +35,7 @@ class Collector:
         self._resolve = resolve
         self._started = started
         self._released = released
+        self._progressed = progressed
 
     async def run(self) -> None:
         """Read replies for ever."""
@@ -66,6 +68,11 @@ class Collector:
             pending = self._find(reply.key)
             if pending is not None and pending.message.attempt == reply.attempt:
                 self._released(pending)
+            return
+        if isinstance(reply, Progress):
+            pending = self._find(reply.key)
+            if pending is not None:
+                self._progressed(pending, reply)
             return
         for key in reply.keys:
             pending = self._find(key)

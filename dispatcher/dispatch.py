@@ -22,6 +22,7 @@ from dispatcher import feedback, intake, task_tools
 from dispatcher.background import Background
 from dispatcher.catalog import Catalog, Offer
 from dispatcher.classify import Wording, classified, rejected
+from dispatcher.events import Event
 from dispatcher.feedback import Caps
 from dispatcher.formats import FORMATS, Response
 from dispatcher.order import stages
@@ -133,6 +134,13 @@ class Dispatcher:
             raise ValueError(f"unknown format {format!r}: use one of {', '.join(FORMATS)}")
         offers = self._offers(only)
         return FORMATS[format].offer([offers[name].spec for name in sorted(offers)])
+
+    def events(self, after: int | None = None) -> AsyncIterator[Event]:
+        """What happens to this dispatcher's calls: start, progress, end, error (R36, R41).
+
+        `after` is the bookmark of the last event seen; what is still kept since then comes first.
+        """
+        return self._traffic.events.follow(after)
 
     def in_flight(self, session: str | None = None) -> int:
         """How many calls are open, of one session or of all."""

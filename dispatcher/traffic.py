@@ -8,7 +8,7 @@ from typing import Any
 
 from contract import encoding
 from contract.call import ToolCall
-from contract.envelope import BackgroundCall, CallMessage, Envelope
+from contract.envelope import BackgroundCall, CallMessage, Envelope, Progress
 from contract.names import queue_name
 from contract.outcome import Code, Executed, Outcome, failure
 from contract.settings import Settings
@@ -16,9 +16,10 @@ from contract.spec import ToolSpec
 from contract.steps import new_nonce
 from dispatcher.catalog import Catalog
 from dispatcher.collect import Collector
+from dispatcher.events import Events
 from dispatcher.follow import Follower
 from dispatcher.keeper import Keeper
-from dispatcher.pending import Pending
+from dispatcher.pending import Pending, Stage
 from dispatcher.pump import Pump
 from dispatcher.recovery import Recovery
 from dispatcher.transport import Transport
@@ -55,6 +56,7 @@ class Traffic:
         self.envelope = envelope
         self.catalog = catalog
         self.open: dict[str, Pending] = {}
+        self.events = Events()
         self.pump = Pump(
             transport=transport,
             envelope=envelope,
@@ -92,6 +94,7 @@ class Traffic:
             resolve=self.resolve,
             started=self._started,
             released=self._released,
+            progressed=self._progressed,
         )
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -245,6 +248,8 @@ class Traffic:
         if not pending.is_open:
             return
         pending.answer(outcome)
+        if self.events.are_followed:
+            self.events.ended(pending, outcome)
         if outcome.worker:
             self._recovery.noticed_start(pending)
         if pending.timer is not None:
@@ -254,7 +259,12 @@ class Traffic:
 
     def _started(self, pending: Pending) -> None:
         self._recovery.noticed_start(pending)
+        if self.events.are_followed and pending.stage is not Stage.RUNNING:
+            self.events.started(pending)
         self.pump.started(pending)
+
+    def _progressed(self, pending: Pending, progress: Progress) -> None:
+        self.events.progressed(pending, progress)
 
     def _released(self, pending: Pending) -> None:
         self._in_background(self._recovery.released(pending))

@@ -16,7 +16,7 @@ from contract.lifeline import die_with_parent
 from contract.outcome import Code, Executed, failure
 from workers import descendants, frames
 from workers.catalog import Catalog
-from workers.context import ToolContext
+from workers.context import ProgressGate, ToolContext
 from workers.invoke import Limits, invoke
 
 
@@ -46,14 +46,16 @@ def main() -> int:
         frame = frames.receive(connection)
         if not isinstance(frame, frames.Run):
             break
-        done = _run(catalog, frame, limits)
+        done = _run(catalog, frame, limits, connection)
         connection.sendall(frames.pack(done))
         if done.spent:
             break
     return 0
 
 
-def _run(catalog: Catalog, frame: frames.Run, limits: Limits) -> frames.Done:
+def _run(
+    catalog: Catalog, frame: frames.Run, limits: Limits, connection: socket.socket
+) -> frames.Done:
     tool = catalog.tools.get(frame.tool)
     if tool is None:
         return frames.Done(
@@ -66,6 +68,11 @@ def _run(catalog: Catalog, frame: frames.Run, limits: Limits) -> frames.Done:
         attempt=frame.attempt,
         context=frame.context or {},
         ends_at=time.monotonic() + frame.timeout,
+        report_progress=ProgressGate(
+            lambda done, total, message: connection.sendall(
+                frames.pack(frames.Progressed(done=done, total=total, message=message))
+            )
+        ),
     )
     outcome = invoke(tool, frame.arguments, context, limits)
     sys.stdout.flush()

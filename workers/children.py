@@ -16,6 +16,7 @@ import msgspec
 from contract.errors import ToolsUnimportable
 from contract.outcome import Code, Executed, Outcome, failure
 from workers import descendants, frames
+from workers.context import ReportProgress
 
 log = logging.getLogger("toolpool.children")
 
@@ -134,7 +135,7 @@ class ChildPool:
         children = await asyncio.gather(*(self._spawn() for _ in range(self._size)))
         self._idle.extend(children)
 
-    async def run(self, run: frames.Run) -> Outcome:
+    async def run(self, run: frames.Run, report_progress: ReportProgress) -> Outcome:
         """One call in one child. Cancellation kills the child; nothing else is raised."""
         try:
             child = await self._take()
@@ -142,7 +143,7 @@ class ChildPool:
             return failure(Code.INTERNAL, f"no process could be started: {error}", Executed.NO)
         try:
             async with asyncio.timeout(run.timeout):
-                return await self._run_in(child, run)
+                return await self._run_in(child, run, report_progress)
         except TimeoutError:
             await self._end(child)
             return failure(Code.TIMEOUT, "", Executed.UNKNOWN)
@@ -160,10 +161,15 @@ class ChildPool:
             self._in_background(self._end(child))
             raise
 
-    async def _run_in(self, child: Child, run: frames.Run) -> Outcome:
+    async def _run_in(
+        self, child: Child, run: frames.Run, report_progress: ReportProgress
+    ) -> Outcome:
         child.send(run)
         child.calls_left -= 1
         frame = await child.receive()
+        while isinstance(frame, frames.Progressed):
+            report_progress(frame.done, frame.total, frame.message)
+            frame = await child.receive()
         if not isinstance(frame, frames.Done):
             raise ChildLost
         if frame.spent or child.calls_left <= 0:

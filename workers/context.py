@@ -1,11 +1,35 @@
 """What a running tool may know and say about its own call."""
 
+import logging
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+log = logging.getLogger("toolpool.progress")
+
+_PROGRESS_SECONDS = 0.25
+
 ReportProgress = Callable[[float, float | None, str | None], None]
+
+
+class ProgressGate:
+    """Lets one report through every quarter of a second, and the one that says it is all done."""
+
+    def __init__(self, send: ReportProgress) -> None:
+        self._send = send
+        self._open_at = 0.0
+
+    def __call__(self, done: float, total: float | None, message: str | None) -> None:
+        """Report, or drop the report. Never raises."""
+        now = time.monotonic()
+        if now < self._open_at and done != total:
+            return
+        self._open_at = now + _PROGRESS_SECONDS
+        try:
+            self._send(float(done), None if total is None else float(total), message)
+        except Exception as error:  # noqa: BLE001 - progress never fails a tool
+            log.info("progress_not_reported: %s", error)
 
 
 def _discard(done: float, total: float | None, message: str | None) -> None:

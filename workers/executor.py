@@ -6,6 +6,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 
 from contract.envelope import Batch, CallMessage, Envelope
 from contract.errors import MessageRejected
@@ -238,7 +239,8 @@ class Executor:
         call = running.call
         busy_until = None
         try:
-            run = await self._runner.run(call, time_left)
+            report = partial(self._settler.progress, running.batch, call.key)
+            run = await self._runner.run(call, time_left, report)
             outcome, busy_until = run.outcome, run.busy_until
         except asyncio.CancelledError:
             outcome = self._runner.cancelled(call)

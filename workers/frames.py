@@ -42,7 +42,15 @@ class Done(msgspec.Struct, frozen=True, kw_only=True, tag="done"):
     spent: bool = False
 
 
-Frame = Run | Ready | Failed | Done
+class Progressed(msgspec.Struct, frozen=True, kw_only=True, tag="progressed"):
+    """The running call says how far it is."""
+
+    done: float
+    total: float | None = None
+    message: str | None = None
+
+
+Frame = Run | Ready | Failed | Done | Progressed
 _decoder: msgspec.json.Decoder[Frame] = msgspec.json.Decoder(Frame)
 
 

@@ -1,6 +1,8 @@
 """One claimed call to one `Outcome`, on the loop, in a thread, or in a child process."""
 
 import asyncio
+import dataclasses
+import threading
 import time
 from collections.abc import Awaitable
 from dataclasses import dataclass
@@ -15,7 +17,7 @@ from contract.spec import RunIn
 from workers import frames
 from workers.catalog import Catalog
 from workers.children import ChildPool
-from workers.context import ToolContext
+from workers.context import ProgressGate, ReportProgress, ToolContext
 from workers.invoke import Limits, invoke, invoke_coroutine
 from workers.threads import ThreadPool
 from workers.tool import Tool
@@ -45,8 +47,13 @@ class Runner:
         self._threads = ThreadPool()
         self._schemas = SchemaCache()
 
-    async def run(self, call: CallMessage, time_left: float) -> Run:
-        """Run `call`, which is claimed, within its timeout and the `time_left` to its deadline."""
+    async def run(
+        self, call: CallMessage, time_left: float, report_progress: ReportProgress
+    ) -> Run:
+        """Run `call`, which is claimed, within its timeout and the `time_left` to its deadline.
+
+        `report_progress` is called on the event loop.
+        """
         began = time.monotonic()
         tool = self._catalog.tools.get(call.tool)
         assert tool is not None  # the executor releases what this worker does not have
@@ -54,7 +61,7 @@ class Runner:
             done = Run(refusal)
         else:
             timeout = min(call.timeout, time_left - _REPLY_MARGIN_SECONDS)
-            done = await self._run(tool, call, timeout)
+            done = await self._run(tool, call, timeout, report_progress)
         return Run(self._signed_off(done.outcome, call, time.monotonic() - began), done.busy_until)
 
     def cancelled(self, call: CallMessage) -> Outcome:
@@ -94,58 +101,80 @@ class Runner:
             return failure(Code.INVALID_ARGUMENTS, "", Executed.NO, problems=problems)
         return None
 
-    async def _run(self, tool: Tool, call: CallMessage, timeout: float) -> Run:
-        if timeout <= 0:
+    async def _run(
+        self, tool: Tool, call: CallMessage, seconds: float, report_progress: ReportProgress
+    ) -> Run:
+        if seconds <= 0:
             return Run(failure(Code.EXPIRED, "", Executed.NO))
         if tool.spec.run_in is RunIn.PROCESS:
-            return Run(await self._run_in_child(call, timeout))
+            return Run(await self._run_in_child(call, seconds, report_progress))
+        stopped = threading.Event()
         context = ToolContext(
             call_id=call.id,
             tool=call.tool,
             session=call.session,
             attempt=call.attempt,
             context=call.context or {},
-            ends_at=time.monotonic() + timeout,
+            ends_at=time.monotonic() + seconds,
+            report_progress=ProgressGate(report_progress),
+            is_cancelled=stopped.is_set,
         )
         if tool.spec.run_in is RunIn.THREAD:
-            return await self._run_in_thread(tool, call, context, timeout)
+            return await self._run_in_thread(tool, call, context, seconds, stopped)
         try:
-            async with asyncio.timeout(timeout):
+            async with asyncio.timeout(seconds):
                 return Run(await invoke_coroutine(tool, call.arguments, context, self._limits))
         except TimeoutError:
             return Run(failure(Code.TIMEOUT, "", Executed.UNKNOWN))
 
-    async def _run_in_child(self, call: CallMessage, timeout: float) -> Outcome:
+    async def _run_in_child(
+        self, call: CallMessage, seconds: float, report_progress: ReportProgress
+    ) -> Outcome:
         if self._children is None:
             return failure(Code.INTERNAL, "this worker runs no child processes", Executed.NO)
-        return await self._children.run(
-            frames.Run(
-                call_id=call.id,
-                tool=call.tool,
-                arguments=call.arguments,
-                timeout=timeout,
-                session=call.session,
-                attempt=call.attempt,
-                context=call.context,
-            )
+        run = frames.Run(
+            call_id=call.id,
+            tool=call.tool,
+            arguments=call.arguments,
+            timeout=seconds,
+            session=call.session,
+            attempt=call.attempt,
+            context=call.context,
         )
+        return await self._children.run(run, report_progress)
 
     async def _run_in_thread(
-        self, tool: Tool, call: CallMessage, context: ToolContext, timeout: float
+        self,
+        tool: Tool,
+        call: CallMessage,
+        context: ToolContext,
+        seconds: float,
+        stopped: threading.Event,
     ) -> Run:
+        """A thread cannot be killed: it is told, answered for, and its slot stays taken."""
         loop = asyncio.get_running_loop()
         ended: asyncio.Future[Outcome] = loop.create_future()
+        report = context.report_progress
+
+        def report_from_thread(done: float, total: float | None, message: str | None) -> None:
+            loop.call_soon_threadsafe(report, done, total, message)
+
+        context = dataclasses.replace(context, report_progress=report_from_thread)
 
         def work() -> None:
             outcome = invoke(tool, call.arguments, context, self._limits)
             loop.call_soon_threadsafe(_resolve, ended, outcome)
 
         self._threads.submit(work)
-        done, _ = await asyncio.wait({ended}, timeout=timeout)
-        if done:
-            return Run(ended.result())
-        busy = asyncio.ensure_future(_wait_for(ended))
-        return Run(failure(Code.TIMEOUT, "its thread cannot be stopped", Executed.UNKNOWN), busy)
+        try:
+            done, _ = await asyncio.wait({ended}, timeout=seconds)
+            if done:
+                return Run(ended.result())
+            outcome = failure(Code.TIMEOUT, "its thread cannot be stopped", Executed.UNKNOWN)
+        except asyncio.CancelledError:
+            outcome = self.cancelled(call)
+        stopped.set()
+        return Run(outcome, asyncio.ensure_future(_wait_for(ended)))
 
     def close(self) -> None:
         """Let idle threads end."""

@@ -8,7 +8,15 @@ from collections.abc import Coroutine
 from dataclasses import dataclass
 from typing import Any
 
-from contract.envelope import Batch, CallMessage, Envelope, Released, Settled, Started
+from contract.envelope import (
+    Batch,
+    CallMessage,
+    Envelope,
+    Progress,
+    Released,
+    Settled,
+    Started,
+)
 from contract.ledger import Release, Settlement, WorkerLedger
 from contract.outcome import Code, Executed, Outcome, failure
 from contract.steps import ServerAway, new_nonce
@@ -71,6 +79,13 @@ class Settler:
             notice = self._notices[batch.id] = _Notice(batch, set())
             asyncio.get_running_loop().call_later(_NOTICE_SECONDS, self._announce, notice)
         notice.keys.add(key)
+
+    def progress(
+        self, batch: Batch, key: str, done: float, total: float | None, message: str | None
+    ) -> None:
+        """Tell the dispatcher how far a call is; best effort."""
+        said = Progress(key=key, done=done, total=total, message=message)
+        self._in_background(self._tell(batch.reply, self._envelope.encode_reply(said)))
 
     def forget(self, batch: Batch, key: str) -> None:
         """Do not announce a call as started."""

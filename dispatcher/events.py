@@ -1,0 +1,91 @@
+"""What happens to calls, for whoever follows it (R36, R41, R42): a side road, never in the way.
+
+Nothing is kept before somebody follows; from then on the last events are, so that a follower who
+names the bookmark it has seen misses none of them.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator
+from typing import Any, Literal
+
+import msgspec
+
+from contract.envelope import Progress
+from contract.outcome import Outcome
+from dispatcher.pending import Pending
+
+_KEPT = 10_000
+
+Kind = Literal["tool:start", "tool:progress", "tool:end", "tool:error"]
+State = Literal["RUNNING", "COMPLETED", "FAILED"]
+
+
+class Event(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One event; `bookmark` counts up from 1. `detail` is of the kind: progress, or the error."""
+
+    bookmark: int
+    kind: Kind
+    call_id: str
+    tool: str
+    session: str | None = None
+    state: State
+    detail: dict[str, Any] | None = None
+
+
+class Events:
+    """The events of one dispatcher."""
+
+    def __init__(self) -> None:
+        self.are_followed = False
+        self._kept: deque[Event] = deque(maxlen=_KEPT)
+        self._last = 0
+        self._more = asyncio.Event()
+
+    def started(self, pending: Pending) -> None:
+        """A worker runs the call."""
+        self._add("tool:start", pending, "RUNNING")
+
+    def progressed(self, pending: Pending, progress: Progress) -> None:
+        """The tool says how far it is."""
+        if self.are_followed:
+            detail = {"done": progress.done, "total": progress.total, "message": progress.message}
+            self._add("tool:progress", pending, "RUNNING", detail)
+
+    def ended(self, pending: Pending, outcome: Outcome) -> None:
+        """The call was answered: a failed call's snapshot always says FAILED (R42)."""
+        if outcome.ok:
+            self._add("tool:end", pending, "COMPLETED")
+            return
+        code = outcome.code.value if outcome.code is not None else None
+        detail = {"code": code, "executed": outcome.executed.value}
+        self._add("tool:error", pending, "FAILED", detail)
+
+    async def follow(self, after: int | None = None) -> AsyncIterator[Event]:
+        """Events as they come, for ever; those kept after a bookmark first, where one is given."""
+        self.are_followed = True
+        seen = self._last if after is None else after
+        while True:
+            for event in [event for event in self._kept if event.bookmark > seen]:
+                seen = event.bookmark
+                yield event
+            if self._last == seen or not self._kept:
+                self._more.clear()
+                await self._more.wait()
+
+    def _add(
+        self, kind: Kind, pending: Pending, state: State, detail: dict[str, Any] | None = None
+    ) -> None:
+        self._last += 1
+        self._kept.append(
+            Event(
+                bookmark=self._last,
+                kind=kind,
+                call_id=pending.call.id,
+                tool=pending.call.name,
+                session=pending.message.session,
+                state=state,
+                detail=detail,
+            )
+        )
+        self._more.set()

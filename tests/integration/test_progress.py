@@ -1,0 +1,75 @@
+"""Progress from any kind of tool reaches whoever follows the events (R36)."""
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+
+import pytest
+
+from contract.outcome import Code
+from dispatcher.events import Event
+from tests.integration import fleet as fleets
+from tests.integration.fleet import call
+from tests.waiting import eventually
+from toolpool import Dispatcher
+from toolpool.local import LocalFleet
+
+
+@pytest.fixture(scope="module")
+def fleet() -> Iterator[LocalFleet]:
+    with fleets.running("tests.fleets.slow") as running:
+        yield running
+
+
+@pytest.fixture
+async def dispatcher(fleet: LocalFleet) -> AsyncIterator[Dispatcher]:
+    async with fleets.connected(fleet) as connected:
+        yield connected
+
+
+async def collect(dispatcher: Dispatcher, seen: list[Event]) -> None:
+    async for event in dispatcher.events():
+        seen += [event]
+
+
+@pytest.mark.parametrize("tool", ["steps", "steps_process"])
+async def test_progress_is_followed_and_limited_at_its_source(
+    dispatcher: Dispatcher, tool: str
+) -> None:
+    seen: list[Event] = []
+    following = asyncio.ensure_future(collect(dispatcher, seen))
+    await asyncio.sleep(0)
+    result = (await dispatcher.dispatch(call(tool, count=500)))[0]
+    assert result.data == 500
+    await eventually(lambda: seen and seen[-1].kind == "tool:end", "the end is seen")
+    progress = [event.detail for event in seen if event.kind == "tool:progress"]
+    assert progress
+    assert progress[0] is not None
+    assert progress[0]["total"] == 500
+    assert len(progress) < 50
+    assert [event.bookmark for event in seen] == sorted({event.bookmark for event in seen})
+    following.cancel()
+
+
+async def test_a_follower_resumes_after_its_bookmark(dispatcher: Dispatcher) -> None:
+    """R41: nothing that is still kept is missed."""
+    seen: list[Event] = []
+    following = asyncio.ensure_future(collect(dispatcher, seen))
+    await asyncio.sleep(0)
+    await dispatcher.dispatch(call("steps", count=1))
+    await eventually(lambda: seen and seen[-1].kind == "tool:end", "the end is seen")
+    following.cancel()
+    await dispatcher.dispatch(call("steps", count=1) + call("steps", "d", count=1))
+    ends: list[str] = []
+    async for event in dispatcher.events(after=seen[-1].bookmark):
+        ends += [event.call_id] if event.kind == "tool:end" else []
+        if len(ends) == 2:
+            break
+    assert sorted(ends) == ["c", "d"]
+
+
+async def test_a_cancelled_thread_sees_it_and_frees_its_slot(dispatcher: Dispatcher) -> None:
+    """`ctx.cancelled` is how a tool that cannot be stopped stops itself."""
+    turn = asyncio.ensure_future(dispatcher.dispatch(call("until_cancelled"), session="c"))
+    await eventually(lambda: dispatcher.in_flight("c"), "the call is open")
+    await dispatcher.cancel("c")
+    assert (await turn)[0].code is Code.CANCELLED
