@@ -25,7 +25,7 @@ _TOKEN = re.compile(
     |(?P<double>"(?:[^"\\]|\\.)*")
     |(?P<single>'(?:[^'\\]|\\.)*')
     |(?P<comment>/\*.*?\*/|//[^\n]*(?=\n))
-    |(?P<number>-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?(?![\w.]))
+    |(?P<number>-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?)
     |(?P<word>[A-Za-z_$][\w$]*)
     |(?P<mark>[{}\[\]:,])
     """,
@@ -53,7 +53,7 @@ def mend(text: str) -> tuple[dict[str, Any], tuple[str, ...]] | None:
 
 
 def _unfenced(text: str, done: dict[str, None]) -> str | None:
-    """The one fenced block where there is one; None where there are several, or other values."""
+    """What is between the outermost fences; None where anything but prose is around them."""
     runs = list(_BACKTICKS.finditer(text))
     if not runs or (text[:1] in ("{", '"') and not text.endswith("```")):
         return text
@@ -61,9 +61,6 @@ def _unfenced(text: str, done: dict[str, None]) -> str | None:
     if text.startswith("{") and last.end() == len(text):
         done["Markdown fence"] = None
         return text[: last.start()].rstrip()
-    whole = first.start() == 0 and last.end() == len(text)
-    if first is last or not (whole or len(runs) == 2):
-        return None
     around = text[: first.start()] + text[last.end() :]
     if re.search(r"[{}\[\]]", around):
         return None
@@ -145,13 +142,10 @@ def _string(body: str, quote: str, done: dict[str, None]) -> str:
     """The inside of a string in either quotes as a JSON string."""
 
     def escaped(found: re.Match[str]) -> str:
-        letter = found[1]
-        if letter == "'":
-            done["\\' for an apostrophe"] = None
-            return "'"
-        if letter not in '"\\/bfnrtu':
-            pass
-        return found[0]
+        if found[1] != "'":
+            return found[0]  # one that JSON does not have is refused when the whole is read
+        done["\\' for an apostrophe"] = None
+        return "'"
 
     body = _ESCAPE.sub(escaped, body)
     if quote == "'":
