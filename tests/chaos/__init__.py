@@ -1,0 +1,1 @@
+"""Breaks everything that can break, and checks the one promise: see `docs/reliability.md`."""

@@ -1,0 +1,141 @@
+"""What was asked and what was answered, and the verdict over a row."""
+
+from collections import Counter
+from dataclasses import dataclass, field
+
+from contract.result import ToolResult
+from tests.chaos.journal import Journal
+
+LATE_SECONDS = 0.25
+RECOVERY_SECONDS = 15.0
+_SHOWN = 6
+
+
+@dataclass(slots=True)
+class Asked:
+    """One call. `allowed` is how long after `at` its answer may come; times are monotonic."""
+
+    key: str
+    tool: str
+    at: float
+    allowed: float
+    answers: list["Answer"] = field(default_factory=list)
+
+    @property
+    def may_run_twice(self) -> bool:
+        """Whether a second start does no harm."""
+        return self.tool.startswith("read_")
+
+    @property
+    def mode(self) -> str:
+        """How its tool runs: loop, thread or process."""
+        return self.tool.partition("_")[2]
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """A result and how long after the call's deadline it came (less than 0: before it)."""
+
+    ok: bool
+    code: str | None
+    executed: str
+    late_by: float
+    data: object = None
+
+
+@dataclass(slots=True)
+class Figures:
+    """A row's line in the report."""
+
+    row: str
+    seed: int
+    calls: int = 0
+    faults: int = 0
+    missing: int = 0
+    duplicate: int = 0
+    late: int = 0
+    double_starts: int = 0
+    false_no: int = 0
+    false_yes: int = 0
+    ok: int = 0
+    recovery: float = 0.0
+    overdue: float = 0.0
+    """By how much the latest overdue answer was past its deadline; 0 where none was."""
+    lag: float = 0.0
+    """The longest that this process could not run for: what the machine, not the pool, did."""
+    seconds: float = 0.0
+    codes: dict[str, int] = field(default_factory=dict)
+    problems: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def holds(self) -> bool:
+        """Whether the promise was kept."""
+        return not self.problems
+
+
+class Book:
+    """Every call of a row, by its key."""
+
+    def __init__(self) -> None:
+        self.calls: dict[str, Asked] = {}
+        self.extra = 0
+
+    def ask(self, asked: Asked) -> None:
+        """Note a call that is about to be made."""
+        self.calls[asked.key] = asked
+
+    def answered(self, key: str, result: ToolResult, late_by: float) -> None:
+        """Note one result."""
+        answer = Answer(
+            ok=result.ok,
+            code=result.code.value if result.code else None,
+            executed=result.executed.value,
+            late_by=late_by,
+            data=result.data,
+        )
+        self.calls[key].answers.append(answer)
+
+    def judge(self, figures: Figures, journal: Journal) -> None:
+        """Fill in the figures. To be called when the workers have ended."""
+        journal.follow()
+        starts = journal.starts
+        calls = list(self.calls.values())
+        answers = [(asked, answer) for asked in calls for answer in asked.answers]
+        figures.calls = len(calls)
+        figures.ok = sum(answer.ok for _, answer in answers)
+        figures.codes = dict(Counter(answer.code or "ok" for _, answer in answers))
+        figures.overdue = max([0.0, *(answer.late_by for _, answer in answers)])
+        found = {
+            "missing": [c.key for c in calls if not c.answers],
+            "duplicate": ["extra"] * self.extra + [c.key for c in calls if _contradict(c)],
+            "late": [
+                f"{c.key}:{c.tool}:{a.code}:+{a.late_by:.2f}s"
+                for c, a in answers
+                if a.late_by > LATE_SECONDS
+            ],
+            "double_starts": [
+                f"{c.key}:{c.tool}" for c in calls if starts[c.key] > 1 and not c.may_run_twice
+            ],
+            "false_no": [
+                f"{c.key}:{c.tool}:{a.code}"
+                for c, a in answers
+                if a.executed == "no" and starts[c.key]
+            ],
+            "false_yes": [
+                f"{c.key}:{c.tool}:{a.code}"
+                for c, a in answers
+                if a.executed == "yes" and not starts[c.key]
+            ],
+        }
+        for name, keys in found.items():
+            setattr(figures, name, len(keys))
+            if keys:
+                figures.problems.append(f"{name}: {len(keys)}, among them {keys[:_SHOWN]}")
+        if figures.recovery > RECOVERY_SECONDS:
+            figures.problems.append(f"workers did not consume for {figures.recovery:.1f} s")
+
+
+def _contradict(asked: Asked) -> bool:
+    """Whether two askers of one call were told different things about a tool that returned."""
+    return len({str(answer.data) for answer in asked.answers if answer.ok}) > 1

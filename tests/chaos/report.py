@@ -1,0 +1,51 @@
+"""The report: a line a row, then the totals."""
+
+from collections.abc import Sequence
+
+from tests.chaos.book import Figures
+
+_COLUMNS = (
+    ("calls", "calls"),
+    ("faults", "faults"),
+    ("missing", "missing"),
+    ("duplicate", "duplicate"),
+    ("late", "late"),
+    ("double_starts", "double starts"),
+    ("false_no", "false no"),
+)
+
+
+def heading() -> str:
+    """The table's head."""
+    names = " ".join(f"{name:>{max(6, len(name))}}" for _, name in _COLUMNS)
+    return f"{'row':<16} {names} {'recovery':>9} {'ok':>6} {'time':>6}"
+
+
+def line(figures: Figures) -> str:
+    """One row of it, and below it what did not hold."""
+    numbers = _numbers(figures)
+    took = f"{figures.recovery:>7.1f} s {figures.ok:>6} {figures.seconds:>4.0f} s"
+    shown = [f"{figures.row:<16} {numbers} {took} {'passed' if figures.holds else 'FAILED'}"]
+    shown += [f"  ! {problem}" for problem in figures.problems]
+    shown += [f"  . {note}" for note in figures.notes]
+    if figures.problems:
+        shown.append(f"  . answers {figures.codes}, machine lag {figures.lag:.2f} s")
+    return "\n".join(shown)
+
+
+def totals(rows: Sequence[Figures]) -> str:
+    """The sums, without the control row, which is meant to lose calls."""
+    total = Figures(row="total", seed=0)
+    for name, _ in _COLUMNS:
+        setattr(total, name, sum(getattr(row, name) for row in rows if row.row != "control"))
+    total.recovery = max((row.recovery for row in rows), default=0.0)
+    total.ok = sum(row.ok for row in rows)
+    total.seconds = sum(row.seconds for row in rows)
+    overdue = max((row.overdue for row in rows), default=0.0)
+    lag = max((row.lag for row in rows), default=0.0)
+    table = line(total).removesuffix(" passed")
+    return f"{table}\nlatest answer {overdue:.3f} s past its deadline; machine lag {lag:.3f} s"
+
+
+def _numbers(figures: Figures) -> str:
+    return " ".join(f"{getattr(figures, name):>{max(6, len(title))}}" for name, title in _COLUMNS)
