@@ -212,12 +212,12 @@ class MemoryServer:
         if record.state == "open":
             if record.attempt > recovery.attempt:
                 if record.attempt == recovery.attempt + 1 and may_go_on:
-                    record.until, record.epoch = until, self.epoch
+                    record.until = until
                     self.put(queue, recovery.next_message)
                 return b"again %d" % record.attempt
             if not may_go_on:
                 return MOVED
-            record.until, record.epoch = until, self.epoch
+            record.until = until
             self.put(queue, recovery.message)
             return SENT
         if not recovery.lost_worker or record.worker != recovery.lost_worker:
@@ -225,7 +225,7 @@ class MemoryServer:
         if record.rerunnable and record.attempt < ATTEMPTS_AT_MOST:
             record.state, record.worker = "open", ""
             record.attempt += 1
-            record.until, record.epoch, record.recovered = until, self.epoch, recovery.nonce
+            record.until, record.recovered = until, recovery.nonce
             self.put(queue, recovery.next_message)
             return b"again %d" % record.attempt
         self._finish(record, recovery.nonce, recovery.keep, recovery.lost, except_reply=reply)

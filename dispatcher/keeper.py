@@ -92,7 +92,7 @@ class Keeper:
             self._resolve(pending, not_queued(Code.EXPIRED))
             return
         self._at(pending.deadline - _AHEAD_SECONDS, self._nearly_over, pending)
-        if pending.stage is Stage.QUEUED:
+        if pending.stage in (Stage.QUEUED, Stage.STRANDED):
             self._add_due(pending, Ending.QUEUE_WAIT)
 
     def _nearly_over(self, pending: Pending) -> None:

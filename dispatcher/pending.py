@@ -22,6 +22,7 @@ class Stage(Enum):
     PUBLISHING = "publishing"  # on its way to the server, not confirmed
     QUEUED = "queued"
     RUNNING = "running"
+    STRANDED = "stranded"  # published, but nobody may start it any more
 
 
 class Waiter(Protocol):

@@ -101,10 +101,21 @@ class QueuePump:
 
     def started(self, pending: Pending) -> None:
         """A worker has the call: there is room for another."""
+        self._leave_queue(pending, Stage.RUNNING)
+
+    def stranded(self, pending: Pending) -> None:
+        """Nobody will start the call any more: it must not keep others from being sent."""
+        self._leave_queue(pending, Stage.STRANDED)
+
+    def _leave_queue(self, pending: Pending, stage: Stage) -> None:
+        if not pending.is_open:  # `done` has let go of it
+            return
         if pending.stage is Stage.QUEUED:
-            pending.stage = Stage.RUNNING
             self._unstarted -= 1
+            pending.stage = stage
             self.wake()
+        elif pending.stage is Stage.STRANDED:
+            pending.stage = stage
 
     def adopt(self, pending: Pending) -> None:
         """Take over a call that another dispatcher published."""
@@ -114,7 +125,7 @@ class QueuePump:
 
     def published_again(self, pending: Pending) -> None:
         """A call that a worker had waits to be started once more."""
-        if pending.stage is Stage.RUNNING:
+        if pending.is_open and pending.stage in (Stage.RUNNING, Stage.STRANDED):
             pending.stage = Stage.QUEUED
             self._unstarted += 1
 
@@ -126,7 +137,7 @@ class QueuePump:
             self._count_waiting(-1)  # it stays in its deque, and is passed over
             return
         line = self._lines[pending.line]
-        if pending.stage is not Stage.RUNNING:
+        if pending.stage not in (Stage.RUNNING, Stage.STRANDED):
             self._unstarted -= 1
         if pending.outcome is not None:
             self._pace.note(pending.outcome)
@@ -205,12 +216,14 @@ class QueuePump:
 
     async def _publish(self, taken: list[Pending]) -> None:
         """Publish until the server confirms it; calls whose queue wait ends first are answered."""
+        sent = False
         while taken := [pending for pending in taken if pending.is_open]:
             try:
                 await self._publish_once(taken)
                 return
             except ServerAway as away:
-                executed = Executed.UNKNOWN if away.sent else Executed.NO
+                sent = sent or away.sent
+                executed = Executed.UNKNOWN if sent else Executed.NO
                 outcome = failure(Code.QUEUE_UNREACHABLE, "", executed)
                 now = time.monotonic()
                 late = [pending for pending in taken if pending.start_by <= now]
@@ -239,6 +252,8 @@ class QueuePump:
             give_up_at=min(pending.start_by for pending in taken),
         )
         for pending, answer in zip(taken, answers, strict=True):
+            if not pending.is_open:
+                continue
             if pending.stage is Stage.PUBLISHING:
                 pending.stage = Stage.QUEUED
             pending.epoch, pending.published_at = epoch, now
@@ -292,6 +307,10 @@ class Pump:
     def started(self, pending: Pending) -> None:
         """See `QueuePump.started`."""
         self._queues[pending.queue].started(pending)
+
+    def stranded(self, pending: Pending) -> None:
+        """See `QueuePump.stranded`."""
+        self._queues[pending.queue].stranded(pending)
 
     def published_again(self, pending: Pending) -> None:
         """See `QueuePump.published_again`."""

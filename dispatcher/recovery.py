@@ -117,7 +117,9 @@ class Recovery:
             self._pump.started(pending)
         elif answer == MISSING:
             await self._reopen(pending)
-        elif answer != MOVED:
+        elif answer == MOVED:
+            self._pump.stranded(pending)
+        else:
             self._settled(answer)
 
     def _sent_again(self, pending: Pending) -> None:
@@ -127,18 +129,24 @@ class Recovery:
         self._pump.published_again(pending)
 
     async def _reopen(self, pending: Pending) -> None:
-        """The record is lost with the server's data. What may run twice is opened anew."""
+        """The record is lost with the server's data. What may run twice is opened anew.
+
+        In the next attempt, and without taking on the new epoch: nobody knows any more whether it
+        was started in the old one.
+        """
         if not pending.message.rerunnable:
+            self._pump.stranded(pending)
             return
         now = time.monotonic()
-        epoch, _ = await self._transport.publish(
+        attempt = pending.message.attempt + 1
+        pending.message = msgspec.structs.replace(pending.message, attempt=attempt)
+        await self._transport.publish(
             [pending.opening(now)],
             nonce=new_nonce(),
             queue=pending.queue,
-            message=self._message(pending, pending.message.attempt),
+            message=self._message(pending, attempt),
             give_up_at=now + _PATIENCE_SECONDS,
         )
-        pending.epoch = epoch
         self._sent_again(pending)
 
     def _note(self, survey: Survey, workers: Collection[str], now: float) -> None:
@@ -164,7 +172,13 @@ class Recovery:
         return seen >= self._watched_since or now - since > self._settings.lease_gone
 
     def _is_overdue(self, pending: Pending, survey: Survey, now: float) -> bool:
-        """Later messages of its queue have started, or the queue is empty; with back-off."""
+        """Later messages of its queue have started, or the queue is empty; with back-off.
+
+        What may not be started in another epoch than its own is looked at as soon as that changes.
+        """
+        sent_before = pending.published_at < self._watched_since
+        if sent_before and pending.epoch != survey.epoch and not pending.message.rerunnable:
+            return True
         patience = _OVERDUE_SECONDS if survey.depths is not None else _UNTOLD_SECONDS
         if now - pending.published_at < patience * 2**pending.republished:
             return False

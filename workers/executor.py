@@ -123,7 +123,7 @@ class Executor:
             if run_in not in self._waiting:
                 run_in = next(iter(self._waiting))
             self._waiting[run_in].append((call, delivery))
-        self._claim_more()
+        self.claim_more()
 
     def cancel(self, key: str) -> None:
         """Stop a running call; its outcome, if it still has one, comes too late to count."""
@@ -190,8 +190,9 @@ class Executor:
                 if running.task is not None:
                     running.task.cancel()
 
-    def _claim_more(self) -> None:
-        if self._draining:
+    def claim_more(self) -> None:
+        """Claim what waits; to be called now and then, for when the lease is fresh again."""
+        if self._draining or not self._is_leased():
             return
         for run_in, waiting in self._waiting.items():
             count = min(self._free[run_in], len(waiting))
@@ -201,6 +202,9 @@ class Executor:
                 task = asyncio.ensure_future(self._claim(run_in, chosen))
                 self._claiming.add(task)
                 task.add_done_callback(self._claiming.discard)
+
+    def _is_leased(self) -> bool:
+        return time.monotonic() - self.leased_at() < _FRESH_SECONDS
 
     async def _claim(self, run_in: RunIn, chosen: list[tuple[CallMessage, _Delivery]]) -> None:
         claims = [Claim(call.key, call.attempt, new_nonce()) for call, _ in chosen]
@@ -214,7 +218,7 @@ class Executor:
         except Exception:
             log.exception("claim_failed calls=%d", len(chosen))
             answers = ["failed"] * len(chosen)
-        is_leased = time.monotonic() - self.leased_at() < _FRESH_SECONDS
+        is_leased = self._is_leased()  # it may have been frozen meanwhile
         for (call, delivery), claim, answer in zip(chosen, claims, answers, strict=True):
             if isinstance(answer, str):
                 log.debug("claim_refused call=%s reason=%s", call.id, answer)
@@ -225,7 +229,7 @@ class Executor:
             else:
                 self._start(run_in, call, delivery.batch, claim.nonce, answer)
             delivery.decided()
-        self._claim_more()
+        self.claim_more()
 
     def _start(
         self, run_in: RunIn, call: CallMessage, batch: Batch, nonce: str, time_left: float
@@ -259,4 +263,4 @@ class Executor:
             await busy_until
             self.abandoned -= 1
         self._free[run_in] += 1
-        self._claim_more()
+        self.claim_more()

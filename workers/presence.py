@@ -20,6 +20,8 @@ from contract.version import VERSION
 log = logging.getLogger("toolpool.presence")
 
 _WORKERS_KEPT_SECONDS = 86_400
+_RETRY_SECONDS = 0.25
+"""After a renewal that failed: without a fresh lease nothing is started."""
 
 
 class Presence:
@@ -68,7 +70,9 @@ class Presence:
             log.info("lease_not_dropped: %s", error)
 
     def _keep(self) -> None:
-        while not self._stopping.wait(self._settings.lease_renewed):
+        pause = self._settings.lease_renewed
+        while not self._stopping.wait(pause):
+            pause = self._settings.lease_renewed
             lag = self._loop_lag()
             if lag > self._settings.lease_gone:
                 log.error("lease_withheld: the event loop has not turned for %.1f s", lag)
@@ -78,6 +82,7 @@ class Presence:
                     self._publish()
             except (RedisError, OSError) as error:
                 log.warning("lease_not_renewed: %s", error)
+                pause = min(pause, _RETRY_SECONDS)
 
     def _renew(self) -> bool:
         """Whether the catalog still has our tools."""

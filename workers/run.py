@@ -85,6 +85,10 @@ class Runner:
 
     def _signed_off(self, outcome: Outcome, call: CallMessage, duration: float) -> Outcome:
         return msgspec.structs.replace(
+        if outcome.executed is Executed.NO and call.attempt > 1 and call.rerunnable:
+            # An attempt before this one may have entered the tool; of calls that may not be run
+            # again only such come back as never did.
+            outcome = msgspec.structs.replace(outcome, executed=Executed.UNKNOWN)
             outcome, worker=self._worker, attempt=call.attempt, duration=round(duration, 6)
         )
 

@@ -200,6 +200,7 @@ class WorkerService:
                 log.error("worker_worn_out: half its threads do not end; draining")
                 os.kill(os.getpid(), signal.SIGTERM)
                 return
+            self._executor.claim_more()
             await asyncio.sleep(_PULSE_SECONDS)
 
     async def _follow_cancels(self) -> None:

@@ -3,6 +3,7 @@
 -- ARGV: epoch candidate, reply stream, attempts at most, then for each record: nonce, lost worker
 --       ('' = only the message may be lost), attempt it is believed to be in, ms to be claimed
 --       within, message of this attempt, message of the next, keep ms, outcome if its worker is lost
+-- The epoch stays the one it was opened in: whether it ran before a change of it, nobody can know.
 -- Answers for each record 'sent' (published again, same attempt), 'again <attempt>',
 -- 'running <worker>', its outcome, 'moved' (another epoch: not ours to publish) or 'missing'.
 local epoch = server_epoch(KEYS[1], ARGV[1])
@@ -26,11 +27,11 @@ for i = 3, #KEYS do
     if tonumber(r[2]) > attempt then
       answer = 'again ' .. r[2]
       if tonumber(r[2]) == attempt + 1 and (r[4] == epoch or r[5] == '1') then
-        redis.call('HSET', KEYS[i], 'until', now + ARGV[at + 3], 'epoch', epoch)
+        redis.call('HSET', KEYS[i], 'until', now + ARGV[at + 3])
         redis.call('LPUSH', KEYS[2], ARGV[at + 5])
       end
     elseif r[4] == epoch or r[5] == '1' then
-      redis.call('HSET', KEYS[i], 'until', now + ARGV[at + 3], 'epoch', epoch)
+      redis.call('HSET', KEYS[i], 'until', now + ARGV[at + 3])
       redis.call('LPUSH', KEYS[2], ARGV[at + 4])
       answer = 'sent'
     else
@@ -40,7 +41,7 @@ for i = 3, #KEYS do
     answer = 'running ' .. r[3]
   elseif r[5] == '1' and tonumber(r[2]) < most then
     redis.call('HSET', KEYS[i], 'state', 'open', 'attempt', tonumber(r[2]) + 1, 'worker', '',
-      'until', now + ARGV[at + 3], 'epoch', epoch, 'recovered', nonce)
+      'until', now + ARGV[at + 3], 'recovered', nonce)
     redis.call('LPUSH', KEYS[2], ARGV[at + 5])
     answer = 'again ' .. (tonumber(r[2]) + 1)
   else
