@@ -103,6 +103,16 @@ class CatalogEntry(msgspec.Struct, frozen=True, kw_only=True):
     version: str
 
 
+class StoredOutput(msgspec.Struct, frozen=True, kw_only=True):
+    """The whole output of a call that returned more than a model is shown (R37)."""
+
+    handle: str
+    tenant: str
+    session: str | None
+    tool: str
+    text: str
+
+
 class BackgroundCall(msgspec.Struct, frozen=True, kw_only=True):
     """What a handle stands for: enough for any dispatcher to go on with the call.
 
@@ -151,6 +161,7 @@ _CANCEL = "cancel"
 _CATALOG = "catalog"
 _LEASE = "lease"
 _BACKGROUND = "background"
+_OUTPUT = "output"
 _encoder = msgspec.json.Encoder()
 _batches = msgspec.json.Decoder(Batch)
 _replies: msgspec.json.Decoder[Reply] = msgspec.json.Decoder(
@@ -160,6 +171,7 @@ _cancels = msgspec.json.Decoder(Cancel)
 _entries = msgspec.json.Decoder(CatalogEntry)
 _leases = msgspec.json.Decoder(WorkerLease)
 _background = msgspec.json.Decoder(BackgroundCall)
+_outputs = msgspec.json.Decoder(StoredOutput)
 
 
 class Envelope:
@@ -213,6 +225,14 @@ class Envelope:
     def decode_entry(self, data: bytes) -> CatalogEntry:
         """The catalog entry in `data`."""
         return _decode(_entries, self._keyring.verify(_CATALOG, data))
+
+    def encode_output(self, output: StoredOutput) -> bytes:
+        """The stored output, signed. Raises UnicodeEncodeError for half of a surrogate pair."""
+        return self._keyring.sign(_OUTPUT, _encoder.encode(output))
+
+    def decode_output(self, data: bytes) -> StoredOutput:
+        """The stored output in `data`."""
+        return _decode(_outputs, self._keyring.verify(_OUTPUT, data))
 
     def encode_background(self, call: BackgroundCall) -> bytes:
         """The background call, signed."""

@@ -166,6 +166,10 @@ class WorkerLedger(Protocol):
         """Give calls back. Answers `released` or `late` for each."""
         ...
 
+    async def keep_output(self, handle: str, body: bytes, *, keep: float) -> None:
+        """Store a whole output for `keep` seconds; raises what the client does."""
+        ...
+
     async def tell(self, reply: str, body: bytes) -> None:
         """Put a message on a reply stream; best effort, raises what the client does."""
         ...
@@ -293,6 +297,10 @@ class RedisLedger:
             )
         answers = await self._steps.run(Step.SETTLE, keys, arguments, give_up_at=give_up_at)
         return [answer.decode() for answer in answers]
+
+    async def keep_output(self, handle: str, body: bytes, *, keep: float) -> None:
+        """See `WorkerLedger.keep_output`."""
+        await self._steps.keep(self._names.output(handle), body, _ms(keep))
 
     async def tell(self, reply: str, body: bytes) -> None:
         """See `WorkerLedger.tell`."""

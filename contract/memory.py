@@ -71,6 +71,7 @@ class MemoryServer:
         self.catalog: dict[str, bytes] = {}
         self.leases: dict[str, bytes] = {}
         self.handles: dict[str, tuple[str, bytes]] = {}
+        self.outputs: dict[str, bytes] = {}
         self._records: dict[str, _Record] = {}
         self._inboxes: defaultdict[str, _Inbox] = defaultdict(_Inbox)
 
@@ -177,6 +178,10 @@ class MemoryServer:
     async def settle(self, settlements: Sequence[Settlement], *, give_up_at: float) -> list[str]:
         """See `WorkerLedger.settle`."""
         return [self._settle(settlement) for settlement in settlements]
+
+    async def keep_output(self, handle: str, body: bytes, *, keep: float) -> None:
+        """See `WorkerLedger.keep_output`."""
+        self.outputs[handle] = body
 
     async def tell(self, reply: str, body: bytes) -> None:
         """See `WorkerLedger.tell`."""

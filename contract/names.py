@@ -43,6 +43,10 @@ class Names:
         """What a handle stands for."""
         return f"{self.prefix}:background:{handle}"
 
+    def output(self, handle: str) -> str:
+        """The whole output of a call."""
+        return f"{self.prefix}:output:{handle}"
+
     def handles(self, owner: str) -> str:
         """The handles of one session, by when they were given: a sorted set."""
         return f"{self.prefix}:handles:{owner}"

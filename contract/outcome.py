@@ -81,7 +81,8 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The end of one call, as a worker reports it or a dispatcher concludes it.
 
     `error` is the bare message: `dispatcher.feedback` makes the sentence the model reads. `details`
-    are for operators (exception class, stack) and never reach the model (R11). Times are seconds.
+    are for operators (exception class, stack) and never reach the model (R11). Where `data` is cut,
+    the whole output of `output_bytes` is kept under the handle `output` (R37). Times are seconds.
     """
 
     ok: bool
@@ -94,6 +95,8 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     recommendations: tuple[str, ...] = ()
     retry_after: float | None = None
     note: str | None = None
+    output: str | None = None
+    output_bytes: int = 0
     duration: float = 0.0
     worker: str = ""
     attempt: int = 1

@@ -143,6 +143,10 @@ class Steps:
                 await asyncio.sleep(pause)
                 pause = min(pause * 2, _LONGEST_PAUSE)
 
+    async def keep(self, key: str, body: bytes, ms: int) -> None:
+        """Set a key that expires. Raises RedisError."""
+        await self._client.set(key, body, px=ms)
+
     async def tell(self, stream: str, body: bytes) -> None:
         """Append to a reply stream, once. Raises RedisError."""
         pipeline = self._client.pipeline(transaction=False)

@@ -91,6 +91,10 @@ class Background:
                 return Outcome(ok=True, data=await self.listed(session))
             handle = arguments["handle"]
             found = await self._find(handle, session)
+            if found is None and call.name == "task_result":
+                page = await self.page(handle, session, int(arguments.get("page", 1)))
+                if page is not None:
+                    return Outcome(ok=True, data=page)
             if found is None:
                 return failure(Code.REPORTED, feedback.no_such_handle(), Executed.YES)
             if call.name == "task_cancel":
@@ -120,6 +124,29 @@ class Background:
         pending = await self._pending(found)
         await self._traffic.cancel([pending] if pending.is_open else [])
         return self._classify(pending)
+
+    async def page(self, handle: Any, session: str | None, number: int) -> dict[str, Any] | None:
+        """One page of a whole output, counted from 1; None for a handle that is not one (R37)."""
+        body = await self._traffic.transport.output(handle) if isinstance(handle, str) else None
+        if body is None:
+            return None
+        try:
+            output = self._traffic.envelope.decode_output(body)
+        except MessageRejected:
+            return None
+        owner = (handle, session, self._traffic.settings.tenant)
+        if (output.handle, output.session, output.tenant) != owner:
+            return None
+        size = self._traffic.settings.output_page
+        pages = -(-len(output.text) // size)
+        start = (number - 1) * size
+        return {
+            "handle": handle,
+            "tool": output.tool,
+            "page": number,
+            "pages": pages,
+            "text": output.text[start : start + size],
+        }
 
     async def listed(self, session: str | None) -> list[dict[str, Any]]:
         """The session's background calls, the newest last."""

@@ -38,10 +38,16 @@ def classified(
     timeout: float,
     duration: float,
     wording: Wording,
+    pages_offered: bool = False,
     note: str | None = None,
 ) -> ToolResult:
-    """The result of a call that was accepted. Times are seconds."""
-    notes = [text for text in (call.note, note, outcome.note) if text]
+    """The result of a call that was accepted. Times are seconds.
+
+    `pages_offered` says that the model has a tool to read a whole output in pages with.
+    """
+    handle = outcome.output if pages_offered else None
+    cut = feedback.cut(outcome.output_bytes, handle) if outcome.output_bytes else None
+    notes = [text for text in (call.note, note, outcome.note, cut) if text]
     joined = " ".join(notes) or None
     if outcome.ok:
         return ToolResult(
@@ -50,6 +56,7 @@ def classified(
             ok=True,
             data=outcome.data,
             note=joined,
+            handle=outcome.output,
             duration=duration,
             attempts=outcome.attempt,
             id_given=call.id_given,

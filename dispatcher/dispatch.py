@@ -174,6 +174,15 @@ class Dispatcher:
         """A session's background calls: handle, tool, state, seconds since the start."""
         return await self._background.listed(session)
 
+    async def output(
+        self, handle: str, *, session: str | None = None, page: int = 1
+    ) -> dict[str, Any]:
+        """A page of a whole output (R37): `page`, `pages`, `text`. Raises KeyError as above."""
+        found = await self._background.page(handle, session, page)
+        if found is None:
+            raise KeyError(handle)
+        return found
+
     def completed(self, *, session: str | None = None) -> AsyncIterator[str]:
         """The handles of a session's background calls as they end, for a host to push on."""
         return self._background.completed(session)
@@ -313,6 +322,7 @@ class Dispatcher:
             timeout=pending.message.timeout,
             duration=pending.ended - pending.began,
             wording=self._wording,
+            pages_offered="task_result" in self._catalog.offers,
         )
 
     async def _abandon(self, pendings: Sequence[Pending], latch: Latch) -> None:

@@ -72,6 +72,17 @@ def no_response(reason: str) -> str:
     return f"Please try again with valid format. The last response could not be read: {reason}."
 
 
+def cut(size: int, handle: str | None) -> str:
+    """An output that was cut in the middle (R37)."""
+    told = f"The output was {size:,} bytes; the middle was left out."
+    if handle is None:
+        return f"{told} Ask for less at once."
+    return (
+        f"{told} All of it is kept for a while: read it in pages with task_result, the handle "
+        f"'{handle}' and page 1, 2, …, or ask for less at once."
+    )
+
+
 def still_running(handle: str) -> str:
     """A call that goes on in the background (R35)."""
     return (

@@ -82,6 +82,10 @@ class MemoryTransport:
         """See `Transport.handles`."""
         return [body for whose, body in self._server.handles.values() if whose == owner]
 
+    async def output(self, handle: str) -> bytes | None:
+        """See `Transport.output`."""
+        return self._server.outputs.get(handle)
+
     async def states(self, keys: Sequence[str]) -> list[str | None]:
         """See `Transport.states`."""
         return [self._server.state(key) for key in keys]

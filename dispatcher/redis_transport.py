@@ -168,6 +168,11 @@ class RedisTransport:
         found: Any = await self._client.mget([self._names.background(i.decode()) for i in ids])
         return [body for body in found if body is not None]
 
+    async def output(self, handle: str) -> bytes | None:
+        """See `Transport.output`."""
+        found: Any = await self._client.get(self._names.output(handle))
+        return bytes(found) if found is not None else None
+
     async def states(self, keys: Sequence[str]) -> list[str | None]:
         """See `Transport.states`."""
         pipeline = self._client.pipeline(transaction=False)

@@ -28,7 +28,8 @@ SPECS: Mapping[str, ToolSpec] = {
     for spec in (
         _spec(
             "task_result",
-            "Get the result of a background call. Waits for it a little; say how long with `wait`.",
+            "Get the result of a background call, or a page of a long output. Waits for the result "
+            "a little; say how long with `wait`.",
             {
                 "handle": _HANDLE,
                 "wait": {
@@ -36,6 +37,11 @@ SPECS: Mapping[str, ToolSpec] = {
                     "minimum": 0,
                     "maximum": LONGEST_WAIT_SECONDS,
                     "description": "Seconds to wait for the result. Default: 10.",
+                },
+                "page": {
+                    "type": "integer",
+                    "minimum": 1,
+                    "description": "Which page of a long output to read. Default: 1.",
                 },
             },
             required=True,

@@ -77,6 +77,10 @@ class Transport(Protocol):
         """What the handles of an owner stand for, the newest last."""
         ...
 
+    async def output(self, handle: str) -> bytes | None:
+        """A whole output, signed; None for an unknown or expired handle."""
+        ...
+
     async def states(self, keys: Sequence[str]) -> list[str | None]:
         """The states of ledger records: open, claimed, settled, or None for one that is gone."""
         ...

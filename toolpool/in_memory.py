@@ -37,7 +37,11 @@ class InMemoryWorker:
         self._server = server
         self._envelope = envelope
         self._settler = Settler(
-            worker=_WORKER, ledger=server, envelope=envelope, keep=settings.results_kept
+            worker=_WORKER,
+            ledger=server,
+            envelope=envelope,
+            keep=settings.results_kept,
+            keep_output=settings.output_kept,
         )
         self._runner = Runner(
             worker=_WORKER, catalog=catalog, limits=Limits(settings.max_result), children=None

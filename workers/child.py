@@ -74,11 +74,11 @@ def _run(
             )
         ),
     )
-    outcome = invoke(tool, frame.arguments, context, limits)
+    ending = invoke(tool, frame.arguments, context, limits)
     sys.stdout.flush()
-    exception = (outcome.details or {}).get("exception", "")
+    exception = (ending.outcome.details or {}).get("exception", "")
     spent = not descendants.end_own() or exception == "builtins.MemoryError"
-    return frames.Done(outcome=outcome, spent=spent)
+    return frames.Done(outcome=ending.outcome, whole=ending.whole, spent=spent)
 
 
 if __name__ == "__main__":

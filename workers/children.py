@@ -14,9 +14,10 @@ from typing import Any
 import msgspec
 
 from contract.errors import ToolsUnimportable
-from contract.outcome import Code, Executed, Outcome, failure
+from contract.outcome import Code, Executed, failure
 from workers import descendants, frames
 from workers.context import ReportProgress
+from workers.invoke import Ending
 
 log = logging.getLogger("toolpool.children")
 
@@ -135,35 +136,32 @@ class ChildPool:
         children = await asyncio.gather(*(self._spawn() for _ in range(self._size)))
         self._idle.extend(children)
 
-    async def run(self, run: frames.Run, report_progress: ReportProgress) -> Outcome:
+    async def run(self, run: frames.Run, report_progress: ReportProgress) -> Ending:
         """One call in one child. Cancellation kills the child; nothing else is raised."""
         try:
             child = await self._take()
         except (OSError, ToolsUnimportable) as error:
-            return failure(Code.INTERNAL, f"no process could be started: {error}", Executed.NO)
+            reason = f"no process could be started: {error}"
+            return Ending(failure(Code.INTERNAL, reason, Executed.NO))
         try:
             async with asyncio.timeout(run.timeout):
                 return await self._run_in(child, run, report_progress)
         except TimeoutError:
             await self._end(child)
-            return failure(Code.TIMEOUT, "", Executed.UNKNOWN)
+            return Ending(failure(Code.TIMEOUT, "", Executed.UNKNOWN))
         except ChildLost:
             self._living.discard(child)
             self._in_background(self._refill())
             code = await child.exit_code()
-            return failure(
-                Code.CRASHED,
-                f"the tool's process {_death(code)}",
-                Executed.UNKNOWN,
-                details={"exit_code": code},
-            )
+            reason, details = f"the tool's process {_death(code)}", {"exit_code": code}
+            return Ending(failure(Code.CRASHED, reason, Executed.UNKNOWN, details=details))
         except BaseException:
             self._in_background(self._end(child))
             raise
 
     async def _run_in(
         self, child: Child, run: frames.Run, report_progress: ReportProgress
-    ) -> Outcome:
+    ) -> Ending:
         child.send(run)
         child.calls_left -= 1
         frame = await child.receive()
@@ -176,7 +174,7 @@ class ChildPool:
             self._in_background(self._end(child))
         else:
             self._give_back(child)
-        return frame.outcome
+        return Ending(frame.outcome, frame.whole)
 
     async def _take(self) -> Child:
         """An idle child, or the next one that starts. Raises what starting one raised."""

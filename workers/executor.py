@@ -245,7 +245,11 @@ class Executor:
         try:
             report = partial(self._settler.progress, running.batch, call.key)
             run = await self._runner.run(call, time_left, report)
-            outcome, busy_until = run.outcome, run.busy_until
+            outcome, busy_until = run.ending.outcome, run.busy_until
+            if run.ending.whole is not None:
+                outcome = await self._settler.keep_whole(
+                    running.batch, call, outcome, run.ending.whole
+                )
         except asyncio.CancelledError:
             outcome = self._runner.cancelled(call)
         except Exception as error:

@@ -39,6 +39,7 @@ class Done(msgspec.Struct, frozen=True, kw_only=True, tag="done"):
     """The call's outcome; `spent` children take no further call."""
 
     outcome: Outcome
+    whole: str | None = None
     spent: bool = False
 
 

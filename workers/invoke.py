@@ -25,36 +25,43 @@ class Limits(msgspec.Struct, frozen=True):
     max_result: int
 
 
+class Ending(msgspec.Struct, frozen=True):
+    """How a call ended, and the `whole` output where the outcome holds it cut (R37)."""
+
+    outcome: Outcome
+    whole: str | None = None
+
+
 async def invoke_coroutine(
     tool: Tool, arguments: dict[str, Any], context: ToolContext, limits: Limits
-) -> Outcome:
+) -> Ending:
     """Run an `async def` tool. Cancellation passes through; nothing else is raised."""
     try:
         bound = prepare(tool, arguments, context)
         if isinstance(bound, Outcome):
-            return bound
+            return Ending(bound)
         return returned(tool, await tool.function(**bound), limits)
     except asyncio.CancelledError as error:
         task = asyncio.current_task()
         if task is not None and task.cancelling():
             raise
-        return raised(error)
+        return Ending(raised(error))
     except BaseException as error:  # noqa: BLE001 - whatever a tool raises is a result
-        return raised(error)
+        return Ending(raised(error))
 
 
-def invoke(tool: Tool, arguments: dict[str, Any], context: ToolContext, limits: Limits) -> Outcome:
+def invoke(tool: Tool, arguments: dict[str, Any], context: ToolContext, limits: Limits) -> Ending:
     """Run any tool to its end on this thread. Never raises."""
     try:
         bound = prepare(tool, arguments, context)
         if isinstance(bound, Outcome):
-            return bound
+            return Ending(bound)
         value = tool.function(**bound)
         if inspect.iscoroutine(value):
             value = asyncio.run(value)
         return returned(tool, value, limits)
     except BaseException as error:  # noqa: BLE001 - whatever a tool raises is a result
-        return raised(error)
+        return Ending(raised(error))
 
 
 def prepare(
@@ -76,30 +83,25 @@ def prepare(
     return bound
 
 
-def returned(tool: Tool, value: Any, limits: Limits) -> Outcome:
-    """The outcome of a tool that returned `value` (R5)."""
+def returned(tool: Tool, value: Any, limits: Limits) -> Ending:
+    """The ending of a tool that returned `value` (R5)."""
     if isinstance(value, dict):
         if value.get("ok") is False and "error" in value:
-            return _reported(value)
+            return Ending(_reported(value))
         if value.get("ok") is True and "data" in value:
             value = value["data"]
     try:
         encoded = _as_json(value)
     except (TypeError, ValueError, RecursionError, pydantic_core.PydanticSerializationError) as why:
-        return failure(
-            Code.BAD_RESULT,
-            f"the tool returned something that is not JSON ({_cut(str(why), 200)})",
-            Executed.YES,
-        )
+        reason = f"the tool returned something that is not JSON ({_cut(str(why), 200)})"
+        return Ending(failure(Code.BAD_RESULT, reason, Executed.YES))
     if len(encoded) > limits.max_result:
-        return failure(
-            Code.BAD_RESULT,
-            f"the tool returned {len(encoded):,} bytes; at most {limits.max_result:,} are taken",
-            Executed.YES,
-        )
+        taken = f"at most {limits.max_result:,} are taken"
+        reason = f"the tool returned {len(encoded):,} bytes; {taken}"
+        return Ending(failure(Code.BAD_RESULT, reason, Executed.YES))
     if len(encoded) > tool.spec.max_output:
         return _cut_in_the_middle(value, encoded, tool.spec.max_output)
-    return Outcome(ok=True, data=msgspec.Raw(encoded))
+    return Ending(Outcome(ok=True, data=msgspec.Raw(encoded)))
 
 
 def raised(error: BaseException) -> Outcome:
@@ -149,8 +151,9 @@ def _as_json(value: Any) -> bytes:
         return encoding.encode(pydantic_core.to_jsonable_python(value))
 
 
-def _cut_in_the_middle(value: Any, encoded: bytes, cap: int) -> Outcome:
-    text = value.encode() if isinstance(value, str) else encoded
+def _cut_in_the_middle(value: Any, encoded: bytes, cap: int) -> Ending:
+    whole = value if isinstance(value, str) else encoded.decode()
+    text = whole.encode()
     head, tail = text[: cap * 2 // 3], text[len(text) - cap // 3 :]
     left_out = len(text) - len(head) - len(tail)
     kept = (
@@ -158,11 +161,7 @@ def _cut_in_the_middle(value: Any, encoded: bytes, cap: int) -> Outcome:
         + f"\n… {left_out:,} of {len(text):,} bytes left out …\n"
         + tail.decode(errors="ignore")
     )
-    return Outcome(
-        ok=True,
-        data=kept,
-        note=f"The output was {len(text):,} bytes; the middle was left out. Ask for less at once.",
-    )
+    return Ending(Outcome(ok=True, data=kept, output_bytes=len(text)), whole)
 
 
 def _cut(text: str, characters: int) -> str:

@@ -18,7 +18,7 @@ from workers import frames
 from workers.catalog import Catalog
 from workers.children import ChildPool
 from workers.context import ProgressGate, ReportProgress, ToolContext
-from workers.invoke import Limits, invoke, invoke_coroutine
+from workers.invoke import Ending, Limits, invoke, invoke_coroutine
 from workers.threads import ThreadPool
 from workers.tool import Tool
 
@@ -28,9 +28,9 @@ _REPLY_MARGIN_SECONDS = 0.25
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """An outcome, and what still occupies the slot (a thread that outlived its timeout)."""
+    """An ending, and what still occupies the slot (a thread that outlived its timeout)."""
 
-    outcome: Outcome
+    ending: Ending
     busy_until: Awaitable[None] | None = None
 
 
@@ -58,11 +58,12 @@ class Runner:
         tool = self._catalog.tools.get(call.tool)
         assert tool is not None  # the executor releases what this worker does not have
         if refusal := self._refuse(tool, call):
-            done = Run(refusal)
+            done = Run(Ending(refusal))
         else:
             timeout = min(call.timeout, time_left - _REPLY_MARGIN_SECONDS)
             done = await self._run(tool, call, timeout, report_progress)
-        return Run(self._signed_off(done.outcome, call, time.monotonic() - began), done.busy_until)
+        outcome = self._signed_off(done.ending.outcome, call, time.monotonic() - began)
+        return Run(Ending(outcome, done.ending.whole), done.busy_until)
 
     def cancelled(self, call: CallMessage) -> Outcome:
         """The outcome of a run that was cancelled."""
@@ -84,11 +85,11 @@ class Runner:
         return self._signed_off(outcome, call, call.timeout)
 
     def _signed_off(self, outcome: Outcome, call: CallMessage, duration: float) -> Outcome:
-        return msgspec.structs.replace(
         if outcome.executed is Executed.NO and call.attempt > 1 and call.rerunnable:
             # An attempt before this one may have entered the tool; of calls that may not be run
             # again only such come back as never did.
             outcome = msgspec.structs.replace(outcome, executed=Executed.UNKNOWN)
+        return msgspec.structs.replace(
             outcome, worker=self._worker, attempt=call.attempt, duration=round(duration, 6)
         )
 
@@ -109,7 +110,7 @@ class Runner:
         self, tool: Tool, call: CallMessage, seconds: float, report_progress: ReportProgress
     ) -> Run:
         if seconds <= 0:
-            return Run(failure(Code.EXPIRED, "", Executed.NO))
+            return Run(Ending(failure(Code.EXPIRED, "", Executed.NO)))
         if tool.spec.run_in is RunIn.PROCESS:
             return Run(await self._run_in_child(call, seconds, report_progress))
         stopped = threading.Event()
@@ -129,13 +130,14 @@ class Runner:
             async with asyncio.timeout(seconds):
                 return Run(await invoke_coroutine(tool, call.arguments, context, self._limits))
         except TimeoutError:
-            return Run(failure(Code.TIMEOUT, "", Executed.UNKNOWN))
+            return Run(Ending(failure(Code.TIMEOUT, "", Executed.UNKNOWN)))
 
     async def _run_in_child(
         self, call: CallMessage, seconds: float, report_progress: ReportProgress
-    ) -> Outcome:
+    ) -> Ending:
         if self._children is None:
-            return failure(Code.INTERNAL, "this worker runs no child processes", Executed.NO)
+            reason = "this worker runs no child processes"
+            return Ending(failure(Code.INTERNAL, reason, Executed.NO))
         run = frames.Run(
             call_id=call.id,
             tool=call.tool,
@@ -157,7 +159,7 @@ class Runner:
     ) -> Run:
         """A thread cannot be killed: it is told, answered for, and its slot stays taken."""
         loop = asyncio.get_running_loop()
-        ended: asyncio.Future[Outcome] = loop.create_future()
+        ended: asyncio.Future[Ending] = loop.create_future()
         report = context.report_progress
 
         def report_from_thread(done: float, total: float | None, message: str | None) -> None:
@@ -166,8 +168,8 @@ class Runner:
         context = dataclasses.replace(context, report_progress=report_from_thread)
 
         def work() -> None:
-            outcome = invoke(tool, call.arguments, context, self._limits)
-            loop.call_soon_threadsafe(_resolve, ended, outcome)
+            ending = invoke(tool, call.arguments, context, self._limits)
+            loop.call_soon_threadsafe(_resolve, ended, ending)
 
         self._threads.submit(work)
         try:
@@ -178,17 +180,17 @@ class Runner:
         except asyncio.CancelledError:
             outcome = self.cancelled(call)
         stopped.set()
-        return Run(outcome, asyncio.ensure_future(_wait_for(ended)))
+        return Run(Ending(outcome), asyncio.ensure_future(_wait_for(ended)))
 
     def close(self) -> None:
         """Let idle threads end."""
         self._threads.close()
 
 
-def _resolve(future: "asyncio.Future[Outcome]", outcome: Outcome) -> None:
+def _resolve(future: "asyncio.Future[Ending]", ending: Ending) -> None:
     if not future.done():
-        future.set_result(outcome)
+        future.set_result(ending)
 
 
-async def _wait_for(future: "asyncio.Future[Outcome]") -> None:
+async def _wait_for(future: "asyncio.Future[Ending]") -> None:
     await future

@@ -142,7 +142,11 @@ class WorkerService:
         ledger = RedisLedger(Steps(client), self._names)
         self._children = await self._start_children()
         self._settler = Settler(
-            worker=self.id, ledger=ledger, envelope=self._envelope, keep=settings.results_kept
+            worker=self.id,
+            ledger=ledger,
+            envelope=self._envelope,
+            keep=settings.results_kept,
+            keep_output=settings.output_kept,
         )
         self._runner = Runner(
             worker=self.id,
@@ -196,11 +200,11 @@ class WorkerService:
             self._last_turn = time.monotonic()
             self._executor.answer_overdue()
             self._executor.end_if_lease_is_lost()
+            self._executor.claim_more()
             if self._executor.is_worn_out and not self._stopped:
                 log.error("worker_worn_out: half its threads do not end; draining")
                 os.kill(os.getpid(), signal.SIGTERM)
                 return
-            self._executor.claim_more()
             await asyncio.sleep(_PULSE_SECONDS)
 
     async def _follow_cancels(self) -> None:

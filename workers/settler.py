@@ -2,11 +2,14 @@
 
 import asyncio
 import logging
+import secrets
 import time
 from collections import deque
 from collections.abc import Coroutine
 from dataclasses import dataclass
 from typing import Any
+
+import msgspec
 
 from contract.envelope import (
     Batch,
@@ -16,6 +19,7 @@ from contract.envelope import (
     Released,
     Settled,
     Started,
+    StoredOutput,
 )
 from contract.ledger import Release, Settlement, WorkerLedger
 from contract.outcome import Code, Executed, Outcome, failure
@@ -25,6 +29,7 @@ log = logging.getLogger("toolpool.settler")
 
 _GROUP_CALLS = 128
 _GROUP_BYTES = 1 << 20
+_KEEP_OUTPUT_SECONDS = 3.0
 _GATHER_SECONDS = 0.002
 _NOTICE_SECONDS = 0.02
 """A call that ends sooner than this is never announced as started: its outcome says it."""
@@ -40,12 +45,19 @@ class Settler:
     """While one group is on its way to the ledger, the next one gathers."""
 
     def __init__(
-        self, *, worker: str, ledger: WorkerLedger, envelope: Envelope, keep: float
+        self,
+        *,
+        worker: str,
+        ledger: WorkerLedger,
+        envelope: Envelope,
+        keep: float,
+        keep_output: float,
     ) -> None:
         self._worker = worker
         self._ledger = ledger
         self._envelope = envelope
         self._keep = keep
+        self._keep_output = keep_output
         self._outcomes: deque[Settlement] = deque()
         self._notices: dict[str, _Notice] = {}
         self._sending: asyncio.Task[None] | None = None
@@ -79,6 +91,27 @@ class Settler:
             notice = self._notices[batch.id] = _Notice(batch, set())
             asyncio.get_running_loop().call_later(_NOTICE_SECONDS, self._announce, notice)
         notice.keys.add(key)
+
+    async def keep_whole(
+        self, batch: Batch, call: CallMessage, outcome: Outcome, whole: str
+    ) -> Outcome:
+        """The outcome with the handle its whole output is kept under; as it is if that failed."""
+        output = StoredOutput(
+            handle=secrets.token_hex(16),
+            tenant=batch.tenant,
+            session=call.session,
+            tool=call.tool,
+            text=whole,
+        )
+        try:
+            async with asyncio.timeout(_KEEP_OUTPUT_SECONDS):
+                await self._ledger.keep_output(
+                    output.handle, self._envelope.encode_output(output), keep=self._keep_output
+                )
+        except Exception as error:  # noqa: BLE001 - the cut output is an answer without it
+            log.warning("output_not_kept call=%s: %s", call.id, error)
+            return outcome
+        return msgspec.structs.replace(outcome, output=output.handle)
 
     def progress(
         self, batch: Batch, key: str, done: float, total: float | None, message: str | None

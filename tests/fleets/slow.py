@@ -27,6 +27,18 @@ async def crunch_and_fail(seconds: float) -> str:
     raise ValueError("no solution")
 
 
+@tool(max_output=1000)
+async def write_much(characters: int) -> str:
+    """Write a lot."""
+    return "".join(str(number % 10) for number in range(characters))
+
+
+@tool(max_output=1000, run_in="process")
+def list_much(items: int) -> list[int]:
+    """List a lot, from a child process."""
+    return list(range(items))
+
+
 @tool
 async def steps(count: int, ctx: ToolContext) -> int:
     """Report progress at every step."""
