@@ -103,6 +103,15 @@ class CatalogEntry(msgspec.Struct, frozen=True, kw_only=True):
     version: str
 
 
+class Switch(msgspec.Struct, frozen=True, kw_only=True):
+    """Denies a tool, or only where `argument` has this `value`, to the whole fleet."""
+
+    tool: str
+    reason: str
+    argument: str | None = None
+    value: Any = None
+
+
 class StoredOutput(msgspec.Struct, frozen=True, kw_only=True):
     """The whole output of a call that returned more than a model is shown (R37)."""
 
@@ -162,6 +171,7 @@ _CATALOG = "catalog"
 _LEASE = "lease"
 _BACKGROUND = "background"
 _OUTPUT = "output"
+_SWITCH = "switch"
 _encoder = msgspec.json.Encoder()
 _batches = msgspec.json.Decoder(Batch)
 _replies: msgspec.json.Decoder[Reply] = msgspec.json.Decoder(
@@ -171,6 +181,7 @@ _cancels = msgspec.json.Decoder(Cancel)
 _entries = msgspec.json.Decoder(CatalogEntry)
 _leases = msgspec.json.Decoder(WorkerLease)
 _background = msgspec.json.Decoder(BackgroundCall)
+_switches = msgspec.json.Decoder(Switch)
 _outputs = msgspec.json.Decoder(StoredOutput)
 
 
@@ -225,6 +236,14 @@ class Envelope:
     def decode_entry(self, data: bytes) -> CatalogEntry:
         """The catalog entry in `data`."""
         return _decode(_entries, self._keyring.verify(_CATALOG, data))
+
+    def encode_switch(self, switch: Switch) -> bytes:
+        """The switch, signed."""
+        return self._keyring.sign(_SWITCH, _encoder.encode(switch))
+
+    def decode_switch(self, data: bytes) -> Switch:
+        """The switch in `data`."""
+        return _decode(_switches, self._keyring.verify(_SWITCH, data))
 
     def encode_output(self, output: StoredOutput) -> bytes:
         """The stored output, signed. Raises UnicodeEncodeError for half of a surrogate pair."""

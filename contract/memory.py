@@ -71,6 +71,7 @@ class MemoryServer:
         self.catalog: dict[str, bytes] = {}
         self.leases: dict[str, bytes] = {}
         self.handles: dict[str, tuple[str, bytes]] = {}
+        self.switches: dict[str, bytes] = {}
         self.outputs: dict[str, bytes] = {}
         self._records: dict[str, _Record] = {}
         self._inboxes: defaultdict[str, _Inbox] = defaultdict(_Inbox)

@@ -11,7 +11,7 @@ def queue_name(queue: str, run_in: RunIn) -> str:
     return f"toolpool.{queue}.{run_in.value}"
 
 
-KEYS_WITHOUT_EXPIRY = frozenset({"epoch"})
+KEYS_WITHOUT_EXPIRY = frozenset({"epoch", "switches"})
 """Key kinds (the word after the prefix) that may live for ever; every other key must expire."""
 
 
@@ -23,6 +23,7 @@ class Names:
         self.epoch = f"{prefix}:epoch"
         self.catalog = f"{prefix}:catalog"
         self.catalog_version = f"{prefix}:catalog_version"
+        self.switches = f"{prefix}:switches"
         self.workers = f"{prefix}:workers"
         self.call_prefix = f"{prefix}:call:"
 

@@ -1,6 +1,7 @@
 """One thing that is wrong with a call's arguments: where, what was expected, what arrived.
 
-A problem never holds the rejected value, which may be a secret (R25).
+A problem never holds the rejected value, which may be a secret (R25), and no sentence: those are
+written in the model's language by `dispatcher.feedback`.
 """
 
 import msgspec
@@ -9,10 +10,11 @@ import msgspec
 class Problem(msgspec.Struct, frozen=True, omit_defaults=True):
     """`path` is the way to the value (object keys and list indexes; empty at the root).
 
-    `kind` is the schema keyword that failed (`required`, `type`, `enum`, …). `expected` and
-    `received` are descriptions in words (`integer`, `string`); `allowed` lists enum members;
-    `closest` is the member, field or name that was probably meant; `shape` is a one-line sketch of
-    the object or array that was wanted.
+    `kind` is the schema keyword that failed (`required`, `type`, `enum`, …), or `value` for what a
+    typed parameter says in its own words. `expected` is what the keyword asks for: type names and
+    alternatives joined by `|`, a limit, a pattern, a format. `received` is the JSON type that came.
+    `allowed` lists enum members or field names, `more` counts those that are left out; `closest` is
+    the one that was probably meant; `shape` is a one-line sketch of a wanted object or array.
     """
 
     path: tuple[str | int, ...]
@@ -22,3 +24,4 @@ class Problem(msgspec.Struct, frozen=True, omit_defaults=True):
     allowed: tuple[str, ...] = ()
     closest: str | None = None
     shape: str | None = None
+    more: int = 0

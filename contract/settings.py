@@ -67,6 +67,14 @@ class Settings(BaseSettings):
     waiting_per_session: int = Field(10_000, ge=1, description="Calls of a session waiting.")
     waiting_per_dispatcher: int = Field(20_000, ge=1, description="Calls waiting in all.")
 
+    breaker_rate: float = Field(
+        0.9, gt=0, le=1, description="Share of failures at which a tool's circuit opens."
+    )
+    breaker_calls: int = Field(50, ge=1, description="Calls of a tool it takes to judge it.")
+    breaker_window: float = Field(60.0, gt=0, description="How far back failures count.")
+    breaker_pause: float = Field(30.0, gt=0, description="How long an open circuit stays open.")
+    retry_pause: float = Field(0.2, gt=0, description="First pause before a retry by the pool.")
+
     feedback_errors: int = Field(5, ge=1, description="Errors named in one rejection.")
     feedback_characters: int = Field(100, ge=20, description="Characters of one error.")
     feedback_names: int = Field(30, ge=1, description="Tools listed for an unknown name.")

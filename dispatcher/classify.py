@@ -38,6 +38,7 @@ def classified(
     timeout: float,
     duration: float,
     wording: Wording,
+    retries: int = 0,
     pages_offered: bool = False,
     note: str | None = None,
 ) -> ToolResult:
@@ -58,7 +59,7 @@ def classified(
             note=joined,
             handle=outcome.output,
             duration=duration,
-            attempts=outcome.attempt,
+            attempts=retries + outcome.attempt,
             id_given=call.id_given,
         )
     code = outcome.code or Code.INTERNAL
@@ -76,7 +77,7 @@ def classified(
         note=joined,
         retry_after=outcome.retry_after,
         duration=duration,
-        attempts=outcome.attempt,
+        attempts=retries + outcome.attempt,
         details=outcome.details,
     )
 

@@ -21,13 +21,14 @@ from dispatcher import catalog as catalogs
 from dispatcher import feedback, intake, task_tools
 from dispatcher.background import Background
 from dispatcher.catalog import Catalog, Offer
-from dispatcher.classify import Wording, classified, rejected
+from dispatcher.classify import Wording, classified, not_queued, rejected
 from dispatcher.events import Event
 from dispatcher.feedback import Caps
 from dispatcher.formats import FORMATS, Response
 from dispatcher.order import stages
 from dispatcher.pending import Latch, Pending
 from dispatcher.redis_transport import RedisTransport
+from dispatcher.switches import make_switch, switch_name
 from dispatcher.traffic import Traffic, TurnContext
 from dispatcher.transport import Transport
 from dispatcher.turn import TurnResult
@@ -183,6 +184,25 @@ class Dispatcher:
             raise KeyError(handle)
         return found
 
+    async def deny(
+        self, tool: str, *, argument: str | None = None, value: Any = None, reason: str
+    ) -> None:
+        """Switch a tool off for the whole fleet, or only where `argument` has this `value`.
+
+        Every dispatcher follows within about a second; calls are answered `aborted.denied` with
+        `reason`, which the model reads. Calls that already run go on.
+        """
+        switch = make_switch(tool, argument, value, reason)
+        name = switch_name(tool, argument, value)
+        transport = self._traffic.transport
+        await transport.set_switch(name, self._envelope.encode_switch(switch))
+        await self._traffic.follower.once()
+
+    async def allow(self, tool: str, *, argument: str | None = None, value: Any = None) -> None:
+        """Take a `deny` with the same tool, argument and value back."""
+        await self._traffic.transport.set_switch(switch_name(tool, argument, value), None)
+        await self._traffic.follower.once()
+
     def completed(self, *, session: str | None = None) -> AsyncIterator[str]:
         """The handles of a session's background calls as they end, for a host to push on."""
         return self._background.completed(session)
@@ -254,9 +274,17 @@ class Dispatcher:
         return TurnResult([r for r in results if r is not None], format=found.format)
 
     def _submit(self, call: ToolCall, spec: ToolSpec, shared: TurnContext) -> Pending:
+        """Send an accepted call on its way, or answer it here."""
         if spec is task_tools.SPECS.get(spec.name):
             work = self._background.answer(call, shared.session)
             return self._traffic.run_here(call, spec, work)
+        denial = self._traffic.switches.denial(call)
+        if denial is not None:
+            return self._traffic.refuse(call, spec, not_queued(Code.DENIED, denial))
+        retry_after = self._traffic.breaker.retry_after(call.name)
+        if retry_after is not None:
+            outcome = not_queued(Code.CIRCUIT_OPEN, retry_after=round(retry_after, 1))
+            return self._traffic.refuse(call, spec, outcome)
         return self._traffic.submit(call, spec, shared)
 
     async def _await(self, pendings: Sequence[Pending], shared: TurnContext) -> list[ToolResult]:
@@ -322,6 +350,7 @@ class Dispatcher:
             timeout=pending.message.timeout,
             duration=pending.ended - pending.began,
             wording=self._wording,
+            retries=pending.retries,
             pages_offered="task_result" in self._catalog.offers,
         )
 

@@ -10,6 +10,7 @@ from dispatcher.catalog import Catalog
 from dispatcher.pending import Pending
 from dispatcher.pump import Pump
 from dispatcher.recovery import Recovery
+from dispatcher.switches import Switches
 from dispatcher.transport import Transport
 
 log = logging.getLogger("toolpool.follow")
@@ -31,6 +32,7 @@ class Follower:
         catalog: Catalog,
         pump: Pump,
         recovery: Recovery,
+        switches: Switches,
         calls: Callable[[], Iterable[Pending]],
         follows_catalog: bool,
     ) -> None:
@@ -39,6 +41,7 @@ class Follower:
         self._catalog = catalog
         self._pump = pump
         self._recovery = recovery
+        self._switches = switches
         self._calls = calls
         self._follows_catalog = follows_catalog
 
@@ -61,6 +64,7 @@ class Follower:
             entries = await self._transport.catalog()
             if entries is not None:
                 self._catalog.replace_published(entries, self._envelope)
+        self._switches.replace(await self._transport.switches(), self._envelope)
         calls = list(self._calls())
         survey = await self._transport.survey(
             sorted({pending.queue for pending in calls if pending.queue})

@@ -82,6 +82,17 @@ class MemoryTransport:
         """See `Transport.handles`."""
         return [body for whose, body in self._server.handles.values() if whose == owner]
 
+    async def switches(self) -> list[bytes]:
+        """See `Transport.switches`."""
+        return list(self._server.switches.values())
+
+    async def set_switch(self, name: str, body: bytes | None) -> None:
+        """See `Transport.set_switch`."""
+        if body is None:
+            self._server.switches.pop(name, None)
+        else:
+            self._server.switches[name] = body
+
     async def output(self, handle: str) -> bytes | None:
         """See `Transport.output`."""
         return self._server.outputs.get(handle)

@@ -7,10 +7,12 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Protocol
 
+import msgspec
+
 from contract.call import ToolCall
 from contract.envelope import CallMessage
 from contract.ledger import Opening
-from contract.outcome import Outcome
+from contract.outcome import Executed, Outcome
 from contract.spec import ToolSpec
 
 
@@ -82,6 +84,8 @@ class Pending:
     published_at: float = 0.0
     republished: int = 0
     in_background: bool = False
+    retries: int = 0
+    ran_before: Executed | None = None
     timer: asyncio.TimerHandle | None = None
 
     @property
@@ -93,6 +97,18 @@ class Pending:
     def is_open(self) -> bool:
         """Whether nobody has answered it yet."""
         return self.outcome is None
+
+    def start_again(self, *, start_by: float) -> None:
+        """Become the next retry of the same call: a new record, nothing sent yet."""
+        self.retries += 1
+        root = self.message.key.partition(".")[0]
+        self.message = msgspec.structs.replace(
+            self.message, key=f"{root}.{self.retries}", attempt=1
+        )
+        self.stage, self.start_by = Stage.NEW, start_by
+        self.worker, self.republished = "", 0
+        if self.timer is not None:
+            self.timer.cancel()
 
     def answer(self, outcome: Outcome) -> None:
         """Note the outcome and wake whoever waits for it. To be called once."""

@@ -71,7 +71,9 @@ class _Pace:
 class QueuePump:
     """The calls of one queue."""
 
-    def __init__(self, pump: "Pump", queue: str, run_in: RunIn) -> None:
+    def __init__(self, pump: "Pump", queue: str, run_in: RunIn, cap: int | None = None) -> None:
+        self._cap = cap
+        self._in_flight = 0
         self._pump = pump
         self._queue = queue
         self._pace = _Pace(largest=pump.settings.batch_size(run_in), first=_FIRST_BATCH[run_in])
@@ -120,6 +122,7 @@ class QueuePump:
     def adopt(self, pending: Pending) -> None:
         """Take over a call that another dispatcher published."""
         self._lines.setdefault(pending.line, _Line()).in_flight += 1
+        self._in_flight += 1
         pending.stage = Stage.QUEUED
         self._unstarted += 1
 
@@ -142,6 +145,7 @@ class QueuePump:
         if pending.outcome is not None:
             self._pace.note(pending.outcome)
         line.in_flight -= 1
+        self._in_flight -= 1
         if line.waiting:
             self._join_ring(pending.line, line)
         elif line.in_flight == 0 and not line.in_ring:
@@ -170,8 +174,10 @@ class QueuePump:
         batch = self._pace.batch_size(max(slots, default=1))
         ahead = _BATCHES_PER_WORKER * batch
         room = (sum(slots) + ahead * max(len(slots), 1)) - self._unstarted
+        if self._cap is not None:
+            room = min(room, self._cap - self._in_flight)
         self._next_size = min(room, batch)
-        if room < min(self._waiting, batch):
+        if room <= 0 or (self._cap is None and room < min(self._waiting, batch)):
             return False
         return self._waiting >= min(batch, self._unstarted - sum(slots))
 
@@ -197,6 +203,7 @@ class QueuePump:
                 break
             line.waiting.popleft()
             line.in_flight += 1
+            self._in_flight += 1
             self._count_waiting(-1)
             pending.stage = Stage.PUBLISHING
             self._unstarted += 1
@@ -293,10 +300,13 @@ class Pump:
         self._queue(pending).submit(pending)
 
     def _queue(self, pending: Pending) -> QueuePump:
-        queue = self._queues.get(pending.queue)
+        """A tool with a cap of its own has a line of its own, so that it holds up no other."""
+        spec = pending.spec
+        name = pending.queue if spec.concurrency is None else f"{pending.queue}#{spec.name}"
+        queue = self._queues.get(name)
         if queue is None:
-            queue = self._queues[pending.queue] = QueuePump(
-                self, pending.queue, pending.spec.run_in
+            queue = self._queues[name] = QueuePump(
+                self, pending.queue, spec.run_in, spec.concurrency
             )
         return queue
 
@@ -306,7 +316,7 @@ class Pump:
 
     def started(self, pending: Pending) -> None:
         """See `QueuePump.started`."""
-        self._queues[pending.queue].started(pending)
+        self._queue(pending).started(pending)
 
     def stranded(self, pending: Pending) -> None:
         """See `QueuePump.stranded`."""
@@ -314,13 +324,12 @@ class Pump:
 
     def published_again(self, pending: Pending) -> None:
         """See `QueuePump.published_again`."""
-        self._queues[pending.queue].published_again(pending)
+        self._queue(pending).published_again(pending)
 
     def done(self, pending: Pending) -> None:
         """See `QueuePump.done`."""
-        queue = self._queues.get(pending.queue)
-        if queue is not None:
-            queue.done(pending)
+        if pending.queue:
+            self._queue(pending).done(pending)
 
     def overloaded(self, pending: Pending) -> None:
         """Answer a call for which there is no room (`exception.overloaded`)."""

@@ -168,6 +168,18 @@ class RedisTransport:
         found: Any = await self._client.mget([self._names.background(i.decode()) for i in ids])
         return [body for body in found if body is not None]
 
+    async def switches(self) -> list[bytes]:
+        """See `Transport.switches`."""
+        found: Any = await self._client.hvals(self._names.switches)
+        return list(found)
+
+    async def set_switch(self, name: str, body: bytes | None) -> None:
+        """See `Transport.set_switch`."""
+        if body is None:
+            await self._client.hdel(self._names.switches, name)
+        else:
+            await self._client.hset(self._names.switches, name, body)
+
     async def output(self, handle: str) -> bytes | None:
         """See `Transport.output`."""
         found: Any = await self._client.get(self._names.output(handle))

@@ -1,19 +1,23 @@
 """The calls on their way: from the pump through the workers to one outcome each."""
 
 import asyncio
+import random
 import time
 from collections.abc import Coroutine, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import msgspec
+
 from contract import encoding
 from contract.call import ToolCall
 from contract.envelope import BackgroundCall, CallMessage, Envelope, Progress
 from contract.names import queue_name
-from contract.outcome import Code, Executed, Outcome, failure
+from contract.outcome import Code, Executed, Outcome, failure, is_retryable
 from contract.settings import Settings
 from contract.spec import ToolSpec
 from contract.steps import new_nonce
+from dispatcher.breaker import Breaker
 from dispatcher.catalog import Catalog
 from dispatcher.collect import Collector
 from dispatcher.events import Events
@@ -22,9 +26,12 @@ from dispatcher.keeper import Keeper
 from dispatcher.pending import Pending, Stage
 from dispatcher.pump import Pump
 from dispatcher.recovery import Recovery
+from dispatcher.switches import Switches
 from dispatcher.transport import Transport
 
 _ANSWER_MARGIN_SECONDS = 1.0
+_LONGEST_PAUSE_SECONDS = 10.0
+_NEVER_RETRIED = frozenset({Code.OVERLOADED, Code.CIRCUIT_OPEN, Code.QUEUE_UNREACHABLE})
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +64,8 @@ class Traffic:
         self.catalog = catalog
         self.open: dict[str, Pending] = {}
         self.events = Events()
+        self.switches = Switches()
+        self.breaker = Breaker(settings)
         self.pump = Pump(
             transport=transport,
             envelope=envelope,
@@ -84,6 +93,7 @@ class Traffic:
             catalog=catalog,
             pump=self.pump,
             recovery=self._recovery,
+            switches=self.switches,
             calls=self.open.values,
             follows_catalog=follows_catalog,
         )
@@ -169,13 +179,29 @@ class Traffic:
         self, call: ToolCall, spec: ToolSpec, work: Coroutine[Any, Any, Outcome]
     ) -> Pending:
         """A call that this dispatcher answers itself, by `work`, which never raises."""
+        pending = self._here(call, spec)
+
+        async def run() -> None:
+            self.resolve(pending, await work)
+
+        self._in_background(run())
+        return pending
+
+    def refuse(self, call: ToolCall, spec: ToolSpec, outcome: Outcome) -> Pending:
+        """A call that is answered at once."""
+        pending = self._here(call, spec)
+        self.resolve(pending, outcome)
+        return pending
+
+    def _here(self, call: ToolCall, spec: ToolSpec) -> Pending:
         now = time.monotonic()
+        message = CallMessage(
+            key=new_nonce(), id=call.id, tool=call.name, digest=spec.digest, arguments={}
+        )
         pending = Pending(
             call=call,
             spec=spec,
-            message=CallMessage(
-                key=new_nonce(), id=call.id, tool=call.name, digest=spec.digest, arguments={}
-            ),
+            message=message,
             queue="",
             line="",
             size=0,
@@ -185,11 +211,6 @@ class Traffic:
             began=now,
         )
         self.open[pending.key] = pending
-
-        async def run() -> None:
-            self.resolve(pending, await work)
-
-        self._in_background(run())
         return pending
 
     async def adopt(self, found: BackgroundCall, spec: ToolSpec) -> Pending:
@@ -247,6 +268,12 @@ class Traffic:
         """Answer a call; only the first answer counts."""
         if not pending.is_open:
             return
+        if outcome.executed is Executed.NO and pending.ran_before is not None:
+            outcome = msgspec.structs.replace(outcome, executed=pending.ran_before)
+        if pending.queue:
+            self.breaker.note(pending.call.name, outcome)
+            if self._try_again(pending, outcome):
+                return
         pending.answer(outcome)
         if self.events.are_followed:
             self.events.ended(pending, outcome)
@@ -256,6 +283,38 @@ class Traffic:
             pending.timer.cancel()
         del self.open[pending.key]
         self.pump.done(pending)
+
+    def _try_again(self, pending: Pending, outcome: Outcome) -> bool:
+        """Retry by the pool: a tool that asked for it, an outcome and a time that allow it.
+
+        The retry has a record of its own, named after the first: whoever asks again follows the
+        same names to the same end.
+        """
+        spec = pending.spec
+        if outcome.ok or pending.retries >= spec.retries or not spec.rerunnable:
+            return False
+        if outcome.code is None or outcome.code in _NEVER_RETRIED:
+            return False
+        if not is_retryable(outcome.code, outcome.executed, rerunnable=True):
+            return False
+        pause = min(self.settings.retry_pause * 2**pending.retries, _LONGEST_PAUSE_SECONDS)
+        pause *= random.uniform(0.5, 1.5)  # noqa: S311 - jitter
+        now = time.monotonic()
+        if now + pause >= pending.deadline - _ANSWER_MARGIN_SECONDS:
+            return False
+        self.pump.done(pending)
+        del self.open[pending.key]
+        pending.start_again(start_by=min(now + pause + self.settings.queue_wait, pending.deadline))
+        if outcome.executed is not Executed.NO:
+            pending.ran_before = outcome.executed
+        self.open[pending.key] = pending
+        self._keeper.watch(pending)
+        asyncio.get_running_loop().call_later(pause, self._submit_again, pending)
+        return True
+
+    def _submit_again(self, pending: Pending) -> None:
+        if pending.is_open:
+            self.pump.submit(pending)
 
     def _started(self, pending: Pending) -> None:
         self._recovery.noticed_start(pending)

@@ -77,6 +77,14 @@ class Transport(Protocol):
         """What the handles of an owner stand for, the newest last."""
         ...
 
+    async def switches(self) -> list[bytes]:
+        """The signed kill switches."""
+        ...
+
+    async def set_switch(self, name: str, body: bytes | None) -> None:
+        """Store a kill switch, or take it back."""
+        ...
+
     async def output(self, handle: str) -> bytes | None:
         """A whole output, signed; None for an unknown or expired handle."""
         ...

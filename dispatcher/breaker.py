@@ -1,0 +1,95 @@
+"""A circuit breaker for each tool: one that keeps failing is left alone for a moment.
+
+Counted are failures of the tool and of the pool, never a model's mistakes. While it is open, calls
+are answered at once (`exception.circuit_open`); then one call is let through to see.
+"""
+
+import logging
+import time
+from collections import deque
+from dataclasses import dataclass, field
+
+from contract.outcome import Code, ErrorType, Outcome
+from contract.settings import Settings
+
+log = logging.getLogger("toolpool.breaker")
+
+
+@dataclass(slots=True)
+class _Circuit:
+    seen: deque[tuple[float, bool]] = field(default_factory=deque)
+    failures: int = 0
+    open_until: float = 0.0
+    probing: bool = False
+
+
+class Breaker:
+    """The circuits of one dispatcher. Times are on the monotonic clock."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._rate = settings.breaker_rate
+        self._calls = settings.breaker_calls
+        self._window = settings.breaker_window
+        self._pause = settings.breaker_pause
+        self._circuits: dict[str, _Circuit] = {}
+
+    def retry_after(self, tool: str) -> float | None:
+        """Seconds until the tool may be tried again; None where it may be called now."""
+        circuit = self._circuits.get(tool)
+        if circuit is None or not circuit.open_until:
+            return None
+        left = circuit.open_until - time.monotonic()
+        if left > 0:
+            return left
+        if circuit.probing:
+            return 1.0
+        circuit.probing = True
+        return None
+
+    def note(self, tool: str, outcome: Outcome) -> None:
+        """Learn from the outcome of a call."""
+        if outcome.code in (Code.CIRCUIT_OPEN, Code.OVERLOADED, Code.CANCELLED, Code.DENIED):
+            return
+        failed = _failed(outcome)
+        circuit = self._circuits.get(tool)
+        if circuit is None:
+            if not failed:
+                return
+            circuit = self._circuits[tool] = _Circuit()
+        now = time.monotonic()
+        if circuit.open_until:
+            self._judge_probe(tool, circuit, failed, now)
+            return
+        circuit.seen.append((now, failed))
+        circuit.failures += failed
+        while circuit.seen and circuit.seen[0][0] < now - self._window:
+            circuit.failures -= circuit.seen.popleft()[1]
+        if not circuit.failures:
+            del self._circuits[tool]
+        elif len(circuit.seen) >= self._calls and (
+            circuit.failures >= self._rate * len(circuit.seen)
+        ):
+            self._open(tool, circuit, now)
+
+    def _judge_probe(self, tool: str, circuit: _Circuit, failed: bool, now: float) -> None:
+        if now < circuit.open_until or not circuit.probing:
+            return  # a call from before it opened
+        if failed:
+            self._open(tool, circuit, now)
+        else:
+            log.warning("circuit_closed tool=%s", tool)
+            del self._circuits[tool]
+
+    def _open(self, tool: str, circuit: _Circuit, now: float) -> None:
+        log.error("circuit_opened tool=%s for %.0f s", tool, self._pause)
+        circuit.open_until = now + self._pause
+        circuit.probing = False
+        circuit.seen.clear()
+        circuit.failures = 0
+
+
+def _failed(outcome: Outcome) -> bool:
+    if outcome.code is None:
+        return False
+    kind = outcome.code.error_type
+    return kind in (ErrorType.RUNTIME, ErrorType.EXCEPTION) or outcome.code is Code.TIMEOUT

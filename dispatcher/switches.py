@@ -1,0 +1,59 @@
+"""The kill switch: a tool, or a tool with one argument value, denied to the whole fleet at once.
+
+Kept in Redis, signed, and followed by every dispatcher within a second (`aborted.denied`). A switch
+stays until it is taken back: it must not switch itself off.
+"""
+
+from collections.abc import Iterable
+from typing import Any
+
+import msgspec
+
+from contract import encoding
+from contract.call import ToolCall
+from contract.envelope import Envelope, Switch
+from contract.errors import MessageRejected
+
+
+class Switches:
+    """The switches that are on."""
+
+    def __init__(self) -> None:
+        self._by_tool: dict[str, list[Switch]] = {}
+
+    def replace(self, entries: Iterable[bytes], envelope: Envelope) -> None:
+        """Take what the server has; entries nobody we trust has signed do not count."""
+        by_tool: dict[str, list[Switch]] = {}
+        for data in entries:
+            try:
+                switch = envelope.decode_switch(data)
+            except MessageRejected:
+                continue
+            by_tool.setdefault(switch.tool, []).append(switch)
+        self._by_tool = by_tool
+
+    def denial(self, call: ToolCall) -> str | None:
+        """Why a call is denied; None where it is not."""
+        for switch in self._by_tool.get(call.name, ()):
+            if switch.argument is None:
+                return switch.reason
+            arguments = call.arguments or {}
+            if switch.argument in arguments and arguments[switch.argument] == switch.value:
+                return switch.reason
+        return None
+
+
+def switch_name(tool: str, argument: str | None, value: Any) -> str:
+    """The name a switch is kept under: the same switch has the same."""
+    return encoding.digest([tool, argument, value if argument is not None else None])
+
+
+def make_switch(tool: str, argument: str | None, value: Any, reason: str) -> Switch:
+    """A switch. Raises TypeError for a value that is not JSON."""
+    encoding.encode(value)
+    return Switch(
+        tool=tool,
+        argument=argument,
+        value=msgspec.to_builtins(value) if argument is not None else None,
+        reason=reason,
+    )

@@ -1,0 +1,161 @@
+"""Retries, circuit breaker, kill switch and caps (R32): over the in-memory and the real server."""
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+
+import pytest
+
+from contract.outcome import Code, Executed
+from contract.settings import Settings
+from tests.integration import fleet as fleets
+from tests.integration.fleet import call
+from tests.waiting import eventually
+from toolpool import Dispatcher, ToolError, tool
+from toolpool.local import LocalFleet
+
+attempts: list[str] = []
+running = 0
+most_running = 0
+
+
+@tool(effects="read", retries=3)
+async def flaky(name: str, failures: int) -> int:
+    """Fail the first times."""
+    attempts.append(name)
+    if attempts.count(name) <= failures:
+        raise ConnectionError("not yet")
+    return attempts.count(name)
+
+
+@tool(effects="write", retries=3)
+async def flaky_write(name: str) -> int:
+    """Fail always."""
+    attempts.append(name)
+    raise ConnectionError("never")
+
+
+@tool
+async def broken() -> None:
+    """Fail always."""
+    raise ToolError("no") if running else ValueError("no")
+
+
+@tool
+async def works(secret: str = "") -> str:
+    """Succeed."""
+    return "ok"
+
+
+@tool(concurrency=2)
+async def capped() -> None:
+    """Count how many run at once."""
+    global running, most_running
+    running += 1
+    most_running = max(most_running, running)
+    await asyncio.sleep(0.01)
+    running -= 1
+
+
+@pytest.fixture
+async def dispatcher() -> AsyncIterator[Dispatcher]:
+    settings = Settings(retry_pause=0.01, breaker_calls=5, breaker_pause=0.3, breaker_window=60.0)
+    tools = [flaky, flaky_write, broken, works, capped]
+    async with Dispatcher.in_memory(tools, settings=settings) as connected:
+        yield connected
+
+
+async def test_a_read_that_fails_is_retried_by_the_pool(dispatcher: Dispatcher) -> None:
+    """`attempts` says how often; only what may run twice, only what asked for it."""
+    result = (await dispatcher.dispatch(call("flaky", name="a", failures=2)))[0]
+    assert (result.data, result.attempts) == (3, 3)
+    given_up = (await dispatcher.dispatch(call("flaky", name="b", failures=9)))[0]
+    assert (given_up.code, given_up.attempts) == (Code.RAISED, 4)
+    written = (await dispatcher.dispatch(call("flaky_write", name="c")))[0]
+    assert (written.code, written.attempts) == (Code.RAISED, 1)
+    assert attempts.count("c") == 1
+
+
+async def test_whoever_asks_again_follows_the_retries_to_their_end(dispatcher: Dispatcher) -> None:
+    """R18."""
+    asked = [
+        dispatcher.dispatch(call("flaky", name="d", failures=2), session="s", turn="t")
+        for _ in range(2)
+    ]
+    results = [turn[0] for turn in await asyncio.gather(*asked)]
+    later = (await dispatcher.dispatch(call("flaky", name="d", failures=2), session="s", turn="t"))[
+        0
+    ]
+    assert [result.data for result in [*results, later]] == [3, 3, 3]
+    assert attempts.count("d") == 3
+
+
+async def test_a_tool_that_keeps_failing_is_left_alone_and_tried_again(
+    dispatcher: Dispatcher,
+) -> None:
+    for _ in range(5):
+        assert (await dispatcher.dispatch(call("broken")))[0].code is Code.RAISED
+    refused = await dispatcher.dispatch(call("broken") + call("works"))
+    assert (refused[0].code, refused[0].executed) == (Code.CIRCUIT_OPEN, Executed.NO)
+    assert refused[0].retry_after is not None
+    assert refused[1].ok, "other tools are not touched"
+
+    async def let_through() -> bool:
+        return (await dispatcher.dispatch(call("broken")))[0].code is Code.RAISED
+
+    await eventually(let_through, "one call is let through to see", 5.0)
+    assert (await dispatcher.dispatch(call("broken")))[0].code is Code.CIRCUIT_OPEN
+
+
+async def test_a_model_s_mistakes_never_open_a_circuit(dispatcher: Dispatcher) -> None:
+    for _ in range(20):
+        assert not (await dispatcher.dispatch(call("works", wrong=1)))[0].ok
+    assert (await dispatcher.dispatch(call("works")))[0].ok
+
+
+async def test_a_tool_s_own_cap_holds_and_drops_nothing(dispatcher: Dispatcher) -> None:
+    turns = await asyncio.gather(*(dispatcher.dispatch(call("capped")) for _ in range(20)))
+    assert all(turn.ok for turn in turns)
+    assert most_running == 2
+
+
+@pytest.fixture(scope="module")
+def fleet() -> Iterator[LocalFleet]:
+    with fleets.running("tests.fleets.hostile") as started:
+        yield started
+
+
+async def test_the_kill_switch_reaches_every_dispatcher(fleet: LocalFleet) -> None:
+    """A tool, or a tool with one argument value: denied, not run, and taken back."""
+    async with fleets.connected(fleet) as one, fleets.connected(fleet) as other:
+        await one.deny("echo", reason="it is being repaired")
+        await one.deny("echo_thread", argument="text", value="boom", reason="not that text")
+
+        async def is_denied() -> bool:
+            return (await other.dispatch(call("echo", text="x")))[0].code is Code.DENIED
+
+        await eventually(is_denied, "the other dispatcher follows")
+        denied = (await other.dispatch(call("echo", text="x")))[0]
+        assert denied.executed is Executed.NO
+        assert "it is being repaired" in (denied.error or "")
+        assert (await one.dispatch(call("echo_thread", text="boom")))[0].code is Code.DENIED
+        assert (await one.dispatch(call("echo_thread", text="fine")))[0].ok
+        await one.allow("echo")
+        await one.allow("echo_thread", argument="text", value="boom")
+        assert (await one.dispatch(call("echo", text="x")))[0].ok
+
+
+async def test_one_noisy_session_does_not_hold_up_another(fleet: LocalFleet) -> None:
+    """R32: a session with 5,000 calls waiting delays another's one by a few batches at most."""
+    async with fleets.connected(fleet) as dispatcher:
+        finished: list[str] = []
+
+        async def ask(session: str) -> None:
+            assert (await dispatcher.dispatch(call("echo", text="x"), session=session)).ok
+            finished.append(session)
+
+        noise = [asyncio.ensure_future(ask("noisy")) for _ in range(5000)]
+        await asyncio.sleep(0)
+        await ask("quiet")
+        assert finished.index("quiet") < 1000
+        await asyncio.gather(*noise)
+        assert len(finished) == 5001
