@@ -33,7 +33,7 @@ class Ending(msgspec.Struct, frozen=True):
 
 
 async def invoke_coroutine(
-    tool: Tool, arguments: dict[str, Any], context: ToolContext, limits: Limits
+    tool: Tool, arguments: dict[str, Any], context: ToolContext | None, limits: Limits
 ) -> Ending:
     """Run an `async def` tool. Cancellation passes through; nothing else is raised."""
     try:
@@ -50,7 +50,9 @@ async def invoke_coroutine(
         return Ending(raised(error))
 
 
-def invoke(tool: Tool, arguments: dict[str, Any], context: ToolContext, limits: Limits) -> Ending:
+def invoke(
+    tool: Tool, arguments: dict[str, Any], context: ToolContext | None, limits: Limits
+) -> Ending:
     """Run any tool to its end on this thread. Never raises."""
     try:
         bound = prepare(tool, arguments, context)
@@ -65,7 +67,7 @@ def invoke(tool: Tool, arguments: dict[str, Any], context: ToolContext, limits: 
 
 
 def prepare(
-    tool: Tool, arguments: dict[str, Any], context: ToolContext
+    tool: Tool, arguments: dict[str, Any], context: ToolContext | None
 ) -> dict[str, Any] | Outcome:
     """The function's keyword arguments, or why the call is refused before the tool runs."""
     try:

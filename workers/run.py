@@ -1,10 +1,9 @@
 """One claimed call to one `Outcome`, on the loop, in a thread, or in a child process."""
 
 import asyncio
-import dataclasses
 import threading
 import time
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 import msgspec
@@ -113,19 +112,11 @@ class Runner:
             return Run(Ending(failure(Code.EXPIRED, "", Executed.NO)))
         if tool.spec.run_in is RunIn.PROCESS:
             return Run(await self._run_in_child(call, seconds, report_progress))
-        stopped = threading.Event()
-        context = ToolContext(
-            call_id=call.id,
-            tool=call.tool,
-            session=call.session,
-            attempt=call.attempt,
-            context=call.context or {},
-            ends_at=time.monotonic() + seconds,
-            report_progress=ProgressGate(report_progress),
-            is_cancelled=stopped.is_set,
-        )
         if tool.spec.run_in is RunIn.THREAD:
-            return await self._run_in_thread(tool, call, context, seconds, stopped)
+            return await self._run_in_thread(tool, call, seconds, report_progress)
+        context = None
+        if tool.signature.injected:
+            context = _context(call, seconds, report_progress)
         try:
             async with asyncio.timeout(seconds):
                 return Run(await invoke_coroutine(tool, call.arguments, context, self._limits))
@@ -150,22 +141,17 @@ class Runner:
         return await self._children.run(run, report_progress)
 
     async def _run_in_thread(
-        self,
-        tool: Tool,
-        call: CallMessage,
-        context: ToolContext,
-        seconds: float,
-        stopped: threading.Event,
+        self, tool: Tool, call: CallMessage, seconds: float, report_progress: ReportProgress
     ) -> Run:
         """A thread cannot be killed: it is told, answered for, and its slot stays taken."""
         loop = asyncio.get_running_loop()
         ended: asyncio.Future[Ending] = loop.create_future()
-        report = context.report_progress
+        stopped = threading.Event()
 
         def report_from_thread(done: float, total: float | None, message: str | None) -> None:
-            loop.call_soon_threadsafe(report, done, total, message)
+            loop.call_soon_threadsafe(report_progress, done, total, message)
 
-        context = dataclasses.replace(context, report_progress=report_from_thread)
+        context = _context(call, seconds, report_from_thread, stopped.is_set)
 
         def work() -> None:
             ending = invoke(tool, call.arguments, context, self._limits)
@@ -185,6 +171,24 @@ class Runner:
     def close(self) -> None:
         """Let idle threads end."""
         self._threads.close()
+
+
+def _context(
+    call: CallMessage,
+    seconds: float,
+    report_progress: ReportProgress,
+    is_cancelled: Callable[[], bool] = lambda: False,
+) -> ToolContext:
+    return ToolContext(
+        call_id=call.id,
+        tool=call.tool,
+        session=call.session,
+        attempt=call.attempt,
+        context=call.context or {},
+        ends_at=time.monotonic() + seconds,
+        report_progress=ProgressGate(report_progress),
+        is_cancelled=is_cancelled,
+    )
 
 
 def _resolve(future: "asyncio.Future[Ending]", ending: Ending) -> None:

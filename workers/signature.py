@@ -59,8 +59,10 @@ class Signature:
         schema.setdefault("properties", {})
         return typing.cast(dict[str, Any], schema)
 
-    def bind(self, arguments: dict[str, Any], context: ToolContext) -> dict[str, Any]:
+    def bind(self, arguments: dict[str, Any], context: ToolContext | None) -> dict[str, Any]:
         """Keyword arguments for the function, typed and defaulted.
+
+        `context` goes to the parameters of that type; it may be None where there are none.
 
         Raises `ArgumentsRefused` when the types do not take the values.
         """
