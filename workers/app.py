@@ -11,6 +11,7 @@ from contract.names import BATCH_TASK, queue_name
 from contract.settings import Settings
 from contract.spec import RunIn
 from workers.catalog import Catalog
+from workers.inbox import Inbox
 from workers.pool import ToolPool
 from workers.service import WorkerService
 
@@ -21,6 +22,7 @@ class WorkerApp(Celery):
     """Celery with the service that its pool hands messages to."""
 
     service: WorkerService
+    amqp_cls = "workers.inbox:GuardedAMQP"
 
 
 def make_app(settings: Settings, service: WorkerService, queues: Sequence[str]) -> WorkerApp:
@@ -75,6 +77,7 @@ def run_worker(
         app = make_app(settings, service, names)
         worker = app.Worker(
             pool_cls=ToolPool,
+            consumer_cls=Inbox,
             concurrency=service.prefetch,
             hostname=f"toolpool@{service.id}",
             loglevel="WARNING",

@@ -110,8 +110,7 @@ class Executor:
         try:
             batch = self._envelope.decode_batch(data)
         except MessageRejected as error:
-            self.rejected += 1
-            log.warning("message_rejected reason=%s: %s", error.reason, error)
+            self.reject(error.reason, str(error))
             acknowledge()
             return
         delivery = _Delivery(batch, len(batch.calls), acknowledge)
@@ -124,6 +123,11 @@ class Executor:
                 run_in = next(iter(self._waiting))
             self._waiting[run_in].append((call, delivery))
         self.claim_more()
+
+    def reject(self, reason: str, why: str) -> None:
+        """Count and log a message that is dropped."""
+        self.rejected += 1
+        log.warning("message_rejected reason=%s: %s", reason, why)
 
     def cancel(self, key: str) -> None:
         """Stop a running call; its outcome, if it still has one, comes too late to count."""

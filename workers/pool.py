@@ -32,8 +32,8 @@ class ToolPool(BasePool):
     ) -> None:
         """Take one message; `callback` acknowledges it."""
         assert callback is not None
-        arguments = args[2]["args"]
-        data = arguments[0].encode() if arguments and isinstance(arguments[0], str) else b""
+        signed: str = args[2]["args"][0]
+        data = signed.encode(errors="surrogatepass")  # no signature matches half a surrogate pair
         self.app.service.receive(data, lambda: callback((False, None, 0.0)))
 
     def on_stop(self) -> None:

@@ -124,6 +124,10 @@ class WorkerService:
         """Take a message from any thread; `acknowledge` is called on the event loop's."""
         self._loop.call_soon_threadsafe(self._executor.receive, data, acknowledge)
 
+    def reject(self, reason: str) -> None:
+        """Count and log a message that was dropped before it was one of ours; from any thread."""
+        self._loop.call_soon_threadsafe(self._executor.reject, "foreign", reason)
+
     def stop(self) -> None:
         """Let running calls end within the grace, settle them, drop the lease. Idempotent."""
         if self._stopped or not self._thread.is_alive():

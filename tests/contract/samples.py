@@ -11,14 +11,21 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
+from msgspec.structs import replace
+
 from contract.envelope import (
+    BackgroundCall,
     Batch,
     CallMessage,
     Cancel,
     CatalogEntry,
     Envelope,
+    Progress,
+    Released,
     Settled,
     Started,
+    StoredOutput,
+    Switch,
     WorkerLease,
 )
 from contract.outcome import Code, Executed, Outcome, failure
@@ -132,6 +139,55 @@ SAMPLES = {
                 worker="w-1",
             ),
         )
+    ),
+    "settled_cut": _reply(
+        Settled(
+            key=CALL.key,
+            outcome=Outcome(
+                ok=True, data="the head … the tail", output="o-1", output_bytes=70_000, worker="w-1"
+            ),
+        )
+    ),
+    "released": _reply(Released(key=CALL.key, attempt=1, worker="w-1")),
+    "progress": _reply(Progress(key=CALL.key, done=3.0, total=10.0, message="reading")),
+    "switch": Sample(
+        Switch(tool="bash", reason="switched off for tonight", argument="command", value="reboot"),
+        ENVELOPE.encode_switch,
+        ENVELOPE.decode_switch,
+    ),
+    "output": Sample(
+        StoredOutput(handle="o-1", tenant="acme", session="s-1", tool="fs_read", text="all of it"),
+        ENVELOPE.encode_output,
+        ENVELOPE.decode_output,
+    ),
+    "background": Sample(
+        BackgroundCall(
+            handle="h-1",
+            tenant="acme",
+            session="s-1",
+            queue="toolpool.default.loop",
+            message=replace(CALL, keep=86_400.0),
+            started_at=1767225600.5,
+            deadline=1767312000.5,
+        ),
+        ENVELOPE.encode_background,
+        ENVELOPE.decode_background,
+    ),
+    "lease_busy": Sample(
+        WorkerLease(
+            id="w-1",
+            host="worker-0",
+            pid=4242,
+            version="0.1.0",
+            started_at=1767225600.5,
+            slots={"toolpool.default.loop": 256},
+            free={"toolpool.default.loop": 250},
+            received=77,
+            running=6,
+            abandoned=1,
+        ),
+        ENVELOPE.encode_lease,
+        ENVELOPE.decode_lease,
     ),
     "cancel": Sample(Cancel(key=CALL.key), ENVELOPE.encode_cancel, ENVELOPE.decode_cancel),
     "entry": Sample(

@@ -14,10 +14,14 @@ from contract.signing import Keyring
 from tests.contract.samples import BATCH, ENVELOPE, KEY, SAMPLES, body_of, celery_element, golden
 
 KEYRING = Keyring([KEY])
-PURPOSE = {
-    "batch": "batch", "started": "reply", "settled": "reply", "settled_raised": "reply",
-    "settled_refused": "reply", "cancel": "cancel", "entry": "catalog", "lease": "lease",
-}  # fmt: skip
+PURPOSES = ("batch", "reply", "cancel", "catalog", "lease", "switch", "output", "background")
+
+
+def purpose(name: str) -> str:
+    """What a sample's signature is for."""
+    signed = golden(name)[-1]
+    body = body_of(signed)
+    return next(purpose for purpose in PURPOSES if KEYRING.sign(purpose, body) == signed)
 
 
 @pytest.mark.parametrize("name", SAMPLES)
@@ -36,7 +40,7 @@ def test_what_is_written_is_the_newest_form_to_the_byte(name: str) -> None:
 @pytest.mark.parametrize("name", SAMPLES)
 def test_a_field_of_a_later_version_is_passed_over(name: str) -> None:
     """Old and new run side by side for minutes in every upgrade, at any depth of a message."""
-    later = KEYRING.sign(PURPOSE[name], encoding.encode(_with_more(_decoded(name))))
+    later = KEYRING.sign(purpose(name), encoding.encode(_with_more(_decoded(name))))
     assert SAMPLES[name].decode(later) == SAMPLES[name].value
 
 
@@ -44,7 +48,10 @@ def _decoded(name: str) -> Any:
     return encoding.decode(body_of(golden(name)[-1]))
 
 
-_DATA = ("arguments", "context", "data", "details", "trace", "extensions", "input_schema", "slots")
+_DATA = (
+    "arguments", "context", "data", "details", "trace", "extensions", "input_schema", "slots",
+    "free", "value",
+)  # fmt: skip
 
 
 def _with_more(value: Any) -> Any:
@@ -103,7 +110,7 @@ def test_a_decoded_message_can_be_encoded_again() -> None:
             {
                 "key": "k", "id": "c", "tool": "t", "digest": "", "arguments": {}, "index": 0,
                 "session": None, "turn": None, "context": None, "attempt": 1, "timeout": 60.0,
-                "rerunnable": False, "trace": None, "extensions": None,
+                "rerunnable": False, "trace": None, "extensions": None, "keep": None,
             },
         ),
         (
@@ -115,14 +122,15 @@ def test_a_decoded_message_can_be_encoded_again() -> None:
             {
                 "ok": True, "data": None, "code": None, "error": "", "executed": Executed.YES,
                 "problems": (), "details": None, "recommendations": (), "retry_after": None,
-                "note": None, "duration": 0.0, "worker": "", "attempt": 1,
+                "note": None, "duration": 0.0, "worker": "", "attempt": 1, "output": None,
+                "output_bytes": 0,
             },
         ),
         (
             Problem((), "type"),
             {
                 "path": (), "kind": "type", "expected": "", "received": "", "allowed": (),
-                "closest": None, "shape": None,
+                "closest": None, "shape": None, "more": 0,
             },
         ),
     ],

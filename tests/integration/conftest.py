@@ -9,7 +9,9 @@ import redis
 from contract.names import KEYS_WITHOUT_EXPIRY
 
 # kombu's own: its bindings, what is delivered and not yet acked, and a queue that is not empty.
-_KOMBU_KEY = re.compile(r"_kombu\.binding(_permanent)?\..*|unacked|unacked_index")
+_KOMBU_KEY = re.compile(
+    r"_kombu\.binding(_permanent)?\..*|_kombu\.binding_deadlines|unacked|unacked_index"
+)
 
 
 @pytest.fixture(autouse=True)

@@ -16,6 +16,7 @@ from tests.integration.conftest import may_stay
         ("toolpool.default.loop", "list", True),
         ("toolpool.default.loop", "hash", False),
         ("_kombu.binding.toolpool.default.loop", "set", True),
+        ("_kombu.binding_deadlines", "zset", True),
         ("unacked", "hash", True),
         ("unacked_index", "zset", True),
         ("unacked_mutex", "string", False),

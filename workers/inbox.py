@@ -1,0 +1,126 @@
+"""Keeps messages that are not ours from stopping the worker.
+
+Celery 5.7 meets most malformed messages with an exception that ends the process, or with a
+reconnect that brings the same message back for ever, and logs what they hold. Here they are
+dropped before Celery looks at them, counted, and reported without their content.
+"""
+
+import logging
+from collections.abc import Callable
+from queue import Empty
+from typing import Any
+
+import kombu
+from celery.app.amqp import AMQP
+from celery.worker.consumer import Consumer
+from kombu.transport import redis as kombu_redis
+from redis.exceptions import DataError, RedisError
+
+from contract.names import BATCH_TASK
+
+log = logging.getLogger("toolpool.inbox")
+
+
+class Inbox(Consumer):
+    """Celery's consumer, given nothing but batches."""
+
+    app: Any  # a WorkerApp
+
+    def create_task_handler(self, *args: Any, **kwargs: Any) -> Callable[[Any], None]:
+        """The function that every message of every broker is handed to."""
+        handle = super().create_task_handler(*args, **kwargs)
+
+        def take(message: Any) -> None:
+            try:
+                if _is_batch(message):
+                    handle(message)
+                    return
+                reason = "it is no batch"
+            except Exception as error:  # noqa: BLE001 - of a message anybody may have written
+                reason = type(error).__name__
+            self.app.service.reject(reason)
+            if not message.acknowledged:
+                errors: Any = self.connection_errors  # type: ignore[attr-defined]
+                message.reject_log_error(log, errors)
+
+        return take
+
+
+def _is_batch(message: Any) -> bool:
+    """Whether it has the form that dispatchers write. Raises what decoding a body raises."""
+    headers = message.headers
+    if not isinstance(headers, dict) or headers.get("task") != BATCH_TASK:
+        return False
+    if not isinstance(headers.get("id"), str) or headers.get("eta") or headers.get("expires"):
+        return False
+    body = message.payload
+    if not isinstance(body, list) or len(body) != 3:
+        return False
+    arguments = body[0]
+    return isinstance(arguments, list) and len(arguments) == 1 and isinstance(arguments[0], str)
+
+
+class _Guarded:
+    """A Redis channel that passes over list elements kombu cannot make a message of.
+
+    Such an element is off its list already, and in no other place yet.
+    """
+
+    def _brpop_read(self, **options: Any) -> Any:
+        try:
+            return super()._brpop_read(**options)  # type: ignore[misc]
+        except (Empty, RedisError, OSError) as error:
+            if not isinstance(error, DataError):  # a delivery tag that Redis cannot store
+                raise
+            reason = type(error).__name__
+        except Exception as error:  # noqa: BLE001 - of bytes anybody may have written
+            reason = type(error).__name__
+        self.connection.client.reject(reason)  # type: ignore[attr-defined]
+        raise Empty
+
+
+class _RedisChannel(_Guarded, kombu_redis.Channel):
+    pass
+
+
+class _RedisTransport(kombu_redis.Transport):
+    Channel = _RedisChannel
+
+
+class _SentinelChannel(_Guarded, kombu_redis.SentinelChannel):
+    pass
+
+
+class _SentinelTransport(kombu_redis.SentinelTransport):
+    Channel = _SentinelChannel
+
+
+_GUARDED = {
+    kombu_redis.Transport: _RedisTransport,
+    kombu_redis.SentinelTransport: _SentinelTransport,
+}
+
+
+class GuardedConnection(kombu.Connection):
+    """kombu's connection, with a guarded channel where the broker is Redis."""
+
+    def __init__(self, *args: Any, reject: Callable[[str], None] = log.warning, **options: Any):
+        super().__init__(*args, **options)
+        self.reject = reject
+
+    def get_transport_cls(self) -> Any:
+        """The class of the transport."""
+        found: Any = super().get_transport_cls()
+        return _GUARDED.get(found, found)
+
+
+class GuardedAMQP(AMQP):
+    """Where a Celery application gets its connections from."""
+
+    app: Any  # a WorkerApp
+
+    def Connection(  # type: ignore[override]
+        self, *args: Any, **options: Any
+    ) -> GuardedConnection:
+        """A connection that tells the application's service what it has passed over."""
+        return GuardedConnection(*args, reject=self.app.service.reject, **options)
