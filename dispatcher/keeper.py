@@ -1,6 +1,6 @@
 """Keeps every deadline from this process's own clock, whatever Redis does.
 
-One timer a call: at the end of the queue wait a call that nobody started is fenced; from 100 ms
+At the end of the queue wait a call that nobody started is fenced; from 100 ms
 before the deadline the ledger is asked to expire it; at the deadline it is answered.
 """
 
@@ -57,13 +57,29 @@ class Keeper:
         self._resolve = resolve
         self._settled = settled
         self._started = started
+        # Queue waits end in the order they began, so one timer serves them all: a timer each costs
+        # more than the rest of keeping a call that is answered soon.
+        self._line: dict[Pending, None] = {}
+        self._line_timer: asyncio.TimerHandle | None = None
         self._due: dict[Ending, list[Pending]] = {ending: [] for ending in Ending}
         self._turns = asyncio.Semaphore(_GROUPS_AT_ONCE)
         self._closing: set[asyncio.Task[None]] = set()
 
     def watch(self, pending: Pending) -> None:
         """Keep a call's times from now on."""
-        self._at(pending.start_by, self._queue_wait_over, pending)
+        last = next(reversed(self._line), None)
+        if last is not None and pending.start_by < last.start_by:
+            self._at(pending.start_by, self._queue_wait_over, pending)
+            return
+        self._line[pending] = None
+        if self._line_timer is None:
+            self._wait_for_head()
+
+    def forget(self, pending: Pending) -> None:
+        """Keep a call's times no more."""
+        self._line.pop(pending, None)
+        if pending.timer is not None:
+            pending.timer.cancel()
 
     async def cancel(self, calls: Sequence[Pending]) -> None:
         """End calls that nobody wants any more; each is answered `aborted.cancelled` (R34)."""
@@ -77,8 +93,30 @@ class Keeper:
 
     def close(self) -> None:
         """Stop every background step."""
+        if self._line_timer is not None:
+            self._line_timer.cancel()
         for task in self._closing:
             task.cancel()
+
+    def _wait_for_head(self) -> None:
+        head = next(iter(self._line), None)
+        self._line_timer = None
+        if head is not None:
+            loop = asyncio.get_running_loop()
+            delay = max(0.0, head.start_by - time.monotonic())
+            self._line_timer = loop.call_later(delay, self._heads_are_due)
+
+    def _heads_are_due(self) -> None:
+        now = time.monotonic()
+        due: list[Pending] = []
+        for pending in self._line:
+            if pending.start_by > now:
+                break
+            due.append(pending)
+        for pending in due:
+            del self._line[pending]
+            self._queue_wait_over(pending)
+        self._wait_for_head()
 
     def _at(self, when: float, call: Callable[[Pending], None], pending: Pending) -> None:
         loop = asyncio.get_running_loop()

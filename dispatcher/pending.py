@@ -107,8 +107,6 @@ class Pending:
         )
         self.stage, self.start_by = Stage.NEW, start_by
         self.worker, self.republished = "", 0
-        if self.timer is not None:
-            self.timer.cancel()
 
     def answer(self, outcome: Outcome) -> None:
         """Note the outcome and wake whoever waits for it. To be called once."""

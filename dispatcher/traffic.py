@@ -279,8 +279,7 @@ class Traffic:
             self.events.ended(pending, outcome)
         if outcome.worker:
             self._recovery.noticed_start(pending)
-        if pending.timer is not None:
-            pending.timer.cancel()
+        self._keeper.forget(pending)
         del self.open[pending.key]
         self.pump.done(pending)
 
@@ -303,6 +302,7 @@ class Traffic:
         if now + pause >= pending.deadline - _ANSWER_MARGIN_SECONDS:
             return False
         self.pump.done(pending)
+        self._keeper.forget(pending)
         del self.open[pending.key]
         pending.start_again(start_by=min(now + pause + self.settings.queue_wait, pending.deadline))
         if outcome.executed is not Executed.NO:

@@ -1,6 +1,8 @@
 """The Celery application of a worker, and the blocking call that runs one."""
 
+import gc
 import logging
+import signal
 from collections.abc import Sequence
 
 from celery import Celery
@@ -71,8 +73,10 @@ def run_worker(
     service = WorkerService(
         settings, catalog=catalog, tools=tools, run_in=run_in, queues=queues, boot=boot
     )
-    service.start()
+    # Until Celery has its own handlers a TERM must not leave the lease and the children behind.
+    signal.signal(signal.SIGTERM, _exit_at_once)
     try:
+        service.start()
         names = [queue_name(queue, kind) for queue in queues for kind in run_in]
         app = make_app(settings, service, names)
         worker = app.Worker(
@@ -86,8 +90,14 @@ def run_worker(
             without_mingle=True,
             without_heartbeat=True,
         )
+        gc.collect()
+        gc.freeze()  # what is loaded now stays: no need to look through it again and again
         log.info("worker_started id=%s tools=%d queues=%s", service.id, len(catalog.tools), names)
         worker.start()
         return int(worker.exitcode or 0)
     finally:
         service.stop()
+
+
+def _exit_at_once(number: int, frame: object) -> None:
+    raise SystemExit(0)

@@ -62,6 +62,7 @@ class WorkerService:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._turn, name="tools", daemon=True)
         self._last_turn = time.monotonic()
+        self._is_running = False
         self._stopped = False
 
     @property
@@ -95,6 +96,7 @@ class WorkerService:
         except (RedisError, OSError) as error:
             raise BrokerUnreachable(connection.unreachable(self._settings, error)) from None
         self._watchdog.start()
+        self._is_running = True
 
     def _loop_lag(self) -> float:
         return time.monotonic() - self._last_turn
@@ -133,9 +135,10 @@ class WorkerService:
         if self._stopped or not self._thread.is_alive():
             return
         self._stopped = True
-        self._watchdog.stop()
-        self._on_loop(self._close(), self._settings.drain_grace + 30.0)
-        self._presence.stop()
+        if self._is_running:  # else its children end with this process
+            self._watchdog.stop()
+            self._on_loop(self._close(), self._settings.drain_grace + 30.0)
+            self._presence.stop()
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(5.0)
 
