@@ -29,6 +29,8 @@ _BELOW = ("items", "additionalProperties", "additionalItems", "unevaluatedItems"
           "unevaluatedProperties", "contains", "propertyNames")  # fmt: skip
 _BELOW_LISTS = ("prefixItems", "items")
 _ANY = "*"
+_STEPS = 60_000
+_TANGLED = "its input_schema has more references to follow than are followed"
 
 
 class Work:
@@ -51,8 +53,8 @@ class Work:
                 for inner in (value.values() if isinstance(value, dict) else value)
             ]
             if not level:
-                return False
-        return True
+                break
+        return False
 
 
 def measure(schema: dict[str, Any]) -> Work | None:
@@ -63,7 +65,10 @@ def measure(schema: dict[str, Any]) -> Work | None:
     references = _count(schema)
     if not references:
         return None  # every subschema looks at a value once, and there are few of them
-    return _Measuring(schema).work()
+    try:
+        return _Measuring(schema).work()
+    except RecursionError:
+        raise ToolDeclarationInvalid(_TANGLED) from None
 
 
 def _count(schema: dict[str, Any]) -> bool:
@@ -106,7 +111,13 @@ class _Measuring:
         self._below: dict[int, dict[str, Counter[int]]] = {}
         self._nodes: dict[int, Any] = {}
         self._open: set[int] = set()
+        self._steps = 0
         self._find_names(schema)
+
+    def _step(self, count: int) -> None:
+        self._steps += count
+        if self._steps > _STEPS:
+            raise ToolDeclarationInvalid(_TANGLED)
 
     def work(self) -> Work | None:
         level: Counter[int] = Counter({self._look(self._schema): 1})
@@ -114,9 +125,13 @@ class _Measuring:
         for _ in range(_LEVELS):
             looks = sum(count * self._costs[node] for node, count in level.items())
             by_depth.append(min(looks, _UNBOUND))
-            if not level or looks >= _UNBOUND:
+            below = self._next(level)
+            if not below or looks >= _UNBOUND:
                 break
-            level = self._next(level)
+            if below == level:  # the same again on every further level
+                by_depth += [looks] * (_LEVELS - len(by_depth))
+                break
+            level = below
         if by_depth[0] > _LOOKS_AT_ONE_VALUE:
             raise ToolDeclarationInvalid(
                 "its input_schema refers to itself so often that one value would be looked at "
@@ -129,6 +144,7 @@ class _Measuring:
         by_key: dict[str, Counter[int]] = {}
         for node, count in level.items():
             for key, targets in self._below[node].items():
+                self._step(len(targets))
                 sums = by_key.setdefault(key, Counter())
                 for target, times in targets.items():
                     sums[target] += count * times
@@ -155,6 +171,7 @@ class _Measuring:
                 target = self._look(inner)
                 cost = min(cost + self._costs[target], _UNBOUND)
                 for name, targets in self._below[target].items():
+                    self._step(len(targets))
                     below.setdefault(name, Counter()).update(targets)
         self._open.discard(key)
         self._costs[key], self._below[key] = cost, below

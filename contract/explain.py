@@ -51,7 +51,7 @@ class Explainer:
     def _explain(self, error: Error, arguments: Any) -> Iterator[Problem]:
         kind: Any = error.kind
         name: str = kind.name
-        path: Path = tuple(error.instance_path)
+        path = _path(error, arguments)
         value = _at(arguments, path)
         if name == "required":
             wanted = self._properties(error).get(kind.property)
@@ -68,7 +68,9 @@ class Explainer:
             options = kind.options if name == "enum" else [kind.expected_value]
             yield enumerated(path, name, options, value)
         elif name in ("additionalProperties", "unevaluatedProperties"):
-            yield from self._unexpected(error, path, value)
+            yield from self._unexpected(error, path, value, kind.unexpected)
+        elif name == "falseSchema" and error.schema_path[-1:] == ["additionalProperties"]:
+            yield from self._unexpected(error, path, value, list(value))  # there are no others
         elif name in ("anyOf", "oneOf"):
             yield from self._union(error, path, arguments)
         elif name == "propertyNames":
@@ -77,12 +79,13 @@ class Explainer:
             parameter = getattr(kind, _PARAMETERS.get(name, ""), "")
             yield Problem(path, name, str(parameter), json_type(value))
 
-    def _unexpected(self, error: Error, path: Path, value: Any) -> Iterator[Problem]:
+    def _unexpected(
+        self, error: Error, path: Path, value: Any, fields: list[str]
+    ) -> Iterator[Problem]:
         properties = list(self._properties(error))
         present = value if isinstance(value, dict) else {}
         absent = [name for name in properties if name not in present]
-        kind: Any = error.kind
-        for extra in kind.unexpected[:_UNEXPECTED_AT_MOST]:
+        for extra in fields[:_UNEXPECTED_AT_MOST]:
             yield Problem(
                 (*path, extra),
                 "additionalProperties",
@@ -126,7 +129,7 @@ class Explainer:
                 if _is_tag(error, path):
                     kind: Any = error.kind
                     options = kind.options if kind.name == "enum" else [kind.expected_value]
-                    asked.setdefault(tuple(error.instance_path), []).extend(options)
+                    asked.setdefault(_path(error, arguments), []).extend(options)
         where = max(asked, key=lambda found: len(asked[found]))
         yield enumerated(where, "enum", asked[where], _at(arguments, where))
 
@@ -168,10 +171,22 @@ def _at(arguments: Any, path: Path) -> Any:
     return arguments
 
 
+def _path(error: Error, arguments: Any) -> Path:
+    """The way to the value; the validator takes a field that is called `0` for an index."""
+    steps: list[str | int] = []
+    for step in error.instance_path:
+        if isinstance(arguments, dict) and step not in arguments:
+            step = str(step)
+        steps.append(step)
+        arguments = _at(arguments, (step,))
+    return tuple(steps)
+
+
 def _shuts_out(error: Error, path: Path) -> bool:
     """Whether the value itself is of the wrong type, or not the one value of a branch."""
     name = error.kind.name
-    return name in ("type", "const", "enum", "falseSchema") and tuple(error.instance_path) == path
+    here = len(error.instance_path) == len(path)
+    return here and name in ("type", "const", "enum", "falseSchema")
 
 
 def _is_tag(error: Error, path: Path) -> bool:
@@ -185,9 +200,11 @@ def _is_tag(error: Error, path: Path) -> bool:
 
 def _to_mend(branch: list[Error]) -> tuple[int, int]:
     """How far off: first by the fields that lack or are too many, then by all that is wrong."""
-    strange = sum(
-        len(error.kind.unexpected) if error.kind.name == "additionalProperties" else 1
-        for error in branch
-        if error.kind.name in ("required", "additionalProperties")
-    )
+    strange = 0
+    for error in branch:
+        kind: Any = error.kind
+        if kind.name == "required":
+            strange += 1
+        elif kind.name == "additionalProperties":
+            strange += len(kind.unexpected)
     return strange, len(branch)

@@ -1,148 +1,128 @@
 """Compiled JSON Schemas: one validator a schema, cached by the spec's digest (R20, R21).
 
-Drafts 4 to 2020-12 by `$schema`, 2020-12 by default. Nothing is ever fetched: a remote `$ref` is
-refused when the schema is compiled.
+Drafts 4 to 2020-12 by `$schema`, 2020-12 by default; `format` is asserted. Nothing is ever fetched:
+a remote or file `$ref` is refused when the schema is compiled. Compiling and checking take bounded
+time whatever the schema says: see `contract.bounds`.
 """
 
-import difflib
-from collections.abc import Iterator, Sequence
 from typing import Any
 
 import jsonschema_rs
 
-from contract import encoding
+from contract import bounds, encoding
+from contract.dialect import plain
 from contract.errors import ToolDeclarationInvalid
+from contract.explain import Explainer
 from contract.problem import Problem
+from contract.shapes import closest, json_type
 from contract.spec import ToolSpec
 
+__all__ = ["SchemaCache", "SchemaValidator", "closest", "json_type"]
+
 _CACHED_AT_MOST = 10_000
-_ALLOWED_AT_MOST = 12
-_SHAPE_CHARACTERS = 80
-_WORDED = {
-    "minimum": "a number of at least {limit}",
-    "maximum": "a number of at most {limit}",
-    "exclusiveMinimum": "a number above {limit}",
-    "exclusiveMaximum": "a number below {limit}",
-    "multipleOf": "a multiple of {multiple_of}",
-    "minLength": "at least {limit} characters",
-    "maxLength": "at most {limit} characters",
-    "minItems": "at least {limit} items",
-    "maxItems": "at most {limit} items",
-    "minProperties": "at least {limit} fields",
-    "maxProperties": "at most {limit} fields",
-    "pattern": "text matching {pattern}",
-    "format": "text in {format} format",
-    "uniqueItems": "items that all differ",
-    "contains": "an array with at least one item of the wanted kind",
-    "falseSchema": "nothing here",
-    "not": "another value: this one is excluded",
-}
+_BYTES_AT_MOST = 512 * 1024
+_EXPLAINED_NODES = 2_000
+_ITEMS_EXPLAINED = 32
+_ABOUT_SIZE = frozenset({"minItems", "contains", "minContains", "unevaluatedItems"})
+_PATTERN_BYTES = 1 << 20
+_BACKTRACKS = 10_000
+_LINEAR = jsonschema_rs.RegexOptions(size_limit=_PATTERN_BYTES)
+_BOUNDED = jsonschema_rs.FancyRegexOptions(backtrack_limit=_BACKTRACKS, size_limit=_PATTERN_BYTES)
 
 
 class SchemaValidator:
     """Accepts or explains. Raises `ToolDeclarationInvalid` when the schema does not compile."""
 
     def __init__(self, schema: dict[str, Any]) -> None:
-        self._schema = schema
-        try:
-            self._validator = jsonschema_rs.validator_for(schema, offline=True)
-        except (jsonschema_rs.ValidationError, jsonschema_rs.ReferencingError, ValueError) as error:
-            raise ToolDeclarationInvalid(
-                f"its input_schema does not compile: {str(error).splitlines()[0]}"
-            ) from None
+        schema = plain(schema)
+        self._work = bounds.measure(schema)
+        self._validator = _compiled(schema)
+        self._explainer = Explainer(schema)
 
     def problems(self, arguments: Any) -> tuple[Problem, ...]:
         """Everything that is wrong with `arguments`, the most useful first; empty if nothing is.
 
-        Raises ValueError for values that are not JSON.
+        Very large arguments are explained by a part of them. Raises ValueError for values that are
+        not JSON.
         """
+        if self._work is not None and self._work.too_much(arguments):
+            return (Problem((), "tooDeep", received=json_type(arguments)),)
         if self._validator.is_valid(arguments):
             return ()
-        found: dict[Problem, None] = {}
-        for error in self._validator.iter_errors(arguments):
-            for problem in self._explain(error):
-                found.setdefault(problem)
-        return tuple(sorted(found, key=lambda problem: problem.kind == "additionalProperties"))
+        return self._explain(arguments)
 
-    def _explain(self, error: "jsonschema_rs.ValidationError") -> Iterator[Problem]:
-        kind: Any = error.kind
-        name: str = kind.name
-        path = tuple(error.instance_path)
-        received = json_type(error.instance)
-        if name == "required":
-            wanted = self._property(error, kind.property)
-            yield Problem((*path, kind.property), "required", shape=shape(wanted, self._schema))
-        elif name == "type":
-            wanted = self._subschema(error)
-            yield Problem(
-                path, "type", " or ".join(_sorted_types(kind.types)), received,
-                shape=shape(wanted, self._schema),
-            )  # fmt: skip
-        elif name in ("enum", "const"):
-            options = kind.options if name == "enum" else [kind.expected_value]
-            yield _enumerated(path, name, options, error.instance)
-        elif name in ("additionalProperties", "unevaluatedProperties"):
-            properties = list((self._subschema(error) or {}).get("properties", {}))
-            for extra in kind.unexpected:
-                yield Problem(
-                    (*path, extra),
-                    "additionalProperties",
-                    allowed=tuple(properties[:_ALLOWED_AT_MOST]),
-                    closest=closest(extra, properties),
-                )
-        elif name in ("anyOf", "oneOf") and hasattr(kind, "context"):
-            yield from self._branches(error, path, received)
-        elif name == "propertyNames":
-            yield Problem(path, name, "other field names", received)
-        else:
-            values = {k: getattr(kind, k) for k in ("limit", "multiple_of", "pattern", "format")
-                      if hasattr(kind, k)}  # fmt: skip
-            worded = _WORDED.get(name, "a value that satisfies {name}").format(name=name, **values)
-            yield Problem(path, name, worded, received)
-
-    def _branches(
-        self, error: "jsonschema_rs.ValidationError", path: tuple[str | int, ...], received: str
-    ) -> Iterator[Problem]:
-        """The branch that the argument resembles; the list of types where it resembles none."""
-        kind: Any = error.kind
-        branches: list[list[jsonschema_rs.ValidationError]] = kind.context
-        resembling = [
-            branch
-            for branch in branches
-            if not any(
-                e.kind.name in ("type", "const") and tuple(e.instance_path) == path for e in branch
+    def _explain(self, arguments: Any) -> tuple[Problem, ...]:
+        budget = [_EXPLAINED_NODES]
+        part = _part_of(arguments, budget)
+        if part is not arguments and budget[0] >= 0:
+            errors = self._validator.iter_errors(part)
+            found = self._explainer.problems(
+                (e for e in errors if e.kind.name not in _ABOUT_SIZE), part
             )
-        ]
-        if resembling:
-            for inner in min(resembling, key=len):
-                yield from self._explain(inner)
-            return
-        options = (self._subschema(error) or {}).get(kind.name, [])
-        described = dict.fromkeys(
-            shape(option, self._schema) or _type_of(option) or "another form" for option in options
+            if found:
+                return found
+        if budget[0] >= 0 and part is arguments:
+            return self._explainer.problems(self._validator.iter_errors(arguments), arguments)
+        try:
+            self._validator.validate(arguments)
+        except jsonschema_rs.ValidationError as error:
+            return self._explainer.problems([error], arguments)
+        return ()
+
+
+def _compiled(schema: dict[str, Any]) -> "jsonschema_rs.Validator":
+    """Linear-time patterns; where one looks around or back, every pattern in bounded steps."""
+    try:
+        size = len(encoding.encode(schema))
+        if size > _BYTES_AT_MOST:
+            raise ToolDeclarationInvalid(
+                f"its input_schema is {size:,} bytes; at most {_BYTES_AT_MOST:,} are compiled"
+            )
+        try:
+            return _compile(schema, _LINEAR)
+        except jsonschema_rs.ValidationError as error:
+            if "pattern" not in str(error):
+                raise
+            return _compile(schema, _BOUNDED)
+    except (
+        jsonschema_rs.ValidationError,
+        jsonschema_rs.ReferencingError,
+        ValueError,
+        TypeError,
+        RecursionError,
+    ) as error:
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        raise ToolDeclarationInvalid(f"its input_schema does not compile: {reason[:300]}") from None
+
+
+def _compile(schema: dict[str, Any], patterns: Any) -> "jsonschema_rs.Validator":
+    return jsonschema_rs.validator_for(
+        schema, validate_formats=True, pattern_options=patterns, offline=True
+    )
+
+
+def _part_of(value: Any, budget: list[int]) -> Any:
+    """`value` with long arrays cut, or itself where none is; `budget` ends below zero if too big.
+
+    Explaining costs some microseconds an error: a list of 100,000 wrong items would take seconds.
+    """
+    if budget[0] < 0:
+        return value
+    if isinstance(value, dict):
+        budget[0] -= len(value)
+        if budget[0] < 0:
+            return value
+        parts = {key: _part_of(inner, budget) for key, inner in value.items()}
+        return parts if any(parts[key] is not value[key] for key in value) else value
+    if isinstance(value, (list, tuple)):
+        shown = value[:_ITEMS_EXPLAINED]
+        budget[0] -= len(shown)
+        parts_shown = [_part_of(inner, budget) for inner in shown]
+        same = len(shown) == len(value) and all(
+            part is inner for part, inner in zip(parts_shown, shown, strict=True)
         )
-        yield Problem(path, kind.name, " or ".join(described) or "another form", received)
-
-    def _subschema(self, error: "jsonschema_rs.ValidationError") -> Any:
-        """The schema object that holds the failed keyword; None where a reference hides it."""
-        node: Any = self._schema
-        for step in list(error.schema_path)[:-1]:
-            if isinstance(node, dict) and "$ref" in node and step not in node:
-                node = resolve(node, self._schema)
-                if step == "$ref":
-                    continue
-            if isinstance(node, dict) and step == "$ref":
-                node = resolve(node, self._schema)
-                continue
-            try:
-                node = node[step]
-            except (KeyError, IndexError, TypeError):
-                return None
-        return resolve(node, self._schema) if isinstance(node, dict) else None
-
-    def _property(self, error: "jsonschema_rs.ValidationError", name: str) -> Any:
-        holder = self._subschema(error)
-        return (holder or {}).get("properties", {}).get(name)
+        return value if same else parts_shown
+    return value
 
 
 class SchemaCache:
@@ -162,90 +142,3 @@ class SchemaCache:
                 self._validators.clear()
             validator = self._validators[digest] = SchemaValidator(spec.input_schema)
         return validator
-
-
-def json_type(value: Any) -> str:
-    """The JSON name of a Python value's type."""
-    if value is None:
-        return "null"
-    if isinstance(value, bool):
-        return "boolean"
-    for kind, name in ((int, "integer"), (float, "number"), (str, "string"), (dict, "object")):
-        if isinstance(value, kind):
-            return name
-    return "array" if isinstance(value, (list, tuple)) else type(value).__name__
-
-
-def closest(name: str, candidates: Sequence[str]) -> str | None:
-    """The candidate that was probably meant; None where none is near."""
-    folded = {candidate.casefold().replace("-", "_"): candidate for candidate in candidates}
-    near = difflib.get_close_matches(name.casefold().replace("-", "_"), folded, n=1, cutoff=0.6)
-    return folded[near[0]] if near else None
-
-
-def shape(schema: Any, root: dict[str, Any], depth: int = 2) -> str | None:
-    """One line for an object or array: `{start: integer, end: integer}`, `array of string`."""
-    schema = resolve(schema, root)
-    if not isinstance(schema, dict):
-        return None
-    if isinstance(schema.get("properties"), dict) and depth:
-        fields = ", ".join(
-            f"{name}: {shape(inner, root, depth - 1) or _type_of(resolve(inner, root)) or 'any'}"
-            for name, inner in schema["properties"].items()
-        )
-        text = "{" + fields + "}"
-        return text if len(text) <= _SHAPE_CHARACTERS else text[: _SHAPE_CHARACTERS - 2] + "…}"
-    if schema.get("type") == "array" and "items" in schema:
-        inner = shape(schema["items"], root, depth - 1) if depth else None
-        return f"array of {inner or _type_of(resolve(schema['items'], root)) or 'any'}"
-    return None
-
-
-def resolve(schema: Any, root: dict[str, Any]) -> Any:
-    """`schema` with its own local reference followed; as it is where there is none."""
-    for _ in range(8):
-        reference = schema.get("$ref") if isinstance(schema, dict) else None
-        if not isinstance(reference, str) or not reference.startswith("#"):
-            return schema
-        node: Any = root
-        for step in reference[1:].strip("/").split("/") if len(reference) > 1 else []:
-            step = step.replace("~1", "/").replace("~0", "~")
-            if not isinstance(node, dict) or step not in node:
-                return schema
-            node = node[step]
-        schema = node
-    return schema
-
-
-def _type_of(schema: Any) -> str | None:
-    if not isinstance(schema, dict):
-        return None
-    kind = schema.get("type")
-    if isinstance(kind, list):
-        return " or ".join(map(str, kind))
-    if kind is None and isinstance(schema.get("enum"), list):
-        return "one of " + ", ".join(_literal(option) for option in schema["enum"][:5])
-    if kind is None and "const" in schema:
-        return _literal(schema["const"])
-    return str(kind) if kind is not None else None
-
-
-def _sorted_types(types: Sequence[str]) -> list[str]:
-    return sorted(types, key=lambda name: name == "null")
-
-
-def _literal(value: Any) -> str:
-    return encoding.encode(value).decode()
-
-
-def _enumerated(
-    path: tuple[str | int, ...], kind: str, options: Sequence[Any], value: Any
-) -> Problem:
-    texts = [option for option in options if isinstance(option, str)]
-    return Problem(
-        path,
-        kind,
-        received=json_type(value),
-        allowed=tuple(_literal(option) for option in options[:_ALLOWED_AT_MOST]),
-        closest=closest(value, texts) if isinstance(value, str) else None,
-    )

@@ -78,7 +78,10 @@ class Settings(BaseSettings):
     feedback_errors: int = Field(5, ge=1, description="Errors named in one rejection.")
     feedback_characters: int = Field(100, ge=20, description="Characters of one error.")
     feedback_names: int = Field(30, ge=1, description="Tools listed for an unknown name.")
-    locale: Literal["en", "zh"] = Field("en", description="Language of recommendations.")
+    feedback_style: Literal["default", "numbered", "pointer", "brief"] = Field(
+        "default", description="How a rejection is laid out."
+    )
+    locale: str = Field("en", description="Language of what the model reads: `en` or `zh`.")
 
     workspace: Path = Field(Path("."), description="Root that the file tools are confined to.")
     bash: bool = Field(False, description="Whether the bash tool runs commands.")

@@ -7,14 +7,9 @@ from contract.outcome import Code, Executed, Outcome, failure, is_retryable
 from contract.result import ToolResult
 from contract.spec import ToolSpec
 from dispatcher import advice, feedback
-from dispatcher.feedback import Caps
+from dispatcher.feedback import Wording
 
-
-class Wording(msgspec.Struct, frozen=True):
-    """How much to say, and in which language the advice is."""
-
-    caps: Caps = Caps()
-    locale: str = "en"
+__all__ = ["Wording", "classified", "not_queued", "rejected", "unconfirmed"]
 
 
 def rejected(call: ToolCall, code: Code, text: str, wording: Wording) -> ToolResult:
@@ -47,7 +42,7 @@ def classified(
     `pages_offered` says that the model has a tool to read a whole output in pages with.
     """
     handle = outcome.output if pages_offered else None
-    cut = feedback.cut(outcome.output_bytes, handle) if outcome.output_bytes else None
+    cut = feedback.cut(outcome.output_bytes, handle, wording) if outcome.output_bytes else None
     notes = [text for text in (call.note, note, outcome.note, cut) if text]
     joined = " ".join(notes) or None
     if outcome.ok:
@@ -66,7 +61,7 @@ def classified(
     result = _failure(
         call,
         code,
-        feedback.failed(call.name, outcome, timeout=timeout, caps=wording.caps),
+        feedback.failed(call.name, outcome, timeout=timeout, wording=wording),
         outcome.executed,
         rerunnable=spec.rerunnable,
         wording=wording,

@@ -61,6 +61,7 @@ class Dispatcher:
         self._wording = Wording(
             Caps(settings.feedback_errors, settings.feedback_characters, settings.feedback_names),
             settings.locale,
+            settings.feedback_style,
         )
         self._traffic = Traffic(
             transport,
@@ -245,7 +246,9 @@ class Dispatcher:
                 response, turn=turn, format=format, max_bytes=self._settings.max_arguments
             )
         except intake.Unreadable as error:
-            return TurnResult([], format=error.format, error=feedback.no_response(str(error)))
+            return TurnResult(
+                [], format=error.format, error=feedback.no_response(str(error), self._wording)
+            )
         shared = TurnContext(
             id=found.id,
             session=session,
@@ -321,7 +324,7 @@ class Dispatcher:
     def _judge(self, call: ToolCall, tools: Collection[str] | None) -> Offer | ToolResult:
         cap = self._settings.calls_per_turn
         if call.index >= cap:
-            text = feedback.too_many_calls(cap)
+            text = feedback.too_many_calls(cap, self._wording)
             return rejected(call, Code.TOO_MANY_CALLS, text, self._wording)
         return self._validate(call, tools)
 

@@ -1,6 +1,7 @@
-"""The only place that writes sentences for the model (R11, R23–R27).
+"""The only place that makes sentences for the model (R11, R23–R27).
 
-No sentence holds a rejected value: it may be a secret.
+The words are in `dispatcher.locales`, one file a language; the four styles of a rejection differ in
+them by key. No sentence holds a rejected value: it may be a secret.
 """
 
 from collections.abc import Sequence
@@ -9,9 +10,12 @@ from dataclasses import dataclass
 from contract.call import Flaw
 from contract.outcome import Code, Executed, Outcome
 from contract.problem import Problem
-from contract.schema import closest
+from contract.shapes import closest
+from dispatcher.locales import Locale, locale
 
-_SEND_AGAIN = "Send the call again with one JSON object, keys and strings in double quotes."
+_LONGEST_NAME = 64
+_LONGEST_STEP = 40
+_MULTILINE = frozenset({"numbered", "pointer"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,143 +27,225 @@ class Caps:
     names: int = 30
 
 
-def invalid_arguments(problems: Sequence[Problem], caps: Caps) -> str:
-    """`Please rewrite the tool input with valid arguments. Errors: path: message; …`."""
-    lines = [_cut(_line(problem), caps.characters) for problem in problems[: caps.errors]]
+@dataclass(frozen=True, slots=True)
+class Wording:
+    """How much to say, in which language, and how a rejection is laid out (R24)."""
+
+    caps: Caps = Caps()
+    locale: str = "en"
+    style: str = "default"
+
+    @property
+    def words(self) -> Locale:
+        """The language's file."""
+        return locale(self.locale)
+
+
+PLAIN = Wording()
+
+
+def invalid_arguments(problems: Sequence[Problem], wording: Wording = PLAIN) -> str:
+    """What is wrong with the arguments, one line a problem (R23, R24)."""
+    words, style, caps = wording.words, wording.style, wording.caps
+    lines = [_line(problem, wording) for problem in problems[: caps.errors]]
     more = len(problems) - len(lines)
-    tail = f"; and {more} more" if more else ""
-    return "Please rewrite the tool input with valid arguments. Errors: " + "; ".join(lines) + tail
+    if style == "numbered":
+        lines = [f"{number}. {line}" for number, line in enumerate(lines, 1)]
+    elif style == "pointer":
+        lines = [f"- {line}" for line in lines]
+    if more:
+        lines.append(words.more.format(count=more))
+    body = ("\n" if style in _MULTILINE else "; ").join(lines)
+    return words.head[style] + body + words.tail[style]
 
 
-def refused_by_check(message: str) -> str:
+def refused_by_check(message: str, wording: Wording = PLAIN) -> str:
     """What a tool's own check objected to."""
-    return f"Please rewrite the tool input with valid arguments. Errors: {message}"
+    return wording.words.refused_by_check.format(message=message)
 
 
-def unknown_tool(name: str, offered: Sequence[str], caps: Caps) -> str:
+def unknown_tool(name: str, offered: Sequence[str], wording: Wording = PLAIN) -> str:
     """`Tool 'x' not found`, what was probably meant, and what there is (R26)."""
-    text = f"Tool '{_cut(name, 64)}' not found."
+    words = wording.words
+    text = words.unknown_tool.format(name=cut_at(name, _LONGEST_NAME))
     near = closest(name, offered)
     if near is not None:
-        text += f" Did you mean '{near}'?"
+        text += words.unknown_tool_meant.format(closest=near)
     if not offered:
-        return text + " No tools are available."
-    listed = ", ".join(offered[: caps.names])
-    more = len(offered) - caps.names
-    return text + f" Available tools: {listed}" + (f" and {more} more." if more > 0 else ".")
+        return text + words.no_tools
+    listed = ", ".join(offered[: wording.caps.names])
+    text += words.tools.format(names=listed)
+    more = len(offered) - wording.caps.names
+    if more > 0:
+        text += words.tools_more.format(count=more)
+    return text + words.full_stop
 
 
-def flawed(flaw: Flaw) -> str:
+def flawed(flaw: Flaw, wording: Wording = PLAIN) -> str:
     """A call that could not be read."""
+    words = wording.words
     sentence = flaw.error[0].upper() + flaw.error[1:]
-    if flaw.code is Code.TRUNCATED:
-        return f"{sentence}. It was not run. Send it again, shorter, or in several smaller calls."
-    if flaw.code is Code.TOO_LARGE:
-        return f"{sentence}. Send less at once, or pass a reference to the data."
-    return f"{sentence}. {_SEND_AGAIN}"
+    templates = {Code.TRUNCATED: words.truncated, Code.TOO_LARGE: words.too_large}
+    return templates.get(flaw.code, words.unparseable).format(error=sentence)
 
 
-def too_many_calls(cap: int) -> str:
+def too_many_calls(cap: int, wording: Wording = PLAIN) -> str:
     """A call beyond the cap of one turn."""
-    return (
-        f"Only {cap} tool calls are run in one turn and this one came after them. "
-        "It was not run. Send it again in a later turn."
-    )
+    return wording.words.too_many_calls.format(cap=cap)
 
 
-def no_response(reason: str) -> str:
+def no_response(reason: str, wording: Wording = PLAIN) -> str:
     """A response that held nothing to answer (R14)."""
-    return f"Please try again with valid format. The last response could not be read: {reason}."
+    return wording.words.no_response.format(reason=reason)
 
 
-def cut(size: int, handle: str | None) -> str:
+def loop(name: str, count: int, wording: Wording = PLAIN) -> str:
+    """A call that keeps failing in the same way (R30)."""
+    return wording.words.loop.format(name=name, count=count)
+
+
+def repaired(repairs: Sequence[Problem], wording: Wording = PLAIN) -> str:
+    """What was put right in the arguments before the call (R29)."""
+    words = wording.words
+    told = [
+        words.repairs[repair.kind].format(path=_path(repair), type=repair.expected)
+        for repair in repairs[: wording.caps.errors]
+    ]
+    if len(repairs) > len(told):
+        told.append(words.more.format(count=len(repairs) - len(told)))
+    return words.repaired.format(what="; ".join(told))
+
+
+def cut(size: int, handle: str | None, wording: Wording = PLAIN) -> str:
     """An output that was cut in the middle (R37)."""
-    told = f"The output was {size:,} bytes; the middle was left out."
-    if handle is None:
-        return f"{told} Ask for less at once."
-    return (
-        f"{told} All of it is kept for a while: read it in pages with task_result, the handle "
-        f"'{handle}' and page 1, 2, …, or ask for less at once."
-    )
+    words = wording.words
+    how = words.cut_less if handle is None else words.cut_pages.format(handle=handle)
+    return f"{words.cut.format(size=f'{size:,}')} {how}"
 
 
-def still_running(handle: str) -> str:
+def still_running(handle: str, wording: Wording = PLAIN) -> str:
     """A call that goes on in the background (R35)."""
-    return (
-        f"It is still running in the background. Call task_result with the handle '{handle}' to "
-        "get its result."
-    )
+    return wording.words.still_running.format(handle=handle)
 
 
-def no_such_handle() -> str:
+def no_such_handle(wording: Wording = PLAIN) -> str:
     """An unknown, expired or foreign handle: one and the same answer (R35)."""
-    return "There is no background task with this handle. Use task_list to see what there is."
+    return wording.words.no_such_handle
 
 
-def failed(name: str, outcome: Outcome, *, timeout: float, caps: Caps) -> str:
+def failed(name: str, outcome: Outcome, *, timeout: float, wording: Wording = PLAIN) -> str:
     """What a call that was accepted came to."""
-    code = outcome.code
+    code, error, words = outcome.code, outcome.error, wording.words
+    whether = words.not_run if outcome.executed is Executed.NO else words.may_have_run
     if code is Code.INVALID_ARGUMENTS:
         if outcome.problems:
-            return invalid_arguments(outcome.problems, caps)
-        return refused_by_check(outcome.error)
-    if code in (Code.RAISED, Code.BAD_RESULT):
-        return f"Error executing tool '{name}': {outcome.error}"
-    if code is Code.CRASHED:
-        return f"Error executing tool '{name}': {outcome.error}. {_MAY_HAVE_RUN}"
+            return invalid_arguments(outcome.problems, wording)
+        return refused_by_check(error, wording)
     if code is Code.REPORTED:
-        return outcome.error
+        return error
     if code is Code.TIMEOUT:
-        end = f"but {outcome.error}" if outcome.error else "and was stopped"
-        return f"Tool '{name}' timed out after {timeout:g} s {end}. {_MAY_HAVE_RUN}"
-    if code is Code.CANCELLED:
-        return f"Tool '{name}' was cancelled. {_whether_it_ran(outcome.executed)}"
+        end = words.but.format(error=error) if error else words.and_was_stopped
+        return words.timed_out.format(name=name, timeout=f"{timeout:g}", end=end, whether=whether)
+    templates = {
+        Code.RAISED: words.raised,
+        Code.BAD_RESULT: words.raised,
+        Code.CRASHED: words.crashed,
+        Code.CANCELLED: words.cancelled,
+        Code.DENIED: words.denied,
+    }
     if code is Code.DENIED:
-        return f"Tool '{name}' was not run: {outcome.error or 'it is not allowed here'}."
-    pool = {
-        Code.WORKER_LOST: "the worker that ran it was lost",
-        Code.EXPIRED: "no worker started it in time",
-        Code.QUEUE_UNREACHABLE: "the queue could not be reached",
-        Code.OVERLOADED: "too many calls are waiting",
-        Code.CIRCUIT_OPEN: "it has been failing and is switched off for a moment",
-    }.get(code or Code.INTERNAL, outcome.error or "the tool system had an internal fault")
-    return f"Tool '{name}' gave no result: {pool}. {_whether_it_ran(outcome.executed)}"
+        error = error or words.not_allowed
+    elif code not in templates:
+        error = words.reasons.get((code or Code.INTERNAL).value, error or words.internal)
+    template = templates.get(code or Code.INTERNAL, words.no_result)
+    return template.format(name=name, error=error, whether=whether)
 
 
-_MAY_HAVE_RUN = "It may have had effects: check before you repeat it."
+def _line(problem: Problem, wording: Wording) -> str:
+    """One problem, at most as long as the cap: a list of members is cut before the line is."""
+    words, style = wording.words, wording.style
+    path = _path(problem, pointer=style == "pointer")
+    template = words.line[style] if path else words.root_line[style]
+    room = wording.caps.characters - len(template.format(path=path, message=""))
+    text = template.format(path=path, message=_message(problem, words, style, room))
+    return cut_at(text, wording.caps.characters)
 
 
-def _whether_it_ran(executed: Executed) -> str:
-    return "It was not run." if executed is Executed.NO else _MAY_HAVE_RUN
+def _path(problem: Problem, *, pointer: bool = False) -> str:
+    steps = [cut_at(str(step), _LONGEST_STEP) for step in problem.path]
+    if not pointer:
+        return ".".join(steps)
+    return "".join("/" + step.replace("~", "~0").replace("/", "~1") for step in steps)
 
 
-def _line(problem: Problem) -> str:
-    message = _message(problem)
-    path = ".".join(str(part) for part in problem.path)
-    return f"{path}: {message}" if path else message
-
-
-def _message(problem: Problem) -> str:
-    if problem.kind == "required":
-        return "Required" + (f", expected {problem.shape}" if problem.shape else "")
-    if problem.kind == "additionalProperties":
-        if problem.closest:
-            return f"unknown field, did you mean '{problem.closest}'?"
-        if problem.allowed:
-            return f"unknown field; allowed: {', '.join(problem.allowed)}"
-        return "unknown field, leave it out"
-    if problem.allowed:
-        hint = f"did you mean {problem.closest!r}? " if problem.closest else ""
-        only = "expected " if len(problem.allowed) == 1 else "expected one of "
-        return f"{hint}{only}{', '.join(problem.allowed)}"
-    if problem.kind == "value":
+def _message(problem: Problem, words: Locale, style: str, room: int) -> str:
+    kind = problem.kind
+    if kind == "required":
+        required = words.required[style]
+        if problem.shape is None:
+            return required
+        return words.required_shape.format(required=required, shape=problem.shape)
+    if kind == "additionalProperties":
+        return _unknown_field(problem, words, style)
+    if kind in ("enum", "const"):
+        return _enumerated(problem, words, style, room)
+    if kind == "value":
         return problem.expected
-    expected = problem.shape or problem.expected
-    if problem.shape and problem.kind == "type":
-        expected = problem.shape if problem.shape.startswith("array") else f"object {problem.shape}"
-    got = f", got {problem.received}" if problem.kind in ("type", "anyOf", "oneOf") else ""
-    return f"expected {expected}{got}"
+    if kind == "tooDeep":
+        return words.too_deep
+    if kind in ("type", "anyOf", "oneOf"):
+        if not problem.expected:
+            return words.ambiguous
+        what = problem.expected.replace("|", words.either)
+        if problem.shape and kind == "type":
+            is_array = problem.shape.startswith("array")
+            what = problem.shape if is_array else words.object_of.format(shape=problem.shape)
+        return _wanted(what, problem.received, words, style)
+    limit = words.limits.get(kind, words.other_limit)
+    what = limit.format(expected=problem.expected, kind=kind)
+    return words.wanted[style].format(what=what, got="")
 
 
-def _cut(text: str, characters: int) -> str:
+def _wanted(what: str, received: str, words: Locale, style: str) -> str:
+    got = words.got[style].format(received=received) if received else ""
+    return words.wanted[style].format(what=what, got=got)
+
+
+def _unknown_field(problem: Problem, words: Locale, style: str) -> str:
+    unknown = words.unknown_field[style]
+    if problem.closest:
+        return words.unknown_field_meant.format(unknown=unknown, closest=problem.closest)
+    if not problem.allowed:
+        return words.unknown_field_leave_out.format(unknown=unknown)
+    allowed = ", ".join(problem.allowed) + (", …" if problem.more else "")
+    return words.unknown_field_allowed.format(unknown=unknown, allowed=allowed)
+
+
+def _enumerated(problem: Problem, words: Locale, style: str, room: int) -> str:
+    """The members that there is room for, and what came; the one that was meant is named first."""
+    types = problem.expected.split("|") if problem.expected else []
+    same = problem.received in types
+    received = words.another.format(received=problem.received) if same else problem.received
+
+    def said(members: Sequence[str]) -> str:
+        left_out = len(members) < len(problem.allowed) or problem.more
+        listed = ", ".join(members) + (", …" if left_out else "")
+        what = listed
+        if len(problem.allowed) > 1:
+            what = words.one_of.format(members=listed)
+        if types and not same:
+            what = words.typed_one_of.format(types=words.either.join(types), members=listed)
+        text = _wanted(what, received, words, style)
+        if problem.closest is None:
+            return text
+        return words.did_you_mean.format(closest=f'"{problem.closest}"', message=text)
+
+    count = len(problem.allowed)
+    while count > 1 and len(said(problem.allowed[:count])) > room:
+        count -= 1
+    return said(problem.allowed[:count])
+
+
+def cut_at(text: str, characters: int) -> str:
+    """`text`, at most this long."""
     return text if len(text) <= characters else text[: characters - 1] + "…"

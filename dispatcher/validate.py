@@ -22,15 +22,15 @@ def validate(
     is a fault of ours, not of the model (R10).
     """
     if call.flaw is not None and call.flaw.code is not Code.UNPARSEABLE:
-        return rejected(call, call.flaw.code, feedback.flawed(call.flaw), wording)
+        return rejected(call, call.flaw.code, feedback.flawed(call.flaw, wording), wording)
     offer = offers.get(call.name)
     known = offer is not None and (allowed is None or call.name in allowed)
     if not known and call.name:
         names = sorted(name for name in offers if allowed is None or name in allowed)
-        text = feedback.unknown_tool(call.name, names, wording.caps)
+        text = feedback.unknown_tool(call.name, names, wording)
         return rejected(call, Code.UNKNOWN_TOOL, text, wording)
     if call.flaw is not None:
-        return rejected(call, call.flaw.code, feedback.flawed(call.flaw), wording)
+        return rejected(call, call.flaw.code, feedback.flawed(call.flaw, wording), wording)
     assert offer is not None
     if offer.validator is None:
         return offer
@@ -42,6 +42,6 @@ def validate(
             wording,
         )  # fmt: skip
     if problems:
-        text = feedback.invalid_arguments(problems, wording.caps)
+        text = feedback.invalid_arguments(problems, wording)
         return rejected(call, Code.INVALID_ARGUMENTS, text, wording)
     return offer
