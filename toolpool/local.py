@@ -65,6 +65,14 @@ class LocalFleet:
         """The process ids of the workers."""
         return [process.pid for process, _ in self._workers]
 
+    def log(self) -> str:
+        """What the workers have logged so far."""
+        parts = []
+        for _, file in self._workers:
+            size = os.fstat(file.fileno()).st_size
+            parts.append(os.pread(file.fileno(), size, 0).decode(errors="replace"))
+        return "".join(parts)
+
     def close(self) -> None:
         """End the workers, which finish what they run, and the server. Idempotent."""
         for process, _ in self._workers:

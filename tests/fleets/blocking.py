@@ -1,0 +1,51 @@
+"""Tools that hold up what they must not hold up."""
+
+import asyncio
+import os
+import signal
+import time
+
+from toolpool import tool
+
+
+@tool
+async def echo(text: str) -> str:
+    """Give back the text."""
+    return text
+
+
+@tool(timeout=30)
+async def block_the_loop(seconds: float) -> str:
+    """Sleep where one must not."""
+    time.sleep(seconds)
+    return "awake"
+
+
+@tool(timeout=30, effects="read")
+async def die_once(flag: str) -> str:
+    """End the whole worker the first time."""
+    if not os.path.exists(flag):
+        with open(flag, "w"):  # noqa: ASYNC230
+            pass
+        os.kill(os.getpid(), signal.SIGKILL)
+    return "survived"
+
+
+@tool(timeout=30, effects="write")
+async def die_writing() -> None:
+    """End the whole worker."""
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+@tool(timeout=0.2, run_in="thread")
+def never_end() -> None:
+    """Hold a thread for ever."""
+    while True:
+        time.sleep(1)
+
+
+@tool(timeout=20)
+async def take(seconds: float) -> str:
+    """Take a while."""
+    await asyncio.sleep(seconds)
+    return "done"

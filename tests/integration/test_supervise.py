@@ -1,0 +1,87 @@
+"""The supervisor and the watchdog, with real workers that really end and really stall."""
+
+import asyncio
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from contract.outcome import Code, Executed
+from tests.integration import fleet as fleets
+from tests.integration.fleet import call
+from tests.waiting import eventually
+from toolpool import Dispatcher
+from toolpool.local import LocalFleet
+
+QUICK = {
+    "lease_renewed": 0.5,
+    "lease_gone": 2.0,
+    "loop_warn": 0.3,
+    "loop_stall": 1.5,
+    "slots_thread": 4,
+}
+
+
+@pytest.fixture(scope="module")
+def fleet() -> Iterator[LocalFleet]:
+    with fleets.running("tests.fleets.blocking", **QUICK) as started:
+        yield started
+
+
+async def answers(dispatcher: Dispatcher) -> bool:
+    turn = await dispatcher.dispatch(call("echo", text="there"), timeout=1.0)
+    return turn.ok
+
+
+async def test_a_read_whose_worker_died_is_run_again(fleet: LocalFleet, tmp_path: Path) -> None:
+    """R8: a read goes again, in its second attempt, on the worker that was started anew."""
+    async with fleets.connected(fleet) as dispatcher:
+        turn = await dispatcher.dispatch(call("die_once", flag=str(tmp_path / "died")))
+    assert (turn[0].data, turn[0].attempts) == ("survived", 2)
+
+
+async def test_a_write_whose_worker_died_is_not(fleet: LocalFleet) -> None:
+    """R8: nobody saw its end."""
+    async with fleets.connected(fleet) as dispatcher:
+        result = (await dispatcher.dispatch(call("die_writing")))[0]
+        assert (result.code, result.executed) == (Code.WORKER_LOST, Executed.UNKNOWN)
+        assert result.retryable is False
+        assert "check before you repeat it" in (result.error or "")
+        await eventually(lambda: answers(dispatcher), "the worker is back", 20.0)
+
+
+async def test_a_tool_that_blocks_the_loop_for_too_long_ends_the_worker(fleet: LocalFleet) -> None:
+    async with fleets.connected(fleet) as dispatcher:
+        result = (await dispatcher.dispatch(call("block_the_loop", seconds=20)))[0]
+        assert (result.code, result.executed) == (Code.WORKER_LOST, Executed.UNKNOWN)
+        await eventually(lambda: answers(dispatcher), "the worker is back", 20.0)
+    assert "loop_blocked tool=block_the_loop" in fleet.log()
+    assert "loop_blocked_too_long" in fleet.log()
+
+
+async def test_a_worker_worn_out_by_threads_that_do_not_end_is_replaced(fleet: LocalFleet) -> None:
+    """R33: abandoned threads are counted; at half the slots the worker starts anew."""
+    async with fleets.connected(fleet) as dispatcher:
+        turn = await dispatcher.dispatch(call("never_end") + call("never_end", "d"))
+        assert [result.code for result in turn] == [Code.TIMEOUT] * 2
+        await eventually(lambda: "worker_worn_out" in fleet.log(), "it drains", 10.0)
+        await eventually(lambda: answers(dispatcher), "the worker is back", 30.0)
+
+
+async def test_a_stopped_fleet_finishes_what_it_runs() -> None:
+    """TERM drains: the running call ends, and its result arrives."""
+    with fleets.running("tests.fleets.blocking", **QUICK) as own:
+        async with fleets.connected(own) as dispatcher:
+            turn = asyncio.ensure_future(dispatcher.dispatch(call("take", seconds=1.0)))
+            await eventually(lambda: dispatcher.in_flight() == 1, "it is under way")
+            await eventually(lambda: _is_running(dispatcher), "a worker has it")
+            for pid in own.worker_pids:
+                os.kill(pid, signal.SIGTERM)
+            assert (await turn)[0].data == "done"
+
+
+async def _is_running(dispatcher: Dispatcher) -> bool:
+    listed = [pending.worker for pending in dispatcher._traffic.open.values()]
+    return all(listed)
