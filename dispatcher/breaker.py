@@ -48,10 +48,12 @@ class Breaker:
 
     def note(self, tool: str, outcome: Outcome) -> None:
         """Learn from the outcome of a call."""
+        circuit = self._circuits.get(tool)
         if outcome.code in (Code.CIRCUIT_OPEN, Code.OVERLOADED, Code.CANCELLED, Code.DENIED):
+            if circuit is not None and outcome.code is not Code.CIRCUIT_OPEN:
+                circuit.probing = False  # if it was the probe, the next call is
             return
         failed = _failed(outcome)
-        circuit = self._circuits.get(tool)
         if circuit is None:
             if not failed:
                 return

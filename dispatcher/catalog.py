@@ -2,6 +2,7 @@
 
 import json
 import logging
+import time
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from types import MappingProxyType
@@ -17,6 +18,8 @@ from dispatcher import task_tools
 
 log = logging.getLogger("toolpool.catalog")
 
+_GONE_SECONDS = 10.0
+
 
 class Offer(msgspec.Struct, frozen=True):
     """A tool that can be called, with its compiled schema (None: any object is taken)."""
@@ -30,6 +33,7 @@ class Catalog:
 
     def __init__(self) -> None:
         self._offers: dict[str, Offer] = {}
+        self._gone: dict[str, float] = {}
         self._schemas = SchemaCache()
         self.refused: dict[str, str] = {}
         """Why a tool is not offered, by name."""
@@ -72,7 +76,20 @@ class Catalog:
             known = newest.get(entry.spec.name)
             if known is None or entry.published_at > known.published_at:
                 newest[entry.spec.name] = entry
-        self.replace(entry.spec for entry in newest.values())
+        now = time.monotonic()
+        self._gone = {n: self._gone.get(n, now) for n in self._offers if n not in newest}
+        gone = [self._offers[name].spec for name in self._gone]
+        self.replace([*(entry.spec for entry in newest.values()), *gone])
+
+    def forget_gone(self) -> None:
+        """Offer no more what has not been published for a while.
+
+        Until then it stays: a server that lost its data gets it back from the workers one by one.
+        """
+        now = time.monotonic()
+        for name in [name for name, since in self._gone.items() if now - since > _GONE_SECONDS]:
+            del self._gone[name]
+            self._offers.pop(name, None)
 
 
 def read_file(path: str | Path) -> list[ToolSpec]:

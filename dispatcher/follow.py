@@ -64,6 +64,7 @@ class Follower:
             entries = await self._transport.catalog()
             if entries is not None:
                 self._catalog.replace_published(entries, self._envelope)
+            self._catalog.forget_gone()
         self._switches.replace(await self._transport.switches(), self._envelope)
         calls = list(self._calls())
         survey = await self._transport.survey(
@@ -75,7 +76,7 @@ class Follower:
             for queue, count in lease.slots.items():
                 slots.setdefault(queue, []).append(count)
         self._pump.set_workers(slots)
-        await self._recovery.examine(survey, {lease.id for lease in leases}, calls)
+        await self._recovery.examine(survey, leases, calls)
 
     def _read(self, data: bytes) -> WorkerLease | None:
         try:

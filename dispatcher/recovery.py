@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 
 import msgspec
 
-from contract.envelope import Batch, Envelope, Settled
+from contract.envelope import Batch, Envelope, Settled, WorkerLease
 from contract.ledger import MISSING, MOVED, SENT, again_in, running_on
 from contract.ledger import Recovery as Step
 from contract.outcome import Code, Executed, failure
@@ -53,12 +53,13 @@ class Recovery:
         self._watched_since = _NEVER
         self._last_seen: dict[str, float] = {}
         self._empty_since: dict[str, float] = {}
+        self._idle_since: dict[str, float] = {}
         self._progress: dict[str, float] = {}
 
     def interrupted(self) -> None:
         """The server did not answer: what was seen before says nothing about now."""
         self._watched_since = _NEVER
-        self._empty_since.clear()
+        self._forget_queues()
 
     def noticed_start(self, pending: Pending) -> None:
         """A worker has a call: what its queue was sent well before it should have started too."""
@@ -76,11 +77,12 @@ class Recovery:
             log.warning("released_call_not_sent call=%s: %s", pending.call.id, error)
 
     async def examine(
-        self, survey: Survey, workers: Collection[str], calls: Iterable[Pending]
+        self, survey: Survey, leases: Collection[WorkerLease], calls: Iterable[Pending]
     ) -> None:
         """Recover what a survey, with these living workers, shows to be lost."""
         now = time.monotonic()
-        self._note(survey, workers, now)
+        self._note(survey, leases, now)
+        workers = {lease.id for lease in leases}
         suspects: defaultdict[str, list[tuple[Pending, str]]] = defaultdict(list)
         for pending in calls:
             if pending.stage is Stage.RUNNING:
@@ -149,19 +151,25 @@ class Recovery:
         )
         self._sent_again(pending)
 
-    def _note(self, survey: Survey, workers: Collection[str], now: float) -> None:
+    def _forget_queues(self) -> None:
+        self._empty_since.clear()
+        self._idle_since.clear()
+
+    def _note(self, survey: Survey, leases: Collection[WorkerLease], now: float) -> None:
         if survey.epoch != self._epoch or self._watched_since == _NEVER:
             self._epoch, self._watched_since = survey.epoch, now
-            self._empty_since.clear()
-        for worker in workers:
-            self._last_seen[worker] = now
+            self._forget_queues()
+        for lease in leases:
+            self._last_seen[lease.id] = now
         for worker in [w for w, seen in self._last_seen.items() if now - seen > 3600]:
             del self._last_seen[worker]
         for queue, depth in (survey.depths or {}).items():
-            if depth:
-                self._empty_since.pop(queue, None)
-            else:
-                self._empty_since.setdefault(queue, now)
+            is_idle = not depth and any(lease.free.get(queue, 0) for lease in leases)
+            for since, holds in ((self._empty_since, not depth), (self._idle_since, is_idle)):
+                if holds:
+                    since.setdefault(queue, now)
+                else:
+                    since.pop(queue, None)
 
     def _is_lost(self, pending: Pending, workers: Collection[str], now: float) -> bool:
         """A lease expires when it was not renewed for `lease_gone`: seen, then absent, is lost."""
@@ -174,10 +182,16 @@ class Recovery:
     def _is_overdue(self, pending: Pending, survey: Survey, now: float) -> bool:
         """Later messages of its queue have started, or the queue is empty; with back-off.
 
+        Without, where the queue is empty and a worker has nothing to do: then it can only be lost,
+        and until it is sent again it keeps others from being sent.
+
         What may not be started in another epoch than its own is looked at as soon as that changes.
         """
         sent_before = pending.published_at < self._watched_since
         if sent_before and pending.epoch != survey.epoch and not pending.message.rerunnable:
+            return True
+        idle_since = max(self._idle_since.get(pending.queue, _NEVER), pending.published_at)
+        if now - idle_since >= _OVERDUE_SECONDS:
             return True
         patience = _OVERDUE_SECONDS if survey.depths is not None else _UNTOLD_SECONDS
         if now - pending.published_at < patience * 2**pending.republished:

@@ -113,8 +113,8 @@ class RedisTransport:
     async def catalog(self) -> list[bytes] | None:
         """See `Transport.catalog`."""
         version: Any = await self._client.get(self._names.catalog_version)
-        if version == self._catalog_version:
-            return None
+        if version is None or version == self._catalog_version:
+            return None  # the server that lost it does not know what tools there are
         entries: Any = await self._client.hvals(self._names.catalog)
         self._catalog_version = version
         return list(entries)

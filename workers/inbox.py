@@ -95,6 +95,7 @@ class _SentinelTransport(kombu_redis.SentinelTransport):
     Channel = _SentinelChannel
 
 
+_RECONNECT = {"interval_start": 0.5, "interval_step": 0.5, "interval_max": 2.0}
 _GUARDED = {
     kombu_redis.Transport: _RedisTransport,
     kombu_redis.SentinelTransport: _SentinelTransport,
@@ -112,6 +113,13 @@ class GuardedConnection(kombu.Connection):
         """The class of the transport."""
         found: Any = super().get_transport_cls()
         return _GUARDED.get(found, found)
+
+    def ensure_connection(self, *args: Any, **options: Any) -> Any:
+        """Connect, and try again every second or two where kombu would come to wait for thirty.
+
+        Nothing is started while it waits, however long the server has been back.
+        """
+        return super().ensure_connection(*args, **{**_RECONNECT, **options})
 
 
 class GuardedAMQP(AMQP):

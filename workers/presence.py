@@ -20,6 +20,7 @@ from contract.version import VERSION
 log = logging.getLogger("toolpool.presence")
 
 _WORKERS_KEPT_SECONDS = 86_400
+_ANSWERS_ABOUT_LEASE = 4
 _RETRY_SECONDS = 0.25
 """After a renewal that failed: without a fresh lease nothing is started."""
 
@@ -95,10 +96,13 @@ class Presence:
         pipeline.zadd(self._names.workers, {self._worker: time.time()})
         pipeline.expire(self._names.workers, _WORKERS_KEPT_SECONDS)
         pipeline.zremrangebyscore(self._names.workers, 0, time.time() - _WORKERS_KEPT_SECONDS)
+        # Not only the catalog's version: after a loss of data another worker may be back before us.
         pipeline.exists(self._names.catalog_version)
-        catalog_is_there = bool(pipeline.execute()[-1])
+        for spec in self._specs[:1]:
+            pipeline.hexists(self._names.catalog, self._names.catalog_field(spec.name, spec.digest))
+        answers = pipeline.execute()
         self.renewed_at = asked_at
-        return catalog_is_there
+        return all(answers[_ANSWERS_ABOUT_LEASE:])
 
     def _publish(self) -> None:
         publish(
