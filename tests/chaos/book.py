@@ -2,6 +2,7 @@
 
 from collections import Counter
 from dataclasses import dataclass, field
+from typing import Any
 
 from contract.result import ToolResult
 from tests.chaos.journal import Journal
@@ -87,14 +88,19 @@ class Book:
 
     def answered(self, key: str, result: ToolResult, late_by: float) -> None:
         """Note one result."""
-        answer = Answer(
+        code = result.code.value if result.code else None
+        self.said(
+            key,
             ok=result.ok,
-            code=result.code.value if result.code else None,
+            code=code,
             executed=result.executed.value,
-            late_by=late_by,
             data=result.data,
+            late_by=late_by,
         )
-        self.calls[key].answers.append(answer)
+
+    def said(self, key: str, **answer: Any) -> None:
+        """Note what a dispatcher elsewhere said about a call."""
+        self.calls[key].answers.append(Answer(**answer))
 
     def judge(self, figures: Figures, journal: Journal) -> None:
         """Fill in the figures. To be called when the workers have ended."""

@@ -50,7 +50,7 @@ class Load:
         self._rng = rng
         self._rate = rate
         self._slowest = slowest
-        self._modes = modes
+        self.modes = modes
         self._kinds = kinds
         self._asking: set[asyncio.Task[None]] = set()
         self._ticking: asyncio.Task[None] | None = None
@@ -95,7 +95,7 @@ class Load:
 
     def _some_turn(self, size: int) -> list[str]:
         return [
-            f"{self._rng.choice(self._kinds)}_{self._rng.choice(self._modes)}" for _ in range(size)
+            f"{self._rng.choice(self._kinds)}_{self._rng.choice(self.modes)}" for _ in range(size)
         ]
 
     def _ask(self, tools: list[str], arguments: dict[str, object]) -> None:

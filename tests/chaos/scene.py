@@ -19,6 +19,7 @@ from tests.chaos.book import RECOVERY_SECONDS, Book, Figures
 from tests.chaos.fleet import Fleet
 from tests.chaos.journal import Journal
 from tests.chaos.load import Load
+from tests.chaos.proxy import Proxy
 from tests.chaos.servers import Server
 from toolpool import Dispatcher
 
@@ -72,6 +73,13 @@ class Scene:
         self._stack.push_async_callback(asyncio.to_thread, server.close)
         return server
 
+    async def proxy(self, server: Server) -> Proxy:
+        """A proxy that leads to a server."""
+        proxy = Proxy(server.port, self.rng)
+        await proxy.start()
+        self._stack.push_async_callback(proxy.close)
+        return proxy
+
     def settings(self, url: str, **changes: Any) -> Settings:
         """Settings with short times, so that rows are quick."""
         defaults: dict[str, Any] = {
@@ -80,6 +88,8 @@ class Scene:
             "queue_wait": 8.0,
             "slots_process": 2,
             "drain_grace": 3.0,
+            # Rows about faults are full of failures; an open circuit would hide what comes after.
+            "breaker_calls": 1_000_000,
         }
         return Settings(**(defaults | changes))
 
@@ -96,12 +106,19 @@ class Scene:
         """A dispatcher with calls coming in until the block ends, and answered after that."""
         async with Dispatcher.connect(settings=settings) as dispatcher:
             async with Load(dispatcher, self.book, self.rng, **options) as load:
-                await self.recovered(count=False)  # all run before the first fault
+                await self.recovered(set(load.modes), count=False)  # all run before the first fault
                 yield load
 
     async def off_loop(self, call: Callable[[], _Result]) -> _Result:
         """Run what blocks without holding up the dispatcher."""
         return await asyncio.to_thread(call)
+
+    async def until(self, condition: Callable[[], bool], what: str) -> None:
+        """Wait for what must come about for the row to go on."""
+        give_up_at = time.monotonic() + RECOVERY_SECONDS * 2
+        while not await self.off_loop(condition):
+            assert time.monotonic() < give_up_at, f"not in time: {what}"
+            await asyncio.sleep(_LOOK_SECONDS)
 
     async def pause(self, least: float, most: float) -> None:
         """Wait a random while, as the seed has it."""

@@ -36,8 +36,8 @@ async def child_kill(scene: Scene) -> None:
         processes.send(scene.rng.sample(pids, min(len(pids), 1)), signal.SIGKILL)
         return ["process"]
 
-    async with scene.load(settings, modes=("loop", "thread", "process", "process")):
-        await scene.repeat(kill, 0.05, 0.5)
+    async with scene.load(settings, modes=("loop", "process"), rate=15.0, slowest=0.3):
+        await scene.repeat(kill, 0.1, 0.8)
 
 
 @row("memory", short=12, long=100)
