@@ -46,10 +46,9 @@ async def run(options: argparse.Namespace) -> list[dict[str, Any]]:
         with EmbeddedServer() as server, bare_celery.running(server.broker_url):
             async with Dispatcher.connect(settings=fleet.settings) as dispatcher:
                 found += await _measure(dispatcher, options)
-        found.append(await memory.measure(fleet, options.waiting))
     finally:
         await _in_thread(fleet.close)
-    return found
+    return found + await memory.measure(options.waiting)
 
 
 async def _measure(dispatcher: Dispatcher, options: argparse.Namespace) -> list[dict[str, Any]]:
@@ -108,7 +107,7 @@ def main() -> None:
                 f"bare Celery {medians['celery']:>8.4g}   ratio {row['ratio']:.2f}"
             )
         else:
-            print(f"{row['name']:36} {row['figure']:.4g} {row['unit']}")
+            print(f"{row['name']:46} {row['figure']:.3g} {row['unit']}")
     if options.json:
         options.json.write_text(json.dumps(found, indent=1))
 

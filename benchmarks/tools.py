@@ -21,3 +21,9 @@ def echo_process(text: str) -> str:
 async def wait(seconds: float) -> None:
     """Wait."""
     await asyncio.sleep(seconds)
+
+
+@tool(timeout=600, effects="read", background=True)
+async def wait_in_background(seconds: float) -> None:
+    """Wait, in the background."""
+    await asyncio.sleep(seconds)

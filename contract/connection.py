@@ -21,6 +21,8 @@ from contract.settings import Settings
 from contract.signing import Keyring
 
 OLDEST_SERVER = (6, 2)
+_CONNECTIONS = 32
+_CONNECTION_WAIT_SECONDS = 30
 _UNIX_SCHEMES = ("unix", "redis+socket")
 _SCHEMES = (*_UNIX_SCHEMES, "redis", "rediss")
 
@@ -77,14 +79,17 @@ def keyring(settings: Settings) -> Keyring:
 
 def open_async(settings: Settings, *, blocking: bool = False) -> "redis.asyncio.Redis":
     """An asyncio client that returns bytes. `blocking`: for reads that wait on the server."""
-    return redis.asyncio.Redis.from_url(
+    pool = redis.asyncio.BlockingConnectionPool.from_url(
         require_redis_url(settings),
+        max_connections=_CONNECTIONS,
+        timeout=_CONNECTION_WAIT_SECONDS,  # a burst waits for a connection, it does not fail
         decode_responses=False,
         socket_connect_timeout=settings.connect_timeout,
         socket_timeout=None if blocking else settings.connect_timeout,
         retry=AsyncRetry(NoBackoff(), 0),
         protocol=2,
     )
+    return redis.asyncio.Redis.from_pool(pool)
 
 
 def open_sync(settings: Settings, *, blocking: bool = False) -> "redis.Redis":

@@ -23,7 +23,7 @@ from dispatcher.pending import Pending, Stage
 from dispatcher.task_tools import LONGEST_WAIT_SECONDS
 from dispatcher.traffic import Traffic
 
-_KEEP_HANDLE_SECONDS = 3.0
+_KEEP_HANDLE_SECONDS = 10.0
 
 
 class _Completion:

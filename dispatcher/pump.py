@@ -320,7 +320,7 @@ class Pump:
 
     def stranded(self, pending: Pending) -> None:
         """See `QueuePump.stranded`."""
-        self._queues[pending.queue].stranded(pending)
+        self._queue(pending).stranded(pending)
 
     def published_again(self, pending: Pending) -> None:
         """See `QueuePump.published_again`."""
