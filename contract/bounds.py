@@ -12,7 +12,7 @@ from typing import Any
 from contract.errors import ToolDeclarationInvalid
 from contract.shapes import at_pointer
 
-NODES_AT_MOST = 8_000
+NODES_AT_MOST = 5_000
 DEEPEST = 100
 _PATTERN_CHARACTERS = 4_000
 _LOOKS_AT_ONE_VALUE = 10_000
@@ -29,7 +29,9 @@ _BELOW = ("items", "additionalProperties", "additionalItems", "unevaluatedItems"
           "unevaluatedProperties", "contains", "propertyNames")  # fmt: skip
 _BELOW_LISTS = ("prefixItems", "items")
 _ANY = "*"
-_STEPS = 60_000
+_STEPS = 12_000
+_STATES = 200
+State = frozenset[tuple[int, int]]
 _TANGLED = "its input_schema has more references to follow than are followed"
 
 
@@ -120,18 +122,18 @@ class _Measuring:
             raise ToolDeclarationInvalid(_TANGLED)
 
     def work(self) -> Work | None:
-        level: Counter[int] = Counter({self._look(self._schema): 1})
+        """Level by level: what may look at one value together is a state."""
+        states: set[State] = {frozenset({(self._look(self._schema), 1)})}
         by_depth: list[int] = []
-        for _ in range(_LEVELS):
-            looks = sum(count * self._costs[node] for node, count in level.items())
+        while len(by_depth) < _LEVELS:
+            looks = max(sum(n * self._costs[node] for node, n in state) for state in states)
             by_depth.append(min(looks, _UNBOUND))
-            below = self._next(level)
+            below = self._next(states)
             if not below or looks >= _UNBOUND:
                 break
-            if below == level:  # the same again on every further level
+            if below == states:  # the same again on every further level
                 by_depth += [looks] * (_LEVELS - len(by_depth))
-                break
-            level = below
+            states = below
         if by_depth[0] > _LOOKS_AT_ONE_VALUE:
             raise ToolDeclarationInvalid(
                 "its input_schema refers to itself so often that one value would be looked at "
@@ -139,21 +141,23 @@ class _Measuring:
             )
         return Work(tuple(by_depth)) if max(by_depth) > _ORDINARY else None
 
-    def _next(self, level: Counter[int]) -> Counter[int]:
-        """What looks at a value one level down, for whichever key is looked at most."""
-        by_key: dict[str, Counter[int]] = {}
-        for node, count in level.items():
-            for key, targets in self._below[node].items():
-                self._step(len(targets))
-                sums = by_key.setdefault(key, Counter())
-                for target, times in targets.items():
-                    sums[target] += count * times
-        most: Counter[int] = Counter()
-        every = by_key.pop(_ANY, Counter())
-        for found in (*by_key.values(), Counter()):
-            for target in found | every:
-                most[target] = max(most[target], found[target] + every[target])
-        return most
+    def _next(self, states: set[State]) -> set[State]:
+        """What looks at a value one level down, for each key that something looks at."""
+        found: set[State] = set()
+        for state in states:
+            by_key: dict[str, Counter[int]] = {}
+            for node, count in state:
+                for key, targets in self._below[node].items():
+                    self._step(len(targets))
+                    sums = by_key.setdefault(key, Counter())
+                    for target, times in targets.items():
+                        sums[self._look(self._nodes[target])] += count * times
+            every = by_key.pop(_ANY, Counter())
+            self._step(len(every) * len(by_key))
+            for sums in (*by_key.values(), Counter()):
+                if sums or every:
+                    found.add(frozenset((sums + every).items()))
+        return found if len(found) <= _STATES else {_merged(found)}
 
     def _look(self, node: Any) -> int:
         """Note what `node` costs where it is applied, and what it applies one level down."""
@@ -175,10 +179,6 @@ class _Measuring:
                     below.setdefault(name, Counter()).update(targets)
         self._open.discard(key)
         self._costs[key], self._below[key] = cost, below
-        for targets in list(below.values()):
-            for target in list(targets):
-                if target not in self._costs and target not in self._open:
-                    self._look(self._nodes[target])
         return key
 
     def _own_below(self, node: dict[str, Any]) -> dict[str, Counter[int]]:
@@ -232,6 +232,15 @@ class _Measuring:
                 level.extend(node.values())
             elif isinstance(node, list):
                 level.extend(node)
+
+
+def _merged(states: set[State]) -> State:
+    """One state that is at least as much as each of these."""
+    most: Counter[int] = Counter()
+    for state in states:
+        for node, count in state:
+            most[node] = max(most[node], count)
+    return frozenset(most.items())
 
 
 def _list(value: Any) -> list[Any]:

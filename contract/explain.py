@@ -12,6 +12,7 @@ from contract.shapes import closest, json_type, literal, shape, type_of, types_o
 _ALLOWED_AT_MOST = 12
 _UNEXPECTED_AT_MOST = 20
 _ERRORS_AT_MOST = 1_000
+_BRANCHES_AT_MOST = 200
 _PARAMETERS = {
     "minimum": "limit", "maximum": "limit", "exclusiveMinimum": "limit",
     "exclusiveMaximum": "limit", "multipleOf": "multiple_of", "minLength": "limit",
@@ -41,6 +42,8 @@ class Explainer:
             for problem in self._explain(error, arguments):
                 idle = problem.kind == "additionalProperties" and problem.closest is None
                 ranked.setdefault(problem, 2 if idle else 0 if in_union else 1)
+        if not ranked:  # a validator that cannot say why has still refused them
+            ranked[Problem((), "schema", received=json_type(arguments))] = 0
         told = {p.path for p in ranked if p.kind in ("enum", "const") and p.expected}
         return tuple(
             problem
@@ -101,8 +104,8 @@ class Explainer:
         (a `const` or `enum` field such as `kind: "circle"`), then the one with least to mend.
         """
         kind: Any = error.kind
-        branches: list[list[Error]] = getattr(kind, "context", [])
-        if not any(branches):  # oneOf, and more than one branch takes it
+        branches: list[list[Error]] = getattr(kind, "context", [])[:_BRANCHES_AT_MOST]
+        if kind.name == "oneOf" and sum(not branch for branch in branches) > 1:
             yield Problem(path, "oneOf", received=json_type(_at(arguments, path)))
             return
         open_branches = [b for b in branches if not any(_shuts_out(e, path) for e in b)]

@@ -22,6 +22,7 @@ __all__ = ["SchemaCache", "SchemaValidator", "closest", "json_type"]
 _CACHED_AT_MOST = 10_000
 _BYTES_AT_MOST = 512 * 1024
 _EXPLAINED_NODES = 2_000
+_LARGEST_NAMED = 10_000
 _ITEMS_EXPLAINED = 32
 _ABOUT_SIZE = frozenset({"minItems", "contains", "minContains", "unevaluatedItems"})
 _PATTERN_BYTES = 1 << 20
@@ -56,18 +57,17 @@ class SchemaValidator:
         part = _part_of(arguments, budget)
         if part is not arguments and budget[0] >= 0:
             errors = self._validator.iter_errors(part)
-            found = self._explainer.problems(
-                (e for e in errors if e.kind.name not in _ABOUT_SIZE), part
-            )
+            found = [error for error in errors if error.kind.name not in _ABOUT_SIZE]
             if found:
-                return found
+                return self._explainer.problems(found, part)
         if budget[0] >= 0 and part is arguments:
             return self._explainer.problems(self._validator.iter_errors(arguments), arguments)
-        try:
-            self._validator.validate(arguments)
-        except jsonschema_rs.ValidationError as error:
-            return self._explainer.problems([error], arguments)
-        return ()
+        if not _has_more_values_than(_LARGEST_NAMED, arguments):
+            try:
+                self._validator.validate(arguments)
+            except jsonschema_rs.ValidationError as error:
+                return self._explainer.problems([error], arguments)
+        return self._explainer.problems([], arguments)
 
 
 def _compiled(schema: dict[str, Any]) -> "jsonschema_rs.Validator":
@@ -123,6 +123,20 @@ def _part_of(value: Any, budget: list[int]) -> Any:
         )
         return value if same else parts_shown
     return value
+
+
+def _has_more_values_than(most: int, value: Any) -> bool:
+    count, level = 1, [value]
+    for holder in level:
+        inner = (
+            holder.values() if isinstance(holder, dict)
+            else holder if isinstance(holder, (list, tuple)) else ()
+        )  # fmt: skip
+        count += len(inner)
+        if count > most:
+            return True
+        level.extend(inner)
+    return False
 
 
 class SchemaCache:

@@ -84,6 +84,7 @@ LOCALE = Locale(
         "unevaluatedItems": "fewer items",
         "falseSchema": "nothing here",
         "not": "another value: this one is excluded",
+        "schema": "another value: this one does not fit the tool's schema",
         "propertyNames": "other field names",
     },
     other_limit="a value that satisfies {kind}",

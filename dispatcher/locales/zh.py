@@ -84,6 +84,7 @@ LOCALE = Locale(
         "unevaluatedItems": "更少的项",
         "falseSchema": "此处无值",
         "not": "其他值：此值被排除",
+        "schema": "其他值：此值不符合工具的 schema",
         "propertyNames": "其他字段名",
     },
     other_limit="满足 {kind} 的值",
