@@ -81,6 +81,7 @@ class Settings(BaseSettings):
     feedback_style: Literal["default", "numbered", "pointer", "brief"] = Field(
         "default", description="How a rejection is laid out."
     )
+    repair: bool = Field(True, description="Whether arguments are put right where it is certain.")
     locale: str = Field("en", description="Language of what the model reads: `en` or `zh`.")
 
     workspace: Path = Field(Path("."), description="Root that the file tools are confined to.")

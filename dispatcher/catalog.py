@@ -15,6 +15,7 @@ from contract.errors import MessageRejected, Misconfigured, ToolDeclarationInval
 from contract.schema import SchemaCache, SchemaValidator
 from contract.spec import ToolSpec, sealed
 from dispatcher import task_tools
+from dispatcher.formats.names import originals
 
 log = logging.getLogger("toolpool.catalog")
 
@@ -37,6 +38,8 @@ class Catalog:
         self._schemas = SchemaCache()
         self.refused: dict[str, str] = {}
         """Why a tool is not offered, by name."""
+        self.aliases: Mapping[str, str] = {}
+        """Tool names by the names under which providers that refuse those are offered them."""
 
     @property
     def offers(self) -> Mapping[str, Offer]:
@@ -62,7 +65,7 @@ class Catalog:
                 refused[spec.name] = str(error)
                 if self.refused.get(spec.name) != str(error):
                     log.error("tool_refused tool=%s: %s", spec.name, error)
-        self._offers, self.refused = offers, refused
+        self._offers, self.refused, self.aliases = offers, refused, originals(offers)
 
     def replace_published(self, entries: Iterable[bytes], envelope: Envelope) -> None:
         """Offer what workers have published. Entries nobody we trust has signed are passed over."""

@@ -32,7 +32,7 @@ from dispatcher.switches import make_switch, switch_name
 from dispatcher.traffic import Traffic, TurnContext
 from dispatcher.transport import Transport
 from dispatcher.turn import TurnResult
-from dispatcher.validate import validate
+from dispatcher.validate import Accepted, validate
 
 log = logging.getLogger("toolpool.dispatch")
 
@@ -216,7 +216,7 @@ class Dispatcher:
         Raises `intake.Unreadable` for a response without calls to check.
         """
         found = intake.read(response, max_bytes=self._settings.max_arguments)
-        verdicts = [self._validate(call, tools) for call in found.calls]
+        verdicts = [self._validate(call, tools, found.format) for call in found.calls]
         return [verdict if isinstance(verdict, ToolResult) else None for verdict in verdicts]
 
     async def dispatch(
@@ -263,13 +263,13 @@ class Dispatcher:
         self, found: Response, shared: TurnContext, tools: Collection[str] | None
     ) -> TurnResult:
         results: list[ToolResult | None] = [None] * len(found.calls)
-        accepted: list[tuple[ToolCall, Offer]] = []
+        accepted: list[Accepted] = []
         for call in found.calls:
-            verdict = self._judge(call, tools)
+            verdict = self._judge(call, tools, found.format)
             if isinstance(verdict, ToolResult):
                 results[call.index] = verdict
             else:
-                accepted.append((call, verdict))
+                accepted.append(verdict)
         for stage in stages(accepted, lambda item: item[1].spec.effects):
             pendings = [self._submit(call, offer.spec, shared) for call, offer in stage]
             for pending, result in zip(pendings, await self._await(pendings, shared), strict=True):
@@ -321,15 +321,27 @@ class Dispatcher:
                 handed[pending.key] = answer
         return handed
 
-    def _judge(self, call: ToolCall, tools: Collection[str] | None) -> Offer | ToolResult:
+    def _judge(
+        self, call: ToolCall, tools: Collection[str] | None, format: str
+    ) -> Accepted | ToolResult:
         cap = self._settings.calls_per_turn
         if call.index >= cap:
             text = feedback.too_many_calls(cap, self._wording)
             return rejected(call, Code.TOO_MANY_CALLS, text, self._wording)
-        return self._validate(call, tools)
+        return self._validate(call, tools, format)
 
-    def _validate(self, call: ToolCall, tools: Collection[str] | None) -> Offer | ToolResult:
-        return validate(call, self._catalog.offers, self._allowed_of(tools), self._wording)
+    def _validate(
+        self, call: ToolCall, tools: Collection[str] | None, format: str
+    ) -> Accepted | ToolResult:
+        return validate(
+            call,
+            self._catalog.offers,
+            self._allowed_of(tools),
+            self._wording,
+            aliases=self._catalog.aliases,
+            format=format,
+            repairs=self._settings.repair,
+        )
 
     def _allowed_of(self, tools: Collection[str] | None) -> Collection[str] | None:
         if tools is None:

@@ -1,13 +1,24 @@
 """The one place that decides whether a call is accepted, before anything is queued (R19)."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
+
+import msgspec
 
 from contract.call import ToolCall
 from contract.outcome import Code
+from contract.problem import Problem
 from contract.result import ToolResult
 from dispatcher import feedback
 from dispatcher.catalog import Offer
-from dispatcher.classify import Wording, rejected
+from dispatcher.classify import rejected
+from dispatcher.feedback import Wording
+from dispatcher.formats.names import alias
+from dispatcher.repair import repair
+
+Accepted = tuple[ToolCall, Offer]
+"""The call as it is to be queued, and the tool to queue it for."""
+
+_NO_ALIASES: Mapping[str, str] = {}
 
 
 def validate(
@@ -15,33 +26,70 @@ def validate(
     offers: Mapping[str, Offer],
     allowed: Collection[str] | None,
     wording: Wording,
-) -> Offer | ToolResult:
-    """The tool to queue the call for, or the result that tells the model what to mend.
+    *,
+    aliases: Mapping[str, str] = _NO_ALIASES,
+    format: str = "bare",
+    repairs: bool = True,
+) -> Accepted | ToolResult:
+    """The call to queue, or the result that tells the model what to mend.
 
-    `allowed` are the tool names offered to this caller; None is all. A validator that itself fails
-    is a fault of ours, not of the model (R10).
+    `allowed` are the tool names offered to this caller; None is all. `aliases` lead from the names
+    that a provider of this `format` was offered to the tools' own. Without `repairs` nothing is put
+    right for the model, whatever the tools say.
     """
     if call.flaw is not None and call.flaw.code is not Code.UNPARSEABLE:
         return rejected(call, call.flaw.code, feedback.flawed(call.flaw, wording), wording)
     offer = offers.get(call.name)
+    if offer is None and call.name in aliases:
+        name = aliases[call.name]
+        if allowed is None or name in allowed:
+            call, offer = msgspec.structs.replace(call, name=name), offers.get(name)
     known = offer is not None and (allowed is None or call.name in allowed)
     if not known and call.name:
-        names = sorted(name for name in offers if allowed is None or name in allowed)
+        names = sorted(alias(n, format) for n in offers if allowed is None or n in allowed)
         text = feedback.unknown_tool(call.name, names, wording)
         return rejected(call, Code.UNKNOWN_TOOL, text, wording)
     if call.flaw is not None:
         return rejected(call, call.flaw.code, feedback.flawed(call.flaw, wording), wording)
     assert offer is not None
     if offer.validator is None:
-        return offer
+        return call, offer
     try:
         problems = offer.validator.problems(call.arguments)
+        if not problems:
+            return call, offer
+        return _mended_or_rejected(call, offer, problems, wording, repairs=repairs)
     except Exception as error:  # noqa: BLE001 - R10: the call is answered all the same
         return rejected(
             call, Code.INTERNAL, f"The arguments could not be checked: {type(error).__name__}.",
             wording,
         )  # fmt: skip
-    if problems:
-        text = feedback.invalid_arguments(problems, wording)
-        return rejected(call, Code.INVALID_ARGUMENTS, text, wording)
-    return offer
+
+
+def _mended_or_rejected(
+    call: ToolCall,
+    offer: Offer,
+    problems: Sequence[Problem],
+    wording: Wording,
+    *,
+    repairs: bool,
+) -> Accepted | ToolResult:
+    """A call whose arguments break the schema.
+
+    Of what the host injects (R27) the model is told nothing: it cannot mend it.
+    """
+    assert call.arguments is not None and offer.validator is not None
+    if repairs and offer.spec.repair:
+        mended = repair(call.arguments, problems, offer.validator)
+        if mended is not None:
+            arguments, done = mended
+            note = feedback.repaired(done, wording)
+            note = f"{call.note} {note}" if call.note else note
+            return msgspec.structs.replace(call, arguments=arguments, note=note), offer
+    injected = offer.spec.injected
+    told = [p for p in problems if not (p.path and p.path[0] in injected)]
+    if injected and not told:
+        return call, offer
+    return rejected(
+        call, Code.INVALID_ARGUMENTS, feedback.invalid_arguments(told, wording), wording
+    )
