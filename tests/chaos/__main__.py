@@ -10,6 +10,7 @@ import json
 import logging
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -24,7 +25,10 @@ from tests.chaos.rows import ROWS, load_rows
 from tests.chaos.scene import Scene
 
 _ROW_SECONDS = {"short": 120.0, "long": 3600.0}
+_CLOSING_SECONDS = 20.0
 _LOG_TAIL = 15
+
+log = logging.getLogger("toolpool.chaos")
 
 
 def main() -> int:
@@ -85,8 +89,8 @@ async def _play_apart(name: str, options: argparse.Namespace) -> Figures:
     if options.logs:
         command += ["--logs", str(options.logs)]
     with tempfile.TemporaryDirectory(prefix="chaos-") as directory:
-        found, log = Path(directory, "figures"), Path(directory, "log")
-        with log.open("wb") as output:  # noqa: ASYNC230 - nothing else runs here
+        found, said_file = Path(directory, "figures"), Path(directory, "log")
+        with said_file.open("wb") as output:  # noqa: ASYNC230 - nothing else runs here
             process = await asyncio.create_subprocess_exec(
                 *command,
                 f"--figures={found}",
@@ -104,9 +108,12 @@ async def _play_apart(name: str, options: argparse.Namespace) -> Figures:
             with suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
         code = await process.wait()
+        if options.logs:
+            options.logs.mkdir(parents=True, exist_ok=True)
+            shutil.copy(said_file, options.logs / f"{name}.log")
         if found.exists():
             return Figures(**json.loads(found.read_text()))
-        tail = log.read_text(errors="replace").splitlines()[-_LOG_TAIL:]
+        tail = said_file.read_text(errors="replace").splitlines()[-_LOG_TAIL:]
         return Figures(row=name, seed=options.seed, problems=[said.format(code), *tail])
 
 
@@ -123,7 +130,12 @@ async def _play(options: argparse.Namespace) -> None:
         logs=options.logs,
     )
     async with scene:
-        await row.play(scene)
+        try:
+            async with asyncio.timeout(_ROW_SECONDS[options.form] - _CLOSING_SECONDS):
+                await row.play(scene)
+        except Exception as error:
+            log.exception("row_ended row=%s", row.name)  # a timeout's says where it was
+            scene.figures.problems.append(f"ended early: {type(error).__name__}: {error}")
     options.figures.write_text(json.dumps(asdict(scene.figures)))
 
 

@@ -7,6 +7,7 @@ from typing import Any
 from contract.result import ToolResult
 from tests.chaos.journal import Journal
 
+CONTROL = "control"
 LATE_SECONDS = 0.25
 RECOVERY_SECONDS = 15.0
 _SHOWN = 6
@@ -81,6 +82,8 @@ class Book:
     def __init__(self) -> None:
         self.calls: dict[str, Asked] = {}
         self.extra = 0
+        self.raised: list[str] = []
+        """What `dispatch` raised, which it never may (R9)."""
 
     def ask(self, asked: Asked) -> None:
         """Note a call that is about to be made."""
@@ -138,8 +141,19 @@ class Book:
             setattr(figures, name, len(keys))
             if keys:
                 figures.problems.append(f"{name}: {len(keys)}, among them {keys[:_SHOWN]}")
+        if self.raised:
+            figures.problems.append(f"raised: {len(self.raised)}, among them {self.raised[0]}")
+        if figures.row == CONTROL:
+            self._judge_control(figures)
         if figures.recovery > RECOVERY_SECONDS:
             figures.problems.append(f"workers did not consume for {figures.recovery:.1f} s")
+
+    @staticmethod
+    def _judge_control(figures: Figures) -> None:
+        """It holds when it does not keep the promise: what the suite looks for is there to find."""
+        figures.notes, figures.problems = figures.problems, []
+        if not figures.missing + figures.double_starts:
+            figures.problems.append("bare Celery lost nothing: the suite is blind")
 
 
 def _contradict(asked: Asked) -> bool:

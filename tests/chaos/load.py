@@ -119,7 +119,9 @@ class Load:
                 turn = await self._dispatcher.dispatch(
                     calls, session=session, turn=str(calls[0]["id"])
                 )
-        except TimeoutError:
+        except Exception as error:  # R9: what comes too late is missing, anything else a fault too
+            if not isinstance(error, TimeoutError):
+                self._book.raised.append(repr(error))
             return
         took = time.monotonic() - began
         self._book.extra += abs(len(turn) - len(calls))

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from tests.chaos.book import Figures
+from tests.chaos.book import CONTROL, Figures
 
 _COLUMNS = (
     ("calls", "calls"),
@@ -37,7 +37,7 @@ def totals(rows: Sequence[Figures]) -> str:
     """The sums, without the control row, which is meant to lose calls."""
     total = Figures(row="total", seed=0)
     for name, _ in _COLUMNS:
-        setattr(total, name, sum(getattr(row, name) for row in rows if row.row != "control"))
+        setattr(total, name, sum(getattr(row, name) for row in rows if row.row != CONTROL))
     total.recovery = max((row.recovery for row in rows), default=0.0)
     total.ok = sum(row.ok for row in rows)
     total.seconds = sum(row.seconds for row in rows)

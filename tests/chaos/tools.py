@@ -34,7 +34,8 @@ FATAL = frozenset(EXITS[EXITS.index("exit") :])
 Effects = Literal["read", "write"] | None
 
 
-def _note(word: str, key: str, mode: str) -> None:
+def note(word: str, key: str, mode: str) -> None:
+    """Append a line to the journal that the environment names."""
     line = f"{word} {key} {mode} {os.getpid()} {time.monotonic():.4f}\n"
     descriptor = os.open(os.environ[JOURNAL], os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
     try:
@@ -97,22 +98,22 @@ def _starve() -> int:
 
 def _work(mode: str) -> Callable[[str, float, str], Any]:
     def work(key: str, seconds: float = 0.0, how: str = "") -> Any:
-        _note("start", key, mode)
+        note("start", key, mode)
         time.sleep(seconds)
         if how:
             return _leave(how)
-        _note("end", key, mode)
+        note("end", key, mode)
         return key
 
     return work
 
 
 async def _coroutine(key: str, seconds: float = 0.0, how: str = "") -> Any:
-    _note("start", key, "loop")
+    note("start", key, "loop")
     await asyncio.sleep(seconds)
     if how:
         return _leave(how)
-    _note("end", key, "loop")
+    note("end", key, "loop")
     return key
 
 
