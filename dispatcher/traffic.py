@@ -29,6 +29,7 @@ from dispatcher.recovery import Recovery
 from dispatcher.switches import Switches
 from dispatcher.transport import Transport
 
+_CANCEL_AGAIN_SECONDS = 0.1
 _ANSWER_MARGIN_SECONDS = 1.0
 _LONGEST_PAUSE_SECONDS = 10.0
 _NEVER_RETRIED = frozenset({Code.OVERLOADED, Code.CIRCUIT_OPEN, Code.QUEUE_UNREACHABLE})
@@ -121,9 +122,13 @@ class Traffic:
         Background calls go on: their handles are adopted by whoever asks for them next.
         """
         await self.cancel([p for p in self.open.values() if not p.in_background])
-        for task in list(self._tasks):
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        tasks = running = set(self._tasks)
+        while running:
+            for task in running:
+                task.cancel()
+            # Again: Python 3.11's asyncio.wait_for, which redis-py writes with, may swallow one.
+            _, running = await asyncio.wait(running, timeout=_CANCEL_AGAIN_SECONDS)
+        await asyncio.gather(*tasks, return_exceptions=True)
         self._keeper.close()
         await self.transport.close()
 
