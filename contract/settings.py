@@ -47,7 +47,6 @@ class Settings(BaseSettings):
 
     max_arguments: int = Field(_MIB, gt=0, description="Size of one call's arguments.")
     max_message: int = Field(2 * _MIB, gt=0, description="Size of one message.")
-    max_output: int = Field(64 * _KIB, gt=0, description="Output of one call to the model.")
     output_page: int = Field(32_768, ge=1, description="Characters of one page of an output.")
     output_kept: float = Field(3_600.0, gt=0, description="How long a whole output is kept.")
     max_result: int = Field(8 * _MIB, gt=0, description="Output of one call that is taken at all.")
@@ -88,7 +87,6 @@ class Settings(BaseSettings):
     bash: bool = Field(False, description="Whether the bash tool runs commands.")
     http_private: bool = Field(False, description="Whether http_get may reach private addresses.")
 
-    sentry_environment: str | None = Field(None, description="Environment named to Sentry.")
 
     def batch_size(self, run_in: RunIn) -> int:
         """The most calls one message to this kind of queue carries."""
