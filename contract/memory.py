@@ -27,6 +27,7 @@ from contract.ledger import (
     Release,
     Settlement,
 )
+from contract.loops import MemoryLoops
 
 _REPLIES_AT_MOST = 8
 
@@ -73,6 +74,7 @@ class MemoryServer:
         self.handles: dict[str, tuple[str, bytes]] = {}
         self.switches: dict[str, bytes] = {}
         self.outputs: dict[str, bytes] = {}
+        self.loops = MemoryLoops()
         self._records: dict[str, _Record] = {}
         self._inboxes: defaultdict[str, _Inbox] = defaultdict(_Inbox)
 

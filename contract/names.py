@@ -25,6 +25,7 @@ class Names:
         self.catalog_version = f"{prefix}:catalog_version"
         self.switches = f"{prefix}:switches"
         self.workers = f"{prefix}:workers"
+        self.loops = f"{prefix}:loops"
         self.call_prefix = f"{prefix}:call:"
 
     @staticmethod
@@ -51,6 +52,10 @@ class Names:
     def handles(self, owner: str) -> str:
         """The handles of one session, by when they were given: a sorted set."""
         return f"{self.prefix}:handles:{owner}"
+
+    def loop(self, session: str) -> str:
+        """What failed in a session: a list of digests."""
+        return f"{self.prefix}:loop:{session}"
 
     def worker(self, worker: str) -> str:
         """A worker's lease: a string that holds its description."""

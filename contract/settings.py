@@ -80,13 +80,21 @@ class Settings(BaseSettings):
     feedback_style: Literal["default", "numbered", "pointer", "brief"] = Field(
         "default", description="How a rejection is laid out."
     )
+    loop_threshold: int = Field(
+        3, ge=0, description="Failures of one call in a session before it is a loop; 0 is off."
+    )
+    loop_action: Literal["refuse", "warn"] = Field(
+        "refuse", description="Whether a loop is refused, or only reported."
+    )
+    loop_memory: int = Field(32, ge=3, description="Failed calls remembered of a session.")
+    loop_kept: float = Field(3600.0, gt=0, description="How long they are remembered.")
+    hook_timeout: float = Field(5.0, gt=0, description="How long a hook may take.")
     repair: bool = Field(True, description="Whether arguments are put right where it is certain.")
     locale: str = Field("en", description="Language of what the model reads: `en` or `zh`.")
 
     workspace: Path = Field(Path("."), description="Root that the file tools are confined to.")
     bash: bool = Field(False, description="Whether the bash tool runs commands.")
     http_private: bool = Field(False, description="Whether http_get may reach private addresses.")
-
 
     def batch_size(self, run_in: RunIn) -> int:
         """The most calls one message to this kind of queue carries."""

@@ -40,6 +40,7 @@ class Step(StrEnum):
     CLOSE = "close"
     RECOVER = "recover"
     RELEASE = "release"
+    LOOP = "loop"
 
 
 class ServerAway(Exception):

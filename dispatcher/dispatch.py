@@ -25,6 +25,7 @@ from dispatcher.classify import Wording, classified, not_queued, rejected
 from dispatcher.events import Event
 from dispatcher.feedback import Caps
 from dispatcher.formats import FORMATS, Response
+from dispatcher.loops import LoopGuard, OnLoop
 from dispatcher.order import stages
 from dispatcher.pending import Latch, Pending
 from dispatcher.redis_transport import RedisTransport
@@ -52,6 +53,7 @@ class Dispatcher:
         envelope: Envelope,
         tools: Collection[str] | None = None,
         specs: Sequence[ToolSpec] | None = None,
+        on_loop: OnLoop | None = None,
     ) -> None:
         self._settings = settings
         self._envelope = envelope
@@ -71,6 +73,7 @@ class Dispatcher:
             follows_catalog=specs is None,
         )
         self._background = Background(self._traffic, self._classify)
+        self.loops = LoopGuard(transport.loops, settings, on_loop)
 
     @classmethod
     def connect(
@@ -81,11 +84,13 @@ class Dispatcher:
         settings: Settings | None = None,
         tools: Collection[str] | None = None,
         catalog: str | Path | None = None,
+        on_loop: OnLoop | None = None,
     ) -> Self:
         """A dispatcher for workers on a Redis or Valkey server.
 
         The URL comes from `TOOLPOOL_REDIS_URL` where it is not given. `tools` is an allow-list of
-        names; `catalog` a file that `toolpool tools export` wrote, in place of the live catalog.
+        names; `catalog` a file that `toolpool tools export` wrote, in place of the live catalog;
+        `on_loop` is asked before a call that keeps failing is refused, and may let it run.
         Raises `Misconfigured` errors here and on entering.
         """
         settings = settings or Settings()
@@ -97,10 +102,12 @@ class Dispatcher:
             envelope=Envelope(connection.keyring(settings), max_bytes=settings.max_message),
             tools=tools,
             specs=catalogs.read_file(catalog) if catalog is not None else None,
+            on_loop=on_loop,
         )
 
     async def __aenter__(self) -> Self:
         await self._traffic.start()
+        self.loops.start()
         try:
             if self._specs is not None:
                 self._catalog.replace(self._specs)
@@ -120,6 +127,7 @@ class Dispatcher:
 
     async def close(self) -> None:
         """Cancel what is still running and let go of every connection. Idempotent."""
+        await self.loops.close()
         await self._traffic.close()
 
     @property
@@ -216,7 +224,7 @@ class Dispatcher:
         Raises `intake.Unreadable` for a response without calls to check.
         """
         found = intake.read(response, max_bytes=self._settings.max_arguments)
-        verdicts = [self._validate(call, tools, found.format) for call in found.calls]
+        verdicts = [self._judge(call, tools, found.format) for call in found.calls]
         return [verdict if isinstance(verdict, ToolResult) else None for verdict in verdicts]
 
     async def dispatch(
@@ -264,8 +272,9 @@ class Dispatcher:
     ) -> TurnResult:
         results: list[ToolResult | None] = [None] * len(found.calls)
         accepted: list[Accepted] = []
+        failing = await self.loops.look(found.calls, shared.session)
         for call in found.calls:
-            verdict = self._judge(call, tools, found.format)
+            verdict = self._judge(call, tools, found.format, failing.get(call.index))
             if isinstance(verdict, ToolResult):
                 results[call.index] = verdict
             else:
@@ -274,6 +283,7 @@ class Dispatcher:
             pendings = [self._submit(call, offer.spec, shared) for call, offer in stage]
             for pending, result in zip(pendings, await self._await(pendings, shared), strict=True):
                 results[pending.call.index] = result
+        await self.loops.note(found.calls, results, shared.session)
         return TurnResult([r for r in results if r is not None], format=found.format)
 
     def _submit(self, call: ToolCall, spec: ToolSpec, shared: TurnContext) -> Pending:
@@ -322,22 +332,18 @@ class Dispatcher:
         return handed
 
     def _judge(
-        self, call: ToolCall, tools: Collection[str] | None, format: str
+        self, call: ToolCall, tools: Collection[str] | None, format: str, failed: int | None = None
     ) -> Accepted | ToolResult:
         cap = self._settings.calls_per_turn
         if call.index >= cap:
             text = feedback.too_many_calls(cap, self._wording)
             return rejected(call, Code.TOO_MANY_CALLS, text, self._wording)
-        return self._validate(call, tools, format)
-
-    def _validate(
-        self, call: ToolCall, tools: Collection[str] | None, format: str
-    ) -> Accepted | ToolResult:
         return validate(
             call,
             self._catalog.offers,
             self._allowed_of(tools),
             self._wording,
+            failures=failed,
             aliases=self._catalog.aliases,
             format=format,
             repairs=self._settings.repair,

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from contract.ledger import Closing, Opening, Recovery
+from contract.loops import LoopLedger
 from contract.memory import MemoryServer
 from dispatcher.transport import Survey
 
@@ -19,6 +20,11 @@ class MemoryTransport:
     def reply(self) -> str:
         """The name of the reply stream."""
         return self._reply
+
+    @property
+    def loops(self) -> LoopLedger:
+        """See `Transport.loops`."""
+        return self._server.loops
 
     async def open(self) -> None:
         """Nothing to connect."""

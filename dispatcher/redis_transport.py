@@ -11,6 +11,7 @@ from redis.exceptions import RedisError
 
 from contract import connection
 from contract.ledger import NEW, SENT, Closing, Opening, Recovery, RedisLedger, again_in
+from contract.loops import RedisLoops
 from contract.names import Names
 from contract.settings import Settings
 from contract.steps import ServerAway, Steps, send
@@ -36,7 +37,15 @@ class RedisTransport:
         self._reply = self._names.reply(secrets.token_hex(8))
         self._client = connection.open_async(settings)
         self._reader = connection.open_async(settings, blocking=True)
-        self._ledger = RedisLedger(Steps(self._client), self._names)
+        steps = Steps(self._client)
+        self._ledger = RedisLedger(steps, self._names)
+        self.loops = RedisLoops(
+            steps,
+            self._reader,
+            self._names,
+            remembered=settings.loop_memory,
+            kept=settings.loop_kept,
+        )
         self._broker = Broker(settings.broker_url) if settings.broker_url else None
         self._last_read = b"0"
         self._untrimmed = 0

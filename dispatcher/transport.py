@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from contract.ledger import Closing, Opening, Recovery
+from contract.loops import LoopLedger
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +25,11 @@ class Transport(Protocol):
     @property
     def reply(self) -> str:
         """Where workers send this dispatcher's replies."""
+        ...
+
+    @property
+    def loops(self) -> LoopLedger:
+        """What failed in a session, for the whole fleet."""
         ...
 
     async def open(self) -> None:

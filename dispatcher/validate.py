@@ -30,12 +30,14 @@ def validate(
     aliases: Mapping[str, str] = _NO_ALIASES,
     format: str = "bare",
     repairs: bool = True,
+    failures: int | None = None,
 ) -> Accepted | ToolResult:
     """The call to queue, or the result that tells the model what to mend.
 
     `allowed` are the tool names offered to this caller; None is all. `aliases` lead from the names
     that a provider of this `format` was offered to the tools' own. Without `repairs` nothing is put
-    right for the model, whatever the tools say.
+    right for the model, whatever the tools say. `failures` is how often a call has failed that the
+    loop guard refuses.
     """
     if call.flaw is not None and call.flaw.code is not Code.UNPARSEABLE:
         return rejected(call, call.flaw.code, feedback.flawed(call.flaw, wording), wording)
@@ -52,6 +54,8 @@ def validate(
     if call.flaw is not None:
         return rejected(call, call.flaw.code, feedback.flawed(call.flaw, wording), wording)
     assert offer is not None
+    if failures is not None:
+        return rejected(call, Code.LOOP, feedback.loop(call.name, failures, wording), wording)
     if offer.validator is None:
         return call, offer
     try:

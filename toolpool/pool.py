@@ -11,6 +11,7 @@ from contract.memory import MemoryServer
 from contract.settings import Settings
 from contract.signing import Keyring, generate_key
 from dispatcher.dispatch import Dispatcher as ConnectedDispatcher
+from dispatcher.loops import OnLoop
 from dispatcher.memory_transport import MemoryTransport
 from toolpool.in_memory import InMemoryWorker
 from toolpool.local import LocalFleet, ToolSource, as_sources
@@ -41,12 +42,13 @@ class Dispatcher(ConnectedDispatcher):
         *,
         settings: Settings | None = None,
         allow: Collection[str] | None = None,
+        on_loop: OnLoop | None = None,
     ) -> "InMemoryDispatcher":
         """A dispatcher and worker inside this process, without a server: for tests.
 
         Messages are encoded, signed and decoded as on the wire. Child-process tools run in threads.
         """
-        return InMemoryDispatcher(_tools_of(tools), settings or Settings(), allow)
+        return InMemoryDispatcher(_tools_of(tools), settings or Settings(), allow, on_loop)
 
 
 class LocalDispatcher:
@@ -84,13 +86,21 @@ class InMemoryDispatcher(Dispatcher):
     """What `Dispatcher.in_memory` gives."""
 
     def __init__(
-        self, tools: Sequence[Tool], settings: Settings, allow: Collection[str] | None
+        self,
+        tools: Sequence[Tool],
+        settings: Settings,
+        allow: Collection[str] | None,
+        on_loop: OnLoop | None = None,
     ) -> None:
         self._server = MemoryServer()
         self._tools = tools
         envelope = Envelope(Keyring([generate_key()]), max_bytes=settings.max_message)
         super().__init__(
-            MemoryTransport(self._server), settings=settings, envelope=envelope, tools=allow
+            MemoryTransport(self._server),
+            settings=settings,
+            envelope=envelope,
+            tools=allow,
+            on_loop=on_loop,
         )
         self._worker = InMemoryWorker(self._server, tools, settings=settings, envelope=envelope)
 

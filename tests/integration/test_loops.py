@@ -1,0 +1,85 @@
+"""The loop guard across processes: what one dispatcher sees fail, another refuses (R30)."""
+
+import time
+from collections.abc import AsyncIterator
+
+import pytest
+import redis
+
+from contract import connection
+from contract.loops import LoopLedger, MemoryLoops, RedisLoops, Seen
+from contract.names import Names
+from contract.outcome import Code
+from contract.settings import Settings
+from contract.steps import Steps
+from dispatcher.redis_transport import RedisTransport
+from tests.integration.fleet import call, connected, running
+from tests.waiting import eventually
+
+NAMES = Names()
+
+
+@pytest.fixture(params=["redis", "memory"])
+async def ledger(request: pytest.FixtureRequest, redis_url: str) -> AsyncIterator[LoopLedger]:
+    if request.param == "memory":
+        yield MemoryLoops(remembered=4)
+        return
+    settings = Settings(redis_url=redis_url)
+    async with connection.open_async(settings) as client:
+        yield RedisLoops(Steps(client), client, NAMES, remembered=4, kept=60.0)
+
+
+async def look(ledger: LoopLedger, *digests: str) -> list[Seen]:
+    return await ledger.look("s", digests, time.monotonic() + 5)
+
+
+async def note(ledger: LoopLedger, *ended: tuple[str, bool]) -> None:
+    await ledger.note("s", ended, time.monotonic() + 5)
+
+
+async def test_both_kinds_of_memory_say_the_same(ledger: LoopLedger) -> None:
+    assert not ledger.suspects("s")
+    await note(ledger, ("a", True), ("b", True))
+    assert ledger.suspects("s")
+    assert not ledger.suspects("t")
+    assert await look(ledger, "a", "b", "c") == [Seen(1, False), Seen(1, False), Seen(0, False)]
+    await note(ledger, ("a", True))
+    assert await look(ledger, "a", "b") == [Seen(2, False), Seen(1, True)]
+    await note(ledger, ("a", True))
+    assert await look(ledger, "a", "b") == [Seen(3, False), Seen(1, False)]
+    await note(ledger, ("a", False), ("c", True))
+    assert await look(ledger, "a", "b", "c") == [Seen(0, False), Seen(1, False), Seen(1, False)]
+    await note(ledger, *[("d", True)] * 9)
+    assert await look(ledger, "b", "d") == [Seen(0, False), Seen(4, False)]
+
+
+async def test_what_is_remembered_expires(redis_url: str) -> None:
+    settings = Settings(redis_url=redis_url, loop_kept=30.0)
+    transport = RedisTransport(settings)
+    await note(transport.loops, ("a", True))
+    with redis.Redis.from_url(redis_url) as client:
+        for key in (NAMES.loop("s"), NAMES.loops):
+            assert 0 < client.pttl(key) <= 30_000
+    await transport.close()
+
+
+async def test_another_dispatcher_refuses_what_it_never_saw() -> None:
+    """Three failures here, the fourth call elsewhere; a third process asks after both."""
+    with running("tests.fleets.failing") as fleet:
+        async with connected(fleet) as one, connected(fleet) as two:
+            for dispatcher in (one, one, two):
+                turn = await dispatcher.dispatch(call("never_works", what="x"), session="s")
+                assert turn[0].code is Code.REPORTED
+            turn = await two.dispatch(call("never_works", what="x"), session="s")
+            assert turn[0].code is Code.LOOP
+            turn = await one.dispatch(call("never_works", what="x"), session="s")
+            assert turn[0].code is Code.LOOP
+            assert (await one.dispatch(call("never_works", what="x"), session="t"))[0].code is (
+                Code.REPORTED
+            )
+            async with connected(fleet) as three:
+                await eventually(
+                    lambda: three.loops.suspects("s"), "the third hears of the session"
+                )
+                turn = await three.dispatch(call("never_works", what="x"), session="s")
+                assert turn[0].code is Code.LOOP
