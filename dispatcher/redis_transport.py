@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+from kombu.exceptions import OperationalError
 from redis.exceptions import RedisError
 
 from contract import connection
@@ -86,7 +87,7 @@ class RedisTransport:
             try:
                 async with asyncio.timeout(max(0.0, give_up_at - time.monotonic())):
                     await self._broker.publish(queue, message)
-            except TimeoutError as error:
+            except (TimeoutError, OperationalError) as error:
                 raise ServerAway("publish", sent=True) from error
         return epoch, answers
 

@@ -1,0 +1,160 @@
+"""A broker that is not the records' Redis: records in one place, the queue in another.
+
+Another database of the same server stands in for it, reached as any broker is: by Celery and kombu
+alone, with `broker_url`.
+"""
+
+import asyncio
+import gc
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import pytest
+import redis
+from pydantic import SecretStr
+
+from contract import connection
+from contract.envelope import Envelope
+from contract.errors import BrokerUnreachable
+from contract.names import Names, queue_name
+from contract.outcome import Code, Executed
+from contract.settings import Settings
+from contract.signing import generate_key
+from contract.spec import RunIn
+from tests.chaos.servers import Server
+from tests.fleets import road
+from tests.integration.fleet import call
+from tests.integration.test_deadlines import worker
+from tests.waiting import eventually
+from toolpool import Dispatcher, SigningKeyMissing
+from workers.presence import publish
+
+LOOP = queue_name("default", RunIn.LOOP)
+
+# kombu keeps the sockets of its failed attempts in the frames of their tracebacks.
+pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+
+
+@pytest.fixture(autouse=True)
+def collect_sockets() -> Iterator[None]:
+    """Here, where the warnings about them are expected, and not in whichever test comes next."""
+    yield
+    gc.collect()
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    started = Server(tmp_path_factory.mktemp("server"), listen="port")
+    yield started
+    started.close()
+
+
+@pytest.fixture(scope="module")
+def settings(server: Server) -> Settings:
+    return Settings(
+        redis_url=server.url,
+        broker_url=f"redis://127.0.0.1:{server.port}/1",
+        signing_key=SecretStr(generate_key()),
+        queue_wait=5.0,
+    )
+
+
+@pytest.fixture
+def broker(settings: Settings) -> Iterator["redis.Redis"]:
+    assert settings.broker_url is not None
+    with redis.Redis.from_url(settings.broker_url) as client:
+        yield client
+
+
+@pytest.fixture
+def records(server: Server) -> Iterator["redis.Redis"]:
+    with server.client() as client:
+        yield client
+
+
+@pytest.fixture
+async def dispatcher(settings: Settings) -> AsyncIterator[Dispatcher]:
+    with worker(settings):
+        async with Dispatcher.connect(settings=settings) as connected:
+            yield connected
+
+
+async def test_calls_go_through_the_broker_and_records_stay_in_redis(
+    dispatcher: Dispatcher, broker: "redis.Redis", records: "redis.Redis", tmp_path: Path
+) -> None:
+    trace = tmp_path / "trace"
+    response = call("count", file=str(trace))
+    turns = await asyncio.gather(
+        *(dispatcher.dispatch(call("echo", value=number)) for number in range(200)),
+        dispatcher.dispatch(response, session="s-1", turn="t-1"),
+    )
+    assert [turn[0].data for turn in turns] == [*range(200), "ran"]
+    again = await dispatcher.dispatch(response, session="s-1", turn="t-1")
+    assert (again[0].data, trace.read_text()) == ("ran", "ran\n")
+    ours, theirs = (
+        {key.decode().split(":")[0].split(".")[0] for key in client.scan_iter()}
+        for client in (records, broker)
+    )
+    assert ours == {"toolpool"}, "no queue and nothing of kombu's beside the records"
+    assert "toolpool:call" not in {key.decode()[:13] for key in broker.scan_iter()}
+    assert theirs <= {"_kombu", "unacked", "unacked_index", "unacked_mutex", "toolpool"}
+    await eventually(lambda: not broker.exists("unacked"), "every message is acknowledged")
+
+
+async def test_a_call_waits_in_the_broker_for_a_worker_that_starts_later(
+    settings: Settings, broker: "redis.Redis", records: "redis.Redis"
+) -> None:
+    envelope = Envelope(connection.keyring(settings))
+    with connection.open_sync(settings) as client:
+        publish(client, [road.echo.spec], envelope=envelope, settings=settings)
+    patient = settings.model_copy(update={"queue_wait": 30.0})
+    async with Dispatcher.connect(settings=patient) as dispatcher:
+        turn = asyncio.ensure_future(dispatcher.dispatch(call("echo", value=1)))
+        await eventually(lambda: broker.llen(LOOP) == 1, "the message is in the broker")
+        assert records.llen(LOOP) == 0
+        assert list(records.scan_iter(Names().call("*")))
+        with worker(settings):
+            assert (await turn)[0].data == 1
+
+
+async def test_a_broker_that_is_away_is_said_at_once(settings: Settings) -> None:
+    nowhere = settings.model_copy(
+        update={"broker_url": "redis://127.0.0.1:1/0", "connect_timeout": 0.5}
+    )
+    with pytest.raises(BrokerUnreachable, match="check that it runs and that TOOLPOOL_BROKER_URL"):
+        async with Dispatcher.connect(settings=nowhere):
+            pass
+
+
+async def test_a_broker_takes_a_key_of_your_own(tmp_path: Path) -> None:
+    """Records behind a private socket do not make the broker private."""
+    settings = Settings(redis_url=f"unix://{tmp_path}/s", broker_url="redis://127.0.0.1:1/0")
+    with pytest.raises(SigningKeyMissing, match="toolpool keygen"):
+        Dispatcher.connect(settings=settings)
+
+
+async def test_a_broker_that_goes_away_is_answered_by_the_deadline(tmp_path: Path) -> None:
+    """Its record was opened; where that could be closed unclaimed, it certainly did not run."""
+    records, broker = (Server(tmp_path / name, listen="port") for name in ("records", "broker"))
+    try:
+        settings = Settings(
+            redis_url=records.url,
+            broker_url=broker.url,
+            signing_key=SecretStr(generate_key()),
+            queue_wait=2.0,  # longer than kombu tries
+            connect_timeout=0.5,
+        )
+        envelope = Envelope(connection.keyring(settings))
+        with connection.open_sync(settings) as client:
+            publish(client, [road.echo.spec], envelope=envelope, settings=settings)
+        async with Dispatcher.connect(settings=settings) as dispatcher:
+            broker.kill()
+            result = (await dispatcher.dispatch(call("echo", value=1), timeout=0.5))[0]
+            assert result.code in (Code.QUEUE_UNREACHABLE, Code.EXPIRED)
+            fenced = Executed.NO if result.code is Code.EXPIRED else Executed.UNKNOWN
+            assert result.executed is fenced
+            assert result.duration < 2.0 + 0.5 + 1.0 + 0.5
+            assert dispatcher.in_flight() == 0
+    finally:
+        records.close()
+        broker.close()

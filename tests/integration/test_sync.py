@@ -1,0 +1,114 @@
+"""The dispatcher for blocking code: from many threads, with Ctrl-C, and with a start that fails."""
+
+import asyncio
+import signal
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from contract.outcome import Code
+from contract.settings import Settings
+from tests.fleets import road as tools
+from tests.integration import fleet as fleets
+from tests.integration.fleet import call
+from tests.processes import python, read_line
+from tests.waiting import wait_until
+from toolpool import BrokerUnreachable, SyncDispatcher
+from toolpool.local import LocalFleet
+
+
+@pytest.fixture(scope="module")
+def fleet() -> Iterator[LocalFleet]:
+    with fleets.running("tests.fleets.road") as running:
+        yield running
+
+
+@pytest.fixture(params=["fleet", "memory"])
+def dispatcher(request: pytest.FixtureRequest) -> Iterator[SyncDispatcher]:
+    if request.param == "memory":
+        with SyncDispatcher.in_memory([tools]) as opened:
+            yield opened
+    else:
+        running: LocalFleet = request.getfixturevalue("fleet")
+        with SyncDispatcher.connect(settings=running.settings) as opened:
+            yield opened
+
+
+def dispatcher_threads() -> list[str]:
+    return [thread.name for thread in threading.enumerate() if thread.name == "dispatcher"]
+
+
+def test_it_answers_as_the_asynchronous_one(dispatcher: SyncDispatcher) -> None:
+    turn = dispatcher.dispatch(call("echo", value=1) + call("echo", "d"), session="s-1")
+    assert [result.code for result in turn] == [None, Code.INVALID_ARGUMENTS]
+    assert turn.messages()[0]["data"] == 1
+    assert "echo" in [tool["name"] for tool in dispatcher.tools("bare")]
+
+
+def test_many_threads_share_it(dispatcher: SyncDispatcher) -> None:
+    """Each gets its own results."""
+
+    def ask(number: int) -> Any:
+        return dispatcher.dispatch(call("echo", f"c{number}", value=number))[0].data
+
+    with ThreadPoolExecutor(32) as threads:
+        assert list(threads.map(ask, range(500))) == list(range(500))
+
+
+def test_its_thread_ends_with_it() -> None:
+    with SyncDispatcher.in_memory([tools]) as opened:
+        assert dispatcher_threads() == ["dispatcher"]
+        opened.dispatch(call("echo", value=1))
+    assert dispatcher_threads() == []
+
+
+def test_a_start_that_fails_leaves_nothing_behind() -> None:
+    settings = Settings(redis_url="unix:///nowhere.sock", connect_timeout=0.2)
+    with pytest.raises(BrokerUnreachable), SyncDispatcher.connect(settings=settings):
+        pass
+    assert dispatcher_threads() == []
+
+
+def test_it_can_be_used_beside_a_running_loop() -> None:
+    """In a notebook, or in a handler that is called from asynchronous code."""
+
+    async def inside() -> Any:
+        with SyncDispatcher.in_memory([tools]) as opened:
+            return opened.dispatch(call("echo", value=1))[0].data
+
+    assert asyncio.run(inside()) == 1
+
+
+INTERRUPTED = """
+import sys
+from toolpool import SyncDispatcher
+from tests.fleets import road
+from tests.integration.fleet import call
+
+gate, trace = sys.argv[1:]
+with SyncDispatcher.in_memory([road]) as dispatcher:
+    try:
+        dispatcher.dispatch(call("hold", gate=gate, trace=trace))
+    except KeyboardInterrupt:
+        print("interrupted", flush=True)
+    sys.stdin.readline()
+    print(dispatcher.dispatch(call("echo", value="goes on"))[0].data, flush=True)
+"""
+
+
+def test_ctrl_c_cancels_the_calls_and_leaves_the_dispatcher_usable(tmp_path: Path) -> None:
+    trace = tmp_path / "trace"
+    with python(INTERRUPTED, str(tmp_path / "gate"), str(trace)) as process:
+        wait_until(trace.exists, "the call runs", 30.0)
+        process.send_signal(signal.SIGINT)
+        assert read_line(process) == "interrupted"
+        wait_until(lambda: "cancelled " in trace.read_text().splitlines(), "the tool is stopped")
+        assert process.stdin is not None
+        process.stdin.write("\n")
+        process.stdin.flush()
+        assert read_line(process) == "goes on"
+        assert process.wait(10) == 0
