@@ -97,7 +97,7 @@ def test_signed_by_us_and_still_not_of_the_form(sample: Sample, body: bytes) -> 
             assert reason(door, KEYRING.sign(purpose, body)) == "malformed"
 
 
-@pytest.mark.parametrize("depth", [2_000, 500_000])
+@pytest.mark.parametrize("depth", [100_000, 500_000])
 def test_nested_without_end(depth: int) -> None:
     """Far past what the interpreter's stack takes."""
     deep = b'{"a":' * depth + b"1" + b"}" * depth
