@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from contract.settings import Settings
     from contract.version import VERSION as __version__
     from dispatcher.turn import TurnResult
+    from toolpool.correction import Conversation, CorrectionFailed, converse
     from toolpool.pool import Dispatcher
     from toolpool.sync import SyncDispatcher
     from workers.context import ToolContext
@@ -40,6 +41,7 @@ _HOMES = {
     "contract.result": ("ToolResult",),
     "contract.settings": ("Settings",),
     "dispatcher.turn": ("TurnResult",),
+    "toolpool.correction": ("Conversation", "CorrectionFailed", "converse"),
     "toolpool.pool": ("Dispatcher",),
     "toolpool.sync": ("SyncDispatcher",),
     "workers.context": ("ToolContext",),
@@ -67,6 +69,8 @@ __all__ = [
     "BrokerUnreachable",
     "CatalogEmpty",
     "Code",
+    "Conversation",
+    "CorrectionFailed",
     "Dispatcher",
     "ErrorType",
     "Executed",
@@ -84,5 +88,6 @@ __all__ = [
     "ToolsUnimportable",
     "TurnResult",
     "__version__",
+    "converse",
     "tool",
 ]

@@ -1,0 +1,137 @@
+"""The self-correction helper, with any async callable (R31)."""
+
+import json
+from typing import Any
+
+import pytest
+
+from contract.outcome import Code
+from toolpool import Dispatcher, tool
+from toolpool.correction import Conversation, CorrectionFailed, converse, said_by_model
+
+
+@tool
+async def add(a: int, b: int) -> int:
+    """Add two numbers."""
+    return a + b
+
+
+def asks(name: str, arguments: Any, id: str = "t1") -> dict[str, Any]:
+    block = {"type": "tool_use", "id": id, "name": name, "input": arguments}
+    return {"type": "message", "role": "assistant", "content": [block], "stop_reason": "tool_use"}
+
+
+def says(text: str) -> dict[str, Any]:
+    return {"type": "message", "role": "assistant", "content": [{"type": "text", "text": text}]}
+
+
+class Script:
+    """A model that says what it is told to."""
+
+    def __init__(self, *responses: Any) -> None:
+        self.responses = list(responses)
+        self.heard: list[list[dict[str, Any]]] = []
+        self.offered: list[dict[str, Any]] = []
+
+    async def __call__(self, messages: list[dict[str, Any]], tools: list[dict[str, Any]]) -> Any:
+        self.heard.append(list(messages))
+        self.offered = tools
+        return self.responses[len(self.heard) - 1]
+
+
+START = [{"role": "user", "content": "What is 2 and 3?"}]
+
+
+async def run(*responses: Any, **options: Any) -> tuple[Conversation, Script]:
+    script = Script(*responses)
+    async with Dispatcher.in_memory([add]) as dispatcher:
+        return await converse(script, dispatcher, START, **options), script
+
+
+async def test_a_rejected_call_is_corrected() -> None:
+    conversation, script = await run(
+        asks("add", {"a": 2}), asks("add", {"a": 2, "b": 3}, "t2"), says("5")
+    )
+    assert [turn[0].code for turn in conversation.turns] == [Code.INVALID_ARGUMENTS, None]
+    assert conversation.turns[1][0].data == 5
+    assert script.offered[0]["name"] == "add"
+    [block] = script.heard[1][-1]["content"]
+    assert block["is_error"]
+    assert "b: Required" in json.loads(block["content"])["error"]
+    assert [message["role"] for message in conversation.messages] == [
+        "user", "assistant", "user", "assistant", "user", "assistant",
+    ]  # fmt: skip
+    assert conversation.response == says("5")
+    assert START == [{"role": "user", "content": "What is 2 and 3?"}]
+
+
+async def test_three_rejections_in_a_row_end_it() -> None:
+    wrong = asks("add", {"a": 2})
+    with pytest.raises(CorrectionFailed, match="^Failed after 3 attempts$") as caught:
+        await run(wrong, asks("sub", {}), {"type": "message"}, says("never"))
+    messages = caught.value.messages
+    assert messages[0] == START[0]
+    assert "Please try again with valid format" in messages[-1]["content"][0]["text"]
+
+
+async def test_only_rejections_in_a_row_count() -> None:
+    wrong, right = asks("add", {"a": 2}), asks("add", {"a": 2, "b": 3})
+    conversation, _ = await run(wrong, wrong, right, wrong, wrong, right, says("5"))
+    assert len(conversation.turns) == 6
+    with pytest.raises(CorrectionFailed, match="Failed after 1 attempts"):
+        await run(wrong, attempts=1)
+
+
+async def test_a_conversation_without_end_is_ended() -> None:
+    right = asks("add", {"a": 2, "b": 3})
+    with pytest.raises(CorrectionFailed, match="No end after 4 model calls") as caught:
+        await run(*[right] * 9, model_calls=4)
+    assert len(caught.value.messages) == 9
+
+
+async def test_equal_responses_of_one_session_are_separate_turns() -> None:
+    """R18: a response without an id, said twice, is run twice."""
+    right = asks("add", {"a": 2, "b": 3})
+    conversation, _ = await run(right, right, says("5"), session="s")
+    assert [turn[0].data for turn in conversation.turns] == [5, 5]
+
+
+async def test_tools_that_are_not_offered_are_unknown() -> None:
+    conversation, script = await run(
+        asks("add", {"a": 1, "b": 1}), says("I have no tools"), tools=[]
+    )
+    assert conversation.turns[0][0].code is Code.UNKNOWN_TOOL
+    assert script.offered == []
+
+
+FUNCTION = {"name": "add", "arguments": "{}"}
+
+
+@pytest.mark.parametrize(
+    ("response", "expected"),
+    [
+        (
+            {"choices": [{"message": {"role": "assistant", "content": None, "refusal": None,
+                                      "tool_calls": [{"id": "c", "function": FUNCTION}]}}]},
+            [{"role": "assistant", "content": None,
+              "tool_calls": [{"id": "c", "function": FUNCTION}]}],
+        ),
+        (
+            {"object": "response", "output": [{"type": "reasoning"}, {"type": "function_call"}]},
+            [{"type": "reasoning"}, {"type": "function_call"}],
+        ),
+        (
+            {"candidates": [{"content": {"role": "model", "parts": []}}]},
+            [{"role": "model", "parts": []}],
+        ),
+        ({"candidates": [{"finishReason": "SAFETY"}]}, []),
+        (
+            {"output": {"message": {"role": "assistant", "content": []}}},
+            [{"role": "assistant", "content": []}],
+        ),
+        ({"nothing": 1}, []),
+        ([{"name": "add"}], []),
+    ],
+)  # fmt: skip
+def test_what_the_model_said_goes_back_in_its_own_form(response: Any, expected: Any) -> None:
+    assert said_by_model(response) == expected

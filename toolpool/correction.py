@@ -1,0 +1,176 @@
+"""The round a model goes: call the model, run its tool calls, give it the results, again (R31).
+
+    conversation = await converse(
+        anthropic_model(client, model="…", max_tokens=1024),
+        dispatcher,
+        [{"role": "user", "content": "…"}],
+    )
+
+A rejected call goes back with what to mend, and the model sends it again. Three model calls in a
+row with rejections end it: then the schema or the model is at fault, and more calls only cost.
+"""
+
+import asyncio
+import inspect
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from contract.errors import ToolpoolError
+from contract.outcome import ErrorType
+from dispatcher.dispatch import Dispatcher
+from dispatcher.formats import detect
+from dispatcher.turn import TurnResult
+
+Message = dict[str, Any]
+Model = Callable[[list[Message], list[dict[str, Any]]], Awaitable[Any]]
+"""Asks a model: the messages so far and the tools on offer, to its response."""
+
+
+class CorrectionFailed(ToolpoolError):
+    """Raised when a model's calls were rejected too often in a row, or it came to no end.
+
+    `messages` are the whole conversation, with the last rejections at its end.
+    """
+
+    def __init__(self, message: str, messages: list[Message]) -> None:
+        super().__init__(message)
+        self.messages = messages
+
+
+@dataclass(frozen=True, slots=True)
+class Conversation:
+    """How it ended: every message, the last response, and the results of each turn."""
+
+    messages: list[Message]
+    response: Any
+    turns: list[TurnResult]
+
+
+class ModelClient(Protocol):
+    """A model with the format it speaks, as the adapters give it."""
+
+    @property
+    def format(self) -> str:
+        """The provider's."""
+        ...
+
+    async def __call__(self, messages: list[Message], tools: list[dict[str, Any]]) -> Any:
+        """The model's response."""
+        ...
+
+
+async def converse(
+    model: Model | ModelClient,
+    dispatcher: Dispatcher,
+    messages: Sequence[Message],
+    *,
+    format: str | None = None,
+    session: str | None = None,
+    tools: Sequence[str] | None = None,
+    attempts: int = 3,
+    model_calls: int = 50,
+) -> Conversation:
+    """Talk until the model answers without tool calls.
+
+    `model` is an adapter's, or any async callable; its tools are offered in `format` (the adapter's
+    own, else `anthropic`). `tools` narrows what is offered and allowed. Raises `CorrectionFailed`
+    after `attempts` model calls in a row with a rejected call, or `model_calls` in all.
+    """
+    offered_as = format or getattr(model, "format", None) or "anthropic"
+    offer = dispatcher.tools(offered_as, only=tools)
+    said = list(messages)
+    turns: list[TurnResult] = []
+    failed_in_a_row = 0
+    for _ in range(model_calls):
+        response = await model(said, offer)
+        turn = await dispatcher.dispatch(
+            response, session=session, turn=_turn_id(session, said), tools=tools
+        )
+        said += said_by_model(response)
+        said += turn.messages()
+        if not len(turn) and turn.error is None:
+            return Conversation(said, response, turns)
+        turns.append(turn)
+        failed_in_a_row = failed_in_a_row + 1 if _was_rejected(turn) else 0
+        if failed_in_a_row >= attempts:
+            raise CorrectionFailed(f"Failed after {attempts} attempts", said)
+    raise CorrectionFailed(f"No end after {model_calls} model calls", said)
+
+
+def _turn_id(session: str | None, said: list[Message]) -> str | None:
+    """The place in the conversation, so that two equal responses are two turns (R18)."""
+    return f"message-{len(said)}" if session is not None else None
+
+
+def _was_rejected(turn: TurnResult) -> bool:
+    return turn.error is not None or any(
+        result.error_type is ErrorType.VALIDATION for result in turn
+    )
+
+
+def said_by_model(response: Any) -> list[Message]:
+    """The response as it goes back into the conversation, in its provider's own form."""
+    plain = _plain(response)
+    name = detect(plain)
+    if name == "anthropic" and isinstance(plain.get("content"), list):
+        return [{"role": "assistant", "content": plain["content"]}]
+    if name == "openai_chat":
+        choices = plain.get("choices") or [{"message": plain}]
+        message = choices[0].get("message") if isinstance(choices[0], dict) else None
+        if isinstance(message, dict):
+            kept = {key: message[key] for key in ("content", "tool_calls") if key in message}
+            return [{"role": "assistant", **kept}]
+    if name == "openai_responses" and isinstance(plain.get("output"), list):
+        return list(plain["output"])
+    if name == "gemini" and plain.get("candidates"):
+        content = plain["candidates"][0].get("content")
+        return [content] if isinstance(content, dict) else []
+    if name == "bedrock":
+        message = plain["output"].get("message") if "output" in plain else plain
+        return [message] if isinstance(message, dict) else []
+    return []
+
+
+def _plain(response: Any) -> Any:
+    """Plain data without what an SDK fills in: the APIs refuse null where they sent nothing."""
+    dump = getattr(response, "model_dump", None)
+    if callable(dump):
+        return dump(mode="json", by_alias=True, exclude_unset=True, exclude_none=True)
+    return response
+
+
+@dataclass(frozen=True)
+class _SdkModel:
+    """Calls an SDK's method, of its blocking or its async client."""
+
+    format: str
+    create: Callable[..., Any]
+    messages_as: str
+    options: dict[str, Any]
+
+    async def __call__(self, messages: list[Message], tools: list[dict[str, Any]]) -> Any:
+        request = {
+            **self.options,
+            self.messages_as: messages,
+            **({"tools": tools} if tools else {}),
+        }
+        if inspect.iscoroutinefunction(self.create):
+            return await self.create(**request)
+        response = await asyncio.to_thread(self.create, **request)
+        return await response if inspect.isawaitable(response) else response
+
+
+def anthropic_model(client: Any, **options: Any) -> ModelClient:
+    """`anthropic.Anthropic` or `AsyncAnthropic`; options as `messages.create` takes them."""
+    return _SdkModel("anthropic", client.messages.create, "messages", options)
+
+
+def openai_model(client: Any, **options: Any) -> ModelClient:
+    """`openai.OpenAI` or `AsyncOpenAI`; options as `chat.completions.create` takes them."""
+    return _SdkModel("openai_chat", client.chat.completions.create, "messages", options)
+
+
+def openai_responses_model(client: Any, **options: Any) -> ModelClient:
+    """`openai.OpenAI` or `AsyncOpenAI`; options as `responses.create` takes them."""
+    return _SdkModel("openai_responses", client.responses.create, "input", options)
