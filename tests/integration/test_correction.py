@@ -77,7 +77,7 @@ def response(*output: dict[str, Any]) -> dict[str, Any]:
 @pytest.mark.parametrize("client_class", [anthropic.Anthropic, anthropic.AsyncAnthropic])
 async def test_the_anthropic_client(client_class: Any) -> None:
     script = [
-        message({"type": "text", "text": "Let me add."}, use("t1", a=2)),
+        message({"type": "text", "text": "Let me add.", "citations": None}, use("t1", a=2)),
         message(use("t2", a=2, b=3)),
         message({"type": "text", "text": "5"}, stop="end_turn"),
     ]
@@ -98,7 +98,10 @@ async def test_the_anthropic_client(client_class: Any) -> None:
     hold("anthropic block", rejection)
     assert rejection["tool_use_id"] == "t1"
     assert "b: Required" in json.loads(rejection["content"])["error"]
-    assert bodies[1]["messages"][1]["content"] == script[0]["content"]
+    assert bodies[1]["messages"][1]["content"] == [
+        {"type": "text", "text": "Let me add."},
+        use("t1", a=2),
+    ]
     [result] = bodies[2]["messages"][-1]["content"]
     assert (result["content"], result["is_error"]) == ("5", False)
 

@@ -16,6 +16,16 @@ async def add(a: int, b: int) -> int:
     return a + b
 
 
+counted: list[int] = []
+
+
+@tool
+async def count() -> int:
+    """Count the calls."""
+    counted.append(1)
+    return len(counted)
+
+
 def asks(name: str, arguments: Any, id: str = "t1") -> dict[str, Any]:
     block = {"type": "tool_use", "id": id, "name": name, "input": arguments}
     return {"type": "message", "role": "assistant", "content": [block], "stop_reason": "tool_use"}
@@ -91,9 +101,11 @@ async def test_a_conversation_without_end_is_ended() -> None:
 
 async def test_equal_responses_of_one_session_are_separate_turns() -> None:
     """R18: a response without an id, said twice, is run twice."""
-    right = asks("add", {"a": 2, "b": 3})
-    conversation, _ = await run(right, right, says("5"), session="s")
-    assert [turn[0].data for turn in conversation.turns] == [5, 5]
+    counted.clear()
+    script = Script(asks("count", {}), asks("count", {}), says("2"))
+    async with Dispatcher.in_memory([count]) as dispatcher:
+        conversation = await converse(script, dispatcher, START, session="s")
+    assert [turn[0].data for turn in conversation.turns] == [1, 2]
 
 
 async def test_tools_that_are_not_offered_are_unknown() -> None:
