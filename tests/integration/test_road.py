@@ -546,12 +546,14 @@ def _openai_response() -> Any:
 async def test_the_sdks_own_objects_go_in_and_their_own_messages_come_out(
     dispatcher: Dispatcher, response: Any, message_type: Any
 ) -> None:
-    turn = await dispatcher.dispatch(response, session="s-sdk")
+    turn = await dispatcher.dispatch(response, session=f"s-{type(response).__name__}")
     assert [result.ok for result in turn] == [True, False]
     assert turn[0].data == [1]
     messages = turn.messages()
     for message in messages:
         TypeAdapter(message_type).validate_python(message)
     assert json.dumps(messages).count("Please rewrite the tool input") == 1
-    as_json = await dispatcher.dispatch(response.model_dump_json(), session="s-sdk")
+    as_json = await dispatcher.dispatch(
+        response.model_dump_json(), session=f"s-{type(response).__name__}"
+    )
     assert as_json.messages() == messages
