@@ -88,6 +88,9 @@ class Settings(BaseSettings):
     )
     loop_memory: int = Field(32, ge=3, description="Failed calls remembered of a session.")
     loop_kept: float = Field(3600.0, gt=0, description="How long they are remembered.")
+    rejections_alert: float = Field(
+        0.5, gt=0, description="Share of a tool's last 20 calls rejected that raises an alert."
+    )
     hook_timeout: float = Field(5.0, gt=0, description="How long a hook may take.")
     repair: bool = Field(True, description="Whether arguments are put right where it is certain.")
     locale: str = Field("en", description="Language of what the model reads: `en` or `zh`.")

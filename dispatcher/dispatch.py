@@ -19,6 +19,7 @@ from contract.spec import ToolSpec
 from contract.steps import new_nonce
 from dispatcher import catalog as catalogs
 from dispatcher import feedback, intake, task_tools
+from dispatcher.analytics import Analytics
 from dispatcher.background import Background
 from dispatcher.catalog import Catalog, Offer
 from dispatcher.classify import Wording, classified, not_queued, rejected
@@ -74,6 +75,7 @@ class Dispatcher:
         )
         self._background = Background(self._traffic, self._classify)
         self.loops = LoopGuard(transport.loops, settings, on_loop)
+        self.analytics = Analytics(alert_rate=settings.rejections_alert)
 
     @classmethod
     def connect(
@@ -89,9 +91,8 @@ class Dispatcher:
         """A dispatcher for workers on a Redis or Valkey server.
 
         The URL comes from `TOOLPOOL_REDIS_URL` where it is not given. `tools` is an allow-list of
-        names; `catalog` a file that `toolpool tools export` wrote, in place of the live catalog;
-        `on_loop` is asked before a call that keeps failing is refused, and may let it run.
-        Raises `Misconfigured` errors here and on entering.
+        names; `catalog` a file that `toolpool tools export` wrote, in place of the live one;
+        `on_loop` may let a failing call run again. Raises `Misconfigured` here and on entering.
         """
         settings = settings or Settings()
         given = {"redis_url": redis_url, "broker_url": broker_url}
@@ -272,9 +273,9 @@ class Dispatcher:
     ) -> TurnResult:
         results: list[ToolResult | None] = [None] * len(found.calls)
         accepted: list[Accepted] = []
-        failing = await self.loops.look(found.calls, shared.session)
+        looping = await self.loops.look(found.calls, shared.session)
         for call in found.calls:
-            verdict = self._judge(call, tools, found.format, failing.get(call.index))
+            verdict = self._judge(call, tools, found.format, looping.get(call.index))
             if isinstance(verdict, ToolResult):
                 results[call.index] = verdict
             else:
@@ -284,6 +285,7 @@ class Dispatcher:
             for pending, result in zip(pendings, await self._await(pendings, shared), strict=True):
                 results[pending.call.index] = result
         await self.loops.note(found.calls, results, shared.session)
+        self.analytics.note(results, session=shared.session, model=found.model)
         return TurnResult([r for r in results if r is not None], format=found.format)
 
     def _submit(self, call: ToolCall, spec: ToolSpec, shared: TurnContext) -> Pending:
@@ -343,12 +345,12 @@ class Dispatcher:
             self._catalog.offers,
             self._allowed_of(tools),
             self._wording,
-            failures=failed,
             aliases=self._catalog.aliases,
             format=format,
             repairs=self._settings.repair,
         )
 
+            failures=failed,
     def _allowed_of(self, tools: Collection[str] | None) -> Collection[str] | None:
         if tools is None:
             return self._allowed

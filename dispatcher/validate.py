@@ -9,6 +9,7 @@ from contract.outcome import Code
 from contract.problem import Problem
 from contract.result import ToolResult
 from dispatcher import feedback
+from dispatcher.analytics import fields_of
 from dispatcher.catalog import Offer
 from dispatcher.classify import rejected
 from dispatcher.feedback import Wording
@@ -94,6 +95,6 @@ def _mended_or_rejected(
     told = [p for p in problems if not (p.path and p.path[0] in injected)]
     if injected and not told:
         return call, offer
-    return rejected(
-        call, Code.INVALID_ARGUMENTS, feedback.invalid_arguments(told, wording), wording
-    )
+    text = feedback.invalid_arguments(told, wording)
+    result = rejected(call, Code.INVALID_ARGUMENTS, text, wording)
+    return msgspec.structs.replace(result, details={"fields": fields_of(told)})

@@ -11,6 +11,8 @@ from typing import Any, cast
 
 from contract.errors import Misconfigured, ToolDeclarationInvalid
 from contract.spec import ToolSpec
+from dispatcher.formats import FORMATS
+from dispatcher.formats.names import alias
 from workers.catalog import BUILT_IN, Catalog
 from workers.tool import Tool
 
@@ -105,6 +107,7 @@ def check_tool(spec: ToolSpec) -> list[Problem]:
         )
     if not math.isfinite(spec.timeout):
         problems.append(Problem(Level.BROKEN, spec.name, "its timeout must be a number of seconds"))
+    problems += _names_mapped(spec.name)
     if spec.input_schema is None:
         problems.append(
             Problem(Level.HINT, spec.name, "no schema: any object is taken as its arguments")
@@ -153,6 +156,57 @@ def _parameter_problems(tool: str, schema: dict[str, Any]) -> Iterator[Problem]:
         yield Problem(
             Level.HINT, tool, f"{', '.join(unbounded)} may be of any length: maxLength sets a limit"
         )
+
+    for path in ambiguous_unions(schema):
+        yield Problem(
+            Level.WARNING,
+            tool,
+            f"{path} takes several kinds of object with nothing to tell them apart: give each a "
+            'const field such as "kind"',
+        )
+
+
+def _names_mapped(name: str) -> Iterator[Problem]:
+    """Which providers refuse the name, and what they are offered in its place."""
+    by_alias: dict[str, list[str]] = defaultdict(list)
+    for format in FORMATS:
+        other = alias(name, format)
+        if other != name:
+            by_alias[other].append(format)
+    for other, formats in by_alias.items():
+        message = f"{', '.join(sorted(formats))} refuse this name: it is offered and called as "
+        yield Problem(Level.HINT, name, f"{message}{other!r} there, and led back to {name!r}")
+
+
+def ambiguous_unions(schema: Any, path: str = "the schema") -> Iterator[str]:
+    """Where a union has several object branches that no field with fixed texts tells apart."""
+    if isinstance(schema, list):
+        for inner in schema:
+            yield from ambiguous_unions(inner, path)
+    if not isinstance(schema, dict):
+        return
+    for keyword in ("anyOf", "oneOf"):
+        branches = [b for b in schema.get(keyword, ()) if isinstance(b, dict) and "properties" in b]
+        if len(branches) > 1 and not _has_tag(branches):
+            yield path
+    for key, inner in schema.items():
+        if key in ("properties", "$defs", "definitions") and isinstance(inner, dict):
+            for name, each in inner.items():
+                yield from ambiguous_unions(each, name)
+        elif key not in ("const", "enum", "default", "examples"):
+            yield from ambiguous_unions(inner, path)
+
+
+def _has_tag(branches: list[dict[str, Any]]) -> bool:
+    shared = set.intersection(*(set(branch["properties"]) for branch in branches))
+    return any(
+        all(
+            isinstance(branch["properties"][name], dict)
+            and ("const" in branch["properties"][name] or "enum" in branch["properties"][name])
+            for branch in branches
+        )
+        for name in shared
+    )
 
 
 def _is_unbounded(parameter: dict[str, Any]) -> bool:

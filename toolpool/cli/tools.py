@@ -103,15 +103,25 @@ def export(
 
 
 @app.command()
-def check(tools: ToolsOption = None, json: JsonOption = False) -> int:
+def check(
+    tools: ToolsOption = None,
+    record: Annotated[
+        Path | None,
+        typer.Option("--from", help="A session record: also say what its rejected calls show."),
+    ] = None,
+    json: JsonOption = False,
+) -> int:
     """Load tools modules and report every problem that can be found without running a tool.
 
     Exits 1 when something is broken; hints alone do not count.
     """
+    from toolpool.cli.confusions import check_record
     from toolpool.cli.soundness import check_sources
 
     settings = load_settings()
+    found = check_record(record) if record is not None else []
     report = check_sources(tool_sources(tools, settings))
+    report.problems += found
     if json:
         screen.write_json(report.as_json())
     else:

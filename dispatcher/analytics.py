@@ -1,0 +1,211 @@
+"""Which tools, fields and models calls are rejected for: what to improve in a schema (R43).
+
+Counted as calls are answered, or read back from a session record. Nothing of an argument's value is
+kept: only names, and the kinds of problems.
+"""
+
+import json
+import logging
+import re
+from collections import Counter, OrderedDict, deque
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+
+from contract.outcome import Code, ErrorType
+from contract.problem import Problem
+from contract.result import ToolResult
+
+log = logging.getLogger("toolpool.analytics")
+
+_WINDOW = 20
+_ENOUGH = 10
+_RETRIES_REMEMBERED = 10_000
+_TOOLS_AT_MOST = 5_000
+_FIELDS_AT_MOST = 500
+_WHOLE = "(all)"
+_TEXT = re.compile(r"(?:Errors|Invalid parameters|错误|参数无效)[:：] ?(.*)", re.DOTALL)
+_PATH = re.compile(r"([\w.$-]{1,120}): ")
+
+Fields = Sequence[tuple[str, str]]
+"""Paths, with `*` for list indexes, and the kind of what was wrong there."""
+
+
+class Alert(msgspec.Struct, frozen=True, kw_only=True):
+    """More of a tool's last calls were rejected than should be: its schema may be at fault.
+
+    `field` is the one that most of them are about, `rate` the share of the last calls.
+    """
+
+    tool: str
+    field: str
+    rate: float
+
+
+@dataclass(slots=True)
+class ToolFigures:
+    """One tool's. `fields` counts by path and kind, `models` calls and rejections by name."""
+
+    tool: str
+    calls: int = 0
+    rejected: int = 0
+    retried: int = 0
+    mended_at_once: int = 0
+    fields: Counter[tuple[str, str]] = field(default_factory=Counter)
+    models: dict[str, list[int]] = field(default_factory=dict)
+    recent: deque[bool] = field(default_factory=lambda: deque(maxlen=_WINDOW))
+    is_alerted: bool = False
+
+    @property
+    def worst_field(self) -> str:
+        """The field that confuses models most."""
+        return self.fields.most_common(1)[0][0][0] if self.fields else _WHOLE
+
+
+class Analytics:
+    """Counts. `alert_rate` is the share of a tool's last 20 calls that raises an alert."""
+
+    def __init__(self, *, alert_rate: float = 0.5) -> None:
+        self._alert_rate = alert_rate
+        self._tools: dict[str, ToolFigures] = {}
+        self._retries: OrderedDict[tuple[str, str], None] = OrderedDict()
+        self.listeners: list[Callable[[Alert], None]] = []
+        """Told once when a tool's rate comes over the threshold, and again after it was well."""
+
+    def note(
+        self, results: Iterable[ToolResult | None], *, session: str | None, model: str | None
+    ) -> None:
+        """Count the results of one turn."""
+        for result in results:
+            # An unknown name is no tool's fault, and anything may be sent as one.
+            if result is None or result.code is Code.UNKNOWN_TOOL or not result.name:
+                continue
+            self.count(
+                result.name,
+                session=session,
+                model=model,
+                rejected=result.error_type is ErrorType.VALIDATION,
+                fields=(result.details or {}).get("fields", ()),
+            )
+
+    def count(
+        self, tool: str, *, session: str | None, model: str | None, rejected: bool, fields: Fields
+    ) -> None:
+        """Count one call."""
+        figures = self._tools.get(tool)
+        if figures is None:
+            if len(self._tools) >= _TOOLS_AT_MOST:
+                return
+            figures = self._tools[tool] = ToolFigures(tool)
+        figures.calls += 1
+        figures.rejected += rejected
+        figures.recent.append(rejected)
+        if model is not None and (model in figures.models or len(figures.models) < 100):
+            counts = figures.models.setdefault(model, [0, 0])
+            counts[0] += 1
+            counts[1] += rejected
+        self._note_retry(figures, session, rejected=rejected)
+        if rejected:
+            for path, kind in fields or ((_WHOLE, "call"),):
+                if (path, kind) in figures.fields or len(figures.fields) < _FIELDS_AT_MOST:
+                    figures.fields[path, kind] += 1
+        self._alert(figures)
+
+    def tools(self) -> list[ToolFigures]:
+        """The figures of every tool, the most rejected first."""
+        return sorted(self._tools.values(), key=lambda each: (-each.rejected, each.tool))
+
+    def _note_retry(self, figures: ToolFigures, session: str | None, *, rejected: bool) -> None:
+        """Whether the call right after a rejection of the same tool was accepted."""
+        if session is None:
+            return
+        key = (session, figures.tool)
+        if self._retries.pop(key, self) is None:
+            figures.retried += 1
+            figures.mended_at_once += not rejected
+        elif rejected:
+            self._retries[key] = None
+            if len(self._retries) > _RETRIES_REMEMBERED:
+                self._retries.popitem(last=False)
+
+    def _alert(self, figures: ToolFigures) -> None:
+        if len(figures.recent) < _ENOUGH:
+            return
+        rate = sum(figures.recent) / len(figures.recent)
+        if rate < self._alert_rate / 2:
+            figures.is_alerted = False
+        if rate < self._alert_rate or figures.is_alerted:
+            return
+        figures.is_alerted = True
+        alert = Alert(tool=figures.tool, field=figures.worst_field, rate=round(rate, 3))
+        log.warning("rejections_high tool=%s field=%s rate=%.2f", alert.tool, alert.field, rate)
+        for listener in self.listeners:
+            try:
+                listener(alert)
+            except Exception:
+                log.exception("alert_listener_failed")
+
+
+def fields_of(problems: Sequence[Problem]) -> list[tuple[str, str]]:
+    """Problems as analytics keep them: no index, no value."""
+    return [
+        (
+            ".".join("*" if isinstance(step, int) else step[:40] for step in problem.path)
+            or _WHOLE,
+            problem.kind,
+        )
+        for problem in problems[:20]
+    ]
+
+
+def read_record(lines: Iterable[str]) -> tuple[Analytics, int]:
+    """What a session record (R39) says, and how many of its lines could not be read."""
+    analytics = Analytics()
+    calls: dict[str, str] = {}
+    unread = 0
+    for line in lines:
+        if not line.strip():
+            continue
+        try:
+            row = json.loads(line)
+            if row["type"] == "tool_call":
+                calls[row["id"]] = str(json.loads(row["content"])["name"])
+            elif row["type"] == "tool_result" and row.get("parentId") in calls:
+                _count_row(analytics, calls.pop(row["parentId"]), row)
+        except (ValueError, KeyError, TypeError, AttributeError):
+            unread += 1
+    return analytics, unread
+
+
+def _count_row(analytics: Analytics, tool: str, row: dict[str, Any]) -> None:
+    metadata = row.get("metadata") or {}
+    payload: Any = row.get("content")
+    if isinstance(payload, str):
+        try:
+            payload = json.loads(payload)
+        except ValueError:
+            payload = {}
+    payload = payload if isinstance(payload, dict) else {}
+    code = str(metadata.get("code") or payload.get("code") or "")
+    kind = metadata.get("errorType") or payload.get("errorType") or code.partition(".")[0]
+    if code == Code.UNKNOWN_TOOL.value:
+        return
+    told = metadata.get("fields")
+    fields = [(str(path), str(what)) for path, what in told] if told else None
+    analytics.count(
+        tool,
+        session=str(metadata.get("session") or "record"),
+        model=metadata.get("model"),
+        rejected=kind == ErrorType.VALIDATION.value,
+        fields=fields if fields is not None else _from_text(str(payload.get("error") or "")),
+    )
+
+
+def _from_text(error: str) -> list[tuple[str, str]]:
+    """The fields that a rejection names, from its text in a style of one line."""
+    found = _TEXT.search(error)
+    lines = found[1].split("; ") if found else []
+    paths = [match[1] for line in lines if (match := _PATH.match(line))]
+    return [(re.sub(r"(?<=\.)\d+(?=\.|$)", "*", path), "named") for path in paths]
