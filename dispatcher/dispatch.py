@@ -348,9 +348,9 @@ class Dispatcher:
             aliases=self._catalog.aliases,
             format=format,
             repairs=self._settings.repair,
+            failures=failed,
         )
 
-            failures=failed,
     def _allowed_of(self, tools: Collection[str] | None) -> Collection[str] | None:
         if tools is None:
             return self._allowed
