@@ -48,7 +48,7 @@ async def run(options: argparse.Namespace) -> list[dict[str, Any]]:
                 found += await _measure(dispatcher, options)
     finally:
         await _in_thread(fleet.close)
-    return found + await memory.measure(options.waiting)
+    return found
 
 
 async def _measure(dispatcher: Dispatcher, options: argparse.Namespace) -> list[dict[str, Any]]:
@@ -97,7 +97,7 @@ def main() -> None:
     parser.add_argument("--waiting", type=int, default=10_000)
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
-    found = asyncio.run(run(options))
+    found = asyncio.run(run(options)) + memory.measure(options.waiting)
     print(f"Python {platform.python_version()}, {os.cpu_count()} cores, {options.rounds} rounds")
     for row in found:
         if "ratio" in row:

@@ -2,8 +2,12 @@
 
 import asyncio
 import gc
+import multiprocessing
+import resource
 import statistics
-import tracemalloc
+import sys
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
 from typing import Any
 
 from benchmarks import toolpool_calls
@@ -11,55 +15,62 @@ from contract.settings import Settings
 from toolpool import Dispatcher
 from toolpool.local import LocalFleet
 
+_PAGE = resource.getpagesize()
 _SINGLES = 300
 _AT_ONCE = 500
-_LOOKS = 600
+_LOOKS = 300
 
 
-async def measure(calls: int) -> list[dict[str, Any]]:
-    """Awaited and background calls, `calls` of each at once, on one loop worker."""
+def measure(calls: int) -> list[dict[str, Any]]:
+    """Awaited and background calls, `calls` of each at once; each in a process without a past."""
+    fresh = multiprocessing.get_context("spawn")
+    rows = []
+    for kind, tool in (("awaited", "wait"), ("background", "wait_in_background")):
+        with ProcessPoolExecutor(1, mp_context=fresh) as process:
+            used, slower = process.submit(_measured, tool, calls).result()
+        rows.append(_row(f"memory, {calls:,} {kind} calls in flight", used, "KiB a call"))
+    rows.append(_row("single call, p50 beside the background calls / idle", slower, "×"))
+    return rows
+
+
+def _measured(tool: str, calls: int) -> tuple[float, float]:
     room = {"waiting_per_session": calls, "waiting_per_dispatcher": calls}
     settings = Settings(slots_loop=calls + 100, background_wait=0.0, **room)
-    fleet = await asyncio.to_thread(LocalFleet, ["benchmarks.tools"], settings)
+    fleet = LocalFleet(["benchmarks.tools"], settings)
     try:
-        async with Dispatcher.connect(settings=fleet.settings) as dispatcher:
-            idle = await _p50_ms(dispatcher)
-            awaited = await _memory_of(dispatcher, "wait", calls)
-        async with Dispatcher.connect(settings=fleet.settings) as dispatcher:
-            background = await _memory_of(dispatcher, "wait_in_background", calls)
-            beside = await _p50_ms(dispatcher)
-            for entry in await dispatcher.task_list():
-                await dispatcher.task_cancel(entry["handle"])
+        return asyncio.run(_beside(fleet, tool, calls))
     finally:
-        await asyncio.to_thread(fleet.close)
-    return [
-        _row(f"memory, {calls:,} awaited calls in flight", awaited, "KiB a call"),
-        _row(f"memory, {calls:,} background calls in flight", background, "KiB a call"),
-        _row("single call, p50 beside them / idle", beside / idle, "×"),
-    ]
+        fleet.close()
 
 
-async def _memory_of(dispatcher: Dispatcher, tool: str, calls: int) -> float:
-    """KiB of live objects a call: what the process takes from the system depends on its past."""
-    gate = asyncio.Semaphore(_AT_ONCE)
-    gc.collect()
-    tracemalloc.start()
-    tasks = [asyncio.ensure_future(_ask(dispatcher, tool, n, gate)) for n in range(calls)]
-    if tool == "wait_in_background":
-        await asyncio.gather(*tasks)
-        tasks.clear()
-    for _ in range(_LOOKS):
-        await asyncio.sleep(0.1)
-        if dispatcher.in_flight() == calls:
-            break
-    assert dispatcher.in_flight() == calls
-    gc.collect()
-    used = tracemalloc.get_traced_memory()[0]
-    tracemalloc.stop()
-    for task in tasks:
-        task.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)
-    return used / calls / 1024
+async def _beside(fleet: LocalFleet, tool: str, calls: int) -> tuple[float, float]:
+    async with Dispatcher.connect(settings=fleet.settings) as dispatcher:
+        idle = await _p50_ms(dispatcher)
+        gc.collect()
+        before = _resident()
+        gate = asyncio.Semaphore(_AT_ONCE)
+        tasks = [asyncio.ensure_future(_ask(dispatcher, tool, n, gate)) for n in range(calls)]
+        if tool == "wait_in_background":
+            await asyncio.gather(*tasks)
+        for _ in range(_LOOKS):
+            await asyncio.sleep(0.1)
+            if dispatcher.in_flight() == calls:
+                break
+        assert dispatcher.in_flight() == calls
+        gc.collect()
+        used = _resident() - before
+        beside = await _p50_ms(dispatcher)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+    return used / calls / 1024, beside / idle
+
+
+def _resident() -> int:
+    """Bytes of this process that are in memory now (on macOS: the most there ever were)."""
+    if sys.platform == "linux":
+        return int(Path("/proc/self/statm").read_text().split()[1]) * _PAGE
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 
 
 async def _ask(dispatcher: Dispatcher, tool: str, number: int, gate: asyncio.Semaphore) -> None:
