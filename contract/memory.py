@@ -250,7 +250,8 @@ class MemoryServer:
         if record is None:
             return "late"
         if record.state != "claimed" or record.claimed != release.claim_nonce:
-            return "released" if record.released == release.claim_nonce else "late"
+            ours = (record.released, record.settled_by)
+            return "released" if release.claim_nonce in ours else "late"
         record.releases += 1
         if record.releases > RELEASES_AT_MOST:
             self._finish(

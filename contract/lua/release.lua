@@ -20,7 +20,9 @@ for i = 1, #KEYS do
     end
     answers[i] = 'released'
   else
-    answers[i] = (redis.call('HGET', KEYS[i], 'released') == ARGV[at]) and 'released' or 'late'
+    local done = redis.call('HMGET', KEYS[i], 'released', 'settled_by')
+    local is_ours = done[1] == ARGV[at] or done[2] == ARGV[at]
+    answers[i] = is_ours and 'released' or 'late'
   end
 end
 return answers

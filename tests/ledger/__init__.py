@@ -1,0 +1,1 @@
+"""What the model test of the ledger is made of."""

@@ -1,0 +1,291 @@
+"""Every step and its repeat, in every order, with epochs that change and data that is lost."""
+
+import copy
+import itertools
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from tests.ledger.model import Model
+from tests.ledger.servers import Real
+
+KEYS = ("a", "b", "c")
+ASKERS = tuple(f"d{number}" for number in range(10))
+WORKERS = ("w1", "w2")
+
+keys = st.sampled_from(KEYS)
+askers = st.one_of(st.just("d0"), st.sampled_from(ASKERS[:3]), st.sampled_from(ASKERS))
+workers = st.sampled_from(WORKERS)
+attempts = st.sampled_from((1, 1, 1, 2, 2, 3))
+
+
+@dataclass
+class History:
+    """What happened to the calls of one key, whatever the records say by now."""
+
+    asked: dict[str, str] = field(default_factory=dict)
+    """By asker: the epoch in which it first asked."""
+    starts: int = 0
+    """Since the record was made, though a failover may have forgotten it."""
+    starts_here: int = 0
+    """In this epoch."""
+    outcome: bytes | None = None
+
+
+class LedgerMachine(RuleBasedStateMachine):
+    """Subclasses say what `real` is."""
+
+    steps_taken: ClassVar[int] = 0
+
+    def make(self) -> Real:
+        """The server under test, empty."""
+        raise NotImplementedError
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.real: Any = self.make()
+        self.model = Model(self.real.epoch)
+        self._replica = copy.deepcopy(self.model.records)
+        self._words = itertools.count()
+        self._done: list[tuple[str, dict[str, Any]]] = []
+        self._claims: dict[str, tuple[str, bool]] = {}
+        """Claims by nonce: their key, and whether their worker has not given them back."""
+        self._rerun: dict[str, bool] = dict.fromkeys(KEYS, False)
+        self.histories = {key: History() for key in KEYS}
+
+    # The steps
+
+    @rule(some=st.sets(keys, min_size=1), asker=askers, rerun=st.booleans(), over=st.booleans())
+    def open(self, some: set[str], asker: str, rerun: bool, over: bool) -> None:
+        names = sorted(some)
+        rerun = self._kind(names, rerun)
+        over = over and self._number() % 4 == 0
+        message = self._word("m")
+        self._do(
+            "open",
+            keys=names,
+            nonce=self._nonce(),
+            reply=asker,
+            rerun=rerun,
+            over=over,
+            message=message,
+        )
+
+    @rule(key=keys, attempt=attempts, worker=workers)
+    def claim(self, key: str, attempt: int, worker: str) -> None:
+        self._do("claim", key=key, attempt=attempt, nonce=self._nonce(), worker=worker)
+
+    @rule(key=keys, worker=workers)
+    def claim_what_waits(self, key: str, worker: str) -> None:
+        """More often than chance finds it."""
+        record = self.model.records.get(key)
+        if record is not None:
+            self.claim(key, record.attempt, worker)
+
+    @rule(key=keys, asker=askers)
+    def settle(self, key: str, asker: str) -> None:
+        body = self._word("done")
+        self._do("settle", key=key, nonce=self._nonce(), reply=asker, body=body)
+
+    @rule(key=keys, who=st.integers(0, 2), unstarted_only=st.booleans())
+    def close(self, key: str, who: int, unstarted_only: bool) -> None:
+        """By somebody who asked, with the epoch it was told."""
+        asked = self.histories[key].asked
+        if not asked:
+            return
+        asker = list(asked)[-1 - who % len(asked)]
+        bodies = {word: self._word(word) for word in ("no", "timeout", "unknown", "cancel")}
+        self._do(
+            "close",
+            key=key,
+            nonce=self._nonce(),
+            epoch=asked[asker],
+            reply=asker,
+            unstarted_only=unstarted_only,
+            bodies=bodies,
+        )
+
+    @rule(key=keys, attempt=attempts, who=st.integers(0, 2), lost=st.sampled_from(("", *WORKERS)))
+    def recover(self, key: str, attempt: int, who: int, lost: str) -> None:
+        asked = self.histories[key].asked
+        if not asked:
+            return
+        asker = list(asked)[-1 - who % len(asked)]
+        bodies = {word: self._word(word) for word in ("message", "next message", "lost")}
+        self._do(
+            "recover",
+            key=key,
+            nonce=self._nonce(),
+            lost=lost,
+            attempt=attempt,
+            reply=asker,
+            bodies=bodies,
+        )
+
+    @precondition(lambda self: self._claims)
+    @rule(data=st.data(), entered=st.booleans())
+    def release(self, data: st.DataObject, entered: bool) -> None:
+        """By the worker of a claim, which may have lost it; only a read is given back entered."""
+        self._release(data.draw(st.sampled_from(sorted(self._claims))), entered)
+
+    def _release(self, nonce: str, entered: bool) -> None:
+        key, _ = self._claims[nonce]
+        self._do(
+            "release",
+            key=key,
+            nonce=nonce,
+            entered=entered and self._rerun[key],
+            notice=self._word("notice"),
+            too_often=self._word("often"),
+        )
+
+    @rule(key=keys, worker=workers, times=st.integers(1, 5))
+    def give_back(self, key: str, worker: str, times: int) -> None:
+        """A worker claims a call and gives it back, again and again."""
+        for _ in range(times):
+            self.claim_what_waits(key, worker)
+            record = self.model.records.get(key)
+            if record is None or not record.claimed:
+                return
+            self._release(record.claimed, entered=False)
+
+    @rule(key=keys, asker=askers, worker=workers, times=st.integers(1, 4))
+    def lose_worker(self, key: str, asker: str, worker: str, times: int) -> None:
+        """A worker claims a call and is lost with it, and so is the next."""
+        self.open({key}, asker, rerun=True, over=False)
+        for _ in range(times):
+            self.claim_what_waits(key, worker)
+            record = self.model.records.get(key)
+            self.recover(key, record.attempt if record else 1, 0, worker)
+
+    @precondition(lambda self: self._done)
+    @rule(data=st.data())
+    def repeat(self, data: st.DataObject) -> None:
+        """A reply was lost, or a step comes late: the very same once more."""
+        back = data.draw(st.integers(1, min(len(self._done), 6)))
+        name, arguments = self._done[-back]
+        self._do(name, **arguments)
+
+    @rule(key=keys)
+    def crowd(self, key: str) -> None:
+        """More ask for one call than are told."""
+        for asker in ASKERS:
+            self.open({key}, asker, rerun=False, over=False)
+
+    @precondition(lambda self: self._done)
+    @rule()
+    def repeat_the_last(self) -> None:
+        """The commonest repeat of all."""
+        name, arguments = self._done[-1]
+        self._do(name, **arguments)
+
+    @rule(what=st.sampled_from(("epoch", "data", "replicate", "fail over")))
+    def trouble(self, what: str) -> None:
+        """What happens to the server."""
+        match what:
+            case "epoch":
+                self.real.change_epoch(self._word("epoch").decode())
+            case "data":
+                self.real.lose_data()
+                self.model.records.clear()
+            case "replicate":
+                self.real.replicate()
+                self._replica = copy.deepcopy(self.model.records)
+                return
+            case "fail over":  # to a replica that lags
+                self.real.fail_over(self._word("epoch").decode())
+                self.model.records = copy.deepcopy(self._replica)
+        self._new_epoch()
+
+    # What must hold
+
+    @invariant()
+    def the_same_was_sent(self) -> None:
+        """To every dispatcher, worker and queue: each attached one is told once."""
+        for name, sent in self.model.sent.items():
+            assert self.real.sent(name) == sent, name
+
+    def teardown(self) -> None:
+        self.real.stop()
+
+    def _do(self, name: str, **arguments: Any) -> None:
+        type(self).steps_taken += 1
+        before = set(self.model.records)
+        expected = getattr(self.model, name)(**arguments)
+        answer = getattr(self.real, name)(**arguments)
+        assert answer == expected, f"{name} {arguments}: {answer!r}, not {expected!r}"
+        self._done.append((name, arguments))
+        match name:
+            case "open":
+                self._after_open(arguments, answer, before)
+            case "claim":
+                self._after_claim(arguments, answer)
+            case "settle" if answer == "first":
+                self._check_outcome(arguments["key"], arguments["body"])
+            case "release":
+                self._after_release(arguments, answer)
+            case "close" | "recover":
+                self._check_outcome(arguments["key"], answer)
+
+    def _after_open(
+        self, arguments: dict[str, Any], answers: list[bytes], before: set[str]
+    ) -> None:
+        for key, answer in zip(arguments["keys"], answers, strict=True):
+            history = self.histories[key]
+            if answer == b"new" and key not in before:
+                self._rerun[key] = self.model.records[key].rerun
+                history.starts = history.starts_here = 0
+            history.asked.setdefault(arguments["reply"], self.model.epoch)
+            self._check_outcome(key, answer)
+
+    def _after_claim(self, arguments: dict[str, Any], answer: str) -> None:
+        nonce, key = arguments["nonce"], arguments["key"]
+        if answer != "won" or nonce in self._claims:
+            return
+        self._claims[nonce] = (key, True)
+        history = self.histories[key]
+        history.starts += 1
+        history.starts_here += 1
+        assert history.starts_here <= 1 or self._rerun[key], f"{key} was started twice"
+
+    def _after_release(self, arguments: dict[str, Any], answer: str) -> None:
+        key, held = self._claims[arguments["nonce"]]
+        if held and answer == "released" and not arguments["entered"]:
+            self._claims[arguments["nonce"]] = (key, False)
+            history = self.histories[key]
+            history.starts -= 1
+            history.starts_here = max(0, history.starts_here - 1)
+
+    def _check_outcome(self, key: str, answer: bytes) -> None:
+        """The first outcome stays, and `no` is only said of what was never started."""
+        record = self.model.records.get(key)
+        if record is None or record.outcome is None or answer != record.outcome:
+            return
+        history = self.histories[key]
+        assert history.outcome in (None, answer), f"{key}: {history.outcome!r}, then {answer!r}"
+        history.outcome = answer
+        if answer.startswith(b"no:"):
+            assert not history.starts, f"{key} was started"
+
+    def _new_epoch(self) -> None:
+        self.model.epoch = self.real.epoch
+        for key, history in self.histories.items():
+            record = self.model.records.get(key)
+            history.starts_here = 0
+            history.outcome = record.outcome if record is not None else None
+
+    def _kind(self, names: list[str], rerun: bool) -> bool:
+        """The same call is the same tool: once asked, it stays a read or does not."""
+        known = [self._rerun[key] for key in names if self.histories[key].asked]
+        return known[0] if known else rerun
+
+    def _number(self) -> int:
+        return next(self._words)
+
+    def _nonce(self) -> str:
+        return f"n{self._number()}"
+
+    def _word(self, word: str) -> bytes:
+        return f"{word}:{self._number()}".encode()

@@ -1,0 +1,192 @@
+"""The ledger as a few lines of plain Python: what every step has to answer, and to send.
+
+Written from the design, not from the Lua. Times are left out: a record's queue wait is over or not.
+"""
+
+from collections import defaultdict
+from dataclasses import dataclass, field
+
+ATTEMPTS = 3
+RELEASES = 3
+ASKERS = 8
+
+Sent = defaultdict[str, list[bytes]]
+
+
+@dataclass
+class Record:
+    """One call."""
+
+    epoch: str
+    opened: str
+    rerun: bool
+    over: bool
+    askers: list[str]
+    attempt: int = 1
+    claims: int = 0
+    releases: int = 0
+    worker: str = ""
+    claimed: str = ""
+    """The nonce of the claim that holds; empty where none does."""
+    recovered: str = ""
+    released: str = ""
+    settled: str = ""
+    outcome: bytes | None = None
+
+    def attach(self, reply: str) -> None:
+        """Note who wants to be told."""
+        if reply not in self.askers and len(self.askers) < ASKERS:
+            self.askers.append(reply)
+
+    def reopen(self) -> None:
+        """Wait for the next attempt."""
+        self.attempt += 1
+        self.claimed = self.worker = ""
+
+
+@dataclass
+class Model:
+    """Answers as `RedisLedger` does, but for a won claim: `won`."""
+
+    epoch: str
+    records: dict[str, Record] = field(default_factory=dict)
+    sent: Sent = field(default_factory=lambda: defaultdict(list))
+
+    def open(
+        self, keys: list[str], nonce: str, reply: str, rerun: bool, over: bool, message: bytes
+    ) -> list[bytes]:
+        answers = []
+        is_new = False
+        for key in keys:
+            record = self.records.get(key)
+            if record is None:
+                self.records[key] = Record(self.epoch, nonce, rerun, over, [reply])
+                is_new = True
+                answers.append(b"new")
+            elif record.outcome is not None:
+                answers.append(record.outcome)
+            elif record.opened == nonce:
+                answers.append(b"new")
+            else:
+                record.attach(reply)
+                answers.append(_running(record) if record.claimed else b"open")
+        if is_new:
+            self.sent["queue"].append(message)
+        return answers
+
+    def claim(self, key: str, attempt: int, nonce: str, worker: str) -> str:
+        record = self.records.get(key)
+        if record is None:
+            return "absent"
+        if record.outcome is not None:
+            return "settled"
+        if record.attempt != attempt:
+            return "attempt"
+        if record.claimed:
+            return "won" if record.claimed == nonce else "claimed"
+        if record.over:
+            return "expired"
+        if record.epoch != self.epoch and not record.rerun:
+            return "moved"
+        record.claimed, record.worker = nonce, worker
+        record.claims += 1
+        return "won"
+
+    def settle(self, key: str, nonce: str, reply: str, body: bytes) -> str:
+        record = self.records.get(key)
+        if record is None:
+            self.sent[reply].append(body)
+            return "gone"
+        if record.outcome is not None:
+            return "first" if record.settled == nonce else "late"
+        self._end(record, nonce, body)
+        return "first"
+
+    def close(
+        self,
+        key: str,
+        nonce: str,
+        epoch: str,
+        reply: str,
+        unstarted_only: bool,
+        bodies: dict[str, bytes],
+    ) -> bytes:
+        record = self.records.get(key)
+        if record is None:
+            return b"missing"
+        if record.outcome is not None:
+            return record.outcome
+        if record.claimed:
+            if unstarted_only:
+                return _running(record)
+            self.sent[f"cancel:{record.worker}"].append(bodies["cancel"])
+            body = bodies["timeout"]
+        elif record.claims == 0 and record.epoch == self.epoch == epoch:
+            body = bodies["no"]
+        else:
+            body = bodies["unknown"]
+        self._end(record, nonce, body, but=reply)
+        return body
+
+    def recover(
+        self, key: str, nonce: str, lost: str, attempt: int, reply: str, bodies: dict[str, bytes]
+    ) -> bytes:
+        record = self.records.get(key)
+        if record is None:
+            return b"missing"
+        if record.outcome is not None:
+            return record.outcome
+        record.attach(reply)
+        again = record.recovered == nonce
+        may_be_sent = record.epoch == self.epoch or record.rerun
+        if not again and not record.claimed:
+            if record.attempt > attempt:
+                if record.attempt == attempt + 1 and may_be_sent:
+                    self._send(record, bodies["next message"])
+                again = True
+            elif not may_be_sent:
+                return b"moved"
+            else:
+                self._send(record, bodies["message"])
+                return b"sent"
+        elif not again:
+            if not lost or record.worker != lost:
+                return _running(record)
+            if not record.rerun or record.attempt >= ATTEMPTS:
+                self._end(record, nonce, bodies["lost"], but=reply)
+                return bodies["lost"]
+            record.reopen()
+            record.recovered = nonce
+            self._send(record, bodies["next message"])
+        return b"again %d" % record.attempt
+
+    def release(self, key: str, nonce: str, entered: bool, notice: bytes, too_often: bytes) -> str:
+        record = self.records.get(key)
+        if record is None:
+            return "late"
+        if record.outcome is not None or record.claimed != nonce:
+            return "released" if nonce in (record.released, record.settled) else "late"
+        record.releases += 1
+        if record.releases > RELEASES:
+            self._end(record, nonce, too_often)
+            return "released"
+        record.claims -= not entered
+        record.released = nonce
+        record.reopen()
+        for asker in record.askers:
+            self.sent[asker].append(notice)
+        return "released"
+
+    def _send(self, record: Record, message: bytes) -> None:
+        record.over = False
+        self.sent["queue"].append(message)
+
+    def _end(self, record: Record, nonce: str, body: bytes, but: str = "") -> None:
+        record.outcome, record.settled, record.claimed = body, nonce, ""
+        for asker in record.askers:
+            if asker != but:
+                self.sent[asker].append(body)
+
+
+def _running(record: Record) -> bytes:
+    return b"running " + record.worker.encode()

@@ -1,0 +1,244 @@
+"""The two servers that the model is held against, behind one blocking interface."""
+
+import asyncio
+import copy
+import time
+from typing import Any, Protocol
+
+import redis
+
+from contract import connection
+from contract.ledger import Claim, Closing, Opening, Recovery, RedisLedger, Release, Settlement
+from contract.memory import MemoryServer
+from contract.names import Names
+from contract.settings import Settings
+from contract.steps import Steps
+
+NAMES = Names()
+LONG = 1000.0
+_OVER = 0.001
+
+
+class Ledger(Protocol):
+    """What both kinds of ledger can do."""
+
+    open: Any
+    claim: Any
+    settle: Any
+    close: Any
+    recover: Any
+    release: Any
+
+
+class Real:
+    """Runs each step of the machine on a ledger. Subclasses know what their server has sent."""
+
+    ledger: Ledger
+
+    def __init__(self) -> None:
+        self._runner = asyncio.Runner()
+
+    def run(self, work: Any) -> Any:
+        """The result of a coroutine."""
+        return self._runner.run(work)
+
+    def stop(self) -> None:
+        """Let go of everything."""
+        self._runner.close()
+
+    def open(
+        self, keys: list[str], nonce: str, reply: str, rerun: bool, over: bool, message: bytes
+    ) -> list[bytes]:
+        wait = _OVER if over else LONG
+        openings = [Opening(key, 1, rerun, wait, LONG, LONG) for key in keys]
+        _, answers = self.run(
+            self.ledger.open(
+                openings,
+                nonce=nonce,
+                reply=self.reply(reply),
+                queue="queue",
+                message=message,
+                give_up_at=_soon(),
+            )
+        )
+        if over:
+            time.sleep(_OVER * 3)
+        return list(answers)
+
+    def claim(self, key: str, attempt: int, nonce: str, worker: str) -> str:
+        claims = [Claim(key, attempt, nonce)]
+        (answer,) = self.run(self.ledger.claim(claims, worker=worker, give_up_at=_soon()))
+        return answer if isinstance(answer, str) else "won"
+
+    def settle(self, key: str, nonce: str, reply: str, body: bytes) -> str:
+        settlements = [Settlement(key, nonce, LONG, self.reply(reply), body)]
+        (answer,) = self.run(self.ledger.settle(settlements, give_up_at=_soon()))
+        return str(answer)
+
+    def close(
+        self,
+        key: str,
+        nonce: str,
+        epoch: str,
+        reply: str,
+        unstarted_only: bool,
+        bodies: dict[str, bytes],
+    ) -> bytes:
+        closing = Closing(
+            key,
+            nonce,
+            epoch,
+            LONG,
+            unclaimed=bodies["no"],
+            claimed=bodies["timeout"],
+            doubtful=bodies["unknown"],
+            cancel=bodies["cancel"],
+        )
+        (answer,) = self.run(
+            self.ledger.close(
+                [closing],
+                reply=self.reply(reply),
+                unstarted_only=unstarted_only,
+                give_up_at=_soon(),
+            )
+        )
+        return bytes(answer)
+
+    def recover(
+        self, key: str, nonce: str, lost: str, attempt: int, reply: str, bodies: dict[str, bytes]
+    ) -> bytes:
+        recovery = Recovery(
+            key,
+            nonce,
+            lost_worker=lost,
+            attempt=attempt,
+            wait=LONG,
+            message=bodies["message"],
+            next_message=bodies["next message"],
+            keep=LONG,
+            lost=bodies["lost"],
+        )
+        (answer,) = self.run(
+            self.ledger.recover(
+                [recovery], reply=self.reply(reply), queue="queue", give_up_at=_soon()
+            )
+        )
+        return bytes(answer)
+
+    def release(self, key: str, nonce: str, entered: bool, notice: bytes, too_often: bytes) -> str:
+        releases = [Release(key, nonce, notice, LONG, too_often, entered)]
+        (answer,) = self.run(self.ledger.release(releases, worker="w", give_up_at=_soon()))
+        return str(answer)
+
+    def reply(self, asker: str) -> str:
+        """The stream of a dispatcher."""
+        return NAMES.reply(asker)
+
+
+class RealRedis(Real):
+    """The Lua on a real server. `change_epoch` and the like are done as operators' faults do."""
+
+    def __init__(self, url: str) -> None:
+        super().__init__()
+        settings = Settings(redis_url=url)
+        self._sync = redis.Redis.from_url(url)
+        self._client = self.run(_made(settings))
+        self._steps = Steps(self._client)
+        self.ledger = RedisLedger(self._steps, NAMES)
+        self._kept: dict[bytes, bytes] = {}
+        self._sync.flushall()
+
+    @property
+    def epoch(self) -> str:
+        """As `open` answers it."""
+        return self.run(_epoch(self.ledger))  # type: ignore[no-any-return]
+
+    def change_epoch(self, word: str) -> None:
+        """A failover, or a restart, that kept the data."""
+        self._sync.set(NAMES.epoch, word)
+
+    def lose_data(self) -> None:
+        """FLUSHALL; queue and streams are left, because the model does not forget them."""
+        for key in [*self._sync.scan_iter(f"{NAMES.call_prefix}*"), NAMES.epoch]:
+            self._sync.delete(key)
+        self._steps.epoch_candidate += "x"
+
+    def replicate(self) -> None:
+        """What a replica has now."""
+        keys = list(self._sync.scan_iter(f"{NAMES.call_prefix}*"))
+        self._kept = {key: self._sync.dump(key) for key in keys}
+
+    def fail_over(self, word: str) -> None:
+        """Go back to what the replica has, in another epoch."""
+        for key in self._sync.scan_iter(f"{NAMES.call_prefix}*"):
+            self._sync.delete(key)
+        for key, value in self._kept.items():
+            self._sync.restore(key, int(LONG * 1000), value)
+        self.change_epoch(word)
+
+    def sent(self, name: str) -> list[bytes]:
+        """What went to a queue, a dispatcher or a worker, oldest first."""
+        if name == "queue":
+            return list(reversed(self._sync.lrange("queue", 0, -1)))  # type: ignore[arg-type]
+        kind, _, who = name.partition(":")
+        if kind == "cancel":
+            return list(self._sync.lrange(NAMES.cancel(who), 0, -1))  # type: ignore[arg-type]
+        entries: Any = self._sync.xrange(self.reply(name))
+        return [fields[b"b"] for _, fields in entries]
+
+    def stop(self) -> None:
+        self.run(self._client.aclose())
+        self._sync.close()
+        super().stop()
+
+
+class RealMemory(Real):
+    """The in-memory server."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._server = MemoryServer()
+        self.ledger = self._server
+        self._kept: Any = {}
+
+    @property
+    def epoch(self) -> str:
+        """As `open` answers it."""
+        return self._server.epoch
+
+    def change_epoch(self, word: str) -> None:
+        """See `RealRedis`."""
+        self._server.epoch = word
+
+    def lose_data(self) -> None:
+        """See `RealRedis`."""
+        self._server.forget()
+
+    def replicate(self) -> None:
+        """See `RealRedis`."""
+        self._kept = copy.deepcopy(self._server._records)
+
+    def fail_over(self, word: str) -> None:
+        """See `RealRedis`."""
+        self._server._records = copy.deepcopy(self._kept)
+        self.change_epoch(word)
+
+    def sent(self, name: str) -> list[bytes]:
+        """See `RealRedis`."""
+        name = name if name == "queue" or ":" in name else self.reply(name)
+        return list(self._server._inboxes[name].items)
+
+
+async def _made(settings: Settings) -> Any:
+    return connection.open_async(settings)
+
+
+async def _epoch(ledger: Ledger) -> str:
+    epoch, _ = await ledger.open(
+        [], nonce="", reply="", queue="queue", message=b"", give_up_at=_soon()
+    )
+    return str(epoch)
+
+
+def _soon() -> float:
+    return time.monotonic() + 10.0
