@@ -318,6 +318,8 @@ class Dispatcher:
         self, pendings: Sequence[Pending], shared: TurnContext
     ) -> dict[str, ToolResult]:
         """The answers of calls that outlive their wait budget, by key (R35)."""
+        if shared.wait is None and not any(pending.spec.background for pending in pendings):
+            return {}
         budgets: list[tuple[float, Pending]] = []
         for pending in pendings:
             wait = shared.wait
