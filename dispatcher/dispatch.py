@@ -26,6 +26,7 @@ from dispatcher.classify import Wording, classified, not_queued, rejected
 from dispatcher.events import Event
 from dispatcher.feedback import Caps
 from dispatcher.formats import FORMATS, Response
+from dispatcher.locales import locale
 from dispatcher.loops import LoopGuard, OnLoop
 from dispatcher.order import stages
 from dispatcher.pending import Latch, Pending
@@ -66,6 +67,7 @@ class Dispatcher:
             settings.locale,
             settings.feedback_style,
         )
+        locale(settings.locale)  # raises for one that is not there, before a call needs its words
         self._traffic = Traffic(
             transport,
             settings=settings,

@@ -2,7 +2,10 @@
 
 import asyncio
 
+import pytest
+
 from contract.envelope import Envelope
+from contract.errors import Misconfigured
 from contract.memory import MemoryServer
 from contract.settings import Settings
 from contract.signing import Keyring
@@ -34,3 +37,10 @@ async def test_closing_ends_a_task_that_did_not_hear_its_cancellation() -> None:
     async with Dispatcher(transport, settings=Settings(), envelope=envelope, specs=specs):
         await asyncio.sleep(0)  # the collector has to be reading
     assert transport.swallowed == 2
+
+
+def test_a_language_that_is_not_there_is_said_before_any_call_fails() -> None:
+    """R9: the set-up raises, and says what there is; a model's mistake never does."""
+    transport, envelope = MemoryTransport(MemoryServer()), Envelope(Keyring.local())
+    with pytest.raises(Misconfigured, match="there is no locale 'fr': use one of en, zh"):
+        Dispatcher(transport, settings=Settings(locale="fr"), envelope=envelope)

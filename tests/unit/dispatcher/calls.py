@@ -1,0 +1,80 @@
+"""Pending calls and a transport that a test holds in its hand."""
+
+import asyncio
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from contract.call import ToolCall
+from contract.envelope import CallMessage
+from contract.ledger import NEW, Opening
+from contract.memory import MemoryServer
+from contract.names import queue_name
+from contract.spec import RunIn, ToolSpec
+from contract.steps import ServerAway
+from dispatcher.memory_transport import MemoryTransport
+from dispatcher.pending import Pending
+
+
+def pending(
+    key: str,
+    *,
+    line: str = "s-1",
+    run_in: RunIn = RunIn.LOOP,
+    size: int = 10,
+    wait: float = 10.0,
+    deadline: float = 20.0,
+) -> Pending:
+    """A call that was accepted just now."""
+    now = time.monotonic()
+    return Pending(
+        call=ToolCall(index=0, id=key, name="t", arguments={}),
+        spec=ToolSpec(name="t", run_in=run_in),
+        message=CallMessage(key=key, id=key, tool="t", digest="", arguments={}),
+        queue=queue_name("default", run_in),
+        line=line,
+        size=size,
+        start_by=now + wait,
+        deadline=now + deadline,
+        keep=60.0,
+    )
+
+
+class HeldTransport(MemoryTransport):
+    """Publishes when the test lets it; `batches` has the keys of every message."""
+
+    def __init__(self) -> None:
+        super().__init__(MemoryServer())
+        self.batches: list[list[str]] = []
+        self.fails: list[Exception] = []
+        self._gate = asyncio.Event()
+        self._gate.set()
+
+    def hold(self) -> None:
+        """Keep publishes under way until `let_go`."""
+        self._gate.clear()
+
+    def let_go(self) -> None:
+        """Let every publish through."""
+        self._gate.set()
+
+    async def publish(
+        self, openings: Sequence[Opening], *, give_up_at: float, **options: Any
+    ) -> tuple[str, list[bytes]]:
+        """See `Transport.publish`."""
+        self.batches.append([opening.key for opening in openings])
+        await self._gate.wait()
+        if self.fails:
+            raise self.fails.pop(0)
+        return "epoch", [NEW] * len(openings)
+
+
+def away(*, sent: bool) -> ServerAway:
+    """What a step raises when no server confirmed it."""
+    return ServerAway("open", sent=sent)
+
+
+async def turns(count: int = 5) -> None:
+    """Let everything that can go on do so."""
+    for _ in range(count):
+        await asyncio.sleep(0)

@@ -1,0 +1,279 @@
+"""Fairness, batches and limits of the pump, on a transport held in the test's hand."""
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from contract.envelope import Envelope
+from contract.outcome import Code, Executed, Outcome
+from contract.settings import Settings
+from contract.signing import Keyring
+from contract.spec import RunIn
+from dispatcher.pending import Pending, Stage
+from dispatcher.pump import Pump
+from tests.unit.dispatcher.calls import HeldTransport, away, pending, turns
+from tests.waiting import eventually
+
+LOOP = "toolpool.default.loop"
+
+
+class Bench:
+    """A pump, its transport, and what became of its calls."""
+
+    def __init__(self, **settings: Any) -> None:
+        self.transport = HeldTransport()
+        self.answers: dict[str, Outcome] = {}
+        self.settled: list[bytes] = []
+        self.pump = Pump(
+            transport=self.transport,
+            envelope=Envelope(Keyring.local()),
+            settings=Settings(**settings),
+            resolve=self.resolve,
+            settled=self.settled.append,
+        )
+
+    def resolve(self, call: Pending, outcome: Outcome) -> None:
+        """As the dispatcher does: answer, then tell the pump."""
+        if call.is_open:
+            call.answer(outcome)
+            self.answers[call.key] = outcome
+            self.pump.done(call)
+
+    @property
+    def sent(self) -> list[str]:
+        """The keys of every message, in order."""
+        return [key for batch in self.transport.batches for key in batch]
+
+    def submit(self, *keys: str, **options: Any) -> list[Pending]:
+        """Calls named `session-number`."""
+        calls = [pending(key, line=key.split("-")[0], **options) for key in keys]
+        for call in calls:
+            self.pump.submit(call)
+        return calls
+
+    async def gather(self, *keys: str, **options: Any) -> list[Pending]:
+        """Submit while a publish is under way, then let all go on."""
+        self.transport.hold()
+        first = self.submit("first-0")
+        await turns()
+        calls = self.submit(*keys, **options)
+        self.transport.let_go()
+        await turns(20)
+        return first + calls
+
+
+@pytest.fixture
+def bench() -> Callable[..., Bench]:
+    return Bench
+
+
+async def test_an_idle_pump_sends_at_once(bench: Callable[..., Bench]) -> None:
+    """Batching never adds latency: nothing is waited for when nothing is under way."""
+    made = bench()
+    (call,) = made.submit("a-0")
+    await turns()
+    assert made.transport.batches == [["a-0"]]
+    assert call.stage is Stage.QUEUED
+
+
+async def test_what_arrives_during_a_publish_leaves_together(bench: Callable[..., Bench]) -> None:
+    made = bench()
+    await made.gather("a-0", "a-1", "b-0")
+    assert made.transport.batches[0] == ["first-0"]
+    assert sorted(made.transport.batches[1]) == ["a-0", "a-1", "b-0"]
+    assert len(made.transport.batches) == 2
+
+
+async def test_sessions_take_turns(bench: Callable[..., Bench]) -> None:
+    """A noisy session goes no further ahead than one call a round."""
+    made = bench()
+    await made.gather(*(f"noisy-{n}" for n in range(5)), "quiet-0", "other-0", "quiet-1")
+    assert made.transport.batches[1] == [
+        "noisy-0", "quiet-0", "other-0", "noisy-1", "quiet-1", "noisy-2", "noisy-3", "noisy-4",
+    ]  # fmt: skip
+
+
+async def test_a_session_keeps_its_order(bench: Callable[..., Bench]) -> None:
+    made = bench()
+    await made.gather(*(f"a-{n}" for n in range(30)))
+    assert made.transport.batches[1] == [f"a-{n}" for n in range(30)]
+
+
+@pytest.mark.parametrize(
+    ("run_in", "largest"), [(RunIn.LOOP, 64), (RunIn.THREAD, 8), (RunIn.PROCESS, 1)]
+)
+async def test_a_message_holds_no_more_than_its_kind_allows(
+    bench: Callable[..., Bench], run_in: RunIn, largest: int
+) -> None:
+    """Before anything is known of the calls' pace."""
+    made = bench()
+    made.pump.set_workers({f"toolpool.default.{run_in}": [1000]})
+    made.transport.hold()
+    made.submit("first-0", run_in=run_in)
+    await turns()
+    made.submit(*(f"a{n}-0" for n in range(200)), run_in=run_in)
+    made.transport.let_go()
+    await turns(400)
+    sizes = [len(batch) for batch in made.transport.batches[1:]]
+    assert sum(sizes) == 200
+    assert max(sizes) == largest
+
+
+async def test_a_message_is_no_larger_than_its_bytes_allow(bench: Callable[..., Bench]) -> None:
+    """The arguments' bytes count; one call that is larger than that goes alone."""
+    made = bench(batch_bytes=100)
+    made.pump.set_workers({LOOP: [1000]})
+    await made.gather("a-0", "b-0", "c-0", size=40)
+    await made.gather("d-0", size=500)
+    sent = [batch for batch in made.transport.batches if "first-0" not in batch]
+    assert sent == [["a-0", "b-0"], ["c-0"], ["d-0"]]
+
+
+async def test_a_session_has_so_many_in_flight(bench: Callable[..., Bench]) -> None:
+    made = bench(in_flight_per_session=2)
+    calls = made.submit(*(f"a-{n}" for n in range(4)), "b-0")
+    await turns(20)
+    assert sorted(made.sent) == ["a-0", "a-1", "b-0"]
+    made.resolve(calls[0], Outcome(ok=True))
+    await turns()
+    assert made.transport.batches[-1] == ["a-2"]
+
+
+async def test_what_workers_cannot_start_yet_waits_here(bench: Callable[..., Bench]) -> None:
+    """Their slots and two batches a worker are ahead, so that others are not behind a backlog."""
+    made = bench(in_flight_per_session=10_000)
+    made.pump.set_workers({LOOP: [10, 10]})
+    calls = made.submit(*(f"s{n % 7}-{n}" for n in range(1000)))
+    await turns(500)
+    sent = sum(len(batch) for batch in made.transport.batches)
+    assert 20 + 2 * 2 * 64 - 64 < sent <= 20 + 2 * 2 * 64
+    assert made.pump.waiting == 1000 - sent
+    by_key = {call.key: call for call in calls}
+    for key in made.transport.batches[0] + made.transport.batches[1]:
+        made.pump.started(by_key[key])
+    await turns(100)
+    assert sum(len(batch) for batch in made.transport.batches) > sent
+
+
+async def test_slow_calls_leave_in_small_messages(bench: Callable[..., Bench]) -> None:
+    """A batch stays with the worker that took it: about a tenth of a second of its work."""
+    made = bench()
+    made.pump.set_workers({LOOP: [4]})
+    (first,) = made.submit("a-0")
+    await turns()
+    made.resolve(first, Outcome(ok=True, worker="w", duration=0.2))
+    made.transport.batches.clear()
+    await made.gather(*(f"b{n}-0" for n in range(8)))
+    assert {len(batch) for batch in made.transport.batches} == {1, 2}
+
+
+async def test_a_full_room_is_said_at_once_and_drops_nothing(bench: Callable[..., Bench]) -> None:
+    made = bench(waiting_per_session=3, in_flight_per_session=1)
+    made.submit("a-0")
+    await turns()
+    made.submit(*(f"a-{n}" for n in range(1, 6)), "b-0")
+    await turns()
+    refused = dict(made.answers)
+    assert set(refused) == {"a-4", "a-5"}
+    for outcome in refused.values():
+        assert (outcome.code, outcome.executed) == (Code.OVERLOADED, Executed.NO)
+        assert outcome.retry_after
+    assert made.pump.waiting == 3
+
+
+async def test_the_dispatchers_room_is_for_all_queues(bench: Callable[..., Bench]) -> None:
+    made = bench(waiting_per_dispatcher=2, in_flight_per_session=1)
+    made.submit("a-0")
+    await turns()
+    made.submit("a-1", "a-2")
+    made.submit("b-0", run_in=RunIn.THREAD)
+    assert made.answers["b-0"].code is Code.OVERLOADED
+
+
+@pytest.mark.parametrize(
+    ("first", "last", "executed"),
+    [(False, False, Executed.NO), (False, True, Executed.UNKNOWN), (True, False, Executed.UNKNOWN)],
+)
+async def test_what_could_not_be_published_in_time_says_whether_it_ever_left(
+    bench: Callable[..., Bench], first: bool, last: bool, executed: Executed
+) -> None:
+    """R8: one attempt of which bytes left is enough not to say `no`."""
+    made = bench()
+    made.transport.fails = [away(sent=first), away(sent=last)]
+    made.transport.hold()
+    (call,) = made.submit("a-0", wait=0.05)
+    await turns()
+    made.transport.let_go()
+    made.transport.hold()
+    await eventually(lambda: time.monotonic() > call.start_by, "its queue wait is over")
+    made.transport.let_go()
+    await turns(20)
+    outcome = made.answers["a-0"]
+    assert made.sent == ["a-0", "a-0"]
+    assert (outcome.code, outcome.executed) == (Code.QUEUE_UNREACHABLE, executed)
+
+
+async def test_a_few_calls_behind_many_wait_for_company(bench: Callable[..., Bench]) -> None:
+    """Nothing would start sooner, and each message costs; they leave when their turn is near."""
+    made = bench()
+    made.pump.set_workers({LOOP: [10]})
+    ahead = await made.gather(*(f"a{n}-0" for n in range(49)))
+    assert len(made.sent) == 50
+    made.submit(*(f"b{n}-0" for n in range(5)))
+    await turns(20)
+    assert len(made.sent) == 50
+    for call in ahead[:37]:
+        made.pump.started(call)
+    await turns(20)
+    assert made.sent[50:] == [f"b{n}-0" for n in range(5)]
+
+
+async def test_publishing_goes_on_until_the_server_confirms(bench: Callable[..., Bench]) -> None:
+    made = bench()
+    made.transport.fails = [away(sent=True), away(sent=True)]
+    (call,) = made.submit("a-0")
+    await turns(20)
+    assert made.transport.batches == [["a-0"]] * 3
+    assert (call.stage, made.answers) == (Stage.QUEUED, {})
+
+
+async def test_a_fault_of_ours_is_an_internal_one(bench: Callable[..., Bench]) -> None:
+    made = bench()
+    made.transport.fails = [ZeroDivisionError("x")]
+    made.submit("a-0")
+    await turns(20)
+    assert (made.answers["a-0"].code, made.answers["a-0"].executed) == (
+        Code.INTERNAL, Executed.UNKNOWN,
+    )  # fmt: skip
+    made.submit("a-1")
+    await turns(20)
+    assert made.transport.batches[-1] == ["a-1"], "the pump goes on"
+
+
+async def test_a_call_answered_while_it_waited_is_not_sent(bench: Callable[..., Bench]) -> None:
+    made = bench(in_flight_per_session=1)
+    first, second, _third = made.submit("a-0", "a-1", "a-2")
+    await turns()
+    made.resolve(second, Outcome(ok=False, code=Code.CANCELLED))
+    made.resolve(first, Outcome(ok=True))
+    await turns()
+    assert made.transport.batches == [["a-0"], ["a-2"]]
+
+
+async def test_nothing_is_left_of_calls_that_are_answered(bench: Callable[..., Bench]) -> None:
+    """Lines, counts and places in the ring, whatever stage the calls were in."""
+    made = bench(in_flight_per_session=2)
+    calls = made.submit(*(f"s{n % 5}-{n}" for n in range(50)))
+    await turns(50)
+    while any(call.is_open for call in calls):
+        for call in calls:
+            if call.stage is Stage.QUEUED and call.is_open:
+                made.pump.started(call)
+                made.resolve(call, Outcome(ok=True))
+        await turns(20)
+    (queue,) = made.pump._queues.values()
+    assert (made.pump.waiting, queue._unstarted, queue._in_flight) == (0, 0, 0)
+    assert (queue._lines, list(queue._ring)) == ({}, [])
+    assert sorted(made.sent) == sorted(call.key for call in calls)
