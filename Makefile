@@ -29,11 +29,11 @@ PIP := $(PY) -m pip --disable-pip-version-check
 WITH_PIP = rm -rf .venv && '$(PYTHON)' -m venv .venv && \
   $(PIP) install $(FROM_LOCK) && $(PIP) install $(THE_PROJECT)
 
-.PHONY: help setup run test test-all check format bench lock clean
+.PHONY: help setup run test test-all chaos-short chaos check format bench lock clean
 
 help: ## Say what there is
 	@echo 'Usage: make TARGET'
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-9s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-11s %s\n", $$1, $$2 }' Makefile
 
 setup: $(SET_UP) ## Make .venv with what requirements.lock names; done again only when that changes
 	@echo ".venv is ready: $$($(PY) --version)"
@@ -58,6 +58,13 @@ test: $(SET_UP) ## Run the unit and the integration tests
 
 test-all: $(SET_UP) ## Run every test, those that kill servers in a loop as well
 	@$(PY) -m pytest tests $(ARGS)
+
+chaos-short: $(SET_UP) ## Kill, freeze and cut off everything for a few minutes; nothing may be lost
+	@$(PY) -m tests.chaos --short --jobs 2 $(ARGS)
+
+chaos: $(SET_UP) ## The same for an hour or so, and the long form of the ledger's model test
+	@$(PY) -m pytest tests/chaos
+	@$(PY) -m tests.chaos --long --jobs 2 $(ARGS)
 
 check: $(SET_UP) ## Hold the code to its rules: lint, format, types, imports, and what is shipped
 	@$(PY) -m ruff check .

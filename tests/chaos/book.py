@@ -61,8 +61,8 @@ class Figures:
     false_yes: int = 0
     ok: int = 0
     recovery: float = 0.0
-    overdue: float = 0.0
-    """By how much the latest overdue answer was past its deadline; 0 where none was."""
+    latest: float = -1e9
+    """When the latest answer came, in seconds after its deadline; less than 0 is before it."""
     lag: float = 0.0
     """The longest that this process could not run for: what the machine, not the pool, did."""
     seconds: float = 0.0
@@ -114,7 +114,7 @@ class Book:
         figures.calls = len(calls)
         figures.ok = sum(answer.ok for _, answer in answers)
         figures.codes = dict(Counter(answer.code or "ok" for _, answer in answers))
-        figures.overdue = max([0.0, *(answer.late_by for _, answer in answers)])
+        figures.latest = max((answer.late_by for _, answer in answers), default=figures.latest)
         found = {
             "missing": [c.key for c in calls if not c.answers],
             "duplicate": ["extra"] * self.extra + [c.key for c in calls if _contradict(c)],

@@ -41,10 +41,13 @@ def totals(rows: Sequence[Figures]) -> str:
     total.recovery = max((row.recovery for row in rows), default=0.0)
     total.ok = sum(row.ok for row in rows)
     total.seconds = sum(row.seconds for row in rows)
-    overdue = max((row.overdue for row in rows), default=0.0)
+    latest = max((row.latest for row in rows), default=0.0)
     lag = max((row.lag for row in rows), default=0.0)
     table = line(total).removesuffix(" passed")
-    return f"{table}\nlatest answer {overdue:.3f} s past its deadline; machine lag {lag:.3f} s"
+    side = "after" if latest > 0 else "before"
+    return (
+        f"{table}\nlatest answer {abs(latest):.3f} s {side} its deadline; machine lag {lag:.3f} s"
+    )
 
 
 def _numbers(figures: Figures) -> str:
