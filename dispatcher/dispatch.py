@@ -275,6 +275,7 @@ class Dispatcher:
     ) -> TurnResult:
         results: list[ToolResult | None] = [None] * len(found.calls)
         accepted: list[Accepted] = []
+        since = time.monotonic()  # the look into the past is on the first calls' own time
         looping = await self.loops.look(found.calls, shared.session)
         for call in found.calls:
             verdict = self._judge(call, tools, found.format, looping.get(call.index))
@@ -283,14 +284,15 @@ class Dispatcher:
             else:
                 accepted.append(verdict)
         for stage in stages(accepted, lambda item: item[1].spec.effects):
-            pendings = [self._submit(call, offer.spec, shared) for call, offer in stage]
+            pendings = [self._submit(call, offer.spec, shared, since) for call, offer in stage]
             for pending, result in zip(pendings, await self._await(pendings, shared), strict=True):
                 results[pending.call.index] = result
+            since = time.monotonic()
         await self.loops.note(found.calls, results, shared.session)
         self.analytics.note(results, session=shared.session, model=found.model)
         return TurnResult([r for r in results if r is not None], format=found.format)
 
-    def _submit(self, call: ToolCall, spec: ToolSpec, shared: TurnContext) -> Pending:
+    def _submit(self, call: ToolCall, spec: ToolSpec, shared: TurnContext, since: float) -> Pending:
         """Send an accepted call on its way, or answer it here."""
         if spec is task_tools.SPECS.get(spec.name):
             work = self._background.answer(call, shared.session)
@@ -302,7 +304,7 @@ class Dispatcher:
         if retry_after is not None:
             outcome = not_queued(Code.CIRCUIT_OPEN, retry_after=round(retry_after, 1))
             return self._traffic.refuse(call, spec, outcome)
-        return self._traffic.submit(call, spec, shared)
+        return self._traffic.submit(call, spec, shared, since)
 
     async def _await(self, pendings: Sequence[Pending], shared: TurnContext) -> list[ToolResult]:
         """A result each, at the latest when its wait budget ends, if it has one."""

@@ -21,6 +21,8 @@ from contract.steps import ServerAway
 log = logging.getLogger("toolpool.loops")
 
 _PATIENCE_SECONDS = 0.5
+_NOTE_SECONDS = 0.1
+"""How long results are held back until what failed is noted."""
 _COUNTED = frozenset({ErrorType.VALIDATION, ErrorType.RUNTIME, ErrorType.LOGICAL})
 _NOT_COUNTED = frozenset({Code.LOOP, Code.TOO_MANY_CALLS})
 
@@ -49,6 +51,7 @@ class LoopGuard:
         self._settings = settings
         self._on_loop = on_loop
         self._following: asyncio.Task[None] | None = None
+        self._noting: set[asyncio.Task[None]] = set()
         self.listeners: list[Callable[[Loop], None]] = []
         """Told of every loop, whatever becomes of it."""
 
@@ -58,7 +61,9 @@ class LoopGuard:
             self._following = asyncio.ensure_future(self._ledger.follow())
 
     async def close(self) -> None:
-        """Stop following. Idempotent."""
+        """Stop following and noting. Idempotent."""
+        for noting in self._noting:
+            noting.cancel()
         if self._following is not None:
             self._following.cancel()
             await asyncio.gather(self._following, return_exceptions=True)
@@ -91,7 +96,10 @@ class LoopGuard:
     async def note(
         self, calls: Sequence[ToolCall], results: Sequence[ToolResult | None], session: str | None
     ) -> None:
-        """Remember what failed, and forget what succeeded."""
+        """Remember what failed, and forget what succeeded.
+
+        Returns when it is remembered, or goes on beside the caller: results are not late for it.
+        """
         if session is None or not self._settings.loop_threshold:
             return
         if all(r is None or r.ok for r in results) and not self.suspects(session):
@@ -103,6 +111,12 @@ class LoopGuard:
         ]
         if not ended:
             return
+        noting = asyncio.ensure_future(self._note(session, ended))
+        self._noting.add(noting)
+        noting.add_done_callback(self._noting.discard)
+        await asyncio.wait({noting}, timeout=_NOTE_SECONDS)
+
+    async def _note(self, session: str, ended: list[tuple[str, bool]]) -> None:
         try:
             await self._ledger.note(self._name(session), ended, _soon())
         except (ServerAway, RedisError, OSError) as error:

@@ -132,8 +132,11 @@ class Traffic:
         self._keeper.close()
         await self.transport.close()
 
-    def submit(self, call: ToolCall, spec: ToolSpec, turn: TurnContext) -> Pending:
-        """Send an accepted call on its way, or join it if it is already open (R18)."""
+    def submit(self, call: ToolCall, spec: ToolSpec, turn: TurnContext, since: float) -> Pending:
+        """Send an accepted call on its way, or join it if it is already open (R18).
+
+        Its times run from `since`, when it left its barrier.
+        """
         assert call.arguments is not None
         key = self.key(call, turn)
         known = self.open.get(key)
@@ -153,15 +156,14 @@ class Traffic:
             rerunnable=spec.rerunnable,
             keep=self.settings.background_kept if spec.background else None,
         )
-        pending = self.pending(call, spec, message, line=turn.line)
+        pending = self.pending(call, spec, message, line=turn.line, since=since)
         self.pump.submit(pending)
         return pending
 
     def pending(
-        self, call: ToolCall, spec: ToolSpec, message: CallMessage, *, line: str
+        self, call: ToolCall, spec: ToolSpec, message: CallMessage, *, line: str, since: float
     ) -> Pending:
         """An open call whose times are kept from now on."""
-        now = time.monotonic()
         queue_wait = self.settings.queue_wait
         kept = self.settings.background_kept if spec.background else self.settings.results_kept
         pending = Pending(
@@ -171,10 +173,10 @@ class Traffic:
             queue=queue_name(spec.queue, spec.run_in),
             line=line,
             size=len(encoding.encode(message.arguments)),
-            start_by=now + queue_wait,
-            deadline=now + message.timeout + queue_wait + _ANSWER_MARGIN_SECONDS,
+            start_by=since + queue_wait,
+            deadline=since + message.timeout + queue_wait + _ANSWER_MARGIN_SECONDS,
             keep=kept,
-            began=now,
+            began=since,
         )
         self.open[message.key] = pending
         self._keeper.watch(pending)
