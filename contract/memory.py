@@ -148,6 +148,8 @@ class MemoryServer:
                 answers.append(NEW)
             else:
                 record.attach(reply)
+                record.until = max(record.until, now + opening.wait)
+                record.deadline = max(record.deadline, now + opening.deadline)
                 answers.append(_running(record) if record.state == "claimed" else ATTACHED)
         if created and message:
             self.put(queue, message)

@@ -11,7 +11,8 @@ local answers = {epoch}
 local created = false
 for i = 3, #KEYS do
   local at = 5 + (i - 3) * 5
-  local record = redis.call('HMGET', KEYS[i], 'state', 'opened', 'outcome', 'replies', 'worker')
+  local record = redis.call('HMGET', KEYS[i], 'state', 'opened', 'outcome', 'replies', 'worker',
+    'until', 'deadline')
   if not record[1] then
     redis.call('HSET', KEYS[i], 'state', 'open', 'epoch', epoch, 'opened', nonce,
       'attempt', ARGV[at], 'rerun', ARGV[at + 1], 'until', now + ARGV[at + 2],
@@ -25,6 +26,9 @@ for i = 3, #KEYS do
     answers[i - 1] = 'new'
   else
     attach(KEYS[i], record[4], reply)
+    -- Whoever asked before may be dead: the call lives as long as the last one to ask allows.
+    redis.call('HSET', KEYS[i], 'until', math.max(record[6], now + ARGV[at + 2]),
+      'deadline', math.max(record[7], now + ARGV[at + 3]))
     answers[i - 1] = record[1] == 'claimed' and 'running ' .. record[5] or 'open'
   end
 end

@@ -227,6 +227,17 @@ async def test_whoever_asks_again_is_told_as_well(ledger: Server) -> None:
     assert await ledger.sent(REPLY) == [b"done"]
 
 
+async def test_whoever_asks_last_says_how_long_a_call_may_wait(ledger: Server) -> None:
+    """R18: the one who asked first may be dead, and its patience with it."""
+    await ledger.open(wait=0.01, deadline=1.0)
+    await ledger.open(nonce="other", reply=OTHER_REPLY, wait=30.0, deadline=90.0)
+    await ledger.open(nonce="third", reply=OTHER_REPLY, wait=0.01, deadline=1.0)
+    await asyncio.sleep(0.03)  # the server's own clock has to pass
+    left = await ledger.claim()
+    assert isinstance(left, float)
+    assert left > 85.0
+
+
 async def test_the_caller_of_close_is_answered_and_the_others_told(ledger: Server) -> None:
     epoch, _ = await ledger.open()
     await ledger.open(nonce="other", reply=OTHER_REPLY)

@@ -69,6 +69,7 @@ class Model:
                 answers.append(b"new")
             else:
                 record.attach(reply)
+                record.over = record.over and over
                 answers.append(_running(record) if record.claimed else b"open")
         if is_new:
             self.sent["queue"].append(message)
