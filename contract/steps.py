@@ -6,6 +6,7 @@ Every step carries a nonce and repeats its answer to it, so running one twice is
 import asyncio
 import hashlib
 import itertools
+import re
 import secrets
 import time
 from collections.abc import Sequence
@@ -16,7 +17,9 @@ from typing import Any
 import redis.asyncio
 from redis.exceptions import (
     BusyLoadingError,
+    MasterDownError,
     NoScriptError,
+    OutOfMemoryError,
     ReadOnlyError,
     ResponseError,
 )
@@ -28,7 +31,10 @@ from redis.exceptions import (
 _FIRST_PAUSE = 0.05
 _LONGEST_PAUSE = 1.0
 _REPLY_STREAM_MS = 3_600_000
-_PASSING = (RedisConnectionError, RedisTimeoutError, BusyLoadingError, ReadOnlyError, OSError)
+_PASSING = (RedisConnectionError, RedisTimeoutError, BusyLoadingError, OSError)
+_REFUSING = (ReadOnlyError, OutOfMemoryError, MasterDownError)
+_REFUSAL = re.compile(r"(^|-)(READONLY|OOM|MASTERDOWN|NOREPLICAS|MISCONF|BUSY)\b")
+"""In the text of errors that redis-py has no class for, or that a script passes on (before 7.0)."""
 
 
 class Step(StrEnum):
@@ -56,6 +62,11 @@ class ServerAway(Exception):
 
 _boot = secrets.token_hex(6)
 _count = itertools.count()
+
+
+def refuses_writes(error: ResponseError) -> bool:
+    """Whether a server that is there takes no writes for now: full, read-only, or alone."""
+    return isinstance(error, _REFUSING) or _REFUSAL.search(str(error)) is not None
 
 
 def new_nonce() -> str:
@@ -132,17 +143,24 @@ class Steps:
             left = give_up_at - time.monotonic()
             if left <= 0:
                 raise ServerAway(step.value, sent=attempt.sent)
+            sent_before = attempt.sent
             try:
                 async with asyncio.timeout(left):
                     answer = await send(self._client, command, attempt)
                     return list(answer)
             except NoScriptError:
                 command = ("EVAL", source, *command[2:])
+                continue
+            except ResponseError as error:
+                if not refuses_writes(error):
+                    raise
+                attempt.sent = sent_before  # a step begins with its first write, or not at all
             except _PASSING:
-                if time.monotonic() + pause >= give_up_at:
-                    raise ServerAway(step.value, sent=attempt.sent) from None
-                await asyncio.sleep(pause)
-                pause = min(pause * 2, _LONGEST_PAUSE)
+                pass
+            if time.monotonic() + pause >= give_up_at:
+                raise ServerAway(step.value, sent=attempt.sent)
+            await asyncio.sleep(pause)
+            pause = min(pause * 2, _LONGEST_PAUSE)
 
     async def keep(self, key: str, body: bytes, ms: int) -> None:
         """Set a key that expires. Raises RedisError."""

@@ -6,6 +6,7 @@ dropped before Celery looks at them, counted, and reported without their content
 """
 
 import logging
+import time
 from collections.abc import Callable
 from queue import Empty
 from typing import Any
@@ -14,9 +15,10 @@ import kombu
 from celery.app.amqp import AMQP
 from celery.worker.consumer import Consumer
 from kombu.transport import redis as kombu_redis
-from redis.exceptions import DataError, RedisError
+from redis.exceptions import DataError, RedisError, ResponseError
 
 from contract.names import BATCH_TASK
+from contract.steps import refuses_writes
 
 log = logging.getLogger("toolpool.inbox")
 
@@ -70,6 +72,9 @@ class _Guarded:
         try:
             return super()._brpop_read(**options)  # type: ignore[misc]
         except (Empty, RedisError, OSError) as error:
+            if isinstance(error, ResponseError) and refuses_writes(error):
+                time.sleep(_REFUSED_SECONDS)  # to take from a list is a write
+                raise Empty from None
             if not isinstance(error, DataError):  # a delivery tag that Redis cannot store
                 raise
             reason = type(error).__name__
@@ -95,6 +100,7 @@ class _SentinelTransport(kombu_redis.SentinelTransport):
     Channel = _SentinelChannel
 
 
+_REFUSED_SECONDS = 0.1
 _RECONNECT = {"interval_start": 0.5, "interval_step": 0.5, "interval_max": 2.0}
 _GUARDED = {
     kombu_redis.Transport: _RedisTransport,

@@ -87,14 +87,20 @@ async def failover(scene: Scene) -> None:
         dying, promoted = pair
         replication.delay = scene.rng.uniform(0.05, 0.5)
         await scene.pause(0.5, 1.5)
-        await scene.off_loop(dying.kill)
+        is_killed = scene.rng.random() < 0.5  # else it is demoted, and answers that it is read-only
+        if is_killed:
+            await scene.off_loop(dying.kill)
+        else:
+            nowhere = str(replication.port)
+            await scene.off_loop(lambda: _command(dying, "REPLICAOF", "127.0.0.1", nowhere))
         replication.cut_all()
         await scene.pause(0.2, 2.0)
         await scene.off_loop(lambda: _command(promoted, "REPLICAOF", "NO", "ONE"))
         clients.target = promoted.port
         clients.cut_all()
         replication.delay, replication.target = 0.0, promoted.port
-        await scene.off_loop(dying.start)
+        if is_killed:
+            await scene.off_loop(dying.start)
         await _replicate(scene, dying, replication)
         pair.reverse()
         return ALL_MODES

@@ -6,6 +6,7 @@ from contextlib import suppress
 from tests.chaos import processes
 from tests.chaos.rows import row
 from tests.chaos.scene import ALL_MODES, Scene
+from tests.chaos.servers import Server
 
 
 @row("redis-restart", short=3, long=100)
@@ -55,3 +56,29 @@ async def frozen(scene: Scene) -> None:
 
     async with scene.load(settings):
         await scene.repeat(freeze, 0.5, 2.0)
+
+
+@row("refused-writes", short=3, long=40)
+async def refused_writes(scene: Scene) -> None:
+    """The server answers, and takes no writes: its memory is full, or its replicas are gone."""
+    server = await scene.server()
+    settings = scene.settings(server.url)
+    await scene.fleet(settings)
+
+    async def refuse() -> Collection[str]:
+        setting, on, off = scene.rng.choice(_REFUSALS)
+        await scene.off_loop(lambda: _set(server, setting, on))
+        await scene.pause(0.5, 4.0)
+        await scene.off_loop(lambda: _set(server, setting, off))
+        return ALL_MODES
+
+    async with scene.load(settings):
+        await scene.repeat(refuse, 0.5, 2.0)
+
+
+_REFUSALS = (("maxmemory", "1", "0"), ("min-replicas-to-write", "1", "0"))
+
+
+def _set(server: Server, setting: str, value: str) -> None:
+    with server.client() as client:
+        client.config_set(setting, value)
