@@ -26,6 +26,7 @@ _OVERDUE_SECONDS = 0.25
 _FRESH_SECONDS = 5.0
 """User code starts only if the lease was confirmed this recently: dispatchers give up after 8."""
 _ZOMBIE_SECONDS = 6.0
+_AWAY, _FAILED = "away", "failed"
 
 
 @dataclass(slots=True, eq=False)
@@ -218,14 +219,16 @@ class Executor:
             )
         except ServerAway:
             log.error("claim_unconfirmed calls=%d: the server is away", len(chosen))
-            answers = ["away"] * len(chosen)
+            answers = [_AWAY] * len(chosen)
         except Exception:
             log.exception("claim_failed calls=%d", len(chosen))
-            answers = ["failed"] * len(chosen)
+            answers = [_FAILED] * len(chosen)
         is_leased = self._is_leased()  # it may have been frozen meanwhile
         for (call, delivery), claim, answer in zip(chosen, claims, answers, strict=True):
             if isinstance(answer, str):
                 log.debug("claim_refused call=%s reason=%s", call.id, answer)
+                if answer in (_AWAY, _FAILED):  # it may be claimed all the same, and nobody ran it
+                    self._release(call, delivery.batch, claim.nonce, entered=False)
                 self._free[run_in] += 1
             elif not is_leased or self._draining or call.tool not in self._catalog.tools:
                 self._release(call, delivery.batch, claim.nonce, entered=False)
