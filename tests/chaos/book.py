@@ -11,6 +11,8 @@ CONTROL = "control"
 LATE_SECONDS = 0.25
 RECOVERY_SECONDS = 15.0
 _SHOWN = 6
+_AT_THE_DEADLINE_SECONDS = 0.15
+"""From 0.1 s before it, a dispatcher makes sure that a call has an answer."""
 
 
 @dataclass(slots=True)
@@ -43,6 +45,7 @@ class Answer:
     executed: str
     late_by: float
     data: object = None
+    attempts: int = 1
 
 
 @dataclass(slots=True)
@@ -65,6 +68,10 @@ class Figures:
     """When the latest answer came, in seconds after its deadline; less than 0 is before it."""
     lag: float = 0.0
     """The longest that this process could not run for: what the machine, not the pool, did."""
+    overdue: list[float] = field(default_factory=list)
+    """How long after its deadline each call was answered that had no answer until about then."""
+    second_starts: list[float] = field(default_factory=list)
+    """How long after a fault each read had its result that the fault made start again."""
     seconds: float = 0.0
     codes: dict[str, int] = field(default_factory=dict)
     problems: list[str] = field(default_factory=list)
@@ -82,6 +89,8 @@ class Book:
     def __init__(self) -> None:
         self.calls: dict[str, Asked] = {}
         self.extra = 0
+        self.faults: list[float] = []
+        """When each fault began."""
         self.raised: list[str] = []
         """What `dispatch` raised, which it never may (R9)."""
 
@@ -99,6 +108,7 @@ class Book:
             executed=result.executed.value,
             data=result.data,
             late_by=late_by,
+            attempts=result.attempts,
         )
 
     def said(self, key: str, **answer: Any) -> None:
@@ -115,6 +125,8 @@ class Book:
         figures.ok = sum(answer.ok for _, answer in answers)
         figures.codes = dict(Counter(answer.code or "ok" for _, answer in answers))
         figures.latest = max((answer.late_by for _, answer in answers), default=figures.latest)
+        figures.overdue = [a.late_by for _, a in answers if a.late_by >= -_AT_THE_DEADLINE_SECONDS]
+        figures.second_starts = [min(since) for since in map(self._since_faults, answers) if since]
         found = {
             "missing": [c.key for c in calls if not c.answers],
             "duplicate": ["extra"] * self.extra + [c.key for c in calls if _contradict(c)],
@@ -147,6 +159,14 @@ class Book:
             self._judge_control(figures)
         if figures.recovery > RECOVERY_SECONDS:
             figures.problems.append(f"workers did not consume for {figures.recovery:.1f} s")
+
+    def _since_faults(self, answered: tuple[Asked, Answer]) -> list[float]:
+        """For a read that was started again: seconds from the faults it met to its result."""
+        asked, answer = answered
+        if not answer.ok or answer.attempts == 1 or not asked.may_run_twice:
+            return []
+        came = asked.at + asked.allowed + answer.late_by
+        return [came - fault for fault in self.faults if asked.at <= fault <= came]
 
     @staticmethod
     def _judge_control(figures: Figures) -> None:

@@ -45,9 +45,29 @@ def totals(rows: Sequence[Figures]) -> str:
     lag = max((row.lag for row in rows), default=0.0)
     table = line(total).removesuffix(" passed")
     side = "after" if latest > 0 else "before"
-    return (
-        f"{table}\nlatest answer {abs(latest):.3f} s {side} its deadline; machine lag {lag:.3f} s"
+    said = [
+        table,
+        f"latest answer {abs(latest):.3f} s {side} its deadline; machine lag {lag:.3f} s",
+    ]
+    overdue = sorted(late for row in rows for late in row.overdue)
+    if overdue:
+        said.append(
+            f"{len(overdue)} overdue calls answered {_quantile(overdue, 0.5):+.3f} s from their "
+            f"deadline (median), {_quantile(overdue, 0.999):+.3f} s (p99.9)"
+        )
+    again = sorted(
+        seconds for row in rows if row.row == "worker-kill" for seconds in row.second_starts
     )
+    if again:
+        said.append(
+            f"{len(again)} reads of killed workers started again: result "
+            f"{_quantile(again, 0.5):.1f} s after the kill (median), {again[-1]:.1f} s (longest)"
+        )
+    return "\n".join(said)
+
+
+def _quantile(ordered: Sequence[float], share: float) -> float:
+    return ordered[min(len(ordered) - 1, int(share * len(ordered)))]
 
 
 def _numbers(figures: Figures) -> str:

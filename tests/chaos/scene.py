@@ -152,6 +152,7 @@ class Scene:
         """
         for number in range(self.faults):
             await self.pause(least, most)
+            self.book.faults.append(time.monotonic())
             modes = await fault()
             self.fault()
             if number == self.faults - 1 or self.rng.random() < 0.5:

@@ -2,7 +2,9 @@
 
 import asyncio
 from collections.abc import Collection
+from contextlib import suppress
 
+from tests.chaos import processes
 from tests.chaos.rows import row
 from tests.chaos.scene import ALL_MODES, Scene
 from tests.chaos.tools import EXITS, FATAL
@@ -35,10 +37,13 @@ async def hostile_exits(scene: Scene) -> None:
 
 @row("overdue", short=150, long=5000)
 async def overdue(scene: Scene) -> None:
-    """Every tool sleeps past its deadline, in bursts: all are answered, and on time."""
+    """Every tool sleeps past its deadline, in bursts: all are answered, and on time.
+
+    By the worker as a rule; now and then all workers stand still, and the dispatcher has to.
+    """
     server = await scene.server()
     settings = scene.settings(server.url, queue_wait=3.0, slots_thread=64)
-    await scene.fleet(settings)
+    fleet = await scene.fleet(settings)
     async with scene.load(settings, rate=1.0) as load:
         await asyncio.sleep(1.0)
         while scene.figures.faults < scene.faults:
@@ -46,5 +51,14 @@ async def overdue(scene: Scene) -> None:
                 load.burst(count, mode=mode, seconds=8.0)
                 scene.figures.faults += count
             await scene.pause(0.5, 2.0 if scene.long else 1.0)
+            if scene.figures.faults >= scene.faults or scene.rng.random() < _STANDSTILLS:
+                pids = await scene.off_loop(lambda: [w.pid for w in fleet.workers if w.pid])
+                processes.send(pids, processes.STOP)
+                await asyncio.sleep(load.allowed)
+                with suppress(ProcessLookupError):
+                    processes.send(pids, processes.CONTINUE)
         await load.drained()
         await scene.recovered()
+
+
+_STANDSTILLS = 0.05
