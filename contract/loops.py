@@ -124,13 +124,18 @@ class RedisLoops:
 class MemoryLoops:
     """In this process: what several dispatchers of one in-memory server share."""
 
-    def __init__(self, *, remembered: int = 32) -> None:
+    def __init__(self, *, remembered: int = 32, kept: float = 3600.0) -> None:
         self._remembered = remembered
+        self._kept = kept
         self._failed: defaultdict[str, list[str]] = defaultdict(list)
+        self._until: dict[str, float] = {}
 
     def suspects(self, session: str) -> bool:
         """See `LoopLedger.suspects`."""
-        return session in self._failed
+        if self._until.get(session, 0.0) > time.monotonic():
+            return True
+        self._forget(session)
+        return False
 
     async def look(self, session: str, digests: Sequence[str], give_up_at: float) -> list[Seen]:
         """See `LoopLedger.look`."""
@@ -154,9 +159,17 @@ class MemoryLoops:
                 failed.append(digest)
             else:
                 failed[:] = [other for other in failed if other != digest]
+            if has_failed:
+                self._until[session] = time.monotonic() + self._kept
         del failed[: -self._remembered]
-        if len(self._failed) > _SESSIONS_AT_MOST:
-            del self._failed[next(iter(self._failed))]
+        if not failed:
+            self._forget(session)
+        elif len(self._failed) > _SESSIONS_AT_MOST:
+            self._forget(next(iter(self._failed)))
+
+    def _forget(self, session: str) -> None:
+        self._failed.pop(session, None)
+        self._until.pop(session, None)
 
     async def follow(self) -> None:
         """See `LoopLedger.follow`: there is nobody else."""

@@ -67,14 +67,14 @@ class _Inbox:
 class MemoryServer:
     """Both sides' ledger, and the queues, reply streams and cancel lists between them."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, loop_memory: int = 32, loop_kept: float = 3600.0) -> None:
         self.epoch = f"memory.{secrets.token_hex(8)}"
         self.catalog: dict[str, bytes] = {}
         self.leases: dict[str, bytes] = {}
         self.handles: dict[str, tuple[str, bytes]] = {}
         self.switches: dict[str, bytes] = {}
         self.outputs: dict[str, bytes] = {}
-        self.loops = MemoryLoops()
+        self.loops = MemoryLoops(remembered=loop_memory, kept=loop_kept)
         self._records: dict[str, _Record] = {}
         self._inboxes: defaultdict[str, _Inbox] = defaultdict(_Inbox)
 
@@ -150,6 +150,7 @@ class MemoryServer:
                 record.attach(reply)
                 record.until = max(record.until, now + opening.wait)
                 record.deadline = max(record.deadline, now + opening.deadline)
+                record.gone_at = max(record.gone_at, now + opening.keep)
                 answers.append(_running(record) if record.state == "claimed" else ATTACHED)
         if created and message:
             self.put(queue, message)

@@ -92,7 +92,7 @@ class InMemoryDispatcher(Dispatcher):
         allow: Collection[str] | None,
         on_loop: OnLoop | None = None,
     ) -> None:
-        self._server = MemoryServer()
+        self._server = MemoryServer(loop_memory=settings.loop_memory, loop_kept=settings.loop_kept)
         self._tools = tools
         envelope = Envelope(Keyring([generate_key()]), max_bytes=settings.max_message)
         super().__init__(

@@ -29,6 +29,9 @@ for i = 3, #KEYS do
     -- Whoever asked before may be dead: the call lives as long as the last one to ask allows.
     redis.call('HSET', KEYS[i], 'until', math.max(record[6], now + ARGV[at + 2]),
       'deadline', math.max(record[7], now + ARGV[at + 3]))
+    if redis.call('PTTL', KEYS[i]) < tonumber(ARGV[at + 4]) then
+      redis.call('PEXPIRE', KEYS[i], ARGV[at + 4])
+    end
     answers[i - 1] = record[1] == 'claimed' and 'running ' .. record[5] or 'open'
   end
 end

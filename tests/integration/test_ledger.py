@@ -72,10 +72,11 @@ class Server:
         reply: str = REPLY,
         wait: float = 30.0,
         deadline: float = 90.0,
+        keep: float = 300.0,
         rerunnable: bool = False,
         message: bytes = b"m",
     ) -> tuple[str, list[bytes]]:
-        opening = Opening(key, 1, rerunnable, wait, deadline, 300.0)
+        opening = Opening(key, 1, rerunnable, wait, deadline, keep)
         return await self.ledger.open(
             [opening], nonce=nonce, reply=reply, queue="q", message=message, give_up_at=soon()
         )
@@ -236,6 +237,14 @@ async def test_whoever_asks_last_says_how_long_a_call_may_wait(ledger: Server) -
     left = await ledger.claim()
     assert isinstance(left, float)
     assert left > 85.0
+
+
+async def test_a_record_outlives_the_patience_of_whoever_asks_last(ledger: Server) -> None:
+    """Else a call that runs on would be forgotten, and started again by the next to ask."""
+    await ledger.open(keep=0.05)
+    await ledger.open(nonce="other", reply=OTHER_REPLY, keep=30.0)
+    await asyncio.sleep(0.1)  # the server's own clock has to pass
+    assert isinstance(await ledger.claim(), float)
 
 
 async def test_the_caller_of_close_is_answered_and_the_others_told(ledger: Server) -> None:
