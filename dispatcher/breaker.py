@@ -1,6 +1,7 @@
 """A circuit breaker for each tool: one that keeps failing is left alone for a moment.
 
-Counted are failures of the tool and of the pool, never a model's mistakes. While it is open, calls
+Counted are calls that a tool failed: that raised, crashed, overran, or took their worker with them.
+Never a model's mistakes, and never what the pool did not bring to the tool. While it is open, calls
 are answered at once (`exception.circuit_open`); then one call is let through to see.
 """
 
@@ -11,6 +12,19 @@ from dataclasses import dataclass, field
 
 from contract.outcome import Code, ErrorType, Outcome
 from contract.settings import Settings
+
+_SAYS_NOTHING = frozenset(
+    {
+        Code.CIRCUIT_OPEN,
+        Code.OVERLOADED,
+        Code.CANCELLED,
+        Code.DENIED,
+        Code.EXPIRED,
+        Code.QUEUE_UNREACHABLE,
+        Code.INTERNAL,
+    }
+)
+"""Codes of calls that the tool had no chance to end well or badly."""
 
 log = logging.getLogger("toolpool.breaker")
 
@@ -49,7 +63,7 @@ class Breaker:
     def note(self, tool: str, outcome: Outcome) -> None:
         """Learn from the outcome of a call."""
         circuit = self._circuits.get(tool)
-        if outcome.code in (Code.CIRCUIT_OPEN, Code.OVERLOADED, Code.CANCELLED, Code.DENIED):
+        if outcome.code in _SAYS_NOTHING:
             if circuit is not None and outcome.code is not Code.CIRCUIT_OPEN:
                 circuit.probing = False  # if it was the probe, the next call is
             return
@@ -93,5 +107,7 @@ class Breaker:
 def _failed(outcome: Outcome) -> bool:
     if outcome.code is None:
         return False
-    kind = outcome.code.error_type
-    return kind in (ErrorType.RUNTIME, ErrorType.EXCEPTION) or outcome.code is Code.TIMEOUT
+    return outcome.code.error_type is ErrorType.RUNTIME or outcome.code in (
+        Code.TIMEOUT,
+        Code.WORKER_LOST,
+    )

@@ -106,6 +106,14 @@ async def test_a_tool_that_keeps_failing_is_left_alone_and_tried_again(
     assert (await dispatcher.dispatch(call("broken")))[0].code is Code.CIRCUIT_OPEN
 
 
+async def test_calls_without_workers_never_open_a_circuit() -> None:
+    settings = Settings(breaker_calls=3, queue_wait=0.2)
+    async with Dispatcher.in_memory([works], settings=settings) as dispatcher:
+        await dispatcher._worker.close()
+        for _ in range(5):
+            assert (await dispatcher.dispatch(call("works")))[0].code is Code.EXPIRED
+
+
 async def test_a_model_s_mistakes_never_open_a_circuit(dispatcher: Dispatcher) -> None:
     for _ in range(20):
         assert not (await dispatcher.dispatch(call("works", wrong=1)))[0].ok
