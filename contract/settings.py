@@ -61,6 +61,9 @@ class Settings(BaseSettings):
     )
     child_calls: int = Field(10_000, ge=1, description="Calls before a child process is replaced.")
 
+    order: Literal["effects", "strict"] = Field(
+        "effects", description="`strict`: a write among a turn's calls makes them all wait in line."
+    )
     calls_per_turn: int = Field(64, ge=1, description="Calls taken from one model response.")
     in_flight_per_session: int = Field(64, ge=1, description="Calls of a session on the queue.")
     waiting_per_session: int = Field(10_000, ge=1, description="Calls of a session waiting.")

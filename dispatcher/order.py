@@ -8,11 +8,16 @@ from contract.spec import Effects
 T = TypeVar("T")
 
 
-def stages(calls: Sequence[T], effects: Callable[[T], Effects | None]) -> list[list[T]]:
+def stages(
+    calls: Sequence[T], effects: Callable[[T], Effects | None], *, strict: bool = False
+) -> list[list[T]]:
     """Groups that run one after another; the calls of a group run together.
 
-    A write waits for what came before it and holds what comes after it.
+    A write waits for what came before it and holds what comes after it. `strict`: any write among
+    them makes every call wait for the one before it.
     """
+    if strict and any(effects(call) is Effects.WRITE for call in calls):
+        return [[call] for call in calls]
     groups: list[list[T]] = []
     open_group: list[T] | None = None
     for call in calls:

@@ -35,6 +35,12 @@ def test_a_write_stands_alone(calls: str, expected: str) -> None:
     assert staged(calls) == expected
 
 
+@pytest.mark.parametrize(("calls", "expected"), [("rru", "rru"), ("rrwu", "r r w u"), ("w", "w")])
+def test_strict_order_makes_a_turn_with_a_write_wait_in_line(calls: str, expected: str) -> None:
+    groups = stages(calls, KINDS.__getitem__, strict=True)
+    assert " ".join("".join(group) for group in groups) == expected
+
+
 @given(st.text("rwu", max_size=40))
 def test_nothing_is_lost_or_moved(calls: str) -> None:
     groups = staged(calls).split()
