@@ -76,6 +76,7 @@ class Follower:
             for queue, count in lease.slots.items():
                 slots.setdefault(queue, []).append(count)
         self._pump.set_workers(slots)
+        self._pump.set_memory(survey.memory)
         await self._recovery.examine(survey, leases, calls)
 
     def _read(self, data: bytes) -> WorkerLease | None:

@@ -25,6 +25,9 @@ log = logging.getLogger("toolpool.pump")
 
 _BATCHES_PER_WORKER = 2
 _RETRY_AFTER_SECONDS = 1.0
+_TOO_LATE_SECONDS = 0.1
+"""Before the end of its queue wait a call is not sent any more: no worker could start it."""
+_FULL_SERVER = 0.9
 _BATCH_SECONDS = 0.1
 _LEARN = 0.1
 _FIRST_BATCH = {RunIn.LOOP: 64, RunIn.THREAD: 8, RunIn.PROCESS: 1}
@@ -186,12 +189,13 @@ class QueuePump:
         taken: list[Pending] = []
         size = 0
         settings = self._pump.settings
+        too_late = time.monotonic() + _TOO_LATE_SECONDS
         while self._ring and len(taken) < self._next_size and size < settings.batch_bytes:
             name = self._ring.popleft()
             line = self._lines[name]
             line.in_ring = False
-            while line.waiting and not line.waiting[0].is_open:
-                line.waiting.popleft()
+            while line.waiting and not _may_go(line.waiting[0], too_late):
+                line.waiting.popleft()  # what still is open expires where it waits
             if not line.waiting:
                 if line.in_flight == 0:
                     del self._lines[name]
@@ -224,9 +228,10 @@ class QueuePump:
     async def _publish(self, taken: list[Pending]) -> None:
         """Publish until the server confirms it; calls whose queue wait ends first are answered."""
         sent = False
+        nonce = new_nonce()  # one for every try, so that what is noted is still to be published
         while taken := [pending for pending in taken if pending.is_open]:
             try:
-                await self._publish_once(taken)
+                await self._publish_once(taken, nonce)
                 return
             except ServerAway as away:
                 sent = sent or away.sent
@@ -242,7 +247,7 @@ class QueuePump:
             for pending in late:
                 self._pump.resolve(pending, outcome)
 
-    async def _publish_once(self, taken: list[Pending]) -> None:
+    async def _publish_once(self, taken: list[Pending], nonce: str) -> None:
         pump = self._pump
         batch = Batch(
             id=new_nonce(),
@@ -253,7 +258,7 @@ class QueuePump:
         now = time.monotonic()
         epoch, answers = await pump.transport.publish(
             [pending.opening(now) for pending in taken],
-            nonce=new_nonce(),
+            nonce=nonce,
             queue=self._queue,
             message=pump.envelope.encode_batch(batch),
             give_up_at=min(pending.start_by for pending in taken),
@@ -269,6 +274,10 @@ class QueuePump:
                 self.started(pending)
             elif answer not in (NEW, ATTACHED):
                 pump.settled(answer)
+
+
+def _may_go(pending: Pending, too_late: float) -> bool:
+    return pending.is_open and pending.start_by > too_late
 
 
 class Pump:
@@ -291,10 +300,11 @@ class Pump:
         self.waiting = 0
         self._queues: dict[str, QueuePump] = {}
         self._slots: dict[str, list[int]] = {}
+        self._server_is_full = False
 
     def submit(self, pending: Pending) -> None:
         """Take a call; it is answered at once when its waiting room is full."""
-        if self.waiting >= self.settings.waiting_per_dispatcher:
+        if self._server_is_full or self.waiting >= self.settings.waiting_per_dispatcher:
             self.overloaded(pending)
             return
         self._queue(pending).submit(pending)
@@ -334,6 +344,16 @@ class Pump:
     def overloaded(self, pending: Pending) -> None:
         """Answer a call for which there is no room (`exception.overloaded`)."""
         self.resolve(pending, not_queued(Code.OVERLOADED, retry_after=_RETRY_AFTER_SECONDS))
+
+    def set_memory(self, share: float) -> None:
+        """How full the server is: a nearly full one takes no new calls, so that it can end others.
+
+        `share` is 0.0 to 1.0.
+        """
+        is_full = share >= _FULL_SERVER
+        if is_full and not self._server_is_full:
+            log.error("server_nearly_full memory=%.0f%%: new calls are refused", share * 100)
+        self._server_is_full = is_full
 
     def slots(self, queue: str) -> list[int]:
         """The slots of each living worker of a queue."""

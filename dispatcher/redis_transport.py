@@ -206,12 +206,13 @@ class RedisTransport:
         """See `Transport.survey`."""
         pipeline = self._client.pipeline(transaction=False)
         pipeline.info("server")
+        pipeline.info("memory")
         pipeline.get(self._names.epoch)
         pipeline.zrangebyscore(self._names.workers, time.time() - _WORKERS_LISTED_SECONDS, "+inf")
         for queue in queues if self._broker is None else ():
             pipeline.llen(queue)
-        info, random, ids, *depths = await pipeline.execute()
-        keys = [self._names.worker(worker.decode()) for worker in ids]
+        info, memory, random, ids, *depths = await pipeline.execute()
+        keys = [self._names.worker(worker.decode(errors="replace")) for worker in ids]
         found: Any = await self._client.mget(keys) if keys else []
         epoch = f"{info['run_id']}.{random.decode()}" if random else None
         if epoch != self._epoch:
@@ -220,6 +221,7 @@ class RedisTransport:
             epoch=epoch,
             leases=[lease for lease in found if lease is not None],
             depths=dict(zip(queues, depths, strict=True)) if self._broker is None else None,
+            memory=_share(memory.get("used_memory", 0), memory.get("maxmemory", 0)),
         )
 
     async def close(self) -> None:
@@ -233,3 +235,7 @@ class RedisTransport:
         await self._reader.aclose()
         if self._broker is not None:
             await self._broker.close()
+
+
+def _share(used: int, limit: int) -> float:
+    return used / limit if limit else 0.0

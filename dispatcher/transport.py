@@ -11,12 +11,14 @@ from contract.loops import LoopLedger
 @dataclass(frozen=True, slots=True)
 class Survey:
     """One look at the server: its epoch (None before the first call), the signed leases of living
-    workers, and the messages on each queue (None where the broker does not tell).
+    workers, the messages on each queue (None where the broker does not tell), and how much of the
+    memory it may use is in use (0.0 to 1.0; 0.0 where it has no limit).
     """
 
     epoch: str | None
     leases: list[bytes]
     depths: dict[str, int] | None
+    memory: float = 0.0
 
 
 class Transport(Protocol):

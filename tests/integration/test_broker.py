@@ -133,6 +133,31 @@ async def test_a_broker_takes_a_key_of_your_own(tmp_path: Path) -> None:
         Dispatcher.connect(settings=settings)
 
 
+async def test_a_broker_that_comes_back_gets_what_it_missed(
+    settings: Settings, tmp_path: Path, records: "redis.Redis"
+) -> None:
+    """The record was noted before the broker was asked: it is no reason not to ask again."""
+    broker = Server(tmp_path / "broker", listen="port")
+    try:
+        settings = settings.model_copy(
+            update={"broker_url": broker.url, "connect_timeout": 0.5, "queue_wait": 30.0}
+        )
+        with worker(settings):
+            async with Dispatcher.connect(settings=settings) as dispatcher:
+                assert (await dispatcher.dispatch(call("echo", value=0)))[0].ok
+                known = set(records.scan_iter(Names().call("*")))
+                broker.kill()
+                asked = asyncio.ensure_future(dispatcher.dispatch(call("echo", value=1)))
+                await eventually(
+                    lambda: set(records.scan_iter(Names().call("*"))) > known, "it is noted"
+                )
+                await asyncio.to_thread(broker.start)
+                result = (await asked)[0]
+        assert (result.data, result.attempts) == (1, 1)
+    finally:
+        broker.close()
+
+
 async def test_a_broker_that_goes_away_is_answered_by_the_deadline(tmp_path: Path) -> None:
     """Its record was opened; where that could be closed unclaimed, it certainly did not run."""
     records, broker = (Server(tmp_path / name, listen="port") for name in ("records", "broker"))

@@ -46,6 +46,7 @@ class HeldTransport(MemoryTransport):
     def __init__(self) -> None:
         super().__init__(MemoryServer())
         self.batches: list[list[str]] = []
+        self.nonces: list[str] = []
         self.fails: list[Exception] = []
         self._gate = asyncio.Event()
         self._gate.set()
@@ -59,10 +60,11 @@ class HeldTransport(MemoryTransport):
         self._gate.set()
 
     async def publish(
-        self, openings: Sequence[Opening], *, give_up_at: float, **options: Any
+        self, openings: Sequence[Opening], *, nonce: str, give_up_at: float, **options: Any
     ) -> tuple[str, list[bytes]]:
         """See `Transport.publish`."""
         self.batches.append([opening.key for opening in openings])
+        self.nonces.append(nonce)
         await self._gate.wait()
         if self.fails:
             raise self.fails.pop(0)

@@ -203,7 +203,7 @@ async def test_what_could_not_be_published_in_time_says_whether_it_ever_left(
     made = bench()
     made.transport.fails = [away(sent=first), away(sent=last)]
     made.transport.hold()
-    (call,) = made.submit("a-0", wait=0.05)
+    (call,) = made.submit("a-0", wait=0.2)
     await turns()
     made.transport.let_go()
     made.transport.hold()
@@ -213,6 +213,30 @@ async def test_what_could_not_be_published_in_time_says_whether_it_ever_left(
     outcome = made.answers["a-0"]
     assert made.sent == ["a-0", "a-0"]
     assert (outcome.code, outcome.executed) == (Code.QUEUE_UNREACHABLE, executed)
+
+
+async def test_what_no_worker_could_start_in_time_is_not_sent(bench: Callable[..., Bench]) -> None:
+    """It would be on its way when its queue wait ends, and nobody could say that it did not run."""
+    made = bench(in_flight_per_session=1)
+    first, late, _ = [*made.submit("a-0"), *made.submit("a-1", wait=0.05), *made.submit("a-2")]
+    await turns()
+    made.resolve(first, Outcome(ok=True))
+    await turns()
+    assert made.transport.batches == [["a-0"], ["a-2"]]
+    assert (late.stage, late.is_open) == (Stage.WAITING, True), "it is its keeper's to answer"
+
+
+async def test_a_server_that_is_nearly_full_takes_no_new_calls(
+    bench: Callable[..., Bench],
+) -> None:
+    """What memory is left is for ending the calls it has."""
+    made = bench()
+    made.pump.set_memory(0.95)
+    made.submit("a-0")
+    made.pump.set_memory(0.5)
+    made.submit("a-1")
+    await turns()
+    assert (made.answers["a-0"].code, made.sent) == (Code.OVERLOADED, ["a-1"])
 
 
 async def test_a_few_calls_behind_many_wait_for_company(bench: Callable[..., Bench]) -> None:
@@ -237,6 +261,7 @@ async def test_publishing_goes_on_until_the_server_confirms(bench: Callable[...,
     await turns(20)
     assert made.transport.batches == [["a-0"]] * 3
     assert (call.stage, made.answers) == (Stage.QUEUED, {})
+    assert len(set(made.transport.nonces)) == 1, "a record noted by an earlier try is still new"
 
 
 async def test_a_fault_of_ours_is_an_internal_one(bench: Callable[..., Bench]) -> None:
