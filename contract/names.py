@@ -61,10 +61,6 @@ class Names:
         """A worker's lease: a string that holds its description."""
         return f"{self.prefix}:worker:{worker}"
 
-    def dispatcher(self, dispatcher: str) -> str:
-        """A dispatcher's lease."""
-        return f"{self.prefix}:dispatcher:{dispatcher}"
-
     def cancel(self, worker: str) -> str:
         """The list a worker takes cancels from."""
         return f"{self.prefix}:cancel:{worker}"

@@ -160,13 +160,21 @@ class Dispatcher:
         calls = self._traffic.open.values()
         return sum(session is None or p.message.session == session for p in calls)
 
-    async def cancel(self, session: str) -> int:
-        """Cancel every call of a session that this dispatcher has open; how many there were (R34).
+    async def cancel(self, session: str | None = None, *, call_id: str | None = None) -> int:
+        """Cancel what this dispatcher has open of a session, or one call by its id (R34).
 
-        Each `dispatch` they belong to answers `aborted.cancelled`, saying whether the tool had
-        started.
+        Ids repeat between sessions, so name both where there is one. Each `dispatch` they belong to
+        answers `aborted.cancelled`, saying whether the tool had started. Answers how many calls
+        there were. Raises ValueError where neither is given.
         """
-        calls = [p for p in self._traffic.open.values() if p.message.session == session]
+        if session is None and call_id is None:
+            raise ValueError("cancel needs a session, a call_id, or both")
+        calls = [
+            pending
+            for pending in self._traffic.open.values()
+            if (session is None or pending.message.session == session)
+            and (call_id is None or pending.call.id == call_id)
+        ]
         await self._traffic.cancel(calls)
         return len(calls)
 
@@ -283,7 +291,11 @@ class Dispatcher:
                 results[call.index] = verdict
             else:
                 accepted.append(verdict)
-        for stage in stages(accepted, lambda item: item[1].spec.effects):
+        for stage in stages(
+            accepted,
+            lambda item: item[1].spec.effects,
+            strict=self._settings.order == "strict",
+        ):
             pendings = [self._submit(call, offer.spec, shared, since) for call, offer in stage]
             for pending, result in zip(pendings, await self._await(pendings, shared), strict=True):
                 results[pending.call.index] = result

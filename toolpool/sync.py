@@ -7,6 +7,7 @@ from contextlib import AbstractAsyncContextManager
 from types import ModuleType, TracebackType
 from typing import Any, Self, TypeVar
 
+from contract.result import ToolResult
 from contract.settings import Settings
 from dispatcher.turn import TurnResult
 from toolpool.local import ToolSource
@@ -72,6 +73,32 @@ class SyncDispatcher:
     def dispatch(self, response: Any, **options: Any) -> TurnResult:
         """See `Dispatcher.dispatch`. An interrupted wait (Ctrl-C) cancels the calls."""
         return self._run(self._dispatcher.dispatch(response, **options))
+
+    def check(self, response: Any, **options: Any) -> list[ToolResult | None]:
+        """See `Dispatcher.check`."""
+        return self._dispatcher.check(response, **options)
+
+    def cancel(self, session: str | None = None, *, call_id: str | None = None) -> int:
+        """See `Dispatcher.cancel`: for calls that another thread waits for."""
+        return self._run(self._dispatcher.cancel(session, call_id=call_id))
+
+    def task_result(
+        self, handle: str, *, session: str | None = None, wait: float = 0.0
+    ) -> ToolResult | None:
+        """See `Dispatcher.task_result`."""
+        return self._run(self._dispatcher.task_result(handle, session=session, wait=wait))
+
+    def task_cancel(self, handle: str, *, session: str | None = None) -> ToolResult:
+        """See `Dispatcher.task_cancel`."""
+        return self._run(self._dispatcher.task_cancel(handle, session=session))
+
+    def task_list(self, *, session: str | None = None) -> list[dict[str, Any]]:
+        """See `Dispatcher.task_list`."""
+        return self._run(self._dispatcher.task_list(session=session))
+
+    def output(self, handle: str, *, session: str | None = None, page: int = 1) -> dict[str, Any]:
+        """See `Dispatcher.output`."""
+        return self._run(self._dispatcher.output(handle, session=session, page=page))
 
     def _run(self, work: Coroutine[Any, Any, T]) -> T:
         future = asyncio.run_coroutine_threadsafe(work, self._loop)

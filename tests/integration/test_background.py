@@ -140,3 +140,17 @@ async def test_a_whole_session_can_be_cancelled(dispatcher: Dispatcher) -> None:
     assert await dispatcher.cancel("to-cancel") == 1
     result = (await turn)[0]
     assert result.code is Code.CANCELLED
+
+
+async def test_one_call_of_a_session_can_be_cancelled(dispatcher: Dispatcher) -> None:
+    """R34: by its id, and its siblings go on; an id alone is not enough to go by (R18)."""
+    calls = [{"id": name, "name": "until_cancelled", "input": {}} for name in ("one", "two")]
+    turn = asyncio.ensure_future(dispatcher.dispatch(calls, session="siblings"))
+    await eventually(lambda: dispatcher.in_flight("siblings") == 2, "both are open")
+    assert await dispatcher.cancel("another", call_id="one") == 0
+    assert await dispatcher.cancel("siblings", call_id="one") == 1
+    await eventually(lambda: dispatcher.in_flight("siblings") == 1, "one is left")
+    assert await dispatcher.cancel(call_id="two") == 1
+    assert [result.code for result in await turn] == [Code.CANCELLED] * 2
+    with pytest.raises(ValueError, match="session, a call_id"):
+        await dispatcher.cancel()

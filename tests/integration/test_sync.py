@@ -112,3 +112,35 @@ def test_ctrl_c_cancels_the_calls_and_leaves_the_dispatcher_usable(tmp_path: Pat
         process.stdin.flush()
         assert read_line(process) == "goes on"
         assert process.wait(10) == 0
+
+
+def test_background_calls_are_reached_from_blocking_code(
+    dispatcher: SyncDispatcher, tmp_path: Path
+) -> None:
+    """R35: the same through every API."""
+    started = dispatcher.dispatch(
+        call("hold", gate=str(tmp_path / "gate"), trace=str(tmp_path / "trace")),
+        session="s-b",
+        wait=0.0,
+    )[0]
+    assert started.handle is not None
+    (listed,) = dispatcher.task_list(session="s-b")
+    assert listed["handle"] == started.handle
+    assert dispatcher.task_result(started.handle, session="s-b") is None
+    ended = dispatcher.task_cancel(started.handle, session="s-b")
+    assert ended.code is Code.CANCELLED
+    with pytest.raises(KeyError):
+        dispatcher.output(started.handle, session="s-b")
+
+
+def test_another_thread_can_cancel_a_session(dispatcher: SyncDispatcher, tmp_path: Path) -> None:
+    """R34."""
+    with ThreadPoolExecutor(1) as threads:
+        turn = threads.submit(
+            dispatcher.dispatch,
+            call("hold", gate=str(tmp_path / "gate"), trace=str(tmp_path / "trace")),
+            session="s-c",
+        )
+        while not dispatcher.cancel("s-c"):
+            assert not turn.done()
+        assert turn.result()[0].code is Code.CANCELLED
