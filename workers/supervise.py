@@ -33,8 +33,9 @@ _START_SECONDS = 90.0
 _FIRST_PAUSE = 0.25
 _LONGEST_PAUSE = 10.0
 _SETTLED_SECONDS = 60.0
-"""A worker that ran this long starts again at once; one that did not is backed off."""
+"""A worker that exits sooner is in a crash loop."""
 MISCONFIGURED = 2
+_STALLED = 1_000  # no exit code
 
 
 class Watch:
@@ -72,6 +73,19 @@ class Watch:
         self._idle_since = None
 
 
+class Backoff:
+    """How long to wait before a worker that ended starts again: longer in a crash loop."""
+
+    def __init__(self) -> None:
+        self._pause = _FIRST_PAUSE
+
+    def after(self, ran: float, *, has_stalled: bool) -> float:
+        """Seconds to wait, after a worker that ran for this many. A stall took pause enough."""
+        is_crash_loop = not has_stalled and ran <= _SETTLED_SECONDS
+        self._pause = min(self._pause * 2, _LONGEST_PAUSE) if is_crash_loop else _FIRST_PAUSE
+        return self._pause
+
+
 class Supervisor:
     """Runs `command`, to which `--boot ID` is added, until it is told to stop.
 
@@ -91,7 +105,7 @@ class Supervisor:
         """Blocks; the worker's exit code, or 0 after a drain that was asked for."""
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._stop)
-        pause = _FIRST_PAUSE
+        backoff = Backoff()
         booted_before = False
         while True:
             began = time.monotonic()
@@ -102,7 +116,7 @@ class Supervisor:
             if not booted_before and ran < _START_SECONDS and code in (MISCONFIGURED, 5):
                 return code
             booted_before = True
-            pause = _FIRST_PAUSE if ran > _SETTLED_SECONDS else min(pause * 2, _LONGEST_PAUSE)
+            pause = backoff.after(ran, has_stalled=code == _STALLED)
             log.error("worker_ended %s; starting it again in %.1f s", reason, pause)
             if self._stopping.wait(pause):
                 return 0
@@ -133,7 +147,8 @@ class Supervisor:
                 if stalled is not None:
                     log.error("worker_stalled id=%s: %s", worker, stalled)
                     _end_group(process.pid)
-                    return process.wait(), f"stalled: {stalled}"
+                    process.wait()
+                    return _STALLED, f"stalled: {stalled}"
 
     def _look(
         self, client: "redis.Redis", worker: str

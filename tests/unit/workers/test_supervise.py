@@ -1,7 +1,7 @@
 """When a worker counts as stalled, and when it only has much to do: no I/O, made-up times."""
 
 from contract.envelope import WorkerLease
-from workers.supervise import Watch
+from workers.supervise import Backoff, Watch
 
 STALL = 10.0
 QUEUE = "toolpool.default.loop"
@@ -75,3 +75,16 @@ def test_a_server_that_was_away_a_minute_ends_no_worker() -> None:
     assert watching.look(None, {}, 65.0) is None
     assert watching.look(lease(free=4, received=0), {}, 66.0) is None
     assert watching.look(None, {}, 80.0) is not None
+
+
+def test_a_crash_loop_backs_off_until_a_worker_lasts() -> None:
+    backoff = Backoff()
+    pauses = [backoff.after(2.0, has_stalled=False) for _ in range(7)]
+    assert pauses == [0.5, 1.0, 2.0, 4.0, 8.0, 10.0, 10.0]
+    assert backoff.after(3600.0, has_stalled=False) == 0.25
+
+
+def test_workers_that_stall_start_again_at_once_each_time() -> None:
+    """Ten seconds without work have passed already; more would only be lost."""
+    backoff = Backoff()
+    assert {backoff.after(15.0, has_stalled=True) for _ in range(7)} == {0.25}
