@@ -83,6 +83,13 @@ class Released(msgspec.Struct, frozen=True, kw_only=True, tag="released"):
     worker: str
 
 
+class Ended(msgspec.Struct, frozen=True, kw_only=True, tag="ended"):
+    """Tools ended whose calls had been answered before: nothing of them runs any more."""
+
+    worker: str
+    keys: tuple[str, ...]
+
+
 class Progress(msgspec.Struct, frozen=True, kw_only=True, tag="progress"):
     """How far a running call says it is (R36)."""
 
@@ -92,7 +99,7 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True, tag="progress"):
     message: str | None = None
 
 
-Reply = Started | Settled | Released | Progress
+Reply = Started | Settled | Released | Ended | Progress
 
 
 class CatalogEntry(msgspec.Struct, frozen=True, kw_only=True):
@@ -175,7 +182,7 @@ _SWITCH = "switch"
 _encoder = msgspec.json.Encoder()
 _batches = msgspec.json.Decoder(Batch)
 _replies: msgspec.json.Decoder[Reply] = msgspec.json.Decoder(
-    Started | Settled | Released | Progress
+    Started | Settled | Released | Ended | Progress
 )
 _cancels = msgspec.json.Decoder(Cancel)
 _entries = msgspec.json.Decoder(CatalogEntry)
@@ -218,7 +225,7 @@ class Envelope:
         return self._keyring.sign(_REPLY, _encoder.encode(reply))
 
     def decode_reply(self, data: bytes) -> Reply:
-        """A `Started`, `Settled`, `Released` or `Progress`."""
+        """A `Started`, `Settled`, `Released`, `Ended` or `Progress`."""
         return _decode(_replies, self._keyring.verify(_REPLY, data))
 
     def encode_cancel(self, cancel: Cancel) -> bytes:

@@ -82,7 +82,8 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     `error` is the bare message: `dispatcher.feedback` makes the sentence the model reads. `details`
     are for operators (exception class, stack) and never reach the model (R11). Where `data` is cut,
-    the whole output of `output_bytes` is kept under the handle `output` (R37). Times are seconds.
+    the whole output of `output_bytes` is kept under the handle `output` (R37). `still_running`: the
+    worker answered for a tool that it cannot stop. Times are seconds.
     """
 
     ok: bool
@@ -97,9 +98,18 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     note: str | None = None
     output: str | None = None
     output_bytes: int = 0
+    still_running: bool = False
     duration: float = 0.0
     worker: str = ""
     attempt: int = 1
+
+
+def may_still_run(outcome: Outcome) -> bool:
+    """Whether the tool may go on after its call was answered, so that order cannot rest on it."""
+    if outcome.executed is not Executed.UNKNOWN:
+        return False
+    was_seen = outcome.worker and outcome.code is not Code.WORKER_LOST
+    return outcome.still_running or not was_seen
 
 
 def failure(code: Code, error: str, executed: Executed, **fields: Any) -> Outcome:

@@ -19,6 +19,7 @@ from contract.outcome import Code, Executed, Outcome, failure
 from contract.result import ToolResult
 from contract.spec import ToolSpec
 from dispatcher import feedback
+from dispatcher.feedback import Wording
 from dispatcher.pending import Pending, Stage
 from dispatcher.task_tools import LONGEST_WAIT_SECONDS
 from dispatcher.traffic import Traffic
@@ -40,9 +41,12 @@ class _Completion:
 class Background:
     """Handles of one dispatcher's tenant; any dispatcher adopts a handle whose own one died."""
 
-    def __init__(self, traffic: Traffic, classify: Callable[[Pending], ToolResult]) -> None:
+    def __init__(
+        self, traffic: Traffic, classify: Callable[[Pending], ToolResult], wording: Wording
+    ) -> None:
         self._traffic = traffic
         self._classify = classify
+        self._wording = wording
         self._completed: defaultdict[str | None, asyncio.Queue[str]] = defaultdict(asyncio.Queue)
 
     async def hand_over(self, pending: Pending) -> ToolResult | None:
@@ -78,7 +82,7 @@ class Background:
             ok=True,
             data={"handle": call.handle, "state": _state(pending)},
             executed=Executed.UNKNOWN,
-            note=feedback.still_running(call.handle),
+            note=feedback.still_running(call.handle, self._wording),
             handle=call.handle,
             duration=now - pending.began,
         )
@@ -96,7 +100,7 @@ class Background:
                 if page is not None:
                     return Outcome(ok=True, data=page)
             if found is None:
-                return failure(Code.REPORTED, feedback.no_such_handle(), Executed.YES)
+                return failure(Code.REPORTED, feedback.no_such_handle(self._wording), Executed.YES)
             if call.name == "task_cancel":
                 return Outcome(ok=True, data=await self._cancel(found))
             wait = min(float(arguments.get("wait", 10.0)), LONGEST_WAIT_SECONDS)

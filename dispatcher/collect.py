@@ -2,9 +2,9 @@
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
-from contract.envelope import Envelope, Progress, Released, Settled
+from contract.envelope import Ended, Envelope, Progress, Released, Settled
 from contract.errors import MessageRejected
 from contract.outcome import Outcome
 from dispatcher.pending import Pending
@@ -28,6 +28,7 @@ class Collector:
         started: Callable[[Pending], None],
         released: Callable[[Pending], None],
         progressed: Callable[[Pending, Progress], None],
+        ended: Callable[[Sequence[str]], None],
     ) -> None:
         self._transport = transport
         self._envelope = envelope
@@ -36,6 +37,7 @@ class Collector:
         self._started = started
         self._released = released
         self._progressed = progressed
+        self._ended = ended
 
     async def run(self) -> None:
         """Read replies for ever."""
@@ -73,6 +75,9 @@ class Collector:
             pending = self._find(reply.key)
             if pending is not None:
                 self._progressed(pending, reply)
+            return
+        if isinstance(reply, Ended):
+            self._ended(reply.keys)
             return
         for key in reply.keys:
             pending = self._find(key)

@@ -18,23 +18,23 @@ from contract.settings import Settings
 from contract.spec import ToolSpec
 from contract.steps import new_nonce
 from dispatcher import catalog as catalogs
-from dispatcher import feedback, intake, task_tools
+from dispatcher import feedback, intake
 from dispatcher.analytics import Analytics
 from dispatcher.background import Background
 from dispatcher.catalog import Catalog, Offer
-from dispatcher.classify import Wording, classified, not_queued, rejected
+from dispatcher.classify import Wording, classified, rejected
 from dispatcher.events import Event
 from dispatcher.feedback import Caps
 from dispatcher.formats import FORMATS, Response
 from dispatcher.locales import locale
 from dispatcher.loops import LoopGuard, OnLoop
-from dispatcher.order import stages
-from dispatcher.pending import Latch, Pending
+from dispatcher.pending import Pending
 from dispatcher.redis_transport import RedisTransport
 from dispatcher.switches import make_switch, switch_name
 from dispatcher.traffic import Traffic, TurnContext
 from dispatcher.transport import Transport
 from dispatcher.turn import TurnResult
+from dispatcher.turns import Turns
 from dispatcher.validate import Accepted, validate
 
 log = logging.getLogger("toolpool.dispatch")
@@ -75,7 +75,8 @@ class Dispatcher:
             catalog=self._catalog,
             follows_catalog=specs is None,
         )
-        self._background = Background(self._traffic, self._classify)
+        self._background = Background(self._traffic, self._classify, self._wording)
+        self._turns = Turns(self._traffic, self._background, settings, self._classify)
         self.loops = LoopGuard(transport.loops, settings, on_loop)
         self.analytics = Analytics(alert_rate=settings.rejections_alert)
 
@@ -291,65 +292,11 @@ class Dispatcher:
                 results[call.index] = verdict
             else:
                 accepted.append(verdict)
-        for stage in stages(
-            accepted,
-            lambda item: item[1].spec.effects,
-            strict=self._settings.order == "strict",
-        ):
-            pendings = [self._submit(call, offer.spec, shared, since) for call, offer in stage]
-            for pending, result in zip(pendings, await self._await(pendings, shared), strict=True):
-                results[pending.call.index] = result
-            since = time.monotonic()
+        for index, result in (await self._turns.run(accepted, shared, since)).items():
+            results[index] = result
         await self.loops.note(found.calls, results, shared.session)
         self.analytics.note(results, session=shared.session, model=found.model)
         return TurnResult([r for r in results if r is not None], format=found.format)
-
-    def _submit(self, call: ToolCall, spec: ToolSpec, shared: TurnContext, since: float) -> Pending:
-        """Send an accepted call on its way, or answer it here."""
-        if spec is task_tools.SPECS.get(spec.name):
-            work = self._background.answer(call, shared.session)
-            return self._traffic.run_here(call, spec, work)
-        denial = self._traffic.switches.denial(call)
-        if denial is not None:
-            return self._traffic.refuse(call, spec, not_queued(Code.DENIED, denial))
-        retry_after = self._traffic.breaker.retry_after(call.name)
-        if retry_after is not None:
-            outcome = not_queued(Code.CIRCUIT_OPEN, retry_after=round(retry_after, 1))
-            return self._traffic.refuse(call, spec, outcome)
-        return self._traffic.submit(call, spec, shared, since)
-
-    async def _await(self, pendings: Sequence[Pending], shared: TurnContext) -> list[ToolResult]:
-        """A result each, at the latest when its wait budget ends, if it has one."""
-        latch = Latch(pendings)
-        try:
-            handed = await self._hand_over_late(pendings, shared)
-            rest = [pending for pending in pendings if pending.key not in handed]
-            await (Latch(rest) if handed else latch).wait()
-        except asyncio.CancelledError:
-            await asyncio.shield(self._abandon(pendings, latch))
-            raise
-        return [handed.get(pending.key) or self._classify(pending) for pending in pendings]
-
-    async def _hand_over_late(
-        self, pendings: Sequence[Pending], shared: TurnContext
-    ) -> dict[str, ToolResult]:
-        """The answers of calls that outlive their wait budget, by key (R35)."""
-        if shared.wait is None and not any(pending.spec.background for pending in pendings):
-            return {}
-        budgets: list[tuple[float, Pending]] = []
-        for pending in pendings:
-            wait = shared.wait
-            if wait is None and pending.spec.background:
-                wait = self._settings.background_wait
-            if wait is not None and pending.queue:
-                budgets.append((pending.began + wait, pending))
-        handed: dict[str, ToolResult] = {}
-        for until, pending in sorted(budgets, key=lambda item: item[0]):
-            await pending.wait(until - time.monotonic())
-            answer = await self._background.hand_over(pending) if pending.is_open else None
-            if answer is not None:
-                handed[pending.key] = answer
-        return handed
 
     def _judge(
         self, call: ToolCall, tools: Collection[str] | None, format: str, failed: int | None = None
@@ -382,7 +329,9 @@ class Dispatcher:
             if allowed is None or name in allowed
         }
 
-    def _classify(self, pending: Pending) -> ToolResult:
+    def _classify(self, pending: Pending, unseen: str | None = None) -> ToolResult:
+        """`unseen` names a write before it that may still run."""
+        note = feedback.unseen_end(unseen, self._wording) if unseen is not None else None
         assert pending.outcome is not None
         return classified(
             pending.call,
@@ -393,12 +342,8 @@ class Dispatcher:
             wording=self._wording,
             retries=pending.retries,
             pages_offered="task_result" in self._catalog.offers,
+            note=note,
         )
-
-    async def _abandon(self, pendings: Sequence[Pending], latch: Latch) -> None:
-        """Cancel the calls of a cancelled dispatch that nobody else asked for."""
-        unwanted = [p for p in pendings if p.is_open and set(p.latches) <= {latch}]
-        await self._traffic.cancel(unwanted)
 
     async def _wait_for_catalog(self) -> None:
         give_up_at = time.monotonic() + self._settings.catalog_wait

@@ -128,6 +128,11 @@ def still_running(handle: str, wording: Wording = PLAIN) -> str:
     return wording.words.still_running.format(handle=handle)
 
 
+def unseen_end(name: str, wording: Wording = PLAIN) -> str:
+    """A call that went on although the write before it may still run (R32)."""
+    return wording.words.unseen_end.format(name=name)
+
+
 def no_such_handle(wording: Wording = PLAIN) -> str:
     """An unknown, expired or foreign handle: one and the same answer (R35)."""
     return wording.words.no_such_handle

@@ -13,9 +13,9 @@ from contract import encoding
 from contract.call import ToolCall
 from contract.envelope import BackgroundCall, CallMessage, Envelope, Progress
 from contract.names import queue_name
-from contract.outcome import Code, Executed, Outcome, failure, is_retryable
+from contract.outcome import Code, Executed, Outcome, failure, is_retryable, may_still_run
 from contract.settings import Settings
-from contract.spec import ToolSpec
+from contract.spec import Effects, ToolSpec
 from contract.steps import new_nonce
 from dispatcher.breaker import Breaker
 from dispatcher.catalog import Catalog
@@ -29,6 +29,8 @@ from dispatcher.recovery import Recovery
 from dispatcher.switches import Switches
 from dispatcher.transport import Transport
 
+LEASES_TO_WAIT = 2
+"""How long the end of a lost write is waited for: until then its worker has stopped it."""
 _CANCEL_AGAIN_SECONDS = 0.1
 _ANSWER_MARGIN_SECONDS = 1.0
 _LONGEST_PAUSE_SECONDS = 10.0
@@ -106,7 +108,9 @@ class Traffic:
             started=self._started,
             released=self._released,
             progressed=self._progressed,
+            ended=self._ended,
         )
+        self._unended: dict[str, asyncio.Event] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def start(self) -> None:
@@ -282,6 +286,8 @@ class Traffic:
             if self._try_again(pending, outcome):
                 return
         pending.answer(outcome)
+        if pending.spec.effects is Effects.WRITE and may_still_run(outcome):
+            self._watch_end(pending)
         if self.events.are_followed:
             self.events.ended(pending, outcome)
         if outcome.worker:
@@ -289,6 +295,30 @@ class Traffic:
         self._keeper.forget(pending)
         del self.open[pending.key]
         self.pump.done(pending)
+
+    async def has_ended(self, pending: Pending, seconds: float) -> bool:
+        """Whether an answered write has ended, as far as anybody says so within `seconds`."""
+        ended = self._unended.get(pending.key)
+        if ended is None:
+            return True
+        try:
+            async with asyncio.timeout(seconds):
+                await ended.wait()
+        except TimeoutError:
+            return False
+        return True
+
+    def _watch_end(self, pending: Pending) -> None:
+        """Wait for word of an answered write, as long as any barrier would."""
+        key = pending.key
+        self._unended[key] = asyncio.Event()
+        kept = 2 * LEASES_TO_WAIT * self.settings.lease_gone
+        asyncio.get_running_loop().call_later(kept, self._unended.pop, key, None)
+
+    def _ended(self, keys: Sequence[str]) -> None:
+        for key in keys:
+            if (ended := self._unended.get(key)) is not None:
+                ended.set()
 
     def _try_again(self, pending: Pending, outcome: Outcome) -> bool:
         """Retry by the pool: a tool that asked for it, an outcome and a time that allow it.

@@ -266,6 +266,7 @@ class Executor:
             del self._running[call.key]
         if running.answered:
             self.abandoned -= 1
+            self._settler.ended(running.batch.reply, [call.key])
         else:
             busy = bool(self._waiting[run_in])
             self._settler.settle(running.batch, call, outcome, busy=busy)
@@ -273,5 +274,6 @@ class Executor:
             self.abandoned += 1
             await busy_until
             self.abandoned -= 1
+            self._settler.ended(running.batch.reply, [call.key])
         self._free[run_in] += 1
         self.claim_more()

@@ -80,7 +80,9 @@ class Runner:
 
     def not_stoppable(self, call: CallMessage) -> Outcome:
         """The outcome of a run that goes on although it was told to stop."""
-        outcome = failure(Code.TIMEOUT, "it did not stop when told to", Executed.UNKNOWN)
+        outcome = failure(
+            Code.TIMEOUT, "it did not stop when told to", Executed.UNKNOWN, still_running=True
+        )
         return self._signed_off(outcome, call, call.timeout)
 
     def _signed_off(self, outcome: Outcome, call: CallMessage, duration: float) -> Outcome:
@@ -162,9 +164,10 @@ class Runner:
             done, _ = await asyncio.wait({ended}, timeout=seconds)
             if done:
                 return Run(ended.result())
-            outcome = failure(Code.TIMEOUT, "its thread cannot be stopped", Executed.UNKNOWN)
+            reason = "its thread cannot be stopped"
+            outcome = failure(Code.TIMEOUT, reason, Executed.UNKNOWN, still_running=True)
         except asyncio.CancelledError:
-            outcome = self.cancelled(call)
+            outcome = msgspec.structs.replace(self.cancelled(call), still_running=True)
         stopped.set()
         return Run(Ending(outcome), asyncio.ensure_future(_wait_for(ended)))
 

@@ -4,8 +4,8 @@ import asyncio
 import logging
 import secrets
 import time
-from collections import deque
-from collections.abc import Coroutine
+from collections import defaultdict, deque
+from collections.abc import Coroutine, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +14,7 @@ import msgspec
 from contract.envelope import (
     Batch,
     CallMessage,
+    Ended,
     Envelope,
     Progress,
     Released,
@@ -22,7 +23,7 @@ from contract.envelope import (
     StoredOutput,
 )
 from contract.ledger import Release, Settlement, WorkerLedger
-from contract.outcome import Code, Executed, Outcome, failure
+from contract.outcome import Code, Executed, Outcome, failure, may_still_run
 from contract.steps import ServerAway, new_nonce
 
 log = logging.getLogger("toolpool.settler")
@@ -58,7 +59,8 @@ class Settler:
         self._envelope = envelope
         self._keep = keep
         self._keep_output = keep_output
-        self._outcomes: deque[Settlement] = deque()
+        self._outcomes: deque[tuple[Settlement, bool]] = deque()
+        """Each with whether its tool has ended."""
         self._notices: dict[str, _Notice] = {}
         self._sending: asyncio.Task[None] | None = None
         self._gathering: asyncio.TimerHandle | None = None
@@ -75,7 +77,8 @@ class Settler:
         self.forget(batch, call.key)
         body = self._encode(call.key, outcome)
         keep = call.keep or self._keep
-        self._outcomes.append(Settlement(call.key, new_nonce(), keep, batch.reply, body))
+        settlement = Settlement(call.key, new_nonce(), keep, batch.reply, body)
+        self._outcomes.append((settlement, not may_still_run(outcome)))
         if self._sending is not None:
             return
         if not busy:
@@ -119,6 +122,11 @@ class Settler:
         """Tell the dispatcher how far a call is; best effort."""
         said = Progress(key=key, done=done, total=total, message=message)
         self._in_background(self._tell(batch.reply, self._envelope.encode_reply(said)))
+
+    def ended(self, reply: str, keys: Iterable[str]) -> None:
+        """Tell the dispatcher that tools ended whose calls had been answered; best effort."""
+        said = Ended(worker=self._worker, keys=tuple(keys))
+        self._in_background(self._tell(reply, self._envelope.encode_reply(said)))
 
     def forget(self, batch: Batch, key: str) -> None:
         """Do not announce a call as started."""
@@ -200,22 +208,34 @@ class Settler:
             self._sending = None
             self._send_now()
 
-    def _next_group(self) -> list[Settlement]:
-        group: list[Settlement] = []
+    def _next_group(self) -> list[tuple[Settlement, bool]]:
+        group: list[tuple[Settlement, bool]] = []
         size = 0
         while self._outcomes and len(group) < _GROUP_CALLS and size < _GROUP_BYTES:
             group.append(self._outcomes.popleft())
-            size += len(group[-1].body)
+            size += len(group[-1][0].body)
         return group
 
-    async def _send_group(self, group: list[Settlement]) -> None:
+    def _tell_late(self, late: list[tuple[Settlement, bool]]) -> None:
+        """Somebody answered before; a write may still be waited for, and has ended."""
+        if late:
+            log.info("outcomes_late calls=%d", len(late))
+        ended: defaultdict[str, list[str]] = defaultdict(list)
+        for settlement, has_ended in late:
+            if has_ended:
+                ended[settlement.reply].append(settlement.key)
+        for reply, keys in ended.items():
+            self.ended(reply, keys)
+
+    async def _send_group(self, group: list[tuple[Settlement, bool]]) -> None:
+        settlements = [settlement for settlement, _ in group]
+        give_up_at = time.monotonic() + self._keep
         try:
-            answers = await self._ledger.settle(group, give_up_at=time.monotonic() + self._keep)
+            answers = await self._ledger.settle(settlements, give_up_at=give_up_at)
         except ServerAway:
             log.error("outcomes_lost calls=%d: the server stayed away", len(group))
         except Exception:
             log.exception("settle_failed calls=%d", len(group))
         else:
-            late = sum(answer == "late" for answer in answers)
-            if late:
-                log.info("outcomes_late calls=%d", late)
+            answered = zip(group, answers, strict=True)
+            self._tell_late([sent for sent, answer in answered if answer == "late"])

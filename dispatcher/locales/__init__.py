@@ -82,6 +82,7 @@ class Locale:
     cut_less: str
     cut_pages: str
     still_running: str
+    unseen_end: str
     no_such_handle: str
     mended: str
     repaired: str

@@ -140,6 +140,9 @@ LOCALE = Locale(
         "It is still running in the background. Call task_result with the handle '{handle}' to "
         "get its result."
     ),
+    unseen_end=(
+        "The call of '{name}' before this one was not seen to end: it may still have been running."
+    ),
     no_such_handle=(
         "There is no background task with this handle. Use task_list to see what there is."
     ),

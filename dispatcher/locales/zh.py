@@ -130,6 +130,7 @@ LOCALE = Locale(
         "或一次少取一些。"
     ),
     still_running="它仍在后台运行。用句柄 '{handle}' 调用 task_result 获取结果。",
+    unseen_end="在此之前对“{name}”的调用未能确认已结束：本次调用执行时它可能仍在运行。",
     no_such_handle="没有使用此句柄的后台任务。用 task_list 查看现有任务。",
     mended="参数不是严格的 JSON({what})，已修正。",
     repaired="调用前已修正参数：{what}。",

@@ -19,6 +19,7 @@ from contract.envelope import (
     CallMessage,
     Cancel,
     CatalogEntry,
+    Ended,
     Envelope,
     Progress,
     Released,
@@ -148,6 +149,7 @@ SAMPLES = {
             ),
         )
     ),
+    "ended": _reply(Ended(worker="w-1", keys=(CALL.key,))),
     "released": _reply(Released(key=CALL.key, attempt=1, worker="w-1")),
     "progress": _reply(Progress(key=CALL.key, done=3.0, total=10.0, message="reading")),
     "switch": Sample(
