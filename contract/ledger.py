@@ -57,6 +57,15 @@ class Claim:
 
 
 @dataclass(frozen=True, slots=True)
+class Hold:
+    """A call that a worker claimed and runs."""
+
+    key: str
+    attempt: int
+    claim_nonce: str
+
+
+@dataclass(frozen=True, slots=True)
 class Settlement:
     """An outcome to store for `keep` seconds; `reply` is told even if the record is gone."""
 
@@ -86,6 +95,7 @@ class Recovery:
     """A call whose message, or whose `lost_worker`, is believed lost. Times are seconds.
 
     `message` is for the attempt it is believed to be in, `next_message` for the one after it.
+    `had_time`: since the server's epoch changed, a worker that runs it could have said so.
     """
 
     key: str
@@ -97,6 +107,7 @@ class Recovery:
     next_message: bytes
     keep: float
     lost: bytes
+    had_time: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,6 +165,10 @@ class WorkerLedger(Protocol):
         self, claims: Sequence[Claim], *, worker: str, give_up_at: float
     ) -> list[float | Refusal]:
         """Take calls. Answers for each the seconds left to its deadline, or why it was lost."""
+        ...
+
+    async def hold(self, holds: Sequence[Hold], *, worker: str, give_up_at: float) -> list[str]:
+        """Say again what is claimed. Answers `held`, `settled`, `absent` or `lost` for each."""
         ...
 
     async def settle(self, settlements: Sequence[Settlement], *, give_up_at: float) -> list[str]:
@@ -253,6 +268,7 @@ class RedisLedger:
                 recovery.next_message,
                 _ms(recovery.keep),
                 recovery.lost,
+                int(recovery.had_time),
             )
         return await self._steps.run(Step.RECOVER, keys, arguments, give_up_at=give_up_at)
 
@@ -283,6 +299,15 @@ class RedisLedger:
             arguments += (claim.attempt, claim.nonce)
         answers = await self._steps.run(Step.CLAIM, keys, arguments, give_up_at=give_up_at)
         return [_verdict(answer) for answer in answers]
+
+    async def hold(self, holds: Sequence[Hold], *, worker: str, give_up_at: float) -> list[str]:
+        """See `WorkerLedger.hold`."""
+        keys = [self._names.call(hold.key) for hold in holds]
+        arguments: list[str | bytes | int] = [worker]
+        for hold in holds:
+            arguments += (hold.attempt, hold.claim_nonce)
+        answers = await self._steps.run(Step.HOLD, keys, arguments, give_up_at=give_up_at)
+        return [answer.decode() for answer in answers]
 
     async def settle(self, settlements: Sequence[Settlement], *, give_up_at: float) -> list[str]:
         """See `WorkerLedger.settle`."""

@@ -21,6 +21,7 @@ from contract.ledger import (
     SENT,
     Claim,
     Closing,
+    Hold,
     Opening,
     Recovery,
     Refusal,
@@ -51,6 +52,7 @@ class _Record:
     recovered: str = ""
     released: str = ""
     releases: int = 0
+    goes_on: str = ""
 
     def attach(self, reply: str) -> None:
         """Note a reply stream, eight at most."""
@@ -175,7 +177,7 @@ class MemoryServer:
             return record.deadline - now if record.claimed == claim.nonce else "claimed"
         if record.until <= now:
             return "expired"
-        if record.epoch != self.epoch and not record.rerunnable:
+        if not self._may_go(record):
             return "moved"
         record.state, record.claimed, record.worker = "claimed", claim.nonce, worker
         record.claims += 1
@@ -184,6 +186,24 @@ class MemoryServer:
     async def settle(self, settlements: Sequence[Settlement], *, give_up_at: float) -> list[str]:
         """See `WorkerLedger.settle`."""
         return [self._settle(settlement) for settlement in settlements]
+
+    async def hold(self, holds: Sequence[Hold], *, worker: str, give_up_at: float) -> list[str]:
+        """See `WorkerLedger.hold`."""
+        return [self._hold(hold, worker) for hold in holds]
+
+    def _hold(self, hold: Hold, worker: str) -> str:
+        record = self._find(hold.key)
+        if record is None:
+            return "absent"
+        if record.state == "settled":
+            return "settled"
+        if record.state == "claimed":
+            return "held" if record.claimed == hold.claim_nonce else "lost"
+        if record.attempt != hold.attempt:
+            return "lost"
+        record.state, record.claimed, record.worker = "claimed", hold.claim_nonce, worker
+        record.claims += 1
+        return "held"
 
     async def keep_output(self, handle: str, body: bytes, *, keep: float) -> None:
         """See `WorkerLedger.keep_output`."""
@@ -218,16 +238,17 @@ class MemoryServer:
         record.attach(reply)
         if record.recovered == recovery.nonce:
             return b"again %d" % record.attempt
-        may_go_on = record.epoch == self.epoch or record.rerunnable
         until = time.monotonic() + recovery.wait
         if record.state == "open":
             if record.attempt > recovery.attempt:
-                if record.attempt == recovery.attempt + 1 and may_go_on:
+                if record.attempt == recovery.attempt + 1 and self._may_go(record):
                     record.until = until
                     self.put(queue, recovery.next_message)
                 return b"again %d" % record.attempt
-            if not may_go_on:
-                return MOVED
+            if not self._may_go(record):
+                if not recovery.had_time:
+                    return MOVED
+                record.goes_on = self.epoch
             record.until = until
             self.put(queue, recovery.message)
             return SENT
@@ -300,6 +321,9 @@ class MemoryServer:
         for reply in record.replies:
             if reply != except_reply:
                 self.put(reply, body)
+
+    def _may_go(self, record: _Record) -> bool:
+        return record.rerunnable or self.epoch in (record.epoch, record.goes_on)
 
     def _find(self, key: str) -> _Record | None:
         record = self._records.get(key)

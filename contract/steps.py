@@ -46,6 +46,7 @@ class Step(StrEnum):
     CLOSE = "close"
     RECOVER = "recover"
     RELEASE = "release"
+    HOLD = "hold"
     LOOP = "loop"
 
 

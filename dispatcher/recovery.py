@@ -85,11 +85,16 @@ class Recovery:
         workers = {lease.id for lease in leases}
         suspects: defaultdict[str, list[tuple[Pending, str]]] = defaultdict(list)
         for pending in calls:
-            if pending.stage is Stage.RUNNING:
-                if self._is_lost(pending, workers, now):
-                    suspects[pending.queue].append((pending, pending.worker))
-            elif pending.stage is Stage.QUEUED and self._is_overdue(pending, survey, now):
-                suspects[pending.queue].append((pending, ""))
+            match pending.stage:
+                case Stage.RUNNING:
+                    is_suspect = self._is_lost(pending, workers, now)
+                case Stage.QUEUED:
+                    is_suspect = self._is_overdue(pending, survey, now)
+                case _:
+                    is_suspect = self._had_time(pending, now)
+            if is_suspect:
+                lost_worker = pending.worker if pending.stage is Stage.RUNNING else ""
+                suspects[pending.queue].append((pending, lost_worker))
         for queue, found in suspects.items():
             for start in range(0, len(found), _GROUP):
                 await self.recover(queue, found[start : start + _GROUP])
@@ -179,6 +184,14 @@ class Recovery:
         since = max(self._watched_since, pending.published_at)
         return seen >= self._watched_since or now - since > self._settings.lease_gone
 
+    def _had_time(self, pending: Pending, now: float) -> bool:
+        """Whether a worker that runs a stranded call could have said so since the epoch changed.
+
+        Never of calls that were seen to start: the server may have lost that, and the worker died.
+        """
+        is_over = now - self._watched_since > self._settings.lease_gone
+        return is_over and pending.stage is Stage.STRANDED
+
     def _is_overdue(self, pending: Pending, survey: Survey, now: float) -> bool:
         """Later messages of its queue have started, or the queue is empty; with back-off.
 
@@ -214,6 +227,7 @@ class Recovery:
             message=self._message(pending, attempt),
             next_message=self._message(pending, attempt + 1),
             keep=pending.keep,
+            had_time=self._had_time(pending, now),
             lost=self._envelope.encode_reply(Settled(key=pending.key, outcome=lost)),
         )
 

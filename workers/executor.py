@@ -10,7 +10,7 @@ from functools import partial
 
 from contract.envelope import Batch, CallMessage, Envelope
 from contract.errors import MessageRejected
-from contract.ledger import Claim, WorkerLedger
+from contract.ledger import Claim, Hold, WorkerLedger
 from contract.outcome import Code, Executed, failure
 from contract.spec import RunIn
 from contract.steps import ServerAway, new_nonce
@@ -135,6 +135,31 @@ class Executor:
         running = self._running.get(key)
         if running is not None and running.task is not None:
             running.task.cancel()
+
+    def server_changed(self) -> None:
+        """Say again what runs, and how the last calls ended: the server may have lost both.
+
+        Dispatchers wait one lease for this before they take a call to be free.
+        """
+        self._settler.send_again()
+        self._claiming.add(task := asyncio.ensure_future(self._hold()))
+        task.add_done_callback(self._claiming.discard)
+
+    async def _hold(self) -> None:
+        holds = [
+            Hold(running.call.key, running.call.attempt, running.claim_nonce)
+            for running in self._running.values()
+            if not running.answered
+        ]
+        if not holds:
+            return
+        try:
+            give_up_at = time.monotonic() + _CLAIM_PATIENCE_SECONDS
+            answers = await self._ledger.hold(holds, worker=self._worker, give_up_at=give_up_at)
+        except Exception as error:  # noqa: BLE001 - said here; the outcomes will still be settled
+            log.error("claims_not_held calls=%d: %s", len(holds), error)
+        else:
+            log.warning("claims_held calls=%d of=%d", answers.count("held"), len(holds))
 
     async def drain(self, grace: float) -> None:
         """Claim nothing more, let running calls end, and after `grace` seconds give up on them.

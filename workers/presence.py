@@ -49,6 +49,8 @@ class Presence:
         self._specs = specs
         self._loop_lag = loop_lag
         self._names = Names(settings.key_prefix)
+        self.epoch = ""
+        """Which server, with which data, confirmed the lease last."""
         self.renewed_at = float("-inf")
         """When the server last confirmed the lease, on the monotonic clock."""
         self._stopping = threading.Event()
@@ -90,6 +92,8 @@ class Presence:
         asked_at = time.monotonic()
         body = self._envelope.encode_lease(self._describe())
         pipeline = self._client.pipeline(transaction=False)
+        pipeline.info("server")
+        pipeline.get(self._names.epoch)
         pipeline.set(
             self._names.worker(self._worker), body, px=int(self._settings.lease_gone * 1000)
         )
@@ -100,8 +104,9 @@ class Presence:
         pipeline.exists(self._names.catalog_version)
         for spec in self._specs[:1]:
             pipeline.hexists(self._names.catalog, self._names.catalog_field(spec.name, spec.digest))
-        answers = pipeline.execute()
-        self.renewed_at = asked_at
+        info, random, *answers = pipeline.execute()
+        self.epoch = f"{info['run_id']}.{random!r}"
+        self.renewed_at = asked_at  # after the epoch: whoever sees the one knows the other
         return all(answers[_ANSWERS_ABOUT_LEASE:])
 
     def _publish(self) -> None:

@@ -35,6 +35,8 @@ log = logging.getLogger("toolpool.worker")
 
 _PULSE_SECONDS = 0.25
 _START_SECONDS = 90.0
+_SERVER_FORGETS_SECONDS = 5.0
+"""How much a server may lose that comes back, or a replica that takes over; usually far less."""
 
 
 class WorkerService:
@@ -85,6 +87,7 @@ class WorkerService:
             loop_lag=self._loop_lag,
         )
         self._executor.leased_at = lambda: self._presence.renewed_at
+        self._on_loop(self._follow(), _START_SECONDS)
         self._watchdog = Watchdog(
             thread=self._thread,
             loop_lag=self._loop_lag,
@@ -170,6 +173,8 @@ class WorkerService:
             envelope=self._envelope,
             slots=self._slots,
         )
+
+    async def _follow(self) -> None:
         self._tasks = [
             asyncio.ensure_future(self._pulse()),
             asyncio.ensure_future(self._follow_cancels()),
@@ -203,8 +208,15 @@ class WorkerService:
         self._runner.close()
 
     async def _pulse(self) -> None:
+        epoch = ""
         while True:
             self._last_turn = time.monotonic()
+            renewed_at = self._executor.leased_at()
+            if epoch and self._presence.epoch != epoch:
+                self._executor.server_changed()
+            else:
+                self._settler.forget_before(renewed_at - _SERVER_FORGETS_SECONDS)
+            epoch = self._presence.epoch
             self._executor.answer_overdue()
             self._executor.end_if_lease_is_lost()
             self._executor.claim_more()

@@ -31,6 +31,7 @@ log = logging.getLogger("toolpool.settler")
 _GROUP_CALLS = 128
 _GROUP_BYTES = 1 << 20
 _KEEP_OUTPUT_SECONDS = 3.0
+_RECENT_BYTES = 16 << 20
 _GATHER_SECONDS = 0.002
 _NOTICE_SECONDS = 0.02
 """A call that ends sooner than this is never announced as started: its outcome says it."""
@@ -61,6 +62,9 @@ class Settler:
         self._keep_output = keep_output
         self._outcomes: deque[tuple[Settlement, bool]] = deque()
         """Each with whether its tool has ended."""
+        self._recent: deque[tuple[float, Settlement]] = deque()
+        """Of calls that may not run twice, with when they ended: a server may forget its last."""
+        self._recent_bytes = 0
         self._notices: dict[str, _Notice] = {}
         self._sending: asyncio.Task[None] | None = None
         self._gathering: asyncio.TimerHandle | None = None
@@ -79,6 +83,8 @@ class Settler:
         keep = call.keep or self._keep
         settlement = Settlement(call.key, new_nonce(), keep, batch.reply, body)
         self._outcomes.append((settlement, not may_still_run(outcome)))
+        if not call.rerunnable:
+            self._remember(settlement)
         if self._sending is not None:
             return
         if not busy:
@@ -86,6 +92,22 @@ class Settler:
         elif self._gathering is None:
             loop = asyncio.get_running_loop()
             self._gathering = loop.call_later(_GATHER_SECONDS, self._send_now)
+
+    def _remember(self, settlement: Settlement) -> None:
+        self._recent.append((time.monotonic(), settlement))
+        self._recent_bytes += len(settlement.body)
+        while self._recent_bytes > _RECENT_BYTES:
+            self._recent_bytes -= len(self._recent.popleft()[1].body)
+
+    def forget_before(self, when: float) -> None:
+        """The server will not lose any more what was settled before this (monotonic) time."""
+        while self._recent and self._recent[0][0] < when:
+            self._recent_bytes -= len(self._recent.popleft()[1].body)
+
+    def send_again(self) -> None:
+        """Settle the last calls once more: the server may have come back without them."""
+        self._outcomes.extend((settlement, False) for _, settlement in self._recent)
+        self._send_now()
 
     def started(self, batch: Batch, key: str) -> None:
         """Tell the dispatcher, if the call is still running in a moment."""

@@ -8,7 +8,8 @@ local now = now_ms()
 local answers = {}
 for i = 2, #KEYS do
   local attempt, nonce = ARGV[i * 2 - 1], ARGV[i * 2]
-  local r = redis.call('HMGET', KEYS[i], 'state', 'attempt', 'claimed', 'until', 'deadline', 'epoch', 'rerun')
+  local r = redis.call('HMGET', KEYS[i], 'state', 'attempt', 'claimed', 'until', 'deadline', 'epoch', 'rerun',
+    'goes_on')
   local answer
   if not r[1] then answer = 'absent'
   elseif r[1] == 'settled' then answer = 'settled'
@@ -16,7 +17,7 @@ for i = 2, #KEYS do
   elseif r[1] == 'claimed' then
     answer = (r[3] == nonce) and tostring(r[5] - now) or 'claimed'
   elseif tonumber(r[4]) <= now then answer = 'expired'
-  elseif r[6] ~= epoch and r[7] ~= '1' then answer = 'moved'
+  elseif r[6] ~= epoch and r[7] ~= '1' and r[8] ~= epoch then answer = 'moved'
   else
     redis.call('HSET', KEYS[i], 'state', 'claimed', 'claimed', nonce, 'worker', worker)
     redis.call('HINCRBY', KEYS[i], 'claims', 1)

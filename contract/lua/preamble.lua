@@ -4,6 +4,7 @@
 --   state    open | claimed | settled
 --   epoch    the server epoch it was opened in      until     last ms at which it may be claimed
 --   deadline ms by which the caller is answered     attempt   the attempt that may claim it
+--   goes_on  a later epoch, in which it may be claimed all the same
 --   rerun    1 where a second start does no harm    claims    how often it was claimed
 --   replies  reply streams, space separated         worker    who claimed it
 --   opened / claimed / settled_by                   nonces: the same step sent again gets its answer again

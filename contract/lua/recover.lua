@@ -2,7 +2,8 @@
 -- KEYS: epoch, queue list, record...
 -- ARGV: epoch candidate, reply stream, attempts at most, then for each record: nonce, lost worker
 --       ('' = only the message may be lost), attempt it is believed to be in, ms to be claimed
---       within, message of this attempt, message of the next, keep ms, outcome if its worker is lost
+--       within, message of this attempt, message of the next, keep ms, outcome if its worker is
+--       lost, 1 if whoever holds it had time to say so in this epoch
 -- The epoch stays the one it was opened in: whether it ran before a change of it, nobody can know.
 -- Answers for each record 'sent' (published again, same attempt), 'again <attempt>',
 -- 'running <worker>', its outcome, 'moved' (another epoch: not ours to publish) or 'missing'.
@@ -11,10 +12,11 @@ local reply, most = ARGV[2], tonumber(ARGV[3])
 local now = now_ms()
 local answers = {}
 for i = 3, #KEYS do
-  local at = 4 + (i - 3) * 8
+  local at = 4 + (i - 3) * 9
   local nonce, lost, attempt = ARGV[at], ARGV[at + 1], tonumber(ARGV[at + 2])
   local r = redis.call('HMGET', KEYS[i], 'state', 'attempt', 'worker', 'epoch', 'rerun', 'outcome',
-    'recovered', 'replies')
+    'recovered', 'replies', 'goes_on')
+  local may_go = r[4] == epoch or r[5] == '1' or r[9] == epoch
   local answer
   if r[1] and r[1] ~= 'settled' then r[8] = attach(KEYS[i], r[8], reply) end
   if not r[1] then
@@ -26,12 +28,13 @@ for i = 3, #KEYS do
   elseif r[1] == 'open' then
     if tonumber(r[2]) > attempt then
       answer = 'again ' .. r[2]
-      if tonumber(r[2]) == attempt + 1 and (r[4] == epoch or r[5] == '1') then
+      if tonumber(r[2]) == attempt + 1 and may_go then
         redis.call('HSET', KEYS[i], 'until', now + ARGV[at + 3])
         redis.call('LPUSH', KEYS[2], ARGV[at + 5])
       end
-    elseif r[4] == epoch or r[5] == '1' then
+    elseif may_go or ARGV[at + 8] == '1' then
       redis.call('HSET', KEYS[i], 'until', now + ARGV[at + 3])
+      if not may_go then redis.call('HSET', KEYS[i], 'goes_on', epoch) end
       redis.call('LPUSH', KEYS[2], ARGV[at + 4])
       answer = 'sent'
     else

@@ -52,6 +52,8 @@ class LedgerMachine(RuleBasedStateMachine):
         self._done: list[tuple[str, dict[str, Any]]] = []
         self._claims: dict[str, tuple[str, bool]] = {}
         """Claims by nonce: their key, and whether their worker has not given them back."""
+        self._held: dict[str, tuple[int, str]] = {}
+        """Claims by nonce: their attempt and worker."""
         self._rerun: dict[str, bool] = dict.fromkeys(KEYS, False)
         self.histories = {key: History() for key in KEYS}
 
@@ -107,8 +109,17 @@ class LedgerMachine(RuleBasedStateMachine):
             bodies=bodies,
         )
 
-    @rule(key=keys, attempt=attempts, who=st.integers(0, 2), lost=st.sampled_from(("", *WORKERS)))
-    def recover(self, key: str, attempt: int, who: int, lost: str) -> None:
+    @rule(
+        key=keys,
+        attempt=attempts,
+        who=st.integers(0, 2),
+        lost=st.sampled_from(("", *WORKERS)),
+        had_time=st.booleans(),
+    )
+    def recover(self, key: str, attempt: int, who: int, lost: str, had_time: bool) -> None:
+        """`had_time` is said only when every worker has said what it holds: see `trouble`."""
+        if had_time:
+            self.hold_all()
         asked = self.histories[key].asked
         if not asked:
             return
@@ -120,9 +131,18 @@ class LedgerMachine(RuleBasedStateMachine):
             nonce=self._nonce(),
             lost=lost,
             attempt=attempt,
+            had_time=had_time,
             reply=asker,
             bodies=bodies,
         )
+
+    @rule()
+    def hold_all(self) -> None:
+        """Every worker says which calls it has and has not given back."""
+        for nonce, (key, held) in list(self._claims.items()):
+            if held:
+                attempt, worker = self._held[nonce]
+                self._do("hold", key=key, attempt=attempt, nonce=nonce, worker=worker)
 
     @precondition(lambda self: self._claims)
     @rule(data=st.data(), entered=st.booleans())
@@ -158,7 +178,7 @@ class LedgerMachine(RuleBasedStateMachine):
         for _ in range(times):
             self.claim_what_waits(key, worker)
             record = self.model.records.get(key)
-            self.recover(key, record.attempt if record else 1, 0, worker)
+            self.recover(key, record.attempt if record else 1, 0, worker, had_time=False)
 
     @precondition(lambda self: self._done)
     @rule(data=st.data())
@@ -245,6 +265,7 @@ class LedgerMachine(RuleBasedStateMachine):
         if answer != "won" or nonce in self._claims:
             return
         self._claims[nonce] = (key, True)
+        self._held[nonce] = (arguments["attempt"], arguments["worker"])
         history = self.histories[key]
         history.starts += 1
         history.starts_here += 1

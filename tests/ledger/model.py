@@ -26,6 +26,8 @@ class Record:
     claims: int = 0
     releases: int = 0
     worker: str = ""
+    goes_on: str = ""
+    """A later epoch in which it may be claimed."""
     claimed: str = ""
     """The nonce of the claim that holds; empty where none does."""
     recovered: str = ""
@@ -87,11 +89,25 @@ class Model:
             return "won" if record.claimed == nonce else "claimed"
         if record.over:
             return "expired"
-        if record.epoch != self.epoch and not record.rerun:
+        if not self._may_go(record):
             return "moved"
         record.claimed, record.worker = nonce, worker
         record.claims += 1
         return "won"
+
+    def hold(self, key: str, attempt: int, nonce: str, worker: str) -> str:
+        record = self.records.get(key)
+        if record is None:
+            return "absent"
+        if record.outcome is not None:
+            return "settled"
+        if record.claimed:
+            return "held" if record.claimed == nonce else "lost"
+        if record.attempt != attempt:
+            return "lost"
+        record.claimed, record.worker = nonce, worker
+        record.claims += 1
+        return "held"
 
     def settle(self, key: str, nonce: str, reply: str, body: bytes) -> str:
         record = self.records.get(key)
@@ -130,7 +146,14 @@ class Model:
         return body
 
     def recover(
-        self, key: str, nonce: str, lost: str, attempt: int, reply: str, bodies: dict[str, bytes]
+        self,
+        key: str,
+        nonce: str,
+        lost: str,
+        attempt: int,
+        had_time: bool,
+        reply: str,
+        bodies: dict[str, bytes],
     ) -> bytes:
         record = self.records.get(key)
         if record is None:
@@ -139,15 +162,16 @@ class Model:
             return record.outcome
         record.attach(reply)
         again = record.recovered == nonce
-        may_be_sent = record.epoch == self.epoch or record.rerun
         if not again and not record.claimed:
             if record.attempt > attempt:
-                if record.attempt == attempt + 1 and may_be_sent:
+                if record.attempt == attempt + 1 and self._may_go(record):
                     self._send(record, bodies["next message"])
                 again = True
-            elif not may_be_sent:
+            elif not self._may_go(record) and not had_time:
                 return b"moved"
             else:
+                if not self._may_go(record):
+                    record.goes_on = self.epoch
                 self._send(record, bodies["message"])
                 return b"sent"
         elif not again:
@@ -177,6 +201,9 @@ class Model:
         for asker in record.askers:
             self.sent[asker].append(notice)
         return "released"
+
+    def _may_go(self, record: Record) -> bool:
+        return record.rerun or self.epoch in (record.epoch, record.goes_on)
 
     def _send(self, record: Record, message: bytes) -> None:
         record.over = False

@@ -8,7 +8,16 @@ from typing import Any, Protocol
 import redis
 
 from contract import connection
-from contract.ledger import Claim, Closing, Opening, Recovery, RedisLedger, Release, Settlement
+from contract.ledger import (
+    Claim,
+    Closing,
+    Hold,
+    Opening,
+    Recovery,
+    RedisLedger,
+    Release,
+    Settlement,
+)
 from contract.memory import MemoryServer
 from contract.names import Names
 from contract.settings import Settings
@@ -24,6 +33,7 @@ class Ledger(Protocol):
 
     open: Any
     claim: Any
+    hold: Any
     settle: Any
     close: Any
     recover: Any
@@ -70,6 +80,11 @@ class Real:
         (answer,) = self.run(self.ledger.claim(claims, worker=worker, give_up_at=_soon()))
         return answer if isinstance(answer, str) else "won"
 
+    def hold(self, key: str, attempt: int, nonce: str, worker: str) -> str:
+        holds = [Hold(key, attempt, nonce)]
+        (answer,) = self.run(self.ledger.hold(holds, worker=worker, give_up_at=_soon()))
+        return str(answer)
+
     def settle(self, key: str, nonce: str, reply: str, body: bytes) -> str:
         settlements = [Settlement(key, nonce, LONG, self.reply(reply), body)]
         (answer,) = self.run(self.ledger.settle(settlements, give_up_at=_soon()))
@@ -105,7 +120,14 @@ class Real:
         return bytes(answer)
 
     def recover(
-        self, key: str, nonce: str, lost: str, attempt: int, reply: str, bodies: dict[str, bytes]
+        self,
+        key: str,
+        nonce: str,
+        lost: str,
+        attempt: int,
+        had_time: bool,
+        reply: str,
+        bodies: dict[str, bytes],
     ) -> bytes:
         recovery = Recovery(
             key,
@@ -117,6 +139,7 @@ class Real:
             next_message=bodies["next message"],
             keep=LONG,
             lost=bodies["lost"],
+            had_time=had_time,
         )
         (answer,) = self.run(
             self.ledger.recover(

@@ -9,11 +9,15 @@ from tests.chaos.scene import ALL_MODES, Scene
 from tests.chaos.servers import Server
 
 
+_LONG_ENOUGH_SECONDS = 14.0
+"""To wait for one lease after the server changed, and be started then."""
+
+
 @row("redis-restart", short=3, long=100)
 async def redis_restart(scene: Scene) -> None:
     """SIGKILL of the server, which starts again with its append-only file 0.2 to 3 s later."""
     server = await scene.server()
-    settings = scene.settings(server.url)
+    settings = scene.settings(server.url, queue_wait=_LONG_ENOUGH_SECONDS)
     await scene.fleet(settings)
 
     async def restart() -> Collection[str]:

@@ -1,0 +1,145 @@
+"""A server that dies and comes back with its data, or without its last second (R8, R18).
+
+Declared nothing, a tool may not run twice: workers say again what they hold, and what nobody holds
+after one lease goes on.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import pytest
+
+from contract import connection
+from contract.envelope import Envelope
+from contract.names import Names, queue_name
+from contract.outcome import Code, Executed
+from contract.settings import Settings
+from contract.spec import RunIn
+from tests.chaos.servers import Server
+from tests.fleets import road
+from tests.integration.fleet import call
+from tests.integration.test_deadlines import worker
+from tests.waiting import eventually
+from toolpool import Dispatcher
+from workers.presence import publish
+
+LEASE_GONE = 2.0
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[Server]:
+    started = Server(tmp_path / "server")
+    yield started
+    started.close()
+
+
+@pytest.fixture
+def settings(server: Server) -> Settings:
+    return Settings(redis_url=server.url, lease_renewed=0.5, lease_gone=LEASE_GONE)
+
+
+@pytest.fixture
+async def dispatcher(settings: Settings) -> AsyncIterator[Dispatcher]:
+    envelope = Envelope(connection.keyring(settings))
+    with connection.open_sync(settings) as client:
+        publish(client, [road.count.spec, road.hold.spec], envelope=envelope, settings=settings)
+    async with Dispatcher.connect(settings=settings) as connected:
+        yield connected
+
+
+def ended(trace: Path) -> list[str]:
+    return trace.read_text().split() if trace.exists() else []
+
+
+def forget_from_now_on(server: Server) -> None:
+    """What is written after this is not there after a restart."""
+    with server.client() as client:
+        client.config_set("appendonly", "no")
+
+
+async def start_again(server: Server) -> None:
+    await asyncio.to_thread(server.kill)
+    await asyncio.to_thread(server.start)
+
+
+def queued(server: Server) -> int:
+    with server.client() as client:
+        return int(client.llen(queue_name("default", RunIn.LOOP)))  # type: ignore[arg-type]
+
+
+async def test_what_waited_through_a_restart_is_run(
+    dispatcher: Dispatcher, server: Server, settings: Settings, tmp_path: Path
+) -> None:
+    trace = tmp_path / "trace"
+    asked = [
+        asyncio.ensure_future(dispatcher.dispatch(call("count", file=str(trace), label=str(n))))
+        for n in range(5)
+    ]
+    await eventually(lambda: queued(server) > 0, "they are queued")
+    await start_again(server)
+    with worker(settings):
+        results = [(await turn)[0] for turn in asked]
+    assert [result.data for result in results] == [str(n) for n in range(5)]
+    assert sorted(ended(trace)) == [str(n) for n in range(5)]
+
+
+async def test_what_waited_and_was_lost_with_the_data_is_not_run(
+    server: Server, settings: Settings, dispatcher: Dispatcher, tmp_path: Path
+) -> None:
+    """Nobody knows whether it was started: it is answered, and not as if it had not been."""
+    trace = tmp_path / "trace"
+    short = settings.model_copy(update={"queue_wait": 2.0})
+    async with Dispatcher.connect(settings=short) as impatient:
+        forget_from_now_on(server)
+        asked = asyncio.ensure_future(
+            impatient.dispatch(call("count", file=str(trace)), timeout=1.0)
+        )
+        await eventually(lambda: queued(server) > 0, "it is queued")
+        await start_again(server)
+        with worker(settings):
+            result = (await asked)[0]
+    assert (result.ok, result.executed) == (False, Executed.UNKNOWN)
+    assert result.code in (Code.EXPIRED, Code.QUEUE_UNREACHABLE)
+    assert ended(trace) == []
+
+
+async def test_what_runs_is_held_though_the_server_forgot_its_claim(
+    dispatcher: Dispatcher, server: Server, settings: Settings, tmp_path: Path
+) -> None:
+    """Another worker would start it: its record says that nobody has."""
+    trace, gate = tmp_path / "trace", tmp_path / "gate"
+    arguments = {"gate": str(gate), "trace": str(trace)}
+    asked = asyncio.ensure_future(dispatcher.dispatch(call("hold", **arguments)))
+    await eventually(lambda: queued(server) > 0, "it is queued")
+    forget_from_now_on(server)
+    with worker(settings):
+        await eventually(lambda: ended(trace), "it runs")
+        await start_again(server)
+        with server.client() as client:
+            (key,) = client.scan_iter(Names().call("*"))
+            await eventually(lambda: client.hget(key, "state") == b"claimed", "it is held again")
+        with worker(settings):
+            await asyncio.sleep(LEASE_GONE + 2.0)  # as long as anybody waits before it goes on
+            gate.touch()
+            result = (await asked)[0]
+    assert result.ok, result.error
+    assert ended(trace).count("start") == 1
+
+
+async def test_what_ended_is_not_run_again_though_the_server_forgot_its_outcome(
+    dispatcher: Dispatcher, server: Server, settings: Settings, tmp_path: Path
+) -> None:
+    """R18: its worker settles it once more, and whoever asks again has the first run's result."""
+    trace = tmp_path / "trace"
+    response = call("count", file=str(trace), label="once")
+    async with Dispatcher.connect(settings=settings) as first:
+        (given,) = await first.dispatch(response, session="s", turn="t", wait=0.0)
+        assert given.handle
+    forget_from_now_on(server)
+    with worker(settings):
+        await eventually(lambda: ended(trace) == ["once"], "it has run")
+        await start_again(server)
+        result = (await dispatcher.dispatch(response, session="s", turn="t"))[0]
+    assert (result.data, result.executed) == ("once", Executed.YES)
+    assert ended(trace) == ["once"]
