@@ -5,6 +5,7 @@ Dispatchers `open` and `close` (expire, cancel); workers `claim` and `settle`.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import Protocol
 
 from contract.names import Names
@@ -21,6 +22,8 @@ ATTACHED = b"open"
 MISSING = b"missing"
 SENT = b"sent"
 MOVED = b"moved"
+OTHERS = b"others"
+"""Another living dispatcher waits for the call longer: it goes on, without the one that asked."""
 _RUNNING = b"running "
 _AGAIN = b"again "
 
@@ -33,6 +36,14 @@ def running_on(answer: bytes) -> str | None:
 def again_in(answer: bytes) -> int | None:
     """The attempt in the answer `again <attempt>`; None for any other answer."""
     return int(answer[len(_AGAIN) :]) if answer.startswith(_AGAIN) else None
+
+
+class End(StrEnum):
+    """Why a dispatcher closes calls."""
+
+    UNSTARTED = "unstarted"  # the queue wait is over: what runs is left alone
+    DEADLINE = "deadline"
+    CANCEL = "cancel"
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,6 +145,7 @@ class DispatcherLedger(Protocol):
         queue: str,
         message: bytes,
         give_up_at: float,
+        tried_in: str | None = None,
     ) -> tuple[str, list[bytes]]:
         """Note calls and publish their message, if it is not empty.
 
@@ -143,9 +155,9 @@ class DispatcherLedger(Protocol):
         ...
 
     async def close(
-        self, closings: Sequence[Closing], *, reply: str, unstarted_only: bool, give_up_at: float
+        self, closings: Sequence[Closing], *, reply: str, end: End, give_up_at: float
     ) -> list[bytes]:
-        """End calls. Answers each call's outcome, `running_on` (left alone) or `MISSING`."""
+        """End calls. Answers for each its outcome, `running_on` (left), `OTHERS` or `MISSING`."""
         ...
 
     async def recover(
@@ -210,10 +222,17 @@ class RedisLedger:
         queue: str,
         message: bytes,
         give_up_at: float,
+        tried_in: str | None = None,
     ) -> tuple[str, list[bytes]]:
         """See `DispatcherLedger.open`."""
         keys = [self._names.epoch, queue, *(self._names.call(o.key) for o in openings)]
-        arguments: list[str | bytes | int] = [self._steps.epoch_candidate, nonce, reply, message]
+        arguments: list[str | bytes | int] = [
+            self._steps.epoch_candidate,
+            nonce,
+            reply,
+            message,
+            tried_in or "",
+        ]
         for opening in openings:
             arguments += (
                 opening.attempt,
@@ -226,7 +245,7 @@ class RedisLedger:
         return epoch.decode(), answers
 
     async def close(
-        self, closings: Sequence[Closing], *, reply: str, unstarted_only: bool, give_up_at: float
+        self, closings: Sequence[Closing], *, reply: str, end: End, give_up_at: float
     ) -> list[bytes]:
         """See `DispatcherLedger.close`."""
         keys = [self._names.epoch, *(self._names.call(c.key) for c in closings)]
@@ -234,7 +253,8 @@ class RedisLedger:
             self._steps.epoch_candidate,
             reply,
             self._names.cancel(""),
-            "unstarted" if unstarted_only else "all",
+            self._names.dispatcher(""),
+            end.value,
         ]
         for closing in closings:
             arguments += (

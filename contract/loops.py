@@ -97,7 +97,8 @@ class RedisLoops:
         command = ("XREAD", "COUNT", _READ_AT_MOST, "BLOCK", _BLOCK_MS, "STREAMS")
         while True:
             try:
-                found = await send(self._reader, (*command, self._names.loops, self._last_read))
+                async with asyncio.timeout(2 * _BLOCK_MS / 1000):  # then the connection is dead
+                    found = await send(self._reader, (*command, self._names.loops, self._last_read))
             except (RedisError, OSError):
                 self._last_read = b"0"  # another server may count from anywhere
                 await asyncio.sleep(_PAUSE_SECONDS)

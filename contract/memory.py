@@ -17,10 +17,12 @@ from contract.ledger import (
     MISSING,
     MOVED,
     NEW,
+    OTHERS,
     RELEASES_AT_MOST,
     SENT,
     Claim,
     Closing,
+    End,
     Hold,
     Opening,
     Recovery,
@@ -31,6 +33,7 @@ from contract.ledger import (
 from contract.loops import MemoryLoops
 
 _REPLIES_AT_MOST = 8
+_OTHERS_AHEAD_SECONDS = 0.2
 
 
 @dataclass(slots=True)
@@ -55,8 +58,9 @@ class _Record:
     goes_on: str = ""
 
     def attach(self, reply: str) -> None:
-        """Note a reply stream, eight at most."""
-        if reply not in self.replies and len(self.replies) < _REPLIES_AT_MOST:
+        """Note a reply stream; of more than eight the oldest, likely dead, is dropped."""
+        if reply not in self.replies:
+            del self.replies[: max(0, len(self.replies) - _REPLIES_AT_MOST + 1)]
             self.replies.append(reply)
 
 
@@ -73,6 +77,8 @@ class MemoryServer:
         self.epoch = f"memory.{secrets.token_hex(8)}"
         self.catalog: dict[str, bytes] = {}
         self.leases: dict[str, bytes] = {}
+        self.dispatchers: set[str] = set()
+        """The reply streams of those that live."""
         self.handles: dict[str, tuple[str, bytes]] = {}
         self.switches: dict[str, bytes] = {}
         self.outputs: dict[str, bytes] = {}
@@ -124,6 +130,7 @@ class MemoryServer:
         queue: str,
         message: bytes,
         give_up_at: float,
+        tried_in: str | None = None,
     ) -> tuple[str, list[bytes]]:
         """See `DispatcherLedger.open`."""
         now = time.monotonic()
@@ -131,7 +138,10 @@ class MemoryServer:
         created = False
         for opening in openings:
             record = self._find(opening.key)
-            if record is None:
+            has_moved = tried_in not in (None, self.epoch) and not opening.rerunnable
+            if record is None and has_moved:
+                answers.append(MOVED)
+            elif record is None:
                 self._records[opening.key] = _Record(
                     epoch=self.epoch,
                     opened=nonce,
@@ -290,20 +300,23 @@ class MemoryServer:
         return "released"
 
     async def close(
-        self, closings: Sequence[Closing], *, reply: str, unstarted_only: bool, give_up_at: float
+        self, closings: Sequence[Closing], *, reply: str, end: End, give_up_at: float
     ) -> list[bytes]:
         """See `DispatcherLedger.close`."""
-        return [self._close(closing, reply, unstarted_only) for closing in closings]
+        return [self._close(closing, reply, end) for closing in closings]
 
-    def _close(self, closing: Closing, reply: str, unstarted_only: bool) -> bytes:
+    def _close(self, closing: Closing, reply: str, end: End) -> bytes:
         record = self._find(closing.key)
         if record is None:
             return MISSING
         if record.state == "settled":
             return record.outcome
+        if record.state == "claimed" and end is End.UNSTARTED:
+            return _running(record)
+        if self._others_wait(record, reply, end):
+            record.replies = [other for other in record.replies if other != reply]
+            return OTHERS
         if record.state == "claimed":
-            if unstarted_only:
-                return _running(record)
             body = closing.claimed
             self.put(f"cancel:{record.worker}", closing.cancel)
         elif record.claims == 0 and record.epoch == self.epoch == closing.epoch:
@@ -312,6 +325,17 @@ class MemoryServer:
             body = closing.doubtful
         self._finish(record, closing.nonce, closing.keep, body, except_reply=reply)
         return body
+
+    def _others_wait(self, record: _Record, reply: str, end: End) -> bool:
+        now = time.monotonic()
+        left = {
+            End.CANCEL: 1.0,
+            End.UNSTARTED: record.until - now,
+            End.DEADLINE: record.deadline - now - _OTHERS_AHEAD_SECONDS,
+        }
+        return left[end] > 0 and any(
+            other in self.dispatchers for other in record.replies if other != reply
+        )
 
     def _finish(
         self, record: _Record, nonce: str, keep: float, body: bytes, *, except_reply: str

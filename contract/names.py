@@ -61,6 +61,10 @@ class Names:
         """A worker's lease: a string that holds its description."""
         return f"{self.prefix}:worker:{worker}"
 
+    def dispatcher(self, dispatcher: str) -> str:
+        """A dispatcher's lease: while it is there, others leave it the calls it asked for."""
+        return f"{self.prefix}:dispatcher:{dispatcher}"
+
     def cancel(self, worker: str) -> str:
         """The list a worker takes cancels from."""
         return f"{self.prefix}:cancel:{worker}"

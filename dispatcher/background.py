@@ -7,8 +7,8 @@ second `tool_result` for the first call's id.
 import asyncio
 import secrets
 import time
-from collections import defaultdict
 from collections.abc import AsyncIterator, Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from contract import encoding
@@ -20,22 +20,47 @@ from contract.result import ToolResult
 from contract.spec import ToolSpec
 from dispatcher import feedback
 from dispatcher.feedback import Wording
-from dispatcher.pending import Pending, Stage
+from dispatcher.pending import Pending, Stage, root_of
 from dispatcher.task_tools import LONGEST_WAIT_SECONDS
 from dispatcher.traffic import Traffic
 
 _KEEP_HANDLE_SECONDS = 10.0
+_COMPLETED_KEPT = 1_000
+_SESSIONS_KEPT = 10_000
 
 
+class _Completed:
+    """Handles of ended calls, by session, until the session's host takes them; bounded."""
+
+    def __init__(self) -> None:
+        self._inboxes: dict[str | None, asyncio.Queue[str]] = {}
+
+    def follow(self, session: str | None) -> "asyncio.Queue[str]":
+        """Where the session's handles come; the oldest are dropped where nobody takes them."""
+        inbox = self._inboxes.pop(session, None) or asyncio.Queue(_COMPLETED_KEPT)
+        self._inboxes[session] = inbox  # now the last to be forgotten
+        if len(self._inboxes) > _SESSIONS_KEPT:
+            del self._inboxes[next(iter(self._inboxes))]
+        return inbox
+
+    def add(self, handle: str, session: str | None) -> None:
+        """A call has ended."""
+        inbox = self.follow(session)
+        if inbox.full():
+            inbox.get_nowait()
+        inbox.put_nowait(handle)
+
+
+@dataclass(frozen=True, slots=True)
 class _Completion:
     """Puts a finished call's handle where its session's host waits for it."""
 
-    def __init__(self, handle: str, inbox: "asyncio.Queue[str]") -> None:
-        self._handle = handle
-        self._inbox = inbox
+    handle: str
+    session: str | None
+    completed: _Completed
 
     def release(self) -> None:
-        self._inbox.put_nowait(self._handle)
+        self.completed.add(self.handle, self.session)
 
 
 class Background:
@@ -47,7 +72,7 @@ class Background:
         self._traffic = traffic
         self._classify = classify
         self._wording = wording
-        self._completed: defaultdict[str | None, asyncio.Queue[str]] = defaultdict(asyncio.Queue)
+        self._completed = _Completed()
 
     async def hand_over(self, pending: Pending) -> ToolResult | None:
         """The answer that stands for a call still running; None if its handle cannot be kept."""
@@ -64,17 +89,20 @@ class Background:
             started_at=time.time() - (now - pending.began),
             deadline=time.time() + left,
         )
+        keeping = asyncio.ensure_future(self._keep(call, left + settings.background_kept))
+        answered = asyncio.ensure_future(pending.wait(min(left, _KEEP_HANDLE_SECONDS)))
         try:
-            async with asyncio.timeout(_KEEP_HANDLE_SECONDS):
-                await self._traffic.transport.keep_handle(
-                    call.handle,
-                    self._traffic.envelope.encode_background(call),
-                    owner=self._owner(session),
-                    keep=left + settings.background_kept,
-                )
-        except Exception:  # noqa: BLE001 - without a handle the call is waited for
+            await asyncio.wait({keeping, answered}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            answered.cancel()
+            if not keeping.done():
+                keeping.cancel()
+        if keeping.cancelled() or not keeping.done() or keeping.exception() is not None:
+            return None  # without a handle the call is waited for
+        if not pending.is_open:
             return None
         pending.in_background = True
+        said = feedback.still_running(call.handle, self._wording)
         self._notify(pending, call)
         return ToolResult(
             call_id=pending.call.id,
@@ -82,9 +110,18 @@ class Background:
             ok=True,
             data={"handle": call.handle, "state": _state(pending)},
             executed=Executed.UNKNOWN,
-            note=feedback.still_running(call.handle, self._wording),
+            note=" ".join(filter(None, (pending.call.note, said))),
             handle=call.handle,
             duration=now - pending.began,
+            id_given=pending.call.id_given,
+        )
+
+    async def _keep(self, call: BackgroundCall, seconds: float) -> None:
+        await self._traffic.transport.keep_handle(
+            call.handle,
+            self._traffic.envelope.encode_background(call),
+            owner=self._owner(call.session),
+            keep=seconds,
         )
 
     async def answer(self, call: ToolCall, session: str | None) -> Outcome:
@@ -162,15 +199,30 @@ class Background:
             {
                 "handle": call.handle,
                 "tool": call.message.tool,
-                "state": _STATES.get(state, "EXPIRED"),
+                "state": self._state(call, state),
                 "seconds": round(time.time() - call.started_at, 1),
             }
             for call, state in zip(known, states, strict=True)
         ]
 
+    def _state(self, call: BackgroundCall, recorded: str | None) -> str:
+        pending = self._traffic.open.get(root_of(call.message.key))
+        if pending is not None:  # it may be in a retry, whose record is another
+            return "RUNNING" if pending.retries else _state(pending)
+        return _STATES.get(recorded, "EXPIRED")
+
     async def completed(self, session: str | None) -> AsyncIterator[str]:
-        """The handles of this dispatcher's background calls as they end, for ever."""
-        inbox = self._completed[session]
+        """The handles of a session's background calls as they end, for ever.
+
+        Those that another dispatcher handed out are adopted: it may be dead.
+        """
+        inbox = self._completed.follow(session)
+        bodies = await self._traffic.transport.handles(self._owner(session))
+        calls = [call for call in map(self._read, bodies) if call is not None]
+        states = await self._traffic.transport.states([call.message.key for call in calls])
+        for call, state in zip(calls, states, strict=True):
+            if state in ("open", "claimed"):
+                await self._pending(call)
         while True:
             yield await inbox.get()
 
@@ -193,16 +245,15 @@ class Background:
         return await self._result(found, 0.0)
 
     async def _pending(self, found: BackgroundCall) -> Pending:
-        known = self._traffic.open.get(found.message.key)
-        if known is not None:
-            return known
-        pending = await self._traffic.adopt(found, self._spec(found.message.tool))
-        self._notify(pending, found)
-        return pending
+        known = self._traffic.open.get(root_of(found.message.key))
+        if known is None:
+            known = await self._traffic.adopt(found, self._spec(found.message.tool))
+        self._notify(known, found)
+        return known
 
     def _notify(self, pending: Pending, call: BackgroundCall) -> None:
-        if pending.is_open:
-            completion = _Completion(call.handle, self._completed[call.session])
+        completion = _Completion(call.handle, call.session, self._completed)
+        if pending.is_open and completion not in pending.latches:
             pending.latches.append(completion)
 
     async def _find(self, handle: Any, session: str | None) -> BackgroundCall | None:

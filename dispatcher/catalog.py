@@ -38,6 +38,8 @@ class Catalog:
         self._schemas = SchemaCache()
         self.refused: dict[str, str] = {}
         """Why a tool is not offered, by name."""
+        self.unlisted: frozenset[str] = frozenset()
+        """Names of tools that can be called and are not shown."""
         self.aliases: Mapping[str, str] = {}
         """Tool names by the names under which providers that refuse those are offered them."""
 
@@ -46,12 +48,20 @@ class Catalog:
         """What can be called."""
         return MappingProxyType(self._offers)
 
+    @property
+    def listed(self) -> dict[str, Offer]:
+        """What is shown, to a model as to a user."""
+        return {n: offer for n, offer in self._offers.items() if n not in self.unlisted}
+
     def replace(self, specs: Iterable[ToolSpec]) -> None:
-        """Offer exactly these tools, and the pool's own beside any background tool (R35)."""
+        """Offer exactly these tools and the pool's own, listed beside any background tool (R35)."""
         specs = list(specs)
-        if any(spec.background for spec in specs):
+        if specs:
             named = {spec.name for spec in specs}
-            specs += [spec for name, spec in task_tools.SPECS.items() if name not in named]
+            own = [spec for name, spec in task_tools.SPECS.items() if name not in named]
+            is_listed = any(spec.background for spec in specs)
+            self.unlisted = frozenset() if is_listed else frozenset(spec.name for spec in own)
+            specs += own
         offers: dict[str, Offer] = {}
         refused: dict[str, str] = {}
         for spec in specs:
@@ -80,7 +90,11 @@ class Catalog:
             if known is None or entry.published_at > known.published_at:
                 newest[entry.spec.name] = entry
         now = time.monotonic()
-        self._gone = {n: self._gone.get(n, now) for n in self._offers if n not in newest}
+        self._gone = {
+            name: self._gone.get(name, now)
+            for name, offer in self._offers.items()
+            if name not in newest and offer.spec is not task_tools.SPECS.get(name)
+        }
         gone = [self._offers[name].spec for name in self._gone]
         self.replace([*(entry.spec for entry in newest.values()), *gone])
 

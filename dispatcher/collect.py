@@ -52,7 +52,10 @@ class Collector:
                 pause = min(pause * 2, _LONGEST_PAUSE_SECONDS)
                 continue
             for reply in replies:
-                self.take(reply)
+                try:
+                    self.take(reply)
+                except Exception:
+                    log.exception("reply_not_taken")  # the others are not to wait for ever
 
     def take(self, data: bytes) -> None:
         """One signed reply; one for a call that is answered, or not ours, is passed over."""
@@ -68,7 +71,7 @@ class Collector:
             return
         if isinstance(reply, Released):
             pending = self._find(reply.key)
-            if pending is not None and pending.message.attempt == reply.attempt:
+            if pending is not None and pending.message.attempt <= reply.attempt:
                 self._released(pending)
             return
         if isinstance(reply, Progress):

@@ -16,7 +16,6 @@ from contract.outcome import Code
 from contract.result import ToolResult
 from contract.settings import Settings
 from contract.spec import ToolSpec
-from contract.steps import new_nonce
 from dispatcher import catalog as catalogs
 from dispatcher import feedback, intake
 from dispatcher.analytics import Analytics
@@ -31,9 +30,10 @@ from dispatcher.loops import LoopGuard, OnLoop
 from dispatcher.pending import Pending
 from dispatcher.redis_transport import RedisTransport
 from dispatcher.switches import make_switch, switch_name
-from dispatcher.traffic import Traffic, TurnContext
+from dispatcher.traffic import Traffic
 from dispatcher.transport import Transport
 from dispatcher.turn import TurnResult
+from dispatcher.turn_context import TurnContext, turn_context
 from dispatcher.turns import Turns
 from dispatcher.validate import Accepted, validate
 
@@ -137,16 +137,21 @@ class Dispatcher:
     @property
     def specs(self) -> list[ToolSpec]:
         """The tools that can be called, by name."""
-        offers = self._offers(None)
+        offers = self._listed(None)
         return [offers[name].spec for name in sorted(offers)]
 
     def tools(
         self, format: str = "anthropic", *, only: Collection[str] | None = None
     ) -> list[dict[str, Any]]:
-        """What to offer the model, in a provider's form (`anthropic`, `openai_chat`, `bare`)."""
+        """What to offer the model, in a provider's form (`anthropic`, `openai_chat`, `bare`).
+
+        The pool's own `task_result`, `task_cancel` and `task_list` are among them where any tool is
+        a background tool. They can always be called: a host that hands over calls with `wait`, or
+        has tools with long output, names them in `only`.
+        """
         if format not in FORMATS:
             raise ValueError(f"unknown format {format!r}: use one of {', '.join(FORMATS)}")
-        offers = self._offers(only)
+        offers = self._listed(only)
         return FORMATS[format].offer([offers[name].spec for name in sorted(offers)])
 
     def events(self, after: int | None = None) -> AsyncIterator[Event]:
@@ -176,8 +181,9 @@ class Dispatcher:
             if (session is None or pending.message.session == session)
             and (call_id is None or pending.call.id == call_id)
         ]
+        ahead = self._turns.cancel(session, call_id)
         await self._traffic.cancel(calls)
-        return len(calls)
+        return len(calls) + ahead
 
     async def task_result(
         self, handle: str, *, session: str | None = None, wait: float = 0.0
@@ -259,7 +265,8 @@ class Dispatcher:
         twice (R18). `tools` narrows the allow-list, `context` is handed to the tools and shown to
         nobody, `timeout` (seconds) replaces the tools' own. A call that runs longer than `wait`
         seconds goes on in the background and answers with a handle (R35). Never raises for what a
-        model or a tool does; cancelling it cancels its calls.
+        model or a tool does; cancelling it cancels its calls. Raises ValueError for times that are
+        none, and for a `context` that is not JSON or larger than one call's arguments may be.
         """
         try:
             found = intake.read(
@@ -269,13 +276,13 @@ class Dispatcher:
             return TurnResult(
                 [], format=error.format, error=feedback.no_response(str(error), self._wording)
             )
-        shared = TurnContext(
-            id=found.id,
-            session=session,
-            line=session or new_nonce(),
-            context=dict(context) if context else None,
+        shared = turn_context(
+            found.id,
+            session,
+            context=context,
             timeout=timeout,
             wait=wait,
+            max_bytes=self._settings.max_arguments,
         )
         return await self._run_turn(found, shared, tools)
 
@@ -292,9 +299,14 @@ class Dispatcher:
                 results[call.index] = verdict
             else:
                 accepted.append(verdict)
-        for index, result in (await self._turns.run(accepted, shared, since)).items():
+        answered = await self._turns.run(accepted, shared, since)
+        for index, (result, _) in answered.items():
             results[index] = result
-        await self.loops.note(found.calls, results, shared.session)
+        news = [
+            result if index not in answered or answered[index].is_news else None
+            for index, result in enumerate(results)
+        ]
+        await self.loops.note(found.calls, news, shared.session)
         self.analytics.note(results, session=shared.session, model=found.model)
         return TurnResult([r for r in results if r is not None], format=found.format)
 
@@ -311,6 +323,7 @@ class Dispatcher:
             self._allowed_of(tools),
             self._wording,
             aliases=self._catalog.aliases,
+            unlisted=self._catalog.unlisted,
             format=format,
             repairs=self._settings.repair,
             failures=failed,
@@ -321,13 +334,12 @@ class Dispatcher:
             return self._allowed
         return frozenset(tools) & self._allowed if self._allowed is not None else frozenset(tools)
 
-    def _offers(self, tools: Collection[str] | None) -> dict[str, Offer]:
-        allowed = self._allowed_of(tools)
-        return {
-            name: offer
-            for name, offer in self._catalog.offers.items()
-            if allowed is None or name in allowed
-        }
+    def _listed(self, only: Collection[str] | None) -> dict[str, Offer]:
+        """What a model is offered: the pool's own tools only beside background ones, or by name."""
+        allowed = self._allowed_of(only)
+        if allowed is None:
+            return self._catalog.listed
+        return {name: offer for name, offer in self._catalog.offers.items() if name in allowed}
 
     def _classify(self, pending: Pending, unseen: str | None = None) -> ToolResult:
         """`unseen` names a write before it that may still run."""
@@ -341,7 +353,7 @@ class Dispatcher:
             duration=pending.ended - pending.began,
             wording=self._wording,
             retries=pending.retries,
-            pages_offered="task_result" in self._catalog.offers,
+            pages_offered=self._allowed is None or "task_result" in self._allowed,
             note=note,
         )
 

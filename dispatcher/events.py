@@ -62,14 +62,18 @@ class Events:
         self._add("tool:error", pending, "FAILED", detail)
 
     async def follow(self, after: int | None = None) -> AsyncIterator[Event]:
-        """Events as they come, for ever; those kept after a bookmark first, where one is given."""
+        """Events as they come, for ever; those kept after a bookmark first, where one is given.
+
+        Bookmarks are this dispatcher's own: one of another, or of before a restart, may be too high
+        and is then taken for the last.
+        """
         self.are_followed = True
-        seen = self._last if after is None else after
+        seen = self._last if after is None else min(after, self._last)
         while True:
             for event in [event for event in self._kept if event.bookmark > seen]:
                 seen = event.bookmark
                 yield event
-            if self._last == seen or not self._kept:
+            if self._last <= seen or not self._kept:
                 self._more.clear()
                 await self._more.wait()
 

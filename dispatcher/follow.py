@@ -44,6 +44,7 @@ class Follower:
         self._switches = switches
         self._calls = calls
         self._follows_catalog = follows_catalog
+        self._epoch: str | None = None
 
     async def run(self) -> None:
         """Follow for ever."""
@@ -65,11 +66,11 @@ class Follower:
             if entries is not None:
                 self._catalog.replace_published(entries, self._envelope)
             self._catalog.forget_gone()
-        self._switches.replace(await self._transport.switches(), self._envelope)
         calls = list(self._calls())
         survey = await self._transport.survey(
             sorted({pending.queue for pending in calls if pending.queue})
         )
+        await self._follow_switches(survey.epoch)
         leases = [lease for lease in map(self._read, survey.leases) if lease is not None]
         slots: dict[str, list[int]] = {}
         for lease in leases:
@@ -78,6 +79,16 @@ class Follower:
         self._pump.set_workers(slots)
         self._pump.set_memory(survey.memory)
         await self._recovery.examine(survey, leases, calls)
+
+    async def _follow_switches(self, epoch: str | None) -> None:
+        """A server that lost its data is told which switches were on: a loss takes none back."""
+        found = await self._transport.switches()
+        if self._epoch not in (None, epoch):
+            for name, body in self._switches.missing_in(found):
+                await self._transport.set_switch(name, body)
+                found.append(body)
+        self._epoch = epoch
+        self._switches.replace(found, self._envelope)
 
     def _read(self, data: bytes) -> WorkerLease | None:
         try:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from enum import Enum
 
 from contract.envelope import Cancel, Envelope, Settled
-from contract.ledger import MISSING, Closing, running_on
+from contract.ledger import MISSING, OTHERS, Closing, End, running_on
 from contract.outcome import Code, Executed, Outcome, failure
 from contract.steps import new_nonce
 from dispatcher.classify import not_queued, unconfirmed
@@ -21,6 +21,8 @@ from dispatcher.transport import Transport
 log = logging.getLogger("toolpool.keeper")
 
 _AHEAD_SECONDS = 0.1
+_LONGEST_ASK = 1.0
+_UNSENT = (Stage.NEW, Stage.WAITING)
 _GROUP = 64
 _GROUPS_AT_ONCE = 4
 
@@ -35,13 +37,22 @@ class Ending(Enum):
     CANCEL = 5.0
 
     @property
+    def end(self) -> End:
+        """How the ledger has it."""
+        ends = {Ending.QUEUE_WAIT: End.UNSTARTED, Ending.DEADLINE: End.DEADLINE}
+        return ends.get(self, End.CANCEL)
+
+    @property
     def code(self) -> Code:
         """What a call comes to that was not started."""
         return Code.CANCELLED if self is Ending.CANCEL else Code.EXPIRED
 
 
 class Keeper:
-    """Expires and cancels. `settled` takes a signed outcome from the ledger."""
+    """Expires and cancels.
+
+    `settled` takes a signed outcome from the ledger, `refuse` that of a call never sent from here.
+    """
 
     def __init__(
         self,
@@ -51,18 +62,20 @@ class Keeper:
         resolve: Resolve,
         settled: Callable[[bytes], None],
         started: Callable[[Pending], None],
+        refuse: Resolve,
     ) -> None:
         self._transport = transport
         self._envelope = envelope
         self._resolve = resolve
         self._settled = settled
         self._started = started
+        self._refuse = refuse
         # Queue waits end in the order they began, so one timer serves them all: a timer each costs
         # more than the rest of keeping a call that is answered soon.
         self._line: dict[Pending, None] = {}
         self._line_timer: asyncio.TimerHandle | None = None
         self._due: dict[Ending, list[Pending]] = {ending: [] for ending in Ending}
-        self._turns = asyncio.Semaphore(_GROUPS_AT_ONCE)
+        self._turns = {ending: asyncio.Semaphore(_GROUPS_AT_ONCE) for ending in Ending}
         self._closing: set[asyncio.Task[None]] = set()
 
     def watch(self, pending: Pending) -> None:
@@ -85,11 +98,17 @@ class Keeper:
         """End calls that nobody wants any more; each is answered `aborted.cancelled` (R34)."""
         calls = [pending for pending in calls if pending.is_open]
         for pending in calls:
-            if pending.stage in (Stage.NEW, Stage.WAITING):
+            pending.is_unwanted = True
+            if pending.stage in _UNSENT and not pending.may_be_known:
                 self._resolve(pending, not_queued(Code.CANCELLED))
             else:
                 self._add_due(pending, Ending.CANCEL)
         await Latch(calls).wait()
+
+    def close_unwanted(self, calls: Sequence[Pending]) -> None:
+        """Calls that were answered while their message was on its way: nobody is to start them."""
+        for pending in calls:
+            self._add_due(pending, Ending.CANCEL)
 
     def close(self) -> None:
         """Stop every background step."""
@@ -113,10 +132,12 @@ class Keeper:
             if pending.start_by > now:
                 break
             due.append(pending)
-        for pending in due:
-            del self._line[pending]
-            self._queue_wait_over(pending)
-        self._wait_for_head()
+        try:
+            for pending in due:
+                del self._line[pending]
+                self._queue_wait_over(pending)
+        finally:
+            self._wait_for_head()  # whatever happened: without it no call would be kept any more
 
     def _at(self, when: float, call: Callable[[Pending], None], pending: Pending) -> None:
         loop = asyncio.get_running_loop()
@@ -126,17 +147,20 @@ class Keeper:
     def _queue_wait_over(self, pending: Pending) -> None:
         if not pending.is_open:
             return
-        if pending.stage is Stage.WAITING:
-            self._resolve(pending, not_queued(Code.EXPIRED))
-            return
         self._at(pending.deadline - _AHEAD_SECONDS, self._nearly_over, pending)
-        if pending.stage in (Stage.QUEUED, Stage.STRANDED):
+        if pending.stage is Stage.WAITING:
+            self._refuse(pending, not_queued(Code.EXPIRED))
+        elif pending.stage in (Stage.QUEUED, Stage.STRANDED) and not pending.was_started:
             self._add_due(pending, Ending.QUEUE_WAIT)
 
     def _nearly_over(self, pending: Pending) -> None:
-        if pending.is_open:
-            self._at(pending.deadline, self._over, pending)
-            self._add_due(pending, Ending.DEADLINE)
+        if not pending.is_open:
+            return
+        # A process that stood still asks before it answers: the outcome may have been settled.
+        now = time.monotonic()
+        behind = now - (pending.deadline - _AHEAD_SECONDS)
+        self._at(max(pending.deadline, now + min(behind, _LONGEST_ASK)), self._over, pending)
+        self._add_due(pending, Ending.DEADLINE)
 
     def _over(self, pending: Pending) -> None:
         if pending.is_open:
@@ -144,7 +168,7 @@ class Keeper:
                 pending,
                 unconfirmed(
                     started=pending.stage is Stage.RUNNING,
-                    sent=pending.stage is not Stage.WAITING,
+                    sent=pending.stage is not Stage.WAITING or pending.may_be_known,
                 ),
             )
 
@@ -165,10 +189,10 @@ class Keeper:
     async def _close(self, calls: Sequence[Pending], ending: Ending) -> None:
         give_up_at = time.monotonic() + ending.value
         try:
-            async with self._turns:
+            async with asyncio.timeout(ending.value), self._turns[ending]:
                 answers = await self._transport.close_calls(
                     [self._closing_of(pending, ending.code) for pending in calls],
-                    unstarted_only=ending is Ending.QUEUE_WAIT,
+                    end=ending.end,
                     give_up_at=give_up_at,
                 )
         except Exception as error:  # noqa: BLE001 - a call is answered whatever closing it raises
@@ -181,8 +205,13 @@ class Keeper:
             if (worker := running_on(answer)) is not None:
                 pending.worker = worker
                 self._started(pending)
+            elif answer == OTHERS:
+                is_running = ending is Ending.DEADLINE and pending.stage is Stage.RUNNING
+                self._resolve(pending, _unknown(Code.TIMEOUT if is_running else ending.code))
             elif answer == MISSING:
-                if ending is not Ending.QUEUE_WAIT:
+                if ending is Ending.CANCEL and pending.stage in _UNSENT:
+                    self._resolve(pending, not_queued(ending.code))
+                elif ending is not Ending.QUEUE_WAIT:
                     self._resolve(pending, _unknown(ending.code))
             else:
                 self._settled(answer)

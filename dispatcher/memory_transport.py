@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from contract.ledger import Closing, Opening, Recovery
+from contract.ledger import Closing, End, Opening, Recovery
 from contract.loops import LoopLedger
 from contract.memory import MemoryServer
 from dispatcher.transport import Survey
@@ -22,12 +22,18 @@ class MemoryTransport:
         return self._reply
 
     @property
+    def epoch(self) -> str | None:
+        """See `Transport.epoch`."""
+        return self._server.epoch
+
+    @property
     def loops(self) -> LoopLedger:
         """See `Transport.loops`."""
         return self._server.loops
 
     async def open(self) -> None:
         """Nothing to connect."""
+        self._server.dispatchers.add(self._reply)
 
     async def publish(
         self,
@@ -37,6 +43,7 @@ class MemoryTransport:
         queue: str,
         message: bytes,
         give_up_at: float,
+        tried_in: str | None = None,
     ) -> tuple[str, list[bytes]]:
         """See `Transport.publish`."""
         return await self._server.open(
@@ -46,15 +53,14 @@ class MemoryTransport:
             queue=queue,
             message=message,
             give_up_at=give_up_at,
+            tried_in=tried_in,
         )
 
     async def close_calls(
-        self, closings: Sequence[Closing], *, unstarted_only: bool, give_up_at: float
+        self, closings: Sequence[Closing], *, end: End, give_up_at: float
     ) -> list[bytes]:
         """See `Transport.close_calls`."""
-        return await self._server.close(
-            closings, reply=self._reply, unstarted_only=unstarted_only, give_up_at=give_up_at
-        )
+        return await self._server.close(closings, reply=self._reply, end=end, give_up_at=give_up_at)
 
     async def receive(self) -> list[bytes]:
         """See `Transport.receive`."""
@@ -114,3 +120,4 @@ class MemoryTransport:
 
     async def close(self) -> None:
         """Nothing to let go of."""
+        self._server.dispatchers.discard(self._reply)

@@ -16,6 +16,16 @@ from contract.outcome import Executed, Outcome
 from contract.spec import ToolSpec
 
 
+def root_of(key: str) -> str:
+    """What the keys of a call and of its retries have in common."""
+    return key.partition(".")[0]
+
+
+def retry_key(root: str, number: int) -> str:
+    """The record of a call's retry, counted from 1; of the call itself for 0."""
+    return f"{root}.{number}" if number else root
+
+
 class Stage(Enum):
     """How far a pending call has come."""
 
@@ -86,12 +96,30 @@ class Pending:
     in_background: bool = False
     retries: int = 0
     ran_before: Executed | None = None
+    is_unwanted: bool = False
+    is_news: bool = True
+    """Whether its outcome is not one that had been stored before this dispatcher asked."""
     timer: asyncio.TimerHandle | None = None
 
     @property
     def key(self) -> str:
         """The name of its ledger record."""
         return self.message.key
+
+    @property
+    def root(self) -> str:
+        """The same for all retries of a call: the name it is asked again by (R18)."""
+        return root_of(self.message.key)
+
+    @property
+    def was_started(self) -> bool:
+        """Whether an attempt before this one was started, so that its queue wait is behind it."""
+        return self.message.attempt > 1
+
+    @property
+    def may_be_known(self) -> bool:
+        """Whether the ledger may have it although this dispatcher has not sent it (R18)."""
+        return self.message.session is not None and self.message.turn is not None
 
     @property
     def is_open(self) -> bool:
@@ -101,12 +129,10 @@ class Pending:
     def start_again(self, *, start_by: float) -> None:
         """Become the next retry of the same call: a new record, nothing sent yet."""
         self.retries += 1
-        root = self.message.key.partition(".")[0]
-        self.message = msgspec.structs.replace(
-            self.message, key=f"{root}.{self.retries}", attempt=1
-        )
+        key = retry_key(self.root, self.retries)
+        self.message = msgspec.structs.replace(self.message, key=key, attempt=1)
         self.stage, self.start_by = Stage.NEW, start_by
-        self.worker, self.republished = "", 0
+        self.worker, self.republished, self.is_news = "", 0, True
 
     def answer(self, outcome: Outcome) -> None:
         """Note the outcome and wake whoever waits for it. To be called once."""

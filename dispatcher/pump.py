@@ -7,12 +7,12 @@ idle pump sends at once, so batching never adds latency.
 import asyncio
 import logging
 import time
-from collections import deque
-from collections.abc import Callable
+from collections import OrderedDict, deque
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from contract.envelope import Batch, Envelope
-from contract.ledger import ATTACHED, NEW, running_on
+from contract.ledger import ATTACHED, MOVED, NEW, running_on
 from contract.outcome import Code, Executed, Outcome, failure
 from contract.settings import Settings
 from contract.spec import RunIn
@@ -39,7 +39,7 @@ Resolve = Callable[[Pending, Outcome], None]
 class _Line:
     """One session's calls for one queue."""
 
-    waiting: deque[Pending] = field(default_factory=deque)
+    waiting: OrderedDict[Pending, None] = field(default_factory=OrderedDict)
     in_flight: int = 0
     in_ring: bool = False
 
@@ -94,7 +94,7 @@ class QueuePump:
             self._pump.overloaded(pending)
             return
         pending.stage = Stage.WAITING
-        line.waiting.append(pending)
+        line.waiting[pending] = None
         self._count_waiting(1)
         self._join_ring(pending.line, line)
         self.wake()
@@ -124,6 +124,8 @@ class QueuePump:
 
     def adopt(self, pending: Pending) -> None:
         """Take over a call that another dispatcher published."""
+        if pending.stage is Stage.WAITING:
+            self._stop_waiting(pending)
         self._lines.setdefault(pending.line, _Line()).in_flight += 1
         self._in_flight += 1
         pending.stage = Stage.QUEUED
@@ -140,7 +142,7 @@ class QueuePump:
         if pending.stage is Stage.NEW:
             return
         if pending.stage is Stage.WAITING:
-            self._count_waiting(-1)  # it stays in its deque, and is passed over
+            self._stop_waiting(pending)
             return
         line = self._lines[pending.line]
         if pending.stage not in (Stage.RUNNING, Stage.STRANDED):
@@ -154,6 +156,15 @@ class QueuePump:
         elif line.in_flight == 0 and not line.in_ring:
             del self._lines[pending.line]
         self.wake()
+
+    def _stop_waiting(self, pending: Pending) -> None:
+        self._count_waiting(-1)
+        line = self._lines.get(pending.line)
+        if line is None:
+            return
+        line.waiting.pop(pending, None)
+        if not line.waiting and line.in_flight == 0 and not line.in_ring:
+            del self._lines[pending.line]
 
     def _join_ring(self, name: str, line: _Line) -> None:
         if not line.in_ring and line.in_flight < self._pump.settings.in_flight_per_session:
@@ -189,23 +200,21 @@ class QueuePump:
         taken: list[Pending] = []
         size = 0
         settings = self._pump.settings
-        too_late = time.monotonic() + _TOO_LATE_SECONDS
+        too_late = time.monotonic() + min(_TOO_LATE_SECONDS, settings.queue_wait / 4)
         while self._ring and len(taken) < self._next_size and size < settings.batch_bytes:
             name = self._ring.popleft()
             line = self._lines[name]
             line.in_ring = False
-            while line.waiting and not _may_go(line.waiting[0], too_late):
-                line.waiting.popleft()  # what still is open expires where it waits
-            if not line.waiting:
+            pending = self._first(line, too_late)
+            if pending is None:
                 if line.in_flight == 0:
-                    del self._lines[name]
+                    self._lines.pop(name, None)
                 continue
-            pending = line.waiting[0]
             if taken and size + pending.size > settings.batch_bytes:
                 line.in_ring = True
                 self._ring.appendleft(name)
                 break
-            line.waiting.popleft()
+            del line.waiting[pending]
             line.in_flight += 1
             self._in_flight += 1
             self._count_waiting(-1)
@@ -216,6 +225,21 @@ class QueuePump:
             if line.waiting:
                 self._join_ring(name, line)
         return taken
+
+    def _first(self, line: _Line, too_late: float) -> Pending | None:
+        """The first of a session's calls that may go; what may not is out of the line after this.
+
+        A call that no worker could start in time expires where it is.
+        """
+        while line.waiting:
+            pending = next(iter(line.waiting))
+            denial = self._pump.denial(pending)
+            if denial is None and pending.start_by > too_late:
+                return pending
+            del line.waiting[pending]
+            if denial is not None:
+                self._pump.refuse(pending, denial)
+        return None
 
     async def _send(self) -> None:
         try:
@@ -228,26 +252,30 @@ class QueuePump:
     async def _publish(self, taken: list[Pending]) -> None:
         """Publish until the server confirms it; calls whose queue wait ends first are answered."""
         sent = False
+        epoch = self._pump.transport.epoch  # before anything was sent
         nonce = new_nonce()  # one for every try, so that what is noted is still to be published
         while taken := [pending for pending in taken if pending.is_open]:
             try:
-                await self._publish_once(taken, nonce)
+                await self._publish_once(taken, nonce, epoch if sent else None)
                 return
             except ServerAway as away:
                 sent = sent or away.sent
-                executed = Executed.UNKNOWN if sent else Executed.NO
-                outcome = failure(Code.QUEUE_UNREACHABLE, "", executed)
                 now = time.monotonic()
-                late = [pending for pending in taken if pending.start_by <= now]
+                for pending in [pending for pending in taken if pending.start_by <= now]:
+                    may_have_run = sent or pending.may_be_known
+                    executed = Executed.UNKNOWN if may_have_run else Executed.NO
+                    self._pump.resolve(pending, failure(Code.QUEUE_UNREACHABLE, "", executed))
             except Exception as error:
                 log.exception("publish_failed queue=%s calls=%d", self._queue, len(taken))
+                if len(taken) > 1:  # one may be at fault for all
+                    for pending in taken:
+                        await self._publish([pending])
+                    return
                 reason = f"publishing failed ({type(error).__name__})"
-                outcome = failure(Code.INTERNAL, reason, Executed.UNKNOWN)
-                late = taken
-            for pending in late:
-                self._pump.resolve(pending, outcome)
+                self._pump.resolve(taken[0], failure(Code.INTERNAL, reason, Executed.UNKNOWN))
 
-    async def _publish_once(self, taken: list[Pending], nonce: str) -> None:
+    async def _publish_once(self, taken: list[Pending], nonce: str, epoch: str | None) -> None:
+        """`epoch` is the server's before an earlier try that it may have taken."""
         pump = self._pump
         batch = Batch(
             id=new_nonce(),
@@ -256,32 +284,40 @@ class QueuePump:
             tenant=pump.settings.tenant,
         )
         now = time.monotonic()
-        epoch, answers = await pump.transport.publish(
+        current, answers = await pump.transport.publish(
             [pending.opening(now) for pending in taken],
             nonce=nonce,
             queue=self._queue,
             message=pump.envelope.encode_batch(batch),
             give_up_at=min(pending.start_by for pending in taken),
+            tried_in=epoch,
         )
+        unwanted: list[Pending] = []
         for pending, answer in zip(taken, answers, strict=True):
             if not pending.is_open:
+                unwanted += [pending] if answer == NEW else []
                 continue
             if pending.stage is Stage.PUBLISHING:
                 pending.stage = Stage.QUEUED
-            pending.epoch, pending.published_at = epoch, now
+            pending.epoch, pending.published_at = current, now
             if (worker := running_on(answer)) is not None:
                 pending.worker = worker
                 self.started(pending)
+            elif answer == MOVED:
+                self.stranded(pending)
             elif answer not in (NEW, ATTACHED):
-                pump.settled(answer)
-
-
-def _may_go(pending: Pending, too_late: float) -> bool:
-    return pending.is_open and pending.start_by > too_late
+                pump.settled(pending, answer)
+        if unwanted:
+            pump.unwanted(unwanted)
 
 
 class Pump:
-    """The queues of one dispatcher. `settled` takes a signed outcome the ledger already had."""
+    """The queues of one dispatcher.
+
+    `settled` takes a signed outcome that the ledger had before; `refuse` the outcome of a call that
+    is not sent; `denial` answers such an outcome for one that may not be; `unwanted` takes calls
+    that were answered while their message was on its way.
+    """
 
     def __init__(
         self,
@@ -290,11 +326,17 @@ class Pump:
         envelope: Envelope,
         settings: Settings,
         resolve: Resolve,
-        settled: Callable[[bytes], None],
+        settled: Callable[[Pending, bytes], None],
+        refuse: Resolve,
+        denial: Callable[[Pending], Outcome | None],
+        unwanted: Callable[[Sequence[Pending]], None],
     ) -> None:
         self.transport = transport
         self.envelope = envelope
         self.settings = settings
+        self.refuse = refuse
+        self.denial = denial
+        self.unwanted = unwanted
         self.resolve = resolve
         self.settled = settled
         self.waiting = 0
@@ -343,7 +385,7 @@ class Pump:
 
     def overloaded(self, pending: Pending) -> None:
         """Answer a call for which there is no room (`exception.overloaded`)."""
-        self.resolve(pending, not_queued(Code.OVERLOADED, retry_after=_RETRY_AFTER_SECONDS))
+        self.refuse(pending, not_queued(Code.OVERLOADED, retry_after=_RETRY_AFTER_SECONDS))
 
     def set_memory(self, share: float) -> None:
         """How full the server is: a nearly full one takes no new calls, so that it can end others.

@@ -55,6 +55,8 @@ class Recovery:
         self._empty_since: dict[str, float] = {}
         self._idle_since: dict[str, float] = {}
         self._progress: dict[str, float] = {}
+        self._unsure: set[Pending] = set()
+        """Released calls that the server could not be asked about."""
 
     def interrupted(self) -> None:
         """The server did not answer: what was seen before says nothing about now."""
@@ -75,6 +77,7 @@ class Recovery:
             await self.recover(pending.queue, [(pending, "")])
         except Exception as error:  # noqa: BLE001 - whatever it was, the call is looked at again
             log.warning("released_call_not_sent call=%s: %s", pending.call.id, error)
+            self._unsure.add(pending)
 
     async def examine(
         self, survey: Survey, leases: Collection[WorkerLease], calls: Iterable[Pending]
@@ -84,7 +87,11 @@ class Recovery:
         self._note(survey, leases, now)
         workers = {lease.id for lease in leases}
         suspects: defaultdict[str, list[tuple[Pending, str]]] = defaultdict(list)
+        unsure, self._unsure = self._unsure, set()
         for pending in calls:
+            if pending in unsure:
+                suspects[pending.queue].append((pending, ""))
+                continue
             match pending.stage:
                 case Stage.RUNNING:
                     is_suspect = self._is_lost(pending, workers, now)
@@ -95,9 +102,13 @@ class Recovery:
             if is_suspect:
                 lost_worker = pending.worker if pending.stage is Stage.RUNNING else ""
                 suspects[pending.queue].append((pending, lost_worker))
-        for queue, found in suspects.items():
-            for start in range(0, len(found), _GROUP):
-                await self.recover(queue, found[start : start + _GROUP])
+        try:
+            for queue, found in suspects.items():
+                for start in range(0, len(found), _GROUP):
+                    await self.recover(queue, found[start : start + _GROUP])
+        except BaseException:
+            self._unsure |= unsure
+            raise
 
     async def recover(self, queue: str, suspects: Sequence[tuple[Pending, str]]) -> None:
         """Ask the ledger about calls of one queue, each with the worker believed lost ('' none)."""

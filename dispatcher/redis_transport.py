@@ -11,7 +11,7 @@ from kombu.exceptions import OperationalError
 from redis.exceptions import RedisError
 
 from contract import connection
-from contract.ledger import NEW, SENT, Closing, Opening, Recovery, RedisLedger, again_in
+from contract.ledger import NEW, SENT, Closing, End, Opening, Recovery, RedisLedger, again_in
 from contract.loops import RedisLoops
 from contract.names import Names
 from contract.settings import Settings
@@ -22,6 +22,8 @@ from dispatcher.transport import Survey
 
 _READ_AT_MOST = 1000
 _BLOCK_MS = 5000
+_SILENCE_SECONDS = 3.0
+"""Longer than a blocking read lasts: then its connection is dead, though nobody closed it."""
 _TRIM_EVERY = 256
 _WORKERS_LISTED_SECONDS = 3600
 
@@ -35,7 +37,8 @@ class RedisTransport:
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self._names = Names(settings.key_prefix)
-        self._reply = self._names.reply(secrets.token_hex(8))
+        self._id = secrets.token_hex(8)
+        self._reply = self._names.reply(self._id)
         self._client = connection.open_async(settings)
         self._reader = connection.open_async(settings, blocking=True)
         steps = Steps(self._client)
@@ -52,6 +55,11 @@ class RedisTransport:
         self._untrimmed = 0
         self._epoch: str | None = None
         self._catalog_version: bytes | None = b""
+
+    @property
+    def epoch(self) -> str | None:
+        """See `Transport.epoch`."""
+        return self._epoch
 
     @property
     def reply(self) -> str:
@@ -72,6 +80,7 @@ class RedisTransport:
         queue: str,
         message: bytes,
         give_up_at: float,
+        tried_in: str | None = None,
     ) -> tuple[str, list[bytes]]:
         """See `Transport.publish`."""
         here = self._broker is None
@@ -82,6 +91,7 @@ class RedisTransport:
             queue=queue,
             message=celery_message.redis_message(queue, message) if here else b"",
             give_up_at=give_up_at,
+            tried_in=tried_in,
         )
         if self._broker is not None and NEW in answers:
             try:
@@ -92,19 +102,18 @@ class RedisTransport:
         return epoch, answers
 
     async def close_calls(
-        self, closings: Sequence[Closing], *, unstarted_only: bool, give_up_at: float
+        self, closings: Sequence[Closing], *, end: End, give_up_at: float
     ) -> list[bytes]:
         """See `Transport.close_calls`."""
-        return await self._ledger.close(
-            closings, reply=self._reply, unstarted_only=unstarted_only, give_up_at=give_up_at
-        )
+        return await self._ledger.close(closings, reply=self._reply, end=end, give_up_at=give_up_at)
 
     async def receive(self) -> list[bytes]:
         """See `Transport.receive`. Read entries are trimmed now and then, never unread ones."""
         if self._untrimmed >= _TRIM_EVERY:
             await self._trim()
         command = ("XREAD", "COUNT", _READ_AT_MOST, "BLOCK", _BLOCK_MS, "STREAMS")
-        found = await send(self._reader, (*command, self._reply, self._last_read))
+        async with asyncio.timeout(_BLOCK_MS / 1000 + _SILENCE_SECONDS):
+            found = await send(self._reader, (*command, self._reply, self._last_read))
         if not found:
             if self._untrimmed:
                 await self._trim()
@@ -142,9 +151,11 @@ class RedisTransport:
                 )
                 for recovery in recoveries
             ]
-        where = queue if self._broker is None else f"{self._reply}:unused"
         answers = await self._ledger.recover(
-            recoveries, reply=self._reply, queue=where, give_up_at=give_up_at
+            recoveries,
+            reply=self._reply,
+            queue=queue if self._broker is None else "",
+            give_up_at=give_up_at,
         )
         if self._broker is not None:
             for recovery, answer in zip(recoveries, answers, strict=True):
@@ -152,7 +163,6 @@ class RedisTransport:
                     await self._broker.publish(queue, recovery.message)
                 elif again_in(answer) is not None:
                     await self._broker.publish(queue, recovery.next_message)
-            await self._client.delete(where)
         return answers
 
     async def keep_handle(self, handle: str, body: bytes, *, owner: str, keep: float) -> None:
@@ -205,13 +215,15 @@ class RedisTransport:
     async def survey(self, queues: Sequence[str]) -> Survey:
         """See `Transport.survey`."""
         pipeline = self._client.pipeline(transaction=False)
+        lease_ms = round(self._settings.lease_gone * 1000)
+        pipeline.set(self._names.dispatcher(self._id), self._reply, px=lease_ms)
         pipeline.info("server")
         pipeline.info("memory")
         pipeline.get(self._names.epoch)
         pipeline.zrangebyscore(self._names.workers, time.time() - _WORKERS_LISTED_SECONDS, "+inf")
         for queue in queues if self._broker is None else ():
             pipeline.llen(queue)
-        info, memory, random, ids, *depths = await pipeline.execute()
+        _, info, memory, random, ids, *depths = await pipeline.execute()
         keys = [self._names.worker(worker.decode(errors="replace")) for worker in ids]
         found: Any = await self._client.mget(keys) if keys else []
         epoch = f"{info['run_id']}.{random.decode()}" if random else None
@@ -228,7 +240,7 @@ class RedisTransport:
         """Delete the reply stream and let go of the connections."""
         try:
             async with asyncio.timeout(1.0):
-                await self._client.delete(self._reply)
+                await self._client.delete(self._reply, self._names.dispatcher(self._id))
         except (RedisError, OSError, TimeoutError):
             pass  # it expires
         await self._client.aclose()

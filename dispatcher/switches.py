@@ -20,17 +20,26 @@ class Switches:
 
     def __init__(self) -> None:
         self._by_tool: dict[str, list[Switch]] = {}
+        self._bodies: dict[str, bytes] = {}
 
     def replace(self, entries: Iterable[bytes], envelope: Envelope) -> None:
         """Take what the server has; entries nobody we trust has signed do not count."""
         by_tool: dict[str, list[Switch]] = {}
+        self._bodies = {}
         for data in entries:
             try:
                 switch = envelope.decode_switch(data)
             except MessageRejected:
                 continue
             by_tool.setdefault(switch.tool, []).append(switch)
+            name = switch_name(switch.tool, switch.argument, switch.value)
+            self._bodies[name] = data
         self._by_tool = by_tool
+
+    def missing_in(self, entries: Iterable[bytes]) -> list[tuple[str, bytes]]:
+        """What was on at the last look and is not among these: name and signed switch."""
+        there = set(entries)
+        return [(name, body) for name, body in self._bodies.items() if body not in there]
 
     def denial(self, call: ToolCall) -> str | None:
         """Why a call is denied; None where it is not."""

@@ -1,10 +1,9 @@
 """The calls on their way: from the pump through the workers to one outcome each."""
 
 import asyncio
-import random
+import logging
 import time
 from collections.abc import Coroutine, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -13,40 +12,31 @@ from contract import encoding
 from contract.call import ToolCall
 from contract.envelope import BackgroundCall, CallMessage, Envelope, Progress
 from contract.names import queue_name
-from contract.outcome import Code, Executed, Outcome, failure, is_retryable, may_still_run
+from contract.outcome import Code, Executed, Outcome, failure, may_still_run
 from contract.settings import Settings
 from contract.spec import Effects, ToolSpec
 from contract.steps import new_nonce
+from dispatcher import retries
 from dispatcher.breaker import Breaker
 from dispatcher.catalog import Catalog
+from dispatcher.classify import not_queued
 from dispatcher.collect import Collector
+from dispatcher.endings import Endings
 from dispatcher.events import Events
 from dispatcher.follow import Follower
 from dispatcher.keeper import Keeper
-from dispatcher.pending import Pending, Stage
+from dispatcher.pending import Pending, Stage, retry_key, root_of
 from dispatcher.pump import Pump
 from dispatcher.recovery import Recovery
 from dispatcher.switches import Switches
 from dispatcher.transport import Transport
+from dispatcher.turn_context import TurnContext
 
-LEASES_TO_WAIT = 2
-"""How long the end of a lost write is waited for: until then its worker has stopped it."""
+log = logging.getLogger("toolpool.traffic")
+
 _CANCEL_AGAIN_SECONDS = 0.1
 _ANSWER_MARGIN_SECONDS = 1.0
-_LONGEST_PAUSE_SECONDS = 10.0
-_NEVER_RETRIED = frozenset({Code.OVERLOADED, Code.CIRCUIT_OPEN, Code.QUEUE_UNREACHABLE})
-
-
-@dataclass(frozen=True, slots=True)
-class TurnContext:
-    """What the calls of one dispatch share. `line` is what the pump is fair to."""
-
-    id: str | None
-    session: str | None
-    line: str
-    context: dict[str, Any] | None = None
-    timeout: float | None = None
-    wait: float | None = None
+_ASK_SECONDS = 2.0
 
 
 class Traffic:
@@ -69,12 +59,16 @@ class Traffic:
         self.events = Events()
         self.switches = Switches()
         self.breaker = Breaker(settings)
+        self.endings = Endings(lease_gone=settings.lease_gone)
         self.pump = Pump(
             transport=transport,
             envelope=envelope,
             settings=settings,
             resolve=self.resolve,
-            settled=self._settled,
+            settled=self._known,
+            refuse=self._refuse,
+            denial=self._denial,
+            unwanted=self._unwanted,
         )
         self._keeper = Keeper(
             transport=transport,
@@ -82,6 +76,7 @@ class Traffic:
             resolve=self.resolve,
             settled=self._settled,
             started=self._started,
+            refuse=self._refuse,
         )
         self._recovery = Recovery(
             transport=transport,
@@ -103,14 +98,13 @@ class Traffic:
         self._collector = Collector(
             transport=transport,
             envelope=envelope,
-            find=self.open.get,
+            find=self._find,
             resolve=self.resolve,
             started=self._started,
             released=self._released,
             progressed=self._progressed,
-            ended=self._ended,
+            ended=self.endings.heard,
         )
-        self._unended: dict[str, asyncio.Event] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def start(self) -> None:
@@ -141,11 +135,33 @@ class Traffic:
 
         Its times run from `since`, when it left its barrier.
         """
-        assert call.arguments is not None
         key = self.key(call, turn)
         known = self.open.get(key)
         if known is not None:
             return known
+        pending = self._pending(key, call, spec, turn, since)
+        self.pump.submit(pending)
+        return pending
+
+    def refuse(
+        self, call: ToolCall, spec: ToolSpec, turn: TurnContext, since: float, outcome: Outcome
+    ) -> Pending:
+        """A call that is not sent; one that was asked before has its own result all the same."""
+        key = self.key(call, turn)
+        known = self.open.get(key)
+        if known is not None:
+            return known
+        pending = self._pending(key, call, spec, turn, since)
+        self._refuse(pending, outcome)
+        return pending
+
+    def _pending(
+        self, key: str, call: ToolCall, spec: ToolSpec, turn: TurnContext, since: float
+    ) -> Pending:
+        """An open call whose times are kept from now on."""
+        assert call.arguments is not None
+        settings = self.settings
+        kept = settings.background_kept if spec.background or turn.wait is not None else None
         message = CallMessage(
             key=key,
             id=call.id,
@@ -158,31 +174,22 @@ class Traffic:
             context=turn.context,
             timeout=turn.timeout if turn.timeout is not None else spec.timeout,
             rerunnable=spec.rerunnable,
-            keep=self.settings.background_kept if spec.background else None,
+            keep=kept,
         )
-        pending = self.pending(call, spec, message, line=turn.line, since=since)
-        self.pump.submit(pending)
-        return pending
-
-    def pending(
-        self, call: ToolCall, spec: ToolSpec, message: CallMessage, *, line: str, since: float
-    ) -> Pending:
-        """An open call whose times are kept from now on."""
-        queue_wait = self.settings.queue_wait
-        kept = self.settings.background_kept if spec.background else self.settings.results_kept
+        start_by = since + settings.queue_wait
         pending = Pending(
             call=call,
             spec=spec,
             message=message,
             queue=queue_name(spec.queue, spec.run_in),
-            line=line,
-            size=len(encoding.encode(message.arguments)),
-            start_by=since + queue_wait,
-            deadline=since + message.timeout + queue_wait + _ANSWER_MARGIN_SECONDS,
-            keep=kept,
+            line=turn.line,
+            size=len(encoding.encode(message.arguments)) + turn.context_bytes,
+            start_by=start_by,
+            deadline=start_by + message.timeout + _ANSWER_MARGIN_SECONDS,
+            keep=kept or settings.results_kept,
             began=since,
         )
-        self.open[message.key] = pending
+        self.open[key] = pending
         self._keeper.watch(pending)
         return pending
 
@@ -196,12 +203,6 @@ class Traffic:
             self.resolve(pending, await work)
 
         self._in_background(run())
-        return pending
-
-    def refuse(self, call: ToolCall, spec: ToolSpec, outcome: Outcome) -> Pending:
-        """A call that is answered at once."""
-        pending = self._here(call, spec)
-        self.resolve(pending, outcome)
         return pending
 
     def _here(self, call: ToolCall, spec: ToolSpec) -> Pending:
@@ -221,14 +222,24 @@ class Traffic:
             keep=0.0,
             began=now,
         )
-        self.open[pending.key] = pending
+        self.open[pending.root] = pending
         return pending
 
     async def adopt(self, found: BackgroundCall, spec: ToolSpec) -> Pending:
-        """Go on with a call that another dispatcher published; its outcome, if it has one."""
+        """Go on with a call that another dispatcher published; its outcome, if it has one.
+
+        Raises what the transport does where the ledger cannot be asked.
+        """
         now = time.monotonic()
-        message = found.message
-        deadline = now + max(0.0, found.deadline - time.time())
+        left = max(0.0, found.deadline - time.time())
+        root = root_of(found.message.key)
+        keys = [retry_key(root, number) for number in range(spec.retries + 1)]
+        states = await self.transport.states(keys)
+        last = max((n for n, state in enumerate(states) if state is not None), default=0)
+        known = self.open.get(root)
+        if known is not None:  # somebody else asked meanwhile
+            return known
+        message = msgspec.structs.replace(found.message, key=keys[last])
         pending = Pending(
             call=ToolCall(
                 index=message.index, id=message.id, name=message.tool, arguments=message.arguments
@@ -238,21 +249,48 @@ class Traffic:
             queue=found.queue,
             line=message.session or message.key,
             size=0,
-            start_by=deadline,
-            deadline=deadline,
+            start_by=now + left,
+            deadline=now + left,
             keep=message.keep or self.settings.results_kept,
             began=now - (time.time() - found.started_at),
             published_at=now,
+            retries=last,
+            is_news=states[last] not in (None, "settled"),
         )
-        self.open[pending.key] = pending
+        self.open[root] = pending
         self.pump.adopt(pending)
-        state = (await self.transport.states([pending.key]))[0]
-        if state is None and not message.rerunnable:
-            self.resolve(pending, failure(Code.WORKER_LOST, "", Executed.UNKNOWN))
-            return pending
         self._keeper.watch(pending)
-        await self._recovery.released(pending)
+        if states[last] is None and (not message.rerunnable or not left):
+            self.resolve(pending, failure(Code.WORKER_LOST, "", Executed.UNKNOWN))
+        else:
+            await self._recovery.released(pending)
         return pending
+
+    def _refuse(self, pending: Pending, outcome: Outcome) -> None:
+        """Answer a call that is not sent, unless the ledger has it from another asking (R18)."""
+        if pending.may_be_known:
+            self._in_background(self._refuse_unless_known(pending, outcome))
+        else:
+            self.resolve(pending, outcome)
+
+    async def _refuse_unless_known(self, pending: Pending, outcome: Outcome) -> None:
+        state = None
+        try:
+            async with asyncio.timeout(_ASK_SECONDS):
+                state = (await self.transport.states([pending.key]))[0]
+        except Exception as error:  # noqa: BLE001 - whatever it was, nobody can know
+            log.warning("record_not_read call=%s: %s", pending.call.id, error)
+            outcome = msgspec.structs.replace(outcome, executed=Executed.UNKNOWN)
+        if state is None:
+            self.resolve(pending, outcome)
+        elif pending.is_open:
+            pending.is_news = state != "settled"
+            self.pump.adopt(pending)
+            await self._recovery.released(pending)
+
+    def _denial(self, pending: Pending) -> Outcome | None:
+        reason = self.switches.denial(pending.call)
+        return not_queued(Code.DENIED, reason) if reason is not None else None
 
     def key(self, call: ToolCall, turn: TurnContext) -> str:
         """Stable for the same call of the same turn of the same session; else random (R18)."""
@@ -282,75 +320,53 @@ class Traffic:
         if outcome.executed is Executed.NO and pending.ran_before is not None:
             outcome = msgspec.structs.replace(outcome, executed=pending.ran_before)
         if pending.queue:
-            self.breaker.note(pending.call.name, outcome)
+            if pending.is_news:
+                self.breaker.note(pending.call.name, outcome)
             if self._try_again(pending, outcome):
                 return
         pending.answer(outcome)
         if pending.spec.effects is Effects.WRITE and may_still_run(outcome):
-            self._watch_end(pending)
-        if self.events.are_followed:
-            self.events.ended(pending, outcome)
-        if outcome.worker:
-            self._recovery.noticed_start(pending)
+            self.endings.watch(pending)
+        if pending.is_news:
+            if self.events.are_followed:
+                self.events.ended(pending, outcome)
+            if outcome.worker:
+                self._recovery.noticed_start(pending)
         self._keeper.forget(pending)
-        del self.open[pending.key]
+        del self.open[pending.root]
         self.pump.done(pending)
 
-    async def has_ended(self, pending: Pending, seconds: float) -> bool:
-        """Whether an answered write has ended, as far as anybody says so within `seconds`."""
-        ended = self._unended.get(pending.key)
-        if ended is None:
-            return True
-        try:
-            async with asyncio.timeout(seconds):
-                await ended.wait()
-        except TimeoutError:
-            return False
-        return True
-
-    def _watch_end(self, pending: Pending) -> None:
-        """Wait for word of an answered write, as long as any barrier would."""
-        key = pending.key
-        self._unended[key] = asyncio.Event()
-        kept = 2 * LEASES_TO_WAIT * self.settings.lease_gone
-        asyncio.get_running_loop().call_later(kept, self._unended.pop, key, None)
-
-    def _ended(self, keys: Sequence[str]) -> None:
-        for key in keys:
-            if (ended := self._unended.get(key)) is not None:
-                ended.set()
-
     def _try_again(self, pending: Pending, outcome: Outcome) -> bool:
-        """Retry by the pool: a tool that asked for it, an outcome and a time that allow it.
+        """Retry by the pool.
 
         The retry has a record of its own, named after the first: whoever asks again follows the
         same names to the same end.
         """
-        spec = pending.spec
-        if outcome.ok or pending.retries >= spec.retries or not spec.rerunnable:
-            return False
-        if outcome.code is None or outcome.code in _NEVER_RETRIED:
-            return False
-        if not is_retryable(outcome.code, outcome.executed, rerunnable=True):
-            return False
-        pause = min(self.settings.retry_pause * 2**pending.retries, _LONGEST_PAUSE_SECONDS)
-        pause *= random.uniform(0.5, 1.5)  # noqa: S311 - jitter
         now = time.monotonic()
-        if now + pause >= pending.deadline - _ANSWER_MARGIN_SECONDS:
+        pause = retries.pause_before(
+            pending,
+            outcome,
+            first_pause=self.settings.retry_pause,
+            time_left=pending.deadline - _ANSWER_MARGIN_SECONDS - now,
+        )
+        if pause is None:
             return False
         self.pump.done(pending)
         self._keeper.forget(pending)
-        del self.open[pending.key]
         pending.start_again(start_by=min(now + pause + self.settings.queue_wait, pending.deadline))
         if outcome.executed is not Executed.NO:
             pending.ran_before = outcome.executed
-        self.open[pending.key] = pending
         self._keeper.watch(pending)
         asyncio.get_running_loop().call_later(pause, self._submit_again, pending)
         return True
 
     def _submit_again(self, pending: Pending) -> None:
-        if pending.is_open:
+        if not pending.is_open:
+            return
+        retry_after = self.breaker.retry_after(pending.call.name)
+        if retry_after is not None:
+            self.resolve(pending, not_queued(Code.CIRCUIT_OPEN, retry_after=round(retry_after, 1)))
+        else:
             self.pump.submit(pending)
 
     def _started(self, pending: Pending) -> None:
@@ -367,6 +383,19 @@ class Traffic:
 
     def _settled(self, reply: bytes) -> None:
         self._collector.take(reply)
+
+    def _known(self, pending: Pending, reply: bytes) -> None:
+        """The ledger had the outcome before this dispatcher asked."""
+        pending.is_news = False
+        self._collector.take(reply)
+
+    def _unwanted(self, calls: Sequence[Pending]) -> None:
+        self._keeper.close_unwanted(calls)
+
+    def _find(self, key: str) -> Pending | None:
+        """The open call of this record; None for one of an earlier retry."""
+        pending = self.open.get(root_of(key))
+        return pending if pending is not None and pending.key == key else None
 
     def _in_background(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.ensure_future(work)

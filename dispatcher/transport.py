@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from contract.ledger import Closing, Opening, Recovery
+from contract.ledger import Closing, End, Opening, Recovery
 from contract.loops import LoopLedger
 
 
@@ -30,6 +30,11 @@ class Transport(Protocol):
         ...
 
     @property
+    def epoch(self) -> str | None:
+        """The server's epoch when it was last looked at; None before that."""
+        ...
+
+    @property
     def loops(self) -> LoopLedger:
         """What failed in a session, for the whole fleet."""
         ...
@@ -46,15 +51,19 @@ class Transport(Protocol):
         queue: str,
         message: bytes,
         give_up_at: float,
+        tried_in: str | None = None,
     ) -> tuple[str, list[bytes]]:
         """Note calls in the ledger and put their signed batch on a queue.
+
+        `tried_in` is the epoch of an earlier try that may have been taken: in another one, what may
+        not run twice is not noted anew (`MOVED`).
 
         Answers as `DispatcherLedger.open`.
         """
         ...
 
     async def close_calls(
-        self, closings: Sequence[Closing], *, unstarted_only: bool, give_up_at: float
+        self, closings: Sequence[Closing], *, end: End, give_up_at: float
     ) -> list[bytes]:
         """End calls; answers as `DispatcherLedger.close`."""
         ...

@@ -3,9 +3,10 @@
 import asyncio
 import time
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 from contract.call import ToolCall
-from contract.outcome import Code
+from contract.outcome import Code, Outcome
 from contract.result import ToolResult
 from contract.settings import Settings
 from contract.spec import Effects, ToolSpec
@@ -13,12 +14,43 @@ from dispatcher import task_tools
 from dispatcher.background import Background
 from dispatcher.classify import not_queued
 from dispatcher.order import stages
-from dispatcher.pending import Latch, Pending
-from dispatcher.traffic import LEASES_TO_WAIT, Traffic, TurnContext
+from dispatcher.pending import Latch, Pending, Waiter
+from dispatcher.traffic import Traffic
+from dispatcher.turn_context import TurnContext
 from dispatcher.validate import Accepted
 
 Classify = Callable[[Pending, str | None], ToolResult]
 """The result of an answered call. The name is that of a write before it whose end nobody saw."""
+
+
+class Answered(NamedTuple):
+    """A result; `is_news` unless it was the call's before it was asked again."""
+
+    result: ToolResult
+    is_news: bool
+
+
+class _Turn:
+    """One turn on its way, as far as it can be cancelled."""
+
+    def __init__(self, session: str | None, accepted: Sequence[Accepted]) -> None:
+        self.session = session
+        self.ahead = {call.index: call for call, _ in accepted}
+        """Calls that were not sent yet, by index."""
+        self.cancelled: set[int] = set()
+        self.answered: Sequence[Pending] = ()
+        """The calls of the last stage."""
+
+    def cancel(self, call_id: str | None) -> int:
+        """Cancel calls ahead, all or those of an id; how many there were."""
+        found = [i for i, call in self.ahead.items() if call_id in (None, call.id)]
+        self.cancelled.update(found)
+        return len(found)
+
+    @property
+    def is_cancelled(self) -> bool:
+        """Whether nothing ahead is wanted any more."""
+        return self.cancelled >= self.ahead.keys()
 
 
 class Turns:
@@ -31,88 +63,130 @@ class Turns:
         self._background = background
         self._settings = settings
         self._classify = classify
+        self._running: set[_Turn] = set()
 
     async def run(
         self, accepted: Sequence[Accepted], shared: TurnContext, since: float
-    ) -> dict[int, ToolResult]:
+    ) -> dict[int, Answered]:
         """A result for each call, by its index. The first calls' times run from `since`."""
-        results: dict[int, ToolResult] = {}
+        turn = _Turn(shared.session, accepted)
+        self._running.add(turn)
+        try:
+            return await self._run(turn, accepted, shared, since)
+        finally:
+            self._running.discard(turn)
+
+    def cancel(self, session: str | None, call_id: str | None) -> int:
+        """Cancel calls that wait for others of their turn; how many there were (R34)."""
+        count = 0
+        for turn in self._running:
+            if session in (None, turn.session):
+                count += turn.cancel(call_id)
+                if turn.is_cancelled:  # there is nothing left to hold
+                    self._traffic.endings.heard(pending.key for pending in turn.answered)
+        return count
+
+    async def _run(
+        self, turn: _Turn, accepted: Sequence[Accepted], shared: TurnContext, since: float
+    ) -> dict[int, Answered]:
+        results: dict[int, Answered] = {}
         is_strict = self._settings.order == "strict"
-        groups = stages(accepted, lambda item: item[1].spec.effects, strict=is_strict)
         unseen: str | None = None
-        for group in groups:
-            pendings = [self._submit(call, offer.spec, shared, since) for call, offer in group]
+        for group in stages(accepted, lambda item: item[1].spec.effects, strict=is_strict):
+            pendings: list[Pending] = []
+            for call, offer in group:
+                del turn.ahead[call.index]
+                is_cancelled = call.index in turn.cancelled
+                refusal = not_queued(Code.CANCELLED) if is_cancelled else None
+                pendings.append(self._submit(call, offer.spec, shared, since, refusal))
             found = await self._await(pendings, shared, unseen)
             for pending, result in zip(pendings, found, strict=True):
-                results[pending.call.index] = result
-            if group is not groups[-1]:
-                unseen = await self._end_of(pendings)
+                results[pending.call.index] = Answered(result, pending.is_news)
+            turn.answered = pendings
+            unseen = await self._end_of(pendings) if not turn.is_cancelled else None
             since = time.monotonic()
         return results
 
     async def _end_of(self, pendings: Sequence[Pending]) -> str | None:
         """Wait for the end of a write that may still run; its name, if nobody saw it end.
 
-        A worker that lost its lease stops what it runs before the time is over.
+        A worker that lost its lease stops what it runs before the time is over. One that goes on in
+        the background is not waited for: that may take a day.
         """
-        give_up_after = LEASES_TO_WAIT * self._settings.lease_gone
         for pending in pendings:
-            if pending.spec.effects is Effects.WRITE and not pending.is_open:
-                left = pending.ended + give_up_after - time.monotonic()
-                if not await self._traffic.has_ended(pending, left):
-                    return pending.call.name
+            if pending.spec.effects is not Effects.WRITE:
+                continue
+            left = pending.ended + self._traffic.endings.patience - time.monotonic()
+            if pending.is_open or not await self._traffic.endings.wait(pending, left):
+                return pending.call.name
         return None
 
-    def _submit(self, call: ToolCall, spec: ToolSpec, shared: TurnContext, since: float) -> Pending:
-        """Send an accepted call on its way, or answer it here."""
+    def _submit(
+        self,
+        call: ToolCall,
+        spec: ToolSpec,
+        shared: TurnContext,
+        since: float,
+        refusal: Outcome | None,
+    ) -> Pending:
+        """Send an accepted call on its way, or answer it here, with `refusal` if there is one."""
         if spec is task_tools.SPECS.get(spec.name):
             work = self._background.answer(call, shared.session)
             return self._traffic.run_here(call, spec, work)
+        refusal = refusal or self._refusal(call)
+        if refusal is not None:
+            return self._traffic.refuse(call, spec, shared, since, refusal)
+        return self._traffic.submit(call, spec, shared, since)
+
+    def _refusal(self, call: ToolCall) -> Outcome | None:
+        """Why a call may not be sent now."""
         denial = self._traffic.switches.denial(call)
         if denial is not None:
-            return self._traffic.refuse(call, spec, not_queued(Code.DENIED, denial))
+            return not_queued(Code.DENIED, denial)
         retry_after = self._traffic.breaker.retry_after(call.name)
         if retry_after is not None:
-            outcome = not_queued(Code.CIRCUIT_OPEN, retry_after=round(retry_after, 1))
-            return self._traffic.refuse(call, spec, outcome)
-        return self._traffic.submit(call, spec, shared, since)
+            return not_queued(Code.CIRCUIT_OPEN, retry_after=round(retry_after, 1))
+        return None
 
     async def _await(
         self, pendings: Sequence[Pending], shared: TurnContext, unseen: str | None
     ) -> list[ToolResult]:
         """A result each, at the latest when its wait budget ends, if it has one."""
-        latch = Latch(pendings)
+        latches: set[Waiter] = {latch := Latch(pendings)}
         try:
             handed = await self._hand_over_late(pendings, shared)
-            rest = [pending for pending in pendings if pending.key not in handed]
-            await (Latch(rest) if handed else latch).wait()
+            if handed:
+                latch = Latch([pending for pending in pendings if pending.root not in handed])
+                latches.add(latch)
+            await latch.wait()
         except asyncio.CancelledError:
-            await asyncio.shield(self._abandon(pendings, latch))
+            await asyncio.shield(self._abandon(pendings, latches))
             raise
-        return [handed.get(p.key) or self._classify(p, unseen) for p in pendings]
+        return [handed.get(p.root) or self._classify(p, unseen) for p in pendings]
 
     async def _hand_over_late(
         self, pendings: Sequence[Pending], shared: TurnContext
     ) -> dict[str, ToolResult]:
-        """The answers of calls that outlive their wait budget, by key (R35)."""
-        if shared.wait is None and not any(pending.spec.background for pending in pendings):
-            return {}
-        budgets: list[tuple[float, Pending]] = []
+        """The answers of calls that outlive their wait budget, by root (R35)."""
+        budgets: list[tuple[Pending, float]] = []
         for pending in pendings:
             wait = shared.wait
             if wait is None and pending.spec.background:
                 wait = self._settings.background_wait
             if wait is not None and pending.queue:
-                budgets.append((pending.began + wait, pending))
-        handed: dict[str, ToolResult] = {}
-        for until, pending in sorted(budgets, key=lambda item: item[0]):
-            await pending.wait(until - time.monotonic())
-            answer = await self._background.hand_over(pending) if pending.is_open else None
-            if answer is not None:
-                handed[pending.key] = answer
-        return handed
+                budgets.append((pending, pending.began + wait))
+        if not budgets:
+            return {}
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(self._hand_over(*budget)) for budget in budgets]
+        answers = zip(budgets, tasks, strict=True)
+        return {p.root: answer for (p, _), task in answers if (answer := task.result()) is not None}
 
-    async def _abandon(self, pendings: Sequence[Pending], latch: Latch) -> None:
+    async def _hand_over(self, pending: Pending, until: float) -> ToolResult | None:
+        await pending.wait(until - time.monotonic())
+        return await self._background.hand_over(pending) if pending.is_open else None
+
+    async def _abandon(self, pendings: Sequence[Pending], latches: set[Waiter]) -> None:
         """Cancel the calls of a cancelled dispatch that nobody else asked for."""
-        unwanted = [p for p in pendings if p.is_open and set(p.latches) <= {latch}]
+        unwanted = [p for p in pendings if p.is_open and set(p.latches) <= latches]
         await self._traffic.cancel(unwanted)

@@ -29,6 +29,7 @@ def validate(
     wording: Wording,
     *,
     aliases: Mapping[str, str] = _NO_ALIASES,
+    unlisted: Collection[str] = (),
     format: str = "bare",
     repairs: bool = True,
     failures: int | None = None,
@@ -49,7 +50,8 @@ def validate(
             call, offer = msgspec.structs.replace(call, name=name), offers.get(name)
     known = offer is not None and (allowed is None or call.name in allowed)
     if not known and call.name:
-        names = sorted(alias(n, format) for n in offers if allowed is None or n in allowed)
+        shown = [n for n in offers if (n not in unlisted if allowed is None else n in allowed)]
+        names = sorted(alias(n, format) for n in shown)
         text = feedback.unknown_tool(call.name, names, wording)
         return rejected(call, Code.UNKNOWN_TOOL, text, wording)
     if call.flaw is not None:

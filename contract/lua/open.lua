@@ -1,19 +1,22 @@
 -- Notes calls and, where the broker is this server, publishes their message with them.
 -- KEYS: epoch, queue list, record...
--- ARGV: epoch candidate, nonce, reply stream, message ('' = published elsewhere),
---       then for each record: attempt, rerun, wait ms, deadline ms (both from now), keep ms
--- Answers the epoch, then for each record: 'new', 'open' or 'running <worker>' (attached), or the
--- outcome it has.
+-- ARGV: epoch candidate, nonce, reply stream, message ('' = published elsewhere), epoch of an earlier
+--       try that may have been taken ('' = there was none), then for each record: attempt, rerun,
+--       wait ms, deadline ms (both from now), keep ms
+-- Answers the epoch, then for each record: 'new', 'open' or 'running <worker>' (attached), 'moved'
+-- (it may have run in the epoch of the earlier try), or the outcome it has.
 local epoch = server_epoch(KEYS[1], ARGV[1])
-local nonce, reply, message = ARGV[2], ARGV[3], ARGV[4]
+local nonce, reply, message, tried_in = ARGV[2], ARGV[3], ARGV[4], ARGV[5]
 local now = now_ms()
 local answers = {epoch}
 local created = false
 for i = 3, #KEYS do
-  local at = 5 + (i - 3) * 5
+  local at = 6 + (i - 3) * 5
   local record = redis.call('HMGET', KEYS[i], 'state', 'opened', 'outcome', 'replies', 'worker',
     'until', 'deadline')
-  if not record[1] then
+  if not record[1] and tried_in ~= '' and tried_in ~= epoch and ARGV[at + 1] ~= '1' then
+    answers[i - 1] = 'moved'
+  elseif not record[1] then
     redis.call('HSET', KEYS[i], 'state', 'open', 'epoch', epoch, 'opened', nonce,
       'attempt', ARGV[at], 'rerun', ARGV[at + 1], 'until', now + ARGV[at + 2],
       'deadline', now + ARGV[at + 3], 'claims', 0, 'replies', reply)

@@ -20,11 +20,15 @@ end
 -- Changes with restart and failover (run_id) and with lost data (the random key).
 local function server_epoch(key, candidate)
   local random = redis.call('GET', key)
-  if not random then
-    redis.call('SET', key, candidate)
-    random = candidate
+  if not random then  -- never the same twice: the same client may be the first after every loss
+    random = candidate .. table.concat(redis.call('TIME'), '.')
+    redis.call('SET', key, random)
   end
   return string.match(redis.call('INFO', 'server'), 'run_id:(%w+)') .. '.' .. random
+end
+
+local function push(queue, message)
+  if queue ~= '' then redis.call('LPUSH', queue, message) end
 end
 
 local function send(stream, body)
@@ -32,17 +36,16 @@ local function send(stream, body)
   redis.call('PEXPIRE', stream, REPLY_STREAM_MS)
 end
 
--- Notes a reply stream on a record, eight at most; answers the streams it has.
+-- Notes a reply stream on a record; of more than eight the oldest, likely dead, is dropped.
 local function attach(key, replies, stream)
   local noted = 0
   for known in string.gmatch(replies, '%S+') do
     if known == stream then return replies end
     noted = noted + 1
   end
-  if noted < 8 then
-    replies = replies .. ' ' .. stream
-    redis.call('HSET', key, 'replies', replies)
-  end
+  if noted >= 8 then replies = string.match(replies, '%S+%s+(.*)') end
+  replies = replies .. ' ' .. stream
+  redis.call('HSET', key, 'replies', replies)
   return replies
 end
 

@@ -1,5 +1,5 @@
 -- A dispatcher suspects that a call's message or its worker is lost, and starts it again if it may.
--- KEYS: epoch, queue list, record...
+-- KEYS: epoch, queue list ('' = published elsewhere), record...
 -- ARGV: epoch candidate, reply stream, attempts at most, then for each record: nonce, lost worker
 --       ('' = only the message may be lost), attempt it is believed to be in, ms to be claimed
 --       within, message of this attempt, message of the next, keep ms, outcome if its worker is
@@ -30,12 +30,12 @@ for i = 3, #KEYS do
       answer = 'again ' .. r[2]
       if tonumber(r[2]) == attempt + 1 and may_go then
         redis.call('HSET', KEYS[i], 'until', now + ARGV[at + 3])
-        redis.call('LPUSH', KEYS[2], ARGV[at + 5])
+        push(KEYS[2], ARGV[at + 5])
       end
     elseif may_go or ARGV[at + 8] == '1' then
       redis.call('HSET', KEYS[i], 'until', now + ARGV[at + 3])
       if not may_go then redis.call('HSET', KEYS[i], 'goes_on', epoch) end
-      redis.call('LPUSH', KEYS[2], ARGV[at + 4])
+      push(KEYS[2], ARGV[at + 4])
       answer = 'sent'
     else
       answer = 'moved'
@@ -45,7 +45,7 @@ for i = 3, #KEYS do
   elseif r[5] == '1' and tonumber(r[2]) < most then
     redis.call('HSET', KEYS[i], 'state', 'open', 'attempt', tonumber(r[2]) + 1, 'worker', '',
       'until', now + ARGV[at + 3], 'recovered', nonce)
-    redis.call('LPUSH', KEYS[2], ARGV[at + 5])
+    push(KEYS[2], ARGV[at + 5])
     answer = 'again ' .. (tonumber(r[2]) + 1)
   else
     settle(KEYS[i], nonce, ARGV[at + 6], ARGV[at + 7], r[8], reply)

@@ -10,9 +10,12 @@ from contract import connection
 from contract.ledger import (
     ATTACHED,
     MISSING,
+    MOVED,
     NEW,
+    OTHERS,
     Claim,
     Closing,
+    End,
     Opening,
     RedisLedger,
     Settlement,
@@ -50,6 +53,14 @@ class Server:
     def cancels(self, worker: str) -> str:
         return f"cancel:{worker}" if isinstance(self.ledger, MemoryServer) else NAMES.cancel(worker)
 
+    async def live(self, reply: str) -> None:
+        """Let the dispatcher of a reply stream hold its lease."""
+        if isinstance(self.ledger, MemoryServer):
+            self.ledger.dispatchers.add(reply)
+        else:
+            key = NAMES.dispatcher(reply.rpartition(":")[2])
+            await self._client.set(key, b"1", px=60_000)  # type: ignore[attr-defined]
+
     async def lose_data(self) -> None:
         """What a FLUSHALL or a restart without its data does: another epoch."""
         if isinstance(self.ledger, MemoryServer):
@@ -75,10 +86,17 @@ class Server:
         keep: float = 300.0,
         rerunnable: bool = False,
         message: bytes = b"m",
+        tried_in: str | None = None,
     ) -> tuple[str, list[bytes]]:
         opening = Opening(key, 1, rerunnable, wait, deadline, keep)
         return await self.ledger.open(
-            [opening], nonce=nonce, reply=reply, queue="q", message=message, give_up_at=soon()
+            [opening],
+            nonce=nonce,
+            reply=reply,
+            queue="q",
+            message=message,
+            give_up_at=soon(),
+            tried_in=tried_in,
         )
 
     async def claim(self, key: str = "k", *, nonce: str = "c", attempt: int = 1) -> float | str:
@@ -90,14 +108,12 @@ class Server:
         return (await self.ledger.settle(settlements, give_up_at=soon()))[0]
 
     async def close(
-        self, epoch: str, *, key: str = "k", unstarted_only: bool = False, nonce: str = "x"
+        self, epoch: str, *, key: str = "k", end: End = End.DEADLINE, nonce: str = "x"
     ) -> bytes:
         closing = Closing(
             key, nonce, epoch, 300.0, b"never ran", b"was running", b"unknown", b"cancel it"
         )
-        answers = await self.ledger.close(
-            [closing], reply=REPLY, unstarted_only=unstarted_only, give_up_at=soon()
-        )
+        answers = await self.ledger.close([closing], reply=REPLY, end=end, give_up_at=soon())
         return answers[0]
 
 
@@ -189,7 +205,7 @@ async def test_a_call_nobody_claimed_is_fenced(ledger: Server) -> None:
 async def test_a_claimed_call_is_closed_as_running_and_its_worker_told(ledger: Server) -> None:
     epoch, _ = await ledger.open()
     await ledger.claim()
-    assert running_on(await ledger.close(epoch, unstarted_only=True)) == WORKER
+    assert running_on(await ledger.close(epoch, end=End.UNSTARTED)) == WORKER
     assert await ledger.close(epoch) == b"was running"
     assert await ledger.sent(ledger.cancels(WORKER)) == [b"cancel it"]
     assert await ledger.settle() == "late"
@@ -215,7 +231,7 @@ async def test_a_lost_record_is_missing(ledger: Server) -> None:
 
 
 async def test_whoever_asks_again_is_told_as_well(ledger: Server) -> None:
-    """R18: attaches to the record; eight askers at most."""
+    """R18: attaches to the record; the last eight are told."""
     await ledger.open()
     for number in range(10):
         _, answers = await ledger.open(nonce=f"n{number}", reply=NAMES.reply(f"d{number}"))
@@ -224,8 +240,33 @@ async def test_whoever_asks_again_is_told_as_well(ledger: Server) -> None:
     await ledger.claim()
     await ledger.settle(b"done")
     told = [await ledger.sent(NAMES.reply(f"d{number}")) for number in range(10)]
-    assert told == [[b"done"]] * 7 + [[]] * 3
-    assert await ledger.sent(REPLY) == [b"done"]
+    assert told == [[]] * 2 + [[b"done"]] * 8
+    assert await ledger.sent(REPLY) == []
+
+
+@pytest.mark.parametrize("end", [End.CANCEL, End.DEADLINE, End.UNSTARTED])
+async def test_a_call_that_another_waits_for_goes_on_without_the_one_that_ends_it(
+    ledger: Server, end: End
+) -> None:
+    """R34: only while the other lives: what a dead one asked for is nobody's."""
+    epoch, _ = await ledger.open()
+    await ledger.open(nonce="other", reply=OTHER_REPLY)
+    await ledger.live(OTHER_REPLY)
+    assert await ledger.close(epoch, end=end) == OTHERS
+    assert isinstance(await ledger.claim(), float)
+    await ledger.settle(b"done")
+    assert (await ledger.sent(REPLY), await ledger.sent(OTHER_REPLY)) == ([], [b"done"])
+
+
+async def test_what_may_have_run_before_a_failover_is_not_noted_anew(ledger: Server) -> None:
+    """R8: the reply to the first try was lost, and so was the record."""
+    epoch, _ = await ledger.open(nonce="probe", key="probe", tried_in=None)
+    await ledger.open(tried_in=epoch)
+    await ledger.lose_data()
+    _, answers = await ledger.open(tried_in=epoch)
+    assert answers == [MOVED]
+    _, answers = await ledger.open(tried_in=epoch, rerunnable=True)
+    assert answers == [NEW]
 
 
 async def test_whoever_asks_last_says_how_long_a_call_may_wait(ledger: Server) -> None:

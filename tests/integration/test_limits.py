@@ -5,6 +5,8 @@ from collections.abc import AsyncIterator, Iterator
 
 import pytest
 
+from contract import connection
+from contract.names import Names
 from contract.outcome import Code, Executed
 from contract.settings import Settings
 from tests.integration import fleet as fleets
@@ -152,6 +154,24 @@ async def test_the_kill_switch_reaches_every_dispatcher(fleet: LocalFleet) -> No
         assert (await one.dispatch(call("echo", text="x")))[0].ok
 
 
+async def test_a_kill_switch_does_not_switch_itself_off(fleet: LocalFleet) -> None:
+    """A server that lost its data is told again by whoever knows."""
+    async with fleets.connected(fleet) as dispatcher:
+        await dispatcher.deny("echo", reason="it is being repaired")
+        with connection.open_sync(fleet.settings) as client:
+            client.flushall()
+            switches = Names(fleet.settings.key_prefix).switches
+            await eventually(lambda: client.hlen(switches) == 1, "it is there again", 10.0)
+
+        async def answers_again() -> bool:
+            return (await dispatcher.dispatch(call("echo_thread", text="x"), timeout=1.0)).ok
+
+        await eventually(answers_again, "the workers are back", 20.0)
+        assert (await dispatcher.dispatch(call("echo", text="x")))[0].code is Code.DENIED
+        await dispatcher.allow("echo")
+        assert (await dispatcher.dispatch(call("echo", text="x")))[0].ok
+
+
 async def test_one_noisy_session_does_not_hold_up_another(fleet: LocalFleet) -> None:
     """R32: a session with 5,000 calls waiting delays another's one by a few batches at most."""
     async with fleets.connected(fleet) as dispatcher:
@@ -167,3 +187,20 @@ async def test_one_noisy_session_does_not_hold_up_another(fleet: LocalFleet) -> 
         assert finished.index("quiet") < 1000
         await asyncio.gather(*noise)
         assert len(finished) == 5001
+
+
+@pytest.mark.parametrize(
+    "slip",
+    [{"timeout": 0}, {"timeout": float("inf")}, {"timeout": float("nan")}, {"wait": -1},
+     {"context": {"user": object()}}, {"context": {"blob": "x" * 2_000_000}}],
+    ids=lambda slip: str(slip)[:24],
+)  # fmt: skip
+async def test_one_host_s_slip_fails_nobody_else_s_calls(
+    dispatcher: Dispatcher, slip: dict[str, object]
+) -> None:
+    """R9: it is raised before anything is sent; calls of other sessions travel in one message."""
+    asked = [dispatcher.dispatch(call("works"), session=f"s{n}") for n in range(10)]
+    asked.insert(5, dispatcher.dispatch(call("works"), session="slip", **slip))  # type: ignore[arg-type]
+    results = await asyncio.gather(*asked, return_exceptions=True)
+    assert isinstance(results.pop(5), ValueError)
+    assert all(not isinstance(turn, BaseException) and turn.ok for turn in results)

@@ -73,3 +73,13 @@ async def test_a_cancelled_thread_sees_it_and_frees_its_slot(dispatcher: Dispatc
     await eventually(lambda: dispatcher.in_flight("c"), "the call is open")
     await dispatcher.cancel("c")
     assert (await turn)[0].code is Code.CANCELLED
+
+
+async def test_a_bookmark_of_before_a_restart_holds_up_nobody(dispatcher: Dispatcher) -> None:
+    """R41: bookmarks count from 1 in every dispatcher."""
+    async with asyncio.timeout(10.0):
+        following = aiter(dispatcher.events(after=1_000_000))
+        event = asyncio.ensure_future(anext(following))
+        await asyncio.sleep(0)
+        await dispatcher.dispatch(call("steps", count=1))
+        assert (await event).tool == "steps"

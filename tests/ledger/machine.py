@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
+from contract.ledger import End
 from tests.ledger.model import Model
 from tests.ledger.servers import Real
 
@@ -91,8 +92,14 @@ class LedgerMachine(RuleBasedStateMachine):
         body = self._word("done")
         self._do("settle", key=key, nonce=self._nonce(), reply=asker, body=body)
 
-    @rule(key=keys, who=st.integers(0, 2), unstarted_only=st.booleans())
-    def close(self, key: str, who: int, unstarted_only: bool) -> None:
+    @rule(asker=askers, alive=st.booleans())
+    def live(self, asker: str, alive: bool) -> None:
+        """A dispatcher starts, or dies."""
+        self.real.live(asker, alive)
+        (self.model.alive.add if alive else self.model.alive.discard)(asker)
+
+    @rule(key=keys, who=st.integers(0, 2), end=st.sampled_from(End))
+    def close(self, key: str, who: int, end: End) -> None:
         """By somebody who asked, with the epoch it was told."""
         asked = self.histories[key].asked
         if not asked:
@@ -105,7 +112,7 @@ class LedgerMachine(RuleBasedStateMachine):
             nonce=self._nonce(),
             epoch=asked[asker],
             reply=asker,
-            unstarted_only=unstarted_only,
+            end=end,
             bodies=bodies,
         )
 

@@ -6,6 +6,8 @@ Written from the design, not from the Lua. Times are left out: a record's queue 
 from collections import defaultdict
 from dataclasses import dataclass, field
 
+from contract.ledger import End
+
 ATTEMPTS = 3
 RELEASES = 3
 ASKERS = 8
@@ -37,8 +39,8 @@ class Record:
 
     def attach(self, reply: str) -> None:
         """Note who wants to be told."""
-        if reply not in self.askers and len(self.askers) < ASKERS:
-            self.askers.append(reply)
+        if reply not in self.askers:
+            self.askers = [*self.askers, reply][-ASKERS:]
 
     def reopen(self) -> None:
         """Wait for the next attempt."""
@@ -52,6 +54,8 @@ class Model:
 
     epoch: str
     records: dict[str, Record] = field(default_factory=dict)
+    alive: set[str] = field(default_factory=set)
+    """Dispatchers that hold a lease."""
     sent: Sent = field(default_factory=lambda: defaultdict(list))
 
     def open(
@@ -125,7 +129,7 @@ class Model:
         nonce: str,
         epoch: str,
         reply: str,
-        unstarted_only: bool,
+        end: End,
         bodies: dict[str, bytes],
     ) -> bytes:
         record = self.records.get(key)
@@ -133,9 +137,13 @@ class Model:
             return b"missing"
         if record.outcome is not None:
             return record.outcome
+        if record.claimed and end is End.UNSTARTED:
+            return _running(record)
+        others = [asker for asker in record.askers if asker != reply]
+        if self.alive.intersection(others) and not (end is End.UNSTARTED and record.over):
+            record.askers = others
+            return b"others"
         if record.claimed:
-            if unstarted_only:
-                return _running(record)
             self.sent[f"cancel:{record.worker}"].append(bodies["cancel"])
             body = bodies["timeout"]
         elif record.claims == 0 and record.epoch == self.epoch == epoch:

@@ -11,6 +11,7 @@ from contract import connection
 from contract.ledger import (
     Claim,
     Closing,
+    End,
     Hold,
     Opening,
     Recovery,
@@ -96,7 +97,7 @@ class Real:
         nonce: str,
         epoch: str,
         reply: str,
-        unstarted_only: bool,
+        end: End,
         bodies: dict[str, bytes],
     ) -> bytes:
         closing = Closing(
@@ -113,7 +114,7 @@ class Real:
             self.ledger.close(
                 [closing],
                 reply=self.reply(reply),
-                unstarted_only=unstarted_only,
+                end=end,
                 give_up_at=_soon(),
             )
         )
@@ -184,7 +185,6 @@ class RealRedis(Real):
         """FLUSHALL; queue and streams are left, because the model does not forget them."""
         for key in [*self._sync.scan_iter(f"{NAMES.call_prefix}*"), NAMES.epoch]:
             self._sync.delete(key)
-        self._steps.epoch_candidate += "x"
 
     def replicate(self) -> None:
         """What a replica has now."""
@@ -198,6 +198,11 @@ class RealRedis(Real):
         for key, value in self._kept.items():
             self._sync.restore(key, int(LONG * 1000), value)
         self.change_epoch(word)
+
+    def live(self, asker: str, alive: bool) -> None:
+        """A dispatcher takes its lease, or lets it go."""
+        key = NAMES.dispatcher(asker)
+        self._sync.set(key, b"1", px=int(LONG * 1000)) if alive else self._sync.delete(key)
 
     def sent(self, name: str) -> list[bytes]:
         """What went to a queue, a dispatcher or a worker, oldest first."""
@@ -245,6 +250,11 @@ class RealMemory(Real):
         """See `RealRedis`."""
         self._server._records = copy.deepcopy(self._kept)
         self.change_epoch(word)
+
+    def live(self, asker: str, alive: bool) -> None:
+        """See `RealRedis`."""
+        change = self._server.dispatchers.add if alive else self._server.dispatchers.discard
+        change(self.reply(asker))
 
     def sent(self, name: str) -> list[bytes]:
         """See `RealRedis`."""

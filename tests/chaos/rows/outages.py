@@ -8,7 +8,6 @@ from tests.chaos.rows import row
 from tests.chaos.scene import ALL_MODES, Scene
 from tests.chaos.servers import Server
 
-
 _LONG_ENOUGH_SECONDS = 14.0
 """To wait for one lease after the server changed, and be started then."""
 

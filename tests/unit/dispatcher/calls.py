@@ -48,6 +48,7 @@ class HeldTransport(MemoryTransport):
         self.batches: list[list[str]] = []
         self.nonces: list[str] = []
         self.fails: list[Exception] = []
+        self.fails_for: set[str] = set()
         self._gate = asyncio.Event()
         self._gate.set()
 
@@ -66,6 +67,8 @@ class HeldTransport(MemoryTransport):
         self.batches.append([opening.key for opening in openings])
         self.nonces.append(nonce)
         await self._gate.wait()
+        if self.fails_for.intersection(opening.key for opening in openings):
+            raise ValueError
         if self.fails:
             raise self.fails.pop(0)
         return "epoch", [NEW] * len(openings)

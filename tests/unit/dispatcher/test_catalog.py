@@ -22,7 +22,7 @@ def entry(name: str, *, at: float = 1.0, key: Envelope = ENVELOPE, **fields: Any
 
 
 def described(catalog: Catalog) -> dict[str, str]:
-    return {name: offer.spec.description for name, offer in catalog.offers.items()}
+    return {name: offer.spec.description for name, offer in catalog.listed.items()}
 
 
 @pytest.mark.parametrize("newest_first", [True, False])
@@ -38,11 +38,11 @@ def test_a_schema_that_does_not_compile_refuses_that_tool_alone() -> None:
     broken = {"type": "object", "properties": {"a": {"type": "no such type"}}}
     catalog = Catalog()
     catalog.replace_published([entry("good"), entry("bad", input_schema=broken)], ENVELOPE)
-    assert list(catalog.offers) == ["good"]
+    assert list(catalog.listed) == ["good"]
     assert list(catalog.refused) == ["bad"]
     assert "input_schema" in catalog.refused["bad"]
     catalog.replace_published([entry("good"), entry("bad", at=2.0)], ENVELOPE)
-    assert (sorted(catalog.offers), catalog.refused) == (["bad", "good"], {})
+    assert (sorted(catalog.listed), catalog.refused) == (["bad", "good"], {})
 
 
 def test_a_remote_reference_is_never_fetched() -> None:
@@ -69,9 +69,9 @@ def test_what_nobody_we_trust_has_signed_is_passed_over() -> None:
 def test_a_tool_that_did_not_change_is_not_compiled_again() -> None:
     catalog = Catalog()
     catalog.replace_published([entry("a", input_schema={"type": "object"})], ENVELOPE)
-    known = catalog.offers["a"]
+    known = catalog.listed["a"]
     catalog.replace_published([entry("a", at=5.0, input_schema={"type": "object"})], ENVELOPE)
-    assert catalog.offers["a"] is known
+    assert catalog.listed["a"] is known
 
 
 def test_a_tool_without_a_schema_takes_any_object() -> None:
@@ -79,7 +79,7 @@ def test_a_tool_without_a_schema_takes_any_object() -> None:
     catalog = Catalog()
     off = {"type": "object", "required": ["a"]}
     catalog.replace([ToolSpec(name="a"), ToolSpec(name="b", input_schema=off, check_schema=False)])
-    assert {name: offer.validator for name, offer in catalog.offers.items()} == {
+    assert {name: offer.validator for name, offer in catalog.listed.items()} == {
         "a": None, "b": None,
     }  # fmt: skip
 

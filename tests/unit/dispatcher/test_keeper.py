@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from contract.envelope import Cancel, Envelope, Settled
-from contract.ledger import Claim, Settlement
+from contract.ledger import Claim, End, Settlement
 from contract.memory import MemoryServer
 from contract.outcome import Code, Executed, Outcome
 from contract.signing import Keyring
@@ -36,6 +36,7 @@ class Bench:
             resolve=self.resolve,
             settled=self.settled,
             started=lambda call: self.started.append(call.key),
+            refuse=self.resolve,
         )
 
     def resolve(self, call: Pending, outcome: Outcome) -> None:
@@ -224,3 +225,64 @@ async def test_calls_expire_in_the_order_of_their_waits() -> None:
     ended = [c.key for c in sorted(calls, key=lambda c: c.ended) if not c.is_open]
     assert ended == ["short", "a", "c"]
     assert calls[1].is_open, "nobody keeps its times any more"
+
+
+async def test_a_fault_with_one_call_does_not_stop_the_clock_of_the_others() -> None:
+    bench = Bench()
+    first = bench.keep(pending("a", wait=SOON), Stage.WAITING)
+    second = bench.keep(pending("b", wait=2 * SOON), Stage.WAITING)
+    answer = bench.keeper._refuse
+
+    def fail_once(call: Pending, outcome: Outcome) -> None:
+        bench.keeper._refuse = answer
+        raise ZeroDivisionError
+
+    bench.keeper._refuse = fail_once
+    asyncio.get_running_loop().set_exception_handler(lambda loop, context: None)
+    await eventually(lambda: second.outcome is not None, "the other is answered")
+    assert first.outcome is None
+
+
+async def test_a_dispatcher_that_stood_still_asks_before_it_answers() -> None:
+    """What was settled meanwhile is the answer, and not that nothing was heard of it."""
+    bench = Bench()
+    call = pending("a", wait=-3.0, deadline=-1.0)
+    bench.calls["a"] = call
+    bench.server._records.clear()
+    opened = pending("a", wait=5.0, deadline=9.0)
+    await bench.open(opened)
+    call.epoch = opened.epoch
+    await bench.claim(call)
+    done = ENVELOPE.encode_reply(Settled(key="a", outcome=Outcome(ok=True, data="in time")))
+    await bench.server.settle(
+        [Settlement("a", "s", 60.0, "reply", done)], give_up_at=time.monotonic() + 1
+    )
+    bench.keep(call, Stage.RUNNING)
+    await eventually(lambda: not call.is_open, "it is answered")
+    assert call.outcome is not None
+    assert call.outcome.data == "in time"
+
+
+async def test_a_cancel_does_not_queue_behind_what_waits_for_an_absent_server(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """R34."""
+    bench = Bench()
+    gone: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+    answers = bench.transport.close_calls
+
+    async def absent(*args: Any, end: End, **kwargs: Any) -> Any:
+        return await (answers(*args, end=end, **kwargs) if end is End.CANCEL else gone)
+
+    monkeypatch.setattr(bench.transport, "close_calls", absent)
+    stuck = [bench.keep(pending(f"s{n}", wait=SOON), Stage.QUEUED) for n in range(1000)]
+    await asyncio.sleep(2 * SOON)
+    wanted = pending("a")
+    await bench.open(wanted)
+    bench.keep(wanted, Stage.QUEUED)
+    async with asyncio.timeout(2.0):
+        await bench.keeper.cancel([wanted])
+    assert wanted.outcome is not None
+    assert wanted.outcome.code is Code.CANCELLED
+    assert all(call.is_open for call in stuck)
+    bench.keeper.close()

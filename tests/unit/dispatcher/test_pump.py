@@ -26,12 +26,17 @@ class Bench:
         self.transport = HeldTransport()
         self.answers: dict[str, Outcome] = {}
         self.settled: list[bytes] = []
+        self.denials: dict[str, Outcome] = {}
+        self.unwanted: list[Pending] = []
         self.pump = Pump(
             transport=self.transport,
             envelope=Envelope(Keyring.local()),
             settings=Settings(**settings),
             resolve=self.resolve,
-            settled=self.settled.append,
+            settled=lambda _, reply: self.settled.append(reply),
+            refuse=self.resolve,
+            denial=lambda call: self.denials.get(call.key),
+            unwanted=self.unwanted.extend,
         )
 
     def resolve(self, call: Pending, outcome: Outcome) -> None:
@@ -224,6 +229,49 @@ async def test_what_no_worker_could_start_in_time_is_not_sent(bench: Callable[..
     await turns()
     assert made.transport.batches == [["a-0"], ["a-2"]]
     assert (late.stage, late.is_open) == (Stage.WAITING, True), "it is its keeper's to answer"
+
+
+async def test_what_is_denied_while_it_waits_is_not_sent(bench: Callable[..., Bench]) -> None:
+    """R32: the kill switch holds for what was accepted before it was thrown."""
+    made = bench(in_flight_per_session=1)
+    first, *_ = made.submit("a-0", "a-1", "a-2")
+    await turns()
+    made.denials["a-1"] = Outcome(ok=False, code=Code.DENIED)
+    made.resolve(first, Outcome(ok=True))
+    await turns()
+    assert made.transport.batches == [["a-0"], ["a-2"]]
+    assert made.answers["a-1"].code is Code.DENIED
+
+
+async def test_answered_calls_take_no_room(bench: Callable[..., Bench]) -> None:
+    """However long their session has no place free."""
+    made = bench(in_flight_per_session=1, waiting_per_session=3)
+    made.submit("a-0")
+    await turns()
+    for round_number in range(5):
+        for call in made.submit(*(f"a-{round_number}{n}" for n in range(3))):
+            made.resolve(call, Outcome(ok=False, code=Code.EXPIRED))
+    assert made.pump.waiting == 0
+    made.submit("a-9")
+    assert Code.OVERLOADED not in {outcome.code for outcome in made.answers.values()}
+
+
+async def test_one_bad_call_does_not_fail_its_batch(bench: Callable[..., Bench]) -> None:
+    made = bench()
+    made.transport.fails_for = {"a-1"}
+    await made.gather("a-0", "a-1", "a-2")
+    assert {key: outcome.code for key, outcome in made.answers.items()} == {"a-1": Code.INTERNAL}
+
+
+async def test_calls_answered_on_their_way_are_to_be_closed(bench: Callable[..., Bench]) -> None:
+    made = bench()
+    made.transport.hold()
+    (call,) = made.submit("a-0")
+    await turns()
+    made.resolve(call, Outcome(ok=False, code=Code.CANCELLED))
+    made.transport.let_go()
+    await turns()
+    assert made.unwanted == [call]
 
 
 async def test_a_server_that_is_nearly_full_takes_no_new_calls(

@@ -240,7 +240,13 @@ def test_a_name_that_a_provider_refuses_leads_back_to_its_tool(format: str) -> N
     def ask(name: str, allowed: set[str] | None = None) -> Accepted | ToolResult:
         call = ToolCall(index=0, id="c", name=name, arguments={})
         return validate(
-            call, catalog.offers, allowed, Wording(), aliases=catalog.aliases, format=format
+            call,
+            catalog.offers,
+            allowed,
+            Wording(),
+            aliases=catalog.aliases,
+            unlisted=catalog.unlisted,
+            format=format,
         )
 
     verdict = ask(offered)

@@ -1,0 +1,173 @@
+"""The same call asked again, by the same or another dispatcher, at any time (R18)."""
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from contract.outcome import Code, Executed
+from tests.integration.fleet import call
+from tests.integration.twins import Gate, alone, second
+from tests.waiting import eventually
+from toolpool import tool
+from workers.tool import Tool
+
+SAME: dict[str, Any] = {"session": "s", "turn": "t"}
+
+
+def gated(gate: Gate, **options: Any) -> Tool:
+    """A write that waits at a gate."""
+
+    @tool(effects="write", **options)
+    async def write(label: str) -> str:
+        """Write."""
+        await gate.wait(label)
+        return label
+
+    return write
+
+
+def flaky(gate: Gate, *, failures: int = 1) -> Tool:
+    """A read that fails at first, and then waits at a gate."""
+    starts: list[str] = []
+
+    @tool(effects="read", retries=2, name="flaky")
+    async def read() -> int:
+        """Read."""
+        starts.append("start")
+        if len(starts) <= failures:
+            raise ConnectionError("not yet")
+        await gate.wait("flaky")
+        return len(starts)
+
+    return read
+
+
+async def test_whoever_asks_during_a_retry_joins_it() -> None:
+    """Both have its result, and nothing is left behind."""
+    gate = Gate()
+    async with alone([flaky(gate)], retry_pause=0.01, in_flight_per_session=1) as dispatcher:
+        asked = [asyncio.ensure_future(dispatcher.dispatch(call("flaky"), **SAME))]
+        await eventually(lambda: gate.came, "the retry runs")
+        asked.append(asyncio.ensure_future(dispatcher.dispatch(call("flaky"), **SAME)))
+        await asyncio.sleep(0)
+        gate.open()
+        assert [(await turn)[0].data for turn in asked] == [2, 2]
+        assert dispatcher.in_flight() == 0
+        queue = next(iter(dispatcher._traffic.pump._queues.values()))
+        assert (queue._in_flight, queue._unstarted, queue._lines) == (0, 0, {})
+
+
+async def test_a_call_that_ran_keeps_its_result_though_its_tool_is_denied_now() -> None:
+    """`aborted.denied` would say that it did not run."""
+    gate = Gate()
+    gate.open()
+    async with alone([gated(gate)]) as dispatcher:
+        first = (await dispatcher.dispatch(call("write", label="x"), **SAME))[0]
+        await dispatcher.deny("write", reason="it is being repaired")
+        again = (await dispatcher.dispatch(call("write", label="x"), **SAME))[0]
+        other = (await dispatcher.dispatch(call("write", label="y"), **SAME))[0]
+    assert (first.data, again.data) == ("x", "x")
+    assert (other.code, other.executed) == (Code.DENIED, Executed.NO)
+    assert gate.came == ["x"]
+
+
+async def test_a_call_that_waits_here_and_runs_elsewhere_is_not_said_not_to_have_run() -> None:
+    """The second dispatcher has no room for it until its queue wait is over."""
+    gate, busy = Gate(), Gate()
+
+    @tool
+    async def hold() -> None:
+        """Keep the session's only place."""
+        await busy.wait("hold")
+
+    async with (
+        alone([gated(gate), hold]) as one,
+        second(one, queue_wait=0.4, in_flight_per_session=1) as other,
+    ):
+        first = asyncio.ensure_future(one.dispatch(call("write", label="x"), **SAME))
+        await eventually(lambda: gate.came, "it runs for the first")
+        blocking = asyncio.ensure_future(other.dispatch(call("hold"), session="s", turn="u"))
+        await eventually(lambda: busy.came, "the second's place is taken")
+        again = asyncio.ensure_future(other.dispatch(call("write", label="x"), **SAME))
+        await asyncio.sleep(0.6)  # past the second's queue wait
+        gate.open()
+        results = [(await turn)[0] for turn in (first, again)]
+        busy.open()
+        await blocking
+    assert [result.data for result in results] == ["x", "x"]
+    assert gate.came == ["x"]
+
+
+@pytest.mark.parametrize("how", ["cancel", "close"])
+async def test_one_that_wants_it_no_more_leaves_it_to_those_who_do(how: str) -> None:
+    """An old host that is shut down does not cancel what the new one has asked again."""
+    gate = Gate()
+    async with alone([gated(gate)]) as one, second(one) as other:
+        leaving = asyncio.ensure_future(other.dispatch(call("write", label="x"), **SAME))
+        await eventually(lambda: gate.came, "it runs")
+        staying = asyncio.ensure_future(one.dispatch(call("write", label="x"), **SAME))
+        await eventually(lambda: one.in_flight() == 1, "the other has asked")
+        await eventually(
+            lambda: [len(r.replies) for r in one._server._records.values()] == [2], "and attached"
+        )
+        if how == "cancel":
+            await other.cancel("s")
+        else:
+            await other.close()
+        left = (await leaving)[0]
+        gate.open()
+        stayed = (await staying)[0]
+    assert (left.code, left.executed) == (Code.CANCELLED, Executed.UNKNOWN)
+    assert (stayed.data, stayed.executed) == ("x", Executed.YES)
+
+
+async def test_the_last_of_many_askers_is_told_at_once() -> None:
+    """Eight are noted; the ninth takes the place of the first, who is the likeliest to be dead."""
+    gate = Gate()
+    async with alone([gated(gate)], queue_wait=2.0) as one:
+        asked = [asyncio.ensure_future(one.dispatch(call("write", label="x"), **SAME))]
+        await eventually(lambda: gate.came, "it runs")
+        others = [second(one) for _ in range(9)]
+        for other in others:
+            dispatcher = await other.__aenter__()
+            asked.append(
+                asyncio.ensure_future(dispatcher.dispatch(call("write", label="x"), **SAME))
+            )
+            await eventually(lambda d=dispatcher: d.in_flight() == 1, "it is asked")
+            await asyncio.sleep(0.01)
+        gate.open()
+        assert (await asyncio.wait_for(asked[-1], 1.0))[0].data == "x"
+        for other in others:
+            await other.__aexit__(None, None, None)
+        await asyncio.gather(*asked)
+
+
+async def test_asking_again_for_a_failure_is_no_loop() -> None:
+    """R30: the call failed once, however often its result is asked for."""
+
+    @tool(effects="write")
+    async def fails() -> None:
+        """Fail."""
+        starts.append("start")
+        raise ValueError("no")
+
+    starts: list[str] = []
+    async with alone([fails]) as dispatcher:
+        codes = [(await dispatcher.dispatch(call("fails"), **SAME))[0].code for _ in range(6)]
+    assert codes == [Code.RAISED] * 6
+    assert starts == ["start"]
+
+
+async def test_asking_again_for_a_failure_opens_no_circuit() -> None:
+    """The breaker counts what tools do, not what is said of it again."""
+
+    @tool
+    async def fails() -> None:
+        """Fail."""
+        raise ValueError("no")
+
+    async with alone([fails], breaker_calls=3) as dispatcher:
+        for _ in range(6):
+            assert (await dispatcher.dispatch(call("fails"), **SAME))[0].code is Code.RAISED
+        assert (await dispatcher.dispatch(call("fails")))[0].code is Code.RAISED

@@ -1,0 +1,182 @@
+"""Handles of background calls, whoever gave them and whatever has happened since (R35)."""
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from contract.outcome import Code
+from tests.integration.fleet import call
+from tests.integration.twins import Gate, alone, second
+from tests.waiting import eventually
+from toolpool import Dispatcher, tool
+
+
+async def state_of(dispatcher: Any, session: str) -> str:
+    (listed,) = await dispatcher.task_list(session=session)
+    return str(listed["state"])
+
+
+@pytest.mark.parametrize("effects", ["read", "write"])
+async def test_a_result_is_kept_as_long_as_its_handle(effects: Any) -> None:
+    """A handle from `wait=` of a tool that is none for the background is no worse."""
+    gate, starts = Gate(), []
+
+    @tool(effects=effects)
+    async def work() -> str:
+        """Work."""
+        starts.append("start")
+        await gate.wait("work")
+        return "done"
+
+    async with alone([work], results_kept=0.2) as dispatcher:
+        handle = (await dispatcher.dispatch(call("work"), session="s", wait=0.02))[0].handle
+        gate.open()
+        await eventually(lambda: dispatcher.in_flight() == 0, "it has ended")
+        await asyncio.sleep(0.4)  # longer than other results are kept
+        result = await dispatcher.task_result(str(handle), session="s")
+    assert result is not None
+    assert result.data == "done"
+    assert starts == ["start"]
+
+
+async def test_a_handle_follows_its_call_through_retries() -> None:
+    """Listed as running meanwhile; its end is the last try's, for another dispatcher as well."""
+    gate, starts = Gate(), []
+
+    @tool(effects="read", retries=1)
+    async def flaky() -> str:
+        """Fail once."""
+        starts.append("start")
+        if len(starts) == 1:
+            await asyncio.sleep(0.05)
+            raise ConnectionError("not yet")
+        await gate.wait("second")
+        return "good"
+
+    async with alone([flaky], retry_pause=0.01) as dispatcher, second(dispatcher) as other:
+        handle = str((await dispatcher.dispatch(call("flaky"), session="s", wait=0.01))[0].handle)
+        await eventually(lambda: gate.came, "the second try runs")
+        assert await state_of(dispatcher, "s") == "RUNNING"
+        assert await dispatcher.task_result(handle, session="s") is None
+        gate.open()
+        assert (await dispatcher.task_result(handle, session="s", wait=5.0)).data == "good"  # type: ignore[union-attr]
+        assert dispatcher.in_flight() == 0
+        assert (await other.task_result(handle, session="s", wait=5.0)).data == "good"  # type: ignore[union-attr]
+    assert starts == ["start", "start"]
+
+
+async def test_a_handle_that_cannot_be_stored_delays_no_result(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The call ends while the server takes its time."""
+    gate, way = Gate(), Gate()
+
+    @tool
+    async def work() -> str:
+        """Work."""
+        await gate.wait("work")
+        return "done"
+
+    async with alone([work]) as dispatcher:
+
+        async def never(*args: object, **kwargs: object) -> None:
+            await way.wait("store")
+
+        monkeypatch.setattr(dispatcher._traffic.transport, "keep_handle", never)
+        turn = asyncio.ensure_future(dispatcher.dispatch(call("work"), session="s", wait=0.02))
+        await eventually(lambda: way.came and gate.came, "its handle is being stored")
+        gate.open()
+        result = (await asyncio.wait_for(turn, 2.0))[0]
+    assert (result.data, result.handle) == ("done", None)
+
+
+async def test_handles_of_a_dead_dispatcher_complete_for_whoever_follows() -> None:
+    gate = Gate()
+
+    @tool(background=True)
+    async def work() -> str:
+        """Work."""
+        await gate.wait("work")
+        return "done"
+
+    async with alone([work], background_wait=0.02) as first:
+        async with second(first, background_wait=0.02) as dead:
+            handle = (await dead.dispatch(call("work"), session="s"))[0].handle
+            await eventually(lambda: gate.came, "it runs")
+        completed = asyncio.ensure_future(anext(first.completed(session="s")))
+        await eventually(lambda: first.in_flight("s") == 1, "it is adopted")
+        gate.open()
+        assert await asyncio.wait_for(completed, 5.0) == handle
+
+
+async def test_nobody_has_to_take_completed_handles(dispatcher: Dispatcher) -> None:
+    """What nobody follows is bounded."""
+    inbox = dispatcher._background._completed
+    for number in range(20_000):
+        inbox.add("h", f"s{number}")
+    for _ in range(3_000):
+        inbox.add("h", "one")
+    assert len(inbox._inboxes) == 10_000
+    assert inbox._inboxes["one"].qsize() == 1_000
+
+
+async def test_a_server_that_is_away_leaves_no_unwatched_call(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    gate = Gate()
+
+    @tool
+    async def work() -> str:
+        """Work."""
+        await gate.wait("work")
+        return "done"
+
+    async with alone([work]) as first, second(first) as other:
+        handle = str((await first.dispatch(call("work"), session="s", wait=0.02))[0].handle)
+        states = other._traffic.transport.states
+
+        async def away(keys: object) -> list[str | None]:
+            raise OSError("away")
+
+        monkeypatch.setattr(other._traffic.transport, "states", away)
+        with pytest.raises(OSError, match="away"):
+            await other.task_result(handle, session="s")
+        assert other.in_flight() == 0
+        monkeypatch.setattr(other._traffic.transport, "states", states)
+        gate.open()
+        assert (await other.task_result(handle, session="s", wait=5.0)).data == "done"  # type: ignore[union-attr]
+
+
+async def test_the_pool_s_own_tools_can_be_called_though_they_are_not_listed() -> None:
+    """A note that names `task_result` is not answered with `unknown_tool`."""
+    gate = Gate()
+
+    @tool
+    async def work() -> str:
+        """Work."""
+        await gate.wait("work")
+        return "done"
+
+    async with alone([work]) as dispatcher:
+        assert [offered["name"] for offered in dispatcher.tools()] == ["work"]
+        named = dispatcher.tools(only=["work", "task_result"])
+        assert [offered["name"] for offered in named] == ["task_result", "work"]
+        handle = (await dispatcher.dispatch(call("work"), session="s", wait=0.02))[0].handle
+        gate.open()
+        asked = call("task_result", handle=handle, wait=5)
+        answer = (await dispatcher.dispatch(asked, session="s"))[0]
+        assert answer.data["result"] == "done"
+        unknown = (await dispatcher.dispatch(call("nothing")))[0]
+        assert unknown.code is Code.UNKNOWN_TOOL
+        assert "task_result" not in (unknown.error or "")
+
+
+@pytest.fixture
+async def dispatcher() -> Any:
+    @tool
+    async def idle() -> None:
+        """Do nothing."""
+
+    async with alone([idle]) as made:
+        yield made

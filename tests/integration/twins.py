@@ -1,0 +1,49 @@
+"""Two dispatchers over one in-memory server: an agent's host, and one that takes over."""
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+
+from contract.settings import Settings
+from dispatcher.dispatch import Dispatcher as Connected
+from dispatcher.memory_transport import MemoryTransport
+from toolpool import Dispatcher
+from toolpool.pool import InMemoryDispatcher
+from workers.tool import Tool
+
+
+@asynccontextmanager
+async def alone(tools: Sequence[Tool], **settings: Any) -> AsyncIterator[InMemoryDispatcher]:
+    """A dispatcher with its worker."""
+    async with Dispatcher.in_memory(tools, settings=Settings(**settings)) as dispatcher:
+        yield dispatcher
+
+
+@asynccontextmanager
+async def second(first: InMemoryDispatcher, **settings: Any) -> AsyncIterator[Connected]:
+    """Another dispatcher on the same server."""
+    dispatcher = Connected(
+        MemoryTransport(first._server, f"reply:{len(first._server.dispatchers)}"),
+        settings=Settings(**settings),
+        envelope=first._envelope,
+    )
+    async with dispatcher:
+        yield dispatcher
+
+
+class Gate:
+    """What a tool of a test waits at, and who came there."""
+
+    def __init__(self) -> None:
+        self.came: list[str] = []
+        self._open = asyncio.Event()
+
+    async def wait(self, label: str) -> None:
+        """Note that somebody is here, and wait until the gate opens."""
+        self.came.append(label)
+        await self._open.wait()
+
+    def open(self) -> None:
+        """Let everybody through."""
+        self._open.set()
