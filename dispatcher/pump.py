@@ -18,6 +18,7 @@ from contract.settings import Settings
 from contract.spec import RunIn
 from contract.steps import ServerAway, new_nonce
 from dispatcher.classify import not_queued
+from dispatcher.pace import Pace
 from dispatcher.pending import Pending, Stage
 from dispatcher.transport import Transport
 
@@ -28,8 +29,6 @@ _RETRY_AFTER_SECONDS = 1.0
 _TOO_LATE_SECONDS = 0.1
 """Before the end of its queue wait a call is not sent any more: no worker could start it."""
 _FULL_SERVER = 0.9
-_BATCH_SECONDS = 0.1
-_LEARN = 0.1
 _FIRST_BATCH = {RunIn.LOOP: 64, RunIn.THREAD: 8, RunIn.PROCESS: 1}
 
 Resolve = Callable[[Pending, Outcome], None]
@@ -44,31 +43,22 @@ class _Line:
     in_ring: bool = False
 
 
-class _Pace:
-    """How many calls a message should hold: about `_BATCH_SECONDS` of one worker's work.
+class _Tally:
+    """How many calls each session has, in all queues together."""
 
-    Calls are claimed one by one, but a batch stays with the worker that took it: of slow calls it
-    must be small, or other workers idle; of fast ones large, or messages cost more than the calls.
-    """
+    def __init__(self) -> None:
+        self._counts: dict[str, int] = {}
 
-    def __init__(self, *, largest: int, first: int) -> None:
-        self._largest = largest
-        self._first = min(first, largest)
-        self._run_seconds: float | None = None
+    def __getitem__(self, line: str) -> int:
+        return self._counts.get(line, 0)
 
-    def note(self, outcome: Outcome) -> None:
-        """Learn from a call that a worker ran."""
-        if outcome.worker:
-            known = self._run_seconds
-            new = outcome.duration
-            self._run_seconds = new if known is None else known + _LEARN * (new - known)
-
-    def batch_size(self, slots: int) -> int:
-        """For workers with this many slots."""
-        if self._run_seconds is None:
-            return self._first
-        size = int(_BATCH_SECONDS * slots / max(self._run_seconds, 1e-6))
-        return max(1, min(size, self._largest))
+    def add(self, line: str, change: int) -> None:
+        """One more, or one less; a session that has none is forgotten."""
+        count = self[line] + change
+        if count:
+            self._counts[line] = count
+        else:
+            self._counts.pop(line, None)
 
 
 class QueuePump:
@@ -79,7 +69,7 @@ class QueuePump:
         self._in_flight = 0
         self._pump = pump
         self._queue = queue
-        self._pace = _Pace(largest=pump.settings.batch_size(run_in), first=_FIRST_BATCH[run_in])
+        self._pace = Pace(largest=pump.settings.batch_size(run_in), first=_FIRST_BATCH[run_in])
         self._lines: dict[str, _Line] = {}
         self._ring: deque[str] = deque()
         self._sending: asyncio.Task[None] | None = None
@@ -90,12 +80,9 @@ class QueuePump:
     def submit(self, pending: Pending) -> None:
         """Queue a call behind its session's others."""
         line = self._lines.setdefault(pending.line, _Line())
-        if len(line.waiting) >= self._pump.settings.waiting_per_session:
-            self._pump.overloaded(pending)
-            return
         pending.stage = Stage.WAITING
         line.waiting[pending] = None
-        self._count_waiting(1)
+        self._count_waiting(pending, 1)
         self._join_ring(pending.line, line)
         self.wake()
 
@@ -126,8 +113,7 @@ class QueuePump:
         """Take over a call that another dispatcher published."""
         if pending.stage is Stage.WAITING:
             self._stop_waiting(pending)
-        self._lines.setdefault(pending.line, _Line()).in_flight += 1
-        self._in_flight += 1
+        self._count_in_flight(pending, self._lines.setdefault(pending.line, _Line()), 1)
         pending.stage = Stage.QUEUED
         self._unstarted += 1
 
@@ -149,16 +135,21 @@ class QueuePump:
             self._unstarted -= 1
         if pending.outcome is not None:
             self._pace.note(pending.outcome)
-        line.in_flight -= 1
-        self._in_flight -= 1
-        if line.waiting:
-            self._join_ring(pending.line, line)
-        elif line.in_flight == 0 and not line.in_ring:
+        self._count_in_flight(pending, line, -1)
+        if not line.waiting and line.in_flight == 0 and not line.in_ring:
             del self._lines[pending.line]
+        self._pump.has_room(pending.line)
         self.wake()
 
+    def has_room(self, name: str) -> None:
+        """A session may have one more in flight, in whichever queue it has calls waiting."""
+        line = self._lines.get(name)
+        if line is not None and line.waiting and not line.in_ring:
+            self._join_ring(name, line)
+            self.wake()
+
     def _stop_waiting(self, pending: Pending) -> None:
-        self._count_waiting(-1)
+        self._count_waiting(pending, -1)
         line = self._lines.get(pending.line)
         if line is None:
             return
@@ -167,13 +158,19 @@ class QueuePump:
             del self._lines[pending.line]
 
     def _join_ring(self, name: str, line: _Line) -> None:
-        if not line.in_ring and line.in_flight < self._pump.settings.in_flight_per_session:
+        if not line.in_ring and self._pump.may_have_more(name):
             line.in_ring = True
             self._ring.append(name)
 
-    def _count_waiting(self, change: int) -> None:
+    def _count_waiting(self, pending: Pending, change: int) -> None:
         self._waiting += change
         self._pump.waiting += change
+        self._pump.waiting_of.add(pending.line, change)
+
+    def _count_in_flight(self, pending: Pending, line: _Line, change: int) -> None:
+        line.in_flight += change
+        self._in_flight += change
+        self._pump.in_flight_of.add(pending.line, change)
 
     def _may_send(self) -> bool:
         """Whether to send now, or to gather a little more.
@@ -205,6 +202,8 @@ class QueuePump:
             name = self._ring.popleft()
             line = self._lines[name]
             line.in_ring = False
+            if not self._pump.may_have_more(name):
+                continue  # its calls of another queue took its place
             pending = self._first(line, too_late)
             if pending is None:
                 if line.in_flight == 0:
@@ -215,9 +214,8 @@ class QueuePump:
                 self._ring.appendleft(name)
                 break
             del line.waiting[pending]
-            line.in_flight += 1
-            self._in_flight += 1
-            self._count_waiting(-1)
+            self._count_in_flight(pending, line, 1)
+            self._count_waiting(pending, -1)
             pending.stage = Stage.PUBLISHING
             self._unstarted += 1
             size += pending.size
@@ -340,14 +338,20 @@ class Pump:
         self.resolve = resolve
         self.settled = settled
         self.waiting = 0
+        self.waiting_of, self.in_flight_of = _Tally(), _Tally()
         self._queues: dict[str, QueuePump] = {}
         self._slots: dict[str, list[int]] = {}
         self._server_is_full = False
 
     def submit(self, pending: Pending) -> None:
-        """Take a call; it is answered at once when its waiting room is full."""
-        if self._server_is_full or self.waiting >= self.settings.waiting_per_dispatcher:
-            self.overloaded(pending)
+        """Take a call; `exception.overloaded` at once where there is no room for it."""
+        settings = self.settings
+        if (
+            self._server_is_full
+            or self.waiting >= settings.waiting_per_dispatcher
+            or self.waiting_of[pending.line] >= settings.waiting_per_session
+        ):
+            self.refuse(pending, not_queued(Code.OVERLOADED, retry_after=_RETRY_AFTER_SECONDS))
             return
         self._queue(pending).submit(pending)
 
@@ -383,9 +387,14 @@ class Pump:
         if pending.queue:
             self._queue(pending).done(pending)
 
-    def overloaded(self, pending: Pending) -> None:
-        """Answer a call for which there is no room (`exception.overloaded`)."""
-        self.refuse(pending, not_queued(Code.OVERLOADED, retry_after=_RETRY_AFTER_SECONDS))
+    def may_have_more(self, line: str) -> bool:
+        """Whether a session may have another call in flight."""
+        return self.in_flight_of[line] < self.settings.in_flight_per_session
+
+    def has_room(self, line: str) -> None:
+        """A call of this session has left: its others may go, whatever their queue."""
+        for queue in self._queues.values():
+            queue.has_room(line)
 
     def set_memory(self, share: float) -> None:
         """How full the server is: a nearly full one takes no new calls, so that it can end others.

@@ -146,6 +146,24 @@ async def test_a_session_has_so_many_in_flight(bench: Callable[..., Bench]) -> N
     assert made.transport.batches[-1] == ["a-2"]
 
 
+async def test_a_session_s_cap_is_for_all_its_queues(bench: Callable[..., Bench]) -> None:
+    made = bench(in_flight_per_session=2, waiting_per_session=3)
+    loop = made.submit("a-0", "a-1")
+    await turns()
+    thread = made.submit("a-2", "a-3", run_in=RunIn.THREAD)
+    made.submit("a-4")
+    made.submit("a-5", run_in=RunIn.PROCESS)
+    await turns(20)
+    assert sorted(made.sent) == ["a-0", "a-1"]
+    assert set(made.answers) == {"a-5"}
+    made.resolve(loop[0], Outcome(ok=True))
+    await turns(20)
+    assert made.sent[2:] == ["a-4"], "of the queue in which there was room first"
+    made.resolve(loop[1], Outcome(ok=True))
+    await turns(20)
+    assert made.sent[3:] == [thread[0].key]
+
+
 async def test_what_workers_cannot_start_yet_waits_here(bench: Callable[..., Bench]) -> None:
     """Their slots and two batches a worker are ahead, so that others are not behind a backlog."""
     made = bench(in_flight_per_session=10_000)
