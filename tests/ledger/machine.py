@@ -217,6 +217,8 @@ class LedgerMachine(RuleBasedStateMachine):
             case "data":
                 self.real.lose_data()
                 self.model.records.clear()
+                self.real.replicate()  # a replica loses them too
+                self._replica = {}
             case "replicate":
                 self.real.replicate()
                 self._replica = copy.deepcopy(self.model.records)
