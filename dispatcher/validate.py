@@ -94,9 +94,20 @@ def _mended_or_rejected(
             note = f"{call.note} {note}" if call.note else note
             return msgspec.structs.replace(call, arguments=arguments, note=note), offer
     injected = offer.spec.injected
-    told = [p for p in problems if not (p.path and p.path[0] in injected)]
+    told = [_hiding(injected, p) for p in problems if not (p.path and p.path[0] in injected)]
     if injected and not told:
         return call, offer
     text = feedback.invalid_arguments(told, wording)
     result = rejected(call, Code.INVALID_ARGUMENTS, text, wording)
     return msgspec.structs.replace(result, details={"fields": fields_of(told)})
+
+
+def _hiding(injected: Collection[str], problem: Problem) -> Problem:
+    """A problem that does not list the injected arguments among the tool's fields."""
+    if not injected or problem.kind != "additionalProperties" or len(problem.path) != 1:
+        return problem
+    return msgspec.structs.replace(
+        problem,
+        allowed=tuple(name for name in problem.allowed if name not in injected),
+        closest=None if problem.closest in injected else problem.closest,
+    )

@@ -227,6 +227,12 @@ def test_arguments_that_the_host_injects_are_never_named() -> None:
     verdict = judged(schema, {"a": "x"}, spec=spec)
     assert isinstance(verdict, ToolResult)
     assert "context" not in str(verdict.error)
+    closed = field({"type": "integer"}, additionalProperties=False)
+    closed["properties"]["context"] = {"type": "object"}
+    for near in ("contxt", "zzz"):
+        verdict = judged(closed, {near: 1}, spec=spec)
+        assert isinstance(verdict, ToolResult)
+        assert str(verdict.error).endswith(f"{near}: unknown field; allowed: a")
 
 
 @pytest.mark.parametrize("format", ["anthropic", "openai_chat", "gemini", "bedrock"])
