@@ -64,12 +64,15 @@ class Explainer:
             )  # fmt: skip
         elif name == "type":
             types = sorted(kind.types, key=lambda name: name == "null")
-            wanted = self._subschema(error)
-            sketch = shape(wanted, self._schema)
-            yield Problem(path, "type", "|".join(types), json_type(value), shape=sketch)
+            yield Problem(
+                path, "type", "|".join(types), json_type(value),
+                shape=shape(self._subschema(error), self._schema),
+                is_optional=value is None and self._may_be_left_out(error),
+            )  # fmt: skip
         elif name in ("enum", "const"):
             options = kind.options if name == "enum" else [kind.expected_value]
-            yield enumerated(path, name, options, value)
+            is_optional = value is None and self._may_be_left_out(error)
+            yield enumerated(path, name, options, value, is_optional=is_optional)
         elif name in ("additionalProperties", "unevaluatedProperties"):
             yield from self._unexpected(error, path, value, kind.unexpected)
         elif name == "falseSchema" and error.schema_path[-1:] == ["additionalProperties"]:
@@ -122,7 +125,10 @@ class Explainer:
                 for option in options[:_ALLOWED_AT_MOST]
             )
             value = _at(arguments, path)
-            yield Problem(path, kind.name, "|".join(described), json_type(value))
+            is_optional = value is None and self._may_be_left_out(error)
+            yield Problem(
+                path, kind.name, "|".join(described), json_type(value), is_optional=is_optional
+            )
 
     def _tags(self, branches: list[list[Error]], path: Path, arguments: Any) -> Iterator[Problem]:
         """Every tag that the branches ask for, as one enum; the field is the one most ask for."""
@@ -136,14 +142,25 @@ class Explainer:
         where = max(asked, key=lambda found: len(asked[found]))
         yield enumerated(where, "enum", asked[where], _at(arguments, where))
 
+    def _may_be_left_out(self, error: Error) -> bool:
+        """Whether the value is a field that its object's schema does not require."""
+        steps = error.schema_path
+        if len(steps) < 3 or steps[-3] != "properties":
+            return False
+        holder = self._subschema(error, above=3)
+        return holder is not None and steps[-2] not in holder.get("required", ())
+
     def _properties(self, error: Error) -> dict[str, Any]:
         properties = (self._subschema(error) or {}).get("properties")
         return properties if isinstance(properties, dict) else {}
 
-    def _subschema(self, error: Error) -> dict[str, Any] | None:
-        """The schema object that holds the failed keyword; None where a reference hides it."""
+    def _subschema(self, error: Error, above: int = 1) -> dict[str, Any] | None:
+        """The schema object that holds the failed keyword; None where a reference hides it.
+
+        `above` is how many steps it is above the keyword's end.
+        """
         node: Any = self._schema
-        for step in error.schema_path[:-1]:
+        for step in error.schema_path[:-above]:
             try:
                 node = node[step]
             except (KeyError, IndexError, TypeError):
@@ -151,18 +168,30 @@ class Explainer:
         return node if isinstance(node, dict) else None
 
 
-def enumerated(path: Path, kind: str, options: Sequence[Any], value: Any) -> Problem:
+def enumerated(
+    path: Path, kind: str, options: Sequence[Any], value: Any, *, is_optional: bool = False
+) -> Problem:
     """The problem of a value that is none of `options`."""
-    texts = [option for option in options if isinstance(option, str)]
     return Problem(
         path,
         kind,
         expected=types_of(options[:_ALLOWED_AT_MOST]),
         received=json_type(value),
         allowed=tuple(literal(option) for option in options[:_ALLOWED_AT_MOST]),
-        closest=closest(value, texts) if isinstance(value, str) else None,
+        closest=_meant(value, [option for option in options if isinstance(option, str)]),
         more=max(0, len(options) - _ALLOWED_AT_MOST),
+        is_optional=is_optional,
     )
+
+
+def _meant(value: Any, texts: Sequence[str]) -> str | None:
+    """The text that was probably meant; for a number or boolean the one that spells it."""
+    if isinstance(value, str):
+        return closest(value, texts)
+    if isinstance(value, (bool, int, float)):
+        spelt = literal(value)
+        return next((text for text in texts if text.casefold() == spelt), None)
+    return None
 
 
 def _at(arguments: Any, path: Path) -> Any:

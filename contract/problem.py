@@ -4,7 +4,11 @@ A problem never holds the rejected value, which may be a secret (R25), and no se
 written in the model's language by `dispatcher.feedback`.
 """
 
+import re
+
 import msgspec
+
+_BETWEEN = re.compile(r'\|(?=(?:[^"]*"[^"]*")*[^"]*\Z)')
 
 
 class Problem(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -15,6 +19,7 @@ class Problem(msgspec.Struct, frozen=True, omit_defaults=True):
     alternatives joined by `|`, a limit, a pattern, a format. `received` is the JSON type that came.
     `allowed` lists enum members or field names, `more` counts those that are left out; `closest` is
     the one that was probably meant; `shape` is a one-line sketch of a wanted object or array.
+    `is_optional` says that null came for a field that may simply be left out.
     """
 
     path: tuple[str | int, ...]
@@ -25,3 +30,9 @@ class Problem(msgspec.Struct, frozen=True, omit_defaults=True):
     closest: str | None = None
     shape: str | None = None
     more: int = 0
+    is_optional: bool = False
+
+    @property
+    def alternatives(self) -> list[str]:
+        """What `expected` lists; a bar inside a quoted text is no border."""
+        return _BETWEEN.split(self.expected)

@@ -1,6 +1,7 @@
 """Schemas and values in few words: types, one-line shapes, the name that was probably meant."""
 
 import difflib
+import re
 from collections.abc import Iterable, Sequence
 from itertools import islice
 from typing import Any
@@ -11,6 +12,7 @@ _SHAPE_CHARACTERS = 80
 _FIELDS_SHOWN = 16
 _LONGEST_COMPARED = 64
 _COMPARED_AT_MOST = 1_000
+_LITERAL = re.compile(r'"(?:[^"\\]|\\.)*"')
 
 
 def json_type(value: Any) -> str:
@@ -52,12 +54,25 @@ def shape(schema: Any, root: dict[str, Any], depth: int = 2) -> str | None:
             f"{name}: {shape(inner, root, depth - 1) or type_of(inner, root) or 'any'}"
             for name, inner in islice(properties.items(), _FIELDS_SHOWN)
         )
-        text = "{" + fields + "}"
-        return text if len(text) <= _SHAPE_CHARACTERS else text[: _SHAPE_CHARACTERS - 2] + "…}"
+        more = ", …" if len(properties) > _FIELDS_SHOWN else ""
+        return shortened("{" + fields + more + "}", _SHAPE_CHARACTERS)
     if schema.get("type") == "array" and isinstance(schema.get("items"), dict):
         inner = shape(schema["items"], root, depth - 1) if depth else None
         return f"array of {inner or type_of(schema['items'], root) or 'any'}"
     return None
+
+
+def shortened(text: str, characters: int) -> str:
+    """`text`, at most this long: of a shape whole fields are left out, and its brackets closed."""
+    if len(text) <= characters:
+        return text
+    if text.startswith(("{", "array of ")):
+        for between in reversed(list(re.finditer(", ", text[:characters]))):
+            plain = _LITERAL.sub("", text[: between.end()])
+            closing = "}" * (plain.count("{") - plain.count("}"))
+            if '"' not in plain and between.end() + 1 + len(closing) <= characters:
+                return f"{text[: between.end()]}…{closing}"
+    return text[: characters - 1] + "…"
 
 
 def resolve(schema: Any, root: dict[str, Any]) -> Any:
@@ -87,7 +102,7 @@ def at_pointer(root: Any, pointer: str) -> Any:
     return node
 
 
-def type_of(schema: Any, root: dict[str, Any]) -> str | None:
+def type_of(schema: Any, root: dict[str, Any], depth: int = 3) -> str | None:
     """The type a schema asks for, in words; None where it does not say."""
     schema = resolve(schema, root)
     if not isinstance(schema, dict):
@@ -103,9 +118,9 @@ def type_of(schema: Any, root: dict[str, Any]) -> str | None:
         return literal(schema["const"])
     options = schema.get("anyOf") or schema.get("oneOf")
     if isinstance(options, list):
-        words = [type_of(option, {}) for option in options[:4]]
+        words = [type_of(option, root, depth - 1) for option in options[:4]] if depth else []
         return " or ".join(dict.fromkeys(word for word in words if word)) or None
-    return None
+    return "object" if "properties" in schema else None
 
 
 def literal(value: Any) -> str:

@@ -4,13 +4,13 @@ The words are in `dispatcher.locales`, one file a language; the four styles of a
 them by key. No sentence holds a rejected value: it may be a secret.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from contract.call import Flaw
 from contract.outcome import Code, Executed, Outcome
 from contract.problem import Problem
-from contract.shapes import closest
+from contract.shapes import closest, shortened
 from dispatcher.locales import Locale, locale
 
 _LONGEST_NAME = 64
@@ -167,13 +167,16 @@ def failed(name: str, outcome: Outcome, *, timeout: float, wording: Wording = PL
 
 
 def _line(problem: Problem, wording: Wording) -> str:
-    """One problem, at most as long as the cap: a list of members is cut before the line is."""
-    words, style = wording.words, wording.style
-    path = _path(problem, pointer=style == "pointer")
+    """One problem, at most as long as the cap.
+
+    What is expected is shortened before the line is: the words after it say what came.
+    """
+    words, style, characters = wording.words, wording.style, wording.caps.characters
+    path = _middle_out(_path(problem, pointer=style == "pointer"), characters // 2)
     template = words.line[style] if path else words.root_line[style]
-    room = wording.caps.characters - len(template.format(path=path, message=""))
+    room = characters - len(template.format(path=path, message=""))
     text = template.format(path=path, message=_message(problem, words, style, room))
-    return cut_at(text, wording.caps.characters)
+    return cut_at(text, characters)
 
 
 def _path(problem: Problem, *, pointer: bool = False) -> str:
@@ -183,15 +186,25 @@ def _path(problem: Problem, *, pointer: bool = False) -> str:
     return "".join("/" + step.replace("~", "~0").replace("/", "~1") for step in steps)
 
 
+def _middle_out(path: str, characters: int) -> str:
+    """A path at most this long: where it begins and where it ends say most."""
+    if len(path) <= characters:
+        return path
+    head = characters // 3
+    return f"{path[:head]}…{path[head + 1 - characters :]}"
+
+
 def _message(problem: Problem, words: Locale, style: str, room: int) -> str:
     kind = problem.kind
     if kind == "required":
-        required = words.required[style]
-        if problem.shape is None:
+        required, sketch = words.required[style], problem.shape
+        if sketch is None:
             return required
-        return words.required_shape.format(required=required, shape=problem.shape)
+        return _fitted(
+            lambda shown: words.required_shape.format(required=required, shape=shown), sketch, room
+        )
     if kind == "additionalProperties":
-        return _unknown_field(problem, words, style)
+        return _unknown_field(problem, words, style, room)
     if kind in ("enum", "const"):
         return _enumerated(problem, words, style, room)
     if kind == "value":
@@ -199,16 +212,13 @@ def _message(problem: Problem, words: Locale, style: str, room: int) -> str:
     if kind == "tooDeep":
         return words.too_deep
     if kind in ("type", "anyOf", "oneOf"):
-        if not problem.expected:
-            return words.ambiguous
-        what = problem.expected.replace("|", words.either)
-        if problem.shape and kind == "type":
-            is_array = problem.shape.startswith("array")
-            what = problem.shape if is_array else words.object_of.format(shape=problem.shape)
-        return _wanted(what, problem.received, words, style)
+        return _mistyped(problem, words, style, room) if problem.expected else words.ambiguous
     limit = words.limits.get(kind, words.other_limit)
-    what = limit.format(expected=problem.expected, kind=kind)
-    return words.wanted[style].format(what=what, got="")
+    return _fitted(
+        lambda shown: _wanted(limit.format(expected=shown, kind=kind), "", words, style),
+        problem.expected,
+        room,
+    )
 
 
 def _wanted(what: str, received: str, words: Locale, style: str) -> str:
@@ -216,39 +226,85 @@ def _wanted(what: str, received: str, words: Locale, style: str) -> str:
     return words.wanted[style].format(what=what, got=got)
 
 
-def _unknown_field(problem: Problem, words: Locale, style: str) -> str:
+def _or_nothing(what: str, problem: Problem, words: Locale) -> str:
+    return words.or_left_out.format(what=what) if problem.is_optional else what
+
+
+def _fitted(say: Callable[[str], str], what: str, room: int) -> str:
+    """`say(what)`, where `what` is shortened as far as it must be for the whole to have room."""
+    over = len(say(what)) - room
+    return say(shortened(what, max(1, len(what) - over)) if over > 0 else what)
+
+
+def _listed(say: Callable[[str], str], members: Sequence[str], room: int, *, more: bool) -> str:
+    """`say` the members that there is room for; of the first one a part where there is none."""
+    for count in range(len(members), 0, -1):
+        rest = ", …" if more or count < len(members) else ""
+        text = say(", ".join(members[:count]) + rest)
+        if len(text) <= room:
+            return text
+    rest = ", …" if more or len(members) > 1 else ""
+    return _fitted(lambda shown: say(shown + rest), members[0], room)
+
+
+def _mistyped(problem: Problem, words: Locale, style: str, room: int) -> str:
+    """The wanted type, shape or alternatives, and the type that came."""
+
+    def said(what: str) -> str:
+        return _wanted(_or_nothing(what, problem, words), problem.received, words, style)
+
+    sketch = problem.shape if problem.kind == "type" else None
+    if sketch is not None and sketch.startswith("array"):
+        return _fitted(said, sketch, room)
+    if sketch is not None:
+        return _fitted(lambda shown: said(words.object_of.format(shape=shown)), sketch, room)
+    options = problem.alternatives
+    for count in range(len(options), 0, -1):
+        text = said(words.either.join([*options[:count], "…"][: len(options)]))
+        if len(text) <= room:
+            return text
+    rest = f"{words.either}…" if len(options) > 1 else ""
+    return _fitted(lambda shown: said(shown + rest), options[0], room)
+
+
+def _unknown_field(problem: Problem, words: Locale, style: str, room: int) -> str:
     unknown = words.unknown_field[style]
     if problem.closest:
         return words.unknown_field_meant.format(unknown=unknown, closest=problem.closest)
     if not problem.allowed:
         return words.unknown_field_leave_out.format(unknown=unknown)
-    allowed = ", ".join(problem.allowed) + (", …" if problem.more else "")
-    return words.unknown_field_allowed.format(unknown=unknown, allowed=allowed)
+    return _listed(
+        lambda names: words.unknown_field_allowed.format(unknown=unknown, allowed=names),
+        problem.allowed,
+        room,
+        more=problem.more > 0,
+    )
 
 
 def _enumerated(problem: Problem, words: Locale, style: str, room: int) -> str:
     """The members that there is room for, and what came; the one that was meant is named first."""
-    types = problem.expected.split("|") if problem.expected else []
+    types = problem.alternatives if problem.expected else ()
     same = problem.received in types
     received = words.another.format(received=problem.received) if same else problem.received
 
-    def said(members: Sequence[str]) -> str:
-        left_out = len(members) < len(problem.allowed) or problem.more
-        listed = ", ".join(members) + (", …" if left_out else "")
+    def expected(listed: str) -> str:
         what = listed
         if len(problem.allowed) > 1:
             what = words.one_of.format(members=listed)
         if types and not same:
             what = words.typed_one_of.format(types=words.either.join(types), members=listed)
-        text = _wanted(what, received, words, style)
-        if problem.closest is None:
-            return text
-        return words.did_you_mean.format(closest=f'"{problem.closest}"', message=text)
+        return _wanted(_or_nothing(what, problem, words), received, words, style)
 
-    count = len(problem.allowed)
-    while count > 1 and len(said(problem.allowed[:count])) > room:
-        count -= 1
-    return said(problem.allowed[:count])
+    def meant(listed: str, closest: str) -> str:
+        return words.did_you_mean.format(closest=f'"{closest}"', message=expected(listed))
+
+    more = problem.more > 0
+    closest = problem.closest
+    if closest is None:
+        return _listed(expected, problem.allowed, room, more=more)
+    if len(meant("…", closest)) > room:
+        return _fitted(lambda shown: meant("…", shown), closest, room)
+    return _listed(lambda listed: meant(listed, closest), problem.allowed, room, more=more)
 
 
 def cut_at(text: str, characters: int) -> str:

@@ -32,6 +32,8 @@ class Locale:
     got: Mapping[str, str]
     either: str
     """Between alternatives."""
+    or_left_out: str
+    """Where null came for a field that need not be there."""
     object_of: str
     one_of: str
     typed_one_of: str

@@ -48,6 +48,7 @@ LOCALE = Locale(
         "brief": ", got {received}",
     },
     either=" or ",
+    or_left_out="{what} (or leave it out)",
     object_of="object {shape}",
     one_of="one of {members}",
     typed_one_of="{types}, one of {members}",

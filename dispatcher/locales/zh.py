@@ -48,6 +48,7 @@ LOCALE = Locale(
         "brief": "，实际为 {received}",
     },
     either=" 或 ",
+    or_left_out="{what}（或省略该字段）",
     object_of="object {shape}",
     one_of="以下之一：{members}",
     typed_one_of="{types}，取以下之一：{members}",

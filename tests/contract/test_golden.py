@@ -130,7 +130,7 @@ def test_a_decoded_message_can_be_encoded_again() -> None:
             Problem((), "type"),
             {
                 "path": (), "kind": "type", "expected": "", "received": "", "allowed": (),
-                "closest": None, "shape": None, "more": 0,
+                "closest": None, "shape": None, "more": 0, "is_optional": False,
             },
         ),
     ],
