@@ -8,10 +8,14 @@ from contract.outcome import Code
 
 
 class Flaw(msgspec.Struct, frozen=True):
-    """Why a block could not become a call: its code and the sentence's content."""
+    """Why a block could not become a call: its code, and the reason's name with its blanks filled.
+
+    The sentence is written in the model's language by `dispatcher.feedback`.
+    """
 
     code: Code
-    error: str
+    reason: str
+    blanks: dict[str, str | int] = {}
 
 
 class ToolCall(msgspec.Struct, frozen=True, kw_only=True):

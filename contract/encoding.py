@@ -32,6 +32,11 @@ def canonical(value: Any) -> bytes:
     return _canonical.encode(value)
 
 
+def printable(text: str) -> str:
+    """`text` with what UTF-8 cannot hold, halves of surrogate pairs, as question marks."""
+    return text.encode("utf-8", "replace").decode()
+
+
 def digest(value: Any) -> str:
     """32 hex characters that stand for the canonical form of `value`."""
     return hashlib.blake2b(canonical(value), digest_size=16).hexdigest()

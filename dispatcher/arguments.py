@@ -6,14 +6,31 @@ from typing import Any
 
 from contract import encoding
 from contract.call import Flaw
+from contract.encoding import printable
 from contract.outcome import Code
 
 DEEPEST = 64
 _AROUND_CHARACTERS = 12
+_BREAKS = (
+    ("Extra data", "extra"),
+    ("Unterminated string", "unclosed"),
+    ("Expecting ',' delimiter", "comma"),
+    ("Expecting ':' delimiter", "colon"),
+    ("Expecting property name", "key"),
+    ("Illegal trailing comma", "trailing_comma"),
+    ("Expecting value", "value"),
+    ("Invalid control character", "control"),
+    ("Invalid \\", "escape"),
+)
+"""What the parser says, by how it begins, and what we call it."""
 
 
 class Unacceptable(ValueError):
-    """Raised inside the parser for JSON that is well-formed but not acceptable."""
+    """Raised inside the parser for JSON that is well-formed but has the flaw `flaw`."""
+
+    def __init__(self, flaw: Flaw) -> None:
+        super().__init__(flaw.reason)
+        self.flaw = flaw
 
 
 def parse(raw: Any, *, max_bytes: int) -> dict[str, Any] | Flaw:
@@ -36,15 +53,15 @@ def _parse_text(raw: str | bytes, max_bytes: int) -> dict[str, Any] | Flaw:
             return {}
         value = loads(text)
     except json.JSONDecodeError as error:
-        return Flaw(Code.UNPARSEABLE, _where_it_broke(error))
+        return _broken(error)
     except Unacceptable as error:
-        return Flaw(Code.UNPARSEABLE, str(error))
+        return error.flaw
     except RecursionError:
         return _too_deep()
     except UnicodeDecodeError:
-        return Flaw(Code.UNPARSEABLE, "the arguments are not valid UTF-8")
+        return Flaw(Code.UNPARSEABLE, "not_utf8")
     except ValueError:  # more digits than Python converts
-        return Flaw(Code.UNPARSEABLE, "a number in the arguments has too many digits")
+        return Flaw(Code.UNPARSEABLE, "digits")
     if not isinstance(value, dict):
         return _not_an_object(value)
     return accept(value, max_bytes)
@@ -69,17 +86,17 @@ def accept(arguments: dict[str, Any], max_bytes: int) -> dict[str, Any] | Flaw:
     try:
         encoded = encoding.encode(arguments)
     except UnicodeEncodeError:
-        return Flaw(Code.UNPARSEABLE, "a string in the arguments holds half of a surrogate pair")
+        return Flaw(Code.UNPARSEABLE, "surrogate")
     except RecursionError:
         return _too_deep()
-    except (TypeError, ValueError) as error:
-        return Flaw(Code.UNPARSEABLE, f"the arguments are not JSON: {error}")
+    except (TypeError, ValueError):
+        return Flaw(Code.UNPARSEABLE, "no_json_value")
     if len(encoded) > max_bytes:
         return _too_large(len(encoded), max_bytes)
     if encoded.count(b"{") + encoded.count(b"[") > DEEPEST and _depth(arguments) > DEEPEST:
         return _too_deep()
     if b"null" in encoded and _has_odd_number(arguments):
-        return Flaw(Code.UNPARSEABLE, "NaN and Infinity are not JSON; send a number or null")
+        return Flaw(Code.UNPARSEABLE, "odd_numbers")
     return arguments
 
 
@@ -121,53 +138,47 @@ def doubled_key(value: Any) -> str | None:
 
 def doubled(key: str) -> Flaw:
     """The flaw of arguments that have `key` twice in one object."""
-    return Flaw(Code.UNPARSEABLE, f"the key {key[:64]!r} appears twice in one object; send it once")
+    return Flaw(Code.UNPARSEABLE, "doubled_key", {"key": printable(key[:64])})
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) != len(pairs):
         names = [name for name, _ in pairs]
-        raise Unacceptable(doubled(next(name for name in names if names.count(name) > 1)).error)
+        raise Unacceptable(doubled(next(name for name in names if names.count(name) > 1)))
     return found
 
 
 def _no_constant(name: str) -> float:
-    raise Unacceptable(f"{name} is not JSON; send a number or null")
+    raise Unacceptable(Flaw(Code.UNPARSEABLE, "odd_number", {"name": name}))
 
 
-def _where_it_broke(error: json.JSONDecodeError) -> str:
+def _broken(error: json.JSONDecodeError) -> Flaw:
+    """What broke, where, and the few characters around it (R25)."""
     start = max(0, error.pos - _AROUND_CHARACTERS)
     around = error.doc[start : error.pos + _AROUND_CHARACTERS]
     before = "…" if start else ""
     after = "…" if error.pos + _AROUND_CHARACTERS < len(error.doc) else ""
-    reason = error.msg[0].lower() + error.msg[1:].removesuffix(" starting at")
-    if error.msg == "Extra data":
-        reason = "there is more after the first value"
-    elif not error.doc[error.pos :].strip():
-        reason = "it ends too early, before the object is closed"
-    elif error.msg.startswith("Unterminated string"):
-        reason = "a string is never closed"
-    return (
-        f"the arguments are not valid JSON: {reason}, at character {error.pos} of "
-        f"{len(error.doc)}, near `{before}{around}{after}`"
-    )
+    why = next((why for said, why in _BREAKS if error.msg.startswith(said)), "other")
+    if why != "extra" and not error.doc[error.pos :].strip():
+        why = "early"
+    near = printable(f"{before}{around}{after}")
+    blanks: dict[str, str | int] = {"at": error.pos, "of": len(error.doc), "near": near}
+    return Flaw(Code.UNPARSEABLE, f"not_json.{why}", blanks)
 
 
 def _not_an_object(value: Any) -> Flaw:
     kind = "array" if isinstance(value, (list, tuple)) else type(value).__name__
     names = {"str": "string", "int": "number", "float": "number", "bool": "boolean"}
-    return Flaw(
-        Code.UNPARSEABLE, f"the arguments must be one JSON object, not {names.get(kind, kind)}"
-    )
+    return Flaw(Code.UNPARSEABLE, "not_an_object", {"kind": names.get(kind, kind)})
 
 
 def _too_large(size: int, cap: int) -> Flaw:
-    return Flaw(Code.TOO_LARGE, f"the arguments are {size:,} bytes; at most {cap:,} are taken")
+    return Flaw(Code.TOO_LARGE, "too_large", {"size": f"{size:,}", "cap": f"{cap:,}"})
 
 
 def _too_deep() -> Flaw:
-    return Flaw(Code.UNPARSEABLE, f"the arguments are nested more than {DEEPEST} levels deep")
+    return Flaw(Code.UNPARSEABLE, "too_deep", {"levels": DEEPEST})
 
 
 def _depth(value: Any) -> int:

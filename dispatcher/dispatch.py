@@ -12,6 +12,7 @@ from contract import connection
 from contract.call import ToolCall
 from contract.envelope import Envelope
 from contract.errors import CatalogEmpty, Misconfigured
+from contract.loops import Seen
 from contract.outcome import Code
 from contract.result import ToolResult
 from contract.settings import Settings
@@ -21,11 +22,9 @@ from dispatcher import feedback, intake
 from dispatcher.analytics import Analytics
 from dispatcher.background import Background
 from dispatcher.catalog import Catalog, Offer
-from dispatcher.classify import Wording, classified, rejected
+from dispatcher.classify import classified, rejected
 from dispatcher.events import Event
-from dispatcher.feedback import Caps
 from dispatcher.formats import FORMATS, Response
-from dispatcher.locales import locale
 from dispatcher.loops import LoopGuard, OnLoop
 from dispatcher.pending import Pending
 from dispatcher.redis_transport import RedisTransport
@@ -62,12 +61,7 @@ class Dispatcher:
         self._allowed = frozenset(tools) if tools is not None else None
         self._specs = specs
         self._catalog = Catalog()
-        self._wording = Wording(
-            Caps(settings.feedback_errors, settings.feedback_characters, settings.feedback_names),
-            settings.locale,
-            settings.feedback_style,
-        )
-        locale(settings.locale)  # raises for one that is not there, before a call needs its words
+        self._wording = feedback.wording_of(settings)
         self._traffic = Traffic(
             transport,
             settings=settings,
@@ -78,7 +72,9 @@ class Dispatcher:
         self._background = Background(self._traffic, self._classify, self._wording)
         self._turns = Turns(self._traffic, self._background, settings, self._classify)
         self.loops = LoopGuard(transport.loops, settings, on_loop)
+        self.loops.listeners.append(self._traffic.events.looped)
         self.analytics = Analytics(alert_rate=settings.rejections_alert)
+        self.analytics.listeners.append(self._traffic.events.alerted)
 
     @classmethod
     def connect(
@@ -155,7 +151,7 @@ class Dispatcher:
         return FORMATS[format].offer([offers[name].spec for name in sorted(offers)])
 
     def events(self, after: int | None = None) -> AsyncIterator[Event]:
-        """What happens to this dispatcher's calls: start, progress, end, error (R36, R41).
+        """What happens: a call starts, goes on, ends, fails, loops; a tool rejects too much (R41).
 
         `after` is the bookmark of the last event seen; what is still kept since then comes first.
         """
@@ -241,7 +237,7 @@ class Dispatcher:
 
         Raises `intake.Unreadable` for a response without calls to check.
         """
-        found = intake.read(response, max_bytes=self._settings.max_arguments)
+        found = self._read(response)
         verdicts = [self._judge(call, tools, found.format) for call in found.calls]
         return [verdict if isinstance(verdict, ToolResult) else None for verdict in verdicts]
 
@@ -269,13 +265,9 @@ class Dispatcher:
         none, and for a `context` that is not JSON or larger than one call's arguments may be.
         """
         try:
-            found = intake.read(
-                response, turn=turn, format=format, max_bytes=self._settings.max_arguments
-            )
+            found = self._read(response, turn=turn, format=format)
         except intake.Unreadable as error:
-            return TurnResult(
-                [], format=error.format, error=feedback.no_response(str(error), self._wording)
-            )
+            return TurnResult([], format=error.format, error=str(error))
         shared = turn_context(
             found.id,
             session,
@@ -285,6 +277,10 @@ class Dispatcher:
             max_bytes=self._settings.max_arguments,
         )
         return await self._run_turn(found, shared, tools)
+
+    def _read(self, response: Any, **named: str | None) -> Response:
+        cap = self._settings.max_arguments
+        return intake.read(response, max_bytes=cap, wording=self._wording, **named)
 
     async def _run_turn(
         self, found: Response, shared: TurnContext, tools: Collection[str] | None
@@ -311,7 +307,7 @@ class Dispatcher:
         return TurnResult([r for r in results if r is not None], format=found.format)
 
     def _judge(
-        self, call: ToolCall, tools: Collection[str] | None, format: str, failed: int | None = None
+        self, call: ToolCall, tools: Collection[str] | None, format: str, seen: Seen | None = None
     ) -> Accepted | ToolResult:
         cap = self._settings.calls_per_turn
         if call.index >= cap:
@@ -326,7 +322,7 @@ class Dispatcher:
             unlisted=self._catalog.unlisted,
             format=format,
             repairs=self._settings.repair,
-            failures=failed,
+            seen=seen,
         )
 
     def _allowed_of(self, tools: Collection[str] | None) -> Collection[str] | None:

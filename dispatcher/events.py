@@ -13,23 +13,36 @@ import msgspec
 
 from contract.envelope import Progress
 from contract.outcome import Outcome
+from dispatcher.analytics import Alert
+from dispatcher.loops import Loop
 from dispatcher.pending import Pending
 
 _KEPT = 10_000
 
-Kind = Literal["tool:start", "tool:progress", "tool:end", "tool:error"]
+Kind = Literal[
+    "tool:start",
+    "tool:progress",
+    "tool:end",
+    "tool:error",
+    "monitor:loop",
+    "monitor:rejections",
+]
 State = Literal["RUNNING", "COMPLETED", "FAILED"]
 
 
 class Event(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One event; `bookmark` counts up from 1. `detail` is of the kind: progress, or the error."""
+    """One event; `bookmark` counts up from 1. `detail` is of the kind: progress, or the error.
+
+    `monitor:loop` is a call that the loop guard caught (R30), `monitor:rejections` a tool whose
+    calls are rejected too often (R43): they have no `state`.
+    """
 
     bookmark: int
     kind: Kind
-    call_id: str
+    call_id: str | None = None
     tool: str
     session: str | None = None
-    state: State
+    state: State | None = None
     detail: dict[str, Any] | None = None
 
 
@@ -48,9 +61,8 @@ class Events:
 
     def progressed(self, pending: Pending, progress: Progress) -> None:
         """The tool says how far it is."""
-        if self.are_followed:
-            detail = {"done": progress.done, "total": progress.total, "message": progress.message}
-            self._add("tool:progress", pending, "RUNNING", detail)
+        detail = {"done": progress.done, "total": progress.total, "message": progress.message}
+        self._add("tool:progress", pending, "RUNNING", detail)
 
     def ended(self, pending: Pending, outcome: Outcome) -> None:
         """The call was answered: a failed call's snapshot always says FAILED (R42)."""
@@ -60,6 +72,24 @@ class Events:
         code = outcome.code.value if outcome.code is not None else None
         detail = {"code": code, "executed": outcome.executed.value}
         self._add("tool:error", pending, "FAILED", detail)
+
+    def looped(self, loop: Loop) -> None:
+        """The loop guard caught a call, whatever becomes of it."""
+        self._keep(
+            kind="monitor:loop",
+            call_id=loop.call_id,
+            tool=loop.tool,
+            session=loop.session,
+            detail={"failures": loop.failures, "alternates": loop.alternates},
+        )
+
+    def alerted(self, alert: Alert) -> None:
+        """More of a tool's calls are rejected than should be: its schema may be at fault."""
+        self._keep(
+            kind="monitor:rejections",
+            tool=alert.tool,
+            detail={"field": alert.field, "rate": alert.rate},
+        )
 
     async def follow(self, after: int | None = None) -> AsyncIterator[Event]:
         """Events as they come, for ever; those kept after a bookmark first, where one is given.
@@ -80,16 +110,17 @@ class Events:
     def _add(
         self, kind: Kind, pending: Pending, state: State, detail: dict[str, Any] | None = None
     ) -> None:
-        self._last += 1
-        self._kept.append(
-            Event(
-                bookmark=self._last,
-                kind=kind,
-                call_id=pending.call.id,
-                tool=pending.call.name,
-                session=pending.message.session,
-                state=state,
-                detail=detail,
-            )
+        self._keep(
+            kind=kind,
+            call_id=pending.call.id,
+            tool=pending.call.name,
+            session=pending.message.session,
+            state=state,
+            detail=detail,
         )
-        self._more.set()
+
+    def _keep(self, **fields: Any) -> None:
+        if self.are_followed:
+            self._last += 1
+            self._kept.append(Event(bookmark=self._last, **fields))
+            self._more.set()

@@ -4,12 +4,14 @@ The words are in `dispatcher.locales`, one file a language; the four styles of a
 them by key. No sentence holds a rejected value: it may be a secret.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from contract.call import Flaw
+from contract.loops import Seen
 from contract.outcome import Code, Executed, Outcome
 from contract.problem import Problem
+from contract.settings import Settings
 from contract.shapes import closest, shortened
 from dispatcher.locales import Locale, locale
 
@@ -42,6 +44,14 @@ class Wording:
 
 
 PLAIN = Wording()
+
+
+def wording_of(settings: Settings) -> Wording:
+    """As the operator wants it said. Raises `Misconfigured` for a language that is not there."""
+    caps = Caps(settings.feedback_errors, settings.feedback_characters, settings.feedback_names)
+    wording = Wording(caps, settings.locale, settings.feedback_style)
+    _ = wording.words
+    return wording
 
 
 def invalid_arguments(problems: Sequence[Problem], wording: Wording = PLAIN) -> str:
@@ -84,9 +94,23 @@ def unknown_tool(name: str, offered: Sequence[str], wording: Wording = PLAIN) ->
 def flawed(flaw: Flaw, wording: Wording = PLAIN) -> str:
     """A call that could not be read."""
     words = wording.words
-    sentence = flaw.error[0].upper() + flaw.error[1:]
+    reason, _, why = flaw.reason.partition(".")
+    blanks = {**flaw.blanks, "why": words.json_breaks[why]} if why else flaw.blanks
     templates = {Code.TRUNCATED: words.truncated, Code.TOO_LARGE: words.too_large}
-    return templates.get(flaw.code, words.unparseable).format(error=sentence)
+    template = templates.get(flaw.code, words.unparseable)
+    return template.format(error=words.flaws[reason].format(**blanks))
+
+
+def made_up_id(id: str, wording: Wording = PLAIN) -> str:
+    """A call that came without an id, or with one that cannot be sent back (R15)."""
+    return wording.words.made_up_id.format(id=id)
+
+
+def mended(what: Sequence[str], wording: Wording = PLAIN) -> str:
+    """What was put right in text that was no strict JSON (R15)."""
+    words = wording.words
+    told = words.listed.join(words.mendings[each] for each in what)
+    return words.mended.format(what=told)
 
 
 def too_many_calls(cap: int, wording: Wording = PLAIN) -> str:
@@ -94,14 +118,22 @@ def too_many_calls(cap: int, wording: Wording = PLAIN) -> str:
     return wording.words.too_many_calls.format(cap=cap)
 
 
-def no_response(reason: str, wording: Wording = PLAIN) -> str:
+def no_response(reason: str, blanks: Mapping[str, str], wording: Wording = PLAIN) -> str:
     """A response that held nothing to answer (R14)."""
-    return wording.words.no_response.format(reason=reason)
+    words = wording.words
+    return words.no_response.format(reason=words.unreadable[reason].format(**blanks))
 
 
-def loop(name: str, count: int, wording: Wording = PLAIN) -> str:
+def loop(name: str, seen: Seen, wording: Wording = PLAIN) -> str:
     """A call that keeps failing in the same way (R30)."""
-    return wording.words.loop.format(name=name, count=count)
+    template = wording.words.loop_in_turns if seen.alternates else wording.words.loop
+    return template.format(name=name, count=seen.failures)
+
+
+def again(seen: Seen, wording: Wording = PLAIN) -> str:
+    """What is added to a rejection that keeps coming (R30)."""
+    template = wording.words.again_in_turns if seen.alternates else wording.words.again
+    return template.format(count=seen.failures)
 
 
 def repaired(repairs: Sequence[Problem], wording: Wording = PLAIN) -> str:

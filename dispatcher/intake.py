@@ -2,52 +2,73 @@
 
 from typing import Any
 
-from contract import encoding
-from dispatcher import arguments
-from dispatcher.formats import FORMATS, NotAResponse, Response, detect
-from dispatcher.formats.blocks import Reader
+from pydantic_core import PydanticSerializationError
 
-ASK_FOR_VALID = "Please try again with valid format."
+from contract import encoding
+from dispatcher import arguments, feedback
+from dispatcher.feedback import PLAIN, Wording
+from dispatcher.formats import FORMATS, NotAResponse, Response, detect
+from dispatcher.formats.bare import NAME as BARE
+from dispatcher.formats.blocks import Reader, is_usable
+from dispatcher.formats.mcp import NAME as MCP
+
+_TAKE_LISTS = (BARE, MCP)
 
 
 class Unreadable(Exception):
     """Raised when a response holds no calls that could be answered one by one (R14).
 
-    `format` is the provider whose form the answer should have.
+    Its text asks the model for a valid response. `format` is the provider whose form the answer
+    should have.
     """
 
-    def __init__(self, reason: str, format: str = "bare") -> None:
-        super().__init__(reason)
+    def __init__(self, text: str, format: str = BARE) -> None:
+        super().__init__(text)
         self.format = format
 
 
 def read(
-    response: Any, *, turn: str | None = None, format: str | None = None, max_bytes: int
+    response: Any,
+    *,
+    turn: str | None = None,
+    format: str | None = None,
+    max_bytes: int,
+    wording: Wording = PLAIN,
 ) -> Response:
     """The calls in `response`: JSON text, plain data, or an SDK's response object.
 
-    Raises `Unreadable`.
+    `wording` has the language of what is told of them. Raises `Unreadable`, and ValueError for a
+    `format` that does not exist.
     """
-    plain, doubled_keys = _plain(response)
-    name = format if format not in (None, "auto") else detect(plain)
-    if name is None:
-        raise Unreadable("the response is of no known provider's form")
-    if name not in FORMATS:
-        raise ValueError(f"unknown format {name!r}: use one of {', '.join(FORMATS)}")
+    try:
+        plain, doubled_keys = _plain(response)
+        name = format if format not in (None, "auto") else detect(plain)
+        if name is None:
+            raise NotAResponse("unknown_form")
+        if name not in FORMATS:
+            raise ValueError(f"unknown format {name!r}: use one of {', '.join(FORMATS)}")
+    except NotAResponse as error:
+        raise _unreadable(error, BARE, wording) from None
     module = FORMATS[name]
     response_id, model = module.identity(plain) if isinstance(plain, dict) else (None, None)
-    turn = turn or (response_id if isinstance(response_id, str) else None)
-    reader = Reader(turn or _stable_name(plain), max_bytes, doubled_keys)
+    turn = turn or (response_id if is_usable(response_id) else None)
+    reader = Reader(turn or _stable_name(plain), max_bytes, doubled_keys, wording)
     try:
+        if not isinstance(plain, dict) and name not in _TAKE_LISTS:
+            raise NotAResponse("unknown_form")
         calls = module.parse(plain, reader)
-    except (NotAResponse, AttributeError) as error:
-        raise Unreadable(str(error), name) from None
+    except NotAResponse as error:
+        raise _unreadable(error, name, wording) from None
     return Response(
         format=name,
         calls=tuple(calls),
         id=turn,
-        model=model if isinstance(model, str) else None,
+        model=model if is_usable(model) else None,
     )
+
+
+def _unreadable(error: NotAResponse, format: str, wording: Wording) -> Unreadable:
+    return Unreadable(feedback.no_response(error.reason, error.blanks, wording), format)
 
 
 def _plain(response: Any) -> tuple[Any, bool]:
@@ -55,16 +76,22 @@ def _plain(response: Any) -> tuple[Any, bool]:
     if isinstance(response, (str, bytes)):
         try:
             return arguments.load(response)
-        except (ValueError, RecursionError) as error:
-            raise Unreadable(f"the response is not JSON: {type(error).__name__}") from None
-    dump = getattr(response, "model_dump", None)
-    if callable(dump):
-        return dump(mode="json", exclude_unset=True), False
+        except (ValueError, RecursionError):
+            raise NotAResponse("not_json") from None
     if isinstance(response, (list, tuple)):
-        return [
-            _plain(item)[0] if hasattr(item, "model_dump") else item for item in response
-        ], False
-    return response, False
+        return [_dumped(item) for item in response], False
+    return _dumped(response), False
+
+
+def _dumped(response: Any) -> Any:
+    """An SDK's object as plain data; anything else as it is."""
+    dump = getattr(response, "model_dump", None)
+    if not callable(dump):
+        return response
+    try:
+        return dump(mode="json", exclude_unset=True)
+    except PydanticSerializationError:  # half a surrogate pair, for one
+        return dump(exclude_unset=True)
 
 
 def _stable_name(plain: Any) -> str:

@@ -75,8 +75,8 @@ class LoopGuard:
             return False
         return self._ledger.suspects(self._name(session))
 
-    async def look(self, calls: Sequence[ToolCall], session: str | None) -> dict[int, int]:
-        """The calls to refuse, by index, and how often each has failed."""
+    async def look(self, calls: Sequence[ToolCall], session: str | None) -> dict[int, Seen]:
+        """The calls to refuse, by index, and what was seen of each."""
         if session is None or not self.suspects(session):
             return {}
         digests = [digest_of(call) for call in calls]
@@ -85,12 +85,12 @@ class LoopGuard:
         except (ServerAway, RedisError, OSError) as error:
             log.warning("loops_not_looked_up: %s", error)
             return {}
-        refused: dict[int, int] = {}
+        refused: dict[int, Seen] = {}
         for call, found in zip(calls, seen, strict=True):
             if found.failures < self._settings.loop_threshold and not found.alternates:
                 continue
             if await self._is_refused(call, session, found):
-                refused[call.index] = found.failures
+                refused[call.index] = found
         return refused
 
     async def note(
@@ -164,7 +164,8 @@ class LoopGuard:
 def digest_of(call: ToolCall) -> str:
     """The same for calls that differ in key order, white space or the form of a number only."""
     if call.arguments is None:
-        return encoding.digest([call.name, call.flaw.error if call.flaw is not None else None])
+        flaw = call.flaw
+        return encoding.digest([call.name, flaw and [flaw.reason, flaw.blanks]])
     return encoding.digest([call.name, _plain(call.arguments)])
 
 

@@ -37,7 +37,10 @@ _RAW = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
 
 
 def mend(text: str) -> tuple[dict[str, Any], tuple[str, ...]] | None:
-    """The one object that `text` certainly means, and what was mended; None where it is unsure."""
+    """The one object that `text` certainly means, and what was mended; None where it is unsure.
+
+    What was mended is named by the keys of a locale's `mendings`.
+    """
     done: dict[str, None] = {}
     inner = _unfenced(text.removeprefix("\ufeff").strip(), done)
     if inner is None:
@@ -45,11 +48,11 @@ def mend(text: str) -> tuple[dict[str, Any], tuple[str, ...]] | None:
     try:
         value = _read(inner, done)
         if isinstance(value, str) and value.lstrip()[:1] == "{":
-            done["an object inside a string"] = None
+            done["twice"] = None
             value = loads(value)
     except (ValueError, RecursionError, Unacceptable):
         return None
-    return (value, tuple(done)) if isinstance(value, dict) else None
+    return (value, tuple(done) or ("space",)) if isinstance(value, dict) else None
 
 
 def _unfenced(text: str, done: dict[str, None]) -> str | None:
@@ -59,12 +62,12 @@ def _unfenced(text: str, done: dict[str, None]) -> str | None:
         return text
     first, last = runs[0], runs[-1]
     if text.startswith("{") and last.end() == len(text):
-        done["Markdown fence"] = None
+        done["fence"] = None
         return text[: last.start()].rstrip()
     around = text[: first.start()] + text[last.end() :]
     if re.search(r"[{}\[\]]", around):
         return None
-    done["text around the object" if around.strip() else "Markdown fence"] = None
+    done["around" if around.strip() else "fence"] = None
     return _LANGUAGE.sub("", text[first.end() : last.start()].strip(), count=1)
 
 
@@ -82,7 +85,7 @@ def _read(text: str, done: dict[str, None]) -> Any:
         return value
     if text.startswith('{\\"'):
         unescaped = json.loads(f'"{text}"')
-        done["escaped quotes"] = None
+        done["escaped"] = None
         return loads(unescaped)
     if len(text) > _LONGEST:
         raise ValueError("too long to be mended")
@@ -92,7 +95,7 @@ def _read(text: str, done: dict[str, None]) -> Any:
 def _note_control(text: str, done: dict[str, None]) -> None:
     if re.search(r"[\x00-\x08\x0b\x0c\x0e-\x1f]", text):
         raise ValueError("a control character that nobody types")
-    done["line breaks or tabs inside a string"] = None
+    done["breaks"] = None
 
 
 def _strict(text: str, done: dict[str, None]) -> str:
@@ -114,11 +117,11 @@ def _strict(text: str, done: dict[str, None]) -> str:
             if len(made) < 2 or made[-2] in ("{", "[", ",", ":"):
                 raise ValueError("a comma after nothing")
             made.pop()
-            done["a comma before a closing bracket"] = None
+            done["comma"] = None
         elif kind == "double":
             token = _string(token[1:-1], '"', done)
         elif kind == "single":
-            done["single quotes"] = None
+            done["single"] = None
             token = _string(token[1:-1], "'", done)
         elif kind == "word":
             token = _word(token, text, at, made, done)
@@ -128,13 +131,13 @@ def _strict(text: str, done: dict[str, None]) -> str:
 
 def _word(word: str, text: str, at: int, made: list[str], done: dict[str, None]) -> str:
     if made and made[-1] in ("{", ",") and re.match(r"\s*:", text[at : at + 16]):
-        done["keys without quotes"] = None
+        done["keys"] = None
         return f'"{word}"'
     plain = _WORDS.get(word.lower())
     if plain is None or word not in (word.lower(), word.title(), word.upper()):
         raise ValueError("a bare word")
     if word != plain:
-        done["True, False or None for true, false or null"] = None
+        done["words"] = None
     return plain
 
 
@@ -144,7 +147,7 @@ def _string(body: str, quote: str, done: dict[str, None]) -> str:
     def escaped(found: re.Match[str]) -> str:
         if found[1] != "'":
             return found[0]  # one that JSON does not have is refused when the whole is read
-        done["\\' for an apostrophe"] = None
+        done["apostrophe"] = None
         return "'"
 
     body = _ESCAPE.sub(escaped, body)
@@ -152,6 +155,6 @@ def _string(body: str, quote: str, done: dict[str, None]) -> str:
         body = re.sub(r'(?<!\\)((?:\\\\)*)"', r'\1\\"', body)
     for raw, written in _RAW.items():
         if raw in body:
-            done["line breaks or tabs inside a string"] = None
+            done["breaks"] = None
             body = body.replace(raw, written)
     return f'"{body}"'

@@ -1,10 +1,12 @@
 """The one place that decides whether a call is accepted, before anything is queued (R19)."""
 
+import logging
 from collections.abc import Collection, Mapping, Sequence
 
 import msgspec
 
 from contract.call import ToolCall
+from contract.loops import Seen
 from contract.outcome import Code
 from contract.problem import Problem
 from contract.result import ToolResult
@@ -15,6 +17,8 @@ from dispatcher.classify import rejected
 from dispatcher.feedback import Wording
 from dispatcher.formats.names import alias
 from dispatcher.repair import repair
+
+log = logging.getLogger("toolpool.validate")
 
 Accepted = tuple[ToolCall, Offer]
 """The call as it is to be queued, and the tool to queue it for."""
@@ -32,17 +36,17 @@ def validate(
     unlisted: Collection[str] = (),
     format: str = "bare",
     repairs: bool = True,
-    failures: int | None = None,
+    seen: Seen | None = None,
 ) -> Accepted | ToolResult:
     """The call to queue, or the result that tells the model what to mend.
 
     `allowed` are the tool names offered to this caller; None is all. `aliases` lead from the names
     that a provider of this `format` was offered to the tools' own. Without `repairs` nothing is put
-    right for the model, whatever the tools say. `failures` is how often a call has failed that the
-    loop guard refuses.
+    right for the model, whatever the tools say. `seen` is what the loop guard knows of a call that
+    it refuses: the answer says what is wrong with it, where that keeps it from running anyway.
     """
     if call.flaw is not None and call.flaw.code is not Code.UNPARSEABLE:
-        return rejected(call, call.flaw.code, feedback.flawed(call.flaw, wording), wording)
+        return _unusable(call, call.flaw.code, feedback.flawed(call.flaw, wording), wording, seen)
     offer = offers.get(call.name)
     if offer is None and call.name in aliases:
         name = aliases[call.name]
@@ -53,12 +57,12 @@ def validate(
         shown = [n for n in offers if (n not in unlisted if allowed is None else n in allowed)]
         names = sorted(alias(n, format) for n in shown)
         text = feedback.unknown_tool(call.name, names, wording)
-        return rejected(call, Code.UNKNOWN_TOOL, text, wording)
+        return _unusable(call, Code.UNKNOWN_TOOL, text, wording, seen)
     if call.flaw is not None:
-        return rejected(call, call.flaw.code, feedback.flawed(call.flaw, wording), wording)
+        return _unusable(call, call.flaw.code, feedback.flawed(call.flaw, wording), wording, seen)
     assert offer is not None
-    if failures is not None:
-        return rejected(call, Code.LOOP, feedback.loop(call.name, failures, wording), wording)
+    if seen is not None:
+        return rejected(call, Code.LOOP, feedback.loop(call.name, seen, wording), wording)
     if offer.validator is None:
         return call, offer
     try:
@@ -66,11 +70,18 @@ def validate(
         if not problems:
             return call, offer
         return _mended_or_rejected(call, offer, problems, wording, repairs=repairs)
-    except Exception as error:  # noqa: BLE001 - R10: the call is answered all the same
-        return rejected(
-            call, Code.INTERNAL, f"The arguments could not be checked: {type(error).__name__}.",
-            wording,
-        )  # fmt: skip
+    except Exception:
+        log.exception("arguments_not_checked tool=%s call=%s", call.name, call.id)
+        return rejected(call, Code.INTERNAL, wording.words.not_checked, wording)  # R10
+
+
+def _unusable(
+    call: ToolCall, code: Code, text: str, wording: Wording, seen: Seen | None
+) -> ToolResult:
+    """A call that cannot run: what is wrong with it, and an end to it where it keeps coming."""
+    if seen is None:
+        return rejected(call, code, text, wording)
+    return rejected(call, Code.LOOP, text + feedback.again(seen, wording), wording)
 
 
 def _mended_or_rejected(

@@ -9,6 +9,7 @@ import msgspec
 import pydantic_core
 
 from contract import encoding
+from contract.encoding import printable
 from contract.errors import ToolError
 from contract.outcome import Code, Executed, Outcome, failure
 from workers.context import ToolContext
@@ -123,11 +124,11 @@ def raised(error: BaseException) -> Outcome:
         message = stack = type(error).__name__
     return failure(
         Code.RAISED,
-        _cut(_printable(message), _MESSAGE_CHARACTERS),
+        _cut(printable(message), _MESSAGE_CHARACTERS),
         Executed.YES,
         details={
             "exception": f"{type(error).__module__}.{type(error).__qualname__}",
-            "stack": _printable(stack[-_STACK_CHARACTERS:]),
+            "stack": printable(stack[-_STACK_CHARACTERS:]),
         },
     )
 
@@ -137,7 +138,7 @@ def _reported(value: dict[str, Any]) -> Outcome:
     retry_after = value.get("retryAfter")
     return failure(
         Code.REPORTED,
-        _cut(_printable(str(value["error"])), _MESSAGE_CHARACTERS),
+        _cut(printable(str(value["error"])), _MESSAGE_CHARACTERS),
         Executed.YES,
         recommendations=tuple(str(r) for r in recommendations)
         if isinstance(recommendations, (list, tuple))
@@ -168,7 +169,3 @@ def _cut_in_the_middle(value: Any, encoded: bytes, cap: int) -> Ending:
 
 def _cut(text: str, characters: int) -> str:
     return text if len(text) <= characters else text[: characters - 1] + "…"
-
-
-def _printable(text: str) -> str:
-    return text.encode("utf-8", "replace").decode()

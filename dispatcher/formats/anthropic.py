@@ -29,7 +29,7 @@ def parse(response: Any, reader: Reader) -> list[ToolCall]:
     """The `tool_use` blocks; text, thinking and server-side blocks are passed over (R13)."""
     content = response.get("content")
     if not isinstance(content, list):
-        raise NotAResponse("the message has no content list")
+        raise NotAResponse("no_content")
     cut_off = response.get("stop_reason") == "max_tokens"
     calls: list[ToolCall] = []
     for position, block in enumerate(content):

@@ -48,7 +48,7 @@ def parse(response: Any, reader: Reader) -> list[ToolCall]:
     message = output.get("message") if isinstance(output, dict) else response
     content = message.get("content") if isinstance(message, dict) else None
     if not isinstance(content, list):
-        raise NotAResponse("the output message has no content list")
+        raise NotAResponse("no_content")
     cut_off = response.get("stopReason") == "max_tokens"
     calls: list[ToolCall] = []
     for position, block in enumerate(content):

@@ -1,29 +1,41 @@
 """Reading one tool-call block, the same for every provider (R14–R17)."""
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeGuard
 
 from contract.call import Flaw, ToolCall
+from contract.encoding import printable
 from contract.outcome import Code
-from dispatcher import arguments, mending
+from dispatcher import arguments, feedback, mending
+from dispatcher.feedback import PLAIN, Wording
 
 _LONGEST_ID = 256
 
 
 class NotAResponse(Exception):
-    """Raised when a response holds no content list at all (R14)."""
+    """Raised when a response holds no content list at all (R14).
+
+    `reason` names the sentence in a locale's `unreadable`, with what fills its blanks.
+    """
+
+    def __init__(self, reason: str, **blanks: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.blanks = blanks
 
 
 @dataclass(frozen=True, slots=True)
 class Reader:
     """Makes calls of blocks. `turn` names calls that came without an id: stable, never random.
 
-    `doubled_keys` says that some object in the response had a key twice.
+    `doubled_keys` says that some object in the response had a key twice. `wording` has the language
+    of the notes on what was assumed.
     """
 
     turn: str
     max_bytes: int
     doubled_keys: bool = False
+    wording: Wording = PLAIN
 
     def call(
         self,
@@ -38,14 +50,14 @@ class Reader:
     ) -> ToolCall:
         """The call in a block, or the flaw that keeps it from being one."""
         note = None
-        given = _usable(id)
+        given = is_usable(id)
         if not given:
             missing = id is None
             id = f"{self.turn}-{index}"
             if not (missing and id_is_optional):
-                note = f"The call had no usable id and was given the id {id!r}."
+                note = feedback.made_up_id(id, self.wording)
         if flaw is None and (not isinstance(name, str) or not name):
-            flaw = Flaw(Code.UNPARSEABLE, "the tool call has no name")
+            flaw = Flaw(Code.UNPARSEABLE, "no_name")
         if not isinstance(name, str):
             name = ""
         values = None
@@ -61,12 +73,12 @@ class Reader:
                 values = parsed
         whole_text = isinstance(raw, str) and values is not None
         if cut_off and not whole_text:
-            flaw = Flaw(Code.TRUNCATED, "the tool call was cut off by the output token limit")
+            flaw = Flaw(Code.TRUNCATED, "cut_off")
             values = None
         return ToolCall(
             index=index,
             id=id,
-            name=_clean(name),
+            name=printable(name)[:_LONGEST_ID],
             arguments=values,
             flaw=flaw,
             note=note,
@@ -83,7 +95,7 @@ class Reader:
         values = arguments.accept(mended[0], self.max_bytes)
         if isinstance(values, Flaw):
             return None, values, note
-        told = f"The arguments were not strict JSON ({', '.join(mended[1])}) and were mended."
+        told = feedback.mended(mended[1], self.wording)
         return values, None, f"{note} {told}" if note else told
 
     def unreadable(self, index: int, *, id: Any = None, name: Any = None) -> ToolCall:
@@ -93,14 +105,10 @@ class Reader:
             id=id,
             name=name if isinstance(name, str) else "",
             raw=None,
-            flaw=Flaw(Code.UNPARSEABLE, "the tool call block is not of the expected form"),
+            flaw=Flaw(Code.UNPARSEABLE, "no_form"),
         )
 
 
-def _usable(id: Any) -> bool:
+def is_usable(id: Any) -> TypeGuard[str]:
     """Whether an id can go on the wire and back to the provider as it is."""
-    return isinstance(id, str) and 0 < len(id) <= _LONGEST_ID and _clean(id) == id
-
-
-def _clean(name: str) -> str:
-    return name.encode("utf-8", "replace").decode()[:_LONGEST_ID]
+    return isinstance(id, str) and 0 < len(id) <= _LONGEST_ID and printable(id) == id

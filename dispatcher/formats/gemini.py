@@ -7,6 +7,7 @@ REST API writes keys in camelCase, the Python SDK's objects in snake_case: both 
 from typing import Any
 
 from contract.call import ToolCall
+from contract.encoding import printable
 from contract.result import ToolResult
 from contract.spec import ToolSpec
 from dispatcher.formats.blocks import NotAResponse, Reader
@@ -35,7 +36,7 @@ def parse(response: Any, reader: Reader) -> list[ToolCall]:
     """The `functionCall` parts of the first candidate; text, thoughts and code are passed over."""
     candidates = response.get("candidates")
     if not isinstance(candidates, list) or not candidates or not isinstance(candidates[0], dict):
-        raise NotAResponse("the response has no candidates")
+        raise NotAResponse("no_candidates")
     candidate = candidates[0]
     reason = _either(candidate, "finishReason", "finish_reason")
     content = candidate.get("content")
@@ -44,9 +45,9 @@ def parse(response: Any, reader: Reader) -> list[ToolCall]:
         if reason in (None, "STOP"):
             parts = []  # an empty answer is sent without parts
         else:
-            raise NotAResponse(f"the candidate has no parts, finish reason {str(reason)[:40]}")
+            raise NotAResponse("no_parts", finish_reason=printable(str(reason)[:40]))
     if not isinstance(parts, list):
-        raise NotAResponse("the candidate's parts are not a list")
+        raise NotAResponse("no_parts_list")
     calls: list[ToolCall] = []
     for position, part in enumerate(parts):
         call = _either(part, "functionCall", "function_call") if isinstance(part, dict) else None

@@ -34,7 +34,7 @@ def parse(response: Any, reader: Reader) -> list[ToolCall]:
     """One call a request. A request's id may be a number; the protocol pairs by the envelope."""
     requests = response if isinstance(response, list) else [response]
     if not all(isinstance(request, dict) for request in requests):
-        raise NotAResponse("a request is not an object")
+        raise NotAResponse("no_request")
     calls: list[ToolCall] = []
     for index, request in enumerate(requests):
         id = request.get("id")

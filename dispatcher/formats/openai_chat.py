@@ -32,13 +32,13 @@ def parse(response: Any, reader: Reader) -> list[ToolCall]:
     if choices is None and "tool_calls" in response:
         choices = [{"message": response}]
     if not isinstance(choices, list) or not choices or not isinstance(choices[0], dict):
-        raise NotAResponse("the completion has no choices")
+        raise NotAResponse("no_choices")
     message = choices[0].get("message")
     if not isinstance(message, dict):
-        raise NotAResponse("the completion's first choice has no message")
+        raise NotAResponse("no_message")
     blocks = message.get("tool_calls") or []
     if not isinstance(blocks, list):
-        raise NotAResponse("the message's tool_calls are not a list")
+        raise NotAResponse("no_tool_calls")
     cut_off = choices[0].get("finish_reason") == "length"
     return [
         _call(index, block, reader, cut_off=cut_off and index == len(blocks) - 1)

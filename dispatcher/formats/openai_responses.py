@@ -30,7 +30,7 @@ def parse(response: Any, reader: Reader) -> list[ToolCall]:
     """The `function_call` items; messages, reasoning and hosted tools are passed over (R13)."""
     output = response.get("output")
     if not isinstance(output, list):
-        raise NotAResponse("the response has no output list")
+        raise NotAResponse("no_output")
     details = response.get("incomplete_details")
     cut_off = isinstance(details, dict) and details.get("reason") == "max_output_tokens"
     calls: list[ToolCall] = []
@@ -55,7 +55,7 @@ def _no_text(arguments: Any) -> Flaw | None:
     """Arguments are text here: an object in their place is not of this provider's form."""
     if arguments is None or isinstance(arguments, (str, dict)):
         return None
-    return Flaw(Code.UNPARSEABLE, "the arguments are neither text nor an object")
+    return Flaw(Code.UNPARSEABLE, "no_text")
 
 
 def render(results: list[ToolResult]) -> list[dict[str, Any]]:

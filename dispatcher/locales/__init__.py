@@ -56,12 +56,23 @@ class Locale:
     tools: str
     tools_more: str
     full_stop: str
+    flaws: Mapping[str, str]
+    """Why a call could not be read, as the beginning of the sentences below."""
+    json_breaks: Mapping[str, str]
+    """What is wrong where text is not JSON."""
     unparseable: str
     truncated: str
     too_large: str
     too_many_calls: str
     no_response: str
+    unreadable: Mapping[str, str]
+    """Why a response holds no calls."""
     loop: str
+    loop_in_turns: str
+    again: str
+    """Added to a rejection that keeps coming."""
+    again_in_turns: str
+    not_checked: str
     refused_by_check: str
 
     # What became of a call that was accepted.
@@ -86,7 +97,11 @@ class Locale:
     still_running: str
     unseen_end: str
     no_such_handle: str
+    made_up_id: str
     mended: str
+    mendings: Mapping[str, str]
+    listed: str
+    """Between the members of a list."""
     repaired: str
     repairs: Mapping[str, str]
 

@@ -95,6 +95,38 @@ LOCALE = Locale(
     tools=" Available tools: {names}",
     tools_more=" and {count} more",
     full_stop=".",
+    flaws={
+        "no_name": "The tool call has no name",
+        "no_form": "The tool call block is not of the expected form",
+        "no_text": "The arguments are neither text nor an object",
+        "cut_off": "The tool call was cut off by the output token limit",
+        "not_json": (
+            "The arguments are not valid JSON: {why}, at character {at} of {of}, near `{near}`"
+        ),
+        "not_an_object": "The arguments must be one JSON object, not {kind}",
+        "not_utf8": "The arguments are not valid UTF-8",
+        "no_json_value": "The arguments hold a value that JSON does not have",
+        "doubled_key": "The key '{key}' appears twice in one object; send it once",
+        "odd_number": "{name} is not JSON; send a number or null",
+        "odd_numbers": "NaN and Infinity are not JSON; send a number or null",
+        "digits": "A number in the arguments has too many digits",
+        "surrogate": "A string in the arguments holds half of a surrogate pair",
+        "too_deep": "The arguments are nested more than {levels} levels deep",
+        "too_large": "The arguments are {size} bytes; at most {cap} are taken",
+    },
+    json_breaks={
+        "early": "it ends too early, before the object is closed",
+        "unclosed": "a string is never closed",
+        "extra": "there is more after the first value",
+        "comma": "a comma or a closing bracket is missing",
+        "colon": "a colon is missing after a key",
+        "key": "a key in double quotes is missing",
+        "value": "a value is missing",
+        "trailing_comma": "there is a comma before a closing bracket",
+        "control": "a line break, tab or other control character in a string is not escaped",
+        "escape": "there is a backslash escape that JSON does not have",
+        "other": "it cannot be read",
+    },
     unparseable=(
         "{error}. Send the call again with one JSON object, keys and strings in double quotes."
     ),
@@ -107,10 +139,37 @@ LOCALE = Locale(
     no_response=(
         "Please try again with valid format. The last response could not be read: {reason}."
     ),
+    unreadable={
+        "unknown_form": "the response is of no known provider's form",
+        "not_json": "the response is not JSON",
+        "no_content": "the message has no content list",
+        "no_choices": "the completion has no choices",
+        "no_message": "the completion's first choice has no message",
+        "no_tool_calls": "the message's tool_calls are not a list",
+        "no_output": "the response has no output list",
+        "no_candidates": "the response has no candidates",
+        "no_parts": "the candidate has no parts, finish reason {finish_reason}",
+        "no_parts_list": "the candidate's parts are not a list",
+        "no_request": "a request is not an object",
+    },
     loop=(
         "This call of '{name}' was not run: the same call has failed {count} times. Do not send it "
         "again. Change the arguments, use another tool, or tell the user what keeps failing."
     ),
+    loop_in_turns=(
+        "This call of '{name}' was not run: it and another call have been failing in turns. Do not "
+        "send either again. Change the arguments, use another tool, or tell the user what keeps "
+        "failing."
+    ),
+    again=(
+        " This has failed {count} times: do not send it again. Change the call, use another tool, "
+        "or tell the user what keeps failing."
+    ),
+    again_in_turns=(
+        " This and another call have been failing in turns: do not send either again. Change the "
+        "call, use another tool, or tell the user what keeps failing."
+    ),
+    not_checked="The arguments could not be checked: the tool system had an internal fault.",
     refused_by_check="Please rewrite the tool input with valid arguments. Errors: {message}",
     raised="Error executing tool '{name}': {error}",
     crashed="Error executing tool '{name}': {error}. {whether}",
@@ -147,7 +206,23 @@ LOCALE = Locale(
     no_such_handle=(
         "There is no background task with this handle. Use task_list to see what there is."
     ),
+    made_up_id="The call had no usable id and was given the id '{id}'.",
     mended="The arguments were not strict JSON ({what}) and were mended.",
+    mendings={
+        "fence": "Markdown fence",
+        "around": "text around the object",
+        "comma": "a comma before a closing bracket",
+        "comments": "comments",
+        "single": "single quotes",
+        "keys": "keys without quotes",
+        "words": "True, False or None for true, false or null",
+        "breaks": "line breaks or tabs inside a string",
+        "apostrophe": "\\' for an apostrophe",
+        "escaped": "escaped quotes",
+        "twice": "an object inside a string",
+        "space": "white space that JSON does not have",
+    },
+    listed=", ",
     repaired="The arguments were corrected before the call: {what}.",
     repairs={
         "json": "{path} was JSON in a string and was read as {type}",

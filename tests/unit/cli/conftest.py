@@ -62,7 +62,7 @@ class FakeDispatcher:
             found = intake.read(response, format=format, max_bytes=2**20)
             return TurnResult([await self._run(call) for call in found.calls], format=found.format)
         except intake.Unreadable as error:
-            return TurnResult([], format=error.format, error=f"Please try again: {error}")
+            return TurnResult([], format=error.format, error=str(error))
         finally:
             self.running -= 1
 

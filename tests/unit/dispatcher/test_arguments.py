@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from contract.call import Flaw, ToolCall
+from contract.call import ToolCall
 from contract.outcome import Code
-from dispatcher import arguments
+from dispatcher import arguments, feedback
 from dispatcher.formats.blocks import Reader
 
 READER = Reader("turn", 2**20)
@@ -20,6 +20,12 @@ READER = Reader("turn", 2**20)
 
 def read(raw: Any, **options: Any) -> ToolCall:
     return READER.call(0, id="c", name="look", raw=raw, **options)
+
+
+def said_of(call: ToolCall) -> str:
+    """What the model reads of a call that could not be read."""
+    assert call.flaw is not None
+    return feedback.flawed(call.flaw)
 
 
 @pytest.mark.parametrize("raw", [None, "", "  ", "null", " null\n", {}, "{}", b"{}", b""])
@@ -37,27 +43,31 @@ def test_absent_arguments_are_an_empty_object(raw: Any) -> None:
     ],
 )  # fmt: skip
 def test_arguments_that_are_no_object_are_an_error(raw: Any, kind: str) -> None:
-    flaw = read(raw).flaw
-    assert flaw == Flaw(Code.UNPARSEABLE, f"the arguments must be one JSON object, not {kind}")
+    assert said_of(read(raw)) == (
+        f"The arguments must be one JSON object, not {kind}. Send the call again with one JSON "
+        "object, keys and strings in double quotes."
+    )
 
 
 @pytest.mark.parametrize(
     ("raw", "said"),
     [
-        ('{"a": 1, "a": 2}', "the key 'a' appears twice in one object; send it once"),
-        ('{"b": {"a": 1, "a": 1}}', "the key 'a' appears twice in one object; send it once"),
+        ('{"a": 1, "a": 2}', "The key 'a' appears twice in one object; send it once"),
+        ('{"b": {"a": 1, "a": 1}}', "The key 'a' appears twice in one object; send it once"),
         ("{'a': 1, 'a': 2,}", "not valid JSON"),
+        ('{"\\ud800": 1, "\\ud800": 2}', "The key '?' appears twice"),
+        ('{"a": \ud800', 'near `{"a": ?`'),
         ('{"a": NaN}', "NaN is not JSON; send a number or null"),
         ('{"a": -Infinity}', "-Infinity is not JSON; send a number or null"),
         ({"a": float("nan")}, "NaN and Infinity are not JSON; send a number or null"),
         ({"a": [float("inf"), None]}, "NaN and Infinity are not JSON; send a number or null"),
-        ('{"a": "\\ud800"}', "a string in the arguments holds half of a surrogate pair"),
-        ({"\udc00": 1}, "a string in the arguments holds half of a surrogate pair"),
+        ('{"a": "\\ud800"}', "A string in the arguments holds half of a surrogate pair"),
+        ({"\udc00": 1}, "A string in the arguments holds half of a surrogate pair"),
         ('{"a":' * 65 + "1" + "}" * 65, "nested more than 64 levels deep"),
         ('{"a":' * 100_000, "nested more than 64 levels deep"),
-        ({"a": object()}, "the arguments are not JSON"),
+        ({"a": object()}, "The arguments hold a value that JSON does not have"),
         ('{"a": ' + "9" * 5000 + "}", "too many digits"),
-        (b'{"a": "\xff"}', "the arguments are not valid UTF-8"),
+        (b'{"a": "\xff"}', "The arguments are not valid UTF-8"),
     ],
 )
 def test_what_no_tool_can_be_given(raw: Any, said: str) -> None:
@@ -66,7 +76,7 @@ def test_what_no_tool_can_be_given(raw: Any, said: str) -> None:
     assert call.arguments is None
     assert call.flaw is not None
     assert call.flaw.code is Code.UNPARSEABLE
-    assert said in call.flaw.error
+    assert said in said_of(call)
 
 
 def test_64_levels_are_taken() -> None:
@@ -76,10 +86,10 @@ def test_64_levels_are_taken() -> None:
 def test_too_large_arguments_say_how_large() -> None:
     reader = Reader("turn", 100)
     for raw in ('{"a": "' + "x" * 200 + '"}', {"a": "x" * 200}, "{'a': '" + "x" * 200 + "'}"):
-        flaw = reader.call(0, id="c", name="look", raw=raw).flaw
-        assert flaw is not None
-        assert flaw.code is Code.TOO_LARGE
-        assert re.search(r"\d+ bytes; at most 100 are taken", flaw.error)
+        call = reader.call(0, id="c", name="look", raw=raw)
+        assert call.flaw is not None
+        assert call.flaw.code is Code.TOO_LARGE
+        assert re.search(r"\d+ bytes; at most 100 are taken", said_of(call))
 
 
 @pytest.mark.parametrize(
@@ -110,6 +120,8 @@ def test_too_large_arguments_say_how_large() -> None:
         ("'{\"a\": 1}'", {"a": 1}, "single quotes, an object inside a string"),
         ('```\n{"a": "json b"}\n```', {"a": "json b"}, "Markdown fence"),
         ('\ufeff{"a": 1,}', {"a": 1}, "a comma before a closing bracket"),
+        ('\ufeff{"a": 1}', {"a": 1}, "white space that JSON does not have"),
+        ('\u00a0{"a": 1}\u2003', {"a": 1}, "white space that JSON does not have"),
     ],
 )  # fmt: skip
 def test_what_certainly_means_one_object_is_taken_with_a_note(
@@ -191,15 +203,15 @@ def test_what_has_to_be_guessed_is_not(raw: str) -> None:
         ),
         ('{"path": "a.tx', 'a string is never closed, at character 9 of 14, near `{"path": "a.tx'),
         ('{"a": 1} {"b": 2}', "there is more after the first value, at character 9 of 17, near"),
-        ('{"a": 1 "b": 2}', "expecting ',' delimiter, at character 8 of 15, near `{\"a\": 1 "),
+        ('{"a": 1 "b": 2}',
+         "a comma or a closing bracket is missing, at character 8 of 15, near `{\"a\": 1 "),
     ],
 )  # fmt: skip
 def test_text_that_is_not_json_says_where_it_broke(raw: str, said: str) -> None:
     """R25."""
-    flaw = read(raw).flaw
-    assert flaw is not None
-    assert f"the arguments are not valid JSON: {said}" in flaw.error
-    assert len(flaw.error) < 200
+    text = said_of(read(raw))
+    assert f"The arguments are not valid JSON: {said}" in text
+    assert len(text) < 240
 
 
 def test_a_call_that_was_cut_off_is_never_mended() -> None:
@@ -229,7 +241,7 @@ def test_every_recorded_malformed_text_is_read_or_refused(shared_data: Path) -> 
             assert call.arguments is None
             assert call.flaw.code is Code.UNPARSEABLE
             assert re.search(
-                r"at character \d+ of \d+, near `|must be one JSON object, not", call.flaw.error
+                r"at character \d+ of \d+, near `|must be one JSON object, not", said_of(call)
             )
         elif call.note is None:
             assert call.arguments == json.loads(raw if raw.strip() else "{}")

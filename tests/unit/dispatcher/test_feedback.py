@@ -10,11 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from contract.call import Flaw
-from contract.errors import Misconfigured
+from contract.loops import Seen
 from contract.outcome import Code, Executed, Outcome, failure
 from contract.problem import Problem
 from contract.schema import SchemaValidator
-from dispatcher import feedback, locales
+from dispatcher import feedback
 from dispatcher.feedback import Caps, Wording
 
 STYLES = ["default", "numbered", "pointer", "brief"]
@@ -489,21 +489,45 @@ def test_what_became_of_an_accepted_call(outcome: Outcome, english: str, chinese
 
 
 @pytest.mark.parametrize(
-    ("code", "english", "chinese"),
+    ("flaw", "english", "chinese"),
     [
-        (Code.UNPARSEABLE, "It broke. Send the call again with one JSON object, keys and strings "
-         "in double quotes.",
-         "It broke。请重新发送该调用：一个 JSON 对象，键和字符串使用双引号。"),
-        (Code.TRUNCATED, "It broke. It was not run. Send it again, shorter, or in several smaller "
-         "calls.", "It broke。该调用未执行。请缩短后重新发送，或拆成几个较小的调用。"),
-        (Code.TOO_LARGE, "It broke. Send less at once, or pass a reference to the data.",
-         "It broke。请一次少发一些，或传递数据的引用。"),
+        (Flaw(Code.UNPARSEABLE, "not_json.unclosed", {"at": 3, "of": 9, "near": '{"a": "b'}),
+         "The arguments are not valid JSON: a string is never closed, at character 3 of 9, near "
+         '`{"a": "b`. Send the call again with one JSON object, keys and strings in double quotes.',
+         '参数不是有效的 JSON：有字符串没有闭合，位于第 3 个字符（共 9 个），附近为 `{"a": "b`。'
+         "请重新发送该调用：一个 JSON 对象，键和字符串使用双引号。"),
+        (Flaw(Code.UNPARSEABLE, "doubled_key", {"key": "{a}"}),
+         "The key '{a}' appears twice in one object; send it once. Send the call again with one "
+         "JSON object, keys and strings in double quotes.",
+         "键 '{a}' 在同一对象中出现两次；请只发送一次。"
+         "请重新发送该调用：一个 JSON 对象，键和字符串使用双引号。"),
+        (Flaw(Code.TRUNCATED, "cut_off"),
+         "The tool call was cut off by the output token limit. It was not run. Send it again, "
+         "shorter, or in several smaller calls.",
+         "该工具调用因输出 token 上限被截断。该调用未执行。"
+         "请缩短后重新发送，或拆成几个较小的调用。"),
+        (Flaw(Code.TOO_LARGE, "too_large", {"size": "2,000", "cap": "1,000"}),
+         "The arguments are 2,000 bytes; at most 1,000 are taken. Send less at once, or pass a "
+         "reference to the data.",
+         "参数共 2,000 字节；最多接受 1,000 字节。请一次少发一些，或传递数据的引用。"),
     ],
 )  # fmt: skip
-def test_a_call_that_could_not_be_read(code: Code, english: str, chinese: str) -> None:
-    flaw = Flaw(code, "it broke")
+def test_a_call_that_could_not_be_read(flaw: Flaw, english: str, chinese: str) -> None:
     assert feedback.flawed(flaw) == english
     assert feedback.flawed(flaw, Wording(locale="zh")) == chinese
+
+
+def test_what_was_assumed_is_told_in_both_languages() -> None:
+    """R15."""
+    zh = Wording(locale="zh")
+    assert feedback.made_up_id("t-1") == "The call had no usable id and was given the id 't-1'."
+    assert feedback.made_up_id("t-1", zh) == "该调用没有可用的 id，已给定 id 't-1'。"
+    assert feedback.mended(["fence", "keys"]) == (
+        "The arguments were not strict JSON (Markdown fence, keys without quotes) and were mended."
+    )
+    assert feedback.mended(["fence", "keys"], zh) == (
+        "参数不是严格的 JSON（Markdown 代码围栏、没有引号的键），已修正。"
+    )
 
 
 def test_the_other_rejections_in_both_languages() -> None:
@@ -515,37 +539,36 @@ def test_the_other_rejections_in_both_languages() -> None:
     assert feedback.too_many_calls(64, zh) == (
         "每轮只执行 64 个工具调用，此调用排在其后，未执行。请在之后的轮次重新发送。"
     )
-    assert feedback.no_response("no choices") == (
-        "Please try again with valid format. The last response could not be read: no choices."
+    assert feedback.no_response("no_choices", {}) == (
+        "Please try again with valid format. The last response could not be read: the completion "
+        "has no choices."
     )
-    assert feedback.no_response("x", zh) == "请使用有效格式重试。无法读取上一个响应：x。"
-    assert feedback.loop("t", 3) == (
+    assert feedback.no_response("no_parts", {"finish_reason": "SAFETY"}, zh) == (
+        "请使用有效格式重试。无法读取上一个响应：candidate 没有 parts，结束原因为 SAFETY。"
+    )
+    assert feedback.loop("t", Seen(3, False)) == (
         "This call of 't' was not run: the same call has failed 3 times. Do not send it again. "
         "Change the arguments, use another tool, or tell the user what keeps failing."
     )
-    assert feedback.loop("t", 3, zh) == (
+    assert feedback.loop("t", Seen(3, False), zh) == (
         "对 't' 的这次调用未执行：同一调用已失败 3 次。请勿再次发送。"
         "请更换参数、使用其他工具，或告知用户哪里一直失败。"
     )
+    turns = Seen(1, alternates=True)
+    assert feedback.loop("t", turns) == (
+        "This call of 't' was not run: it and another call have been failing in turns. Do not send "
+        "either again. Change the arguments, use another tool, or tell the user what keeps failing."
+    )
+    assert feedback.loop("t", turns, zh) == (
+        "对 't' 的这次调用未执行：它与另一个调用一直交替失败。请勿再次发送其中任何一个。"
+        "请更换参数、使用其他工具，或告知用户哪里一直失败。"
+    )
+    assert feedback.again(Seen(3, False)) == (
+        " This has failed 3 times: do not send it again. Change the call, use another tool, or "
+        "tell the user what keeps failing."
+    )
+    assert feedback.again(turns, zh) == (
+        "此调用与另一个调用一直交替失败：请勿再次发送其中任何一个。"
+        "请修改调用、使用其他工具，或告知用户哪里一直失败。"
+    )
     assert feedback.unknown_tool("x", ["a"], zh) == "找不到工具 'x'。可用的工具：a。"
-
-
-def test_every_language_has_every_sentence_with_the_same_blanks() -> None:
-    """R12: adding one is adding one file, and this finds what it lacks."""
-    english = locales.locale("en")
-    assert set(locales.names()) >= {"en", "zh"}
-    for name in locales.names():
-        words = locales.locale(name)
-        for field in english.__dataclass_fields__:
-            ours, theirs = getattr(english, field), getattr(words, field)
-            if isinstance(ours, str):
-                ours, theirs = {"": ours}, {"": theirs}
-            assert ours.keys() == theirs.keys(), field
-            for key, text in ours.items():
-                blanks = re.findall(r"\{\w*\}", text)
-                assert sorted(blanks) == sorted(re.findall(r"\{\w*\}", theirs[key])), (field, key)
-
-
-def test_a_language_that_is_not_there_says_which_are() -> None:
-    with pytest.raises(Misconfigured, match="no locale 'xx': use one of en, zh"):
-        locales.locale("xx")

@@ -93,6 +93,26 @@ async def test_every_failure_of_the_call_counts(call: Any, code: Code) -> None:
         assert await codes(dispatcher, *[call] * 4) == [code] * 3 + [Code.LOOP]
 
 
+async def test_a_call_that_cannot_run_is_told_what_is_wrong_and_to_stop() -> None:
+    """R30: the fourth says both; the list of tools is what an unknown name needs (R26)."""
+    unknown = ("fials", {"what": "x"})
+    async with Dispatcher.in_memory(TOOLS) as dispatcher:
+        assert await codes(dispatcher, *[unknown] * 3) == [Code.UNKNOWN_TOOL] * 3
+        result = await ask(dispatcher, "fials", what="x")
+        assert (result.code, result.executed.value) == (Code.LOOP, "no")
+        assert result.error == (
+            "Tool 'fials' not found. Did you mean 'fails'? Available tools: fails, flaky, raises. "
+            "This has failed 3 times: do not send it again. Change the call, use another tool, or "
+            "tell the user what keeps failing."
+        )
+        assert await codes(dispatcher, ("fials", {"what": "y"})) == [Code.UNKNOWN_TOOL]
+        call = {"id": "c", "name": "fails", "input": '{"what": '}
+        found = [(await dispatcher.dispatch(call, session="t"))[0] for _ in range(4)]
+        assert [result.code for result in found] == [Code.UNPARSEABLE] * 3 + [Code.LOOP]
+        assert str(found[3].error).startswith("The arguments are not valid JSON: it ends too early")
+        assert "This has failed 3 times: do not send it again." in str(found[3].error)
+
+
 async def test_calls_are_the_same_in_any_key_order_white_space_and_number_form() -> None:
     async with Dispatcher.in_memory(TOOLS) as dispatcher:
         texts = [
@@ -127,6 +147,8 @@ async def test_two_calls_that_take_turns_are_a_loop() -> None:
     async with Dispatcher.in_memory(TOOLS) as dispatcher:
         found = await codes(dispatcher, SAME, OTHER, SAME, OTHER)
         assert found == [Code.REPORTED] * 3 + [Code.LOOP]
+        text = str((await ask(dispatcher, *OTHER[:1], **OTHER[1])).error)
+        assert "it and another call have been failing in turns" in text
         third = ("fails", {"what": "z"})
         assert await codes(dispatcher, third) == [Code.REPORTED]
 
@@ -182,6 +204,31 @@ async def test_a_hook_can_let_the_call_run_and_everybody_is_told() -> None:
     assert asked == told
 
 
+async def test_a_loop_is_an_event_for_whoever_follows() -> None:
+    """R30: beside the hook, and whatever it answers."""
+    async with Dispatcher.in_memory(TOOLS) as dispatcher:
+        events = dispatcher.events()
+        next_one = asyncio.ensure_future(anext(events))
+        await asyncio.sleep(0)
+        await codes(dispatcher, *[SAME] * 4)
+        event = await next_one
+        while event.kind != "monitor:loop":
+            event = await anext(events)
+        assert (event.tool, event.call_id, event.session, event.state) == ("fails", "c", "s", None)
+        assert event.detail == {"failures": 3, "alternates": False}
+
+
+async def test_a_tool_that_rejects_too_much_is_an_event() -> None:
+    """R43: it names the tool and the field."""
+    async with Dispatcher.in_memory(TOOLS) as dispatcher:
+        following = asyncio.ensure_future(anext(dispatcher.events()))
+        await asyncio.sleep(0)
+        await codes(dispatcher, *[("fails", {"what": n}) for n in range(10)])
+        event = await following
+        assert (event.kind, event.tool, event.state) == ("monitor:rejections", "fails", None)
+        assert event.detail == {"field": "what", "rate": 1.0}
+
+
 class Away(MemoryLoops):
     """A server that does not answer."""
 
@@ -231,7 +278,7 @@ async def test_memory_is_bounded() -> None:
 
 def call(arguments: Any, name: str = "t") -> ToolCall:
     if arguments is None:
-        return ToolCall(index=0, id="c", name=name, flaw=Flaw(Code.UNPARSEABLE, "broken at 3"))
+        return ToolCall(index=0, id="c", name=name, flaw=Flaw(Code.UNPARSEABLE, "no_form"))
     return ToolCall(index=0, id="c", name=name, arguments=arguments)
 
 
