@@ -2,8 +2,6 @@
 
 from typing import Any
 
-from pydantic_core import PydanticSerializationError
-
 from contract import encoding
 from dispatcher import arguments, feedback
 from dispatcher.feedback import PLAIN, Wording
@@ -86,12 +84,8 @@ def _plain(response: Any) -> tuple[Any, bool]:
 def _dumped(response: Any) -> Any:
     """An SDK's object as plain data; anything else as it is."""
     dump = getattr(response, "model_dump", None)
-    if not callable(dump):
-        return response
-    try:
-        return dump(mode="json", exclude_unset=True)
-    except PydanticSerializationError:  # half a surrogate pair, for one
-        return dump(exclude_unset=True)
+    # Not in JSON mode: that makes null of an infinite number, and raises for what is no text.
+    return dump(exclude_unset=True) if callable(dump) else response
 
 
 def _stable_name(plain: Any) -> str:

@@ -45,7 +45,9 @@ def parse(response: Any, reader: Reader) -> list[ToolCall]:
         if reason in (None, "STOP"):
             parts = []  # an empty answer is sent without parts
         else:
-            raise NotAResponse("no_parts", finish_reason=printable(str(reason)[:40]))
+            raise NotAResponse(
+                "no_parts", finish_reason=printable(str(getattr(reason, "value", reason))[:40])
+            )
     if not isinstance(parts, list):
         raise NotAResponse("no_parts_list")
     calls: list[ToolCall] = []
