@@ -17,7 +17,7 @@ from contract.errors import ToolsUnimportable
 from contract.outcome import Code, Executed, failure
 from workers import descendants, frames
 from workers.context import ReportProgress
-from workers.invoke import Ending
+from workers.output import Ending
 
 log = logging.getLogger("toolpool.children")
 

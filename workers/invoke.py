@@ -9,28 +9,25 @@ import msgspec
 import pydantic_core
 
 from contract import encoding
+from contract.content import error_of
 from contract.encoding import printable
 from contract.errors import ToolError
 from contract.outcome import Code, Executed, Outcome, failure
 from workers.context import ToolContext
+from workers.output import Ending, fitted
 from workers.signature import ArgumentsRefused
 from workers.tool import Tool
 
 _STACK_CHARACTERS = 8_000
 _MESSAGE_CHARACTERS = 2_000
+_PLAIN = (str, int, float, list, tuple, dict, type(None))
+"""What is JSON as it is; other types have rules of their own, as an SDK's objects do."""
 
 
 class Limits(msgspec.Struct, frozen=True):
     """`max_result` bytes are taken from a tool at all."""
 
     max_result: int
-
-
-class Ending(msgspec.Struct, frozen=True):
-    """How a call ended, and the `whole` output where the outcome holds it cut (R37)."""
-
-    outcome: Outcome
-    whole: str | None = None
 
 
 async def invoke_coroutine(
@@ -102,9 +99,11 @@ def returned(tool: Tool, value: Any, limits: Limits) -> Ending:
         taken = f"at most {limits.max_result:,} are taken"
         reason = f"the tool returned {len(encoded):,} bytes; {taken}"
         return Ending(failure(Code.BAD_RESULT, reason, Executed.YES))
-    if len(encoded) > tool.spec.max_output:
-        return _cut_in_the_middle(value, encoded, tool.spec.max_output)
-    return Ending(Outcome(ok=True, data=msgspec.Raw(encoded)))
+    error = error_of(value if isinstance(value, _PLAIN) else encoding.decode(encoded))
+    if error is not None:
+        error = _cut(printable(error), _MESSAGE_CHARACTERS) or "the tool reported an error"
+        return Ending(failure(Code.REPORTED, error, Executed.YES))
+    return fitted(encoded, tool.spec.max_output)
 
 
 def raised(error: BaseException) -> Outcome:
@@ -152,19 +151,6 @@ def _as_json(value: Any) -> bytes:
         return encoding.encode(value)
     except TypeError:
         return encoding.encode(pydantic_core.to_jsonable_python(value))
-
-
-def _cut_in_the_middle(value: Any, encoded: bytes, cap: int) -> Ending:
-    whole = value if isinstance(value, str) else encoded.decode()
-    text = whole.encode()
-    head, tail = text[: cap * 2 // 3], text[len(text) - cap // 3 :]
-    left_out = len(text) - len(head) - len(tail)
-    kept = (
-        head.decode(errors="ignore")
-        + f"\n… {left_out:,} of {len(text):,} bytes left out …\n"
-        + tail.decode(errors="ignore")
-    )
-    return Ending(Outcome(ok=True, data=kept, output_bytes=len(text)), whole)
 
 
 def _cut(text: str, characters: int) -> str:

@@ -17,7 +17,8 @@ from workers import frames
 from workers.catalog import Catalog
 from workers.children import ChildPool
 from workers.context import ProgressGate, ReportProgress, ToolContext
-from workers.invoke import Ending, Limits, invoke, invoke_coroutine
+from workers.invoke import Limits, invoke, invoke_coroutine
+from workers.output import Ending
 from workers.threads import ThreadPool
 from workers.tool import Tool
 

@@ -6,12 +6,12 @@ from typing import Any
 
 from contract import encoding
 from contract.call import ToolCall
+from contract.content import IMAGE_TYPES, blocks_of, media_of, words_for
 from contract.result import ToolResult
 from contract.spec import ToolSpec
 from dispatcher.formats.blocks import NotAResponse, Reader
-from dispatcher.formats.content import IMAGE_TYPES, blocks_of, media_of, note_of, words_for
 from dispatcher.formats.names import alias
-from dispatcher.formats.text import schema_of
+from dispatcher.formats.text import note_of, schema_of
 
 NAME = "bedrock"
 

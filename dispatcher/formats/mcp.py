@@ -4,12 +4,12 @@ from typing import Any
 
 from contract import encoding
 from contract.call import ToolCall
+from contract.content import blocks_of
 from contract.result import ToolResult
 from contract.spec import Effects, ToolSpec
 from dispatcher.formats.blocks import NotAResponse, Reader
-from dispatcher.formats.content import blocks_of, note_of
 from dispatcher.formats.names import alias
-from dispatcher.formats.text import schema_of
+from dispatcher.formats.text import note_of, schema_of
 
 NAME = "mcp"
 

@@ -3,13 +3,13 @@
 from typing import Any
 
 from contract.call import Flaw, ToolCall
+from contract.content import IMAGE_TYPES, blocks_of, media_of, words_for
 from contract.outcome import Code
 from contract.result import ToolResult
 from contract.spec import ToolSpec
 from dispatcher.formats.blocks import NotAResponse, Reader
-from dispatcher.formats.content import IMAGE_TYPES, blocks_of, media_of, note_of, words_for
 from dispatcher.formats.names import alias
-from dispatcher.formats.text import as_text, schema_of
+from dispatcher.formats.text import as_text, note_of, schema_of
 
 NAME = "openai_responses"
 

@@ -3,9 +3,9 @@
 from typing import Any
 
 from contract import encoding
+from contract.content import blocks_of, words_for
 from contract.dialect import plain
 from contract.result import ToolResult
-from dispatcher.formats.content import blocks_of, words_for
 
 
 def as_text(result: ToolResult) -> str:
@@ -19,7 +19,13 @@ def as_text(result: ToolResult) -> str:
         text = result.data
     else:
         text = encoding.encode(result.data).decode()
-    return f"{text}\n\n[note] {result.note}" if result.note is not None else text
+    note = note_of(result)
+    return f"{text}\n\n{note}" if note is not None else text
+
+
+def note_of(result: ToolResult) -> str | None:
+    """The note as the model is shown it; None where there is none."""
+    return f"[note] {result.note}" if result.note is not None else None
 
 
 def schema_of(input_schema: dict[str, Any] | None) -> dict[str, Any]:

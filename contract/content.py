@@ -1,12 +1,10 @@
-"""MCP content blocks in what a tool returned, for the providers that take more than text (R3).
+"""MCP content blocks in what a tool returned, for workers and for the providers' forms (R3).
 
 A tool returns them as a list of blocks, or as a `CallToolResult` object around that list. What a
 provider cannot show is named in words, with its type and size, so that the model knows of it.
 """
 
 from typing import Any
-
-from contract.result import ToolResult
 
 _FIELDS: dict[str, tuple[str, ...]] = {
     "text": ("text",),
@@ -29,6 +27,18 @@ def blocks_of(data: Any) -> list[dict[str, Any]] | None:
     if not isinstance(data, list) or not data or not all(map(_is_block, data)):
         return None
     return data
+
+
+def error_of(data: Any) -> str | None:
+    """What an MCP result with `isError` says; None for a success and for ordinary data."""
+    if not isinstance(data, dict) or data.get("isError") is not True:
+        return None
+    blocks = data.get("content")
+    if not _RESULT_KEYS.issuperset(data) or not isinstance(blocks, list):
+        return None
+    if not all(map(_is_block, blocks)):
+        return None
+    return "\n\n".join(words_for(block) for block in blocks)
 
 
 def _is_block(block: Any) -> bool:
@@ -72,8 +82,3 @@ def words_for(block: dict[str, Any]) -> str:
         return f"[{kind}{where}, {mime}, {len(data) * 3 // 4:,} bytes: not shown here]"
     resource = block["resource"]
     return f"[resource {resource['uri']}]\n{resource['text']}"
-
-
-def note_of(result: ToolResult) -> str | None:
-    """The note as a text block of its own; None where there is none."""
-    return f"[note] {result.note}" if result.note is not None else None
