@@ -29,6 +29,9 @@ _WHOLE = "(all)"
 _TEXT = re.compile(r"(?:Errors|Invalid parameters|错误|参数无效)[:：] ?(.*)", re.DOTALL)
 _PATH = re.compile(r"([\w.$-]{1,120}): ")
 
+_NO_SCHEMA_S_FAULT = frozenset({Code.UNKNOWN_TOOL, Code.LOOP})
+"""Anything may be sent as a tool's name, and as often as one likes."""
+
 Fields = Sequence[tuple[str, str]]
 """Paths, with `*` for list indexes, and the kind of what was wrong there."""
 
@@ -64,13 +67,21 @@ class ToolFigures:
         return self.fields.most_common(1)[0][0][0] if self.fields else _WHOLE
 
 
+class _Rejection(msgspec.Struct, frozen=True):
+    """The last call of a tool in a session was rejected, in this turn, and for the first time?"""
+
+    turn: int
+    is_first: bool
+
+
 class Analytics:
     """Counts. `alert_rate` is the share of a tool's last 20 calls that raises an alert."""
 
     def __init__(self, *, alert_rate: float = 0.5) -> None:
         self._alert_rate = alert_rate
         self._tools: dict[str, ToolFigures] = {}
-        self._retries: OrderedDict[tuple[str, str], None] = OrderedDict()
+        self._turn = 0
+        self._retries: OrderedDict[tuple[str, str], _Rejection] = OrderedDict()
         self.listeners: list[Callable[[Alert], None]] = []
         """Told once when a tool's rate comes over the threshold, and again after it was well."""
 
@@ -78,11 +89,11 @@ class Analytics:
         self, results: Iterable[ToolResult | None], *, session: str | None, model: str | None
     ) -> None:
         """Count the results of one turn."""
+        self._turn += 1
         for result in results:
-            # An unknown name is no tool's fault, and anything may be sent as one.
-            if result is None or result.code is Code.UNKNOWN_TOOL or not result.name:
+            if result is None or result.code in _NO_SCHEMA_S_FAULT or not result.name:
                 continue
-            self.count(
+            self._count(
                 result.name,
                 session=session,
                 model=model,
@@ -93,7 +104,13 @@ class Analytics:
     def count(
         self, tool: str, *, session: str | None, model: str | None, rejected: bool, fields: Fields
     ) -> None:
-        """Count one call."""
+        """Count one call, a turn by itself."""
+        self._turn += 1
+        self._count(tool, session=session, model=model, rejected=rejected, fields=fields)
+
+    def _count(
+        self, tool: str, *, session: str | None, model: str | None, rejected: bool, fields: Fields
+    ) -> None:
         figures = self._tools.get(tool)
         if figures is None:
             if len(self._tools) >= _TOOLS_AT_MOST:
@@ -122,11 +139,15 @@ class Analytics:
         if session is None:
             return
         key = (session, figures.tool)
-        if self._retries.pop(key, self) is None:
+        before = self._retries.get(key)
+        if before is not None and before.turn == self._turn:
+            return  # beside the one that was rejected, not after it
+        self._retries.pop(key, None)
+        if before is not None and before.is_first:
             figures.retried += 1
             figures.mended_at_once += not rejected
-        elif rejected:
-            self._retries[key] = None
+        if rejected:
+            self._retries[key] = _Rejection(self._turn, is_first=before is None)
             if len(self._retries) > _RETRIES_REMEMBERED:
                 self._retries.popitem(last=False)
 
@@ -190,7 +211,7 @@ def _count_row(analytics: Analytics, tool: str, row: dict[str, Any]) -> None:
     payload = payload if isinstance(payload, dict) else {}
     code = str(metadata.get("code") or payload.get("code") or "")
     kind = metadata.get("errorType") or payload.get("errorType") or code.partition(".")[0]
-    if code == Code.UNKNOWN_TOOL.value:
+    if code in _NO_SCHEMA_S_FAULT:
         return
     told = metadata.get("fields")
     fields = [(str(path), str(what)) for path, what in told] if told else None

@@ -4,6 +4,7 @@ import json
 from typing import Any
 
 from contract.outcome import Code
+from contract.result import ToolResult
 from contract.settings import Settings
 from dispatcher.analytics import Alert, Analytics, read_record
 from toolpool import Dispatcher, tool
@@ -34,7 +35,8 @@ async def test_rejections_are_counted_by_tool_field_and_model() -> None:
             (GOOD, "small", None),
         ):  # fmt: skip
             await dispatcher.dispatch(response(model, given), session=session)
-        await dispatcher.dispatch([{"name": "nothing", "input": {}}], session="s")
+        for _ in range(5):  # the loop guard's answer to an unknown name is not counted either
+            await dispatcher.dispatch([{"name": "nothing", "input": {}}], session="s")
         [figures] = dispatcher.analytics.tools()
     assert (figures.tool, figures.calls, figures.rejected) == ("edit", 5, 3)
     assert (figures.retried, figures.mended_at_once) == (2, 1)
@@ -54,6 +56,36 @@ def count(analytics: Analytics, rejected: bool, times: int) -> None:
         analytics.count(
             "t", session=None, model=None, rejected=rejected, fields=[("limit", "type")]
         )
+
+
+def test_only_the_call_after_the_first_rejection_is_a_first_retry() -> None:
+    """Not the one beside it, nor the third in a row."""
+
+    def retries(*turns: list[bool]) -> tuple[int, int]:
+        """How many were retried, and right at once. A turn says which of its calls were rejected."""
+        analytics = Analytics()
+        for turn in turns:
+            analytics.note(
+                [
+                    ToolResult(
+                        call_id="c",
+                        name="t",
+                        ok=not rejected,
+                        code=Code.INVALID_ARGUMENTS if rejected else None,
+                    )
+                    for rejected in turn
+                ],
+                session="s",
+                model=None,
+            )
+        [figures] = analytics.tools()
+        return figures.retried, figures.mended_at_once
+
+    assert retries([True], [False]) == (1, 1)
+    assert retries([True], [True], [True], [True], [False]) == (1, 0)
+    assert retries([True, False]) == (0, 0)
+    assert retries([True, False], [False, True], [False]) == (2, 2)
+    assert retries([True, True], [False, False]) == (1, 1)
 
 
 def test_a_high_rate_is_told_once_until_it_was_well() -> None:
