@@ -5,6 +5,7 @@ a remote or file `$ref` is refused when the schema is compiled. Compiling and ch
 time whatever the schema says: see `contract.bounds`.
 """
 
+import re
 from typing import Any
 
 import jsonschema_rs
@@ -26,6 +27,7 @@ _LARGEST_NAMED = 10_000
 _ITEMS_EXPLAINED = 32
 _ABOUT_SIZE = frozenset({"minItems", "contains", "minContains", "unevaluatedItems"})
 _PATTERN_BYTES = 1 << 20
+_REMOTE = re.compile(r"Resource '(.*?)' is not present in a registry")
 _BACKTRACKS = 10_000
 _LINEAR = jsonschema_rs.RegexOptions(size_limit=_PATTERN_BYTES)
 _BOUNDED = jsonschema_rs.FancyRegexOptions(backtrack_limit=_BACKTRACKS, size_limit=_PATTERN_BYTES)
@@ -92,6 +94,8 @@ def _compiled(schema: dict[str, Any]) -> "jsonschema_rs.Validator":
         RecursionError,
     ) as error:
         reason = (str(error).splitlines() or [type(error).__name__])[0]
+        if remote := _REMOTE.search(reason):
+            reason = f"it refers to {remote[1]}, and nothing is fetched; put that under $defs"
         raise ToolDeclarationInvalid(f"its input_schema does not compile: {reason[:300]}") from None
 
 

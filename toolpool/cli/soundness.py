@@ -13,6 +13,7 @@ from contract.errors import Misconfigured, ToolDeclarationInvalid
 from contract.spec import ToolSpec
 from dispatcher.formats import FORMATS
 from dispatcher.formats.names import alias
+from toolpool.cli.legibility import Legibility, named
 from workers.catalog import BUILT_IN, Catalog
 from workers.tool import Tool
 
@@ -137,7 +138,9 @@ def _schema_faults(schema: dict[str, Any]) -> Iterator[str]:
         SchemaValidator(schema)
     except SchemaError as error:
         path = ".".join(str(part) for part in error.absolute_path)
-        yield f"its schema is not valid JSON Schema: {f'{path}: ' if path else ''}{error.message}"
+        # Of alternatives, as a type has, the first lists what there is to choose.
+        message = error.context[0].message if error.context else error.message
+        yield f"its schema is not valid JSON Schema: {f'{path}: ' if path else ''}{message}"
     except ToolDeclarationInvalid as error:
         yield str(error)
     if schema.get("type", "object") != "object":
@@ -145,25 +148,20 @@ def _schema_faults(schema: dict[str, Any]) -> Iterator[str]:
 
 
 def _parameter_problems(tool: str, schema: dict[str, Any]) -> Iterator[Problem]:
-    properties = schema.get("properties") or {}
-    parameters = {name: each for name, each in properties.items() if isinstance(each, dict)}
-    silent = [name for name, each in parameters.items() if not each.get("description")]
-    if silent:
-        message = f"no description of {', '.join(silent)}: the model sees only the names"
+    seen = Legibility(schema)
+    if silent := seen.undescribed():
+        message = f"no description of {named(silent)}: the model sees only the names"
         yield Problem(Level.WARNING, tool, message)
-    unbounded = [name for name, each in parameters.items() if _is_unbounded(each)]
-    if unbounded:
-        yield Problem(
-            Level.HINT, tool, f"{', '.join(unbounded)} may be of any length: maxLength sets a limit"
-        )
-
-    for path in ambiguous_unions(schema):
+    for path in seen.ambiguous():
         yield Problem(
             Level.WARNING,
             tool,
             f"{path} takes several kinds of object with nothing to tell them apart: give each a "
             'const field such as "kind"',
         )
+    if unbounded := seen.unbounded():
+        message = f"{named(unbounded)} may be of any length: maxLength sets a limit"
+        yield Problem(Level.HINT, tool, message)
 
 
 def _names_mapped(name: str) -> Iterator[Problem]:
@@ -176,39 +174,3 @@ def _names_mapped(name: str) -> Iterator[Problem]:
     for other, formats in by_alias.items():
         message = f"{', '.join(sorted(formats))} refuse this name: it is offered and called as "
         yield Problem(Level.HINT, name, f"{message}{other!r} there, and led back to {name!r}")
-
-
-def ambiguous_unions(schema: Any, path: str = "the schema") -> Iterator[str]:
-    """Where a union has several object branches that no field with fixed texts tells apart."""
-    if isinstance(schema, list):
-        for inner in schema:
-            yield from ambiguous_unions(inner, path)
-    if not isinstance(schema, dict):
-        return
-    for keyword in ("anyOf", "oneOf"):
-        branches = [b for b in schema.get(keyword, ()) if isinstance(b, dict) and "properties" in b]
-        if len(branches) > 1 and not _has_tag(branches):
-            yield path
-    for key, inner in schema.items():
-        if key in ("properties", "$defs", "definitions") and isinstance(inner, dict):
-            for name, each in inner.items():
-                yield from ambiguous_unions(each, name)
-        elif key not in ("const", "enum", "default", "examples"):
-            yield from ambiguous_unions(inner, path)
-
-
-def _has_tag(branches: list[dict[str, Any]]) -> bool:
-    shared = set.intersection(*(set(branch["properties"]) for branch in branches))
-    return any(
-        all(
-            isinstance(branch["properties"][name], dict)
-            and ("const" in branch["properties"][name] or "enum" in branch["properties"][name])
-            for branch in branches
-        )
-        for name in shared
-    )
-
-
-def _is_unbounded(parameter: dict[str, Any]) -> bool:
-    limits = ("maxLength", "enum", "const", "format", "pattern")
-    return parameter.get("type") == "string" and not any(limit in parameter for limit in limits)

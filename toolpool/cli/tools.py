@@ -206,4 +206,5 @@ def _show_report(report: Any) -> None:
         line = Text(f"{problem.level.value}  ", style=styles[problem.level.value])
         screen.show(line.append(f"{where}{problem.message}", style="default"))
     broken, rest = len(report.broken), len(report.problems) - len(report.broken)
-    screen.show(Text(f"{report.tools} tools, {broken} broken, {rest} more to look at"))
+    tools = "1 tool" if report.tools == 1 else f"{report.tools} tools"
+    screen.show(Text(f"{tools}, {broken} broken, {rest} more to look at"))

@@ -32,7 +32,12 @@ _AFTERWARDS = 4.0  # the warden's sweep and a little
 
 @tool(timeout=_LONGEST_RUN + 20, effects="write")
 async def bash(
-    command: Annotated[str, Field(min_length=1, description="What to run, as for `bash -c`.")],
+    command: Annotated[
+        str,
+        Field(
+            min_length=1, max_length=_LONGEST_COMMAND, description="What to run, as for `bash -c`."
+        ),
+    ],
     timeout: Annotated[
         float,
         Field(gt=0, le=_LONGEST_RUN, description="Seconds until the command is killed."),

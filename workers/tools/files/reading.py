@@ -9,7 +9,7 @@ from pydantic import Field
 
 from contract.errors import ToolError
 from workers.tool import tool
-from workers.tools.files.workspace import Place, Workspace
+from workers.tools.files.workspace import LONGEST_PATH, Place, Workspace
 
 _MOST_LINES = 2000
 _LONGEST_LINE = 2000
@@ -21,7 +21,9 @@ _EMPTY = "[the file is empty]"
 
 @tool(timeout=30, effects="read", run_in="thread")
 def fs_read(
-    path: Annotated[str, Field(description="The file, relative to the workspace root.")],
+    path: Annotated[
+        str, Field(max_length=LONGEST_PATH, description="The file, relative to the workspace root.")
+    ],
     offset: Annotated[
         int,
         Field(

@@ -16,8 +16,9 @@ from contract.errors import ToolError
 from workers.tool import tool
 from workers.tools.files.patterns import filter_matcher, path_matcher
 from workers.tools.files.reading import looks_binary
-from workers.tools.files.workspace import Found, Place, Workspace, open_regular
+from workers.tools.files.workspace import LONGEST_PATH, Found, Place, Workspace, open_regular
 
+_LONGEST_PATTERN = 1000
 _MOST_FILES = 1000
 _LARGEST_FILE = 32 * 1024 * 1024
 _LONGEST_LINE = 300
@@ -29,12 +30,17 @@ def fs_glob(
     pattern: Annotated[
         str,
         Field(
+            max_length=_LONGEST_PATTERN,
             description="What the paths look like: '*.toml' in that folder only, '**/*.py' at "
-            "any depth, '**/*.{md,txt}' either."
+            "any depth, '**/*.{md,txt}' either.",
         ),
     ],
     path: Annotated[
-        str, Field(description="The folder to look in; the workspace root by default.")
+        str,
+        Field(
+            max_length=LONGEST_PATH,
+            description="The folder to look in; the workspace root by default.",
+        ),
     ] = ".",
 ) -> str:
     """List the files of the workspace whose paths match a pattern.
@@ -86,18 +92,24 @@ def fs_grep(
         str,
         Field(
             min_length=1,
+            max_length=_LONGEST_PATTERN,
             description="A regular expression in Python's syntax, looked for in "
             "each line by itself.",
         ),
     ],
     path: Annotated[
-        str, Field(description="The file or folder to search; the whole workspace by default.")
+        str,
+        Field(
+            max_length=LONGEST_PATH,
+            description="The file or folder to search; the whole workspace by default.",
+        ),
     ] = ".",
     glob: Annotated[
         str | None,
         Field(
+            max_length=_LONGEST_PATTERN,
             description="Search only files like this, for example '*.py' (a name at any depth) "
-            "or 'src/**/*.py' (a path below `path`)."
+            "or 'src/**/*.py' (a path below `path`).",
         ),
     ] = None,
     ignore_case: Annotated[bool, Field(description="Whether a matches A.")] = False,

@@ -22,7 +22,7 @@ from contract.errors import ToolError
 from workers.tools.configured import settings
 
 TEMPORARY = ".toolpool-tmp-"
-_LONGEST_PATH = 4096
+LONGEST_PATH = 4096
 _DEEPEST = 64
 _MOST_ENTRIES = 200_000
 _LOCK_SECONDS = 5.0
@@ -114,7 +114,7 @@ class Workspace:
 
     def place(self, path: str) -> Place:
         """Where `path` leads, by its text alone. Raises ToolError when that is outside."""
-        if "\0" in path or len(path) > _LONGEST_PATH or not _encodable(path):
+        if "\0" in path or len(path) > LONGEST_PATH or not _encodable(path):
             raise ToolError(
                 "The path is not usable: it holds a NUL or unpaired surrogate, or is far too long."
             )

@@ -7,20 +7,29 @@ from pydantic import BaseModel, ConfigDict, Field
 from contract.errors import ToolError
 from workers.tool import tool
 from workers.tools.files.reading import looks_binary
-from workers.tools.files.workspace import Place, Workspace
+from workers.tools.files.workspace import LONGEST_PATH, Place, Workspace
 
 _LARGEST = 10 * 1024 * 1024
 _MOST_EDITS = 100
 _NAMED_LINES = 5
 _MOST_LINES = 100
 
-FilePath = Annotated[str, Field(description="The file, relative to the workspace root.")]
+
+FilePath = Annotated[
+    str, Field(max_length=LONGEST_PATH, description="The file, relative to the workspace root.")
+]
 Old = Annotated[
     str,
-    Field(min_length=1, description="The text to replace, exactly as in the file, with its "
-          "indentation. It must occur once, unless replace_all is true."),
-]  # fmt: skip
-New = Annotated[str, Field(description="The text to put there; empty to delete.")]
+    Field(
+        min_length=1,
+        max_length=_LARGEST,
+        description="The text to replace, exactly as in the file, with its indentation. It must "
+        "occur once, unless replace_all is true.",
+    ),
+]
+New = Annotated[
+    str, Field(max_length=_LARGEST, description="The text to put there; empty to delete.")
+]
 ReplaceAll = Annotated[bool, Field(description="Replace every occurrence of old.")]
 
 
@@ -37,7 +46,9 @@ class Edit(BaseModel):
 @tool(timeout=30, effects="write", run_in="thread")
 def fs_write(
     path: FilePath,
-    content: Annotated[str, Field(description="The whole new content of the file.")],
+    content: Annotated[
+        str, Field(max_length=_LARGEST, description="The whole new content of the file.")
+    ],
 ) -> dict[str, Any]:
     """Write a whole text file, new or in place of the old one; missing folders are made.
 

@@ -40,7 +40,10 @@ _KEPT = "/%:@!$&'()*+,;=~-._?"
 
 @tool(timeout=_SECONDS + 10, effects="read")
 async def http_get(
-    url: Annotated[str, Field(description="An http:// or https:// address on the public web.")],
+    url: Annotated[
+        str,
+        Field(max_length=8_192, description="An http:// or https:// address on the public web."),
+    ],
     max_bytes: Annotated[
         int, Field(ge=1, le=2048 * _KIB, description="Where to cut the body off.")
     ] = 40 * _KIB,
