@@ -6,7 +6,6 @@ kept: only names, and the kinds of problems.
 
 import json
 import logging
-import re
 from collections import Counter, OrderedDict, deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -17,6 +16,7 @@ import msgspec
 from contract.outcome import Code, ErrorType
 from contract.problem import Problem
 from contract.result import ToolResult
+from dispatcher.hindsight import fields_named
 
 log = logging.getLogger("toolpool.analytics")
 
@@ -26,8 +26,6 @@ _RETRIES_REMEMBERED = 10_000
 _TOOLS_AT_MOST = 5_000
 _FIELDS_AT_MOST = 500
 _WHOLE = "(all)"
-_TEXT = re.compile(r"(?:Errors|Invalid parameters|错误|参数无效)[:：] ?(.*)", re.DOTALL)
-_PATH = re.compile(r"([\w.$-]{1,120}): ")
 
 _NO_SCHEMA_S_FAULT = frozenset({Code.UNKNOWN_TOOL, Code.LOOP})
 """Anything may be sent as a tool's name, and as often as one likes."""
@@ -220,13 +218,5 @@ def _count_row(analytics: Analytics, tool: str, row: dict[str, Any]) -> None:
         session=str(metadata.get("session") or "record"),
         model=metadata.get("model"),
         rejected=kind == ErrorType.VALIDATION.value,
-        fields=fields if fields is not None else _from_text(str(payload.get("error") or "")),
+        fields=fields if fields is not None else fields_named(str(payload.get("error") or "")),
     )
-
-
-def _from_text(error: str) -> list[tuple[str, str]]:
-    """The fields that a rejection names, from its text in a style of one line."""
-    found = _TEXT.search(error)
-    lines = found[1].split("; ") if found else []
-    paths = [match[1] for line in lines if (match := _PATH.match(line))]
-    return [(re.sub(r"(?<=\.)\d+(?=\.|$)", "*", path), "named") for path in paths]

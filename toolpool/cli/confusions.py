@@ -33,7 +33,8 @@ def check_record(path: Path) -> list[Problem]:
         ) from None
     found = [problem for figures in analytics.tools() for problem in _problems(figures)]
     if unread:
-        found.append(Problem(Level.HINT, str(path), f"{unread} lines are no rows of a record"))
+        told = "1 line is no row" if unread == 1 else f"{unread} lines are no rows"
+        found.append(Problem(Level.HINT, str(path), f"{told} of a record"))
     return found
 
 

@@ -17,7 +17,7 @@ def test_a_record_shows_what_to_improve(toolpool: Run, tmp_path: Path) -> None:
     said = " ".join(ran.out.split())
     assert "edit: 2 of 4 calls were rejected; 1 of 1 were right at the first retry" in said
     assert "by model: m 1 of 1" in said
-    assert "limit (type), once: say in its description which type and form it takes" in said
+    assert "limit (type), 2 times: say in its description which type and form it takes" in said
     assert "3 lines are no rows of a record" in said
 
 

@@ -62,7 +62,7 @@ def test_only_the_call_after_the_first_rejection_is_a_first_retry() -> None:
     """Not the one beside it, nor the third in a row."""
 
     def retries(*turns: list[bool]) -> tuple[int, int]:
-        """How many were retried, and right at once. A turn says which of its calls were rejected."""
+        """How many were retried, and right at once. A turn says of each call if it was rejected."""
         analytics = Analytics()
         for turn in turns:
             analytics.note(
@@ -149,9 +149,8 @@ def test_a_record_is_read_back() -> None:
     assert (figures.calls, figures.rejected) == (4, 2)
     assert (figures.retried, figures.mended_at_once) == (1, 1)
     assert figures.fields == {
-        ("edits.*.path", "named"): 1,
-        ("limit", "named"): 1,
-        ("limit", "type"): 1,
+        ("edits.*.path", "required"): 1,
+        ("limit", "type"): 2,
     }
     assert figures.models == {"m": [1, 1]}
     assert Code.UNKNOWN_TOOL.value not in repr(figures)
