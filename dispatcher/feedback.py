@@ -81,14 +81,23 @@ def unknown_tool(name: str, offered: Sequence[str], wording: Wording = PLAIN) ->
     near = closest(name, offered)
     if near is not None:
         text += words.unknown_tool_meant.format(closest=near)
+    return text + _tools(offered, wording)
+
+
+def _tools(offered: Sequence[str], wording: Wording) -> str:
+    words = wording.words
     if not offered:
-        return text + words.no_tools
-    listed = ", ".join(offered[: wording.caps.names])
-    text += words.tools.format(names=listed)
+        return words.no_tools
+    text = words.tools.format(names=", ".join(offered[: wording.caps.names]))
     more = len(offered) - wording.caps.names
     if more > 0:
         text += words.tools_more.format(count=more)
     return text + words.full_stop
+
+
+def nameless(offered: Sequence[str], wording: Wording = PLAIN) -> str:
+    """A call that names no tool, and what there is (R15, R26)."""
+    return wording.words.nameless + _tools(offered, wording)
 
 
 def flawed(flaw: Flaw, wording: Wording = PLAIN) -> str:

@@ -52,15 +52,18 @@ def validate(
         name = aliases[call.name]
         if allowed is None or name in allowed:
             call, offer = msgspec.structs.replace(call, name=name), offers.get(name)
-    known = offer is not None and (allowed is None or call.name in allowed)
-    if not known and call.name:
+    if offer is None or (allowed is not None and call.name not in allowed):
         shown = [n for n in offers if (n not in unlisted if allowed is None else n in allowed)]
         names = sorted(alias(n, format) for n in shown)
-        text = feedback.unknown_tool(call.name, names, wording)
-        return _unusable(call, Code.UNKNOWN_TOOL, text, wording, seen)
-    if call.flaw is not None:
+        if call.name:
+            text = feedback.unknown_tool(call.name, names, wording)
+            return _unusable(call, Code.UNKNOWN_TOOL, text, wording, seen)
+        if call.flaw is None or call.flaw.reason == "no_name":
+            text = feedback.nameless(names, wording)
+            return _unusable(call, Code.UNPARSEABLE, text, wording, seen)
+    if call.flaw is not None or offer is None:
+        assert call.flaw is not None
         return _unusable(call, call.flaw.code, feedback.flawed(call.flaw, wording), wording, seen)
-    assert offer is not None
     if seen is not None:
         return rejected(call, Code.LOOP, feedback.loop(call.name, seen, wording), wording)
     if offer.validator is None:

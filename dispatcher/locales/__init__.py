@@ -52,6 +52,7 @@ class Locale:
     # Rejections of other kinds.
     unknown_tool: str
     unknown_tool_meant: str
+    nameless: str
     no_tools: str
     tools: str
     tools_more: str

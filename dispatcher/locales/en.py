@@ -91,12 +91,12 @@ LOCALE = Locale(
     other_limit="a value that satisfies {kind}",
     unknown_tool="Tool '{name}' not found.",
     unknown_tool_meant=" Did you mean '{closest}'?",
+    nameless="The tool call has no name.",
     no_tools=" No tools are available.",
     tools=" Available tools: {names}",
     tools_more=" and {count} more",
     full_stop=".",
     flaws={
-        "no_name": "The tool call has no name",
         "no_form": "The tool call block is not of the expected form",
         "no_text": "The arguments are neither text nor an object",
         "cut_off": "The tool call was cut off by the output token limit",

@@ -91,12 +91,12 @@ LOCALE = Locale(
     other_limit="满足 {kind} 的值",
     unknown_tool="找不到工具 '{name}'。",
     unknown_tool_meant="是否指 '{closest}'？",
+    nameless="该工具调用没有名称。",
     no_tools="没有可用的工具。",
     tools="可用的工具：{names}",
     tools_more=" 等，另有 {count} 个",
     full_stop="。",
     flaws={
-        "no_name": "该工具调用没有名称",
         "no_form": "该工具调用块的形式不符合要求",
         "no_text": "参数既不是文本也不是对象",
         "cut_off": "该工具调用因输出 token 上限被截断",

@@ -313,9 +313,9 @@ def test_no_text_crashes_and_nothing_is_read_that_another_reading_denies(text: s
      "{" + "1," * 100_000],
 )  # fmt: skip
 def test_hostile_text_is_refused_in_linear_time(text: str) -> None:
-    began = time.perf_counter()
+    began = time.process_time()  # of this process: a busy machine is no failure
     assert read(text[: 2**20]).flaw is not None
-    assert time.perf_counter() - began < 1.0
+    assert time.process_time() - began < 1.0
 
 
 def test_doubled_keys_of_a_response_are_found_in_its_arguments() -> None:

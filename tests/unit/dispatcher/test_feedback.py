@@ -431,6 +431,13 @@ def test_an_unknown_tool(name: str, offered: list[str], expected: str) -> None:
     assert feedback.unknown_tool(name, offered) == expected
 
 
+def test_a_call_without_a_name_is_told_the_names_there_are() -> None:
+    assert feedback.nameless(["bash", "fs_read"]) == (
+        "The tool call has no name. Available tools: bash, fs_read."
+    )
+    assert feedback.nameless(["a"], Wording(locale="zh")) == "该工具调用没有名称。可用的工具：a。"
+
+
 def test_a_long_list_of_tools_is_cut() -> None:
     text = feedback.unknown_tool("x" * 500, [f"tool_{n}" for n in range(40)])
     assert len(text.partition(" not found")[0]) < 80
