@@ -150,7 +150,13 @@ def _without_titles(node: Any, *, names: bool = False) -> Any:
     }
 
 
-_KINDS = {"missing": "required", "extra_forbidden": "additionalProperties"}
+_KINDS = {
+    "missing": "required",
+    "extra_forbidden": "additionalProperties",
+    # pydantic repeats the value in what it says of these, and it may be a secret (R25)
+    "union_tag_invalid": "schema",
+    "import_error": "schema",
+}
 _JSON_TYPES: dict[type, str] = {
     bool: "boolean", int: "integer", float: "number", str: "string",
     list: "array", dict: "object", type(None): "null",

@@ -8,12 +8,13 @@ from typing import Annotated, Any, Literal
 from uuid import UUID
 
 import pytest
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, Discriminator, Field, ImportString, Tag
 from typing_extensions import TypedDict  # pydantic takes no other before Python 3.12
 
 from contract.errors import ToolDeclarationInvalid
 from contract.problem import Problem
 from contract.schema import SchemaValidator
+from dispatcher import feedback
 from toolpool import ToolContext
 from workers.signature import ArgumentsRefused, Signature
 from workers.tool import tool
@@ -310,3 +311,30 @@ def test_the_digest_changes_with_what_a_caller_could_notice() -> None:
         {"run_in": "thread"}, {"queue": "slow"}, {"input_schema": {"type": "object"}},
     ]  # fmt: skip
     assert len({declared(**change) for change in changes} | {same}) == len(changes) + 1
+
+
+class Cat(BaseModel):
+    kind: Literal["cat"]
+
+
+class Dog(BaseModel):
+    kind: Literal["dog"]
+
+
+def kind_of(value: Any) -> str:
+    """What a callable takes for the tag: no schema can say it, so pydantic alone refuses."""
+    return str(value["kind"]).lower()
+
+
+def test_what_pydantic_says_never_repeats_the_value() -> None:
+    """R25: it may be a secret."""
+    pet = Annotated[Annotated[Cat, Tag("cat")] | Annotated[Dog, Tag("dog")], Discriminator(kind_of)]
+
+    def adopt(pet: pet, hook: ImportString) -> None: ...  # type: ignore[valid-type]
+
+    signature = Signature(adopt, where="here")
+    with pytest.raises(ArgumentsRefused) as caught:
+        signature.bind({"pet": {"kind": "SECRET"}, "hook": "secret_module.name"}, None)
+    text = feedback.invalid_arguments(caught.value.problems)
+    assert "secret" not in text.lower()
+    assert "pet: expected another value: this one does not fit the tool's schema" in text
