@@ -19,7 +19,14 @@ if TYPE_CHECKING:
     from contract.settings import Settings
     from contract.version import VERSION as __version__
     from dispatcher.turn import TurnResult
-    from toolpool.correction import Conversation, CorrectionFailed, converse
+    from toolpool.correction import (
+        Conversation,
+        CorrectionFailed,
+        anthropic_model,
+        converse,
+        openai_model,
+        openai_responses_model,
+    )
     from toolpool.pool import Dispatcher
     from toolpool.sync import SyncDispatcher
     from workers.context import ToolContext
@@ -41,7 +48,14 @@ _HOMES = {
     "contract.result": ("ToolResult",),
     "contract.settings": ("Settings",),
     "dispatcher.turn": ("TurnResult",),
-    "toolpool.correction": ("Conversation", "CorrectionFailed", "converse"),
+    "toolpool.correction": (
+        "Conversation",
+        "CorrectionFailed",
+        "anthropic_model",
+        "converse",
+        "openai_model",
+        "openai_responses_model",
+    ),
     "toolpool.pool": ("Dispatcher",),
     "toolpool.sync": ("SyncDispatcher",),
     "workers.context": ("ToolContext",),
@@ -88,6 +102,9 @@ __all__ = [
     "ToolsUnimportable",
     "TurnResult",
     "__version__",
+    "anthropic_model",
     "converse",
+    "openai_model",
+    "openai_responses_model",
     "tool",
 ]
