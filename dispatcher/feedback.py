@@ -77,7 +77,7 @@ def refused_by_check(message: str, wording: Wording = PLAIN) -> str:
 def unknown_tool(name: str, offered: Sequence[str], wording: Wording = PLAIN) -> str:
     """`Tool 'x' not found`, what was probably meant, and what there is (R26)."""
     words = wording.words
-    text = words.unknown_tool.format(name=cut_at(name, _LONGEST_NAME))
+    text = words.unknown_tool.format(name=cut_at(_one_line(name), _LONGEST_NAME))
     near = closest(name, offered)
     if near is not None:
         text += words.unknown_tool_meant.format(closest=near)
@@ -106,6 +106,7 @@ def flawed(flaw: Flaw, wording: Wording = PLAIN) -> str:
     reason, _, why = flaw.reason.partition(".")
     blanks = {**flaw.blanks, "why": words.json_breaks[why]} if why else flaw.blanks
     templates = {Code.TRUNCATED: words.truncated, Code.TOO_LARGE: words.too_large}
+    blanks = {key: _one_line(str(value)) for key, value in blanks.items()}
     template = templates.get(flaw.code, words.unparseable)
     return template.format(error=words.flaws[reason].format(**blanks))
 
@@ -221,7 +222,7 @@ def _line(problem: Problem, wording: Wording) -> str:
 
 
 def _path(problem: Problem, *, pointer: bool = False) -> str:
-    steps = [cut_at(str(step), _LONGEST_STEP) for step in problem.path]
+    steps = [cut_at(_one_line(str(step)), _LONGEST_STEP) for step in problem.path]
     if not pointer:
         return ".".join(steps)
     return "".join("/" + step.replace("~", "~0").replace("/", "~1") for step in steps)
@@ -346,6 +347,13 @@ def _enumerated(problem: Problem, words: Locale, style: str, room: int) -> str:
     if len(meant("…", closest)) > room:
         return _fitted(lambda shown: meant("…", shown), closest, room)
     return _listed(lambda listed: meant(listed, closest), problem.allowed, room, more=more)
+
+
+def _one_line(text: str) -> str:
+    """A text of the model's with its line breaks and other unseen characters as escapes."""
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
 def cut_at(text: str, characters: int) -> str:

@@ -121,7 +121,7 @@ LOCALE = Locale(
         "comma": "a comma or a closing bracket is missing",
         "colon": "a colon is missing after a key",
         "key": "a key in double quotes is missing",
-        "value": "a value is missing",
+        "value": "a value is missing, or has no double quotes",
         "trailing_comma": "there is a comma before a closing bracket",
         "control": "a line break, tab or other control character in a string is not escaped",
         "escape": "there is a backslash escape that JSON does not have",

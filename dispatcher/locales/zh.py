@@ -119,7 +119,7 @@ LOCALE = Locale(
         "comma": "缺少逗号或右括号",
         "colon": "键之后缺少冒号",
         "key": "缺少双引号中的键",
-        "value": "缺少值",
+        "value": "缺少值，或值没有双引号",
         "trailing_comma": "右括号之前有多余的逗号",
         "control": "字符串中的换行、制表符或其他控制字符没有转义",
         "escape": "含有 JSON 没有的反斜杠转义",

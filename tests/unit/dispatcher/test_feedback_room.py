@@ -6,6 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from contract.call import Flaw
+from contract.outcome import Code
 from contract.problem import Problem
 from contract.schema import SchemaValidator
 from contract.shapes import shortened
@@ -101,6 +103,18 @@ def test_a_list_of_fields_ends_with_a_whole_name() -> None:
     text = feedback.invalid_arguments(SchemaValidator(schema).problems({"zz": 1}))
     assert text.endswith(
         "zz: unknown field; allowed: long_field_name_1, long_field_name_2, long_field_name_3, …"
+    )
+
+
+def test_a_problem_is_one_line_whatever_the_model_sent() -> None:
+    schema = {"additionalProperties": False, "properties": {}}
+    text = feedback.invalid_arguments(SchemaValidator(schema).problems({"a\n- b\u2028": 1}))
+    assert text.endswith("Errors: a\\n- b\\u2028: unknown field, leave it out")
+    assert feedback.unknown_tool("fs\nread", []).startswith("Tool 'fs\\nread' not found.")
+    flaw = Flaw(Code.UNPARSEABLE, "not_json.value", {"at": 1, "of": 9, "near": "{\n\t'x"})
+    assert feedback.flawed(flaw).startswith(
+        "The arguments are not valid JSON: a value is missing, or has no double quotes, at "
+        "character 1 of 9, near `{\\n\\t'x`."
     )
 
 
