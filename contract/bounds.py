@@ -10,7 +10,7 @@ from collections import Counter
 from typing import Any
 
 from contract.errors import ToolDeclarationInvalid
-from contract.shapes import at_pointer
+from contract.shapes import at_pointer, resolve
 
 NODES_AT_MOST = 5_000
 DEEPEST = 100
@@ -71,6 +71,53 @@ def measure(schema: dict[str, Any]) -> Work | None:
         return _Measuring(schema).work()
     except RecursionError:
         raise ToolDeclarationInvalid(_TANGLED) from None
+
+
+def fan(schema: dict[str, Any]) -> int:
+    """How many errors one value may cause in the branches of a union; 0 where there is none."""
+    try:
+        return _Fan(schema).widest
+    except RecursionError:
+        return _UNBOUND
+
+
+class _Fan:
+    """Adds up what can be wrong with a value, once for every branch that looks at it."""
+
+    def __init__(self, schema: dict[str, Any]) -> None:
+        self.widest = 0
+        self._root = schema
+        self._sizes: dict[int, int] = {}
+        for key in ("$defs", "definitions"):
+            for inner in _values(schema.get(key)):
+                self._size(inner)
+        self._size(schema)
+
+    def _size(self, node: Any) -> int:
+        node = resolve(node, self._root)
+        if not isinstance(node, dict):
+            return 1
+        if id(node) in self._sizes:
+            return self._sizes[id(node)]
+        self._sizes[id(node)] = 1  # where it refers to itself
+        size = 1 + len(_list_of(node.get("required")))
+        for key in ("anyOf", "oneOf"):
+            branches = sum(map(self._size, _list_of(node.get(key))))
+            self.widest = max(self.widest, branches)
+            size += branches
+        below = [*_list_of(node.get("allOf")), *_values(node.get("properties"))]
+        below += [node.get("items"), node.get("additionalProperties")]
+        size += sum(map(self._size, below))
+        self._sizes[id(node)] = min(size, _UNBOUND)
+        return self._sizes[id(node)]
+
+
+def _list_of(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else []
+
+
+def _values(value: Any) -> list[Any]:
+    return list(value.values()) if isinstance(value, dict) else []
 
 
 def _count(schema: dict[str, Any]) -> bool:
@@ -244,4 +291,4 @@ def _merged(states: set[State]) -> State:
 
 
 def _list(value: Any) -> list[Any]:
-    return [inner for inner in value if isinstance(inner, dict)] if isinstance(value, list) else []
+    return [inner for inner in _list_of(value) if isinstance(inner, dict)]

@@ -25,6 +25,8 @@ _BYTES_AT_MOST = 512 * 1024
 _EXPLAINED_NODES = 2_000
 _LARGEST_NAMED = 10_000
 _ITEMS_EXPLAINED = 32
+_BRANCH_ERRORS = 5_000
+"""Each costs some microseconds, and a union's are all made before the first can be looked at."""
 _ABOUT_SIZE = frozenset({"minItems", "contains", "minContains", "unevaluatedItems"})
 _PATTERN_BYTES = 1 << 20
 _REMOTE = re.compile(r"Resource '(.*?)' is not present in a registry")
@@ -39,6 +41,7 @@ class SchemaValidator:
     def __init__(self, schema: dict[str, Any]) -> None:
         schema = plain(schema)
         self._work = bounds.measure(schema)
+        self._fan = bounds.fan(schema)
         self._validator = _compiled(schema)
         self._explainer = Explainer(schema)
 
@@ -55,21 +58,34 @@ class SchemaValidator:
         return self._explain(arguments)
 
     def _explain(self, arguments: Any) -> tuple[Problem, ...]:
-        budget = [_EXPLAINED_NODES]
-        part = _part_of(arguments, budget)
-        if part is not arguments and budget[0] >= 0:
+        part = self._part_to_explain(arguments)
+        if part is not None:
             errors = self._validator.iter_errors(part)
-            found = [error for error in errors if error.kind.name not in _ABOUT_SIZE]
-            if found:
+            found = [
+                error for error in errors if part is arguments or error.kind.name not in _ABOUT_SIZE
+            ]
+            if found or part is arguments:
                 return self._explainer.problems(found, part)
-        if budget[0] >= 0 and part is arguments:
-            return self._explainer.problems(self._validator.iter_errors(arguments), arguments)
-        if not _has_more_values_than(_LARGEST_NAMED, arguments):
+        if self._fan <= _BRANCH_ERRORS and not _has_more_values_than(_LARGEST_NAMED, arguments):
             try:
                 self._validator.validate(arguments)
             except jsonschema_rs.ValidationError as error:
                 return self._explainer.problems([error], arguments)
         return self._explainer.problems([], arguments)
+
+    def _part_to_explain(self, arguments: Any) -> Any:
+        """The arguments with as much of their arrays as there is time to explain; None for none."""
+        items = _ITEMS_EXPLAINED
+        while items:
+            budget = [_EXPLAINED_NODES]
+            part = _part_of(arguments, budget, items)
+            values = _EXPLAINED_NODES - budget[0] + 1
+            if budget[0] < 0:
+                return None
+            if values * self._fan <= _BRANCH_ERRORS:
+                return part
+            items //= 2
+        return None
 
 
 def _compiled(schema: dict[str, Any]) -> "jsonschema_rs.Validator":
@@ -105,7 +121,7 @@ def _compile(schema: dict[str, Any], patterns: Any) -> "jsonschema_rs.Validator"
     )
 
 
-def _part_of(value: Any, budget: list[int]) -> Any:
+def _part_of(value: Any, budget: list[int], items: int) -> Any:
     """`value` with long arrays cut, or itself where none is; `budget` ends below zero if too big.
 
     Explaining costs some microseconds an error: a list of 100,000 wrong items would take seconds.
@@ -116,12 +132,12 @@ def _part_of(value: Any, budget: list[int]) -> Any:
         budget[0] -= len(value)
         if budget[0] < 0:
             return value
-        parts = {key: _part_of(inner, budget) for key, inner in value.items()}
+        parts = {key: _part_of(inner, budget, items) for key, inner in value.items()}
         return parts if any(parts[key] is not value[key] for key in value) else value
     if isinstance(value, (list, tuple)):
-        shown = value[:_ITEMS_EXPLAINED]
+        shown = value[:items]
         budget[0] -= len(shown)
-        parts_shown = [_part_of(inner, budget) for inner in shown]
+        parts_shown = [_part_of(inner, budget, items) for inner in shown]
         same = len(shown) == len(value) and all(
             part is inner for part, inner in zip(parts_shown, shown, strict=True)
         )

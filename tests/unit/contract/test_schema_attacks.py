@@ -197,6 +197,25 @@ BOUNDED: dict[str, tuple[dict[str, Any], Any]] = {
         {"anyOf": [{"properties": {"a": {"const": n}}, "required": ["a"]} for n in range(700)]},
         {"a": "x"},
     ),
+    "many branches of what is referred to": (
+        {
+            "anyOf": [{"$ref": "#/$defs/x"}] * 2_000,
+            "$defs": {"x": {"required": [f"r{n}" for n in range(10)]}},
+        },
+        {},
+    ),
+    "many branches for every item": (
+        {"items": {"anyOf": [{"const": n, "required": ["a", "b"]} for n in range(400)]}},
+        [{}] * 1_000,
+    ),
+    "many branches for every field": (
+        {"additionalProperties": {"anyOf": [{"type": "null", "const": n} for n in range(400)]}},
+        {f"f{n}": n for n in range(1_900)},
+    ),
+    "many branches for every item of every item": (
+        {"items": {"items": {"anyOf": [{"const": n} for n in range(400)]}}},
+        [["x"] * 32] * 32,
+    ),
     "a long list of wrong items": ({"properties": {"a": {"items": {"type": "string"}}}}, WIDE),
     "a long list of wrong unions": (
         {"properties": {"a": {"items": {"anyOf": [{"type": "string"}, {"type": "null"}]}}}},
