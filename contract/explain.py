@@ -61,6 +61,7 @@ class Explainer:
             yield Problem(
                 (*path, kind.property), "required",
                 expected=type_of(wanted, self._schema) or "", shape=shape(wanted, self._schema),
+                closest=self._sent_as(error, kind.property, value),
             )  # fmt: skip
         elif name == "type":
             types = sorted(kind.types, key=lambda name: name == "null")
@@ -141,6 +142,14 @@ class Explainer:
                     asked.setdefault(_path(error, arguments), []).extend(options)
         where = max(asked, key=lambda found: len(asked[found]))
         yield enumerated(where, "enum", asked[where], _at(arguments, where))
+
+    def _sent_as(self, error: Error, name: str, value: Any) -> str | None:
+        """The field that was probably meant, where a schema lets any field pass unsaid."""
+        holder = self._subschema(error) or {}
+        if not isinstance(value, dict) or holder.get("additionalProperties") is False:
+            return None
+        properties = self._properties(error)
+        return closest(name, [field for field in value if field not in properties])
 
     def _may_be_left_out(self, error: Error) -> bool:
         """Whether the value is a field that its object's schema does not require."""

@@ -18,8 +18,9 @@ class Problem(msgspec.Struct, frozen=True, omit_defaults=True):
     typed parameter says in its own words. `expected` is what the keyword asks for: type names and
     alternatives joined by `|`, a limit, a pattern, a format. `received` is the JSON type that came.
     `allowed` lists enum members or field names, `more` counts those that are left out; `closest` is
-    the one that was probably meant; `shape` is a one-line sketch of a wanted object or array.
-    `is_optional` says that null came for a field that may simply be left out.
+    the one that was probably meant, or of a `required` field the one that was sent in its place;
+    `shape` is a one-line sketch of a wanted object or array. `is_optional` says that null came for
+    a field that may simply be left out.
     """
 
     path: tuple[str | int, ...]

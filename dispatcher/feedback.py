@@ -240,6 +240,9 @@ def _message(problem: Problem, words: Locale, style: str, room: int) -> str:
     kind = problem.kind
     if kind == "required":
         required, sketch = words.required[style], problem.shape
+        if problem.closest is not None:
+            sent = cut_at(_one_line(problem.closest), _LONGEST_STEP)
+            return words.required_sent.format(required=required, sent=sent)
         if sketch is None:
             return required
         return _fitted(

@@ -28,6 +28,8 @@ class Locale:
     # A problem. `expected` and `must be` are the two ways to say what is wanted.
     required: Mapping[str, str]
     required_shape: str
+    required_sent: str
+    """Where another field came that resembles it."""
     wanted: Mapping[str, str]
     got: Mapping[str, str]
     either: str

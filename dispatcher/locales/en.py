@@ -35,6 +35,7 @@ LOCALE = Locale(
         "brief": "Required",
     },
     required_shape="{required}, expected {shape}",
+    required_sent="{required}, did you send it as '{sent}'?",
     wanted={
         "default": "expected {what}{got}",
         "numbered": "expected {what}{got}",

@@ -35,6 +35,7 @@ LOCALE = Locale(
         "brief": "必填",
     },
     required_shape="{required}，应为 {shape}",
+    required_sent="{required}，是否误写为 '{sent}'？",
     wanted={
         "default": "应为 {what}{got}",
         "numbered": "应为 {what}{got}",

@@ -284,6 +284,29 @@ def test_an_unknown_field_names_the_one_that_was_meant(arguments: Any, expected:
     assert errors(schema, arguments) == expected
 
 
+@pytest.mark.parametrize(
+    ("style", "locale", "expected"),
+    [
+        ("default", "en", "customer_id: Required, did you send it as 'customerId'?"),
+        ("numbered", "en",
+         "1. Field 'customer_id' is required but missing, did you send it as 'customerId'?"),
+        ("pointer", "en", "- /customer_id: must be present, did you send it as 'customerId'?"),
+        ("brief", "zh", "customer_id: 必填，是否误写为 'customerId'？"),
+    ],
+)  # fmt: skip
+def test_a_missing_field_names_the_one_that_came_instead(
+    style: str, locale: str, expected: str
+) -> None:
+    """Where other fields are let pass, nothing else would say so; a closed schema says it there."""
+    schema: dict[str, Any] = {"properties": {"customer_id": {}}, "required": ["customer_id"]}
+    assert expected in rejected(schema, {"customerId": 1, "zzz": 2}, style=style, locale=locale)
+    assert errors(schema, {"zzz": 2}) == "customer_id: Required"
+    closed = {**schema, "additionalProperties": False}
+    assert errors(closed, {"customerId": 1}) == (
+        "customerId: unknown field, did you mean 'customer_id'?; customer_id: Required"
+    )
+
+
 @pytest.mark.parametrize("more", [{}, {"properties": {}}, {"type": "object", "required": []}])
 def test_a_tool_without_arguments_takes_none(more: dict[str, Any]) -> None:
     assert errors({"additionalProperties": False, **more}, {"x": 1}) == (

@@ -47,6 +47,7 @@ class Recorded:
         if self.is_closed:
             self.schema = {**self.schema, "additionalProperties": False}
         self.validator = SchemaValidator(self.schema)
+        self.open = SchemaValidator(row["tool"]["input_schema"])
         catalog = Catalog()
         catalog.replace([sealed(ToolSpec(name="t", input_schema=self.schema))])
         self.offers: dict[str, Offer] = dict(catalog.offers)
@@ -188,6 +189,9 @@ def test_a_misspelt_field_names_the_right_one(shared_data: Path, slip: str) -> N
             [found] = [p for p in call.validator.problems(sent) if p.path == (wrong,)]
             assert found.kind == "additionalProperties"
             assert found.closest == name, call
+            if name in call.schema.get("required", ()):
+                [missing] = [p for p in call.open.problems(sent) if p.path == (name,)]
+                assert (missing.kind, missing.closest) == ("required", wrong)
             tried += 1
     assert tried > 1_000
 
