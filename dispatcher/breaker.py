@@ -8,6 +8,7 @@ are answered at once (`exception.circuit_open`); then one call is let through to
 import logging
 import time
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from contract.outcome import Code, ErrorType, Outcome
@@ -46,6 +47,8 @@ class Breaker:
         self._window = settings.breaker_window
         self._pause = settings.breaker_pause
         self._circuits: dict[str, _Circuit] = {}
+        self.listeners: list[Callable[[str, str], None]] = []
+        """Told a tool and the state of its circuit: `open`, `half_open` or `closed`."""
 
     def retry_after(self, tool: str) -> float | None:
         """Seconds until the tool may be tried again; None where it may be called now."""
@@ -58,6 +61,7 @@ class Breaker:
         if circuit.probing:
             return 1.0
         circuit.probing = True
+        self._tell(tool, "half_open")
         return None
 
     def note(self, tool: str, outcome: Outcome) -> None:
@@ -94,10 +98,16 @@ class Breaker:
             self._open(tool, circuit, now)
         else:
             log.warning("circuit_closed tool=%s", tool)
+            self._tell(tool, "closed")
             del self._circuits[tool]
+
+    def _tell(self, tool: str, state: str) -> None:
+        for listener in self.listeners:
+            listener(tool, state)
 
     def _open(self, tool: str, circuit: _Circuit, now: float) -> None:
         log.error("circuit_opened tool=%s for %.0f s", tool, self._pause)
+        self._tell(tool, "open")
         circuit.open_until = now + self._pause
         circuit.probing = False
         circuit.seen.clear()

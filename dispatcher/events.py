@@ -7,6 +7,7 @@ names the bookmark it has seen misses none of them.
 import asyncio
 from collections import deque
 from collections.abc import AsyncIterator
+from itertools import islice
 from typing import Any, Literal
 
 import msgspec
@@ -26,6 +27,8 @@ Kind = Literal[
     "tool:error",
     "monitor:loop",
     "monitor:rejections",
+    "monitor:circuit",
+    "monitor:switch",
 ]
 State = Literal["RUNNING", "COMPLETED", "FAILED"]
 
@@ -33,8 +36,9 @@ State = Literal["RUNNING", "COMPLETED", "FAILED"]
 class Event(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One event; `bookmark` counts up from 1. `detail` is of the kind: progress, or the error.
 
-    `monitor:loop` is a call that the loop guard caught (R30), `monitor:rejections` a tool whose
-    calls are rejected too often (R43): they have no `state`.
+    Those of the monitor have no `state`: `monitor:loop` is a call that the loop guard caught (R30),
+    `monitor:rejections` a tool whose calls are rejected too often (R43), `monitor:circuit` a tool
+    that is left alone, tried again or well again, `monitor:switch` a kill switch turned (R32).
     """
 
     bookmark: int
@@ -91,6 +95,15 @@ class Events:
             detail={"field": alert.field, "rate": alert.rate},
         )
 
+    def circuit(self, tool: str, state: str) -> None:
+        """A tool's circuit is `open`, `half_open` or `closed`."""
+        self._keep(kind="monitor:circuit", tool=tool, detail={"circuit": state})
+
+    def switched(self, tool: str, argument: str | None, *, denied: bool) -> None:
+        """A tool, or a tool with some value of an argument, is denied to the fleet, or no more."""
+        detail = {"denied": denied} | ({"argument": argument} if argument is not None else {})
+        self._keep(kind="monitor:switch", tool=tool, detail=detail)
+
     async def follow(self, after: int | None = None) -> AsyncIterator[Event]:
         """Events as they come, for ever; those kept after a bookmark first, where one is given.
 
@@ -100,7 +113,8 @@ class Events:
         self.are_followed = True
         seen = self._last if after is None else min(after, self._last)
         while True:
-            for event in [event for event in self._kept if event.bookmark > seen]:
+            unseen = min(self._last - seen, len(self._kept))
+            for event in list(islice(self._kept, len(self._kept) - unseen, None)):
                 seen = event.bookmark
                 yield event
             if self._last <= seen or not self._kept:

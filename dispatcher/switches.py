@@ -4,7 +4,7 @@ Kept in Redis, signed, and followed by every dispatcher within a second (`aborte
 stays until it is taken back: it must not switch itself off.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import msgspec
@@ -21,11 +21,14 @@ class Switches:
     def __init__(self) -> None:
         self._by_tool: dict[str, list[Switch]] = {}
         self._bodies: dict[str, bytes] = {}
+        self._known: dict[str, Switch] = {}
+        self.listeners: list[Callable[[Switch, bool], None]] = []
+        """Told each switch that is turned, and whether it denies now."""
 
     def replace(self, entries: Iterable[bytes], envelope: Envelope) -> None:
         """Take what the server has; entries nobody we trust has signed do not count."""
         by_tool: dict[str, list[Switch]] = {}
-        self._bodies = {}
+        known, self._known, self._bodies = self._known, {}, {}
         for data in entries:
             try:
                 switch = envelope.decode_switch(data)
@@ -33,8 +36,12 @@ class Switches:
                 continue
             by_tool.setdefault(switch.tool, []).append(switch)
             name = switch_name(switch.tool, switch.argument, switch.value)
-            self._bodies[name] = data
+            self._known[name], self._bodies[name] = switch, data
         self._by_tool = by_tool
+        for turned, now in ((self._known, known), (known, self._known)):
+            for name in turned.keys() - now.keys():
+                for listener in self.listeners:
+                    listener(turned[name], turned is self._known)
 
     def missing_in(self, entries: Iterable[bytes]) -> list[tuple[str, bytes]]:
         """What was on at the last look and is not among these: name and signed switch."""

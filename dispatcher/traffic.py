@@ -10,7 +10,7 @@ import msgspec
 
 from contract import encoding
 from contract.call import ToolCall
-from contract.envelope import BackgroundCall, CallMessage, Envelope, Progress
+from contract.envelope import BackgroundCall, CallMessage, Envelope, Progress, Switch
 from contract.names import queue_name
 from contract.outcome import Code, Executed, Outcome, failure, may_still_run
 from contract.settings import Settings
@@ -59,6 +59,8 @@ class Traffic:
         self.events = Events()
         self.switches = Switches()
         self.breaker = Breaker(settings)
+        self.breaker.listeners.append(self.events.circuit)
+        self.switches.listeners.append(self._switched)
         self.endings = Endings(lease_gone=settings.lease_gone)
         self.pump = Pump(
             transport=transport,
@@ -388,6 +390,9 @@ class Traffic:
         """The ledger had the outcome before this dispatcher asked."""
         pending.is_news = False
         self._collector.take(reply)
+
+    def _switched(self, switch: Switch, denied: bool) -> None:
+        self.events.switched(switch.tool, switch.argument, denied=denied)
 
     def _unwanted(self, calls: Sequence[Pending]) -> None:
         self._keeper.close_unwanted(calls)

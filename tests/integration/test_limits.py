@@ -116,6 +116,26 @@ async def test_calls_without_workers_never_open_a_circuit() -> None:
             assert (await dispatcher.dispatch(call("works")))[0].code is Code.EXPIRED
 
 
+async def test_circuits_and_switches_are_reported(dispatcher: Dispatcher) -> None:
+    """R41: a person looking at the fleet sees what is switched off, and by what."""
+    following = dispatcher.events()
+    first = asyncio.ensure_future(anext(following))
+    await asyncio.sleep(0)
+    for _ in range(5):
+        await dispatcher.dispatch(call("broken"))
+    await dispatcher.deny("works", argument="path", value="/", reason="not there")
+    await dispatcher.allow("works", argument="path", value="/")
+    seen = [await first]
+    while len([event for event in seen if event.kind.startswith("monitor")]) < 3:
+        seen.append(await anext(following))
+    told = [(e.kind, e.tool, e.detail) for e in seen if e.kind.startswith("monitor")]
+    assert told == [
+        ("monitor:circuit", "broken", {"circuit": "open"}),
+        ("monitor:switch", "works", {"denied": True, "argument": "path"}),
+        ("monitor:switch", "works", {"denied": False, "argument": "path"}),
+    ]
+
+
 async def test_a_model_s_mistakes_never_open_a_circuit(dispatcher: Dispatcher) -> None:
     for _ in range(20):
         assert not (await dispatcher.dispatch(call("works", wrong=1)))[0].ok
