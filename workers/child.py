@@ -61,6 +61,11 @@ def _run(
         return frames.Done(
             outcome=failure(Code.INTERNAL, "the tool is not loaded in this process", Executed.NO)
         )
+    gate = ProgressGate(
+        lambda done, total, message: connection.sendall(
+            frames.pack(frames.Progressed(done=done, total=total, message=message))
+        )
+    )
     context = ToolContext(
         call_id=frame.call_id,
         tool=frame.tool,
@@ -68,13 +73,10 @@ def _run(
         attempt=frame.attempt,
         context=frame.context or {},
         ends_at=time.monotonic() + frame.timeout,
-        report_progress=ProgressGate(
-            lambda done, total, message: connection.sendall(
-                frames.pack(frames.Progressed(done=done, total=total, message=message))
-            )
-        ),
+        report_progress=gate,
     )
     ending = invoke(tool, frame.arguments, context, limits)
+    gate.close()  # a thread that the tool left behind must not write into the next call's frames
     sys.stdout.flush()
     exception = (ending.outcome.details or {}).get("exception", "")
     spent = not descendants.end_own() or exception == "builtins.MemoryError"

@@ -1,6 +1,9 @@
 """What a running tool may know and say about its own call."""
 
 import logging
+import math
+import os
+import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -9,27 +12,62 @@ from typing import Any
 log = logging.getLogger("toolpool.progress")
 
 _PROGRESS_SECONDS = 0.25
+_MESSAGE_CHARACTERS = 1_000
 
 ReportProgress = Callable[[float, float | None, str | None], None]
 
 
 class ProgressGate:
-    """Lets one report through every quarter of a second, and the one that says it is all done."""
+    """Lets a report through every quarter of a second, and once the one that says it is all done.
+
+    From any thread. `close` returns when no report is under way, and none comes after it.
+    """
 
     def __init__(self, send: ReportProgress) -> None:
         self._send = send
         self._open_at = 0.0
+        self._said_all = False
+        self._closed = False
+        self._process = os.getpid()
+        self._lock = threading.Lock()
 
     def __call__(self, done: float, total: float | None, message: str | None) -> None:
         """Report, or drop the report. Never raises."""
-        now = time.monotonic()
-        if now < self._open_at and done != total:
-            return
-        self._open_at = now + _PROGRESS_SECONDS
+        if os.getpid() != self._process:
+            return  # a fork of the tool's: what it would write on is not its own
         try:
-            self._send(float(done), None if total is None else float(total), message)
+            with self._lock:
+                self._report(done, total, message)
         except Exception as error:  # noqa: BLE001 - progress never fails a tool
             log.info("progress_not_reported: %s", error)
+
+    def close(self) -> None:
+        """The call has ended: drop what its threads still report."""
+        with self._lock:
+            self._closed = True
+
+    def _report(self, done: float, total: float | None, message: str | None) -> None:
+        now, says_all = time.monotonic(), done == total
+        if self._closed or (now < self._open_at and (self._said_all or not says_all)):
+            return
+        self._open_at = now + _PROGRESS_SECONDS
+        self._said_all = self._said_all or says_all
+        self._send(
+            _finite(done),
+            None if total is None else _finite(total),
+            None if message is None else _short(str(message)),
+        )
+
+
+def _finite(number: float) -> float:
+    if not math.isfinite(number):
+        raise ValueError("progress in numbers that JSON does not have")
+    return float(number)
+
+
+def _short(message: str) -> str:
+    cut = message if len(message) <= _MESSAGE_CHARACTERS else message[:_MESSAGE_CHARACTERS]
+    return cut.encode("utf-8", "replace").decode()
 
 
 def _discard(done: float, total: float | None, message: str | None) -> None:

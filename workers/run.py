@@ -117,14 +117,15 @@ class Runner:
             return Run(await self._run_in_child(call, seconds, report_progress))
         if tool.spec.run_in is RunIn.THREAD:
             return await self._run_in_thread(tool, call, seconds, report_progress)
-        context = None
-        if tool.signature.injected:
-            context = _context(call, seconds, report_progress)
+        gate = _gate(report_progress)
+        context = _context(call, seconds, gate) if tool.signature.injected else None
         try:
             async with asyncio.timeout(seconds):
                 return Run(await invoke_coroutine(tool, call.arguments, context, self._limits))
         except TimeoutError:
             return Run(Ending(failure(Code.TIMEOUT, "", Executed.UNKNOWN)))
+        finally:
+            gate.close()
 
     async def _run_in_child(
         self, call: CallMessage, seconds: float, report_progress: ReportProgress
@@ -151,13 +152,12 @@ class Runner:
         ended: asyncio.Future[Ending] = loop.create_future()
         stopped = threading.Event()
 
-        def report_from_thread(done: float, total: float | None, message: str | None) -> None:
-            loop.call_soon_threadsafe(report_progress, done, total, message)
-
-        context = _context(call, seconds, report_from_thread, stopped.is_set)
+        gate = _gate(report_progress)
+        context = _context(call, seconds, gate, stopped.is_set)
 
         def work() -> None:
             ending = invoke(tool, call.arguments, context, self._limits)
+            gate.close()
             loop.call_soon_threadsafe(_resolve, ended, ending)
 
         self._threads.submit(work)
@@ -177,6 +177,16 @@ class Runner:
         self._threads.close()
 
 
+def _gate(report_progress: ReportProgress) -> ProgressGate:
+    """Reports on this event loop, from whichever thread the tool does."""
+    loop = asyncio.get_running_loop()
+
+    def send(done: float, total: float | None, message: str | None) -> None:
+        loop.call_soon_threadsafe(report_progress, done, total, message)
+
+    return ProgressGate(send)
+
+
 def _context(
     call: CallMessage,
     seconds: float,
@@ -190,7 +200,7 @@ def _context(
         attempt=call.attempt,
         context=call.context or {},
         ends_at=time.monotonic() + seconds,
-        report_progress=ProgressGate(report_progress),
+        report_progress=report_progress,
         is_cancelled=is_cancelled,
     )
 

@@ -1,7 +1,9 @@
 """Tools that take a while."""
 
 import asyncio
+import threading
 import time
+from pathlib import Path
 
 from toolpool import ToolContext, tool
 
@@ -62,3 +64,51 @@ def until_cancelled(ctx: ToolContext) -> str:
     while not ctx.cancelled and ctx.remaining > 1.0:
         time.sleep(0.01)
     return "cancelled" if ctx.cancelled else "timed out"
+
+
+@tool
+async def steps_aside(ctx: ToolContext) -> str:
+    """Report progress from a thread that a coroutine waits for."""
+    await asyncio.to_thread(ctx.progress, 1, 2, "aside")
+    await asyncio.sleep(0.1)
+    return "done"
+
+
+@tool(run_in="process")
+def report_at_once(count: int, ctx: ToolContext) -> int:
+    """Report progress from six threads, each time with far too long a message."""
+
+    def report() -> None:
+        for _ in range(count):
+            ctx.progress(1, 1, "x" * 200_000)
+
+    threads = [threading.Thread(target=report) for _ in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return count
+
+
+@tool(run_in="process")
+def leave_a_reporter(gate: str, trace: str, ctx: ToolContext) -> str:
+    """Leave a thread behind that reports progress, for as long as `gate` is not there."""
+
+    def report() -> None:
+        while not Path(gate).exists():
+            ctx.progress(1, None, "left behind")
+            time.sleep(0.05)
+        Path(trace).touch()
+
+    threading.Thread(target=report, daemon=True).start()
+    return "left"
+
+
+@tool(run_in="process")
+def wait_for(gate: str, trace: str) -> str:
+    """Open the gate, and wait until the thread that was left behind has ended."""
+    time.sleep(0.6)
+    Path(gate).touch()
+    while not Path(trace).exists():
+        time.sleep(0.01)
+    return "seen"

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
 
 import pytest
 
@@ -16,7 +17,7 @@ from toolpool.local import LocalFleet
 
 @pytest.fixture(scope="module")
 def fleet() -> Iterator[LocalFleet]:
-    with fleets.running("tests.fleets.slow") as running:
+    with fleets.running("tests.fleets.slow", slots_process=1) as running:
         yield running
 
 
@@ -47,6 +48,50 @@ async def test_progress_is_followed_and_limited_at_its_source(
     assert progress[0]["total"] == 500
     assert len(progress) < 50
     assert [event.bookmark for event in seen] == sorted({event.bookmark for event in seen})
+    following.cancel()
+
+
+def progress_of(seen: list[Event]) -> list[Event]:
+    return [event for event in seen if event.kind == "tool:progress"]
+
+
+async def test_a_thread_that_a_coroutine_waits_for_may_report(dispatcher: Dispatcher) -> None:
+    seen: list[Event] = []
+    following = asyncio.ensure_future(collect(dispatcher, seen))
+    await asyncio.sleep(0)
+    assert (await dispatcher.dispatch(call("steps_aside")))[0].ok
+    await eventually(lambda: progress_of(seen), "it is seen")
+    following.cancel()
+
+
+async def test_threads_of_a_child_report_at_once(dispatcher: Dispatcher) -> None:
+    """What they write stays apart, is short, and that all is done is said once."""
+    seen: list[Event] = []
+    following = asyncio.ensure_future(collect(dispatcher, seen))
+    await asyncio.sleep(0)
+    result = (await dispatcher.dispatch(call("report_at_once", count=20)))[0]
+    assert (result.data, result.code) == (20, None)
+    await eventually(lambda: seen and seen[-1].kind == "tool:end", "the end is seen")
+    messages = [(event.detail or {})["message"] for event in progress_of(seen)]
+    assert messages[:1] == ["x" * 1000]
+    assert len(messages) < 20
+    following.cancel()
+
+
+async def test_a_thread_left_behind_reports_into_no_later_call(
+    dispatcher: Dispatcher, tmp_path: Path
+) -> None:
+    """Both calls run in the one child process there is."""
+    paths = {"gate": str(tmp_path / "gate"), "trace": str(tmp_path / "trace")}
+    first = (await dispatcher.dispatch(call("leave_a_reporter", "one", **paths)))[0]
+    assert first.data == "left"
+    seen: list[Event] = []
+    following = asyncio.ensure_future(collect(dispatcher, seen))
+    await asyncio.sleep(0)
+    second = (await dispatcher.dispatch(call("wait_for", "two", **paths)))[0]
+    assert second.data == "seen"
+    await eventually(lambda: seen and seen[-1].kind == "tool:end", "the end is seen")
+    assert progress_of(seen) == []
     following.cancel()
 
 
