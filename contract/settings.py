@@ -4,7 +4,8 @@ import os
 from pathlib import Path
 from typing import Literal
 
-from pydantic import Field, SecretStr
+from pydantic import Field, SecretStr, ValidationInfo, field_validator
+from pydantic_core import PydanticCustomError
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from contract.spec import RunIn
@@ -101,6 +102,20 @@ class Settings(BaseSettings):
     workspace: Path = Field(Path("."), description="Root that the file tools are confined to.")
     bash: bool = Field(False, description="Whether the bash tool runs commands.")
     http_private: bool = Field(False, description="Whether http_get may reach private addresses.")
+
+    @field_validator("lease_gone")
+    @classmethod
+    def _outlasts_renewals(cls, gone: float, info: ValidationInfo) -> float:
+        """A worker starts nothing once its lease is old; one late renewal must not make it so."""
+        renewed = info.data.get("lease_renewed", 0.0)
+        if renewed * 3 > gone:
+            raise PydanticCustomError(
+                "lease",
+                "a lease that is gone after {gone} s must be renewed at least three times as often:"
+                " TOOLPOOL_LEASE_RENEWED is {renewed}, and may be a third of TOOLPOOL_LEASE_GONE",
+                {"gone": f"{gone:g}", "renewed": f"{renewed:g}"},
+            )
+        return gone
 
     def batch_size(self, run_in: RunIn) -> int:
         """The most calls one message to this kind of queue carries."""

@@ -12,6 +12,7 @@ from contract.errors import Misconfigured, SigningKeyMissing
 from contract.settings import Settings
 from contract.signing import Keyring, generate_key
 from contract.spec import RunIn
+from toolpool.cli.options import load_settings
 
 
 def test_every_setting_has_a_variable_a_default_and_a_description(
@@ -39,6 +40,24 @@ def test_a_value_that_cannot_be_is_refused(
     monkeypatch.setenv(f"TOOLPOOL_{name}", value)
     with pytest.raises(pydantic.ValidationError, match=name.lower()):
         Settings()
+
+
+@pytest.mark.parametrize(
+    ("renewed", "gone"), [("7", None), (None, "5"), ("2", "5.9"), ("3600", "8")]
+)
+def test_a_lease_that_is_not_renewed_in_time_is_refused(
+    monkeypatch: pytest.MonkeyPatch, renewed: str | None, gone: str | None
+) -> None:
+    """A worker of such a lease would start nothing, or end what it runs."""
+    for name, value in (("RENEWED", renewed), ("GONE", gone)):
+        if value is not None:
+            monkeypatch.setenv(f"TOOLPOOL_LEASE_{name}", value)
+    with pytest.raises(Misconfigured, match="TOOLPOOL_LEASE_RENEWED is .* TOOLPOOL_LEASE_GONE"):
+        load_settings()
+
+
+def test_a_lease_that_is_renewed_often_is_taken() -> None:
+    assert Settings(lease_renewed=1.0, lease_gone=3.0).lease_gone == 3.0
 
 
 def test_no_key_is_ever_shown(monkeypatch: pytest.MonkeyPatch) -> None:
