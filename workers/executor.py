@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -11,7 +11,7 @@ from functools import partial
 from contract.envelope import Batch, CallMessage, Envelope
 from contract.errors import MessageRejected
 from contract.ledger import Claim, Hold, WorkerLedger
-from contract.outcome import Code, Executed, failure
+from contract.outcome import Code, Executed, Outcome, failure
 from contract.spec import RunIn
 from contract.steps import ServerAway, new_nonce
 from workers.catalog import Catalog
@@ -23,9 +23,13 @@ log = logging.getLogger("toolpool.executor")
 _CLAIM_PATIENCE_SECONDS = 30.0
 _STOP_PATIENCE_SECONDS = 2.0
 _OVERDUE_SECONDS = 0.25
-_FRESH_SECONDS = 5.0
-"""User code starts only if the lease was confirmed this recently: dispatchers give up after 8."""
-_ZOMBIE_SECONDS = 6.0
+_REPLY_MARGIN_SECONDS = 0.25
+_STUCK_SECONDS = 3.0
+"""What still runs this long after it was told to stop is not going to end soon."""
+_FRESH = 5 / 8
+"""User code starts only if the lease was confirmed this recently, as a share of `lease_gone`."""
+_ZOMBIE = 6 / 8
+_CANCELS_AT_MOST = 1_000
 _AWAY, _FAILED = "away", "failed"
 
 
@@ -45,16 +49,22 @@ class _Delivery:
 
 @dataclass(slots=True, eq=False)
 class _Running:
-    """A claimed call. `overdue_at` (monotonic) is when even a tool that cannot be stopped is
-    answered; `answered` says that it was.
+    """A claimed call, in a slot for `run_in`. Times are on the monotonic clock.
+
+    `overdue_at` is when even a tool that cannot be stopped is answered; `answered` says that it
+    was. `told_at` is when it was first told to stop, `has_ended` that its outcome is known.
     """
 
+    run_in: RunIn
     call: CallMessage
     batch: Batch
     claim_nonce: str
+    deadline: float
     overdue_at: float
     task: asyncio.Task[None] | None = None
     answered: bool = False
+    has_ended: bool = False
+    told_at: float | None = None
 
 
 class Executor:
@@ -70,6 +80,7 @@ class Executor:
         settler: Settler,
         envelope: Envelope,
         slots: Mapping[RunIn, int],
+        lease_gone: float = 8.0,
     ) -> None:
         self._worker = worker
         self._catalog = catalog
@@ -77,19 +88,24 @@ class Executor:
         self._ledger = ledger
         self._settler = settler
         self._envelope = envelope
+        self._slots = dict(slots)
         self._free = dict(slots)
+        self._fresh_seconds = lease_gone * _FRESH
+        self._zombie_seconds = lease_gone * _ZOMBIE
         self._waiting: dict[RunIn, deque[tuple[CallMessage, _Delivery]]] = {
             run_in: deque() for run_in in slots
         }
         self._running: dict[str, _Running] = {}
+        self._told: set[_Running] = set()
+        """What was told to stop, or answered, and still takes its slot."""
+        self._cancelled: dict[str, float] = {}
+        """Cancels of what does not run, with when they came: its claim may be on its way back."""
         self._claiming: set[asyncio.Task[None]] = set()
-        self._thread_slots = slots.get(RunIn.THREAD, 0)
         self._draining = False
         self.leased_at: Callable[[], float] = lambda: float("inf")
         """When the worker's lease was last confirmed, on the monotonic clock."""
         self.received = 0
         self.rejected = 0
-        self.abandoned = 0
 
     @property
     def running(self) -> int:
@@ -97,9 +113,19 @@ class Executor:
         return len(self._running)
 
     @property
+    def abandoned(self) -> int:
+        """Slots held by what does not end, though it was told to."""
+        return sum(self._stuck().values())
+
+    @property
     def is_worn_out(self) -> bool:
-        """Whether half the thread slots are held by threads that do not end."""
-        return self._thread_slots > 0 and self.abandoned * 2 >= self._thread_slots
+        """Whether half the slots of a kind are held by what does not end."""
+        return any(count * 2 >= self._slots[kind] for kind, count in self._stuck().items())
+
+    def _stuck(self) -> Counter[RunIn]:
+        long_ago = time.monotonic() - _STUCK_SECONDS
+        told = list(self._told)  # the lease's thread asks as well
+        return Counter(r.run_in for r in told if r.told_at is not None and r.told_at < long_ago)
 
     def free_slots(self) -> dict[RunIn, int]:
         """Slots for calls that could be claimed now; none while draining."""
@@ -133,7 +159,24 @@ class Executor:
     def cancel(self, key: str) -> None:
         """Stop a running call; its outcome, if it still has one, comes too late to count."""
         running = self._running.get(key)
-        if running is not None and running.task is not None:
+        if running is None:
+            self._remember_cancel(key)
+        elif not running.has_ended:
+            self._tell_to_stop(running)
+
+    def _remember_cancel(self, key: str) -> None:
+        now = time.monotonic()
+        self._cancelled[key] = now
+        for known, came_at in list(self._cancelled.items()):  # the oldest first
+            if now - came_at < _CLAIM_PATIENCE_SECONDS and len(self._cancelled) <= _CANCELS_AT_MOST:
+                break
+            del self._cancelled[known]
+
+    def _tell_to_stop(self, running: _Running) -> None:
+        if running.told_at is None:
+            running.told_at = time.monotonic()
+            self._told.add(running)
+        if running.task is not None:
             running.task.cancel()
 
     def server_changed(self) -> None:
@@ -179,7 +222,7 @@ class Executor:
 
     def end_if_lease_is_lost(self) -> None:
         """Stop running calls that others may by now believe lost; to be called now and then."""
-        if self._running and time.monotonic() - self.leased_at() > _ZOMBIE_SECONDS:
+        if self._running and time.monotonic() - self.leased_at() > self._zombie_seconds:
             log.error("lease_lost calls=%d: stopping what runs", len(self._running))
             self._give_up("its worker lost its lease")
 
@@ -187,15 +230,14 @@ class Executor:
         for running in self._running.values():
             if running.answered:
                 continue
-            running.answered = True
-            self.abandoned += 1
-            if running.call.rerunnable:
-                self._release(running.call, running.batch, running.claim_nonce, entered=True)
-            else:
-                outcome = self._runner.lost(running.call, reason)
-                self._settler.settle(running.batch, running.call, outcome)
-            if running.task is not None:
-                running.task.cancel()
+            if not running.has_ended:  # else only its output is still being kept
+                running.answered = True
+                if running.call.rerunnable:
+                    self._release(running.call, running.batch, running.claim_nonce, entered=True)
+                else:
+                    outcome = self._runner.lost(running.call, reason)
+                    self._settler.settle(running.batch, running.call, outcome)
+            self._tell_to_stop(running)
 
     def _release(self, call: CallMessage, batch: Batch, nonce: str, *, entered: bool) -> None:
         """Give a call back, so that it is started elsewhere in its next attempt."""
@@ -213,12 +255,10 @@ class Executor:
         for running in self._running.values():
             if now > running.overdue_at and not running.answered:
                 running.answered = True
-                self.abandoned += 1
                 log.error("tool_not_stoppable tool=%s", running.call.tool)
                 outcome = self._runner.not_stoppable(running.call)
                 self._settler.settle(running.batch, running.call, outcome)
-                if running.task is not None:
-                    running.task.cancel()
+                self._tell_to_stop(running)
 
     def claim_more(self) -> None:
         """Claim what waits; to be called now and then, for when the lease is fresh again."""
@@ -234,7 +274,7 @@ class Executor:
                 task.add_done_callback(self._claiming.discard)
 
     def _is_leased(self) -> bool:
-        return time.monotonic() - self.leased_at() < _FRESH_SECONDS
+        return time.monotonic() - self.leased_at() < self._fresh_seconds
 
     async def _claim(self, run_in: RunIn, chosen: list[tuple[CallMessage, _Delivery]]) -> None:
         claims = [Claim(call.key, call.attempt, new_nonce()) for call, _ in chosen]
@@ -258,6 +298,10 @@ class Executor:
             elif not is_leased or self._draining or call.tool not in self._catalog.tools:
                 self._release(call, delivery.batch, claim.nonce, entered=False)
                 self._free[run_in] += 1
+            elif self._cancelled.pop(call.key, None) is not None:
+                # Told to dispatchers as one that came too late, and that nothing of it runs.
+                self._settler.settle(delivery.batch, call, self._runner.never_started(call))
+                self._free[run_in] += 1
             else:
                 self._start(run_in, call, delivery.batch, claim.nonce, answer)
             delivery.decided()
@@ -267,21 +311,25 @@ class Executor:
         self, run_in: RunIn, call: CallMessage, batch: Batch, nonce: str, time_left: float
     ) -> None:
         self._settler.started(batch, call.key)
-        overdue_at = time.monotonic() + min(call.timeout, time_left) + _OVERDUE_SECONDS
-        running = self._running[call.key] = _Running(call, batch, nonce, overdue_at)
-        running.task = asyncio.ensure_future(self._run(run_in, running, time_left))
+        now = time.monotonic()
+        running = self._running[call.key] = _Running(
+            run_in,
+            call,
+            batch,
+            nonce,
+            deadline=now + time_left,
+            overdue_at=now + min(call.timeout, time_left) + _OVERDUE_SECONDS,
+        )
+        running.task = asyncio.ensure_future(self._run(running, time_left))
 
-    async def _run(self, run_in: RunIn, running: _Running, time_left: float) -> None:
-        call = running.call
-        busy_until = None
+    async def _run(self, running: _Running, time_left: float) -> None:
+        call, busy_until = running.call, None
         try:
             report = partial(self._settler.progress, running.batch, call.key)
             run = await self._runner.run(call, time_left, report)
             outcome, busy_until = run.ending.outcome, run.busy_until
             if run.ending.whole is not None:
-                outcome = await self._settler.keep_whole(
-                    running.batch, call, outcome, run.ending.whole
-                )
+                outcome = await self._keep_whole(running, outcome, run.ending.whole)
         except asyncio.CancelledError:
             outcome = self._runner.cancelled(call)
         except Exception as error:
@@ -289,16 +337,31 @@ class Executor:
             outcome = failure(Code.INTERNAL, type(error).__name__, Executed.UNKNOWN)
         if self._running.get(call.key) is running:  # else released, and here again
             del self._running[call.key]
-        if running.answered:
-            self.abandoned -= 1
-            self._settler.ended(running.batch.reply, [call.key])
-        else:
-            busy = bool(self._waiting[run_in])
+        if not running.answered:
+            busy = bool(self._waiting[running.run_in])
             self._settler.settle(running.batch, call, outcome, busy=busy)
         if busy_until is not None:
-            self.abandoned += 1
+            if running.told_at is None:
+                running.told_at = time.monotonic()
+                self._told.add(running)
             await busy_until
-            self.abandoned -= 1
+        if running.answered or busy_until is not None:  # word of it may be waited for
             self._settler.ended(running.batch.reply, [call.key])
-        self._free[run_in] += 1
+        self._told.discard(running)
+        self._free[running.run_in] += 1
         self.claim_more()
+
+    async def _keep_whole(self, running: _Running, outcome: Outcome, whole: str) -> Outcome:
+        """The tool has ended and its outcome is known, whatever comes of its whole output."""
+        running.has_ended = True
+        running.overdue_at = running.deadline
+        try:
+            return await self._settler.keep_whole(
+                running.batch,
+                running.call,
+                outcome,
+                whole,
+                within=running.deadline - time.monotonic() - _REPLY_MARGIN_SECONDS,
+            )
+        except asyncio.CancelledError:  # the worker is to stop, and will not wait for it
+            return outcome

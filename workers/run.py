@@ -69,6 +69,10 @@ class Runner:
         """The outcome of a run that was cancelled."""
         return self._signed_off(failure(Code.CANCELLED, "", Executed.UNKNOWN), call, 0.0)
 
+    def never_started(self, call: CallMessage) -> Outcome:
+        """The outcome of a call that was cancelled while it was being claimed."""
+        return self._signed_off(failure(Code.CANCELLED, "", Executed.NO), call, 0.0)
+
     def lost(self, call: CallMessage, reason: str) -> Outcome:
         """The outcome of a run whose end this worker will not see."""
         outcome = failure(Code.WORKER_LOST, reason, Executed.UNKNOWN)

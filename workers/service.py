@@ -172,6 +172,7 @@ class WorkerService:
             settler=self._settler,
             envelope=self._envelope,
             slots=self._slots,
+            lease_gone=settings.lease_gone,
         )
 
     async def _follow(self) -> None:
@@ -208,7 +209,7 @@ class WorkerService:
         self._runner.close()
 
     async def _pulse(self) -> None:
-        epoch = ""
+        epoch, is_worn_out = "", False
         while True:
             self._last_turn = time.monotonic()
             renewed_at = self._executor.leased_at()
@@ -220,10 +221,10 @@ class WorkerService:
             self._executor.answer_overdue()
             self._executor.end_if_lease_is_lost()
             self._executor.claim_more()
-            if self._executor.is_worn_out and not self._stopped:
-                log.error("worker_worn_out: half its threads do not end; draining")
+            if not is_worn_out and self._executor.is_worn_out and not self._stopped:
+                is_worn_out = True
+                log.error("worker_worn_out: half its slots of a kind do not end; draining")
                 os.kill(os.getpid(), signal.SIGTERM)
-                return
             await asyncio.sleep(_PULSE_SECONDS)
 
     async def _follow_cancels(self) -> None:

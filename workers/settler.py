@@ -118,9 +118,12 @@ class Settler:
         notice.keys.add(key)
 
     async def keep_whole(
-        self, batch: Batch, call: CallMessage, outcome: Outcome, whole: str
+        self, batch: Batch, call: CallMessage, outcome: Outcome, whole: str, *, within: float
     ) -> Outcome:
-        """The outcome with the handle its whole output is kept under; as it is if that failed."""
+        """The outcome with the handle its whole output is kept under.
+
+        It is as it was if that failed, or took longer than `within` seconds.
+        """
         output = StoredOutput(
             handle=secrets.token_hex(16),
             tenant=batch.tenant,
@@ -129,7 +132,7 @@ class Settler:
             text=whole,
         )
         try:
-            async with asyncio.timeout(_KEEP_OUTPUT_SECONDS):
+            async with asyncio.timeout(min(within, _KEEP_OUTPUT_SECONDS)):
                 await self._ledger.keep_output(
                     output.handle, self._envelope.encode_output(output), keep=self._keep_output
                 )
@@ -258,6 +261,9 @@ class Settler:
             log.error("outcomes_lost calls=%d: the server stayed away", len(group))
         except Exception:
             log.exception("settle_failed calls=%d", len(group))
+            if len(group) > 1:  # the others are not to be lost with the one that cannot be stored
+                for one in group:
+                    await self._send_group([one])
         else:
             answered = zip(group, answers, strict=True)
             self._tell_late([sent for sent, answer in answered if answer == "late"])
