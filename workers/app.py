@@ -9,11 +9,12 @@ from celery import Celery
 from kombu import Queue
 
 from contract import connection
-from contract.names import BATCH_TASK, queue_name
+from contract.names import BATCH_TASK
 from contract.settings import Settings
 from contract.spec import RunIn
 from workers.catalog import Catalog
 from workers.inbox import Inbox
+from workers.lanes import Lane, Lanes
 from workers.pool import ToolPool
 from workers.service import WorkerService
 
@@ -24,19 +25,22 @@ class WorkerApp(Celery):
     """Celery with the service that its pool hands messages to."""
 
     service: WorkerService
+    lanes: Sequence[Lane]
     amqp_cls = "workers.inbox:GuardedAMQP"
 
 
-def make_app(settings: Settings, service: WorkerService, queues: Sequence[str]) -> WorkerApp:
+def make_app(settings: Settings, service: WorkerService, lanes: Sequence[Lane]) -> WorkerApp:
     """Celery set up as a fast, lossy, duplicating transport: the guarantees are the ledger's."""
     app = WorkerApp("toolpool", set_as_current=False)
     app.service = service
+    app.lanes = lanes
+    app.steps["consumer"].add(Lanes)
     app.conf.update(
         broker_url=connection.broker_url(settings),
         broker_connection_retry_on_startup=True,
         broker_connection_max_retries=None,
-        task_queues=[Queue(name) for name in queues],
-        task_default_queue=queues[0],
+        task_queues=[Queue(name) for name in lanes[0].queues],
+        task_default_queue=lanes[0].queues[0],
         task_acks_late=True,
         task_reject_on_worker_lost=False,
         task_ignore_result=True,
@@ -77,12 +81,11 @@ def run_worker(
     signal.signal(signal.SIGTERM, _exit_at_once)
     try:
         service.start()
-        names = [queue_name(queue, kind) for queue in queues for kind in run_in]
-        app = make_app(settings, service, names)
+        app = make_app(settings, service, service.lanes)
         worker = app.Worker(
             pool_cls=ToolPool,
             consumer_cls=Inbox,
-            concurrency=service.prefetch,
+            concurrency=service.lanes[0].window,
             hostname=f"toolpool@{service.id}",
             loglevel="WARNING",
             quiet=True,
@@ -92,7 +95,7 @@ def run_worker(
         )
         gc.collect()
         gc.freeze()  # what is loaded now stays: no need to look through it again and again
-        log.info("worker_started id=%s tools=%d queues=%s", service.id, len(catalog.tools), names)
+        log.info("worker_started id=%s tools=%d", service.id, len(catalog.tools))
         worker.start()
         return int(worker.exitcode or 0)
     finally:

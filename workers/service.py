@@ -26,6 +26,7 @@ from workers.catalog import Catalog
 from workers.children import ChildPool
 from workers.executor import Executor
 from workers.invoke import Limits
+from workers.lanes import Lane
 from workers.presence import Presence
 from workers.run import Runner
 from workers.settler import Settler
@@ -68,11 +69,15 @@ class WorkerService:
         self._stopped = False
 
     @property
-    def prefetch(self) -> int:
-        """Messages to hold unacknowledged: the free slots' worth and one batch."""
-        return sum(
-            -(-count // self._settings.batch_size(kind)) + 1 for kind, count in self._slots.items()
-        )
+    def lanes(self) -> list[Lane]:
+        """A lane for each kind: its queues, with a window of its slots' worth and one batch."""
+        return [
+            Lane(
+                tuple(queue_name(queue, kind) for queue in self._queues),
+                -(-count // self._settings.batch_size(kind)) + 1,
+            )
+            for kind, count in self._slots.items()
+        ]
 
     def start(self) -> None:
         """Open connections, start children, publish the catalog, take the lease."""

@@ -58,6 +58,20 @@ def steps_process(count: int, ctx: ToolContext) -> int:
     return count
 
 
+@tool(run_in="thread", timeout=30)
+def wait_in_thread(gate: str) -> str:
+    """Wait until the gate is there."""
+    while not Path(gate).exists():
+        time.sleep(0.01)
+    return "open"
+
+
+@tool
+async def quick() -> str:
+    """Answer at once."""
+    return "quick"
+
+
 @tool(run_in="thread")
 def until_cancelled(ctx: ToolContext) -> str:
     """Look whether somebody still wants the result."""
