@@ -2,10 +2,13 @@
 
 import gc
 import logging
+import os
 import signal
+import threading
 from collections.abc import Sequence
 
 from celery import Celery
+from celery.signals import worker_shutting_down
 from kombu import Queue
 
 from contract import connection
@@ -19,6 +22,9 @@ from workers.pool import ToolPool
 from workers.service import WorkerService
 
 log = logging.getLogger("toolpool.worker")
+
+_HANGS_SECONDS = 5.0
+"""After a stop was asked for: Celery comes to stopping its pool in one or two."""
 
 
 class WorkerApp(Celery):
@@ -93,6 +99,7 @@ def run_worker(
             without_mingle=True,
             without_heartbeat=True,
         )
+        _stop_in_time(service)
         gc.collect()
         gc.freeze()  # what is loaded now stays: no need to look through it again and again
         log.info("worker_started id=%s tools=%d", service.id, len(catalog.tools))
@@ -100,6 +107,21 @@ def run_worker(
         return int(worker.exitcode or 0)
     finally:
         service.stop()
+
+
+def _stop_in_time(service: WorkerService) -> None:
+    """Stop `service` even while Celery's thread hangs in a connection to a frozen server."""
+
+    def watch() -> None:
+        if not service.stopping.wait(_HANGS_SECONDS):
+            log.error("stop_forced: the connection to the broker hangs")
+            service.stop()
+            os._exit(0)
+
+    def begin(**_: object) -> None:
+        threading.Thread(target=watch, name="stop", daemon=True).start()
+
+    worker_shutting_down.connect(begin, weak=False)
 
 
 def _exit_at_once(number: int, frame: object) -> None:

@@ -1,10 +1,8 @@
 """The pool of child processes: started early, reused, recycled, killed as a tree."""
 
 import asyncio
-import contextlib
 import logging
 import os
-import signal
 import socket
 import sys
 from collections import deque
@@ -15,7 +13,7 @@ import msgspec
 
 from contract.errors import ToolsUnimportable
 from contract.outcome import Code, Executed, failure
-from workers import descendants, frames
+from workers import descendants, exits, frames
 from workers.context import ReportProgress
 from workers.output import Ending
 
@@ -153,7 +151,8 @@ class ChildPool:
             self._living.discard(child)
             self._in_background(self._refill())
             code = await child.exit_code()
-            reason, details = f"the tool's process {_death(code)}", {"exit_code": code}
+            reason = f"the tool's process {exits.described(code)} in the middle of the call"
+            details = {"exit_code": code}
             return Ending(failure(Code.CRASHED, reason, Executed.UNKNOWN, details=details))
         except BaseException:
             self._in_background(self._end(child))
@@ -275,11 +274,3 @@ class ChildPool:
         await asyncio.gather(*self._background_tasks, return_exceptions=True)
         children, self._living = self._living, set()
         await asyncio.gather(*(child.end() for child in children), return_exceptions=True)
-
-
-def _death(code: int) -> str:
-    if code >= 0:
-        return f"exited with code {code} in the middle of the call"
-    with contextlib.suppress(ValueError):
-        return f"was killed by {signal.Signals(-code).name} in the middle of the call"
-    return f"was killed by signal {-code} in the middle of the call"

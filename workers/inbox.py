@@ -8,6 +8,7 @@ dropped before Celery looks at them, counted, and reported without their content
 import logging
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from queue import Empty
 from typing import Any
 
@@ -83,6 +84,18 @@ class _Guarded:
         self.connection.client.reject(reason)  # type: ignore[attr-defined]
         raise Empty
 
+    def close(self) -> None:
+        """Close, without waiting for ever for the answer that kombu reads before it does.
+
+        A server that answers does so within a second; one that is frozen, never.
+        """
+        waits_on: Any = getattr(self, "_in_poll", None)
+        if waits_on and not _is_readable(waits_on, _LAST_ANSWER_SECONDS):
+            self._in_poll = None
+            with suppress(Exception):
+                waits_on.disconnect()
+        super().close()  # type: ignore[misc]
+
 
 class _RedisChannel(_Guarded, kombu_redis.Channel):
     pass
@@ -100,7 +113,15 @@ class _SentinelTransport(kombu_redis.SentinelTransport):
     Channel = _SentinelChannel
 
 
+def _is_readable(connection: Any, seconds: float) -> bool:
+    try:
+        return bool(connection.can_read(timeout=seconds))
+    except (RedisError, OSError):
+        return True  # reading will raise it, and is over
+
+
 _REFUSED_SECONDS = 0.1
+_LAST_ANSWER_SECONDS = 1.5
 _RECONNECT = {"interval_start": 0.5, "interval_step": 0.5, "interval_max": 2.0}
 _GUARDED = {
     kombu_redis.Transport: _RedisTransport,

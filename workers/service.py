@@ -36,6 +36,8 @@ log = logging.getLogger("toolpool.worker")
 
 _PULSE_SECONDS = 0.25
 _START_SECONDS = 90.0
+_FLUSH_SECONDS = 6.0
+"""How much longer than its grace a stop waits for a server that does not answer."""
 _SERVER_FORGETS_SECONDS = 5.0
 """How much a server may lose that comes back, or a replica that takes over; usually far less."""
 
@@ -66,7 +68,8 @@ class WorkerService:
         self._thread = threading.Thread(target=self._turn, name="tools", daemon=True)
         self._last_turn = time.monotonic()
         self._is_running = False
-        self._stopped = False
+        self.stopping = threading.Event()
+        """Set once the stop has begun."""
 
     @property
     def lanes(self) -> list[Lane]:
@@ -140,12 +143,15 @@ class WorkerService:
 
     def stop(self) -> None:
         """Let running calls end within the grace, settle them, drop the lease. Idempotent."""
-        if self._stopped or not self._thread.is_alive():
+        if self.stopping.is_set() or not self._thread.is_alive():
             return
-        self._stopped = True
+        self.stopping.set()
         if self._is_running:  # else its children end with this process
             self._watchdog.stop()
-            self._on_loop(self._close(), self._settings.drain_grace + 30.0)
+            try:
+                self._on_loop(self._close(), self._settings.drain_grace + _FLUSH_SECONDS)
+            except TimeoutError:
+                log.error("drain_unfinished: the server did not take what was left in time")
             self._presence.stop()
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(5.0)
@@ -226,7 +232,7 @@ class WorkerService:
             self._executor.answer_overdue()
             self._executor.end_if_lease_is_lost()
             self._executor.claim_more()
-            if not is_worn_out and self._executor.is_worn_out and not self._stopped:
+            if not is_worn_out and self._executor.is_worn_out and not self.stopping.is_set():
                 is_worn_out = True
                 log.error("worker_worn_out: half its slots of a kind do not end; draining")
                 os.kill(os.getpid(), signal.SIGTERM)

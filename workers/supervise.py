@@ -25,6 +25,7 @@ from contract.errors import MessageRejected
 from contract.lifeline import tethered
 from contract.names import Names
 from contract.settings import Settings
+from workers import exits
 
 log = logging.getLogger("toolpool.supervise")
 
@@ -34,6 +35,8 @@ _FIRST_PAUSE = 0.25
 _LONGEST_PAUSE = 10.0
 _SETTLED_SECONDS = 60.0
 """A worker that exits sooner is in a crash loop."""
+_STOP_MARGIN_SECONDS = 10.0
+"""How much longer than its grace a worker may take to stop."""
 MISCONFIGURED = 2
 _STALLED = 1_000  # no exit code
 
@@ -99,6 +102,7 @@ class Supervisor:
         self._envelope = Envelope(connection.keyring(settings))
         self._stopping = threading.Event()
         self._signals = 0
+        self._stop_by = float("inf")
         self._process: subprocess.Popen[bytes] | None = None
 
     def run(self) -> int:
@@ -134,21 +138,30 @@ class Supervisor:
                 try:
                     code = process.wait(_LOOK_SECONDS)
                     _end_group(process.pid)
-                    return code, f"exited with code {code}"
+                    return code, exits.described(code)
                 except subprocess.TimeoutExpired:
                     pass
+                if self._stopping.is_set():
+                    self._end_if_overdue(process)
+                    continue
                 now = time.monotonic()
                 try:
                     lease, depths = self._look(client, worker)
                 except (RedisError, OSError):
                     watch.forgive(time.monotonic())
                     continue
-                stalled = None if self._stopping.is_set() else watch.look(lease, depths, now)
-                if stalled is not None:
+                stalled = watch.look(lease, depths, now)
+                if stalled is not None and not self._stopping.is_set():
                     log.error("worker_stalled id=%s: %s", worker, stalled)
                     _end_group(process.pid)
                     process.wait()
                     return _STALLED, f"stalled: {stalled}"
+
+    def _end_if_overdue(self, process: "subprocess.Popen[bytes]") -> None:
+        """A stop that takes longer than its grace and a margin waits for something that hangs."""
+        if time.monotonic() > self._stop_by:
+            log.error("worker_not_stopped: it did not end in its grace; killing it")
+            _end_group(process.pid)
 
     def _look(
         self, client: "redis.Redis", worker: str
@@ -169,6 +182,8 @@ class Supervisor:
 
     def _stop(self, number: int, frame: object) -> None:
         self._signals += 1
+        if self._signals == 1:
+            self._stop_by = time.monotonic() + self._settings.drain_grace + _STOP_MARGIN_SECONDS
         self._stopping.set()
         if self._process is not None and self._process.poll() is None:
             if self._signals == 1:
