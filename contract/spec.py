@@ -31,7 +31,9 @@ class ToolSpec(msgspec.Struct, frozen=True, kw_only=True):
     """One tool as workers publish it and dispatchers follow it.
 
     `input_schema` is JSON Schema (None: any object is taken, R28). `timeout` is in seconds from the
-    claim, `max_output` in bytes, `retries` counts attempts by the pool beyond the first.
+    claim, `heartbeat` the seconds it may give no sign of life for (UNSET, any number: not written,
+    so that such a tool has the digest that older versions give it), `max_output` in bytes;
+    `retries` counts attempts by the pool beyond the first.
     """
 
     name: str
@@ -50,7 +52,13 @@ class ToolSpec(msgspec.Struct, frozen=True, kw_only=True):
     concurrency: int | None = None
     retries: int = 0
     injected: tuple[str, ...] = ()
+    heartbeat: float | msgspec.UnsetType = msgspec.UNSET
     digest: str = ""
+
+    @property
+    def silence(self) -> float | None:
+        """Seconds it may give no sign of life for; None where that is not watched."""
+        return None if self.heartbeat is msgspec.UNSET else self.heartbeat
 
     @property
     def rerunnable(self) -> bool:

@@ -9,6 +9,7 @@ import os
 import signal
 import socket
 import sys
+import threading
 import time
 
 from contract.errors import Misconfigured
@@ -17,6 +18,7 @@ from contract.outcome import Code, Executed, failure
 from workers import descendants, frames
 from workers.catalog import Catalog
 from workers.context import ProgressGate, ToolContext
+from workers.heartbeat import BeatGate
 from workers.invoke import Limits, invoke
 
 
@@ -53,6 +55,27 @@ def main() -> int:
     return 0
 
 
+class _Wire:
+    """What one call's threads write to the worker, a frame at a time; after `close`, nothing."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self._connection = connection
+        self._lock = threading.Lock()
+        self._closed = False
+        self._process = os.getpid()
+
+    def send(self, frame: frames.Frame) -> None:
+        if os.getpid() != self._process:
+            return  # a fork of the tool's: the connection is not its own
+        with self._lock:
+            if not self._closed:
+                self._connection.sendall(frames.pack(frame))
+
+    def close(self) -> None:
+        with self._lock:
+            self._closed = True
+
+
 def _run(
     catalog: Catalog, frame: frames.Run, limits: Limits, connection: socket.socket
 ) -> frames.Done:
@@ -61,11 +84,7 @@ def _run(
         return frames.Done(
             outcome=failure(Code.INTERNAL, "the tool is not loaded in this process", Executed.NO)
         )
-    gate = ProgressGate(
-        lambda done, total, message: connection.sendall(
-            frames.pack(frames.Progressed(done=done, total=total, message=message))
-        )
-    )
+    wire = _Wire(connection)
     context = ToolContext(
         call_id=frame.call_id,
         tool=frame.tool,
@@ -73,10 +92,15 @@ def _run(
         attempt=frame.attempt,
         context=frame.context or {},
         ends_at=time.monotonic() + frame.timeout,
-        report_progress=gate,
+        report_progress=ProgressGate(
+            lambda done, total, message: wire.send(
+                frames.Progressed(done=done, total=total, message=message)
+            )
+        ),
+        beat=BeatGate(lambda: wire.send(frames.Beat()), frame.heartbeat),
     )
     ending = invoke(tool, frame.arguments, context, limits)
-    gate.close()  # a thread that the tool left behind must not write into the next call's frames
+    wire.close()  # a thread that the tool left behind must not write into the next call's frames
     sys.stdout.flush()
     exception = (ending.outcome.details or {}).get("exception", "")
     spent = not descendants.end_own() or exception == "builtins.MemoryError"

@@ -15,6 +15,7 @@ from contract.errors import ToolsUnimportable
 from contract.outcome import Code, Executed, failure
 from workers import descendants, exits, frames
 from workers.context import ReportProgress
+from workers.heartbeat import Lifetime, interval
 from workers.output import Ending
 
 log = logging.getLogger("toolpool.children")
@@ -141,12 +142,15 @@ class ChildPool:
         except (OSError, ToolsUnimportable) as error:
             reason = f"no process could be started: {error}"
             return Ending(failure(Code.INTERNAL, reason, Executed.NO))
+        # The child passes on one sign of life an interval, and perhaps not the last.
+        slack = interval(run.heartbeat) if run.heartbeat is not None else 0.0
+        life = Lifetime(run.timeout, run.heartbeat, slack=slack)
         try:
-            async with asyncio.timeout(run.timeout):
-                return await self._run_in(child, run, report_progress)
+            async with life:
+                return await self._run_in(child, run, report_progress, life)
         except TimeoutError:
             await self._end(child)
-            return Ending(failure(Code.TIMEOUT, "", Executed.UNKNOWN))
+            return Ending(life.outcome())
         except ChildLost:
             self._living.discard(child)
             self._in_background(self._refill())
@@ -159,13 +163,15 @@ class ChildPool:
             raise
 
     async def _run_in(
-        self, child: Child, run: frames.Run, report_progress: ReportProgress
+        self, child: Child, run: frames.Run, report_progress: ReportProgress, life: Lifetime
     ) -> Ending:
         child.send(run)
         child.calls_left -= 1
         frame = await child.receive()
-        while isinstance(frame, frames.Progressed):
-            report_progress(frame.done, frame.total, frame.message)
+        while isinstance(frame, (frames.Progressed, frames.Beat)):
+            life.beat()
+            if isinstance(frame, frames.Progressed):
+                report_progress(frame.done, frame.total, frame.message)
             frame = await child.receive()
         if not isinstance(frame, frames.Done):
             raise ChildLost

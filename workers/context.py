@@ -74,6 +74,10 @@ def _discard(done: float, total: float | None, message: str | None) -> None:
     """Progress nobody listens to."""
 
 
+def _beat_unheard() -> None:
+    """A sign of life nobody waits for."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolContext:
     """Injected into a tool's parameter of this type; invisible to the model.
@@ -88,6 +92,7 @@ class ToolContext:
     context: Mapping[str, Any] = field(default_factory=dict)
     ends_at: float = float("inf")
     report_progress: ReportProgress = _discard
+    beat: Callable[[], None] = _beat_unheard
     is_cancelled: Callable[[], bool] = lambda: False
 
     @property
@@ -102,4 +107,9 @@ class ToolContext:
 
     def progress(self, done: float, total: float | None = None, message: str | None = None) -> None:
         """Tells the caller how far the tool is. Cheap, never blocks, never raises."""
+        self.beat()
         self.report_progress(done, total, message)
+
+    def heartbeat(self) -> None:
+        """Says that the tool is alive, as `progress` does too; see the tool option `heartbeat`."""
+        self.beat()

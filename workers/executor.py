@@ -326,7 +326,8 @@ class Executor:
         call, busy_until = running.call, None
         try:
             report = partial(self._settler.progress, running.batch, call.key)
-            run = await self._runner.run(call, time_left, report)
+            silenced = partial(self._fell_silent, running)
+            run = await self._runner.run(call, time_left, report, silenced)
             outcome, busy_until = run.ending.outcome, run.busy_until
             if run.ending.whole is not None:
                 outcome = await self._keep_whole(running, outcome, run.ending.whole)
@@ -350,6 +351,11 @@ class Executor:
         self._told.discard(running)
         self._free[running.run_in] += 1
         self.claim_more()
+
+    def _fell_silent(self, running: _Running) -> None:
+        """It was told to stop: answered soon, should it not."""
+        soon = time.monotonic() + _OVERDUE_SECONDS
+        running.overdue_at = min(running.overdue_at, soon)
 
     async def _keep_whole(self, running: _Running, outcome: Outcome, whole: str) -> Outcome:
         """The tool has ended and its outcome is known, whatever comes of its whole output."""

@@ -14,12 +14,13 @@ HEADER_BYTES = _LENGTH.size
 
 
 class Run(msgspec.Struct, frozen=True, kw_only=True, tag="run"):
-    """Run this tool. `timeout` is in seconds from now."""
+    """Run this tool. `timeout` is in seconds from now, `heartbeat` in seconds of silence."""
 
     call_id: str
     tool: str
     arguments: dict[str, Any]
     timeout: float
+    heartbeat: float | None = None
     session: str | None = None
     attempt: int = 1
     context: dict[str, Any] | None = None
@@ -51,7 +52,11 @@ class Progressed(msgspec.Struct, frozen=True, kw_only=True, tag="progressed"):
     message: str | None = None
 
 
-Frame = Run | Ready | Failed | Done | Progressed
+class Beat(msgspec.Struct, frozen=True, kw_only=True, tag="beat"):
+    """The running call says that it is alive."""
+
+
+Frame = Run | Ready | Failed | Done | Progressed | Beat
 _decoder: msgspec.json.Decoder[Frame] = msgspec.json.Decoder(Frame)
 
 

@@ -17,6 +17,7 @@ from workers import frames
 from workers.catalog import Catalog
 from workers.children import ChildPool
 from workers.context import ProgressGate, ReportProgress, ToolContext
+from workers.heartbeat import Lifetime
 from workers.invoke import Limits, invoke, invoke_coroutine
 from workers.output import Ending
 from workers.threads import ThreadPool
@@ -48,11 +49,16 @@ class Runner:
         self._schemas = SchemaCache()
 
     async def run(
-        self, call: CallMessage, time_left: float, report_progress: ReportProgress
+        self,
+        call: CallMessage,
+        time_left: float,
+        report_progress: ReportProgress,
+        on_silence: Callable[[], None] = lambda: None,
     ) -> Run:
         """Run `call`, which is claimed, within its timeout and the `time_left` to its deadline.
 
-        `report_progress` is called on the event loop.
+        `report_progress` is called on the event loop, and so is `on_silence` where a coroutine is
+        told to stop for want of a sign of life.
         """
         began = time.monotonic()
         tool = self._catalog.tools.get(call.tool)
@@ -61,7 +67,7 @@ class Runner:
             done = Run(Ending(refusal))
         else:
             timeout = min(call.timeout, time_left - _REPLY_MARGIN_SECONDS)
-            done = await self._run(tool, call, timeout, report_progress)
+            done = await self._run(tool, call, timeout, report_progress, on_silence)
         outcome = self._signed_off(done.ending.outcome, call, time.monotonic() - began)
         return Run(Ending(outcome, done.ending.whole), done.busy_until)
 
@@ -113,26 +119,32 @@ class Runner:
         return None
 
     async def _run(
-        self, tool: Tool, call: CallMessage, seconds: float, report_progress: ReportProgress
+        self,
+        tool: Tool,
+        call: CallMessage,
+        seconds: float,
+        report_progress: ReportProgress,
+        on_silence: Callable[[], None],
     ) -> Run:
         if seconds <= 0:
             return Run(Ending(failure(Code.EXPIRED, "", Executed.NO)))
         if tool.spec.run_in is RunIn.PROCESS:
-            return Run(await self._run_in_child(call, seconds, report_progress))
+            return Run(await self._run_in_child(tool, call, seconds, report_progress))
         if tool.spec.run_in is RunIn.THREAD:
             return await self._run_in_thread(tool, call, seconds, report_progress)
         gate = _gate(report_progress)
-        context = _context(call, seconds, gate) if tool.signature.injected else None
+        life = Lifetime(seconds, tool.spec.silence, on_silence)
+        context = _context(call, seconds, gate, life) if tool.signature.injected else None
         try:
-            async with asyncio.timeout(seconds):
+            async with life:
                 return Run(await invoke_coroutine(tool, call.arguments, context, self._limits))
         except TimeoutError:
-            return Run(Ending(failure(Code.TIMEOUT, "", Executed.UNKNOWN)))
+            return Run(Ending(life.outcome()))
         finally:
             gate.close()
 
     async def _run_in_child(
-        self, call: CallMessage, seconds: float, report_progress: ReportProgress
+        self, tool: Tool, call: CallMessage, seconds: float, report_progress: ReportProgress
     ) -> Ending:
         if self._children is None:
             reason = "this worker runs no child processes"
@@ -142,6 +154,7 @@ class Runner:
             tool=call.tool,
             arguments=call.arguments,
             timeout=seconds,
+            heartbeat=tool.spec.silence,
             session=call.session,
             attempt=call.attempt,
             context=call.context,
@@ -157,7 +170,8 @@ class Runner:
         stopped = threading.Event()
 
         gate = _gate(report_progress)
-        context = _context(call, seconds, gate, stopped.is_set)
+        life = Lifetime(seconds, tool.spec.silence)
+        context = _context(call, seconds, gate, life, stopped.is_set)
 
         def work() -> None:
             ending = invoke(tool, call.arguments, context, self._limits)
@@ -166,11 +180,13 @@ class Runner:
 
         self._threads.submit(work)
         try:
-            done, _ = await asyncio.wait({ended}, timeout=seconds)
-            if done:
+            async with life:
+                await asyncio.wait({ended})
+            return Run(ended.result())
+        except TimeoutError:
+            if ended.done():
                 return Run(ended.result())
-            reason = "its thread cannot be stopped"
-            outcome = failure(Code.TIMEOUT, reason, Executed.UNKNOWN, still_running=True)
+            outcome = life.outcome("its thread cannot be stopped", still_running=True)
         except asyncio.CancelledError:
             outcome = msgspec.structs.replace(self.cancelled(call), still_running=True)
         stopped.set()
@@ -195,6 +211,7 @@ def _context(
     call: CallMessage,
     seconds: float,
     report_progress: ReportProgress,
+    life: Lifetime,
     is_cancelled: Callable[[], bool] = lambda: False,
 ) -> ToolContext:
     return ToolContext(
@@ -205,6 +222,7 @@ def _context(
         context=call.context or {},
         ends_at=time.monotonic() + seconds,
         report_progress=report_progress,
+        beat=life.beat,
         is_cancelled=is_cancelled,
     )
 

@@ -4,6 +4,8 @@ import inspect
 from collections.abc import Callable, Sequence
 from typing import Any, Literal, ParamSpec, TypeVar, overload
 
+import msgspec
+
 from contract.errors import ToolDeclarationInvalid
 from contract.spec import (
     BACKGROUND_TIMEOUT,
@@ -68,6 +70,7 @@ def tool(
     description: str | None = None,
     input_schema: dict[str, Any] | None = None,
     timeout: float | None = None,
+    heartbeat: float | None = None,
     effects: Literal["read", "write"] | None = None,
     idempotent: bool = False,
     run_in: Literal["loop", "thread", "process"] | None = None,
@@ -89,11 +92,14 @@ def tool(function: Callable[..., Any] | None = None, /, **options: Any) -> Any:
     `async def` runs on the worker's event loop; `def` runs in a child process, or in a thread where
     `run_in="thread"` vouches that it is safe there and need not be killed. `timeout` is in seconds
     from the claim: 60 by default, a day for a `background` tool, whose caller gets a handle when it
-    does not end soon. `effects="read"` may be run again after a lost worker; `effects="write"`
-    never is, and orders its turn; undeclared is never run again. With `input_schema` (raw JSON
-    Schema) the function takes the validated arguments as keywords or as one `arguments` dict. Each
-    `check` gets the typed arguments as keywords before the tool runs; a ValueError or a returned
-    string refuses the call (`validation.arguments`, not executed).
+    does not end soon. A call that gives no sign of life (`ctx.progress` or `ctx.heartbeat`) for
+    `heartbeat` seconds is ended like one at its timeout; none by default.
+
+    `effects="read"` may be run again after a lost worker; `effects="write"` never is, and orders
+    its turn; undeclared is never run again. With `input_schema` (raw JSON Schema) the function
+    takes the validated arguments as keywords or as one `arguments` dict. Each `check` gets the
+    typed arguments as keywords before the tool runs; a ValueError or a returned string refuses the
+    call (`validation.arguments`, not executed).
 
     Raises `ToolDeclarationInvalid` with the reason when the tool could not work.
     """
@@ -114,6 +120,7 @@ def _declare(
     check: Check | Sequence[Check] = (),
     validate: Literal["on", "off"] = "on",
     timeout: float | None = None,
+    heartbeat: float | None = None,
     background: bool = False,
     **options: Any,
 ) -> Tool:
@@ -141,14 +148,27 @@ def _declare(
             injected=signature.injected,
             background=background,
             timeout=float(timeout),  # 20 and 20.0 are one timeout, and must have one digest
+            heartbeat=msgspec.UNSET if heartbeat is None else float(heartbeat),
             **options,
         )
     except (ValueError, TypeError) as error:
         raise ToolDeclarationInvalid(f"{where}: {error}") from None
     if spec.timeout <= 0:
         raise ToolDeclarationInvalid(f"{where}: timeout must be more than 0 seconds")
+    if heartbeat is not None:
+        _require_heard(heartbeat, signature, where)
     checks = (check,) if callable(check) else tuple(check)
     return Tool(function, sealed(spec), signature, checks)
+
+
+def _require_heard(heartbeat: float, signature: Signature, where: str) -> None:
+    if not 0 < heartbeat < float("inf"):
+        raise ToolDeclarationInvalid(f"{where}: heartbeat must be more than 0 seconds")
+    if not signature.injected:
+        raise ToolDeclarationInvalid(
+            f"{where}: heartbeat= needs a parameter of type ToolContext, whose progress() or "
+            "heartbeat() gives the sign of life"
+        )
 
 
 def _first_line_onwards(function: Callable[..., Any], description: str | None) -> str:

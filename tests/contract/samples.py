@@ -197,6 +197,13 @@ SAMPLES = {
         ENVELOPE.encode_entry,
         ENVELOPE.decode_entry,
     ),
+    "entry_heartbeat": Sample(
+        CatalogEntry(
+            spec=sealed(replace(SPEC, heartbeat=5.0)), published_at=1767225600.5, version="0.1.0"
+        ),
+        ENVELOPE.encode_entry,
+        ENVELOPE.decode_entry,
+    ),
     "lease": Sample(
         WorkerLease(
             id="w-1",

@@ -18,6 +18,7 @@ from contract.steps import new_nonce
 from tests.waiting import eventually
 from workers import executor as executors
 from workers.catalog import Catalog
+from workers.context import ToolContext
 from workers.executor import Executor
 from workers.invoke import Limits
 from workers.run import Runner
@@ -45,6 +46,12 @@ async def stay(gate: str) -> str:
         except asyncio.CancelledError:
             continue
     return "stayed"
+
+
+@tool(heartbeat=0.1)
+async def stay_silent(gate: str, ctx: ToolContext) -> str:
+    """Stay, whatever is said, and say nothing."""
+    return str(await stay(gate))
 
 
 @tool(run_in="thread")
@@ -100,7 +107,7 @@ class Bench:
     def __init__(self, slots: dict[RunIn, int]) -> None:
         self.ledger = Ledger()
         self.leased_at: Callable[[], float] = time.monotonic
-        catalog = Catalog([wait, stay, stay_in_thread, write_much, touch])
+        catalog = Catalog([wait, stay, stay_silent, stay_in_thread, write_much, touch])
         self.settler = Settler(
             worker="w", ledger=self.ledger, envelope=ENVELOPE, keep=60.0, keep_output=60.0
         )
@@ -198,6 +205,19 @@ async def test_coroutines_that_swallow_their_cancellation_wear_a_worker_out(gate
     await eventually(lambda: is_counted(0), "they have ended")
     assert not bench.executor.is_worn_out
     assert bench.executor.free_slots()[RunIn.LOOP] == 4
+
+
+async def test_a_silent_coroutine_that_cannot_be_stopped_is_answered(gate: Path) -> None:
+    """Long before its timeout."""
+    bench = Bench({RunIn.LOOP: 4})
+    await bench.call("a", "stay_silent", timeout=30.0, gate=str(gate))
+
+    async def is_answered() -> bool:
+        bench.executor.answer_overdue()
+        return "a" in bench.outcomes()
+
+    await eventually(is_answered, "it is answered", 5.0)
+    assert bench.outcomes()["a"].code is Code.TIMEOUT
 
 
 async def test_threads_that_do_not_end_are_counted_against_threads(gate: Path) -> None:
