@@ -83,7 +83,8 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     `error` is the bare message: `dispatcher.feedback` makes the sentence the model reads. `details`
     are for operators (exception class, stack) and never reach the model (R11). Where `data` is cut,
     the whole output of `output_bytes` is kept under the handle `output` (R37). `still_running`: the
-    worker answered for a tool that it cannot stop. Times are seconds.
+    worker answered for a tool that it cannot stop. `silence`: it was ended for giving no sign
+    of life for so long. Times are seconds.
     """
 
     ok: bool
@@ -99,6 +100,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     output: str | None = None
     output_bytes: int = 0
     still_running: bool = False
+    silence: float = 0.0
     duration: float = 0.0
     worker: str = ""
     attempt: int = 1

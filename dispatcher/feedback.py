@@ -190,6 +190,8 @@ def failed(name: str, outcome: Outcome, *, timeout: float, wording: Wording = PL
         return refused_by_check(error, wording)
     if code is Code.REPORTED:
         return error
+    if code is Code.TIMEOUT and outcome.silence:
+        return words.fell_silent.format(name=name, silence=f"{outcome.silence:g}", whether=whether)
     if code is Code.TIMEOUT:
         end = words.but.format(error=error) if error else words.and_was_stopped
         return words.timed_out.format(name=name, timeout=f"{timeout:g}", end=end, whether=whether)

@@ -70,9 +70,10 @@ class Lifetime:
 
     def outcome(self, why: str = "", *, still_running: bool = False) -> Outcome:
         """Of a run that was ended. `why` says what else there is to say."""
-        silence = f"it gave no sign of life for {self._heartbeat:g} s" if self.fell_silent else ""
-        error = "; ".join(part for part in (silence, why) if part)
-        return failure(Code.TIMEOUT, error, Executed.UNKNOWN, still_running=still_running)
+        silence = self._heartbeat if self.fell_silent and self._heartbeat is not None else 0.0
+        return failure(
+            Code.TIMEOUT, why, Executed.UNKNOWN, still_running=still_running, silence=silence
+        )
 
     async def __aenter__(self) -> "Lifetime":
         await self._scope.__aenter__()

@@ -82,6 +82,7 @@ class Locale:
     raised: str
     crashed: str
     timed_out: str
+    fell_silent: str
     and_was_stopped: str
     but: str
     cancelled: str

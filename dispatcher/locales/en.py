@@ -174,6 +174,7 @@ LOCALE = Locale(
     refused_by_check="Please rewrite the tool input with valid arguments. Errors: {message}",
     raised="Error executing tool '{name}': {error}",
     crashed="Error executing tool '{name}': {error}. {whether}",
+    fell_silent="Tool '{name}' was stopped: it gave no sign of life for {silence} s. {whether}",
     timed_out="Tool '{name}' timed out after {timeout} s {end}. {whether}",
     and_was_stopped="and was stopped",
     but="but {error}",

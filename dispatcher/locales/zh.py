@@ -163,6 +163,7 @@ LOCALE = Locale(
     refused_by_check="请使用有效参数重写工具输入。错误：{message}",
     raised="执行工具 '{name}' 出错：{error}",
     crashed="执行工具 '{name}' 出错：{error}。{whether}",
+    fell_silent="工具 '{name}' 在 {silence} 秒内没有任何进展，已被停止。{whether}",
     timed_out="工具 '{name}' 在 {timeout} 秒后超时，{end}。{whether}",
     and_was_stopped="已被停止",
     but="但 {error}",

@@ -124,6 +124,7 @@ def test_a_decoded_message_can_be_encoded_again() -> None:
                 "problems": (), "details": None, "recommendations": (), "retry_after": None,
                 "note": None, "duration": 0.0, "worker": "", "attempt": 1, "output": None,
                 "output_bytes": 0, "still_running": False,
+                "silence": 0.0,
             },
         ),
         (

@@ -285,7 +285,7 @@ class LedgerMachine(RuleBasedStateMachine):
         if held and answer == "released" and not arguments["entered"]:
             self._claims[arguments["nonce"]] = (key, False)
             history = self.histories[key]
-            history.starts -= 1
+            history.starts = max(0, history.starts - 1)  # it may be of a record that was lost
             history.starts_here = max(0, history.starts_here - 1)
 
     def _check_outcome(self, key: str, answer: bytes) -> None:

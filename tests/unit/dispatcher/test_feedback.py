@@ -485,6 +485,10 @@ ENDINGS: list[tuple[Outcome, str, str]] = [
      "It may have had effects: check before you repeat it.",
      "工具 't' 在 2.5 秒后超时，但 its thread cannot be stopped。"
      "它可能已产生影响：重试前请先检查。"),
+    (failure(Code.TIMEOUT, "", Executed.UNKNOWN, silence=30.0),
+     "Tool 't' was stopped: it gave no sign of life for 30 s. "
+     "It may have had effects: check before you repeat it.",
+     "工具 't' 在 30 秒内没有任何进展，已被停止。它可能已产生影响：重试前请先检查。"),
     (failure(Code.CANCELLED, "", Executed.NO),
      "Tool 't' was cancelled. It was not run.", "工具 't' 已取消。该调用未执行。"),
     (failure(Code.DENIED, "", Executed.NO),
