@@ -100,16 +100,16 @@ class Pending:
     is_news: bool = True
     """Whether its outcome is not one that had been stored before this dispatcher asked."""
     timer: asyncio.TimerHandle | None = None
+    root: str = field(init=False)
+    """The same for all retries of a call: the name it is asked again by (R18)."""
+
+    def __post_init__(self) -> None:
+        self.root = root_of(self.message.key)
 
     @property
     def key(self) -> str:
         """The name of its ledger record."""
         return self.message.key
-
-    @property
-    def root(self) -> str:
-        """The same for all retries of a call: the name it is asked again by (R18)."""
-        return root_of(self.message.key)
 
     @property
     def was_started(self) -> bool:

@@ -35,30 +35,21 @@ Resolve = Callable[[Pending, Outcome], None]
 
 
 @dataclass(slots=True, eq=False)
+class _Session:
+    """One session's calls in all queues together."""
+
+    waiting: int = 0
+    in_flight: int = 0
+
+
+@dataclass(slots=True, eq=False)
 class _Line:
     """One session's calls for one queue."""
 
+    session: _Session
     waiting: OrderedDict[Pending, None] = field(default_factory=OrderedDict)
     in_flight: int = 0
     in_ring: bool = False
-
-
-class _Tally:
-    """How many calls each session has, in all queues together."""
-
-    def __init__(self) -> None:
-        self._counts: dict[str, int] = {}
-
-    def __getitem__(self, line: str) -> int:
-        return self._counts.get(line, 0)
-
-    def add(self, line: str, change: int) -> None:
-        """One more, or one less; a session that has none is forgotten."""
-        count = self[line] + change
-        if count:
-            self._counts[line] = count
-        else:
-            self._counts.pop(line, None)
 
 
 class QueuePump:
@@ -76,13 +67,14 @@ class QueuePump:
         self._waiting = 0
         self._next_size = 0
         self._unstarted = 0
+        self._most_in_flight = pump.settings.in_flight_per_session
 
     def submit(self, pending: Pending) -> None:
         """Queue a call behind its session's others."""
-        line = self._lines.setdefault(pending.line, _Line())
+        line = self._line(pending.line)
         pending.stage = Stage.WAITING
         line.waiting[pending] = None
-        self._count_waiting(pending, 1)
+        self._count_waiting(line, 1)
         self._join_ring(pending.line, line)
         self.wake()
 
@@ -113,7 +105,7 @@ class QueuePump:
         """Take over a call that another dispatcher published."""
         if pending.stage is Stage.WAITING:
             self._stop_waiting(pending)
-        self._count_in_flight(pending, self._lines.setdefault(pending.line, _Line()), 1)
+        self._count_in_flight(self._line(pending.line), 1)
         pending.stage = Stage.QUEUED
         self._unstarted += 1
 
@@ -135,11 +127,24 @@ class QueuePump:
             self._unstarted -= 1
         if pending.outcome is not None:
             self._pace.note(pending.outcome)
-        self._count_in_flight(pending, line, -1)
-        if not line.waiting and line.in_flight == 0 and not line.in_ring:
-            del self._lines[pending.line]
-        self._pump.has_room(pending.line)
+        self._count_in_flight(line, -1)
+        self._forget_if_empty(pending.line, line)
+        if line.session.waiting:
+            self._pump.has_room(pending.line)
         self.wake()
+
+    def _line(self, name: str) -> _Line:
+        line = self._lines.get(name)
+        if line is None:
+            line = self._lines[name] = _Line(self._pump.sessions.setdefault(name, _Session()))
+        return line
+
+    def _forget_if_empty(self, name: str, line: _Line) -> None:
+        if line.waiting or line.in_flight or line.in_ring:
+            return
+        self._lines.pop(name, None)
+        if not line.session.waiting and not line.session.in_flight:
+            self._pump.sessions.pop(name, None)
 
     def has_room(self, name: str) -> None:
         """A session may have one more in flight, in whichever queue it has calls waiting."""
@@ -149,28 +154,25 @@ class QueuePump:
             self.wake()
 
     def _stop_waiting(self, pending: Pending) -> None:
-        self._count_waiting(pending, -1)
-        line = self._lines.get(pending.line)
-        if line is None:
-            return
+        line = self._line(pending.line)
         line.waiting.pop(pending, None)
-        if not line.waiting and line.in_flight == 0 and not line.in_ring:
-            del self._lines[pending.line]
+        self._count_waiting(line, -1)
+        self._forget_if_empty(pending.line, line)
 
     def _join_ring(self, name: str, line: _Line) -> None:
-        if not line.in_ring and self._pump.may_have_more(name):
+        if not line.in_ring and line.session.in_flight < self._most_in_flight:
             line.in_ring = True
             self._ring.append(name)
 
-    def _count_waiting(self, pending: Pending, change: int) -> None:
+    def _count_waiting(self, line: _Line, change: int) -> None:
         self._waiting += change
         self._pump.waiting += change
-        self._pump.waiting_of.add(pending.line, change)
+        line.session.waiting += change
 
-    def _count_in_flight(self, pending: Pending, line: _Line, change: int) -> None:
+    def _count_in_flight(self, line: _Line, change: int) -> None:
         line.in_flight += change
         self._in_flight += change
-        self._pump.in_flight_of.add(pending.line, change)
+        line.session.in_flight += change
 
     def _may_send(self) -> bool:
         """Whether to send now, or to gather a little more.
@@ -202,20 +204,19 @@ class QueuePump:
             name = self._ring.popleft()
             line = self._lines[name]
             line.in_ring = False
-            if not self._pump.may_have_more(name):
+            if line.session.in_flight >= self._most_in_flight:
                 continue  # its calls of another queue took its place
             pending = self._first(line, too_late)
             if pending is None:
-                if line.in_flight == 0:
-                    self._lines.pop(name, None)
+                self._forget_if_empty(name, line)
                 continue
             if taken and size + pending.size > settings.batch_bytes:
                 line.in_ring = True
                 self._ring.appendleft(name)
                 break
             del line.waiting[pending]
-            self._count_in_flight(pending, line, 1)
-            self._count_waiting(pending, -1)
+            self._count_in_flight(line, 1)
+            self._count_waiting(line, -1)
             pending.stage = Stage.PUBLISHING
             self._unstarted += 1
             size += pending.size
@@ -338,18 +339,18 @@ class Pump:
         self.resolve = resolve
         self.settled = settled
         self.waiting = 0
-        self.waiting_of, self.in_flight_of = _Tally(), _Tally()
+        self.sessions: dict[str, _Session] = {}
         self._queues: dict[str, QueuePump] = {}
         self._slots: dict[str, list[int]] = {}
         self._server_is_full = False
 
     def submit(self, pending: Pending) -> None:
         """Take a call; `exception.overloaded` at once where there is no room for it."""
-        settings = self.settings
+        settings, session = self.settings, self.sessions.get(pending.line)
         if (
             self._server_is_full
             or self.waiting >= settings.waiting_per_dispatcher
-            or self.waiting_of[pending.line] >= settings.waiting_per_session
+            or (session is not None and session.waiting >= settings.waiting_per_session)
         ):
             self.refuse(pending, not_queued(Code.OVERLOADED, retry_after=_RETRY_AFTER_SECONDS))
             return
@@ -386,10 +387,6 @@ class Pump:
         """See `QueuePump.done`."""
         if pending.queue:
             self._queue(pending).done(pending)
-
-    def may_have_more(self, line: str) -> bool:
-        """Whether a session may have another call in flight."""
-        return self.in_flight_of[line] < self.settings.in_flight_per_session
 
     def has_room(self, line: str) -> None:
         """A call of this session has left: its others may go, whatever their queue."""

@@ -399,7 +399,7 @@ class Traffic:
 
     def _find(self, key: str) -> Pending | None:
         """The open call of this record; None for one of an earlier retry."""
-        pending = self.open.get(root_of(key))
+        pending = self.open.get(key) or self.open.get(root_of(key))
         return pending if pending is not None and pending.key == key else None
 
     def _in_background(self, work: Coroutine[Any, Any, None]) -> None:

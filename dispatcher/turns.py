@@ -69,10 +69,15 @@ class Turns:
         self, accepted: Sequence[Accepted], shared: TurnContext, since: float
     ) -> dict[int, Answered]:
         """A result for each call, by its index. The first calls' times run from `since`."""
+        is_strict = self._settings.order == "strict"
+        groups = stages(accepted, lambda item: item[1].spec.effects, strict=is_strict)
+        if len(groups) == 1:  # nothing waits for anything, and all of it can be cancelled
+            pendings = [self._submit(call, offer.spec, shared, since) for call, offer in accepted]
+            return await self._await(pendings, shared)
         turn = _Turn(shared.session, accepted)
         self._running.add(turn)
         try:
-            return await self._run(turn, accepted, shared, since)
+            return await self._run_in_order(turn, groups, shared, since)
         finally:
             self._running.discard(turn)
 
@@ -86,22 +91,19 @@ class Turns:
                     self._traffic.endings.heard(pending.key for pending in turn.answered)
         return count
 
-    async def _run(
-        self, turn: _Turn, accepted: Sequence[Accepted], shared: TurnContext, since: float
+    async def _run_in_order(
+        self, turn: _Turn, groups: Sequence[Sequence[Accepted]], shared: TurnContext, since: float
     ) -> dict[int, Answered]:
         results: dict[int, Answered] = {}
-        is_strict = self._settings.order == "strict"
         unseen: str | None = None
-        for group in stages(accepted, lambda item: item[1].spec.effects, strict=is_strict):
+        for group in groups:
             pendings: list[Pending] = []
             for call, offer in group:
                 del turn.ahead[call.index]
                 is_cancelled = call.index in turn.cancelled
                 refusal = not_queued(Code.CANCELLED) if is_cancelled else None
                 pendings.append(self._submit(call, offer.spec, shared, since, refusal))
-            found = await self._await(pendings, shared, unseen)
-            for pending, result in zip(pendings, found, strict=True):
-                results[pending.call.index] = Answered(result, pending.is_news)
+            results |= await self._await(pendings, shared, unseen)
             turn.answered = pendings
             unseen = await self._end_of(pendings) if not turn.is_cancelled else None
             since = time.monotonic()
@@ -127,7 +129,7 @@ class Turns:
         spec: ToolSpec,
         shared: TurnContext,
         since: float,
-        refusal: Outcome | None,
+        refusal: Outcome | None = None,
     ) -> Pending:
         """Send an accepted call on its way, or answer it here, with `refusal` if there is one."""
         if spec is task_tools.SPECS.get(spec.name):
@@ -149,8 +151,8 @@ class Turns:
         return None
 
     async def _await(
-        self, pendings: Sequence[Pending], shared: TurnContext, unseen: str | None
-    ) -> list[ToolResult]:
+        self, pendings: Sequence[Pending], shared: TurnContext, unseen: str | None = None
+    ) -> dict[int, Answered]:
         """A result each, at the latest when its wait budget ends, if it has one."""
         latches: set[Waiter] = {latch := Latch(pendings)}
         try:
@@ -162,7 +164,10 @@ class Turns:
         except asyncio.CancelledError:
             await asyncio.shield(self._abandon(pendings, latches))
             raise
-        return [handed.get(p.root) or self._classify(p, unseen) for p in pendings]
+        return {
+            p.call.index: Answered(handed.get(p.root) or self._classify(p, unseen), p.is_news)
+            for p in pendings
+        }
 
     async def _hand_over_late(
         self, pendings: Sequence[Pending], shared: TurnContext
