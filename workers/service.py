@@ -35,6 +35,7 @@ from workers.watchdog import Watchdog
 log = logging.getLogger("toolpool.worker")
 
 _PULSE_SECONDS = 0.25
+_CANCELS_SECONDS = 5
 _START_SECONDS = 90.0
 _FLUSH_SECONDS = 6.0
 """How much longer than its grace a stop waits for a server that does not answer."""
@@ -242,7 +243,10 @@ class WorkerService:
         client = connection.open_async(self._settings, blocking=True)
         while True:
             try:
-                item: Any = await client.blpop([self._names.cancel(self.id)], timeout=5)
+                async with asyncio.timeout(2 * _CANCELS_SECONDS):  # then the connection is dead
+                    item: Any = await client.blpop(
+                        [self._names.cancel(self.id)], timeout=_CANCELS_SECONDS
+                    )
                 if item is not None:
                     self._executor.cancel(self._envelope.decode_cancel(item[1]).key)
             except MessageRejected as error:
