@@ -272,6 +272,7 @@ class QueuePump:
                     return
                 reason = f"publishing failed ({type(error).__name__})"
                 self._pump.resolve(taken[0], failure(Code.INTERNAL, reason, Executed.UNKNOWN))
+                return  # it may be open again, as a retry that is submitted in a while
 
     async def _publish_once(self, taken: list[Pending], nonce: str, epoch: str | None) -> None:
         """`epoch` is the server's before an earlier try that it may have taken."""
