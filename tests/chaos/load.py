@@ -9,6 +9,7 @@ from types import TracebackType
 from typing import Self
 
 from contract.settings import Settings
+from dispatcher.endings import LEASES_TO_WAIT
 from tests.chaos.book import Asked, Book
 from tests.chaos.tools import TIMEOUT
 from toolpool import Dispatcher
@@ -112,7 +113,8 @@ class Load:
 
     async def _dispatch(self, calls: list[dict[str, object]]) -> None:
         began = time.monotonic()
-        longest = self.allowed * len(calls)
+        barriers = (len(calls) - 1) * LEASES_TO_WAIT * self._dispatcher._settings.lease_gone
+        longest = self.allowed * len(calls) + barriers
         session = f"s{self._rng.randrange(20)}"
         try:
             async with asyncio.timeout(longest + _GIVE_UP_SECONDS):
