@@ -105,7 +105,7 @@ class RedisLoops:
                 continue
             for key, fields in found[0][1] if found else ():
                 self._last_read = key
-                self._touch(fields[1].decode())
+                self._touch(fields[1].decode(errors="replace"))
 
     async def _run(
         self, what: str, session: str, words: Sequence[str], give_up_at: float

@@ -248,7 +248,7 @@ class MemoryServer:
         record.attach(reply)
         if record.recovered == recovery.nonce:
             return b"again %d" % record.attempt
-        until = time.monotonic() + recovery.wait
+        until = max(record.until, time.monotonic() + recovery.wait)
         if record.state == "open":
             if record.attempt > recovery.attempt:
                 if record.attempt == recovery.attempt + 1 and self._may_go(record):

@@ -6,6 +6,7 @@ Every step carries a nonce and repeats its answer to it, so running one twice is
 import asyncio
 import hashlib
 import itertools
+import os
 import re
 import secrets
 import time
@@ -63,6 +64,15 @@ class ServerAway(Exception):
 
 _boot = secrets.token_hex(6)
 _count = itertools.count()
+
+
+def _boot_again() -> None:
+    """A forked host would use its parent's words, and read its parent's calls."""
+    global _boot
+    _boot = secrets.token_hex(6)
+
+
+os.register_at_fork(after_in_child=_boot_again)
 
 
 def refuses_writes(error: ResponseError) -> bool:

@@ -34,9 +34,24 @@ class _Completed:
 
     def __init__(self) -> None:
         self._inboxes: dict[str | None, asyncio.Queue[str]] = {}
+        self._followed: dict[str | None, asyncio.Queue[str]] = {}
 
     def follow(self, session: str | None) -> "asyncio.Queue[str]":
         """Where the session's handles come; the oldest are dropped where nobody takes them."""
+        inbox = self._inbox(session)
+        self._inboxes.pop(session, None)
+        self._followed[session] = inbox
+        return inbox
+
+    def unfollow(self, session: str | None) -> None:
+        """Nobody takes them for now."""
+        inbox = self._followed.pop(session, None)
+        if inbox is not None:
+            self._inboxes[session] = inbox
+
+    def _inbox(self, session: str | None) -> "asyncio.Queue[str]":
+        if session in self._followed:
+            return self._followed[session]
         inbox = self._inboxes.pop(session, None) or asyncio.Queue(_COMPLETED_KEPT)
         self._inboxes[session] = inbox  # now the last to be forgotten
         if len(self._inboxes) > _SESSIONS_KEPT:
@@ -45,7 +60,7 @@ class _Completed:
 
     def add(self, handle: str, session: str | None) -> None:
         """A call has ended."""
-        inbox = self.follow(session)
+        inbox = self._inbox(session)
         if inbox.full():
             inbox.get_nowait()
         inbox.put_nowait(handle)
@@ -217,14 +232,20 @@ class Background:
         Those that another dispatcher handed out are adopted: it may be dead.
         """
         inbox = self._completed.follow(session)
+        try:
+            await self._adopt_all(session)
+            while True:
+                yield await inbox.get()
+        finally:
+            self._completed.unfollow(session)
+
+    async def _adopt_all(self, session: str | None) -> None:
         bodies = await self._traffic.transport.handles(self._owner(session))
         calls = [call for call in map(self._read, bodies) if call is not None]
         states = await self._traffic.transport.states([call.message.key for call in calls])
         for call, state in zip(calls, states, strict=True):
             if state in ("open", "claimed"):
                 await self._pending(call)
-        while True:
-            yield await inbox.get()
 
     async def _result(self, found: BackgroundCall, wait: float) -> dict[str, Any]:
         pending = await self._pending(found)

@@ -27,12 +27,24 @@ _SAYS_NOTHING = frozenset(
 )
 """Codes of calls that the tool had no chance to end well or badly."""
 
+_BUCKETS = 10
+
 log = logging.getLogger("toolpool.breaker")
 
 
 @dataclass(slots=True)
+class _Bucket:
+    """The calls that ended in a tenth of the window."""
+
+    began: float
+    calls: int = 0
+    failures: int = 0
+
+
+@dataclass(slots=True)
 class _Circuit:
-    seen: deque[tuple[float, bool]] = field(default_factory=deque)
+    buckets: deque[_Bucket] = field(default_factory=deque)
+    calls: int = 0
     failures: int = 0
     open_until: float = 0.0
     probing: bool = False
@@ -68,8 +80,8 @@ class Breaker:
         """Learn from the outcome of a call."""
         circuit = self._circuits.get(tool)
         if outcome.code in _SAYS_NOTHING:
-            if circuit is not None and outcome.code is not Code.CIRCUIT_OPEN:
-                circuit.probing = False  # if it was the probe, the next call is
+            if outcome.code is not Code.CIRCUIT_OPEN:
+                self.release(tool)
             return
         failed = _failed(outcome)
         if circuit is None:
@@ -80,16 +92,30 @@ class Breaker:
         if circuit.open_until:
             self._judge_probe(tool, circuit, failed, now)
             return
-        circuit.seen.append((now, failed))
-        circuit.failures += failed
-        while circuit.seen and circuit.seen[0][0] < now - self._window:
-            circuit.failures -= circuit.seen.popleft()[1]
+        self._count(circuit, failed, now)
         if not circuit.failures:
             del self._circuits[tool]
-        elif len(circuit.seen) >= self._calls and (
-            circuit.failures >= self._rate * len(circuit.seen)
-        ):
+        elif circuit.calls >= self._calls and circuit.failures >= self._rate * circuit.calls:
             self._open(tool, circuit, now)
+
+    def release(self, tool: str) -> None:
+        """A call that was let through says nothing about the tool: the next one will."""
+        circuit = self._circuits.get(tool)
+        if circuit is not None:
+            circuit.probing = False
+
+    def _count(self, circuit: _Circuit, failed: bool, now: float) -> None:
+        buckets = circuit.buckets
+        if not buckets or now - buckets[-1].began > self._window / _BUCKETS:
+            buckets.append(_Bucket(now))
+        buckets[-1].calls += 1
+        buckets[-1].failures += failed
+        circuit.calls += 1
+        circuit.failures += failed
+        while buckets[0].began < now - self._window:
+            old = buckets.popleft()
+            circuit.calls -= old.calls
+            circuit.failures -= old.failures
 
     def _judge_probe(self, tool: str, circuit: _Circuit, failed: bool, now: float) -> None:
         if now < circuit.open_until or not circuit.probing:
@@ -110,8 +136,8 @@ class Breaker:
         self._tell(tool, "open")
         circuit.open_until = now + self._pause
         circuit.probing = False
-        circuit.seen.clear()
-        circuit.failures = 0
+        circuit.buckets.clear()
+        circuit.calls = circuit.failures = 0
 
 
 def _failed(outcome: Outcome) -> bool:

@@ -106,9 +106,9 @@ class Dispatcher:
         )
 
     async def __aenter__(self) -> Self:
-        await self._traffic.start()
-        self.loops.start()
         try:
+            await self._traffic.start()
+            self.loops.start()
             if self._specs is not None:
                 self._catalog.replace(self._specs)
             await self._wait_for_catalog()

@@ -45,6 +45,7 @@ class Follower:
         self._calls = calls
         self._follows_catalog = follows_catalog
         self._epoch: str | None = None
+        self._looking = asyncio.Lock()
 
     async def run(self) -> None:
         """Follow for ever."""
@@ -55,7 +56,8 @@ class Follower:
     async def once(self) -> None:
         """One look. Never raises."""
         try:
-            await self._look()
+            async with self._looking:  # one at a time: an older look must not come last
+                await self._look()
         except Exception as error:  # noqa: BLE001 - what was known stays good
             self._recovery.interrupted()
             log.warning("server_not_followed: %s", error)

@@ -78,9 +78,12 @@ class Keeper:
         self._turns = {ending: asyncio.Semaphore(_GROUPS_AT_ONCE) for ending in Ending}
         self._closing: set[asyncio.Task[None]] = set()
 
-    def watch(self, pending: Pending) -> None:
-        """Keep a call's times from now on."""
+    def watch(self, pending: Pending, *, alone: bool = False) -> None:
+        """Keep a call's times from now on; `alone` for one that is not like the others."""
         last = next(reversed(self._line), None)
+        if alone:
+            self._at(pending.start_by, self._queue_wait_over, pending)
+            return
         if last is not None and pending.start_by < last.start_by:
             self._at(pending.start_by, self._queue_wait_over, pending)
             return
@@ -99,7 +102,9 @@ class Keeper:
         calls = [pending for pending in calls if pending.is_open]
         for pending in calls:
             pending.is_unwanted = True
-            if pending.stage in _UNSENT and not pending.may_be_known:
+            if not pending.queue:  # one of the pool's own tools is at it
+                self._resolve(pending, _unknown(Code.CANCELLED))
+            elif pending.stage in _UNSENT and not pending.may_be_known:
                 self._resolve(pending, not_queued(Code.CANCELLED))
             else:
                 self._add_due(pending, Ending.CANCEL)
@@ -213,6 +218,8 @@ class Keeper:
                     self._resolve(pending, not_queued(ending.code))
                 elif ending is not Ending.QUEUE_WAIT:
                     self._resolve(pending, _unknown(ending.code))
+                elif not pending.epoch:  # adopted, and whoever had it never sent it
+                    self._resolve(pending, _unknown(Code.WORKER_LOST))
             else:
                 self._settled(answer)
 

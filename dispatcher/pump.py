@@ -56,7 +56,7 @@ class QueuePump:
     """The calls of one queue."""
 
     def __init__(self, pump: "Pump", queue: str, run_in: RunIn, cap: int | None = None) -> None:
-        self._cap = cap
+        self.cap = cap
         self._in_flight = 0
         self._pump = pump
         self._queue = queue
@@ -64,6 +64,7 @@ class QueuePump:
         self._lines: dict[str, _Line] = {}
         self._ring: deque[str] = deque()
         self._sending: asyncio.Task[None] | None = None
+        self._is_closed = False
         self._waiting = 0
         self._next_size = 0
         self._unstarted = 0
@@ -80,7 +81,7 @@ class QueuePump:
 
     def wake(self) -> None:
         """Send what may go now."""
-        if self._sending is None and self._may_send():
+        if self._sending is None and not self._is_closed and self._may_send():
             self._sending = asyncio.ensure_future(self._send())
 
     def started(self, pending: Pending) -> None:
@@ -102,7 +103,9 @@ class QueuePump:
             pending.stage = stage
 
     def adopt(self, pending: Pending) -> None:
-        """Take over a call that another dispatcher published."""
+        """Take over a call that another dispatcher published; one that is taken stays as it is."""
+        if pending.stage not in (Stage.NEW, Stage.WAITING):
+            return
         if pending.stage is Stage.WAITING:
             self._stop_waiting(pending)
         self._count_in_flight(self._line(pending.line), 1)
@@ -187,10 +190,10 @@ class QueuePump:
         batch = self._pace.batch_size(max(slots, default=1))
         ahead = _BATCHES_PER_WORKER * batch
         room = (sum(slots) + ahead * max(len(slots), 1)) - self._unstarted
-        if self._cap is not None:
-            room = min(room, self._cap - self._in_flight)
+        if self.cap is not None:
+            room = min(room, self.cap - self._in_flight)
         self._next_size = min(room, batch)
-        if room <= 0 or (self._cap is None and room < min(self._waiting, batch)):
+        if room <= 0 or (self.cap is None and room < min(self._waiting, batch)):
             return False
         return self._waiting >= min(batch, self._unstarted - sum(slots))
 
@@ -228,17 +231,24 @@ class QueuePump:
     def _first(self, line: _Line, too_late: float) -> Pending | None:
         """The first of a session's calls that may go; what may not is out of the line after this.
 
-        A call that no worker could start in time expires where it is.
+        A call that no worker could start in time expires where it is; one that is being cancelled
+        is on its way out.
         """
         while line.waiting:
             pending = next(iter(line.waiting))
             denial = self._pump.denial(pending)
-            if denial is None and pending.start_by > too_late:
+            if denial is None and pending.start_by > too_late and not pending.is_unwanted:
                 return pending
             del line.waiting[pending]
-            if denial is not None:
+            if denial is not None and not pending.is_unwanted:
                 self._pump.refuse(pending, denial)
         return None
+
+    def close(self) -> None:
+        """Send nothing more."""
+        self._is_closed = True
+        if self._sending is not None:
+            self._sending.cancel()
 
     async def _send(self) -> None:
         try:
@@ -248,10 +258,14 @@ class QueuePump:
             self._sending = None
             self.wake()
 
-    async def _publish(self, taken: list[Pending]) -> None:
-        """Publish until the server confirms it; calls whose queue wait ends first are answered."""
-        sent = False
-        epoch = self._pump.transport.epoch  # before anything was sent
+    async def _publish(
+        self, taken: list[Pending], *, sent: bool = False, epoch: str | None = None
+    ) -> None:
+        """Publish until the server confirms it; calls whose queue wait ends first are answered.
+
+        `sent`: an earlier try may have been taken, in this epoch.
+        """
+        epoch = epoch if sent else self._pump.transport.epoch  # before anything was sent
         nonce = new_nonce()  # one for every try, so that what is noted is still to be published
         while taken := [pending for pending in taken if pending.is_open]:
             try:
@@ -268,7 +282,7 @@ class QueuePump:
                 log.exception("publish_failed queue=%s calls=%d", self._queue, len(taken))
                 if len(taken) > 1:  # one may be at fault for all
                     for pending in taken:
-                        await self._publish([pending])
+                        await self._publish([pending], sent=sent, epoch=epoch)
                     return
                 reason = f"publishing failed ({type(error).__name__})"
                 self._pump.resolve(taken[0], failure(Code.INTERNAL, reason, Executed.UNKNOWN))
@@ -366,6 +380,7 @@ class Pump:
             queue = self._queues[name] = QueuePump(
                 self, pending.queue, spec.run_in, spec.concurrency
             )
+        queue.cap = spec.concurrency  # a tool declared anew may have another
         return queue
 
     def adopt(self, pending: Pending) -> None:
@@ -388,6 +403,11 @@ class Pump:
         """See `QueuePump.done`."""
         if pending.queue:
             self._queue(pending).done(pending)
+
+    def close(self) -> None:
+        """Send nothing more."""
+        for queue in self._queues.values():
+            queue.close()
 
     def has_room(self, line: str) -> None:
         """A call of this session has left: its others may go, whatever their queue."""

@@ -113,14 +113,15 @@ class Recovery:
     async def recover(self, queue: str, suspects: Sequence[tuple[Pending, str]]) -> None:
         """Ask the ledger about calls of one queue, each with the worker believed lost ('' none)."""
         suspects = [(pending, worker) for pending, worker in suspects if pending.is_open]
+        asked = [pending.message for pending, _ in suspects]
         now = time.monotonic()
         answers = await self._transport.recover(
             [self._step(pending, worker, now) for pending, worker in suspects],
             queue=queue,
             give_up_at=now + _PATIENCE_SECONDS,
         )
-        for (pending, _), answer in zip(suspects, answers, strict=True):
-            if pending.is_open:
+        for (pending, _), message, answer in zip(suspects, asked, answers, strict=True):
+            if pending.is_open and pending.message is message:  # else it is another try by now
                 await self._take(pending, answer)
 
     async def _take(self, pending: Pending, answer: bytes) -> None:

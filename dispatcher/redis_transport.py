@@ -4,6 +4,7 @@ import asyncio
 import secrets
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -15,6 +16,7 @@ from contract.ledger import NEW, SENT, Closing, End, Opening, Recovery, RedisLed
 from contract.loops import RedisLoops
 from contract.names import Names
 from contract.settings import Settings
+from contract.spec import BACKGROUND_TIMEOUT
 from contract.steps import ServerAway, Steps, send
 from dispatcher import celery_message
 from dispatcher.broker import Broker
@@ -126,8 +128,9 @@ class RedisTransport:
     async def _trim(self) -> None:
         stamp, _, sequence = self._last_read.partition(b"-")
         after = b"%s-%d" % (stamp, int(sequence or 0) + 1)
-        await self._client.xtrim(self._reply, minid=after.decode(), approximate=False)
         self._untrimmed = 0
+        with suppress(RedisError, OSError):  # one that takes no writes still has replies to read
+            await self._client.xtrim(self._reply, minid=after.decode(), approximate=False)
 
     async def catalog(self) -> list[bytes] | None:
         """See `Transport.catalog`."""
@@ -168,11 +171,12 @@ class RedisTransport:
     async def keep_handle(self, handle: str, body: bytes, *, owner: str, keep: float) -> None:
         """See `Transport.keep_handle`."""
         index, now, kept_ms = self._names.handles(owner), time.time(), int(keep * 1000)
+        longest = BACKGROUND_TIMEOUT + self._settings.background_kept  # of any handle in the index
         pipeline = self._client.pipeline(transaction=False)
         pipeline.set(self._names.background(handle), body, px=kept_ms)
         pipeline.zadd(index, {handle: now})
-        pipeline.zremrangebyscore(index, 0, now - 2 * keep)
-        pipeline.pexpire(index, kept_ms)
+        pipeline.zremrangebyscore(index, 0, now - max(keep, longest))
+        pipeline.pexpire(index, int(max(keep, longest) * 1000))
         await pipeline.execute()
 
     async def handle(self, handle: str) -> bytes | None:

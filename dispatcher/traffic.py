@@ -37,6 +37,7 @@ log = logging.getLogger("toolpool.traffic")
 _CANCEL_AGAIN_SECONDS = 0.1
 _ANSWER_MARGIN_SECONDS = 1.0
 _ASK_SECONDS = 2.0
+_GROUP = 256
 
 
 class Traffic:
@@ -108,6 +109,7 @@ class Traffic:
             ended=self.endings.heard,
         )
         self._tasks: set[asyncio.Task[None]] = set()
+        self._refused: list[tuple[Pending, Outcome]] = []
 
     async def start(self) -> None:
         """Connect, look around once, and keep reading and following. Raises `Misconfigured`."""
@@ -129,7 +131,10 @@ class Traffic:
             # Again: Python 3.11's asyncio.wait_for, which redis-py writes with, may swallow one.
             _, running = await asyncio.wait(running, timeout=_CANCEL_AGAIN_SECONDS)
         await asyncio.gather(*tasks, return_exceptions=True)
+        for pending in self.open.values():
+            self._keeper.forget(pending)
         self._keeper.close()
+        self.pump.close()
         await self.transport.close()
 
     def submit(self, call: ToolCall, spec: ToolSpec, turn: TurnContext, since: float) -> Pending:
@@ -259,36 +264,54 @@ class Traffic:
             retries=last,
             is_news=states[last] not in (None, "settled"),
         )
+        may_still_wait = time.time() < found.started_at + self.settings.queue_wait
+        if states[last] is None and may_still_wait:  # in the room of who gave the handle
+            pending.start_by = now + found.started_at + self.settings.queue_wait - time.time()
         self.open[root] = pending
         self.pump.adopt(pending)
-        self._keeper.watch(pending)
-        if states[last] is None and (not message.rerunnable or not left):
-            self.resolve(pending, failure(Code.WORKER_LOST, "", Executed.UNKNOWN))
-        else:
+        self._keeper.watch(pending, alone=True)
+        if states[last] is not None or (message.rerunnable and left):
             await self._recovery.released(pending)
+        elif may_still_wait:
+            self.pump.stranded(pending)
+        else:
+            self.resolve(pending, failure(Code.WORKER_LOST, "", Executed.UNKNOWN))
         return pending
 
     def _refuse(self, pending: Pending, outcome: Outcome) -> None:
         """Answer a call that is not sent, unless the ledger has it from another asking (R18)."""
-        if pending.may_be_known:
-            self._in_background(self._refuse_unless_known(pending, outcome))
-        else:
+        if not pending.may_be_known:
             self.resolve(pending, outcome)
+            return
+        self._refused.append((pending, outcome))
+        if len(self._refused) == 1:
+            asyncio.get_running_loop().call_soon(self._ask_about_refused)
 
-    async def _refuse_unless_known(self, pending: Pending, outcome: Outcome) -> None:
-        state = None
+    def _ask_about_refused(self) -> None:
+        """Those of one turn of the loop together: a whole waiting room may expire at once."""
+        refused, self._refused = self._refused, []
+        for start in range(0, len(refused), _GROUP):
+            self._in_background(self._refuse_unless_known(refused[start : start + _GROUP]))
+
+    async def _refuse_unless_known(self, refused: Sequence[tuple[Pending, Outcome]]) -> None:
+        states: Sequence[str | None] = [None] * len(refused)
+        is_sure = True
         try:
             async with asyncio.timeout(_ASK_SECONDS):
-                state = (await self.transport.states([pending.key]))[0]
+                states = await self.transport.states([pending.key for pending, _ in refused])
         except Exception as error:  # noqa: BLE001 - whatever it was, nobody can know
-            log.warning("record_not_read call=%s: %s", pending.call.id, error)
-            outcome = msgspec.structs.replace(outcome, executed=Executed.UNKNOWN)
-        if state is None:
-            self.resolve(pending, outcome)
-        elif pending.is_open:
-            pending.is_news = state != "settled"
-            self.pump.adopt(pending)
-            await self._recovery.released(pending)
+            log.warning("records_not_read calls=%d: %s", len(refused), error)
+            is_sure = False
+        for (pending, outcome), state in zip(refused, states, strict=True):
+            if not is_sure:
+                unsure = msgspec.structs.replace(outcome, executed=Executed.UNKNOWN)
+                self.resolve(pending, unsure)
+            elif state is None:
+                self.resolve(pending, outcome)
+            elif pending.is_open:
+                pending.is_news = state != "settled"
+                self.pump.adopt(pending)
+                self._released(pending)
 
     def _denial(self, pending: Pending) -> Outcome | None:
         reason = self.switches.denial(pending.call)
@@ -324,6 +347,8 @@ class Traffic:
         if pending.queue:
             if pending.is_news:
                 self.breaker.note(pending.call.name, outcome)
+            else:
+                self.breaker.release(pending.call.name)
             if self._try_again(pending, outcome):
                 return
         pending.answer(outcome)
@@ -331,6 +356,8 @@ class Traffic:
             self.endings.watch(pending)
         if pending.is_news:
             if self.events.are_followed:
+                if outcome.worker and pending.stage is not Stage.RUNNING:
+                    self.events.started(pending)  # it was too short to be announced
                 self.events.ended(pending, outcome)
             if outcome.worker:
                 self._recovery.noticed_start(pending)
@@ -358,7 +385,7 @@ class Traffic:
         pending.start_again(start_by=min(now + pause + self.settings.queue_wait, pending.deadline))
         if outcome.executed is not Executed.NO:
             pending.ran_before = outcome.executed
-        self._keeper.watch(pending)
+        self._keeper.watch(pending, alone=True)
         asyncio.get_running_loop().call_later(pause, self._submit_again, pending)
         return True
 
@@ -367,7 +394,7 @@ class Traffic:
             return
         retry_after = self.breaker.retry_after(pending.call.name)
         if retry_after is not None:
-            self.resolve(pending, not_queued(Code.CIRCUIT_OPEN, retry_after=round(retry_after, 1)))
+            self._refuse(pending, not_queued(Code.CIRCUIT_OPEN, retry_after=round(retry_after, 1)))
         else:
             self.pump.submit(pending)
 

@@ -73,7 +73,7 @@ class Turns:
         groups = stages(accepted, lambda item: item[1].spec.effects, strict=is_strict)
         if len(groups) == 1:  # nothing waits for anything, and all of it can be cancelled
             pendings = [self._submit(call, offer.spec, shared, since) for call, offer in accepted]
-            return await self._await(pendings, shared)
+            return _of_whom_asked(accepted, pendings, await self._await(pendings, shared))
         turn = _Turn(shared.session, accepted)
         self._running.add(turn)
         try:
@@ -103,7 +103,8 @@ class Turns:
                 is_cancelled = call.index in turn.cancelled
                 refusal = not_queued(Code.CANCELLED) if is_cancelled else None
                 pendings.append(self._submit(call, offer.spec, shared, since, refusal))
-            results |= await self._await(pendings, shared, unseen)
+            found = await self._await(pendings, shared, unseen)
+            results |= _of_whom_asked(group, pendings, found)
             turn.answered = pendings
             unseen = await self._end_of(pendings) if not turn.is_cancelled else None
             since = time.monotonic()
@@ -132,12 +133,12 @@ class Turns:
         refusal: Outcome | None = None,
     ) -> Pending:
         """Send an accepted call on its way, or answer it here, with `refusal` if there is one."""
-        if spec is task_tools.SPECS.get(spec.name):
-            work = self._background.answer(call, shared.session)
-            return self._traffic.run_here(call, spec, work)
         refusal = refusal or self._refusal(call)
         if refusal is not None:
             return self._traffic.refuse(call, spec, shared, since, refusal)
+        if spec is task_tools.SPECS.get(spec.name):
+            work = self._background.answer(call, shared.session)
+            return self._traffic.run_here(call, spec, work)
         return self._traffic.submit(call, spec, shared, since)
 
     def _refusal(self, call: ToolCall) -> Outcome | None:
@@ -193,5 +194,16 @@ class Turns:
 
     async def _abandon(self, pendings: Sequence[Pending], latches: set[Waiter]) -> None:
         """Cancel the calls of a cancelled dispatch that nobody else asked for."""
-        unwanted = [p for p in pendings if p.is_open and set(p.latches) <= latches]
-        await self._traffic.cancel(unwanted)
+        for pending in pendings:
+            pending.latches[:] = [latch for latch in pending.latches if latch not in latches]
+        await self._traffic.cancel([p for p in pendings if p.is_open and not p.latches])
+
+
+def _of_whom_asked(
+    group: Sequence[Accepted], pendings: Sequence[Pending], found: dict[int, Answered]
+) -> dict[int, Answered]:
+    """A call that others joined is news to the first who asked alone."""
+    for (call, _), pending in zip(group, pendings, strict=True):
+        if pending.call is not call:
+            found[call.index] = found[call.index]._replace(is_news=False)
+    return found

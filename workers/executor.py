@@ -172,6 +172,11 @@ class Executor:
                 break
             del self._cancelled[known]
 
+    def _was_cancelled(self, key: str) -> bool:
+        """Whether a cancel came while the claim was on its way: an older one meant another run."""
+        came_at = self._cancelled.pop(key, None)
+        return came_at is not None and time.monotonic() - came_at < _CLAIM_PATIENCE_SECONDS
+
     def _tell_to_stop(self, running: _Running) -> None:
         if running.told_at is None:
             running.told_at = time.monotonic()
@@ -210,10 +215,12 @@ class Executor:
         What may run again is released for another worker; of the rest nobody will see the end.
         """
         self._draining = True
-        await asyncio.gather(*self._claiming, return_exceptions=True)
+        give_up_at = time.monotonic() + grace
+        if self._claiming:
+            await asyncio.wait(set(self._claiming), timeout=grace)
         tasks = [running.task for running in self._running.values() if running.task]
         if tasks:
-            await asyncio.wait(tasks, timeout=grace)
+            await asyncio.wait(tasks, timeout=max(0.0, give_up_at - time.monotonic()))
         self._give_up("the worker was stopped")
         late = [running.task for running in self._running.values() if running.task]
         if late:
@@ -222,8 +229,11 @@ class Executor:
 
     def end_if_lease_is_lost(self) -> None:
         """Stop running calls that others may by now believe lost; to be called now and then."""
-        if self._running and time.monotonic() - self.leased_at() > self._zombie_seconds:
-            log.error("lease_lost calls=%d: stopping what runs", len(self._running))
+        if time.monotonic() - self.leased_at() <= self._zombie_seconds:
+            return
+        running = sum(not call.answered for call in self._running.values())
+        if running:
+            log.error("lease_lost calls=%d: stopping what runs", running)
             self._give_up("its worker lost its lease")
 
     def _give_up(self, reason: str) -> None:
@@ -298,7 +308,7 @@ class Executor:
             elif not is_leased or self._draining or call.tool not in self._catalog.tools:
                 self._release(call, delivery.batch, claim.nonce, entered=False)
                 self._free[run_in] += 1
-            elif self._cancelled.pop(call.key, None) is not None:
+            elif self._was_cancelled(call.key):
                 # Told to dispatchers as one that came too late, and that nothing of it runs.
                 self._settler.settle(delivery.batch, call, self._runner.never_started(call))
                 self._free[run_in] += 1

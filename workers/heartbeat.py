@@ -93,6 +93,8 @@ class Lifetime:
         await self._scope.__aexit__(kind, error, trace)
 
     def _look(self, patience: float) -> None:
+        if self._scope.expired():
+            return  # its timeout ends it already
         loop = asyncio.get_running_loop()
         left = self._heard_at + patience - time.monotonic()
         if left > 0:

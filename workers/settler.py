@@ -168,7 +168,7 @@ class Settler:
             key=call.key,
             claim_nonce=claim_nonce,
             notice=self._envelope.encode_reply(notice),
-            keep=self._keep,
+            keep=call.keep or self._keep,
             too_often=self._encode(call.key, too_often),
             entered=entered,
         )

@@ -32,7 +32,7 @@ log = logging.getLogger("toolpool.supervise")
 _LOOK_SECONDS = 1.0
 _START_SECONDS = 90.0
 _FIRST_PAUSE = 0.25
-_LONGEST_PAUSE = 10.0
+_LONGEST_PAUSE = 5.0
 _SETTLED_SECONDS = 60.0
 """A worker that exits sooner is in a crash loop."""
 _STOP_MARGIN_SECONDS = 10.0
@@ -47,7 +47,6 @@ class Watch:
     def __init__(self, *, started_at: float, stall_seconds: float) -> None:
         self._stall_seconds = stall_seconds
         self._lease_until = started_at + _START_SECONDS
-        self._has_had_lease = False
         self._received = -1
         self._idle_since: float | None = None
 

@@ -15,7 +15,8 @@ for i = 3, #KEYS do
   local at = 4 + (i - 3) * 9
   local nonce, lost, attempt = ARGV[at], ARGV[at + 1], tonumber(ARGV[at + 2])
   local r = redis.call('HMGET', KEYS[i], 'state', 'attempt', 'worker', 'epoch', 'rerun', 'outcome',
-    'recovered', 'replies', 'goes_on')
+    'recovered', 'replies', 'goes_on', 'until')
+  local until_ms = math.max(tonumber(r[10] or 0), now + ARGV[at + 3])
   local may_go = r[4] == epoch or r[5] == '1' or r[9] == epoch
   local answer
   if r[1] and r[1] ~= 'settled' then r[8] = attach(KEYS[i], r[8], reply) end
@@ -29,11 +30,11 @@ for i = 3, #KEYS do
     if tonumber(r[2]) > attempt then
       answer = 'again ' .. r[2]
       if tonumber(r[2]) == attempt + 1 and may_go then
-        redis.call('HSET', KEYS[i], 'until', now + ARGV[at + 3])
+        redis.call('HSET', KEYS[i], 'until', until_ms)
         push(KEYS[2], ARGV[at + 5])
       end
     elseif may_go or ARGV[at + 8] == '1' then
-      redis.call('HSET', KEYS[i], 'until', now + ARGV[at + 3])
+      redis.call('HSET', KEYS[i], 'until', until_ms)
       if not may_go then redis.call('HSET', KEYS[i], 'goes_on', epoch) end
       push(KEYS[2], ARGV[at + 4])
       answer = 'sent'
@@ -44,7 +45,7 @@ for i = 3, #KEYS do
     answer = 'running ' .. r[3]
   elseif r[5] == '1' and tonumber(r[2]) < most then
     redis.call('HSET', KEYS[i], 'state', 'open', 'attempt', tonumber(r[2]) + 1, 'worker', '',
-      'until', now + ARGV[at + 3], 'recovered', nonce)
+      'until', until_ms, 'recovered', nonce)
     push(KEYS[2], ARGV[at + 5])
     answer = 'again ' .. (tonumber(r[2]) + 1)
   else

@@ -171,3 +171,84 @@ async def test_asking_again_for_a_failure_opens_no_circuit() -> None:
         for _ in range(6):
             assert (await dispatcher.dispatch(call("fails"), **SAME))[0].code is Code.RAISED
         assert (await dispatcher.dispatch(call("fails")))[0].code is Code.RAISED
+
+
+async def test_several_askers_of_one_failure_make_no_loop() -> None:
+    """R30: it failed once, though three were told at once."""
+    gate = Gate()
+
+    @tool(effects="write")
+    async def fails() -> None:
+        """Fail."""
+        await gate.wait("fails")
+        raise ValueError("no")
+
+    async with alone([fails]) as dispatcher:
+        asked = [
+            asyncio.ensure_future(dispatcher.dispatch(call("fails"), **SAME)) for _ in range(4)
+        ]
+        await eventually(lambda: gate.came, "it runs")
+        gate.open()
+        assert {(await turn)[0].code for turn in asked} == {Code.RAISED}
+        later = await dispatcher.dispatch(call("fails"), session="s", turn="another")
+        assert later[0].code is Code.RAISED
+
+
+async def test_a_stored_failure_does_not_hold_a_circuit_open() -> None:
+    """It was let through to see, and says nothing about now: the next call does."""
+    healthy = []
+
+    @tool
+    async def sick() -> str:
+        """Fail until healthy."""
+        if not healthy:
+            raise ValueError("no")
+        return "well"
+
+    async with alone([sick], breaker_calls=2, breaker_pause=0.1) as dispatcher:
+        for turn in ("t", "u"):
+            await dispatcher.dispatch(call("sick"), session="s", turn=turn)
+        assert (await dispatcher.dispatch(call("sick")))[0].code is Code.CIRCUIT_OPEN
+        healthy.append("yes")
+        await asyncio.sleep(0.15)
+        again = (await dispatcher.dispatch(call("sick"), session="s", turn="t"))[0]
+        assert again.code is Code.RAISED
+        assert (await dispatcher.dispatch(call("sick")))[0].data == "well"
+
+
+async def test_a_retry_that_ran_is_not_hidden_by_an_open_circuit() -> None:
+    gate, starts = Gate(), []
+    gate.open()
+
+    @tool(effects="read", retries=1)
+    async def flaky(label: str) -> str:
+        """Fail at first, or always."""
+        starts.append(label)
+        if label == "never" or starts.count(label) == 1:
+            raise ConnectionError("not yet")
+        return "good"
+
+    async with alone([flaky], retry_pause=0.01, breaker_calls=4, breaker_rate=0.5) as dispatcher:
+        first = (await dispatcher.dispatch(call("flaky", label="once"), **SAME))[0]
+        for _ in range(3):
+            await dispatcher.dispatch(call("flaky", label="never"))
+        assert (await dispatcher.dispatch(call("flaky", label="x")))[0].code is Code.CIRCUIT_OPEN
+        again = (await dispatcher.dispatch(call("flaky", label="once"), **SAME))[0]
+    assert (first.data, again.data) == ("good", "good")
+    assert starts.count("once") == 2
+
+
+async def test_a_call_met_twice_on_its_way_out_takes_one_place() -> None:
+    """Denied while it waits and its queue wait over: both ask the ledger for it."""
+    gate = Gate()
+    async with alone([gated(gate)]) as one, second(one, in_flight_per_session=1) as other:
+        first = asyncio.ensure_future(one.dispatch(call("write", label="x"), **SAME))
+        await eventually(lambda: gate.came, "it runs for the first")
+        again = asyncio.ensure_future(other.dispatch(call("write", label="x"), **SAME))
+        await eventually(lambda: other.in_flight() == 1, "it is asked again")
+        pending = next(iter(other._traffic.open.values()))
+        other._traffic.pump.adopt(pending)
+        other._traffic.pump.adopt(pending)
+        gate.open()
+        await asyncio.gather(first, again)
+        assert other._traffic.pump.sessions == {}

@@ -143,3 +143,60 @@ async def test_a_dispatch_cancelled_after_a_hand_over_cancels_the_others() -> No
         await asyncio.gather(turn, return_exceptions=True)
         await eventually(lambda: "cancelled" in gate.came, "the other is cancelled")
         assert dispatcher.in_flight() == 1
+
+
+async def test_a_call_that_two_asked_for_ends_when_neither_wants_it() -> None:
+    gate, ended = Gate(), []
+
+    @tool
+    async def work() -> None:
+        """Wait."""
+        try:
+            await gate.wait("work")
+        except asyncio.CancelledError:
+            ended.append("cancelled")
+            raise
+
+    async with alone([work]) as dispatcher:
+        asked = [
+            asyncio.ensure_future(dispatcher.dispatch(call("work"), session="s", turn="t"))
+            for _ in range(2)
+        ]
+        await eventually(lambda: gate.came, "it runs")
+        asked[0].cancel()
+        await asyncio.gather(asked[0], return_exceptions=True)
+        assert dispatcher.in_flight() == 1
+        asked[1].cancel()
+        await asyncio.gather(asked[1], return_exceptions=True)
+        await eventually(lambda: ended, "it is cancelled")
+        assert dispatcher.in_flight() == 0
+
+
+async def test_the_pool_s_own_tools_can_be_cancelled_ahead_and_say_honestly_whether_they_ran() -> (
+    None
+):
+    gate = Gate()
+
+    @tool(effects="write")
+    async def write() -> None:
+        """Wait."""
+        await gate.wait("write")
+
+    @tool(background=True)
+    async def work() -> None:
+        """Wait."""
+        await gate.wait("work")
+
+    async with alone([write, work], background_wait=0.02) as dispatcher:
+        handle = (await dispatcher.dispatch(call("work"), session="s"))[0].handle
+        calls = [
+            {"id": "w", "name": "write", "input": {}},
+            {"id": "k", "name": "task_cancel", "input": {"handle": handle}},
+        ]
+        turn = asyncio.ensure_future(dispatcher.dispatch(calls, session="s"))
+        await eventually(lambda: "write" in gate.came, "the write runs")
+        assert await dispatcher.cancel("s", call_id="k") == 1
+        gate.came.clear()
+        gate.open()
+        results = await turn
+    assert (results[1].code, results[1].executed) == (Code.CANCELLED, Executed.NO)

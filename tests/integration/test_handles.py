@@ -119,6 +119,11 @@ async def test_nobody_has_to_take_completed_handles(dispatcher: Dispatcher) -> N
         inbox.add("h", "one")
     assert len(inbox._inboxes) == 10_000
     assert inbox._inboxes["one"].qsize() == 1_000
+    followed = inbox.follow("kept")
+    for number in range(20_000):
+        inbox.add("h", f"t{number}")
+    inbox.add("mine", "kept")
+    assert followed.get_nowait() == "mine", "a follower is never forgotten"
 
 
 async def test_a_server_that_is_away_leaves_no_unwatched_call(
@@ -146,6 +151,30 @@ async def test_a_server_that_is_away_leaves_no_unwatched_call(
         monkeypatch.setattr(other._traffic.transport, "states", states)
         gate.open()
         assert (await other.task_result(handle, session="s", wait=5.0)).data == "done"  # type: ignore[union-attr]
+
+
+async def test_a_handle_of_a_call_that_still_waits_elsewhere_is_not_lost() -> None:
+    """It was given out before anything was sent; its owner sends it yet."""
+    gate = Gate()
+
+    @tool
+    async def work(label: str) -> str:
+        """Work."""
+        await gate.wait(label)
+        return label
+
+    async with alone([work], in_flight_per_session=1) as owner, second(owner) as other:
+        first = asyncio.ensure_future(owner.dispatch(call("work", label="a"), session="s"))
+        await eventually(lambda: gate.came, "the session's place is taken")
+        turn = await owner.dispatch(call("work", label="b"), session="s", wait=0.02)
+        handle = str(turn[0].handle)
+        assert await other.task_result(handle, session="s") is None
+        gate.open()
+        await first
+        result = await owner.task_result(handle, session="s", wait=5.0)
+        assert result is not None
+        assert result.data == "b"
+    assert gate.came == ["a", "b"]
 
 
 async def test_the_pool_s_own_tools_can_be_called_though_they_are_not_listed() -> None:

@@ -66,3 +66,11 @@ def test_one_call_is_let_through_to_see() -> None:
     assert [is_open(made), is_open(made)] == [False, True]
     made.note("t", Outcome(ok=True))
     assert [is_open(made), is_open(made)] == [False, False]
+
+
+def test_what_ended_well_takes_no_memory() -> None:
+    made = breaker(breaker_calls=10**9)
+    made.note("t", FAILED)
+    for _ in range(10_000):
+        made.note("t", Outcome(ok=True))
+    assert len(made._circuits["t"].buckets) <= 11

@@ -249,6 +249,16 @@ async def test_what_no_worker_could_start_in_time_is_not_sent(bench: Callable[..
     assert (late.stage, late.is_open) == (Stage.WAITING, True), "it is its keeper's to answer"
 
 
+async def test_what_is_being_cancelled_is_not_sent(bench: Callable[..., Bench]) -> None:
+    made = bench(in_flight_per_session=1)
+    first, second, _ = made.submit("a-0", "a-1", "a-2")
+    await turns()
+    second.is_unwanted = True
+    made.resolve(first, Outcome(ok=True))
+    await turns()
+    assert made.transport.batches == [["a-0"], ["a-2"]]
+
+
 async def test_what_is_denied_while_it_waits_is_not_sent(bench: Callable[..., Bench]) -> None:
     """R32: the kill switch holds for what was accepted before it was thrown."""
     made = bench(in_flight_per_session=1)
