@@ -62,10 +62,12 @@ def flush() -> None:
 def _reader() -> Iterator[None]:
     try:
         yield
-    except BrokenPipeError:
+    except OSError as error:
         # Or the interpreter would try once more to flush at its end, and say that it could not.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        raise ReaderGone from None
+        if isinstance(error, BrokenPipeError):
+            raise ReaderGone from None
+        raise
 
 
 def _console(*, stderr: bool) -> "Console":

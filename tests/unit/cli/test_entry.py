@@ -158,7 +158,7 @@ def test_output_that_cannot_be_written_is_one_line() -> None:
     with open("/dev/full", "w") as full:
         ran = subprocess.run(
             [sys.executable, "-m", "toolpool", "keygen"],
-            env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
+            env={**os.environ, "PYTHONPATH": str(REPOSITORY), "PYTHONUNBUFFERED": ""},
             stdout=full,
             stderr=subprocess.PIPE,
             text=True,
