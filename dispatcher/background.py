@@ -206,10 +206,6 @@ class Background:
 
     async def listed(self, session: str | None) -> list[dict[str, Any]]:
         """The session's background calls, the newest last."""
-        transport = self._traffic.transport
-        calls = [self._read(body) for body in await transport.handles(self._owner(session))]
-        known = [call for call in calls if call is not None]
-        states = await transport.states([call.message.key for call in known])
         return [
             {
                 "handle": call.handle,
@@ -217,8 +213,16 @@ class Background:
                 "state": self._state(call, state),
                 "seconds": round(time.time() - call.started_at, 1),
             }
-            for call, state in zip(known, states, strict=True)
+            for call, state in await self._handed_out(session)
         ]
+
+    async def _handed_out(self, session: str | None) -> list[tuple[BackgroundCall, str | None]]:
+        """The session's background calls, the newest last, each with the state of its record."""
+        transport = self._traffic.transport
+        bodies = await transport.handles(self._owner(session))
+        calls = [call for call in map(self._read, bodies) if call is not None]
+        states = await transport.states([call.message.key for call in calls])
+        return list(zip(calls, states, strict=True))
 
     def _state(self, call: BackgroundCall, recorded: str | None) -> str:
         pending = self._traffic.open.get(root_of(call.message.key))
@@ -240,10 +244,7 @@ class Background:
             self._completed.unfollow(session)
 
     async def _adopt_all(self, session: str | None) -> None:
-        bodies = await self._traffic.transport.handles(self._owner(session))
-        calls = [call for call in map(self._read, bodies) if call is not None]
-        states = await self._traffic.transport.states([call.message.key for call in calls])
-        for call, state in zip(calls, states, strict=True):
+        for call, state in await self._handed_out(session):
             if state in ("open", "claimed"):
                 await self._pending(call)
 

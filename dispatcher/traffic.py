@@ -313,9 +313,22 @@ class Traffic:
                 self.pump.adopt(pending)
                 self._released(pending)
 
-    def _denial(self, pending: Pending) -> Outcome | None:
-        reason = self.switches.denial(pending.call)
+    def refusal(self, call: ToolCall) -> Outcome | None:
+        """Why a call may not be sent now: its tool is denied, or left alone for a while."""
+        denied = self._denied(call)
+        if denied is not None:
+            return denied
+        retry_after = self.breaker.retry_after(call.name)
+        if retry_after is None:
+            return None
+        return not_queued(Code.CIRCUIT_OPEN, retry_after=round(retry_after, 1))
+
+    def _denied(self, call: ToolCall) -> Outcome | None:
+        reason = self.switches.denial(call)
         return not_queued(Code.DENIED, reason) if reason is not None else None
+
+    def _denial(self, pending: Pending) -> Outcome | None:
+        return self._denied(pending.call)
 
     def key(self, call: ToolCall, turn: TurnContext) -> str:
         """Stable for the same call of the same turn of the same session; else random (R18)."""
@@ -392,9 +405,9 @@ class Traffic:
     def _submit_again(self, pending: Pending) -> None:
         if not pending.is_open:
             return
-        retry_after = self.breaker.retry_after(pending.call.name)
-        if retry_after is not None:
-            self._refuse(pending, not_queued(Code.CIRCUIT_OPEN, retry_after=round(retry_after, 1)))
+        refusal = self.refusal(pending.call)
+        if refusal is not None:
+            self._refuse(pending, refusal)
         else:
             self.pump.submit(pending)
 

@@ -133,23 +133,13 @@ class Turns:
         refusal: Outcome | None = None,
     ) -> Pending:
         """Send an accepted call on its way, or answer it here, with `refusal` if there is one."""
-        refusal = refusal or self._refusal(call)
+        refusal = refusal or self._traffic.refusal(call)
         if refusal is not None:
             return self._traffic.refuse(call, spec, shared, since, refusal)
         if spec is task_tools.SPECS.get(spec.name):
             work = self._background.answer(call, shared.session)
             return self._traffic.run_here(call, spec, work)
         return self._traffic.submit(call, spec, shared, since)
-
-    def _refusal(self, call: ToolCall) -> Outcome | None:
-        """Why a call may not be sent now."""
-        denial = self._traffic.switches.denial(call)
-        if denial is not None:
-            return not_queued(Code.DENIED, denial)
-        retry_after = self._traffic.breaker.retry_after(call.name)
-        if retry_after is not None:
-            return not_queued(Code.CIRCUIT_OPEN, retry_after=round(retry_after, 1))
-        return None
 
     async def _await(
         self, pendings: Sequence[Pending], shared: TurnContext, unseen: str | None = None
