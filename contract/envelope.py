@@ -24,7 +24,8 @@ class CallMessage(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     `keep` is how long its outcome is kept, in seconds, where the worker's setting does not hold.
 
     `key` names its ledger record, `digest` the spec it was validated against. `timeout` bounds the
-    run, in seconds; `rerunnable` says whether a second start does no harm.
+    run, in seconds; `rerunnable` says whether a second start does no harm. `final`: no worker has
+    the version of the tool that it was validated against, so whoever has another judges it.
     """
 
     key: str
@@ -39,19 +40,26 @@ class CallMessage(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     attempt: int = 1
     timeout: float = 60.0
     rerunnable: bool = False
+    final: bool = False
     keep: float | None = None
     trace: dict[str, str] | None = None
     extensions: dict[str, Any] | None = None
 
 
 class Batch(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Calls that travel in one Celery message."""
+    """Calls that travel in one Celery message.
+
+    `sent_at` and `ends_at`, by the server's clock (Unix seconds), bound the time in which a worker
+    takes it: a copy that comes later is none of ours. 0.0: not said, as by older versions.
+    """
 
     id: str
     reply: str
     calls: tuple[CallMessage, ...]
     tenant: str = "default"
     version: int = VERSION
+    sent_at: float = 0.0
+    ends_at: float = 0.0
 
 
 class _Versioned(msgspec.Struct, frozen=True):
@@ -99,24 +107,49 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True, tag="progress"):
     message: str | None = None
 
 
-Reply = Started | Settled | Released | Ended | Progress
+class Passed(msgspec.Struct, frozen=True, kw_only=True, tag="passed"):
+    """A worker took a message of this call and cannot run it: it lacks the tool in this version."""
+
+    key: str
+    attempt: int
+    worker: str
 
 
-class CatalogEntry(msgspec.Struct, frozen=True, kw_only=True):
-    """A tool as a worker publishes it. `published_at` is Unix time in seconds."""
+Reply = Started | Settled | Released | Passed | Ended | Progress
+
+
+class CatalogEntry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A tool as a worker publishes it. `published_at` is Unix time in seconds.
+
+    `removed`: an operator has taken this version out, at that time.
+    """
 
     spec: ToolSpec
     published_at: float
     version: str
+    removed: bool = False
 
 
-class Switch(msgspec.Struct, frozen=True, kw_only=True):
-    """Denies a tool, or only where `argument` has this `value`, to the whole fleet."""
+class Toolset(msgspec.Struct, frozen=True, kw_only=True):
+    """What workers of one release offer: digests of specs by tool name; `digest` names it all."""
+
+    digest: str
+    tools: dict[str, str]
+
+
+class Switch(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Denies a tool, or only where `argument` has this `value`, to the whole fleet.
+
+    `set_at` is Unix time in seconds, by the server's clock: of two states of one switch the later
+    holds. `on` is False where it was taken back: that, too, is signed and kept.
+    """
 
     tool: str
     reason: str
     argument: str | None = None
     value: Any = None
+    set_at: float = 0.0
+    on: bool = True
 
 
 class StoredOutput(msgspec.Struct, frozen=True, kw_only=True):
@@ -147,7 +180,8 @@ class BackgroundCall(msgspec.Struct, frozen=True, kw_only=True):
 class WorkerLease(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A worker's description of itself, renewed with its lease. `started_at` is Unix time.
 
-    `slots` and `free` are counted by queue name; `received` counts messages since the start.
+    `slots` and `free` are counted by queue name; `received` counts messages since the start, `beat`
+    renewals. `toolset` names the tools it offers. `ended`: its supervisor saw its process end.
     """
 
     id: str
@@ -160,6 +194,9 @@ class WorkerLease(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     received: int = 0
     running: int = 0
     abandoned: int = 0
+    beat: int = 0
+    toolset: str = ""
+    ended: bool = False
 
 
 class Cancel(msgspec.Struct, frozen=True, kw_only=True):
@@ -179,14 +216,16 @@ _LEASE = "lease"
 _BACKGROUND = "background"
 _OUTPUT = "output"
 _SWITCH = "switch"
+_TOOLSET = "toolset"
 _encoder = msgspec.json.Encoder()
 _batches = msgspec.json.Decoder(Batch)
 _replies: msgspec.json.Decoder[Reply] = msgspec.json.Decoder(
-    Started | Settled | Released | Ended | Progress
+    Started | Settled | Released | Passed | Ended | Progress
 )
 _cancels = msgspec.json.Decoder(Cancel)
 _entries = msgspec.json.Decoder(CatalogEntry)
 _leases = msgspec.json.Decoder(WorkerLease)
+_toolsets = msgspec.json.Decoder(Toolset)
 _background = msgspec.json.Decoder(BackgroundCall)
 _switches = msgspec.json.Decoder(Switch)
 _outputs = msgspec.json.Decoder(StoredOutput)
@@ -202,6 +241,11 @@ class Envelope:
     def __init__(self, keyring: Keyring, *, max_bytes: int = 2 * 1024 * 1024) -> None:
         self._keyring = keyring
         self._max_bytes = max_bytes
+
+    @property
+    def key_id(self) -> str:
+        """The id of the key that signs."""
+        return self._keyring.key_id
 
     def encode_batch(self, batch: Batch) -> bytes:
         """Raises TypeError, ValueError or RecursionError where arguments are not JSON."""
@@ -225,7 +269,7 @@ class Envelope:
         return self._keyring.sign(_REPLY, _encoder.encode(reply))
 
     def decode_reply(self, data: bytes) -> Reply:
-        """A `Started`, `Settled`, `Released`, `Ended` or `Progress`."""
+        """A `Started`, `Settled`, `Released`, `Passed`, `Ended` or `Progress`."""
         return _decode(_replies, self._keyring.verify(_REPLY, data))
 
     def encode_cancel(self, cancel: Cancel) -> bytes:
@@ -243,6 +287,14 @@ class Envelope:
     def decode_entry(self, data: bytes) -> CatalogEntry:
         """The catalog entry in `data`."""
         return _decode(_entries, self._keyring.verify(_CATALOG, data))
+
+    def encode_toolset(self, toolset: Toolset) -> bytes:
+        """The toolset, signed."""
+        return self._keyring.sign(_TOOLSET, _encoder.encode(toolset))
+
+    def decode_toolset(self, data: bytes) -> Toolset:
+        """The toolset in `data`."""
+        return _decode(_toolsets, self._keyring.verify(_TOOLSET, data))
 
     def encode_switch(self, switch: Switch) -> bytes:
         """The switch, signed."""

@@ -3,6 +3,7 @@
 Dispatchers `open` and `close` (expire, cancel); workers `claim` and `settle`.
 """
 
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -14,6 +15,10 @@ from contract.steps import Step, Steps
 Refusal = str
 """Why a claim was not won: absent, settled, attempt, claimed, expired or moved."""
 
+_OUTPUT_SECONDS = 5.0
+_OUTPUTS_SHARE = "0.75"
+"""Of the memory that the server may use: beyond it no whole output is kept, and the oldest go."""
+
 ATTEMPTS_AT_MOST = 3
 RELEASES_AT_MOST = 3
 
@@ -22,6 +27,10 @@ ATTACHED = b"open"
 MISSING = b"missing"
 SENT = b"sent"
 MOVED = b"moved"
+RAN = b"ran"
+"""There is no record, and the call may have been run: nobody knows how it ended."""
+UNCLAIMED = b"unclaimed"
+"""There is no record any more, and nobody had claimed the call: it may be opened again."""
 OTHERS = b"others"
 """Another living dispatcher waits for the call longer: it goes on, without the one that asked."""
 _RUNNING = b"running "
@@ -44,11 +53,16 @@ class End(StrEnum):
     UNSTARTED = "unstarted"  # the queue wait is over: what runs is left alone
     DEADLINE = "deadline"
     CANCEL = "cancel"
+    REFUSED = "refused"  # by a dispatcher that will not send it: what others asked is left alone
 
 
 @dataclass(frozen=True, slots=True)
 class Opening:
-    """A call to note. `wait` (to be claimed), `deadline` and `keep` are seconds from now."""
+    """A call to note. `wait` (to be claimed), `deadline` and `keep` are seconds from now.
+
+    It was asked `asked_ago` seconds ago. `again`: it may have been asked before, so that without a
+    record it is not run (`RAN`) unless it may run twice.
+    """
 
     key: str
     attempt: int
@@ -56,6 +70,8 @@ class Opening:
     wait: float
     deadline: float
     keep: float
+    asked_ago: float = 0.0
+    again: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +90,7 @@ class Hold:
     key: str
     attempt: int
     claim_nonce: str
+    rerunnable: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +106,11 @@ class Settlement:
 
 @dataclass(frozen=True, slots=True)
 class Closing:
-    """A call to end, with the signed outcome for each thing the record may say."""
+    """A call to end, with the signed outcome for each thing the record may say.
+
+    `epoch` is the one it was opened in. Of an `unsent` call, which this dispatcher never opened, it
+    is the one in which it was accepted; where it has no record, one is made that is settled.
+    """
 
     key: str
     nonce: str
@@ -99,6 +120,7 @@ class Closing:
     claimed: bytes
     doubtful: bytes
     cancel: bytes
+    unsent: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +129,7 @@ class Recovery:
 
     `message` is for the attempt it is believed to be in, `next_message` for the one after it.
     `had_time`: since the server's epoch changed, a worker that runs it could have said so.
+    `epoch` is the one it was opened in.
     """
 
     key: str
@@ -119,6 +142,7 @@ class Recovery:
     keep: float
     lost: bytes
     had_time: bool = False
+    epoch: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,14 +174,18 @@ class DispatcherLedger(Protocol):
         """Note calls and publish their message, if it is not empty.
 
         Answers the server's epoch, and for each call `NEW`, `ATTACHED` or `running_on` (somebody
-        asked before), or the signed outcome it already has.
+        asked before), `MOVED`, `RAN`, or the signed outcome it already has.
         """
         ...
 
     async def close(
         self, closings: Sequence[Closing], *, reply: str, end: End, give_up_at: float
     ) -> list[bytes]:
-        """End calls. Answers for each its outcome, `running_on` (left), `OTHERS` or `MISSING`."""
+        """End calls.
+
+        Answers for each its outcome, `running_on` or `ATTACHED` (both: left alone), `OTHERS` or
+        `MISSING`.
+        """
         ...
 
     async def recover(
@@ -165,7 +193,8 @@ class DispatcherLedger(Protocol):
     ) -> list[bytes]:
         """Start calls again that may be, and settle as lost those that may not.
 
-        Answers for each call `SENT`, `again_in`, `running_on`, `MOVED`, `MISSING` or its outcome.
+        Answers for each call `SENT`, `again_in`, `running_on`, `MOVED`, `UNCLAIMED`, `MISSING` or
+        its outcome.
         """
         ...
 
@@ -193,8 +222,11 @@ class WorkerLedger(Protocol):
         """Give calls back. Answers `released` or `late` for each."""
         ...
 
-    async def keep_output(self, handle: str, body: bytes, *, keep: float) -> None:
-        """Store a whole output for `keep` seconds; raises what the client does."""
+    async def keep_output(self, handle: str, body: bytes, *, owner: str, keep: float) -> bool:
+        """Store a whole output for `keep` seconds, within its owner's share; whether it was.
+
+        Raises what the client does.
+        """
         ...
 
     async def tell(self, reply: str, body: bytes) -> None:
@@ -207,11 +239,24 @@ def _ms(seconds: float) -> int:
 
 
 class RedisLedger:
-    """Both sides' steps on a real server."""
+    """Both sides' steps on a real server.
 
-    def __init__(self, steps: Steps, names: Names) -> None:
+    What may not run twice is remembered for `remembered` seconds after it was claimed, its record
+    or not. An owner keeps at most `outputs_bytes` of whole outputs.
+    """
+
+    def __init__(
+        self,
+        steps: Steps,
+        names: Names,
+        *,
+        remembered: float = 86_400.0,
+        outputs_bytes: int = 32 << 20,
+    ) -> None:
         self._steps = steps
         self._names = names
+        self._marks_ms = _ms(remembered)
+        self._outputs_bytes = outputs_bytes
 
     async def open(
         self,
@@ -232,6 +277,8 @@ class RedisLedger:
             reply,
             message,
             tried_in or "",
+            self._names.ran_prefix,
+            self._marks_ms,
         ]
         for opening in openings:
             arguments += (
@@ -240,6 +287,8 @@ class RedisLedger:
                 _ms(opening.wait),
                 _ms(opening.deadline),
                 _ms(opening.keep),
+                round(opening.asked_ago * 1000),
+                int(opening.again),
             )
         epoch, *answers = await self._steps.run(Step.OPEN, keys, arguments, give_up_at=give_up_at)
         return epoch.decode(), answers
@@ -253,7 +302,7 @@ class RedisLedger:
             self._steps.epoch_candidate,
             reply,
             self._names.cancel(""),
-            self._names.dispatcher(""),
+            self._names.ran_prefix,
             end.value,
         ]
         for closing in closings:
@@ -265,6 +314,7 @@ class RedisLedger:
                 closing.claimed,
                 closing.doubtful,
                 closing.cancel,
+                int(closing.unsent),
             )
         return await self._steps.run(Step.CLOSE, keys, arguments, give_up_at=give_up_at)
 
@@ -277,6 +327,7 @@ class RedisLedger:
             self._steps.epoch_candidate,
             reply,
             ATTEMPTS_AT_MOST,
+            self._names.ran_prefix,
         ]
         for recovery in recoveries:
             arguments += (
@@ -289,6 +340,7 @@ class RedisLedger:
                 _ms(recovery.keep),
                 recovery.lost,
                 int(recovery.had_time),
+                recovery.epoch,
             )
         return await self._steps.run(Step.RECOVER, keys, arguments, give_up_at=give_up_at)
 
@@ -297,7 +349,7 @@ class RedisLedger:
     ) -> list[str]:
         """See `WorkerLedger.release`."""
         keys = [self._names.call(r.key) for r in releases]
-        arguments: list[str | bytes | int] = [worker, RELEASES_AT_MOST]
+        arguments: list[str | bytes | int] = [worker, RELEASES_AT_MOST, self._names.ran_prefix]
         for release in releases:
             arguments += (
                 release.claim_nonce,
@@ -314,7 +366,8 @@ class RedisLedger:
     ) -> list[float | Refusal]:
         """See `WorkerLedger.claim`."""
         keys = [self._names.epoch, *(self._names.call(c.key) for c in claims)]
-        arguments: list[str | bytes | int] = [self._steps.epoch_candidate, worker]
+        marks = (self._names.ran_prefix, self._marks_ms)
+        arguments: list[str | bytes | int] = [self._steps.epoch_candidate, worker, *marks]
         for claim in claims:
             arguments += (claim.attempt, claim.nonce)
         answers = await self._steps.run(Step.CLAIM, keys, arguments, give_up_at=give_up_at)
@@ -323,9 +376,10 @@ class RedisLedger:
     async def hold(self, holds: Sequence[Hold], *, worker: str, give_up_at: float) -> list[str]:
         """See `WorkerLedger.hold`."""
         keys = [self._names.call(hold.key) for hold in holds]
-        arguments: list[str | bytes | int] = [worker]
+        marks = (self._names.ran_prefix, self._marks_ms)
+        arguments: list[str | bytes | int] = [worker, *marks]
         for hold in holds:
-            arguments += (hold.attempt, hold.claim_nonce)
+            arguments += (hold.attempt, hold.claim_nonce, int(hold.rerunnable))
         answers = await self._steps.run(Step.HOLD, keys, arguments, give_up_at=give_up_at)
         return [answer.decode() for answer in answers]
 
@@ -343,9 +397,30 @@ class RedisLedger:
         answers = await self._steps.run(Step.SETTLE, keys, arguments, give_up_at=give_up_at)
         return [answer.decode() for answer in answers]
 
-    async def keep_output(self, handle: str, body: bytes, *, keep: float) -> None:
+    async def keep_output(self, handle: str, body: bytes, *, owner: str, keep: float) -> bool:
         """See `WorkerLedger.keep_output`."""
-        await self._steps.keep(self._names.output(handle), body, _ms(keep))
+        answer = await self._outputs(self._names.output(handle), owner, handle, body, keep)
+        return answer == b"kept"
+
+    async def make_room(self) -> None:
+        """Drop the oldest whole outputs where the server is short of memory."""
+        await self._outputs("", "", "", b"", 1.0)
+
+    async def _outputs(self, key: str, owner: str, handle: str, body: bytes, keep: float) -> bytes:
+        (answer,) = await self._steps.run(
+            Step.OUTPUT,
+            [key, self._names.outputs, self._names.outputs_of(owner)],
+            [
+                self._names.output(""),
+                handle,
+                body,
+                _ms(keep),
+                self._outputs_bytes,
+                _OUTPUTS_SHARE,
+            ],
+            give_up_at=time.monotonic() + _OUTPUT_SECONDS,
+        )
+        return bytes(answer)
 
     async def tell(self, reply: str, body: bytes) -> None:
         """See `WorkerLedger.tell`."""

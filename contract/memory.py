@@ -18,8 +18,10 @@ from contract.ledger import (
     MOVED,
     NEW,
     OTHERS,
+    RAN,
     RELEASES_AT_MOST,
     SENT,
+    UNCLAIMED,
     Claim,
     Closing,
     End,
@@ -32,7 +34,8 @@ from contract.ledger import (
 )
 from contract.loops import MemoryLoops
 
-_REPLIES_AT_MOST = 8
+_REPLIES_AT_MOST = 16
+_OUTPUTS_BYTES = 32 << 20
 _OTHERS_AHEAD_SECONDS = 0.2
 
 
@@ -56,11 +59,16 @@ class _Record:
     released: str = ""
     releases: int = 0
     goes_on: str = ""
+    keep: float = 0.0
+    refused_at: float | None = None
 
-    def attach(self, reply: str) -> None:
-        """Note a reply stream; of more than eight the oldest, likely dead, is dropped."""
-        if reply not in self.replies:
-            del self.replies[: max(0, len(self.replies) - _REPLIES_AT_MOST + 1)]
+    def attach(self, reply: str, alive: set[str]) -> None:
+        """Note a reply stream; where there are many, those of dead dispatchers make room."""
+        if reply in self.replies:
+            return
+        if len(self.replies) >= _REPLIES_AT_MOST:
+            self.replies = [known for known in self.replies if known in alive]
+        if len(self.replies) < _REPLIES_AT_MOST:
             self.replies.append(reply)
 
 
@@ -82,6 +90,9 @@ class MemoryServer:
         self.handles: dict[str, tuple[str, bytes]] = {}
         self.switches: dict[str, bytes] = {}
         self.outputs: dict[str, bytes] = {}
+        self._outputs_of: defaultdict[str, dict[str, int]] = defaultdict(dict)
+        self._ran: set[str] = set()
+        """What may not run twice and was claimed, whether its record is still there or not."""
         self.loops = MemoryLoops(remembered=loop_memory, kept=loop_kept)
         self._records: dict[str, _Record] = {}
         self._inboxes: defaultdict[str, _Inbox] = defaultdict(_Inbox)
@@ -116,9 +127,15 @@ class MemoryServer:
         record = self._find(key)
         return record.state if record is not None else None
 
+    def outcome(self, key: str) -> bytes | None:
+        """The outcome of a record; None where it has none."""
+        record = self._find(key)
+        return (record.outcome or None) if record is not None else None
+
     def forget(self) -> None:
         """Lose every record and start another epoch, as a server does that lost its data."""
         self._records.clear()
+        self._ran.clear()
         self.epoch = f"memory.{secrets.token_hex(8)}"
 
     async def open(
@@ -133,40 +150,50 @@ class MemoryServer:
         tried_in: str | None = None,
     ) -> tuple[str, list[bytes]]:
         """See `DispatcherLedger.open`."""
-        now = time.monotonic()
         answers: list[bytes] = []
         created = False
         for opening in openings:
-            record = self._find(opening.key)
-            has_moved = tried_in not in (None, self.epoch) and not opening.rerunnable
-            if record is None and has_moved:
-                answers.append(MOVED)
-            elif record is None:
-                self._records[opening.key] = _Record(
-                    epoch=self.epoch,
-                    opened=nonce,
-                    attempt=opening.attempt,
-                    rerunnable=opening.rerunnable,
-                    until=now + opening.wait,
-                    deadline=now + opening.deadline,
-                    gone_at=now + opening.keep,
-                    replies=[reply],
-                )
-                created = True
-                answers.append(NEW)
-            elif record.state == "settled":
-                answers.append(record.outcome)
-            elif record.opened == nonce:
-                answers.append(NEW)
-            else:
-                record.attach(reply)
-                record.until = max(record.until, now + opening.wait)
-                record.deadline = max(record.deadline, now + opening.deadline)
-                record.gone_at = max(record.gone_at, now + opening.keep)
-                answers.append(_running(record) if record.state == "claimed" else ATTACHED)
+            answer = self._open(opening, nonce, reply, tried_in)
+            created = created or answer is None
+            answers.append(NEW if answer is None else answer)
         if created and message:
             self.put(queue, message)
         return self.epoch, answers
+
+    def _open(self, opening: Opening, nonce: str, reply: str, tried_in: str | None) -> bytes | None:
+        """None for a call that has a record only now."""
+        now = time.monotonic()
+        record = self._find(opening.key)
+        refused_at = record.refused_at if record is not None else None
+        if refused_at is not None and now - opening.asked_ago > refused_at:
+            del self._records[opening.key]  # asked after that, and nobody ran it
+            record = None
+        if record is None:
+            if not opening.rerunnable and tried_in not in (None, self.epoch):
+                return MOVED
+            if not opening.rerunnable and (opening.again or opening.key in self._ran):
+                self._ran.add(opening.key)
+                return RAN
+            self._records[opening.key] = _Record(
+                epoch=self.epoch,
+                opened=nonce,
+                attempt=opening.attempt,
+                rerunnable=opening.rerunnable,
+                until=now + opening.wait,
+                deadline=now + opening.deadline,
+                gone_at=now + opening.keep,
+                replies=[reply],
+            )
+            return None
+        if record.state == "settled":
+            return record.outcome
+        if record.opened == nonce:
+            return NEW
+        record.attach(reply, self.dispatchers)
+        record.until = max(record.until, now + opening.wait)
+        record.deadline = max(record.deadline, now + opening.deadline)
+        record.gone_at = max(record.gone_at, now + opening.keep)
+        return _running(record) if record.state == "claimed" else ATTACHED
 
     async def claim(
         self, claims: Sequence[Claim], *, worker: str, give_up_at: float
@@ -191,6 +218,8 @@ class MemoryServer:
             return "moved"
         record.state, record.claimed, record.worker = "claimed", claim.nonce, worker
         record.claims += 1
+        if not record.rerunnable:
+            self._ran.add(claim.key)
         return record.deadline - now
 
     async def settle(self, settlements: Sequence[Settlement], *, give_up_at: float) -> list[str]:
@@ -203,6 +232,8 @@ class MemoryServer:
 
     def _hold(self, hold: Hold, worker: str) -> str:
         record = self._find(hold.key)
+        if not hold.rerunnable:
+            self._ran.add(hold.key)
         if record is None:
             return "absent"
         if record.state == "settled":
@@ -215,9 +246,23 @@ class MemoryServer:
         record.claims += 1
         return "held"
 
-    async def keep_output(self, handle: str, body: bytes, *, keep: float) -> None:
+    async def keep_output(self, handle: str, body: bytes, *, owner: str, keep: float) -> bool:
         """See `WorkerLedger.keep_output`."""
-        self.outputs[handle] = body
+        kept = self._outputs_of[owner]
+        if len(body) > _OUTPUTS_BYTES:
+            return False
+        while sum(kept.values()) + len(body) > _OUTPUTS_BYTES:
+            oldest = next(iter(kept))
+            del kept[oldest], self.outputs[oldest]
+        self.outputs[handle], kept[handle] = body, len(body)
+        return True
+
+    def keep_longer(self, key: str, keep: float) -> None:
+        """Keep the outcome of a call for so long, whenever it comes."""
+        record = self._find(key)
+        if record is not None:
+            record.keep = keep
+            record.gone_at = max(record.gone_at, time.monotonic() + keep)
 
     async def tell(self, reply: str, body: bytes) -> None:
         """See `WorkerLedger.tell`."""
@@ -226,12 +271,26 @@ class MemoryServer:
     def _settle(self, settlement: Settlement) -> str:
         record = self._find(settlement.key)
         if record is None:
-            self.put(settlement.reply, settlement.body)
+            record = self._records[settlement.key] = self._settled_record([settlement.reply])
+            self._finish(record, settlement.nonce, settlement.keep, settlement.body, "")
             return "gone"
         if record.state == "settled":
             return "first" if record.settled_by == settlement.nonce else "late"
-        self._finish(record, settlement.nonce, settlement.keep, settlement.body, except_reply="")
+        self._finish(record, settlement.nonce, settlement.keep, settlement.body, "")
         return "first"
+
+    def _settled_record(self, replies: list[str]) -> _Record:
+        now = time.monotonic()
+        return _Record(
+            epoch=self.epoch,
+            opened="",
+            attempt=1,
+            rerunnable=False,
+            until=now,
+            deadline=now,
+            gone_at=now,
+            replies=replies,
+        )
 
     async def recover(
         self, recoveries: Sequence[Recovery], *, reply: str, queue: str, give_up_at: float
@@ -242,10 +301,11 @@ class MemoryServer:
     def _recover(self, recovery: Recovery, reply: str, queue: str) -> bytes:
         record = self._find(recovery.key)
         if record is None:
-            return MISSING
+            is_sure = recovery.epoch == self.epoch and recovery.key not in self._ran
+            return UNCLAIMED if is_sure else MISSING
         if record.state == "settled":
             return record.outcome
-        record.attach(reply)
+        record.attach(reply, self.dispatchers)
         if record.recovered == recovery.nonce:
             return b"again %d" % record.attempt
         until = max(record.until, time.monotonic() + recovery.wait)
@@ -259,7 +319,7 @@ class MemoryServer:
                 if not recovery.had_time:
                     return MOVED
                 record.goes_on = self.epoch
-            record.until = until
+            record.until, record.deadline = until, max(record.deadline, until)
             self.put(queue, recovery.message)
             return SENT
         if not recovery.lost_worker or record.worker != recovery.lost_worker:
@@ -270,7 +330,7 @@ class MemoryServer:
             record.until, record.recovered = until, recovery.nonce
             self.put(queue, recovery.next_message)
             return b"again %d" % record.attempt
-        self._finish(record, recovery.nonce, recovery.keep, recovery.lost, except_reply=reply)
+        self._finish(record, recovery.nonce, recovery.keep, recovery.lost, reply)
         return recovery.lost
 
     async def release(
@@ -288,13 +348,13 @@ class MemoryServer:
             return "released" if release.claim_nonce in ours else "late"
         record.releases += 1
         if record.releases > RELEASES_AT_MOST:
-            self._finish(
-                record, release.claim_nonce, release.keep, release.too_often, except_reply=""
-            )
+            self._finish(record, release.claim_nonce, release.keep, release.too_often, "")
             return "released"
         record.state, record.worker, record.released = "open", "", release.claim_nonce
         record.attempt += 1
         record.claims -= not release.entered
+        if not release.entered and not record.claims:
+            self._ran.discard(release.key)
         for reply in record.replies:
             self.put(reply, release.notice)
         return "released"
@@ -308,9 +368,12 @@ class MemoryServer:
     def _close(self, closing: Closing, reply: str, end: End) -> bytes:
         record = self._find(closing.key)
         if record is None:
-            return MISSING
+            return MISSING if end is End.UNSTARTED else self._close_absent(closing, end)
         if record.state == "settled":
             return record.outcome
+        if end is End.REFUSED:
+            record.attach(reply, self.dispatchers)
+            return _running(record) if record.state == "claimed" else ATTACHED
         if record.state == "claimed" and end is End.UNSTARTED:
             return _running(record)
         if self._others_wait(record, reply, end):
@@ -323,7 +386,17 @@ class MemoryServer:
             body = closing.unclaimed
         else:
             body = closing.doubtful
-        self._finish(record, closing.nonce, closing.keep, body, except_reply=reply)
+        self._finish(record, closing.nonce, closing.keep, body, reply)
+        return body
+
+    def _close_absent(self, closing: Closing, end: End) -> bytes:
+        """What is settled keeps anybody from running the call after this answer."""
+        is_sure = closing.unsent and closing.epoch == self.epoch and closing.key not in self._ran
+        body = closing.unclaimed if is_sure else closing.doubtful
+        record = self._records[closing.key] = self._settled_record([])
+        if is_sure and end is End.REFUSED:
+            record.refused_at = time.monotonic()
+        self._finish(record, closing.nonce, closing.keep, body, "")
         return body
 
     def _others_wait(self, record: _Record, reply: str, end: End) -> bool:
@@ -332,16 +405,17 @@ class MemoryServer:
             End.CANCEL: 1.0,
             End.UNSTARTED: record.until - now,
             End.DEADLINE: record.deadline - now - _OTHERS_AHEAD_SECONDS,
+            End.REFUSED: 1.0,
         }
         return left[end] > 0 and any(
             other in self.dispatchers for other in record.replies if other != reply
         )
 
     def _finish(
-        self, record: _Record, nonce: str, keep: float, body: bytes, *, except_reply: str
+        self, record: _Record, nonce: str, keep: float, body: bytes, except_reply: str
     ) -> None:
         record.state, record.settled_by, record.outcome = "settled", nonce, body
-        record.gone_at = time.monotonic() + keep
+        record.gone_at = time.monotonic() + max(keep, record.keep)
         for reply in record.replies:
             if reply != except_reply:
                 self.put(reply, body)

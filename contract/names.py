@@ -11,6 +11,11 @@ def queue_name(queue: str, run_in: RunIn) -> str:
     return f"toolpool.{queue}.{run_in.value}"
 
 
+def toolset_queue(queue: str, toolset: str) -> str:
+    """The queue beside `queue` that only workers with this toolset take from."""
+    return f"{queue}.{toolset[:8]}"
+
+
 KEYS_WITHOUT_EXPIRY = frozenset({"epoch", "switches"})
 """Key kinds (the word after the prefix) that may live for ever; every other key must expire."""
 
@@ -23,15 +28,22 @@ class Names:
         self.epoch = f"{prefix}:epoch"
         self.catalog = f"{prefix}:catalog"
         self.catalog_version = f"{prefix}:catalog_version"
+        self.catalog_ages = f"{prefix}:catalog_ages"
         self.switches = f"{prefix}:switches"
         self.workers = f"{prefix}:workers"
         self.loops = f"{prefix}:loops"
+        self.outputs = f"{prefix}:outputs"
         self.call_prefix = f"{prefix}:call:"
+        self.ran_prefix = f"{prefix}:ran:"
 
     @staticmethod
-    def catalog_field(tool: str, digest: str) -> str:
-        """The field of one tool's spec in the catalog hash."""
-        return f"{tool}\0{digest}"
+    def catalog_field(tool: str, digest: str, key_id: str) -> str:
+        """The field of one tool's spec, as one signer publishes it, in the catalog hash."""
+        return f"{tool}\0{digest}\0{key_id}"
+
+    def toolset(self, digest: str) -> str:
+        """What workers of one release offer: a string."""
+        return f"{self.prefix}:toolset:{digest}"
 
     def call(self, key: str) -> str:
         """The ledger record of one call: a hash."""
@@ -45,9 +57,17 @@ class Names:
         """What a handle stands for."""
         return f"{self.prefix}:background:{handle}"
 
+    def ran(self, key: str) -> str:
+        """The mark of a call that was claimed and may not run twice; it outlives the record."""
+        return self.ran_prefix + key
+
     def output(self, handle: str) -> str:
         """The whole output of a call."""
         return f"{self.prefix}:output:{handle}"
+
+    def outputs_of(self, owner: str) -> str:
+        """The whole outputs of one session, the oldest first: a sorted set."""
+        return f"{self.prefix}:outputs:{owner}"
 
     def handles(self, owner: str) -> str:
         """The handles of one session, by when they were given: a sorted set."""

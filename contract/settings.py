@@ -36,6 +36,19 @@ class Settings(BaseSettings):
         86_400.0, gt=0, description="How long results of background calls are kept."
     )
     results_kept: float = Field(300.0, gt=0, description="How long a settled record is kept.")
+    remembered: float = Field(
+        86_400.0,
+        gt=0,
+        description="How long a call that may not run twice is remembered after it was claimed.",
+    )
+    worker_return: float = Field(
+        10.0,
+        ge=0,
+        description="How long a call that may not run twice waits for a lost worker to return.",
+    )
+    background_worker_return: float = Field(
+        60.0, ge=0, description="The same, for background calls."
+    )
     connect_timeout: float = Field(5.0, gt=0, description="How long to wait for Redis.")
     catalog_wait: float = Field(10.0, ge=0, description="How long to wait for a first tool.")
     catalog_kept: float = Field(604_800.0, gt=0, description="How long tools outlive workers.")
@@ -50,6 +63,9 @@ class Settings(BaseSettings):
     max_message: int = Field(2 * _MIB, gt=0, description="Size of one message.")
     output_page: int = Field(32_768, ge=1, description="Characters of one page of an output.")
     output_kept: float = Field(3_600.0, gt=0, description="How long a whole output is kept.")
+    outputs_per_session: int = Field(
+        32 * _MIB, ge=0, description="Whole outputs that one session may keep."
+    )
     max_result: int = Field(8 * _MIB, gt=0, description="Output of one call that is taken at all.")
     batch_loop: int = Field(128, ge=1, description="Calls in one message, coroutine tools.")
     batch_thread: int = Field(64, ge=1, description="Calls in one message, thread tools.")

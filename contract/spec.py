@@ -31,9 +31,10 @@ class ToolSpec(msgspec.Struct, frozen=True, kw_only=True):
     """One tool as workers publish it and dispatchers follow it.
 
     `input_schema` is JSON Schema (None: any object is taken, R28). `timeout` is in seconds from the
-    claim, `heartbeat` the seconds it may give no sign of life for (UNSET, any number: not written,
-    so that such a tool has the digest that older versions give it), `max_output` in bytes;
-    `retries` counts attempts by the pool beyond the first.
+    claim, `heartbeat` the seconds it may give no sign of life for, `max_output` in bytes; `retries`
+    counts attempts by the pool beyond the first. An `exclusive` tool is stopped where its worker
+    cannot be sure any more that nobody else runs the call. What is UNSET is not written, so that
+    a tool without it has the digest that older versions give it.
     """
 
     name: str
@@ -53,12 +54,18 @@ class ToolSpec(msgspec.Struct, frozen=True, kw_only=True):
     retries: int = 0
     injected: tuple[str, ...] = ()
     heartbeat: float | msgspec.UnsetType = msgspec.UNSET
+    exclusive: bool | msgspec.UnsetType = msgspec.UNSET
     digest: str = ""
 
     @property
     def silence(self) -> float | None:
         """Seconds it may give no sign of life for; None where that is not watched."""
         return None if self.heartbeat is msgspec.UNSET else self.heartbeat
+
+    @property
+    def is_exclusive(self) -> bool:
+        """Whether a run is stopped when its worker's lease is lost."""
+        return self.exclusive is True
 
     @property
     def rerunnable(self) -> bool:

@@ -39,7 +39,7 @@ _REFUSAL = re.compile(r"(^|-)(READONLY|OOM|MASTERDOWN|NOREPLICAS|MISCONF|BUSY)\b
 
 
 class Step(StrEnum):
-    """The steps that change a call's record."""
+    """What has to happen at once on the server: the steps of a call, and what is beside them."""
 
     OPEN = "open"
     CLAIM = "claim"
@@ -49,6 +49,10 @@ class Step(StrEnum):
     RELEASE = "release"
     HOLD = "hold"
     LOOP = "loop"
+    HANDLE = "handle"
+    OUTPUT = "output"
+    BEAT = "beat"
+    SURVEY = "survey"
 
 
 class ServerAway(Exception):
@@ -85,7 +89,8 @@ def new_nonce() -> str:
     return f"{_boot}{next(_count):x}"
 
 
-def _script(step: Step) -> tuple[str, str]:
+def script(step: Step) -> tuple[str, str]:
+    """The step's Lua and its SHA-1, for clients that call it by themselves."""
     folder = resources.files("contract") / "lua"
     source = (folder / "preamble.lua").read_text() + (folder / f"{step.value}.lua").read_text()
     return source, hashlib.sha1(source.encode(), usedforsecurity=False).hexdigest()
@@ -130,7 +135,7 @@ class Steps:
 
     def __init__(self, client: "redis.asyncio.Redis") -> None:
         self._client = client
-        self._scripts = {step: _script(step) for step in Step}
+        self._scripts = {step: script(step) for step in Step}
         self.epoch_candidate = secrets.token_hex(8)
 
     async def run(
@@ -173,9 +178,16 @@ class Steps:
             await asyncio.sleep(pause)
             pause = min(pause * 2, _LONGEST_PAUSE)
 
-    async def keep(self, key: str, body: bytes, ms: int) -> None:
-        """Set a key that expires. Raises RedisError."""
-        await self._client.set(key, body, px=ms)
+    async def once(
+        self, step: Step, keys: Sequence[str], arguments: Sequence[str | bytes | int]
+    ) -> list[Any]:
+        """The step's answers, asked for once. Raises RedisError or OSError."""
+        source, sha = self._scripts[step]
+        words = (len(keys), *keys, *arguments)
+        try:
+            return list(await send(self._client, ("EVALSHA", sha, *words)))
+        except NoScriptError:
+            return list(await send(self._client, ("EVAL", source, *words)))
 
     async def tell(self, stream: str, body: bytes) -> None:
         """Append to a reply stream, once. Raises RedisError."""

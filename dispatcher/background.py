@@ -5,6 +5,7 @@ second `tool_result` for the first call's id.
 """
 
 import asyncio
+import logging
 import secrets
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
@@ -24,7 +25,12 @@ from dispatcher.pending import Pending, Stage, root_of
 from dispatcher.task_tools import LONGEST_WAIT_SECONDS
 from dispatcher.traffic import Traffic
 
-_KEEP_HANDLE_SECONDS = 10.0
+log = logging.getLogger("toolpool.background")
+
+_KEEP_HANDLE_SECONDS = 0.25
+"""How much later than at its wait budget a call is answered for its handle to be kept first."""
+_FIRST_PAUSE_SECONDS = 0.1
+_LONGEST_PAUSE_SECONDS = 2.0
 _COMPLETED_KEPT = 1_000
 _SESSIONS_KEPT = 10_000
 
@@ -88,35 +94,33 @@ class Background:
         self._classify = classify
         self._wording = wording
         self._completed = _Completed()
+        self._unkept: dict[str, BackgroundCall] = {}
+        """By handle: what the server does not have yet."""
 
     async def hand_over(self, pending: Pending) -> ToolResult | None:
-        """The answer that stands for a call still running; None if its handle cannot be kept."""
+        """The answer that stands for a call still running; None if it ended meanwhile.
+
+        Where the server is away, this dispatcher alone knows the handle until it is back.
+        """
         settings = self._traffic.settings
-        session = pending.message.session
-        now = time.monotonic()
-        left = pending.deadline - now
+        session, now = pending.message.session, time.monotonic()
+        server_now = self._traffic.transport.server_time()
+        left = max(0.0, pending.deadline - now)
         call = BackgroundCall(
             handle=secrets.token_hex(16),
             tenant=settings.tenant,
             session=session,
             queue=pending.queue,
             message=pending.message,
-            started_at=time.time() - (now - pending.began),
-            deadline=time.time() + left,
+            started_at=server_now - (now - pending.began),
+            deadline=server_now + left,
         )
-        keeping = asyncio.ensure_future(self._keep(call, left + settings.background_kept))
-        answered = asyncio.ensure_future(pending.wait(min(left, _KEEP_HANDLE_SECONDS)))
-        try:
-            await asyncio.wait({keeping, answered}, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            answered.cancel()
-            if not keeping.done():
-                keeping.cancel()
-        if keeping.cancelled() or not keeping.done() or keeping.exception() is not None:
-            return None  # without a handle the call is waited for
+        self._traffic.handed_over(pending, settings.background_kept)
+        self._unkept[call.handle] = call
+        keeping = self._traffic.in_background(self._keep(call, left + settings.background_kept))
+        await asyncio.wait({keeping}, timeout=_KEEP_HANDLE_SECONDS)
         if not pending.is_open:
             return None
-        pending.in_background = True
         said = feedback.still_running(call.handle, self._wording)
         self._notify(pending, call)
         return ToolResult(
@@ -132,12 +136,25 @@ class Background:
         )
 
     async def _keep(self, call: BackgroundCall, seconds: float) -> None:
-        await self._traffic.transport.keep_handle(
-            call.handle,
-            self._traffic.envelope.encode_background(call),
-            owner=self._owner(call.session),
-            keep=seconds,
-        )
+        """Until the server has it."""
+        settings, pause = self._traffic.settings, _FIRST_PAUSE_SECONDS
+        while True:
+            try:
+                await self._traffic.transport.keep_handle(
+                    call.handle,
+                    self._traffic.envelope.encode_background(call),
+                    owner=self._owner(call.session),
+                    call=call.message.key,
+                    keep=seconds,
+                    outcome_kept=settings.background_kept,
+                )
+            except Exception as error:  # noqa: BLE001 - whatever it was, it may pass
+                log.warning("handle_not_kept call=%s: %s", call.message.id, error)
+                await asyncio.sleep(pause)
+                pause = min(pause * 2, _LONGEST_PAUSE_SECONDS)
+            else:
+                self._unkept.pop(call.handle, None)
+                return
 
     async def answer(self, call: ToolCall, session: str | None) -> Outcome:
         """Run one of the three tools here; never raises."""
@@ -206,12 +223,13 @@ class Background:
 
     async def listed(self, session: str | None) -> list[dict[str, Any]]:
         """The session's background calls, the newest last."""
+        now = self._traffic.transport.server_time()
         return [
             {
                 "handle": call.handle,
                 "tool": call.message.tool,
                 "state": self._state(call, state),
-                "seconds": round(time.time() - call.started_at, 1),
+                "seconds": round(max(0.0, now - call.started_at), 1),
             }
             for call, state in await self._handed_out(session)
         ]
@@ -282,8 +300,10 @@ class Background:
         """One answer for unknown, expired and foreign handles: nobody learns which."""
         if not isinstance(handle, str):
             return None
-        body = await self._traffic.transport.handle(handle)
-        call = self._read(body) if body is not None else None
+        call = self._unkept.get(handle)
+        if call is None:
+            body = await self._traffic.transport.handle(handle)
+            call = self._read(body) if body is not None else None
         if call is None or call.handle != handle or call.session != session:
             return None
         return call if call.tenant == self._traffic.settings.tenant else None

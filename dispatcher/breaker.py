@@ -1,8 +1,8 @@
 """A circuit breaker for each tool: one that keeps failing is left alone for a moment.
 
-Counted are calls that a tool failed: that raised, crashed, overran, or took their worker with them.
-Never a model's mistakes, and never what the pool did not bring to the tool. While it is open, calls
-are answered at once (`exception.circuit_open`); then one call is let through to see.
+Counted are calls that a tool failed, by its worker's own word: that raised, crashed or overran.
+Never a model's mistakes, and never a fault of the pool: a worker or a server that is away. While it
+is open, calls are answered at once (`exception.circuit_open`); then one is let through to see.
 """
 
 import logging
@@ -23,6 +23,7 @@ _SAYS_NOTHING = frozenset(
         Code.EXPIRED,
         Code.QUEUE_UNREACHABLE,
         Code.INTERNAL,
+        Code.WORKER_LOST,
     }
 )
 """Codes of calls that the tool had no chance to end well or badly."""
@@ -79,7 +80,7 @@ class Breaker:
     def note(self, tool: str, outcome: Outcome) -> None:
         """Learn from the outcome of a call."""
         circuit = self._circuits.get(tool)
-        if outcome.code in _SAYS_NOTHING:
+        if outcome.code in _SAYS_NOTHING or (outcome.code is not None and not outcome.worker):
             if outcome.code is not Code.CIRCUIT_OPEN:
                 self.release(tool)
             return
@@ -143,7 +144,4 @@ class Breaker:
 def _failed(outcome: Outcome) -> bool:
     if outcome.code is None:
         return False
-    return outcome.code.error_type is ErrorType.RUNTIME or outcome.code in (
-        Code.TIMEOUT,
-        Code.WORKER_LOST,
-    )
+    return outcome.code.error_type is ErrorType.RUNTIME or outcome.code is Code.TIMEOUT

@@ -35,6 +35,9 @@ class Catalog:
     def __init__(self) -> None:
         self._offers: dict[str, Offer] = {}
         self._gone: dict[str, float] = {}
+        self._published: dict[str, list[CatalogEntry]] = {}
+        self._live: Mapping[str, frozenset[str]] = {}
+        self._strangers = 0
         self._schemas = SchemaCache()
         self.refused: dict[str, str] = {}
         """Why a tool is not offered, by name."""
@@ -78,17 +81,41 @@ class Catalog:
         self._offers, self.refused, self.aliases = offers, refused, originals(offers)
 
     def replace_published(self, entries: Iterable[bytes], envelope: Envelope) -> None:
-        """Offer what workers have published. Entries nobody we trust has signed are passed over."""
-        newest: dict[str, CatalogEntry] = {}
+        """Take what workers have published. Entries nobody we trust has signed are passed over."""
+        published: dict[str, dict[str, CatalogEntry]] = {}
+        strangers = 0
         for data in entries:
             try:
                 entry = envelope.decode_entry(data)
-            except MessageRejected as error:
-                log.warning("catalog_entry_rejected reason=%s: %s", error.reason, error)
+            except MessageRejected:
+                strangers += 1
                 continue
-            known = newest.get(entry.spec.name)
+            versions = published.setdefault(entry.spec.name, {})
+            known = versions.get(entry.spec.digest)
             if known is None or entry.published_at > known.published_at:
-                newest[entry.spec.name] = entry
+                versions[entry.spec.digest] = entry
+        if strangers != self._strangers:
+            self._strangers = strangers
+            log.warning("catalog_entries_rejected count=%d: not signed with our key", strangers)
+        self._published = {
+            name: found
+            for name, versions in published.items()
+            if (found := [entry for entry in versions.values() if not entry.removed])
+        }
+        self._choose()
+
+    def follow_live(self, live: Mapping[str, frozenset[str]]) -> None:
+        """Take which versions of the tools living workers offer: those are offered first."""
+        if live != self._live:
+            self._live = live
+            self._choose()
+
+    def _choose(self) -> None:
+        """Of each tool the newest version that a living worker has, or the newest of all."""
+        newest: dict[str, CatalogEntry] = {}
+        for name, entries in self._published.items():
+            live = self._live.get(name, frozenset())
+            newest[name] = max(entries, key=lambda e: (e.spec.digest in live, e.published_at))
         now = time.monotonic()
         self._gone = {
             name: self._gone.get(name, now)

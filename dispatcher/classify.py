@@ -9,7 +9,7 @@ from contract.spec import ToolSpec
 from dispatcher import advice, feedback
 from dispatcher.feedback import Wording
 
-__all__ = ["Wording", "classified", "not_queued", "rejected", "unconfirmed"]
+__all__ = ["Wording", "classified", "forgotten", "not_queued", "rejected", "unconfirmed"]
 
 
 def rejected(call: ToolCall, code: Code, text: str, wording: Wording) -> ToolResult:
@@ -80,6 +80,11 @@ def classified(
 def not_queued(code: Code, error: str = "", *, retry_after: float | None = None) -> Outcome:
     """A call that never left this process."""
     return failure(code, error, Executed.NO, retry_after=retry_after)
+
+
+def forgotten() -> Outcome:
+    """A call that was asked before, may have run, and of which nothing more is known."""
+    return failure(Code.WORKER_LOST, "forgotten", Executed.UNKNOWN)
 
 
 def unconfirmed(*, started: bool, sent: bool) -> Outcome:

@@ -4,7 +4,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Sequence
 
-from contract.envelope import Ended, Envelope, Progress, Released, Settled
+from contract.envelope import Ended, Envelope, Passed, Progress, Released, Settled, Started
 from contract.errors import MessageRejected
 from contract.outcome import Outcome
 from dispatcher.pending import Pending
@@ -27,6 +27,7 @@ class Collector:
         resolve: Callable[[Pending, Outcome], None],
         started: Callable[[Pending], None],
         released: Callable[[Pending], None],
+        passed: Callable[[Pending], None],
         progressed: Callable[[Pending, Progress], None],
         ended: Callable[[Sequence[str]], None],
     ) -> None:
@@ -36,6 +37,7 @@ class Collector:
         self._resolve = resolve
         self._started = started
         self._released = released
+        self._passed = passed
         self._progressed = progressed
         self._ended = ended
 
@@ -64,26 +66,32 @@ class Collector:
         except MessageRejected as error:
             log.warning("reply_rejected reason=%s: %s", error.reason, error)
             return
-        if isinstance(reply, Settled):
-            pending = self._find(reply.key)
-            if pending is not None and pending.is_open:
-                self._resolve(pending, reply.outcome)
-            return
-        if isinstance(reply, Released):
-            pending = self._find(reply.key)
-            if pending is not None and pending.message.attempt <= reply.attempt:
-                self._released(pending)
+        match reply:
+            case Settled():
+                self._take_outcome(reply)
+            case Started():
+                for key in reply.keys:
+                    if (pending := self._find(key)) is not None:
+                        pending.worker = reply.worker
+                        self._started(pending)
+            case Ended():
+                self._ended(reply.keys)
+            case _:
+                self._take_word_of_one(reply)
+
+    def _take_outcome(self, reply: Settled) -> None:
+        pending = self._find(reply.key)
+        if pending is not None and pending.is_open:
+            self._resolve(pending, reply.outcome)
+
+    def _take_word_of_one(self, reply: Released | Passed | Progress) -> None:
+        pending = self._find(reply.key)
+        if pending is None:
             return
         if isinstance(reply, Progress):
-            pending = self._find(reply.key)
-            if pending is not None:
-                self._progressed(pending, reply)
-            return
-        if isinstance(reply, Ended):
-            self._ended(reply.keys)
-            return
-        for key in reply.keys:
-            pending = self._find(key)
-            if pending is not None:
-                pending.worker = reply.worker
-                self._started(pending)
+            self._progressed(pending, reply)
+        elif isinstance(reply, Passed):
+            if pending.message.attempt == reply.attempt:
+                self._passed(pending)
+        elif pending.message.attempt <= reply.attempt:
+            self._released(pending)

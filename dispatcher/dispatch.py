@@ -215,15 +215,20 @@ class Dispatcher:
         Every dispatcher follows within about a second; calls are answered `aborted.denied` with
         `reason`, which the model reads. Calls that already run go on.
         """
-        switch = make_switch(tool, argument, value, reason)
-        name = switch_name(tool, argument, value)
-        transport = self._traffic.transport
-        await transport.set_switch(name, self._envelope.encode_switch(switch))
-        await self._traffic.follower.once()
+        await self._turn_switch(tool, argument, value, reason, on=True)
 
     async def allow(self, tool: str, *, argument: str | None = None, value: Any = None) -> None:
         """Take a `deny` with the same tool, argument and value back."""
-        await self._traffic.transport.set_switch(switch_name(tool, argument, value), None)
+        await self._turn_switch(tool, argument, value, "", on=False)
+
+    async def _turn_switch(
+        self, tool: str, argument: str | None, value: Any, reason: str, *, on: bool
+    ) -> None:
+        transport = self._traffic.transport
+        name = switch_name(tool, argument, value)
+        set_at = self._traffic.switches.next_time(name, transport.server_time())
+        switch = make_switch(tool, argument, value, reason, set_at=set_at, on=on)
+        await transport.set_switch(name, self._envelope.encode_switch(switch))
         await self._traffic.follower.once()
 
     def completed(self, *, session: str | None = None) -> AsyncIterator[str]:
@@ -252,6 +257,7 @@ class Dispatcher:
         timeout: float | None = None,
         wait: float | None = None,
         format: str | None = None,
+        again: bool = False,
     ) -> TurnResult:
         """Run every tool call of a model response; one result a call, in order (R1).
 
@@ -260,9 +266,12 @@ class Dispatcher:
         response's id or `turn`, the same call asked again attaches to its record and is never run
         twice (R18). `tools` narrows the allow-list, `context` is handed to the tools and shown to
         nobody, `timeout` (seconds) replaces the tools' own. A call that runs longer than `wait`
-        seconds goes on in the background and answers with a handle (R35). Never raises for what a
-        model or a tool does; cancelling it cancels its calls. Raises ValueError for times that are
-        none, and for a `context` that is not JSON or larger than one call's arguments may be.
+        seconds goes on in the background and answers with a handle (R35). `again` says that the
+        turn may have been dispatched before, by a host that is no more: a call that may not run
+        twice and has no record is then answered `executed: unknown`, and not run. Never raises for
+        what a model or a tool does; cancelling it cancels its calls. Raises ValueError for times
+        that are none, and for a `context` that is not JSON or larger than one call's arguments may
+        be.
         """
         try:
             found = self._read(response, turn=turn, format=format)
@@ -274,6 +283,7 @@ class Dispatcher:
             context=context,
             timeout=timeout,
             wait=wait,
+            again=again,
             max_bytes=self._settings.max_arguments,
         )
         return await self._run_turn(found, shared, tools)

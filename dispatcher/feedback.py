@@ -205,7 +205,8 @@ def failed(name: str, outcome: Outcome, *, timeout: float, wording: Wording = PL
     if code is Code.DENIED:
         error = error or words.not_allowed
     elif code not in templates:
-        error = words.reasons.get((code or Code.INTERNAL).value, error or words.internal)
+        plain = words.reasons.get((code or Code.INTERNAL).value, error or words.internal)
+        error = words.reasons.get(error, plain)
     template = templates.get(code or Code.INTERNAL, words.no_result)
     return template.format(name=name, error=error, whether=whether)
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable
 from contract.envelope import Envelope, WorkerLease
 from contract.errors import MessageRejected
 from dispatcher.catalog import Catalog
+from dispatcher.fleet import Fleet
 from dispatcher.pending import Pending
 from dispatcher.pump import Pump
 from dispatcher.recovery import Recovery
@@ -32,6 +33,7 @@ class Follower:
         catalog: Catalog,
         pump: Pump,
         recovery: Recovery,
+        fleet: Fleet,
         switches: Switches,
         calls: Callable[[], Iterable[Pending]],
         follows_catalog: bool,
@@ -41,10 +43,11 @@ class Follower:
         self._catalog = catalog
         self._pump = pump
         self._recovery = recovery
+        self._fleet = fleet
         self._switches = switches
         self._calls = calls
         self._follows_catalog = follows_catalog
-        self._epoch: str | None = None
+        self._strangers = 0
         self._looking = asyncio.Lock()
 
     async def run(self) -> None:
@@ -72,29 +75,31 @@ class Follower:
         survey = await self._transport.survey(
             sorted({pending.queue for pending in calls if pending.queue})
         )
-        await self._follow_switches(survey.epoch)
-        leases = [lease for lease in map(self._read, survey.leases) if lease is not None]
-        slots: dict[str, list[int]] = {}
-        for lease in leases:
-            for queue, count in lease.slots.items():
-                slots.setdefault(queue, []).append(count)
-        self._pump.set_workers(slots)
+        await self._follow_switches()
+        leases = self._read(survey.leases)
+        await self._fleet.follow(leases)
+        if self._follows_catalog:
+            self._catalog.follow_live(self._fleet.live)
+        self._pump.set_workers(self._fleet.slots)
         self._pump.set_memory(survey.memory)
         await self._recovery.examine(survey, leases, calls)
 
-    async def _follow_switches(self, epoch: str | None) -> None:
-        """A server that lost its data is told which switches were on: a loss takes none back."""
+    async def _follow_switches(self) -> None:
+        """What the server lost, or somebody put back into an older state, is set again."""
         found = await self._transport.switches()
-        if self._epoch not in (None, epoch):
-            for name, body in self._switches.missing_in(found):
-                await self._transport.set_switch(name, body)
-                found.append(body)
-        self._epoch = epoch
-        self._switches.replace(found, self._envelope)
+        for name, body in self._switches.replace(found, self._envelope):
+            await self._transport.set_switch(name, body)
 
-    def _read(self, data: bytes) -> WorkerLease | None:
-        try:
-            return self._envelope.decode_lease(data)
-        except MessageRejected as error:
-            log.warning("lease_rejected reason=%s: %s", error.reason, error)
-            return None
+    def _read(self, bodies: Iterable[bytes]) -> list[WorkerLease]:
+        """Those that somebody we trust has signed; how many others there are is said once."""
+        leases: list[WorkerLease] = []
+        strangers = 0
+        for body in bodies:
+            try:
+                leases.append(self._envelope.decode_lease(body))
+            except MessageRejected:
+                strangers += 1
+        if strangers != self._strangers:
+            self._strangers = strangers
+            log.warning("leases_rejected count=%d: not signed with our key", strangers)
+        return leases

@@ -22,7 +22,6 @@ log = logging.getLogger("toolpool.keeper")
 
 _AHEAD_SECONDS = 0.1
 _LONGEST_ASK = 1.0
-_UNSENT = (Stage.NEW, Stage.WAITING)
 _GROUP = 64
 _GROUPS_AT_ONCE = 4
 
@@ -104,7 +103,7 @@ class Keeper:
             pending.is_unwanted = True
             if not pending.queue:  # one of the pool's own tools is at it
                 self._resolve(pending, _unknown(Code.CANCELLED))
-            elif pending.stage in _UNSENT and not pending.may_be_known:
+            elif pending.is_unsent and not pending.may_be_known:
                 self._resolve(pending, not_queued(Code.CANCELLED))
             else:
                 self._add_due(pending, Ending.CANCEL)
@@ -213,12 +212,10 @@ class Keeper:
             elif answer == OTHERS:
                 is_running = ending is Ending.DEADLINE and pending.stage is Stage.RUNNING
                 self._resolve(pending, _unknown(Code.TIMEOUT if is_running else ending.code))
-            elif answer == MISSING:
-                if ending is Ending.CANCEL and pending.stage in _UNSENT:
-                    self._resolve(pending, not_queued(ending.code))
-                elif ending is not Ending.QUEUE_WAIT:
-                    self._resolve(pending, _unknown(ending.code))
-                elif not pending.epoch:  # adopted, and whoever had it never sent it
+            elif (
+                answer == MISSING
+            ):  # only where the queue wait is over: its worker may still settle
+                if not pending.epoch:  # adopted, and whoever had it never sent it
                     self._resolve(pending, _unknown(Code.WORKER_LOST))
             else:
                 self._settled(answer)
@@ -228,12 +225,13 @@ class Keeper:
         return Closing(
             key=pending.key,
             nonce=new_nonce(),
-            epoch=pending.epoch,
+            epoch=pending.epoch or pending.accepted_in,
             keep=pending.keep,
             unclaimed=self._signed(pending, failure(code, "", Executed.NO)),
             claimed=self._signed(pending, failure(claimed, "", Executed.UNKNOWN)),
             doubtful=self._signed(pending, _unknown(code)),
             cancel=self._envelope.encode_cancel(Cancel(key=pending.key)),
+            unsent=pending.is_unsent,
         )
 
     def _signed(self, pending: Pending, outcome: Outcome) -> bytes:

@@ -1,5 +1,6 @@
 """The transport over a server in this process: for users' own tests, and ours."""
 
+import time
 from collections.abc import Sequence
 
 from contract.ledger import Closing, End, Opening, Recovery
@@ -25,6 +26,10 @@ class MemoryTransport:
     def epoch(self) -> str | None:
         """See `Transport.epoch`."""
         return self._server.epoch
+
+    def server_time(self) -> float:
+        """See `Transport.server_time`."""
+        return time.time()
 
     @property
     def loops(self) -> LoopLedger:
@@ -73,6 +78,10 @@ class MemoryTransport:
         self._catalog = dict(self._server.catalog)
         return list(self._catalog.values())
 
+    async def toolsets(self, digests: Sequence[str]) -> list[bytes | None]:
+        """See `Transport.toolsets`. The one worker has every tool that is there."""
+        return [None for _ in digests]
+
     async def recover(
         self, recoveries: Sequence[Recovery], *, queue: str, give_up_at: float
     ) -> list[bytes]:
@@ -81,9 +90,12 @@ class MemoryTransport:
             recoveries, reply=self._reply, queue=queue, give_up_at=give_up_at
         )
 
-    async def keep_handle(self, handle: str, body: bytes, *, owner: str, keep: float) -> None:
+    async def keep_handle(
+        self, handle: str, body: bytes, *, owner: str, call: str, keep: float, outcome_kept: float
+    ) -> None:
         """See `Transport.keep_handle`."""
         self._server.handles[handle] = (owner, body)
+        self._server.keep_longer(call, outcome_kept)
 
     async def handle(self, handle: str) -> bytes | None:
         """See `Transport.handle`."""
@@ -98,12 +110,9 @@ class MemoryTransport:
         """See `Transport.switches`."""
         return list(self._server.switches.values())
 
-    async def set_switch(self, name: str, body: bytes | None) -> None:
+    async def set_switch(self, name: str, body: bytes) -> None:
         """See `Transport.set_switch`."""
-        if body is None:
-            self._server.switches.pop(name, None)
-        else:
-            self._server.switches[name] = body
+        self._server.switches[name] = body
 
     async def output(self, handle: str) -> bytes | None:
         """See `Transport.output`."""
@@ -112,6 +121,10 @@ class MemoryTransport:
     async def states(self, keys: Sequence[str]) -> list[str | None]:
         """See `Transport.states`."""
         return [self._server.state(key) for key in keys]
+
+    async def outcomes(self, keys: Sequence[str]) -> list[bytes | None]:
+        """See `Transport.outcomes`."""
+        return [self._server.outcome(key) for key in keys]
 
     async def survey(self, queues: Sequence[str]) -> Survey:
         """See `Transport.survey`."""

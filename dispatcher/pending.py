@@ -96,6 +96,12 @@ class Pending:
     in_background: bool = False
     retries: int = 0
     ran_before: Executed | None = None
+    again: bool = False
+    """Whether it may have been asked before, by a dispatcher that is no more."""
+    accepted_in: str = ""
+    """The server's epoch when it was accepted."""
+    is_attached: bool = False
+    """Whether another dispatcher asked for it first."""
     is_unwanted: bool = False
     is_news: bool = True
     """Whether its outcome is not one that had been stored before this dispatcher asked."""
@@ -122,6 +128,11 @@ class Pending:
         return self.message.session is not None and self.message.turn is not None
 
     @property
+    def is_unsent(self) -> bool:
+        """Whether this dispatcher has certainly not sent it, so that only another may have."""
+        return self.stage in (Stage.NEW, Stage.WAITING) and not self.epoch
+
+    @property
     def is_open(self) -> bool:
         """Whether nobody has answered it yet."""
         return self.outcome is None
@@ -132,7 +143,8 @@ class Pending:
         key = retry_key(self.root, self.retries)
         self.message = msgspec.structs.replace(self.message, key=key, attempt=1)
         self.stage, self.start_by = Stage.NEW, start_by
-        self.worker, self.republished, self.is_news = "", 0, True
+        self.accepted_in, self.epoch, self.again = self.epoch or self.accepted_in, "", False
+        self.worker, self.republished, self.is_news, self.is_attached = "", 0, True, False
 
     def answer(self, outcome: Outcome) -> None:
         """Note the outcome and wake whoever waits for it. To be called once."""
@@ -163,4 +175,6 @@ class Pending:
             wait=max(0.001, self.start_by - now),
             deadline=deadline,
             keep=deadline + self.keep,
+            asked_ago=now - self.began,
+            again=self.again,
         )

@@ -12,12 +12,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from contract.envelope import Batch, Envelope
-from contract.ledger import ATTACHED, MOVED, NEW, running_on
+from contract.ledger import ATTACHED, MOVED, NEW, RAN, running_on
 from contract.outcome import Code, Executed, Outcome, failure
 from contract.settings import Settings
 from contract.spec import RunIn
 from contract.steps import ServerAway, new_nonce
-from dispatcher.classify import not_queued
+from dispatcher.classify import forgotten, not_queued
 from dispatcher.pace import Pace
 from dispatcher.pending import Pending, Stage
 from dispatcher.transport import Transport
@@ -69,6 +69,8 @@ class QueuePump:
         self._next_size = 0
         self._unstarted = 0
         self._most_in_flight = pump.settings.in_flight_per_session
+        self._sent_to_nobody = False
+        """Whether a message lies on the queue since before any worker was there to take it."""
 
     def submit(self, pending: Pending) -> None:
         """Queue a call behind its session's others."""
@@ -92,6 +94,13 @@ class QueuePump:
         """Nobody will start the call any more: it must not keep others from being sent."""
         self._leave_queue(pending, Stage.STRANDED)
 
+    def handed_over(self, pending: Pending) -> None:
+        """Nobody waits for the call any more: its session may have another in its place."""
+        line = self._lines.get(pending.line)
+        if line is not None and not pending.in_background and _is_in_flight(pending):
+            line.session.in_flight -= 1
+            self._pump.has_room(pending.line)
+
     def _leave_queue(self, pending: Pending, stage: Stage) -> None:
         if not pending.is_open:  # `done` has let go of it
             return
@@ -108,9 +117,24 @@ class QueuePump:
             return
         if pending.stage is Stage.WAITING:
             self._stop_waiting(pending)
-        self._count_in_flight(self._line(pending.line), 1)
+        line = self._line(pending.line)
+        self._count_in_flight(line, 1, of_session=not pending.in_background)
         pending.stage = Stage.QUEUED
         self._unstarted += 1
+
+    def leave(self, pending: Pending) -> None:
+        """A published call goes on in another queue."""
+        line = self._lines[pending.line]
+        self._unstarted -= pending.stage not in (Stage.RUNNING, Stage.STRANDED)
+        self._count_in_flight(line, -1, of_session=not pending.in_background)
+        self._forget_if_empty(pending.line, line)
+        self.wake()
+
+    def enter(self, pending: Pending, stage: Stage) -> None:
+        """A published call comes from another queue."""
+        line = self._line(pending.line)
+        self._count_in_flight(line, 1, of_session=not pending.in_background)
+        self._unstarted += stage not in (Stage.RUNNING, Stage.STRANDED)
 
     def published_again(self, pending: Pending) -> None:
         """A call that a worker had waits to be started once more."""
@@ -130,7 +154,7 @@ class QueuePump:
             self._unstarted -= 1
         if pending.outcome is not None:
             self._pace.note(pending.outcome)
-        self._count_in_flight(line, -1)
+        self._count_in_flight(line, -1, of_session=not pending.in_background)
         self._forget_if_empty(pending.line, line)
         if line.session.waiting:
             self._pump.has_room(pending.line)
@@ -172,22 +196,29 @@ class QueuePump:
         self._pump.waiting += change
         line.session.waiting += change
 
-    def _count_in_flight(self, line: _Line, change: int) -> None:
+    def _count_in_flight(self, line: _Line, change: int, *, of_session: bool) -> None:
         line.in_flight += change
         self._in_flight += change
-        line.session.in_flight += change
+        line.session.in_flight += change if of_session else 0
 
     def _may_send(self) -> bool:
         """Whether to send now, or to gather a little more.
 
         While workers have calls ahead of them that they cannot start yet, sending a few more
         starts nothing sooner and costs a message, so those wait for company: for a full batch, or
-        for as many as are ahead.
+        for as many as are ahead. Where no worker is there, one message is sent, for autoscalers to
+        see; more would lie there long after their calls have ended.
         """
         if not self._ring:
             return False
         slots = self._pump.slots(self._queue)
+        if slots:
+            self._sent_to_nobody = False
+        elif self._sent_to_nobody:
+            return False
         batch = self._pace.batch_size(max(slots, default=1))
+        if self._unstarted < sum(slots):  # some are idle: each is to have its share
+            batch = min(batch, max(1, -(-self._waiting // len(slots))))
         ahead = _BATCHES_PER_WORKER * batch
         room = (sum(slots) + ahead * max(len(slots), 1)) - self._unstarted
         if self.cap is not None:
@@ -218,7 +249,7 @@ class QueuePump:
                 self._ring.appendleft(name)
                 break
             del line.waiting[pending]
-            self._count_in_flight(line, 1)
+            self._count_in_flight(line, 1, of_session=not pending.in_background)
             self._count_waiting(line, -1)
             pending.stage = Stage.PUBLISHING
             self._unstarted += 1
@@ -253,6 +284,7 @@ class QueuePump:
     async def _send(self) -> None:
         try:
             while self._may_send() and (taken := self._take()):
+                self._sent_to_nobody = not self._pump.slots(self._queue)
                 await self._publish(taken)
         finally:
             self._sending = None
@@ -290,14 +322,15 @@ class QueuePump:
 
     async def _publish_once(self, taken: list[Pending], nonce: str, epoch: str | None) -> None:
         """`epoch` is the server's before an earlier try that it may have taken."""
-        pump = self._pump
+        pump, now, server_now = self._pump, time.monotonic(), self._pump.transport.server_time()
         batch = Batch(
             id=new_nonce(),
             reply=pump.transport.reply,
             calls=tuple(pending.message for pending in taken),
             tenant=pump.settings.tenant,
+            sent_at=server_now,
+            ends_at=server_now + max(pending.start_by for pending in taken) - now,
         )
-        now = time.monotonic()
         current, answers = await pump.transport.publish(
             [pending.opening(now) for pending in taken],
             nonce=nonce,
@@ -319,10 +352,18 @@ class QueuePump:
                 self.started(pending)
             elif answer == MOVED:
                 self.stranded(pending)
+            elif answer == RAN:
+                pending.is_news = False
+                pump.resolve(pending, forgotten())
             elif answer not in (NEW, ATTACHED):
                 pump.settled(pending, answer)
+            pending.is_attached = worker is not None or answer == ATTACHED
         if unwanted:
             pump.unwanted(unwanted)
+
+
+def _is_in_flight(pending: Pending) -> bool:
+    return pending.is_open and pending.stage not in (Stage.NEW, Stage.WAITING)
 
 
 class Pump:
@@ -395,6 +436,11 @@ class Pump:
         """See `QueuePump.stranded`."""
         self._queue(pending).stranded(pending)
 
+    def handed_over(self, pending: Pending) -> None:
+        """See `QueuePump.handed_over`. To be called before it is marked as in the background."""
+        if pending.queue:
+            self._queue(pending).handed_over(pending)
+
     def published_again(self, pending: Pending) -> None:
         """See `QueuePump.published_again`."""
         self._queue(pending).published_again(pending)
@@ -408,6 +454,14 @@ class Pump:
         """Send nothing more."""
         for queue in self._queues.values():
             queue.close()
+
+    def reroute(self, pending: Pending, queue: str) -> None:
+        """Count a published call with another queue from now on."""
+        known = self._queue(pending)
+        stage = pending.stage
+        known.leave(pending)
+        pending.queue = queue
+        self._queue(pending).enter(pending, stage)
 
     def has_room(self, line: str) -> None:
         """A call of this session has left: its others may go, whatever their queue."""

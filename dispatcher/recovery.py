@@ -1,8 +1,8 @@
 """Finds calls whose message or worker is lost, and starts them again where that does no harm.
 
 Celery on Redis is a fast, lossy transport: a worker killed under load takes messages with it. The
-ledger decides; this module only suspects. After an outage every lease is absent and nothing is
-known to be lost, so what was watched before it does not count.
+ledger decides; this module only suspects, and after an outage nothing is suspected before the
+server was watched for as long as a lease lasts.
 """
 
 import logging
@@ -13,11 +13,13 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 import msgspec
 
 from contract.envelope import Batch, Envelope, Settled, WorkerLease
-from contract.ledger import MISSING, MOVED, SENT, again_in, running_on
+from contract.ledger import MISSING, MOVED, SENT, UNCLAIMED, again_in, running_on
 from contract.ledger import Recovery as Step
 from contract.outcome import Code, Executed, failure
 from contract.settings import Settings
 from contract.steps import new_nonce
+from dispatcher.fleet import Fleet
+from dispatcher.lease_watch import LeaseWatch
 from dispatcher.pending import Pending, Stage
 from dispatcher.pump import Pump
 from dispatcher.transport import Survey, Transport
@@ -42,25 +44,29 @@ class Recovery:
         envelope: Envelope,
         settings: Settings,
         pump: Pump,
+        fleet: Fleet,
         settled: Callable[[bytes], None],
     ) -> None:
         self._transport = transport
         self._envelope = envelope
         self._settings = settings
         self._pump = pump
+        self._fleet = fleet
         self._settled = settled
         self._epoch: str | None = None
-        self._watched_since = _NEVER
-        self._last_seen: dict[str, float] = {}
+        self._epoch_since = _NEVER
+        self._watch = LeaseWatch(lease_gone=settings.lease_gone)
         self._empty_since: dict[str, float] = {}
         self._idle_since: dict[str, float] = {}
         self._progress: dict[str, float] = {}
+        self._homeless: dict[Pending, None] = {}
+        """Calls whose tool no living worker has."""
         self._unsure: set[Pending] = set()
         """Released calls that the server could not be asked about."""
 
     def interrupted(self) -> None:
         """The server did not answer: what was seen before says nothing about now."""
-        self._watched_since = _NEVER
+        self._watch.interrupted()
         self._forget_queues()
 
     def noticed_start(self, pending: Pending) -> None:
@@ -79,13 +85,49 @@ class Recovery:
             log.warning("released_call_not_sent call=%s: %s", pending.call.id, error)
             self._unsure.add(pending)
 
+    async def passed(self, pending: Pending) -> None:
+        """A worker lacks the call's tool, in this version: send it to one that is known to have it.
+
+        Where none is, the call waits for one. Never raises.
+        """
+        if pending.stage is not Stage.QUEUED or not pending.is_open:
+            return
+        if not self._fleet.runs(pending.spec):
+            self._pump.stranded(pending)
+            self._homeless[pending] = None
+            return
+        await self._send_to(pending, self._fleet.queue_for(pending.spec))
+
+    async def _send_to(self, pending: Pending, queue: str) -> None:
+        if queue != pending.queue:
+            self._pump.reroute(pending, queue)
+        await self.released(pending)
+
+    async def _send_homeless(self) -> None:
+        """What no worker could run may have found one: in another version, if need be.
+
+        A worker that has the tool in another version judges the arguments anew.
+        """
+        for pending in list(self._homeless):
+            queue: str | None = None
+            if pending.is_open and pending.stage is Stage.STRANDED:
+                if not self._fleet.runs(pending.spec):
+                    queue = self._fleet.queue_for_another(pending.spec)
+                    if queue is None:
+                        continue
+                    pending.message = msgspec.structs.replace(pending.message, final=True)
+                await self._send_to(pending, queue or self._fleet.queue_for(pending.spec))
+            del self._homeless[pending]
+
     async def examine(
         self, survey: Survey, leases: Collection[WorkerLease], calls: Iterable[Pending]
     ) -> None:
         """Recover what a survey, with these living workers, shows to be lost."""
         now = time.monotonic()
         self._note(survey, leases, now)
-        workers = {lease.id for lease in leases}
+        calls = list(calls)
+        await self._take_what_others_were_told(calls)
+        await self._send_homeless()
         suspects: defaultdict[str, list[tuple[Pending, str]]] = defaultdict(list)
         unsure, self._unsure = self._unsure, set()
         for pending in calls:
@@ -94,9 +136,9 @@ class Recovery:
                 continue
             match pending.stage:
                 case Stage.RUNNING:
-                    is_suspect = self._is_lost(pending, workers, now)
+                    is_suspect = self._is_lost(pending, now)
                 case Stage.QUEUED:
-                    is_suspect = self._is_overdue(pending, survey, now)
+                    is_suspect = survey.clock_jumped or self._is_overdue(pending, survey, now)
                 case _:
                     is_suspect = self._had_time(pending, now)
             if is_suspect:
@@ -134,6 +176,8 @@ class Recovery:
         elif (worker := running_on(answer)) is not None:
             pending.worker = worker
             self._pump.started(pending)
+        elif answer == UNCLAIMED:
+            await self._open_again(pending, pending.message.attempt)
         elif answer == MISSING:
             await self._reopen(pending)
         elif answer == MOVED:
@@ -156,8 +200,10 @@ class Recovery:
         if not pending.message.rerunnable:
             self._pump.stranded(pending)
             return
+        await self._open_again(pending, pending.message.attempt + 1)
+
+    async def _open_again(self, pending: Pending, attempt: int) -> None:
         now = time.monotonic()
-        attempt = pending.message.attempt + 1
         pending.message = msgspec.structs.replace(pending.message, attempt=attempt)
         await self._transport.publish(
             [pending.opening(now)],
@@ -168,18 +214,27 @@ class Recovery:
         )
         self._sent_again(pending)
 
+    async def _take_what_others_were_told(self, calls: Iterable[Pending]) -> None:
+        """The outcomes of calls that another asked for first: of many askers not all are told."""
+        attached = [pending for pending in calls if pending.is_attached and pending.is_open]
+        for start in range(0, len(attached), _GROUP):
+            group = attached[start : start + _GROUP]
+            outcomes = await self._transport.outcomes([pending.key for pending in group])
+            for outcome in outcomes:
+                if outcome is not None:
+                    self._settled(outcome)
+
     def _forget_queues(self) -> None:
         self._empty_since.clear()
         self._idle_since.clear()
 
     def _note(self, survey: Survey, leases: Collection[WorkerLease], now: float) -> None:
-        if survey.epoch != self._epoch or self._watched_since == _NEVER:
-            self._epoch, self._watched_since = survey.epoch, now
+        was_watched = self._watch.since != _NEVER
+        self._watch.look(leases, now, clock_jumped=survey.clock_jumped)
+        if survey.epoch != self._epoch or not was_watched:
+            self._epoch, self._epoch_since = survey.epoch, now
+            self._watch.since = now
             self._forget_queues()
-        for lease in leases:
-            self._last_seen[lease.id] = now
-        for worker in [w for w, seen in self._last_seen.items() if now - seen > 3600]:
-            del self._last_seen[worker]
         for queue, depth in (survey.depths or {}).items():
             is_idle = not depth and any(lease.free.get(queue, 0) for lease in leases)
             for since, holds in ((self._empty_since, not depth), (self._idle_since, is_idle)):
@@ -188,20 +243,26 @@ class Recovery:
                 else:
                     since.pop(queue, None)
 
-    def _is_lost(self, pending: Pending, workers: Collection[str], now: float) -> bool:
-        """A lease expires when it was not renewed for `lease_gone`: seen, then absent, is lost."""
-        if not pending.worker or pending.worker in workers:
-            return False
-        seen = self._last_seen.get(pending.worker, 0.0)
-        since = max(self._watched_since, pending.published_at)
-        return seen >= self._watched_since or now - since > self._settings.lease_gone
+    def _is_lost(self, pending: Pending, now: float) -> bool:
+        """A late outcome is worth more than an early `unknown`: what cannot be started again waits
+        a while longer for its worker to come back.
+        """
+        patience = 0.0
+        if not pending.message.rerunnable:
+            is_long = pending.in_background or pending.spec.background
+            settings = self._settings
+            patience = settings.background_worker_return if is_long else settings.worker_return
+        return bool(pending.worker) and self._watch.is_lost(
+            pending.worker, known_since=pending.published_at, patience=patience, now=now
+        )
 
     def _had_time(self, pending: Pending, now: float) -> bool:
         """Whether a worker that runs a stranded call could have said so since the epoch changed.
 
         Never of calls that were seen to start: the server may have lost that, and the worker died.
         """
-        is_over = now - self._watched_since > self._settings.lease_gone
+        since = max(self._epoch_since, self._watch.since)
+        is_over = now - since > self._settings.lease_gone
         return is_over and pending.stage is Stage.STRANDED
 
     def _is_overdue(self, pending: Pending, survey: Survey, now: float) -> bool:
@@ -212,7 +273,7 @@ class Recovery:
 
         What may not be started in another epoch than its own is looked at as soon as that changes.
         """
-        sent_before = pending.published_at < self._watched_since
+        sent_before = pending.published_at < self._epoch_since
         if sent_before and pending.epoch != survey.epoch and not pending.message.rerunnable:
             return True
         idle_since = max(self._idle_since.get(pending.queue, _NEVER), pending.published_at)
@@ -240,16 +301,20 @@ class Recovery:
             next_message=self._message(pending, attempt + 1),
             keep=pending.keep,
             had_time=self._had_time(pending, now),
+            epoch=pending.epoch,
             lost=self._envelope.encode_reply(Settled(key=pending.key, outcome=lost)),
         )
 
     def _message(self, pending: Pending, attempt: int) -> bytes:
         """A message for this call alone: it may be what ended the worker of its batch."""
         call = msgspec.structs.replace(pending.message, attempt=attempt)
+        server_now = self._transport.server_time()
         batch = Batch(
             id=new_nonce(),
             reply=self._transport.reply,
             calls=(call,),
             tenant=self._settings.tenant,
+            sent_at=server_now,
+            ends_at=server_now + pending.deadline - time.monotonic(),
         )
         return self._envelope.encode_batch(batch)

@@ -12,12 +12,13 @@ from kombu.exceptions import OperationalError
 from redis.exceptions import RedisError
 
 from contract import connection
+from contract.clock import ServerClock
 from contract.ledger import NEW, SENT, Closing, End, Opening, Recovery, RedisLedger, again_in
 from contract.loops import RedisLoops
 from contract.names import Names
 from contract.settings import Settings
 from contract.spec import BACKGROUND_TIMEOUT
-from contract.steps import ServerAway, Steps, send
+from contract.steps import ServerAway, Step, Steps, send
 from dispatcher import celery_message
 from dispatcher.broker import Broker
 from dispatcher.transport import Survey
@@ -28,6 +29,8 @@ _SILENCE_SECONDS = 3.0
 """Longer than a blocking read lasts: then its connection is dead, though nobody closed it."""
 _TRIM_EVERY = 256
 _WORKERS_LISTED_SECONDS = 3600
+_CROWDED = 0.8
+"""The share of the server's memory beyond which whole outputs make room."""
 
 
 class RedisTransport:
@@ -43,10 +46,16 @@ class RedisTransport:
         self._reply = self._names.reply(self._id)
         self._client = connection.open_async(settings)
         self._reader = connection.open_async(settings, blocking=True)
-        steps = Steps(self._client)
-        self._ledger = RedisLedger(steps, self._names)
+        self._steps = Steps(self._client)
+        self._ledger = RedisLedger(
+            self._steps,
+            self._names,
+            remembered=settings.remembered,
+            outputs_bytes=settings.outputs_per_session,
+        )
+        self._clock = ServerClock()
         self.loops = RedisLoops(
-            steps,
+            self._steps,
             self._reader,
             self._names,
             remembered=settings.loop_memory,
@@ -62,6 +71,10 @@ class RedisTransport:
     def epoch(self) -> str | None:
         """See `Transport.epoch`."""
         return self._epoch
+
+    def server_time(self) -> float:
+        """See `Transport.server_time`."""
+        return self._clock.time()
 
     @property
     def reply(self) -> str:
@@ -141,6 +154,12 @@ class RedisTransport:
         self._catalog_version = version
         return list(entries)
 
+    async def toolsets(self, digests: Sequence[str]) -> list[bytes | None]:
+        """See `Transport.toolsets`."""
+        keys = [self._names.toolset(digest) for digest in digests]
+        found: Any = await self._client.mget(keys) if keys else []
+        return list(found)
+
     async def recover(
         self, recoveries: Sequence[Recovery], *, queue: str, give_up_at: float
     ) -> list[bytes]:
@@ -168,16 +187,17 @@ class RedisTransport:
                     await self._broker.publish(queue, recovery.next_message)
         return answers
 
-    async def keep_handle(self, handle: str, body: bytes, *, owner: str, keep: float) -> None:
+    async def keep_handle(
+        self, handle: str, body: bytes, *, owner: str, call: str, keep: float, outcome_kept: float
+    ) -> None:
         """See `Transport.keep_handle`."""
-        index, now, kept_ms = self._names.handles(owner), time.time(), int(keep * 1000)
-        longest = BACKGROUND_TIMEOUT + self._settings.background_kept  # of any handle in the index
-        pipeline = self._client.pipeline(transaction=False)
-        pipeline.set(self._names.background(handle), body, px=kept_ms)
-        pipeline.zadd(index, {handle: now})
-        pipeline.zremrangebyscore(index, 0, now - max(keep, longest))
-        pipeline.pexpire(index, int(max(keep, longest) * 1000))
-        await pipeline.execute()
+        # A list is kept as long as any handle in it may be.
+        listed = max(keep, BACKGROUND_TIMEOUT + self._settings.background_kept)
+        await self._steps.once(
+            Step.HANDLE,
+            [self._names.background(handle), self._names.handles(owner), self._names.call(call)],
+            [handle, body, _ms(keep), _ms(listed), _ms(outcome_kept)],
+        )
 
     async def handle(self, handle: str) -> bytes | None:
         """See `Transport.handle`."""
@@ -197,12 +217,9 @@ class RedisTransport:
         found: Any = await self._client.hvals(self._names.switches)
         return list(found)
 
-    async def set_switch(self, name: str, body: bytes | None) -> None:
+    async def set_switch(self, name: str, body: bytes) -> None:
         """See `Transport.set_switch`."""
-        if body is None:
-            await self._client.hdel(self._names.switches, name)
-        else:
-            await self._client.hset(self._names.switches, name, body)
+        await self._client.hset(self._names.switches, name, body)
 
     async def output(self, handle: str) -> bytes | None:
         """See `Transport.output`."""
@@ -216,28 +233,42 @@ class RedisTransport:
             pipeline.hget(self._names.call(key), "state")
         return [state.decode() if state else None for state in await pipeline.execute()]
 
+    async def outcomes(self, keys: Sequence[str]) -> list[bytes | None]:
+        """See `Transport.outcomes`."""
+        pipeline = self._client.pipeline(transaction=False)
+        for key in keys:
+            pipeline.hget(self._names.call(key), "outcome")
+        return list(await pipeline.execute())
+
     async def survey(self, queues: Sequence[str]) -> Survey:
         """See `Transport.survey`."""
-        pipeline = self._client.pipeline(transaction=False)
-        lease_ms = round(self._settings.lease_gone * 1000)
-        pipeline.set(self._names.dispatcher(self._id), self._reply, px=lease_ms)
-        pipeline.info("server")
-        pipeline.info("memory")
-        pipeline.get(self._names.epoch)
-        pipeline.zrangebyscore(self._names.workers, time.time() - _WORKERS_LISTED_SECONDS, "+inf")
-        for queue in queues if self._broker is None else ():
-            pipeline.llen(queue)
-        _, info, memory, random, ids, *depths = await pipeline.execute()
-        keys = [self._names.worker(worker.decode(errors="replace")) for worker in ids]
-        found: Any = await self._client.mget(keys) if keys else []
-        epoch = f"{info['run_id']}.{random.decode()}" if random else None
-        if epoch != self._epoch:
-            self._epoch, self._last_read = epoch, b"0"  # another server may count from anywhere
+        counted = list(queues) if self._broker is None else []
+        asked_at = time.monotonic()
+        epoch, now_ms, used, limit, leased, *rest = await self._steps.once(
+            Step.SURVEY,
+            [self._names.epoch, self._names.dispatcher(self._id), self._names.workers, *counted],
+            [
+                self._steps.epoch_candidate,
+                self._reply,
+                _ms(self._settings.lease_gone),
+                self._names.worker(""),
+                _WORKERS_LISTED_SECONDS,
+            ],
+        )
+        jumped = self._clock.read(int(now_ms) / 1000, asked_at, time.monotonic())
+        if epoch.decode() != self._epoch:
+            self._epoch = epoch.decode()
+            self._last_read = b"0"  # another server may count from anywhere
+        memory = int(used) / int(limit) if int(limit) else 0.0
+        if memory > _CROWDED:
+            await self._ledger.make_room()
+        leases, depths = rest[: int(leased)], rest[int(leased) :]
         return Survey(
-            epoch=epoch,
-            leases=[lease for lease in found if lease is not None],
-            depths=dict(zip(queues, depths, strict=True)) if self._broker is None else None,
-            memory=_share(memory.get("used_memory", 0), memory.get("maxmemory", 0)),
+            epoch=self._epoch,
+            leases=leases,
+            depths=dict(zip(counted, map(int, depths), strict=True)) if not self._broker else None,
+            memory=memory,
+            clock_jumped=jumped,
         )
 
     async def close(self) -> None:
@@ -253,5 +284,5 @@ class RedisTransport:
             await self._broker.close()
 
 
-def _share(used: int, limit: int) -> float:
-    return used / limit if limit else 0.0
+def _ms(seconds: float) -> int:
+    return round(seconds * 1000)

@@ -1,7 +1,8 @@
 """The kill switch: a tool, or a tool with one argument value, denied to the whole fleet at once.
 
 Kept in Redis, signed, and followed by every dispatcher within a second (`aborted.denied`). A switch
-stays until it is taken back: it must not switch itself off.
+stays until it is taken back: it must not switch itself off, nor be taken back or turned on again by
+somebody who can write to the server and has no key.
 """
 
 from collections.abc import Callable, Iterable
@@ -16,37 +17,49 @@ from contract.errors import MessageRejected
 
 
 class Switches:
-    """The switches that are on."""
+    """The switches as this dispatcher knows them: for each the latest state that it ever saw."""
 
     def __init__(self) -> None:
         self._by_tool: dict[str, list[Switch]] = {}
-        self._bodies: dict[str, bytes] = {}
-        self._known: dict[str, Switch] = {}
+        self._known: dict[str, tuple[Switch, bytes]] = {}
         self.listeners: list[Callable[[Switch, bool], None]] = []
         """Told each switch that is turned, and whether it denies now."""
 
-    def replace(self, entries: Iterable[bytes], envelope: Envelope) -> None:
-        """Take what the server has; entries nobody we trust has signed do not count."""
-        by_tool: dict[str, list[Switch]] = {}
-        known, self._known, self._bodies = self._known, {}, {}
+    def replace(self, entries: Iterable[bytes], envelope: Envelope) -> list[tuple[str, bytes]]:
+        """Take what the server has; entries nobody we trust has signed do not count.
+
+        Answers what it lacks, or has in an older state, by name: somebody lost or removed it who
+        could not sign that.
+        """
+        found: dict[str, tuple[Switch, bytes]] = {}
         for data in entries:
             try:
                 switch = envelope.decode_switch(data)
             except MessageRejected:
                 continue
-            by_tool.setdefault(switch.tool, []).append(switch)
             name = switch_name(switch.tool, switch.argument, switch.value)
-            self._known[name], self._bodies[name] = switch, data
-        self._by_tool = by_tool
-        for turned, now in ((self._known, known), (known, self._known)):
-            for name in turned.keys() - now.keys():
+            found[name] = max(found.get(name, (switch, data)), (switch, data), key=_age)
+        before = {name for name, (switch, _) in self._known.items() if switch.on}
+        for name, state in found.items():
+            self._known[name] = max(self._known.get(name, state), state, key=_age)
+        self._by_tool = {}
+        for switch, _ in self._known.values():
+            if switch.on:
+                self._by_tool.setdefault(switch.tool, []).append(switch)
+        for name, (switch, _) in self._known.items():
+            if switch.on is not (name in before):
                 for listener in self.listeners:
-                    listener(turned[name], turned is self._known)
+                    listener(switch, switch.on)
+        return [
+            (name, body)
+            for name, (switch, body) in self._known.items()
+            if name not in found or found[name][0].set_at < switch.set_at
+        ]
 
-    def missing_in(self, entries: Iterable[bytes]) -> list[tuple[str, bytes]]:
-        """What was on at the last look and is not among these: name and signed switch."""
-        there = set(entries)
-        return [(name, body) for name, body in self._bodies.items() if body not in there]
+    def next_time(self, name: str, now: float) -> float:
+        """When a switch that is turned now is said to be set: later than its last state."""
+        known = self._known.get(name)
+        return now if known is None else max(now, known[0].set_at + 0.001)
 
     def denial(self, call: ToolCall) -> str | None:
         """Why a call is denied; None where it is not."""
@@ -64,12 +77,21 @@ def switch_name(tool: str, argument: str | None, value: Any) -> str:
     return encoding.digest([tool, argument, value if argument is not None else None])
 
 
-def make_switch(tool: str, argument: str | None, value: Any, reason: str) -> Switch:
-    """A switch. Raises TypeError for a value that is not JSON."""
+def make_switch(
+    tool: str, argument: str | None, value: Any, reason: str, *, set_at: float, on: bool = True
+) -> Switch:
+    """A switch, or one taken back. Raises TypeError for a value that is not JSON."""
     encoding.encode(value)
     return Switch(
         tool=tool,
         argument=argument,
         value=msgspec.to_builtins(value) if argument is not None else None,
         reason=reason,
+        set_at=set_at,
+        on=on,
     )
+
+
+def _age(state: tuple[Switch, bytes]) -> tuple[float, bytes]:
+    switch, body = state
+    return switch.set_at, body

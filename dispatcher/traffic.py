@@ -11,7 +11,6 @@ import msgspec
 from contract import encoding
 from contract.call import ToolCall
 from contract.envelope import BackgroundCall, CallMessage, Envelope, Progress, Switch
-from contract.names import queue_name
 from contract.outcome import Code, Executed, Outcome, failure, may_still_run
 from contract.settings import Settings
 from contract.spec import Effects, ToolSpec
@@ -23,11 +22,13 @@ from dispatcher.classify import not_queued
 from dispatcher.collect import Collector
 from dispatcher.endings import Endings
 from dispatcher.events import Events
+from dispatcher.fleet import Fleet
 from dispatcher.follow import Follower
 from dispatcher.keeper import Keeper
 from dispatcher.pending import Pending, Stage, retry_key, root_of
 from dispatcher.pump import Pump
 from dispatcher.recovery import Recovery
+from dispatcher.refusals import Refusals
 from dispatcher.switches import Switches
 from dispatcher.transport import Transport
 from dispatcher.turn_context import TurnContext
@@ -36,8 +37,6 @@ log = logging.getLogger("toolpool.traffic")
 
 _CANCEL_AGAIN_SECONDS = 0.1
 _ANSWER_MARGIN_SECONDS = 1.0
-_ASK_SECONDS = 2.0
-_GROUP = 256
 
 
 class Traffic:
@@ -58,6 +57,7 @@ class Traffic:
         self.catalog = catalog
         self.open: dict[str, Pending] = {}
         self.events = Events()
+        self._fleet = Fleet(transport, envelope)
         self.switches = Switches()
         self.breaker = Breaker(settings)
         self.breaker.listeners.append(self.events.circuit)
@@ -73,6 +73,15 @@ class Traffic:
             denial=self._denial,
             unwanted=self._unwanted,
         )
+        self._refusals = Refusals(
+            transport=transport,
+            envelope=envelope,
+            settings=settings,
+            resolve=self.resolve,
+            known=self._known,
+            join=self._join,
+            in_background=self.in_background,
+        )
         self._keeper = Keeper(
             transport=transport,
             envelope=envelope,
@@ -86,6 +95,7 @@ class Traffic:
             envelope=envelope,
             settings=settings,
             pump=self.pump,
+            fleet=self._fleet,
             settled=self._settled,
         )
         self.follower = Follower(
@@ -94,6 +104,7 @@ class Traffic:
             catalog=catalog,
             pump=self.pump,
             recovery=self._recovery,
+            fleet=self._fleet,
             switches=self.switches,
             calls=self.open.values,
             follows_catalog=follows_catalog,
@@ -105,18 +116,18 @@ class Traffic:
             resolve=self.resolve,
             started=self._started,
             released=self._released,
+            passed=self._passed,
             progressed=self._progressed,
             ended=self.endings.heard,
         )
         self._tasks: set[asyncio.Task[None]] = set()
-        self._refused: list[tuple[Pending, Outcome]] = []
 
     async def start(self) -> None:
         """Connect, look around once, and keep reading and following. Raises `Misconfigured`."""
         await self.transport.open()
         await self.follower.once()
-        self._in_background(self._collector.run())
-        self._in_background(self.follower.run())
+        self.in_background(self._collector.run())
+        self.in_background(self.follower.run())
 
     async def close(self) -> None:
         """Cancel what somebody still waits for and let go of every connection. Idempotent.
@@ -168,7 +179,6 @@ class Traffic:
         """An open call whose times are kept from now on."""
         assert call.arguments is not None
         settings = self.settings
-        kept = settings.background_kept if spec.background or turn.wait is not None else None
         message = CallMessage(
             key=key,
             id=call.id,
@@ -181,20 +191,21 @@ class Traffic:
             context=turn.context,
             timeout=turn.timeout if turn.timeout is not None else spec.timeout,
             rerunnable=spec.rerunnable,
-            keep=kept,
         )
         start_by = since + settings.queue_wait
         pending = Pending(
             call=call,
             spec=spec,
             message=message,
-            queue=queue_name(spec.queue, spec.run_in),
+            queue=self._fleet.queue_for(spec),
             line=turn.line,
             size=len(encoding.encode(message.arguments)) + turn.context_bytes,
             start_by=start_by,
             deadline=start_by + message.timeout + _ANSWER_MARGIN_SECONDS,
-            keep=kept or settings.results_kept,
+            keep=settings.results_kept,
             began=since,
+            again=turn.again,
+            accepted_in=self.transport.epoch or "",
         )
         self.open[key] = pending
         self._keeper.watch(pending)
@@ -209,7 +220,7 @@ class Traffic:
         async def run() -> None:
             self.resolve(pending, await work)
 
-        self._in_background(run())
+        self.in_background(run())
         return pending
 
     def _here(self, call: ToolCall, spec: ToolSpec) -> Pending:
@@ -237,8 +248,8 @@ class Traffic:
 
         Raises what the transport does where the ledger cannot be asked.
         """
-        now = time.monotonic()
-        left = max(0.0, found.deadline - time.time())
+        now, server_now = time.monotonic(), self.transport.server_time()
+        left = max(0.0, found.deadline - server_now)
         root = root_of(found.message.key)
         keys = [retry_key(root, number) for number in range(spec.retries + 1)]
         states = await self.transport.states(keys)
@@ -258,15 +269,18 @@ class Traffic:
             size=0,
             start_by=now + left,
             deadline=now + left,
-            keep=message.keep or self.settings.results_kept,
-            began=now - (time.time() - found.started_at),
+            keep=self.settings.background_kept,
+            in_background=True,
+            is_attached=True,
+            began=now - max(0.0, server_now - found.started_at),
             published_at=now,
             retries=last,
             is_news=states[last] not in (None, "settled"),
         )
-        may_still_wait = time.time() < found.started_at + self.settings.queue_wait
-        if states[last] is None and may_still_wait:  # in the room of who gave the handle
-            pending.start_by = now + found.started_at + self.settings.queue_wait - time.time()
+        may_start_for = found.started_at + self.settings.queue_wait - server_now
+        may_still_wait = may_start_for > 0
+        if states[last] is None and may_still_wait:  # whoever gave the handle may not have sent it
+            pending.start_by = now + may_start_for
         self.open[root] = pending
         self.pump.adopt(pending)
         self._keeper.watch(pending, alone=True)
@@ -279,39 +293,12 @@ class Traffic:
         return pending
 
     def _refuse(self, pending: Pending, outcome: Outcome) -> None:
-        """Answer a call that is not sent, unless the ledger has it from another asking (R18)."""
-        if not pending.may_be_known:
-            self.resolve(pending, outcome)
-            return
-        self._refused.append((pending, outcome))
-        if len(self._refused) == 1:
-            asyncio.get_running_loop().call_soon(self._ask_about_refused)
+        self._refusals.refuse(pending, outcome)
 
-    def _ask_about_refused(self) -> None:
-        """Those of one turn of the loop together: a whole waiting room may expire at once."""
-        refused, self._refused = self._refused, []
-        for start in range(0, len(refused), _GROUP):
-            self._in_background(self._refuse_unless_known(refused[start : start + _GROUP]))
-
-    async def _refuse_unless_known(self, refused: Sequence[tuple[Pending, Outcome]]) -> None:
-        states: Sequence[str | None] = [None] * len(refused)
-        is_sure = True
-        try:
-            async with asyncio.timeout(_ASK_SECONDS):
-                states = await self.transport.states([pending.key for pending, _ in refused])
-        except Exception as error:  # noqa: BLE001 - whatever it was, nobody can know
-            log.warning("records_not_read calls=%d: %s", len(refused), error)
-            is_sure = False
-        for (pending, outcome), state in zip(refused, states, strict=True):
-            if not is_sure:
-                unsure = msgspec.structs.replace(outcome, executed=Executed.UNKNOWN)
-                self.resolve(pending, unsure)
-            elif state is None:
-                self.resolve(pending, outcome)
-            elif pending.is_open:
-                pending.is_news = state != "settled"
-                self.pump.adopt(pending)
-                self._released(pending)
+    def _join(self, pending: Pending) -> None:
+        """Go on with a call that another dispatcher has sent."""
+        self.pump.adopt(pending)
+        self._released(pending)
 
     def refusal(self, call: ToolCall) -> Outcome | None:
         """Why a call may not be sent now: its tool is denied, or left alone for a while."""
@@ -345,6 +332,12 @@ class Traffic:
                 call.arguments,
             ]
         )
+
+    def handed_over(self, pending: Pending, kept: float) -> None:
+        """Nobody waits for the call any more; its outcome is kept for `kept` seconds."""
+        self.pump.handed_over(pending)
+        pending.in_background = True
+        pending.keep = kept
 
     async def cancel(self, calls: Sequence[Pending]) -> None:
         """End calls; each is answered `aborted.cancelled`, saying whether it had started (R34)."""
@@ -421,7 +414,10 @@ class Traffic:
         self.events.progressed(pending, progress)
 
     def _released(self, pending: Pending) -> None:
-        self._in_background(self._recovery.released(pending))
+        self.in_background(self._recovery.released(pending))
+
+    def _passed(self, pending: Pending) -> None:
+        self.in_background(self._recovery.passed(pending))
 
     def _settled(self, reply: bytes) -> None:
         self._collector.take(reply)
@@ -442,7 +438,9 @@ class Traffic:
         pending = self.open.get(key) or self.open.get(root_of(key))
         return pending if pending is not None and pending.key == key else None
 
-    def _in_background(self, work: Coroutine[Any, Any, None]) -> None:
+    def in_background(self, work: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
+        """Let work go on that ends with this dispatcher at the latest."""
         task = asyncio.ensure_future(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+        return task

@@ -10,15 +10,16 @@ from contract.loops import LoopLedger
 
 @dataclass(frozen=True, slots=True)
 class Survey:
-    """One look at the server: its epoch (None before the first call), the signed leases of living
-    workers, the messages on each queue (None where the broker does not tell), and how much of the
-    memory it may use is in use (0.0 to 1.0; 0.0 where it has no limit).
+    """One look at the server: its epoch, the signed leases of living workers, the messages on each
+    queue (None where the broker does not tell), and how much of the memory it may use is in use
+    (0.0 to 1.0; 0.0 where it has no limit). `clock_jumped`: its clock did not go as ours did.
     """
 
     epoch: str | None
     leases: list[bytes]
     depths: dict[str, int] | None
     memory: float = 0.0
+    clock_jumped: bool = False
 
 
 class Transport(Protocol):
@@ -32,6 +33,10 @@ class Transport(Protocol):
     @property
     def epoch(self) -> str | None:
         """The server's epoch when it was last looked at; None before that."""
+        ...
+
+    def server_time(self) -> float:
+        """The server's clock as it was last seen, and gone on since; Unix time in seconds."""
         ...
 
     @property
@@ -76,14 +81,23 @@ class Transport(Protocol):
         """The signed catalog entries; None when nothing has changed since the last call."""
         ...
 
+    async def toolsets(self, digests: Sequence[str]) -> list[bytes | None]:
+        """The signed toolsets of these digests; None for one that is gone."""
+        ...
+
     async def recover(
         self, recoveries: Sequence[Recovery], *, queue: str, give_up_at: float
     ) -> list[bytes]:
         """Start calls of one queue again; answers as `DispatcherLedger.recover`."""
         ...
 
-    async def keep_handle(self, handle: str, body: bytes, *, owner: str, keep: float) -> None:
-        """Store what a handle of this owner stands for, for `keep` seconds."""
+    async def keep_handle(
+        self, handle: str, body: bytes, *, owner: str, call: str, keep: float, outcome_kept: float
+    ) -> None:
+        """Store what a handle stands for, for `keep` seconds; its owner's list names it.
+
+        The outcome of its call, whose key is `call`, is kept for `outcome_kept` seconds.
+        """
         ...
 
     async def handle(self, handle: str) -> bytes | None:
@@ -98,8 +112,8 @@ class Transport(Protocol):
         """The signed kill switches."""
         ...
 
-    async def set_switch(self, name: str, body: bytes | None) -> None:
-        """Store a kill switch, or take it back."""
+    async def set_switch(self, name: str, body: bytes) -> None:
+        """Store the state of a kill switch."""
         ...
 
     async def output(self, handle: str) -> bytes | None:
@@ -108,6 +122,10 @@ class Transport(Protocol):
 
     async def states(self, keys: Sequence[str]) -> list[str | None]:
         """The states of ledger records: open, claimed, settled, or None for one that is gone."""
+        ...
+
+    async def outcomes(self, keys: Sequence[str]) -> list[bytes | None]:
+        """The signed outcomes of ledger records; None for one that has none."""
         ...
 
     async def survey(self, queues: Sequence[str]) -> Survey:

@@ -20,6 +20,7 @@ class TurnContext:
     context_bytes: int = 0
     timeout: float | None = None
     wait: float | None = None
+    again: bool = False
 
 
 def turn_context(
@@ -29,6 +30,7 @@ def turn_context(
     context: Mapping[str, Any] | None,
     timeout: float | None,
     wait: float | None,
+    again: bool = False,
     max_bytes: int,
 ) -> TurnContext:
     """What a host asks for, checked: one host's slip must not fail calls in the same message.
@@ -39,6 +41,8 @@ def turn_context(
         raise ValueError(f"timeout must be a number of seconds above 0, not {timeout}")
     if wait is not None and not wait >= 0:
         raise ValueError(f"wait must be a number of seconds, 0 or more, not {wait}")
+    if again and (session is None or turn is None):
+        raise ValueError("again=True needs a session, and a turn or a response with an id")
     size = 0
     if context:
         try:
@@ -55,4 +59,5 @@ def turn_context(
         context_bytes=size,
         timeout=timeout,
         wait=wait,
+        again=again,
     )

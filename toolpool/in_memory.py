@@ -1,12 +1,15 @@
 """A worker in this process over the in-memory server: for users' own tests."""
 
 import asyncio
+import itertools
+import os
+import socket
 import time
 from collections.abc import Iterable
 
 import msgspec
 
-from contract.envelope import CatalogEntry, Envelope
+from contract.envelope import CatalogEntry, Envelope, WorkerLease
 from contract.memory import MemoryServer
 from contract.names import queue_name
 from contract.settings import Settings
@@ -56,10 +59,15 @@ class InMemoryWorker:
             slots={kind: settings.slots(kind) for kind in (RunIn.LOOP, RunIn.THREAD)},
         )
         specs = [tool.spec for tool in catalog.tools.values()]
-        self._queues = sorted({queue_name(spec.queue, spec.run_in) for spec in specs})
         for spec in specs:
             entry = CatalogEntry(spec=spec, published_at=time.time(), version=VERSION)
             server.catalog[spec.name] = envelope.encode_entry(entry)
+        self._slots = {
+            queue_name(spec.queue, spec.run_in): settings.slots(spec.run_in) for spec in specs
+        }
+        self._beats = itertools.count(1)
+        self._started_at = time.time()
+        self._renew_lease()
         self._tasks: list[asyncio.Task[None]] = []
 
     def start(self) -> None:
@@ -79,8 +87,8 @@ class InMemoryWorker:
         self._runner.close()
 
     async def _consume(self) -> None:
-        while self._queues:
-            _, message = await self._server.take(*self._queues)
+        while self._slots:
+            _, message = await self._server.take(*sorted(self._slots))
             self._executor.receive(message, lambda: None)
 
     async def _follow_cancels(self) -> None:
@@ -91,7 +99,20 @@ class InMemoryWorker:
     async def _pulse(self) -> None:
         while True:
             await asyncio.sleep(_PULSE_SECONDS)
+            self._renew_lease()
             self._executor.answer_overdue()
+
+    def _renew_lease(self) -> None:
+        lease = WorkerLease(
+            id=_WORKER,
+            host=socket.gethostname(),
+            pid=os.getpid(),
+            version=VERSION,
+            started_at=self._started_at,
+            slots=self._slots,
+            beat=next(self._beats),
+        )
+        self._server.leases[_WORKER] = self._envelope.encode_lease(lease)
 
 
 def _in_this_process(tool: Tool) -> Tool:

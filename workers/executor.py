@@ -4,7 +4,7 @@ import asyncio
 import logging
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
 
@@ -30,6 +30,9 @@ _FRESH = 5 / 8
 """User code starts only if the lease was confirmed this recently, as a share of `lease_gone`."""
 _ZOMBIE = 6 / 8
 _CANCELS_AT_MOST = 1_000
+_ENTERED_AT_MOST = 50_000
+_LATE_SECONDS = 5.0
+"""How much later than its end a message is still looked at: clocks are not read exactly."""
 _AWAY, _FAILED = "away", "failed"
 
 
@@ -102,8 +105,12 @@ class Executor:
         """Cancels of what does not run, with when they came: its claim may be on its way back."""
         self._claiming: set[asyncio.Task[None]] = set()
         self._draining = False
+        self._entered: dict[tuple[str, int], None] = {}
+        """Attempts of calls that may not run twice which were started here, the oldest first."""
         self.leased_at: Callable[[], float] = lambda: float("inf")
         """When the worker's lease was last confirmed, on the monotonic clock."""
+        self.server_time: Callable[[], float] = time.time
+        """The server's clock, Unix time in seconds."""
         self.received = 0
         self.rejected = 0
 
@@ -140,16 +147,27 @@ class Executor:
             self.reject(error.reason, str(error))
             acknowledge()
             return
+        if batch.ends_at and self.server_time() > batch.ends_at + _LATE_SECONDS:
+            self.rejected += 1
+            log.info("message_late calls=%d: nobody waits for it any more", len(batch.calls))
+            acknowledge()
+            return
         delivery = _Delivery(batch, len(batch.calls), acknowledge)
         if not batch.calls:
             acknowledge()
         for call in batch.calls:
-            tool = self._catalog.tools.get(call.tool)
-            run_in = tool.spec.run_in if tool else next(iter(self._waiting))
-            if run_in not in self._waiting:
-                run_in = next(iter(self._waiting))
-            self._waiting[run_in].append((call, delivery))
+            self._take(call, delivery)
         self.claim_more()
+
+    def _take(self, call: CallMessage, delivery: _Delivery) -> None:
+        if not self._runner.can_run(call):
+            self._settler.passed(delivery.batch, call)
+            delivery.decided()
+            return
+        run_in = self._catalog.tools[call.tool].spec.run_in
+        if run_in not in self._waiting:
+            run_in = next(iter(self._waiting))
+        self._waiting[run_in].append((call, delivery))
 
     def reject(self, reason: str, why: str) -> None:
         """Count and log a message that is dropped."""
@@ -195,7 +213,12 @@ class Executor:
 
     async def _hold(self) -> None:
         holds = [
-            Hold(running.call.key, running.call.attempt, running.claim_nonce)
+            Hold(
+                running.call.key,
+                running.call.attempt,
+                running.claim_nonce,
+                running.call.rerunnable,
+            )
             for running in self._running.values()
             if not running.answered
         ]
@@ -221,23 +244,30 @@ class Executor:
         tasks = [running.task for running in self._running.values() if running.task]
         if tasks:
             await asyncio.wait(tasks, timeout=max(0.0, give_up_at - time.monotonic()))
-        self._give_up("the worker was stopped")
+        self._give_up("the worker was stopped", list(self._running.values()))
         late = [running.task for running in self._running.values() if running.task]
         if late:
             await asyncio.wait(late, timeout=_STOP_PATIENCE_SECONDS)
         await self._settler.flush()
 
-    def end_if_lease_is_lost(self) -> None:
-        """Stop running calls that others may by now believe lost; to be called now and then."""
+    def end_exclusive_without_lease(self) -> None:
+        """Stop exclusive calls that others may by now believe lost; to be called now and then.
+
+        All else goes on, and is settled when the server is back.
+        """
         if time.monotonic() - self.leased_at() <= self._zombie_seconds:
             return
-        running = sum(not call.answered for call in self._running.values())
-        if running:
-            log.error("lease_lost calls=%d: stopping what runs", running)
-            self._give_up("its worker lost its lease")
+        exclusive = [r for r in self._running.values() if not r.answered and self._is_exclusive(r)]
+        if exclusive:
+            log.error("lease_lost calls=%d: stopping what is exclusive", len(exclusive))
+            self._give_up("its worker lost its lease", exclusive)
 
-    def _give_up(self, reason: str) -> None:
-        for running in self._running.values():
+    def _is_exclusive(self, running: _Running) -> bool:
+        tool = self._catalog.tools.get(running.call.tool)
+        return tool is not None and tool.spec.is_exclusive
+
+    def _give_up(self, reason: str, calls: Iterable[_Running]) -> None:
+        for running in calls:
             if running.answered:
                 continue
             if not running.has_ended:  # else only its output is still being kept
@@ -312,10 +342,30 @@ class Executor:
                 # Told to dispatchers as one that came too late, and that nothing of it runs.
                 self._settler.settle(delivery.batch, call, self._runner.never_started(call))
                 self._free[run_in] += 1
+            elif self._has_entered(call):
+                log.error("call_started_before call=%s tool=%s", call.id, call.tool)
+                self._settler.settle(delivery.batch, call, self._runner.started_before(call))
+                self._free[run_in] += 1
             else:
                 self._start(run_in, call, delivery.batch, claim.nonce, answer)
             delivery.decided()
         self.claim_more()
+
+    def _has_entered(self, call: CallMessage) -> bool:
+        """Whether this attempt was started here before; it is noted as started now.
+
+        A record that was lost, or forged by somebody who can write to the server, starts nothing
+        twice on the same worker.
+        """
+        if call.rerunnable:
+            return False
+        attempt = (call.key, call.attempt)
+        if attempt in self._entered:
+            return True
+        self._entered[attempt] = None
+        if len(self._entered) > _ENTERED_AT_MOST:
+            del self._entered[next(iter(self._entered))]
+        return False
 
     def _start(
         self, run_in: RunIn, call: CallMessage, batch: Batch, nonce: str, time_left: float

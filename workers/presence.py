@@ -1,26 +1,28 @@
-"""A worker's presence: its lease, renewed from a thread and connection of its own, and its catalog.
+"""A worker's presence: its lease, renewed from a thread and connection of its own.
 
 The lease stops when the event loop stalls, so that a worker that cannot run calls is seen as gone.
 """
 
+import itertools
 import logging
 import threading
 import time
 from collections.abc import Callable
 
+import msgspec
 import redis
 from redis.exceptions import RedisError
 
-from contract.envelope import CatalogEntry, Envelope, WorkerLease
+from contract.clock import ServerClock
+from contract.envelope import Envelope, WorkerLease
 from contract.names import Names
 from contract.settings import Settings
-from contract.spec import ToolSpec
-from contract.version import VERSION
+from contract.steps import Step, script
+from workers.shelf import Shelf
 
 log = logging.getLogger("toolpool.presence")
 
 _WORKERS_KEPT_SECONDS = 86_400
-_ANSWERS_ABOUT_LEASE = 4
 _RETRY_SECONDS = 0.25
 """After a renewal that failed: without a fresh lease nothing is started."""
 
@@ -38,7 +40,7 @@ class Presence:
         settings: Settings,
         envelope: Envelope,
         describe: Callable[[], WorkerLease],
-        specs: list[ToolSpec],
+        shelf: Shelf,
         loop_lag: Callable[[], float],
     ) -> None:
         self._client = client
@@ -46,9 +48,12 @@ class Presence:
         self._envelope = envelope
         self._describe = describe
         self._worker = describe().id
-        self._specs = specs
+        self._shelf = shelf
         self._loop_lag = loop_lag
         self._names = Names(settings.key_prefix)
+        self._beats = itertools.count(1)
+        self._beat = client.register_script(script(Step.BEAT)[0])
+        self.clock = ServerClock()
         self.epoch = ""
         """Which server, with which data, confirmed the lease last."""
         self.renewed_at = float("-inf")
@@ -57,8 +62,11 @@ class Presence:
         self._thread = threading.Thread(target=self._keep, name="lease", daemon=True)
 
     def start(self) -> None:
-        """Publish the catalog and take the lease, then keep both. Raises RedisError at first."""
-        self._publish()
+        """Publish the tools and take the lease, then keep both. Raises RedisError at first."""
+        asked_at = time.monotonic()
+        seconds, micros = self._client.time()
+        self.clock.read(seconds + micros / 1e6, asked_at, time.monotonic())
+        self._shelf.stock(b"", self.clock.time())  # whoever sees the worker finds its tools
         self._renew()
         self._thread.start()
 
@@ -81,56 +89,33 @@ class Presence:
                 log.error("lease_withheld: the event loop has not turned for %.1f s", lag)
                 continue
             try:
-                if not self._renew():
-                    self._publish()
+                version = self._renew()
+                self._shelf.stock(version, self.clock.time())
             except (RedisError, OSError) as error:
                 log.warning("lease_not_renewed: %s", error)
                 pause = min(pause, _RETRY_SECONDS)
 
-    def _renew(self) -> bool:
-        """Whether the catalog still has our tools."""
+    def _renew(self) -> bytes:
+        """The catalog's version."""
         asked_at = time.monotonic()
-        body = self._envelope.encode_lease(self._describe())
-        pipeline = self._client.pipeline(transaction=False)
-        pipeline.info("server")
-        pipeline.get(self._names.epoch)
-        pipeline.set(
-            self._names.worker(self._worker), body, px=int(self._settings.lease_gone * 1000)
+        lease = msgspec.structs.replace(self._describe(), beat=next(self._beats))
+        epoch, now_ms, version = self._beat(
+            keys=[
+                self._names.epoch,
+                self._names.worker(self._worker),
+                self._names.workers,
+                self._names.catalog_version,
+            ],
+            args=[
+                self._worker,  # a word nobody else uses, should there be no epoch
+                self._worker,
+                self._envelope.encode_lease(lease),
+                int(self._settings.lease_gone * 1000),
+                _WORKERS_KEPT_SECONDS,
+            ],
         )
-        pipeline.zadd(self._names.workers, {self._worker: time.time()})
-        pipeline.expire(self._names.workers, _WORKERS_KEPT_SECONDS)
-        pipeline.zremrangebyscore(self._names.workers, 0, time.time() - _WORKERS_KEPT_SECONDS)
-        # Not only the catalog's version: after a loss of data another worker may be back before us.
-        pipeline.exists(self._names.catalog_version)
-        for spec in self._specs[:1]:
-            pipeline.hexists(self._names.catalog, self._names.catalog_field(spec.name, spec.digest))
-        info, random, *answers = pipeline.execute()
-        self.epoch = f"{info['run_id']}.{random!r}"
+        if self.clock.read(int(now_ms) / 1000, asked_at, time.monotonic()):
+            log.warning("server_clock_jumped")
+        self.epoch = epoch.decode()
         self.renewed_at = asked_at  # after the epoch: whoever sees the one knows the other
-        return all(answers[_ANSWERS_ABOUT_LEASE:])
-
-    def _publish(self) -> None:
-        publish(
-            self._client,
-            self._specs,
-            envelope=self._envelope,
-            settings=self._settings,
-        )
-
-
-def publish(
-    client: "redis.Redis", specs: list[ToolSpec], *, envelope: Envelope, settings: Settings
-) -> None:
-    """Put specs into the catalog for `settings.catalog_kept` seconds. Raises RedisError."""
-    names = Names(settings.key_prefix)
-    now = time.time()
-    kept_ms = int(settings.catalog_kept * 1000)
-    pipeline = client.pipeline(transaction=True)
-    for spec in specs:
-        entry = CatalogEntry(spec=spec, published_at=now, version=VERSION)
-        field = names.catalog_field(spec.name, spec.digest)
-        pipeline.hset(names.catalog, field, envelope.encode_entry(entry))
-    pipeline.pexpire(names.catalog, kept_ms)
-    pipeline.incr(names.catalog_version)
-    pipeline.pexpire(names.catalog_version, kept_ms)
-    pipeline.execute()
+        return bytes(version)

@@ -71,6 +71,17 @@ class Runner:
         outcome = self._signed_off(done.ending.outcome, call, time.monotonic() - began)
         return Run(Ending(outcome, done.ending.whole), done.busy_until)
 
+    def can_run(self, call: CallMessage) -> bool:
+        """Whether this worker has the call's tool, in a version that takes its arguments."""
+        tool = self._catalog.tools.get(call.tool)
+        if tool is None:
+            return False
+        return call.final or self._refuse(tool, call) is None
+
+    def started_before(self, call: CallMessage) -> Outcome:
+        """The outcome of a call that this worker has started once, though its record denies it."""
+        return self._signed_off(failure(Code.WORKER_LOST, "forgotten", Executed.UNKNOWN), call, 0.0)
+
     def cancelled(self, call: CallMessage) -> Outcome:
         """The outcome of a run that was cancelled."""
         return self._signed_off(failure(Code.CANCELLED, "", Executed.UNKNOWN), call, 0.0)

@@ -17,7 +17,7 @@ from contract import connection
 from contract.envelope import Envelope, WorkerLease
 from contract.errors import BrokerUnreachable, MessageRejected
 from contract.ledger import RedisLedger
-from contract.names import Names, queue_name
+from contract.names import Names, queue_name, toolset_queue
 from contract.settings import Settings
 from contract.spec import RunIn, ToolSpec
 from contract.steps import Steps
@@ -30,6 +30,7 @@ from workers.lanes import Lane
 from workers.presence import Presence
 from workers.run import Runner
 from workers.settler import Settler
+from workers.shelf import Shelf, toolset_of
 from workers.watchdog import Watchdog
 
 log = logging.getLogger("toolpool.worker")
@@ -71,31 +72,39 @@ class WorkerService:
         self._is_running = False
         self.stopping = threading.Event()
         """Set once the stop has begun."""
+        self._toolset = toolset_of(self._served())
 
     @property
     def lanes(self) -> list[Lane]:
         """A lane for each kind: its queues, with a window of its slots' worth and one batch."""
         return [
             Lane(
-                tuple(queue_name(queue, kind) for queue in self._queues),
+                tuple(name for queue in self._queues for name in self._queues_of(queue, kind)),
                 -(-count // self._settings.batch_size(kind)) + 1,
             )
             for kind, count in self._slots.items()
         ]
 
+    def _queues_of(self, queue: str, kind: RunIn) -> tuple[str, str]:
+        """The queue of all workers, and that of those with the very same tools."""
+        name = queue_name(queue, kind)
+        return name, toolset_queue(name, self._toolset.digest)
+
     def start(self) -> None:
         """Open connections, start children, publish the catalog, take the lease."""
         self._thread.start()
         self._on_loop(self._open(), _START_SECONDS)
+        client = connection.open_sync(self._settings)
         self._presence = Presence(
-            client=connection.open_sync(self._settings),
+            client=client,
             settings=self._settings,
             envelope=self._envelope,
             describe=self._describe,
-            specs=self._served(),
+            shelf=Shelf(client, self._served(), envelope=self._envelope, settings=self._settings),
             loop_lag=self._loop_lag,
         )
         self._executor.leased_at = lambda: self._presence.renewed_at
+        self._executor.server_time = self._presence.clock.time
         self._on_loop(self._follow(), _START_SECONDS)
         self._watchdog = Watchdog(
             thread=self._thread,
@@ -127,6 +136,7 @@ class WorkerService:
             received=self._executor.received,
             running=self._executor.running,
             abandoned=self._executor.abandoned,
+            toolset=self._toolset.digest,
         )
 
     def _served(self) -> list[ToolSpec]:
@@ -161,7 +171,12 @@ class WorkerService:
         settings = self._settings
         client = connection.open_async(settings)
         await connection.require_fit_server(client, settings)
-        ledger = RedisLedger(Steps(client), self._names)
+        ledger = RedisLedger(
+            Steps(client),
+            self._names,
+            remembered=settings.remembered,
+            outputs_bytes=settings.outputs_per_session,
+        )
         self._children = await self._start_children()
         self._settler = Settler(
             worker=self.id,
@@ -231,7 +246,7 @@ class WorkerService:
                 self._settler.forget_before(renewed_at - _SERVER_FORGETS_SECONDS)
             epoch = self._presence.epoch
             self._executor.answer_overdue()
-            self._executor.end_if_lease_is_lost()
+            self._executor.end_exclusive_without_lease()
             self._executor.claim_more()
             if not is_worn_out and self._executor.is_worn_out and not self.stopping.is_set():
                 is_worn_out = True

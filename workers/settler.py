@@ -11,11 +11,13 @@ from typing import Any
 
 import msgspec
 
+from contract import encoding
 from contract.envelope import (
     Batch,
     CallMessage,
     Ended,
     Envelope,
+    Passed,
     Progress,
     Released,
     Settled,
@@ -133,11 +135,17 @@ class Settler:
         )
         try:
             async with asyncio.timeout(min(within, _KEEP_OUTPUT_SECONDS)):
-                await self._ledger.keep_output(
-                    output.handle, self._envelope.encode_output(output), keep=self._keep_output
+                is_kept = await self._ledger.keep_output(
+                    output.handle,
+                    self._envelope.encode_output(output),
+                    owner=encoding.digest([batch.tenant, call.session]),
+                    keep=self._keep_output,
                 )
         except Exception as error:  # noqa: BLE001 - the cut output is an answer without it
             log.warning("output_not_kept call=%s: %s", call.id, error)
+            return outcome
+        if not is_kept:
+            log.warning("output_not_kept call=%s: there is no room for it", call.id)
             return outcome
         return msgspec.structs.replace(outcome, output=output.handle)
 
@@ -152,6 +160,11 @@ class Settler:
         """Tell the dispatcher that tools ended whose calls had been answered; best effort."""
         said = Ended(worker=self._worker, keys=tuple(keys))
         self._in_background(self._tell(reply, self._envelope.encode_reply(said)))
+
+    def passed(self, batch: Batch, call: CallMessage) -> None:
+        """Tell the dispatcher that another worker has to run the call; best effort."""
+        said = Passed(key=call.key, attempt=call.attempt, worker=self._worker)
+        self._in_background(self._tell(batch.reply, self._envelope.encode_reply(said)))
 
     def forget(self, batch: Batch, key: str) -> None:
         """Do not announce a call as started."""

@@ -73,6 +73,7 @@ def tool(
     heartbeat: float | None = None,
     effects: Literal["read", "write"] | None = None,
     idempotent: bool = False,
+    exclusive: bool = False,
     run_in: Literal["loop", "thread", "process"] | None = None,
     queue: str = "default",
     background: bool = False,
@@ -96,10 +97,11 @@ def tool(function: Callable[..., Any] | None = None, /, **options: Any) -> Any:
     `heartbeat` seconds is ended like one at its timeout; none by default.
 
     `effects="read"` may be run again after a lost worker; `effects="write"` never is, and orders
-    its turn; undeclared is never run again. With `input_schema` (raw JSON Schema) the function
-    takes the validated arguments as keywords or as one `arguments` dict. Each `check` gets the
-    typed arguments as keywords before the tool runs; a ValueError or a returned string refuses the
-    call (`validation.arguments`, not executed).
+    its turn; undeclared is never run again. A run goes on while Redis is away; an `exclusive` one
+    is stopped where its worker cannot renew its lease, so that no second run is ever beside it.
+    With `input_schema` (raw JSON Schema) the function takes the validated arguments as keywords or
+    as one `arguments` dict. Each `check` gets the typed arguments as keywords before the tool runs;
+    a ValueError or a returned string refuses the call (`validation.arguments`, not executed).
 
     Raises `ToolDeclarationInvalid` with the reason when the tool could not work.
     """
@@ -122,6 +124,7 @@ def _declare(
     timeout: float | None = None,
     heartbeat: float | None = None,
     background: bool = False,
+    exclusive: bool = False,
     **options: Any,
 ) -> Tool:
     tool_name = name or getattr(function, "__name__", "")
@@ -149,6 +152,7 @@ def _declare(
             background=background,
             timeout=float(timeout),  # 20 and 20.0 are one timeout, and must have one digest
             heartbeat=msgspec.UNSET if heartbeat is None else float(heartbeat),
+            exclusive=True if exclusive else msgspec.UNSET,
             **options,
         )
     except (ValueError, TypeError) as error:

@@ -1,13 +1,13 @@
 -- A worker takes calls it has free slots for. Never creates a record.
 -- KEYS: epoch, record...
--- ARGV: epoch candidate, worker, then for each record: attempt, nonce
+-- ARGV: epoch candidate, worker, prefix of marks, ms a mark is kept, then for each record: attempt, nonce
 -- Answers for each record the ms left to its deadline, or why it was not won.
 local epoch = server_epoch(KEYS[1], ARGV[1])
-local worker = ARGV[2]
+local worker, marks, mark_ms = ARGV[2], ARGV[3], ARGV[4]
 local now = now_ms()
 local answers = {}
 for i = 2, #KEYS do
-  local attempt, nonce = ARGV[i * 2 - 1], ARGV[i * 2]
+  local attempt, nonce = ARGV[i * 2 + 1], ARGV[i * 2 + 2]
   local r = redis.call('HMGET', KEYS[i], 'state', 'attempt', 'claimed', 'until', 'deadline', 'epoch', 'rerun',
     'goes_on')
   local answer
@@ -21,6 +21,7 @@ for i = 2, #KEYS do
   else
     redis.call('HSET', KEYS[i], 'state', 'claimed', 'claimed', nonce, 'worker', worker)
     redis.call('HINCRBY', KEYS[i], 'claims', 1)
+    if r[7] ~= '1' then mark(marks, KEYS[i], mark_ms) end
     answer = tostring(r[5] - now)
   end
   answers[i - 1] = answer

@@ -1,13 +1,15 @@
--- A dispatcher ends calls: at their deadline (expire), or because nobody wants them (cancel).
+-- A dispatcher ends calls: at their deadline (expire), because nobody wants them (cancel), or because it
+-- will not send them (refused). A `no` is written here before anybody says it.
 -- KEYS: epoch, record...
--- ARGV: epoch candidate, caller's reply stream, cancel list prefix, dispatcher lease prefix,
---       'unstarted' (leave running calls alone), 'deadline' or 'cancel',
---       then for each record: nonce, epoch it was opened in, keep ms, outcome if never claimed,
---       outcome if claimed, outcome if nobody can know, cancel message
--- Answers for each record its outcome, 'running <worker>', 'others' (a living dispatcher waits for
--- it longer: the caller is told no more) or 'missing'.
+-- ARGV: epoch candidate, caller's reply stream, cancel list prefix, prefix of marks,
+--       'unstarted' (leave running calls alone), 'deadline', 'cancel' or 'refused' (leave others' calls
+--       alone), then for each record: nonce, epoch it was opened in (of one that was not sent: accepted
+--       in), keep ms, outcome if never claimed, outcome if claimed, outcome if nobody can know, cancel
+--       message, 1 where the caller has not sent it
+-- Answers for each record its outcome, 'running <worker>' or 'open' (left alone), 'others' (a living
+-- dispatcher waits for it longer: the caller is told no more) or 'missing'.
 local epoch = server_epoch(KEYS[1], ARGV[1])
-local reply, cancels, leases, which = ARGV[2], ARGV[3], ARGV[4], ARGV[5]
+local reply, cancels, marks, which = ARGV[2], ARGV[3], ARGV[4], ARGV[5]
 local now = now_ms()
 
 local function without_caller(replies)
@@ -15,7 +17,7 @@ local function without_caller(replies)
   for stream in string.gmatch(replies, '%S+') do
     if stream ~= reply then
       others[#others + 1] = stream
-      alive = alive or redis.call('EXISTS', leases .. string.match(stream, '[^:]*$')) == 1
+      alive = alive or is_alive(stream)
     end
   end
   return table.concat(others, ' '), alive
@@ -29,15 +31,31 @@ local function others_wait(key, replies, until_ms, deadline_ms)
   return alive
 end
 
+-- There is no record: one that is settled keeps anybody from running the call after this answer.
+local function settle_absent(key, nonce, opened_in, keep_ms, no, doubtful, unsent)
+  local is_sure = unsent == '1' and opened_in == epoch and not is_marked(marks, key)
+  local body = is_sure and no or doubtful
+  redis.call('HSET', key, 'state', 'settled', 'epoch', epoch, 'settled_by', nonce, 'outcome', body)
+  if is_sure and which == 'refused' then redis.call('HSET', key, 'refused', now) end
+  redis.call('PEXPIRE', key, keep_ms)
+  return body
+end
+
 local answers = {}
 for i = 2, #KEYS do
-  local at = 6 + (i - 2) * 7
+  local at = 6 + (i - 2) * 8
   local r = redis.call('HMGET', KEYS[i], 'state', 'outcome', 'worker', 'epoch', 'claims', 'replies',
     'until', 'deadline')
-  if not r[1] then
+  if not r[1] and which == 'unstarted' then
     answers[i - 1] = 'missing'
+  elseif not r[1] then
+    answers[i - 1] = settle_absent(KEYS[i], ARGV[at], ARGV[at + 1], ARGV[at + 2], ARGV[at + 3],
+      ARGV[at + 5], ARGV[at + 7])
   elseif r[1] == 'settled' then
     answers[i - 1] = r[2]
+  elseif which == 'refused' then
+    attach(KEYS[i], r[6], reply)
+    answers[i - 1] = r[1] == 'claimed' and 'running ' .. r[3] or 'open'
   elseif r[1] == 'claimed' and which == 'unstarted' then
     answers[i - 1] = 'running ' .. r[3]
   elseif others_wait(KEYS[i], r[6], r[7], r[8]) then

@@ -1,14 +1,17 @@
 -- A worker says again which calls it runs: the server may have come back without its last claims.
 -- Never starts anything: only the attempt that was claimed is held.
 -- KEYS: record...
--- ARGV: worker, then for each record: attempt, nonce of its claim
+-- ARGV: worker, prefix of marks, ms a mark is kept, then for each record: attempt, nonce of its claim,
+--       1 where a second start does no harm
 -- Answers for each record 'held', 'settled', 'absent' or 'lost' (another attempt, or another's).
-local worker = ARGV[1]
+local worker, marks, mark_ms = ARGV[1], ARGV[2], ARGV[3]
 local answers = {}
 for i = 1, #KEYS do
-  local attempt, nonce = ARGV[i * 2], ARGV[i * 2 + 1]
+  local at = i * 3 + 1
+  local attempt, nonce = ARGV[at], ARGV[at + 1]
   local r = redis.call('HMGET', KEYS[i], 'state', 'attempt', 'claimed')
   local answer = 'lost'
+  if ARGV[at + 2] ~= '1' then mark(marks, KEYS[i], mark_ms) end
   if not r[1] then answer = 'absent'
   elseif r[1] == 'settled' then answer = 'settled'
   elseif r[1] == 'claimed' then

@@ -1,27 +1,40 @@
 -- Notes calls and, where the broker is this server, publishes their message with them.
 -- KEYS: epoch, queue list, record...
 -- ARGV: epoch candidate, nonce, reply stream, message ('' = published elsewhere), epoch of an earlier
---       try that may have been taken ('' = there was none), then for each record: attempt, rerun,
---       wait ms, deadline ms (both from now), keep ms
+--       try that may have been taken ('' = there was none), prefix of marks, ms a mark is kept, then
+--       for each record: attempt, rerun, wait ms, deadline ms (both from now), keep ms, ms since it was
+--       asked, 1 where it may have been asked before
 -- Answers the epoch, then for each record: 'new', 'open' or 'running <worker>' (attached), 'moved'
--- (it may have run in the epoch of the earlier try), or the outcome it has.
+-- (it may have run in the epoch of the earlier try), 'ran' (it may have run, and nobody knows how it
+-- ended), or the outcome it has.
 local epoch = server_epoch(KEYS[1], ARGV[1])
 local nonce, reply, message, tried_in = ARGV[2], ARGV[3], ARGV[4], ARGV[5]
+local marks, mark_ms = ARGV[6], ARGV[7]
 local now = now_ms()
 local answers = {epoch}
+local longest_wait = 0
 local created = false
 for i = 3, #KEYS do
-  local at = 6 + (i - 3) * 5
+  local at = 8 + (i - 3) * 7
+  local once, again = ARGV[at + 1] ~= '1', ARGV[at + 6] == '1'
   local record = redis.call('HMGET', KEYS[i], 'state', 'opened', 'outcome', 'replies', 'worker',
-    'until', 'deadline')
-  if not record[1] and tried_in ~= '' and tried_in ~= epoch and ARGV[at + 1] ~= '1' then
+    'until', 'deadline', 'refused')
+  if record[8] and now - ARGV[at + 5] > tonumber(record[8]) then
+    redis.call('DEL', KEYS[i])  -- refused before this was asked, and never run: it may be asked anew
+    record = {false}
+  end
+  if not record[1] and once and tried_in ~= '' and tried_in ~= epoch then
     answers[i - 1] = 'moved'
+  elseif not record[1] and once and (again or is_marked(marks, KEYS[i])) then
+    mark(marks, KEYS[i], mark_ms)
+    answers[i - 1] = 'ran'
   elseif not record[1] then
     redis.call('HSET', KEYS[i], 'state', 'open', 'epoch', epoch, 'opened', nonce,
       'attempt', ARGV[at], 'rerun', ARGV[at + 1], 'until', now + ARGV[at + 2],
       'deadline', now + ARGV[at + 3], 'claims', 0, 'replies', reply)
     redis.call('PEXPIRE', KEYS[i], ARGV[at + 4])
     created = true
+    longest_wait = math.max(longest_wait, tonumber(ARGV[at + 2]))
     answers[i - 1] = 'new'
   elseif record[1] == 'settled' then
     answers[i - 1] = record[3]
@@ -39,6 +52,6 @@ for i = 3, #KEYS do
   end
 end
 if created and message ~= '' then
-  redis.call('LPUSH', KEYS[2], message)
+  push(KEYS[2], message, longest_wait)
 end
 return answers

@@ -8,7 +8,10 @@
 --   rerun    1 where a second start does no harm    claims    how often it was claimed
 --   replies  reply streams, space separated         worker    who claimed it
 --   opened / claimed / settled_by                   nonces: the same step sent again gets its answer again
---   outcome  the signed first outcome
+--   outcome  the signed first outcome               keep      ms its outcome is kept, where that is longer
+--   refused  ms when it was settled by a dispatcher that had not sent it: it never ran
+--
+-- What may not run twice leaves a mark when it is claimed, `ran:<key>`, which outlives the record by far.
 
 local REPLY_STREAM_MS = 3600000
 
@@ -17,18 +20,40 @@ local function now_ms()
   return t[1] * 1000 + math.floor(t[2] / 1000)
 end
 
--- Changes with restart and failover (run_id) and with lost data (the random key).
+-- Changes with restart (run_id), with every promotion (master_replid: after a failback the run id is an
+-- old one again) and with lost data (the random key).
 local function server_epoch(key, candidate)
   local random = redis.call('GET', key)
   if not random then  -- never the same twice: the same client may be the first after every loss
     random = candidate .. table.concat(redis.call('TIME'), '.')
     redis.call('SET', key, random)
   end
-  return string.match(redis.call('INFO', 'server'), 'run_id:(%w+)') .. '.' .. random
+  local run = string.match(redis.call('INFO', 'server'), 'run_id:(%w+)')
+  local history = string.match(redis.call('INFO', 'replication'), 'master_replid:(%w+)')
+  return string.sub(redis.sha1hex(run .. '.' .. history .. '.' .. random), 1, 20)
 end
 
-local function push(queue, message)
-  if queue ~= '' then redis.call('LPUSH', queue, message) end
+-- A queue that nobody publishes to or takes from any more expires with what is in it.
+local QUEUE_MS = 600000
+
+local function push(queue, message, wait_ms)
+  if queue ~= '' then
+    redis.call('LPUSH', queue, message)
+    redis.call('PEXPIRE', queue, QUEUE_MS + tonumber(wait_ms))
+  end
+end
+
+-- The mark of a call that was claimed. Keys have no colon.
+local function mark_of(prefix, key)
+  return prefix .. string.match(key, '[^:]*$')
+end
+
+local function is_marked(prefix, key)
+  return redis.call('EXISTS', mark_of(prefix, key)) == 1
+end
+
+local function mark(prefix, key, ms)
+  redis.call('SET', mark_of(prefix, key), '', 'PX', ms)
 end
 
 local function send(stream, body)
@@ -36,22 +61,39 @@ local function send(stream, body)
   redis.call('PEXPIRE', stream, REPLY_STREAM_MS)
 end
 
--- Notes a reply stream on a record; of more than eight the oldest, likely dead, is dropped.
+-- Whether the dispatcher that reads a reply stream holds its lease.
+local function is_alive(stream)
+  local prefix, id = string.match(stream, '^(.*):reply:([^:]*)$')
+  return prefix ~= nil and redis.call('EXISTS', prefix .. ':dispatcher:' .. id) == 1
+end
+
+local ASKERS = 16
+
+-- Notes a reply stream on a record. Where there are many, those of dead dispatchers make room; one
+-- that finds no room is not told and has to look for itself.
 local function attach(key, replies, stream)
-  local noted = 0
+  local noted = {}
   for known in string.gmatch(replies, '%S+') do
     if known == stream then return replies end
-    noted = noted + 1
+    noted[#noted + 1] = known
   end
-  if noted >= 8 then replies = string.match(replies, '%S+%s+(.*)') end
-  replies = replies .. ' ' .. stream
+  if #noted >= ASKERS then
+    local alive = {}
+    for _, known in ipairs(noted) do
+      if is_alive(known) then alive[#alive + 1] = known end
+    end
+    noted = alive
+  end
+  if #noted < ASKERS then noted[#noted + 1] = stream end
+  replies = table.concat(noted, ' ')
   redis.call('HSET', key, 'replies', replies)
   return replies
 end
 
 local function settle(key, nonce, keep_ms, body, replies, except)
+  local longer = tonumber(redis.call('HGET', key, 'keep') or '0')
   redis.call('HSET', key, 'state', 'settled', 'settled_by', nonce, 'outcome', body)
-  redis.call('PEXPIRE', key, keep_ms)
+  redis.call('PEXPIRE', key, math.max(tonumber(keep_ms), longer))
   for stream in string.gmatch(replies, '%S+') do
     if stream ~= except then send(stream, body) end
   end

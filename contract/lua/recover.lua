@@ -1,27 +1,29 @@
 -- A dispatcher suspects that a call's message or its worker is lost, and starts it again if it may.
 -- KEYS: epoch, queue list ('' = published elsewhere), record...
--- ARGV: epoch candidate, reply stream, attempts at most, then for each record: nonce, lost worker
+-- ARGV: epoch candidate, reply stream, attempts at most, prefix of marks, then for each record: nonce, lost worker
 --       ('' = only the message may be lost), attempt it is believed to be in, ms to be claimed
 --       within, message of this attempt, message of the next, keep ms, outcome if its worker is
---       lost, 1 if whoever holds it had time to say so in this epoch
+--       lost, 1 if whoever holds it had time to say so in this epoch, epoch it was opened in
 -- The epoch stays the one it was opened in: whether it ran before a change of it, nobody can know.
 -- Answers for each record 'sent' (published again, same attempt), 'again <attempt>',
--- 'running <worker>', its outcome, 'moved' (another epoch: not ours to publish) or 'missing'.
+-- 'running <worker>', its outcome, 'moved' (another epoch: not ours to publish), 'unclaimed' (its record is
+-- gone, and nobody had claimed it: it may be opened again) or 'missing'.
 local epoch = server_epoch(KEYS[1], ARGV[1])
-local reply, most = ARGV[2], tonumber(ARGV[3])
+local reply, most, marks = ARGV[2], tonumber(ARGV[3]), ARGV[4]
 local now = now_ms()
 local answers = {}
 for i = 3, #KEYS do
-  local at = 4 + (i - 3) * 9
+  local at = 5 + (i - 3) * 10
   local nonce, lost, attempt = ARGV[at], ARGV[at + 1], tonumber(ARGV[at + 2])
   local r = redis.call('HMGET', KEYS[i], 'state', 'attempt', 'worker', 'epoch', 'rerun', 'outcome',
-    'recovered', 'replies', 'goes_on', 'until')
+    'recovered', 'replies', 'goes_on', 'until', 'deadline')
   local until_ms = math.max(tonumber(r[10] or 0), now + ARGV[at + 3])
   local may_go = r[4] == epoch or r[5] == '1' or r[9] == epoch
   local answer
   if r[1] and r[1] ~= 'settled' then r[8] = attach(KEYS[i], r[8], reply) end
   if not r[1] then
-    answer = 'missing'
+    local is_sure = ARGV[at + 9] == epoch and not is_marked(marks, KEYS[i])
+    answer = is_sure and 'unclaimed' or 'missing'
   elseif r[1] == 'settled' then
     answer = r[6]
   elseif r[7] == nonce then
@@ -31,12 +33,13 @@ for i = 3, #KEYS do
       answer = 'again ' .. r[2]
       if tonumber(r[2]) == attempt + 1 and may_go then
         redis.call('HSET', KEYS[i], 'until', until_ms)
-        push(KEYS[2], ARGV[at + 5])
+        push(KEYS[2], ARGV[at + 5], ARGV[at + 3])
       end
     elseif may_go or ARGV[at + 8] == '1' then
-      redis.call('HSET', KEYS[i], 'until', until_ms)
+      -- The server's clock may have jumped: the caller's is what counts.
+      redis.call('HSET', KEYS[i], 'until', until_ms, 'deadline', math.max(tonumber(r[11]), until_ms))
       if not may_go then redis.call('HSET', KEYS[i], 'goes_on', epoch) end
-      push(KEYS[2], ARGV[at + 4])
+      push(KEYS[2], ARGV[at + 4], ARGV[at + 3])
       answer = 'sent'
     else
       answer = 'moved'
@@ -46,7 +49,7 @@ for i = 3, #KEYS do
   elseif r[5] == '1' and tonumber(r[2]) < most then
     redis.call('HSET', KEYS[i], 'state', 'open', 'attempt', tonumber(r[2]) + 1, 'worker', '',
       'until', until_ms, 'recovered', nonce)
-    push(KEYS[2], ARGV[at + 5])
+    push(KEYS[2], ARGV[at + 5], ARGV[at + 3])
     answer = 'again ' .. (tonumber(r[2]) + 1)
   else
     settle(KEYS[i], nonce, ARGV[at + 6], ARGV[at + 7], r[8], reply)

@@ -1,12 +1,12 @@
 -- A worker gives back calls that it claimed and will not run: another may, in the next attempt.
 -- KEYS: record...
--- ARGV: worker, releases at most, then for each record: nonce of its claim, message for the
---       dispatchers, keep ms, outcome if it was released too often, 1 if it entered user code
+-- ARGV: worker, releases at most, prefix of marks, then for each record: nonce of its claim, message for
+--       the dispatchers, keep ms, outcome if it was released too often, 1 if it entered user code
 -- Answers for each record 'released' or 'late'.
-local worker, most = ARGV[1], tonumber(ARGV[2])
+local worker, most, marks = ARGV[1], tonumber(ARGV[2]), ARGV[3]
 local answers = {}
 for i = 1, #KEYS do
-  local at = 3 + (i - 1) * 5
+  local at = 4 + (i - 1) * 5
   local r = redis.call('HMGET', KEYS[i], 'state', 'claimed', 'attempt', 'releases', 'replies')
   if r[1] == 'claimed' and r[2] == ARGV[at] then
     local releases = tonumber(r[4] or '0') + 1
@@ -15,7 +15,9 @@ for i = 1, #KEYS do
     else
       redis.call('HSET', KEYS[i], 'state', 'open', 'attempt', tonumber(r[3]) + 1, 'worker', '',
         'releases', releases, 'released', ARGV[at])
-      if ARGV[at + 4] == '0' then redis.call('HINCRBY', KEYS[i], 'claims', -1) end
+      if ARGV[at + 4] == '0' and redis.call('HINCRBY', KEYS[i], 'claims', -1) == 0 then
+        redis.call('DEL', mark_of(marks, KEYS[i]))
+      end
       for stream in string.gmatch(r[5], '%S+') do send(stream, ARGV[at + 1]) end
     end
     answers[i] = 'released'

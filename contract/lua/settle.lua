@@ -1,14 +1,14 @@
 -- The first outcome of a call wins, is stored, and goes to every dispatcher that asked.
 -- KEYS: record...
 -- ARGV: for each record: nonce, keep ms, reply stream for a record that is gone, body
--- Answers for each record 'first', 'late' or 'gone'.
+-- Answers for each record 'first', 'late' or 'gone' (there was no record any more: it has one now).
 local answers = {}
 for i = 1, #KEYS do
   local at = i * 4 - 3
   local nonce, body = ARGV[at], ARGV[at + 3]
   local r = redis.call('HMGET', KEYS[i], 'state', 'settled_by', 'replies')
   if not r[1] then
-    send(ARGV[at + 2], body)
+    settle(KEYS[i], nonce, ARGV[at + 1], body, ARGV[at + 2], '')
     answers[i] = 'gone'
   elseif r[1] == 'settled' then
     answers[i] = (r[2] == nonce) and 'first' or 'late'

@@ -188,6 +188,7 @@ LOCALE = Locale(
         "exception.queue_unreachable": "the queue could not be reached",
         "exception.overloaded": "too many calls are waiting",
         "exception.circuit_open": "it has been failing and is switched off for a moment",
+        "forgotten": "it was asked for before, and its result is not kept any more",
     },
     internal="the tool system had an internal fault",
     not_run="It was not run.",

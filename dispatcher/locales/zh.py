@@ -177,6 +177,7 @@ LOCALE = Locale(
         "exception.queue_unreachable": "无法连接队列",
         "exception.overloaded": "等待的调用过多",
         "exception.circuit_open": "它一直失败，已暂时停用",
+        "forgotten": "此前已请求过该调用，其结果已不再保留",
     },
     internal="工具系统内部故障",
     not_run="该调用未执行。",

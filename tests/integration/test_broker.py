@@ -6,6 +6,7 @@ alone, with `broker_url`.
 
 import asyncio
 import gc
+import time
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
@@ -27,7 +28,7 @@ from tests.integration.fleet import call
 from tests.integration.test_deadlines import worker
 from tests.waiting import eventually
 from toolpool import Dispatcher, SigningKeyMissing
-from workers.presence import publish
+from workers.shelf import Shelf
 
 LOOP = queue_name("default", RunIn.LOOP)
 
@@ -106,7 +107,9 @@ async def test_a_call_waits_in_the_broker_for_a_worker_that_starts_later(
 ) -> None:
     envelope = Envelope(connection.keyring(settings))
     with connection.open_sync(settings) as client:
-        publish(client, [road.echo.spec], envelope=envelope, settings=settings)
+        Shelf(client, [road.echo.spec], envelope=envelope, settings=settings).stock(
+            b"", time.time()
+        )
     patient = settings.model_copy(update={"queue_wait": 30.0})
     async with Dispatcher.connect(settings=patient) as dispatcher:
         turn = asyncio.ensure_future(dispatcher.dispatch(call("echo", value=1)))
@@ -171,7 +174,9 @@ async def test_a_broker_that_goes_away_is_answered_by_the_deadline(tmp_path: Pat
         )
         envelope = Envelope(connection.keyring(settings))
         with connection.open_sync(settings) as client:
-            publish(client, [road.echo.spec], envelope=envelope, settings=settings)
+            Shelf(client, [road.echo.spec], envelope=envelope, settings=settings).stock(
+                b"", time.time()
+            )
         async with Dispatcher.connect(settings=settings) as dispatcher:
             broker.kill()
             result = (await dispatcher.dispatch(call("echo", value=1), timeout=0.5))[0]

@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -29,7 +30,7 @@ from tests.fleets import road
 from tests.integration.fleet import call
 from tests.waiting import eventually, wait_until
 from toolpool import BrokerUnreachable, Dispatcher
-from workers.presence import publish
+from workers.shelf import Shelf
 
 TIMEOUT = 0.5
 QUEUE_WAIT = 0.5
@@ -55,7 +56,9 @@ def catalog(settings: Settings) -> None:
     """What workers leave behind when they are scaled to zero."""
     envelope = Envelope(connection.keyring(settings))
     with connection.open_sync(settings) as client:
-        publish(client, [road.echo.spec, road.hold.spec], envelope=envelope, settings=settings)
+        Shelf(client, [road.echo.spec, road.hold.spec], envelope=envelope, settings=settings).stock(
+            b"", time.time()
+        )
 
 
 @pytest.fixture

@@ -5,6 +5,7 @@ after one lease goes on.
 """
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
@@ -22,7 +23,7 @@ from tests.integration.fleet import call
 from tests.integration.test_deadlines import worker
 from tests.waiting import eventually
 from toolpool import Dispatcher
-from workers.presence import publish
+from workers.shelf import Shelf
 
 LEASE_GONE = 2.0
 
@@ -43,7 +44,9 @@ def settings(server: Server) -> Settings:
 async def dispatcher(settings: Settings) -> AsyncIterator[Dispatcher]:
     envelope = Envelope(connection.keyring(settings))
     with connection.open_sync(settings) as client:
-        publish(client, [road.count.spec, road.hold.spec], envelope=envelope, settings=settings)
+        Shelf(
+            client, [road.count.spec, road.hold.spec], envelope=envelope, settings=settings
+        ).stock(b"", time.time())
     async with Dispatcher.connect(settings=settings) as connected:
         yield connected
 

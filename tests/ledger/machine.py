@@ -13,7 +13,7 @@ from tests.ledger.model import Model
 from tests.ledger.servers import Real
 
 KEYS = ("a", "b", "c")
-ASKERS = tuple(f"d{number}" for number in range(10))
+ASKERS = tuple(f"d{number}" for number in range(20))
 WORKERS = ("w1", "w2")
 
 keys = st.sampled_from(KEYS)
@@ -48,7 +48,7 @@ class LedgerMachine(RuleBasedStateMachine):
         super().__init__()
         self.real: Any = self.make()
         self.model = Model(self.real.epoch)
-        self._replica = copy.deepcopy(self.model.records)
+        self._replica = copy.deepcopy((self.model.records, self.model.marks))
         self._words = itertools.count()
         self._done: list[tuple[str, dict[str, Any]]] = []
         self._claims: dict[str, tuple[str, bool]] = {}
@@ -60,10 +60,16 @@ class LedgerMachine(RuleBasedStateMachine):
 
     # The steps
 
-    @rule(some=st.sets(keys, min_size=1), asker=askers, rerun=st.booleans(), over=st.booleans())
-    def open(self, some: set[str], asker: str, rerun: bool, over: bool) -> None:
-        names = sorted(some)
-        rerun = self._kind(names, rerun)
+    @rule(
+        some=st.sets(keys, min_size=1),
+        asker=askers,
+        rerun=st.booleans(),
+        over=st.booleans(),
+        later=st.booleans(),
+    )
+    def open(self, some: set[str], asker: str, rerun: bool, over: bool, later: bool = True) -> None:
+        rerun = self._kind(sorted(some), rerun)
+        names = sorted(key for key in some if self._kind([key], rerun) is rerun)
         over = over and self._number() % 4 == 0
         message = self._word("m")
         self._do(
@@ -74,6 +80,48 @@ class LedgerMachine(RuleBasedStateMachine):
             rerun=rerun,
             over=over,
             message=message,
+            later=later,
+        )
+
+    @rule(key=keys, asker=askers, rerun=st.booleans())
+    def ask_again(self, key: str, asker: str, rerun: bool) -> None:
+        """By a host that says that it may have asked before."""
+        self._do(
+            "open",
+            keys=[key],
+            nonce=self._nonce(),
+            reply=asker,
+            rerun=self._kind([key], rerun),
+            over=False,
+            message=self._word("m"),
+            again=True,
+            later=True,
+        )
+
+    @rule(key=keys)
+    def end_record(self, key: str) -> None:
+        """The time that an outcome is kept is over; what may not run twice is remembered."""
+        record = self.model.records.get(key)
+        if record is None or record.outcome is None:
+            return
+        self.real.end_record(key)
+        del self.model.records[key]
+        self.histories[key].outcome = None
+        if record.rerun:  # nothing of it is remembered, and asking again begins anew
+            self.histories[key].starts_here = 0
+
+    @rule(key=keys, asker=askers)
+    def refuse(self, key: str, asker: str) -> None:
+        """By a dispatcher that has not sent it, and accepted it in this epoch."""
+        self._do(
+            "close",
+            key=key,
+            nonce=self._nonce(),
+            epoch=self.model.epoch,
+            reply=asker,
+            end=End.REFUSED,
+            bodies=self._bodies(),
+            unsent=True,
         )
 
     @rule(key=keys, attempt=attempts, worker=workers)
@@ -105,7 +153,6 @@ class LedgerMachine(RuleBasedStateMachine):
         if not asked:
             return
         asker = list(asked)[-1 - who % len(asked)]
-        bodies = {word: self._word(word) for word in ("no", "timeout", "unknown", "cancel")}
         self._do(
             "close",
             key=key,
@@ -113,7 +160,7 @@ class LedgerMachine(RuleBasedStateMachine):
             epoch=asked[asker],
             reply=asker,
             end=end,
-            bodies=bodies,
+            bodies=self._bodies(),
         )
 
     @rule(
@@ -140,6 +187,7 @@ class LedgerMachine(RuleBasedStateMachine):
             attempt=attempt,
             had_time=had_time,
             reply=asker,
+            epoch=asked[asker],
             bodies=bodies,
         )
 
@@ -149,7 +197,8 @@ class LedgerMachine(RuleBasedStateMachine):
         for nonce, (key, held) in list(self._claims.items()):
             if held:
                 attempt, worker = self._held[nonce]
-                self._do("hold", key=key, attempt=attempt, nonce=nonce, worker=worker)
+                rerun = self._rerun[key]
+                self._do("hold", key=key, attempt=attempt, nonce=nonce, worker=worker, rerun=rerun)
 
     @precondition(lambda self: self._claims)
     @rule(data=st.data(), entered=st.booleans())
@@ -217,15 +266,16 @@ class LedgerMachine(RuleBasedStateMachine):
             case "data":
                 self.real.lose_data()
                 self.model.records.clear()
+                self.model.marks.clear()
                 self.real.replicate()  # a replica loses them too
-                self._replica = {}
+                self._replica = ({}, set())
             case "replicate":
                 self.real.replicate()
-                self._replica = copy.deepcopy(self.model.records)
+                self._replica = copy.deepcopy((self.model.records, self.model.marks))
                 return
             case "fail over":  # to a replica that lags
                 self.real.fail_over(self._word("epoch").decode())
-                self.model.records = copy.deepcopy(self._replica)
+                self.model.records, self.model.marks = copy.deepcopy(self._replica)
         self._new_epoch()
 
     # What must hold
@@ -263,9 +313,14 @@ class LedgerMachine(RuleBasedStateMachine):
     ) -> None:
         for key, answer in zip(arguments["keys"], answers, strict=True):
             history = self.histories[key]
-            if answer == b"new" and key not in before:
+            if answer == b"ran":
+                assert not self._rerun[key] or not history.asked, f"{key} may run twice"
+                history.outcome = None  # it was refused, if it had one, and is asked anew
+                continue
+            if answer == b"new" and self.model.records[key].opened == arguments["nonce"]:
                 self._rerun[key] = self.model.records[key].rerun
-                history.starts = history.starts_here = 0
+                if key not in before or history.outcome is not None:  # refused, and asked anew
+                    history.starts, history.outcome = 0, None
             history.asked.setdefault(arguments["reply"], self.model.epoch)
             self._check_outcome(key, answer)
 
@@ -297,7 +352,9 @@ class LedgerMachine(RuleBasedStateMachine):
         assert history.outcome in (None, answer), f"{key}: {history.outcome!r}, then {answer!r}"
         history.outcome = answer
         if answer.startswith(b"no:"):
-            assert not history.starts, f"{key} was started"
+            # A dispatcher that never sent it cannot know what a server forgot before it was asked.
+            starts = history.starts_here if record.refused else history.starts
+            assert not starts, f"{key} was started"
 
     def _new_epoch(self) -> None:
         self.model.epoch = self.real.epoch
@@ -310,6 +367,9 @@ class LedgerMachine(RuleBasedStateMachine):
         """The same call is the same tool: once asked, it stays a read or does not."""
         known = [self._rerun[key] for key in names if self.histories[key].asked]
         return known[0] if known else rerun
+
+    def _bodies(self) -> dict[str, bytes]:
+        return {word: self._word(word) for word in ("no", "timeout", "unknown", "cancel")}
 
     def _number(self) -> int:
         return next(self._words)

@@ -10,7 +10,7 @@ from contract.ledger import End
 
 ATTEMPTS = 3
 RELEASES = 3
-ASKERS = 8
+ASKERS = 16
 
 Sent = defaultdict[str, list[bytes]]
 
@@ -36,11 +36,17 @@ class Record:
     released: str = ""
     settled: str = ""
     outcome: bytes | None = None
+    refused: bool = False
+    """Settled by a dispatcher that had not sent it: whoever asks later may run it."""
 
-    def attach(self, reply: str) -> None:
-        """Note who wants to be told."""
-        if reply not in self.askers:
-            self.askers = [*self.askers, reply][-ASKERS:]
+    def attach(self, reply: str, alive: set[str]) -> None:
+        """Note who wants to be told; the dead make room, and who finds none is not told."""
+        if reply in self.askers:
+            return
+        if len(self.askers) >= ASKERS:
+            self.askers = [asker for asker in self.askers if asker in alive]
+        if len(self.askers) < ASKERS:
+            self.askers = [*self.askers, reply]
 
     def reopen(self) -> None:
         """Wait for the next attempt."""
@@ -54,18 +60,35 @@ class Model:
 
     epoch: str
     records: dict[str, Record] = field(default_factory=dict)
+    marks: set[str] = field(default_factory=set)
+    """What may not run twice and was claimed, whether its record is there or not."""
     alive: set[str] = field(default_factory=set)
     """Dispatchers that hold a lease."""
     sent: Sent = field(default_factory=lambda: defaultdict(list))
 
     def open(
-        self, keys: list[str], nonce: str, reply: str, rerun: bool, over: bool, message: bytes
+        self,
+        keys: list[str],
+        nonce: str,
+        reply: str,
+        rerun: bool,
+        over: bool,
+        message: bytes,
+        again: bool = False,
+        later: bool = False,
     ) -> list[bytes]:
+        """`later`: asked after everything that happened before this step."""
         answers = []
         is_new = False
         for key in keys:
             record = self.records.get(key)
-            if record is None:
+            if record is not None and record.refused and later:
+                record = None
+            if record is None and not rerun and (again or key in self.marks):
+                self.records.pop(key, None)
+                self.marks.add(key)
+                answers.append(b"ran")
+            elif record is None:
                 self.records[key] = Record(self.epoch, nonce, rerun, over, [reply])
                 is_new = True
                 answers.append(b"new")
@@ -74,7 +97,7 @@ class Model:
             elif record.opened == nonce:
                 answers.append(b"new")
             else:
-                record.attach(reply)
+                record.attach(reply, self.alive)
                 record.over = record.over and over
                 answers.append(_running(record) if record.claimed else b"open")
         if is_new:
@@ -97,10 +120,14 @@ class Model:
             return "moved"
         record.claimed, record.worker = nonce, worker
         record.claims += 1
+        if not record.rerun:
+            self.marks.add(key)
         return "won"
 
-    def hold(self, key: str, attempt: int, nonce: str, worker: str) -> str:
+    def hold(self, key: str, attempt: int, nonce: str, worker: str, rerun: bool) -> str:
         record = self.records.get(key)
+        if not rerun:
+            self.marks.add(key)
         if record is None:
             return "absent"
         if record.outcome is not None:
@@ -116,7 +143,8 @@ class Model:
     def settle(self, key: str, nonce: str, reply: str, body: bytes) -> str:
         record = self.records.get(key)
         if record is None:
-            self.sent[reply].append(body)
+            record = self.records[key] = Record(self.epoch, "", False, False, [reply])
+            self._end(record, nonce, body)
             return "gone"
         if record.outcome is not None:
             return "first" if record.settled == nonce else "late"
@@ -131,12 +159,22 @@ class Model:
         reply: str,
         end: End,
         bodies: dict[str, bytes],
+        unsent: bool = False,
     ) -> bytes:
         record = self.records.get(key)
-        if record is None:
+        if record is None and end is End.UNSTARTED:
             return b"missing"
+        if record is None:
+            is_sure = unsent and epoch == self.epoch and key not in self.marks
+            record = self.records[key] = Record(self.epoch, "", False, False, [])
+            record.refused = is_sure and end is End.REFUSED
+            self._end(record, nonce, bodies["no" if is_sure else "unknown"])
+            return bodies["no" if is_sure else "unknown"]
         if record.outcome is not None:
             return record.outcome
+        if end is End.REFUSED:
+            record.attach(reply, self.alive)
+            return _running(record) if record.claimed else b"open"
         if record.claimed and end is End.UNSTARTED:
             return _running(record)
         others = [asker for asker in record.askers if asker != reply]
@@ -161,14 +199,16 @@ class Model:
         attempt: int,
         had_time: bool,
         reply: str,
+        epoch: str,
         bodies: dict[str, bytes],
     ) -> bytes:
         record = self.records.get(key)
         if record is None:
-            return b"missing"
+            is_sure = epoch == self.epoch and key not in self.marks
+            return b"unclaimed" if is_sure else b"missing"
         if record.outcome is not None:
             return record.outcome
-        record.attach(reply)
+        record.attach(reply, self.alive)
         again = record.recovered == nonce
         if not again and not record.claimed:
             if record.attempt > attempt:
@@ -204,6 +244,8 @@ class Model:
             self._end(record, nonce, too_often)
             return "released"
         record.claims -= not entered
+        if not entered and not record.claims:
+            self.marks.discard(key)
         record.released = nonce
         record.reopen()
         for asker in record.askers:

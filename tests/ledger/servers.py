@@ -58,10 +58,19 @@ class Real:
         self._runner.close()
 
     def open(
-        self, keys: list[str], nonce: str, reply: str, rerun: bool, over: bool, message: bytes
+        self,
+        keys: list[str],
+        nonce: str,
+        reply: str,
+        rerun: bool,
+        over: bool,
+        message: bytes,
+        again: bool = False,
+        later: bool = False,
     ) -> list[bytes]:
         wait = _OVER if over else LONG
-        openings = [Opening(key, 1, rerun, wait, LONG, LONG) for key in keys]
+        ago = -1.0 if later else LONG
+        openings = [Opening(key, 1, rerun, wait, LONG, LONG, ago, again) for key in keys]
         _, answers = self.run(
             self.ledger.open(
                 openings,
@@ -81,8 +90,8 @@ class Real:
         (answer,) = self.run(self.ledger.claim(claims, worker=worker, give_up_at=_soon()))
         return answer if isinstance(answer, str) else "won"
 
-    def hold(self, key: str, attempt: int, nonce: str, worker: str) -> str:
-        holds = [Hold(key, attempt, nonce)]
+    def hold(self, key: str, attempt: int, nonce: str, worker: str, rerun: bool) -> str:
+        holds = [Hold(key, attempt, nonce, rerun)]
         (answer,) = self.run(self.ledger.hold(holds, worker=worker, give_up_at=_soon()))
         return str(answer)
 
@@ -99,6 +108,7 @@ class Real:
         reply: str,
         end: End,
         bodies: dict[str, bytes],
+        unsent: bool = False,
     ) -> bytes:
         closing = Closing(
             key,
@@ -109,6 +119,7 @@ class Real:
             claimed=bodies["timeout"],
             doubtful=bodies["unknown"],
             cancel=bodies["cancel"],
+            unsent=unsent,
         )
         (answer,) = self.run(
             self.ledger.close(
@@ -128,6 +139,7 @@ class Real:
         attempt: int,
         had_time: bool,
         reply: str,
+        epoch: str,
         bodies: dict[str, bytes],
     ) -> bytes:
         recovery = Recovery(
@@ -141,6 +153,7 @@ class Real:
             keep=LONG,
             lost=bodies["lost"],
             had_time=had_time,
+            epoch=epoch,
         )
         (answer,) = self.run(
             self.ledger.recover(
@@ -183,21 +196,30 @@ class RealRedis(Real):
 
     def lose_data(self) -> None:
         """FLUSHALL; queue and streams are left, because the model does not forget them."""
-        for key in [*self._sync.scan_iter(f"{NAMES.call_prefix}*"), NAMES.epoch]:
+        for key in [*self._records(), NAMES.epoch]:
             self._sync.delete(key)
 
     def replicate(self) -> None:
         """What a replica has now."""
-        keys = list(self._sync.scan_iter(f"{NAMES.call_prefix}*"))
-        self._kept = {key: self._sync.dump(key) for key in keys}
+        self._kept = {key: self._sync.dump(key) for key in self._records()}
 
     def fail_over(self, word: str) -> None:
         """Go back to what the replica has, in another epoch."""
-        for key in self._sync.scan_iter(f"{NAMES.call_prefix}*"):
+        for key in self._records():
             self._sync.delete(key)
         for key, value in self._kept.items():
             self._sync.restore(key, int(LONG * 1000), value)
         self.change_epoch(word)
+
+    def end_record(self, key: str) -> None:
+        """The record's time is over."""
+        self._sync.delete(NAMES.call(key))
+
+    def _records(self) -> list[bytes]:
+        found: list[bytes] = []
+        for prefix in (NAMES.call_prefix, NAMES.ran_prefix):
+            found += self._sync.scan_iter(f"{prefix}*")
+        return found
 
     def live(self, asker: str, alive: bool) -> None:
         """A dispatcher takes its lease, or lets it go."""
@@ -227,7 +249,7 @@ class RealMemory(Real):
         super().__init__()
         self._server = MemoryServer()
         self.ledger = self._server
-        self._kept: Any = {}
+        self._kept: Any = ({}, set())
 
     @property
     def epoch(self) -> str:
@@ -244,12 +266,16 @@ class RealMemory(Real):
 
     def replicate(self) -> None:
         """See `RealRedis`."""
-        self._kept = copy.deepcopy(self._server._records)
+        self._kept = copy.deepcopy((self._server._records, self._server._ran))
 
     def fail_over(self, word: str) -> None:
         """See `RealRedis`."""
-        self._server._records = copy.deepcopy(self._kept)
+        self._server._records, self._server._ran = copy.deepcopy(self._kept)
         self.change_epoch(word)
+
+    def end_record(self, key: str) -> None:
+        """See `RealRedis`."""
+        self._server._records.pop(key, None)
 
     def live(self, asker: str, alive: bool) -> None:
         """See `RealRedis`."""

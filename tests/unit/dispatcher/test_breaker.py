@@ -6,7 +6,7 @@ from contract.outcome import Code, Executed, Outcome, failure
 from contract.settings import Settings
 from dispatcher.breaker import Breaker
 
-FAILED = failure(Code.RAISED, "no", Executed.YES)
+FAILED = failure(Code.RAISED, "no", Executed.YES, worker="w")
 
 
 def breaker(**settings: float) -> Breaker:
@@ -17,12 +17,12 @@ def is_open(made: Breaker) -> bool:
     return made.retry_after("t") is not None
 
 
-@pytest.mark.parametrize("code", [Code.RAISED, Code.CRASHED, Code.TIMEOUT, Code.WORKER_LOST])
+@pytest.mark.parametrize("code", [Code.RAISED, Code.CRASHED, Code.TIMEOUT])
 def test_what_a_tool_fails_opens_its_circuit(code: Code) -> None:
     made = breaker()
     for _ in range(4):
         assert not is_open(made)
-        made.note("t", failure(code, "", Executed.UNKNOWN))
+        made.note("t", failure(code, "", Executed.UNKNOWN, worker="w"))
     assert is_open(made)
     assert made.retry_after("another") is None
 
@@ -36,6 +36,7 @@ def test_what_a_tool_fails_opens_its_circuit(code: Code) -> None:
         Code.CANCELLED,
         Code.DENIED,
         Code.INTERNAL,
+        Code.WORKER_LOST,
     ],
 )
 def test_what_never_came_to_the_tool_says_nothing_about_it(code: Code) -> None:
@@ -43,6 +44,15 @@ def test_what_never_came_to_the_tool_says_nothing_about_it(code: Code) -> None:
     made = breaker()
     for _ in range(20):
         made.note("t", failure(code, "", Executed.NO))
+    assert not is_open(made)
+
+
+@pytest.mark.parametrize("code", [Code.TIMEOUT, Code.CRASHED])
+def test_what_no_worker_has_said_says_nothing_about_it(code: Code) -> None:
+    """A server or a worker that is away makes calls overrun: that is no fault of their tool."""
+    made = breaker()
+    for _ in range(20):
+        made.note("t", failure(code, "", Executed.UNKNOWN))
     assert not is_open(made)
 
 

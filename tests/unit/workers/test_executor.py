@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from contract.envelope import Batch, CallMessage, Ended, Envelope, Reply, Settled
+from contract.envelope import Batch, CallMessage, Ended, Envelope, Passed, Reply, Settled
 from contract.ledger import Closing, End, Opening
 from contract.memory import MemoryServer
 from contract.outcome import Code, Executed, Outcome, failure
@@ -29,7 +29,7 @@ ENVELOPE = Envelope(Keyring.local())
 REPLY = "reply"
 
 
-@tool
+@tool(exclusive=True)
 async def wait() -> str:
     """Wait until cancelled."""
     await asyncio.Event().wait()
@@ -54,7 +54,7 @@ async def stay_silent(gate: str, ctx: ToolContext) -> str:
     return str(await stay(gate))
 
 
-@tool(run_in="thread")
+@tool(run_in="thread", exclusive=True)
 def stay_in_thread(gate: str) -> str:
     """Stay, whatever is said, until the gate is there."""
     ends_at = time.monotonic() + 10.0
@@ -90,10 +90,10 @@ class Ledger(MemoryServer):
             await self.held.wait()
         return answers
 
-    async def keep_output(self, handle: str, body: bytes, *, keep: float) -> None:
+    async def keep_output(self, handle: str, body: bytes, *, owner: str, keep: float) -> bool:
         if not self.keeps:
             await asyncio.Event().wait()
-        await super().keep_output(handle, body, keep=keep)
+        return await super().keep_output(handle, body, owner=owner, keep=keep)
 
     async def settle(self, settlements: Any, *, give_up_at: float) -> list[str]:
         if any(settlement.key == self.poison for settlement in settlements):
@@ -178,11 +178,62 @@ async def test_calls_that_end_when_their_lease_is_lost_wear_nothing_out() -> Non
         await bench.call(f"k{number}", "wait")
     await bench.running(4)
     bench.leased_at = lambda: 0.0
-    bench.executor.end_if_lease_is_lost()
+    bench.executor.end_exclusive_without_lease()
     assert bench.executor.abandoned == 0
     await bench.running(0)
     assert not bench.executor.is_worn_out
     assert bench.executor.free_slots()[RunIn.LOOP] == 4
+
+
+async def test_what_runs_goes_on_without_a_lease(gate: Path) -> None:
+    """Losing the server stops what would start, and of what runs only what asks for it."""
+    bench = Bench({RunIn.LOOP: 4})
+    await bench.call("a", "stay", gate=str(gate))
+    await bench.call("b", "wait")
+    await bench.running(2)
+    bench.leased_at = lambda: 0.0
+    bench.executor.end_exclusive_without_lease()
+    await bench.running(1)
+    await bench.call("c", "stay", gate=str(gate))
+    gate.touch()
+    await bench.running(0)
+    await bench.settler.flush()
+    outcomes = bench.outcomes()
+    assert outcomes["a"].ok
+    assert outcomes["b"].code is Code.WORKER_LOST
+    assert "c" not in outcomes, "nothing starts"
+
+
+async def test_an_attempt_that_was_started_here_is_not_started_again() -> None:
+    """Whoever can write to the server may replay a message, with a record made for it."""
+    bench = Bench({RunIn.LOOP: 4})
+    await bench.call("a", "touch", path="/dev/null")
+    await bench.settler.flush()
+    await eventually(lambda: bench.outcomes(), "it has run")
+    assert bench.outcomes()["a"].ok
+    bench.ledger.forget()
+    await bench.call("a", "touch", path="/dev/null")
+    await eventually(lambda: bench.outcomes()["a"].code, "it is answered")
+    assert bench.outcomes()["a"].executed is Executed.UNKNOWN
+
+
+async def test_a_message_is_refused_after_its_end() -> None:
+    bench = Bench({RunIn.LOOP: 4})
+    done: list[str] = []
+    bench.executor.server_time = lambda: 1000.0
+    for end in (994.0, 996.0):
+        batch = Batch(id="b", reply=REPLY, calls=(), sent_at=end - 9.0, ends_at=end)
+        bench.executor.receive(ENVELOPE.encode_batch(batch), lambda: done.append("acknowledged"))
+    assert bench.executor.rejected == 1
+    assert len(done) == 2
+
+
+async def test_a_call_for_a_tool_that_is_not_here_is_passed_on() -> None:
+    """Unclaimed, so that another worker may have it in the same attempt."""
+    bench = Bench({RunIn.LOOP: 4})
+    await bench.call("a", "elsewhere")
+    await eventually(lambda: any(isinstance(said, Passed) for said in bench.said()), "it is said")
+    assert bench.ledger.state("a") == "open"
 
 
 async def test_coroutines_that_swallow_their_cancellation_wear_a_worker_out(gate: Path) -> None:
@@ -237,7 +288,7 @@ async def test_the_end_of_a_thread_is_told_when_it_has_ended(gate: Path) -> None
     await bench.call("a", "stay_in_thread", gate=str(gate))
     await bench.running(1)
     bench.leased_at = lambda: 0.0
-    bench.executor.end_if_lease_is_lost()
+    bench.executor.end_exclusive_without_lease()
     await eventually(lambda: "a" in bench.outcomes(), "it is answered")
     await bench.running(0)
     await bench.settler.flush()
@@ -329,7 +380,7 @@ async def test_how_old_a_lease_may_be_follows_from_when_it_is_gone(
     await bench.running(1)
     bench.executor.leased_at = lambda: time.monotonic() - age
     await bench.call("b", "wait")
-    bench.executor.end_if_lease_is_lost()
+    bench.executor.end_exclusive_without_lease()
     assert (bench.executor.running == 2 or bool(bench.executor._claiming)) is starts
     await bench.settler.flush()
     assert ("a" not in bench.outcomes()) is goes_on

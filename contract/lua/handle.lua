@@ -1,0 +1,17 @@
+-- Stores what a handle stands for, and lets the outcome of its call be kept as long.
+-- KEYS: background:{handle}, handles:{owner} ('' = listed for nobody), record
+-- ARGV: handle, body, kept ms, ms the list is kept, ms the outcome is kept
+local now = now_ms()
+redis.call('SET', KEYS[1], ARGV[2], 'PX', ARGV[3])
+if KEYS[2] ~= '' then
+  redis.call('ZADD', KEYS[2], now, ARGV[1])
+  redis.call('ZREMRANGEBYSCORE', KEYS[2], '-inf', now - ARGV[4])
+  redis.call('PEXPIRE', KEYS[2], ARGV[4])
+end
+local state = redis.call('HGET', KEYS[3], 'state')
+if state then
+  redis.call('HSET', KEYS[3], 'keep', ARGV[5])
+  local needed = state == 'settled' and tonumber(ARGV[5]) or tonumber(ARGV[3])
+  if redis.call('PTTL', KEYS[3]) < needed then redis.call('PEXPIRE', KEYS[3], needed) end
+end
+return {}

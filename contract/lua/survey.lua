@@ -1,0 +1,19 @@
+-- A dispatcher renews its lease and looks around. A server that takes no writes is looked at all the same.
+-- KEYS: epoch, dispatcher:{id}, workers, queue...
+-- ARGV: epoch candidate, reply stream, lease ms, prefix of worker leases, seconds that workers are listed for
+-- Answers the epoch, the server's ms, bytes in use, bytes that may be (0 = no limit), how many leases
+-- follow, the leases, and how many messages wait on each queue.
+local epoch = server_epoch(KEYS[1], ARGV[1])
+local now = now_ms()
+redis.pcall('SET', KEYS[2], ARGV[2], 'PX', ARGV[3])
+local memory = redis.call('INFO', 'memory')
+local leases = {}
+for _, worker in ipairs(redis.call('ZRANGEBYSCORE', KEYS[3], now / 1000 - ARGV[5], '+inf')) do
+  local lease = redis.call('GET', ARGV[4] .. worker)
+  if lease then leases[#leases + 1] = lease end
+end
+local answers = {epoch, tostring(now), string.match(memory, 'used_memory:(%d+)') or '0',
+  string.match(memory, 'maxmemory:(%d+)') or '0', tostring(#leases)}
+for _, lease in ipairs(leases) do answers[#answers + 1] = lease end
+for i = 4, #KEYS do answers[#answers + 1] = tostring(redis.call('LLEN', KEYS[i])) end
+return answers

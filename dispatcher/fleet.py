@@ -1,0 +1,112 @@
+"""The living workers: how many slots each queue has, and which version of a tool runs where.
+
+While a release rolls, workers of one queue offer different tools. A call goes where its tool, in
+the version that its arguments were validated against, is known to run.
+"""
+
+import time
+from collections.abc import Sequence
+
+from contract.envelope import Envelope, Toolset, WorkerLease
+from contract.errors import MessageRejected
+from contract.names import queue_name, toolset_queue
+from contract.spec import ToolSpec
+from dispatcher.transport import Transport
+
+_LIVE_SECONDS = 60.0
+"""After its last worker was seen, a version counts as running: a worker may be on its way back."""
+
+
+class Fleet:
+    """Fed with the leases of every survey."""
+
+    def __init__(self, transport: Transport, envelope: Envelope) -> None:
+        self._transport = transport
+        self._envelope = envelope
+        self._toolsets: dict[str, Toolset] = {}
+        self._seen_at: dict[str, float] = {}
+        self._by_queue: dict[str, dict[str, int]] = {}
+        """Slots by toolset, by queue."""
+        self._routes: dict[str, str] = {}
+        self.slots: dict[str, list[int]] = {}
+        """The slots of each living worker, by queue."""
+        self.live: dict[str, frozenset[str]] = {}
+        """The digests of each tool that living workers offer."""
+
+    async def follow(self, leases: Sequence[WorkerLease]) -> None:
+        """Take the leases of one look. Raises what the transport does."""
+        now = time.monotonic()
+        by_queue: dict[str, dict[str, int]] = {}
+        slots: dict[str, list[int]] = {}
+        for lease in leases:
+            if lease.ended:
+                continue
+            self._seen_at[lease.toolset] = now
+            for queue, count in lease.slots.items():
+                slots.setdefault(queue, []).append(count)
+                slots.setdefault(toolset_queue(queue, lease.toolset), []).append(count)
+                sets = by_queue.setdefault(queue, {})
+                sets[lease.toolset] = sets.get(lease.toolset, 0) + count
+        self.slots = slots
+        for digest in [d for d, seen in self._seen_at.items() if now - seen > _LIVE_SECONDS]:
+            del self._seen_at[digest]
+            self._toolsets.pop(digest, None)
+        learnt = await self._learn([d for d in self._seen_at if d and d not in self._toolsets])
+        if learnt or by_queue != self._by_queue or len(self._toolsets) < len(self._seen_at):
+            self._by_queue = by_queue
+            self._routes.clear()
+            live: dict[str, set[str]] = {}
+            for toolset in self._toolsets.values():
+                for tool, version in toolset.tools.items():
+                    live.setdefault(tool, set()).add(version)
+            self.live = {tool: frozenset(versions) for tool, versions in live.items()}
+
+    async def _learn(self, digests: Sequence[str]) -> bool:
+        if not digests:
+            return False
+        bodies = await self._transport.toolsets(digests)
+        for digest, body in zip(digests, bodies, strict=True):
+            try:
+                toolset = self._envelope.decode_toolset(body) if body is not None else None
+            except MessageRejected:
+                continue
+            if toolset is not None and toolset.digest == digest:
+                self._toolsets[digest] = toolset
+        return True
+
+    def queue_for(self, spec: ToolSpec) -> str:
+        """The queue on which every worker runs this version of the tool, as far as is known."""
+        queue = self._routes.get(spec.digest)
+        if queue is None:
+            queue = self._routes[spec.digest] = self._route(spec)
+        return queue
+
+    def queue_for_another(self, spec: ToolSpec) -> str | None:
+        """A queue whose workers run the tool in whatever version; None where none is known."""
+        queue = queue_name(spec.queue, spec.run_in)
+        fit = {
+            toolset: slots
+            for toolset, slots in self._by_queue.get(queue, {}).items()
+            if self._is_known(toolset) and spec.name in self._toolsets[toolset].tools
+        }
+        return toolset_queue(queue, max(fit, key=fit.__getitem__)) if fit else None
+
+    def runs(self, spec: ToolSpec) -> bool:
+        """Whether a living worker is known to run this version of the tool."""
+        sets = self._by_queue.get(queue_name(spec.queue, spec.run_in), {})
+        return any(self._has(toolset, spec) for toolset in sets)
+
+    def _route(self, spec: ToolSpec) -> str:
+        queue = queue_name(spec.queue, spec.run_in)
+        sets = self._by_queue.get(queue, {})
+        fit = {toolset: slots for toolset, slots in sets.items() if self._has(toolset, spec)}
+        if not fit or len(fit) == len(sets) or any(not self._is_known(s) for s in sets):
+            return queue
+        return toolset_queue(queue, max(fit, key=fit.__getitem__))
+
+    def _is_known(self, toolset: str) -> bool:
+        return toolset in self._toolsets
+
+    def _has(self, toolset: str, spec: ToolSpec) -> bool:
+        known = self._toolsets.get(toolset)
+        return known is not None and known.tools.get(spec.name) == spec.digest
