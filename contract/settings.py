@@ -41,7 +41,7 @@ class Settings(BaseSettings):
     catalog_kept: float = Field(604_800.0, gt=0, description="How long tools outlive workers.")
     lease_renewed: float = Field(2.0, gt=0, description="How often a worker renews its lease.")
     lease_gone: float = Field(8.0, gt=0, description="When an unrenewed lease is gone.")
-    worker_stall: float = Field(10.0, gt=0, description="When a worker that does nothing is ended.")
+    worker_stall: float = Field(10.0, gt=0, description="When a worker that says nothing is ended.")
     loop_warn: float = Field(1.0, gt=0, description="When a blocked event loop is reported.")
     loop_stall: float = Field(10.0, gt=0, description="When a blocked event loop ends the worker.")
     drain_grace: float = Field(10.0, ge=0, description="How long a stopping worker lets calls run.")

@@ -18,6 +18,7 @@ from contract.spec import RunIn
 from workers.catalog import Catalog
 from workers.inbox import Inbox
 from workers.lanes import Lane, Lanes
+from workers.link import Link
 from workers.pool import ToolPool
 from workers.service import WorkerService
 
@@ -74,14 +75,15 @@ def run_worker(
     run_in: Sequence[RunIn] = (RunIn.LOOP, RunIn.THREAD, RunIn.PROCESS),
     queues: Sequence[str] = ("default",),
     boot: str | None = None,
+    link: Link | None = None,
 ) -> int:
     """Run a worker until it is told to stop; its exit code. Raises `Misconfigured` errors.
 
-    `boot` is the id its supervisor knows it by.
+    `boot` is the id its supervisor knows it by, `link` where it tells it how it is.
     """
     catalog = Catalog.load(tools)
     service = WorkerService(
-        settings, catalog=catalog, tools=tools, run_in=run_in, queues=queues, boot=boot
+        settings, catalog=catalog, tools=tools, run_in=run_in, queues=queues, boot=boot, link=link
     )
     # Until Celery has its own handlers a TERM must not leave the lease and the children behind.
     signal.signal(signal.SIGTERM, _exit_at_once)
@@ -110,18 +112,20 @@ def run_worker(
 
 
 def _stop_in_time(service: WorkerService) -> None:
-    """Stop `service` even while Celery's thread hangs in a connection to a frozen server."""
+    """Stop `service` even while Celery's thread hangs, as in a connection to a frozen server."""
 
     def watch() -> None:
+        service.leaving.wait()
         if not service.stopping.wait(_HANGS_SECONDS):
-            log.error("stop_forced: the connection to the broker hangs")
+            log.error("stop_forced: Celery's thread hangs")
             service.stop()
             os._exit(0)
 
     def begin(**_: object) -> None:
-        threading.Thread(target=watch, name="stop", daemon=True).start()
+        service.leaving.set()
 
     worker_shutting_down.connect(begin, weak=False)
+    threading.Thread(target=watch, name="stop", daemon=True).start()
 
 
 def _exit_at_once(number: int, frame: object) -> None:

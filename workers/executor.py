@@ -209,15 +209,18 @@ class Executor:
         else:
             log.warning("claims_held calls=%d of=%d", answers.count("held"), len(holds))
 
-    async def drain(self, grace: float) -> None:
+    async def drain(self, grace: float, *, recycling: bool = False) -> None:
         """Claim nothing more, let running calls end, and after `grace` seconds give up on them.
 
         What may run again is released for another worker; of the rest nobody will see the end.
+        `recycling`: the grace begins when all that was not told to stop has ended.
         """
         self._draining = True
-        give_up_at = time.monotonic() + grace
         if self._claiming:
             await asyncio.wait(set(self._claiming), timeout=grace)
+        while recycling and (awaited := self._may_still_end()):
+            await asyncio.wait(awaited, timeout=_STOP_PATIENCE_SECONDS)
+        give_up_at = time.monotonic() + (0.0 if recycling else grace)
         tasks = [running.task for running in self._running.values() if running.task]
         if tasks:
             await asyncio.wait(tasks, timeout=max(0.0, give_up_at - time.monotonic()))
@@ -226,6 +229,14 @@ class Executor:
         if late:
             await asyncio.wait(late, timeout=_STOP_PATIENCE_SECONDS)
         await self._settler.flush()
+
+    def _may_still_end(self) -> list[asyncio.Task[None]]:
+        """Those that run within their own time: past it they are told to stop."""
+        return [
+            running.task
+            for running in self._running.values()
+            if running.task and running.told_at is None and not running.answered
+        ]
 
     def end_if_lease_is_lost(self) -> None:
         """Stop running calls that others may by now believe lost; to be called now and then."""

@@ -20,6 +20,7 @@ from redis.exceptions import DataError, RedisError, ResponseError
 
 from contract.names import BATCH_TASK
 from contract.steps import refuses_writes
+from workers.unanswered import Unanswered
 
 log = logging.getLogger("toolpool.inbox")
 
@@ -47,6 +48,11 @@ class Inbox(Consumer):
                 message.reject_log_error(log, errors)
 
         return take
+
+    def perform_pending_operations(self) -> None:
+        """Called at each turn where the broker's transport has no event loop."""
+        super().perform_pending_operations()
+        self.app.service.main_turned()
 
 
 def _is_batch(message: Any) -> bool:
@@ -83,6 +89,13 @@ class _Guarded:
             reason = type(error).__name__
         self.connection.client.reject(reason)  # type: ignore[attr-defined]
         raise Empty
+
+    def _connparams(self, asynchronous: bool = False) -> dict[str, Any]:
+        options: dict[str, Any] = super()._connparams(asynchronous=asynchronous)  # type: ignore[misc]
+        watch: Unanswered | None = self.connection.client.unanswered  # type: ignore[attr-defined]
+        if watch is not None:
+            options["connection_class"] = watch.watched(options["connection_class"])
+        return options
 
     def close(self) -> None:
         """Close, without waiting for ever for the answer that kombu reads before it does.
@@ -132,9 +145,18 @@ _GUARDED = {
 class GuardedConnection(kombu.Connection):
     """kombu's connection, with a guarded channel where the broker is Redis."""
 
-    def __init__(self, *args: Any, reject: Callable[[str], None] = log.warning, **options: Any):
+    def __init__(
+        self,
+        *args: Any,
+        reject: Callable[[str], None] = log.warning,
+        unanswered: Unanswered | None = None,
+        main_turned: Callable[[], None] = lambda: None,
+        **options: Any,
+    ) -> None:
         super().__init__(*args, **options)
         self.reject = reject
+        self.unanswered = unanswered
+        self._main_turned = main_turned
 
     def get_transport_cls(self) -> Any:
         """The class of the transport."""
@@ -146,7 +168,14 @@ class GuardedConnection(kombu.Connection):
 
         Nothing is started while it waits, however long the server has been back.
         """
-        return super().ensure_connection(*args, **{**_RECONNECT, **options})
+        callback = options.pop("callback", None)
+
+        def turned() -> None:
+            self._main_turned()
+            if callback is not None:
+                callback()
+
+        return super().ensure_connection(*args, **{**_RECONNECT, **options, "callback": turned})
 
 
 class GuardedAMQP(AMQP):
@@ -158,4 +187,11 @@ class GuardedAMQP(AMQP):
         self, *args: Any, **options: Any
     ) -> GuardedConnection:
         """A connection that tells the application's service what it has passed over."""
-        return GuardedConnection(*args, reject=self.app.service.reject, **options)
+        service = self.app.service
+        return GuardedConnection(
+            *args,
+            reject=service.reject,
+            unanswered=service.unanswered,
+            main_turned=service.main_turned,
+            **options,
+        )

@@ -27,9 +27,11 @@ from workers.children import ChildPool
 from workers.executor import Executor
 from workers.invoke import Limits
 from workers.lanes import Lane
+from workers.link import Frame, Hurry, Link, LoopTurned, MainTurned, Recycle
 from workers.presence import Presence
 from workers.run import Runner
 from workers.settler import Settler
+from workers.unanswered import Unanswered
 from workers.watchdog import Watchdog
 
 log = logging.getLogger("toolpool.worker")
@@ -39,6 +41,8 @@ _CANCELS_SECONDS = 5
 _START_SECONDS = 90.0
 _FLUSH_SECONDS = 6.0
 """How much longer than its grace a stop waits for a server that does not answer."""
+_OTHER_BROKER_SECONDS = 20.0
+"""A broker that is not the lease's server may be away: its connections are borne with longer."""
 _SERVER_FORGETS_SECONDS = 5.0
 """How much a server may lose that comes back, or a replica that takes over; usually far less."""
 
@@ -55,6 +59,7 @@ class WorkerService:
         run_in: Sequence[RunIn],
         queues: Sequence[str],
         boot: str | None = None,
+        link: Link | None = None,
     ) -> None:
         self.id = boot or f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"
         self._started_at = time.time()
@@ -69,8 +74,20 @@ class WorkerService:
         self._thread = threading.Thread(target=self._turn, name="tools", daemon=True)
         self._last_turn = time.monotonic()
         self._is_running = False
+        self._link = link
+        self._said_at = 0.0
+        self._worn_out_said = False
+        self.sign_seconds = min(1.0, settings.worker_stall / 4)
+        """How often each loop is to say that it turns."""
+        self._foreign = 0
+        self._recycling = False
         self.stopping = threading.Event()
         """Set once the stop has begun."""
+        self.leaving = threading.Event()
+        """Set once a stop was asked for, which Celery's thread then begins."""
+        self.unanswered = Unanswered(
+            patience=settings.lease_gone, confirmed_at=self._broker_confirmed_at
+        )
 
     @property
     def lanes(self) -> list[Lane]:
@@ -108,7 +125,33 @@ class WorkerService:
         except (RedisError, OSError) as error:
             raise BrokerUnreachable(connection.unreachable(self._settings, error)) from None
         self._watchdog.start()
+        self.unanswered.start()
         self._is_running = True
+        if self._link is not None:
+            self._link.follow(self._told)
+
+    def _told(self, frame: Frame) -> None:
+        if isinstance(frame, Recycle):
+            self._recycle()
+        elif isinstance(frame, Hurry) and self._recycling:
+            drained = self._executor.drain(self._settings.drain_grace)
+            asyncio.run_coroutine_threadsafe(drained, self._loop)
+
+    def _recycle(self) -> None:
+        """Leave: take nothing new, and let what runs end, however long it may take."""
+        self._recycling = True
+        self.leaving.set()
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    def main_turned(self) -> None:
+        """Celery's loop turns; to be called from it about once a second."""
+        if self._link is not None:
+            self._link.send(MainTurned())
+
+    def _broker_confirmed_at(self) -> float:
+        if self._settings.broker_url:  # another server, of which the lease says nothing
+            return time.monotonic() - _OTHER_BROKER_SECONDS
+        return self._presence.renewed_at
 
     def _loop_lag(self) -> float:
         return time.monotonic() - self._last_turn
@@ -140,6 +183,7 @@ class WorkerService:
 
     def reject(self, reason: str) -> None:
         """Count and log a message that was dropped before it was one of ours; from any thread."""
+        self._foreign += 1
         self._loop.call_soon_threadsafe(self._executor.reject, "foreign", reason)
 
     def stop(self) -> None:
@@ -149,11 +193,13 @@ class WorkerService:
         self.stopping.set()
         if self._is_running:  # else its children end with this process
             self._watchdog.stop()
+            grace = None if self._recycling else self._settings.drain_grace + _FLUSH_SECONDS
             try:
-                self._on_loop(self._close(), self._settings.drain_grace + _FLUSH_SECONDS)
+                self._on_loop(self._close(), grace)
             except TimeoutError:
                 log.error("drain_unfinished: the server did not take what was left in time")
             self._presence.stop()
+            self.unanswered.stop()
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(5.0)
 
@@ -213,7 +259,7 @@ class WorkerService:
         return children
 
     async def _close(self) -> None:
-        await self._executor.drain(self._settings.drain_grace)
+        await self._executor.drain(self._settings.drain_grace, recycling=self._recycling)
         for task in self._tasks:
             task.cancel()
         if self._children is not None:
@@ -221,7 +267,7 @@ class WorkerService:
         self._runner.close()
 
     async def _pulse(self) -> None:
-        epoch, is_worn_out = "", False
+        epoch = ""
         while True:
             self._last_turn = time.monotonic()
             renewed_at = self._executor.leased_at()
@@ -233,11 +279,27 @@ class WorkerService:
             self._executor.answer_overdue()
             self._executor.end_if_lease_is_lost()
             self._executor.claim_more()
-            if not is_worn_out and self._executor.is_worn_out and not self.stopping.is_set():
-                is_worn_out = True
-                log.error("worker_worn_out: half its slots of a kind do not end; draining")
-                os.kill(os.getpid(), signal.SIGTERM)
+            self._say()
             await asyncio.sleep(_PULSE_SECONDS)
+
+    def _say(self) -> None:
+        """Tell the supervisor that the loop turns, and whether another worker is needed."""
+        is_worn_out = self._executor.is_worn_out
+        if is_worn_out and not self._worn_out_said and not self.stopping.is_set():
+            self._worn_out_said = True
+            log.error("worker_worn_out: half its slots of a kind do not end; draining")
+            if self._link is None:
+                self._recycle()
+        now = time.monotonic()
+        if self._link is None or now - self._said_at < self.sign_seconds:
+            return
+        self._said_at = now
+        lease = self._describe()
+        self._link.send(
+            LoopTurned(
+                consumed=lease.received + self._foreign, free=lease.free, worn_out=is_worn_out
+            )
+        )
 
     async def _follow_cancels(self) -> None:
         client = connection.open_async(self._settings, blocking=True)
@@ -264,5 +326,5 @@ class WorkerService:
             except BaseException:  # a tool's own task raised SystemExit: the loop goes on
                 log.exception("loop_interrupted")
 
-    def _on_loop(self, work: Coroutine[Any, Any, None], patience: float) -> None:
+    def _on_loop(self, work: Coroutine[Any, Any, None], patience: float | None) -> None:
         asyncio.run_coroutine_threadsafe(work, self._loop).result(patience)

@@ -24,6 +24,7 @@ def worker(
         typer.Option(min=1, help="Calls to run at once, of each kind. Default: see docs/settings."),
     ] = None,
     boot: Annotated[str | None, typer.Option(hidden=True)] = None,
+    link: Annotated[int | None, typer.Option(hidden=True)] = None,
 ) -> int:
     """Run tools for dispatchers until stopped.
 
@@ -45,6 +46,7 @@ def worker(
 
     from contract.spec import RunIn
     from workers.app import run_worker
+    from workers.link import Link
 
     return run_worker(
         settings,
@@ -52,6 +54,7 @@ def worker(
         run_in=tuple(RunIn(kind) for kind in kinds),
         queues=names,
         boot=boot,
+        link=Link.inherited(link) if link is not None else None,
     )
 
 
