@@ -15,6 +15,7 @@ from contract.outcome import Code, Executed, Outcome, failure
 from contract.spec import RunIn
 from contract.steps import ServerAway, new_nonce
 from workers.catalog import Catalog
+from workers.rejections import Rejections
 from workers.run import Runner
 from workers.settler import Settler
 
@@ -105,12 +106,17 @@ class Executor:
         self.leased_at: Callable[[], float] = lambda: float("inf")
         """When the worker's lease was last confirmed, on the monotonic clock."""
         self.received = 0
-        self.rejected = 0
+        self._rejections = Rejections()
 
     @property
     def running(self) -> int:
         """Calls claimed and not yet ended."""
         return len(self._running)
+
+    @property
+    def rejected(self) -> int:
+        """Messages that were dropped."""
+        return self._rejections.count
 
     @property
     def abandoned(self) -> int:
@@ -153,8 +159,7 @@ class Executor:
 
     def reject(self, reason: str, why: str) -> None:
         """Count and log a message that is dropped."""
-        self.rejected += 1
-        log.warning("message_rejected reason=%s: %s", reason, why)
+        self._rejections.note(reason, why)
 
     def cancel(self, key: str) -> None:
         """Stop a running call; its outcome, if it still has one, comes too late to count."""

@@ -25,6 +25,7 @@ from contract.version import VERSION
 from workers.catalog import Catalog
 from workers.children import ChildPool
 from workers.executor import Executor
+from workers.form import Form
 from workers.invoke import Limits
 from workers.lanes import Lane
 from workers.link import Frame, Hurry, Link, LoopTurned, MainTurned, Recycle
@@ -85,6 +86,7 @@ class WorkerService:
         """Set once the stop has begun."""
         self.leaving = threading.Event()
         """Set once a stop was asked for, which Celery's thread then begins."""
+        self.form = Form(settings.max_message)
         self.unanswered = Unanswered(
             patience=settings.lease_gone, confirmed_at=self._broker_confirmed_at
         )

@@ -4,7 +4,10 @@ Anybody who reaches the broker can write there, and Celery on Redis duplicates a
 """
 
 import asyncio
+import base64
 import json
+import sys
+import zlib
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -162,6 +165,11 @@ GARBAGE: dict[str, bytes] = {
     "a past expiry": headed(expires="2001-01-01T00:00:00"),
     "a number for time limits": headed(timelimit=5),
     "an unknown compression": headed(compression="nonsense"),
+    "a sound compression": element(
+        headers={"compression": "application/x-gzip"},
+        properties={"body_encoding": "base64"},
+        body=base64.b64encode(zlib.compress(b'[["x"], {}, {}]')).decode(),
+    ),
     "a broken compression": headed(compression="application/x-gzip"),
     "protocol 1 without arguments": element(headers={}, body='{"task": "toolpool.batch"}'),
     "protocol 1 with a list for a task": element(headers={}, body='{"task": ["x"]}'),
@@ -189,6 +197,34 @@ async def test_what_is_no_celery_message_is_dropped(
 ) -> None:
     """Without the guard of workers/inbox.py, some twenty of these end a Celery 5.7 worker."""
     client.lpush(LOOP, garbage)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+@pytest.mark.parametrize("kind", ["loop", "thread"])
+async def test_a_compressed_message_is_not_unpacked(
+    dispatcher: Dispatcher, client: "redis.Redis", kind: str
+) -> None:
+    """It needs no key to be sent, and two megabytes of it took three gigabytes of the worker's."""
+    pid = await whoami(dispatcher)
+    before = most_memory(pid)
+    packer = zlib.compressobj()
+    bomb = b"".join(packer.compress(bytes(1 << 20)) for _ in range(600)) + packer.flush()
+    assert len(bomb) < 1 << 20
+    message = element(
+        headers={"compression": "application/x-gzip"},
+        properties={"body_encoding": "base64"},
+        body=base64.b64encode(bomb).decode(),
+    )
+    queue = LOOP.replace("loop", kind)
+    client.lpush(queue, *[message] * 3)
+    await eventually(lambda: not client.llen(queue), "they are read")
+    await whoami(dispatcher)
+    assert most_memory(pid) - before < 100_000, "kB"
+
+
+def most_memory(pid: int) -> int:
+    status = Path(f"/proc/{pid}/status").read_text()
+    return int(status.partition("VmHWM:")[2].split()[0])
 
 
 async def test_a_flood_of_garbage_does_not_wear_the_worker_down(
