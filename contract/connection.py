@@ -51,6 +51,11 @@ def broker_url(settings: Settings) -> str:
     ).replace("?db=", "?virtual_host=", 1)
 
 
+def is_redis(broker: str) -> bool:
+    """Whether kombu reaches a broker at this URL as a Redis."""
+    return urlsplit(broker).scheme.partition("+")[0] in ("redis", "rediss", "sentinel")
+
+
 def is_private_socket(url: str) -> bool:
     """Whether only this machine's users can reach the server."""
     return urlsplit(url).scheme in _UNIX_SCHEMES

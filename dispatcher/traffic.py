@@ -11,7 +11,7 @@ import msgspec
 from contract import encoding
 from contract.call import ToolCall
 from contract.envelope import BackgroundCall, CallMessage, Envelope, Progress, Switch
-from contract.names import queue_name
+from contract.names import Names
 from contract.outcome import Code, Executed, Outcome, failure, may_still_run
 from contract.settings import Settings
 from contract.spec import Effects, ToolSpec
@@ -188,7 +188,7 @@ class Traffic:
             call=call,
             spec=spec,
             message=message,
-            queue=queue_name(spec.queue, spec.run_in),
+            queue=Names(settings.key_prefix).queue(spec.queue, spec.run_in),
             line=turn.line,
             size=len(encoding.encode(message.arguments)) + turn.context_bytes,
             start_by=start_by,

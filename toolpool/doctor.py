@@ -273,7 +273,7 @@ def _check_unserved(fleet: "Fleet") -> Iterator[Finding]:
                 "queues",
                 Level.WARN,
                 f"no running worker takes from {queue} ({', '.join(sorted(tools)[:5])})",
-                f"start one with `toolpool worker --queues {queue.split('.')[1]} "
+                f"start one with `toolpool worker --queues {queue.split('.')[-2]} "
                 f"--run-in {queue.rpartition('.')[2]}`, or take the tools out of the catalog "
                 "with `toolpool tools remove`",
             )

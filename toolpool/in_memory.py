@@ -8,7 +8,7 @@ import msgspec
 
 from contract.envelope import CatalogEntry, Envelope
 from contract.memory import MemoryServer
-from contract.names import queue_name
+from contract.names import Names
 from contract.settings import Settings
 from contract.spec import RunIn, sealed
 from contract.version import VERSION
@@ -56,7 +56,8 @@ class InMemoryWorker:
             slots={kind: settings.slots(kind) for kind in (RunIn.LOOP, RunIn.THREAD)},
         )
         specs = [tool.spec for tool in catalog.tools.values()]
-        self._queues = sorted({queue_name(spec.queue, spec.run_in) for spec in specs})
+        names = Names(settings.key_prefix)
+        self._queues = sorted({names.queue(spec.queue, spec.run_in) for spec in specs})
         for spec in specs:
             entry = CatalogEntry(spec=spec, published_at=time.time(), version=VERSION)
             server.catalog[spec.name] = envelope.encode_entry(entry)

@@ -44,6 +44,7 @@ def make_app(settings: Settings, service: WorkerService, lanes: Sequence[Lane]) 
     app.steps["consumer"].add(Lanes)
     app.conf.update(
         broker_url=connection.broker_url(settings),
+        broker_transport_options=_transport_options(settings),
         broker_connection_retry_on_startup=True,
         broker_connection_max_retries=None,
         task_queues=[Queue(name) for name in lanes[0].queues],
@@ -66,6 +67,14 @@ def make_app(settings: Settings, service: WorkerService, lanes: Sequence[Lane]) 
         raise AssertionError("batches run in ToolPool, not in Celery's tracer")
 
     return app
+
+
+def _transport_options(settings: Settings) -> dict[str, str]:
+    """Names for kombu's own keys on Redis. Options that time its reads out make it stall."""
+    if connection.is_redis(connection.broker_url(settings)):
+        names = ("unacked", "unacked_index", "unacked_mutex")
+        return {f"{name}_key": f"{settings.key_prefix}:{name}" for name in names}
+    return {}
 
 
 def run_worker(

@@ -17,7 +17,7 @@ from contract import connection
 from contract.envelope import Envelope, WorkerLease
 from contract.errors import BrokerUnreachable, MessageRejected
 from contract.ledger import RedisLedger
-from contract.names import Names, queue_name
+from contract.names import Names
 from contract.settings import Settings
 from contract.spec import RunIn, ToolSpec
 from contract.steps import Steps
@@ -96,7 +96,7 @@ class WorkerService:
         """A lane for each kind: its queues, with a window of its slots' worth and one batch."""
         return [
             Lane(
-                tuple(queue_name(queue, kind) for queue in self._queues),
+                tuple(self._names.queue(queue, kind) for queue in self._queues),
                 -(-count // self._settings.batch_size(kind)) + 1,
             )
             for kind, count in self._slots.items()
@@ -160,7 +160,7 @@ class WorkerService:
 
     def _describe(self) -> WorkerLease:
         free = self._executor.free_slots()
-        kinds = [(queue_name(q, kind), kind) for q in self._queues for kind in self._slots]
+        kinds = [(self._names.queue(q, kind), kind) for q in self._queues for kind in self._slots]
         return WorkerLease(
             id=self.id,
             host=socket.gethostname(),

@@ -18,7 +18,7 @@ from msgspec.structs import replace
 
 from contract import connection
 from contract.envelope import Batch, Envelope
-from contract.names import Names, queue_name
+from contract.names import Names
 from contract.signing import Keyring, generate_key
 from contract.spec import RunIn
 from dispatcher import celery_message
@@ -30,7 +30,8 @@ from tests.waiting import eventually
 from toolpool import Dispatcher
 from toolpool.local import LocalFleet
 
-LOOP = queue_name("default", RunIn.LOOP)
+LOOP = Names().queue("default", RunIn.LOOP)
+UNACKED = Names().unacked
 MEGABYTES_50 = 50_000_000
 
 
@@ -56,7 +57,7 @@ async def dispatcher(fleet: LocalFleet, client: "redis.Redis") -> AsyncIterator[
         assert await whoami(connected) == pid
         assert is_running(pid)
         await eventually(lambda: not client.llen(LOOP), "the queue is empty")
-        await eventually(lambda: not client.exists("unacked"), "every message is acknowledged")
+        await eventually(lambda: not client.exists(UNACKED), "every message is acknowledged")
 
 
 async def whoami(dispatcher: Dispatcher) -> int:
@@ -308,7 +309,7 @@ async def test_only_the_message_that_a_dispatcher_wrote_runs_its_call(
     forged = forge(keys, Envelope(keys).decode_batch(signed))
     client.lpush(LOOP, celery_message.redis_message(LOOP, forged))
     await whoami(dispatcher)
-    await eventually(lambda: not client.exists("unacked"), "the forgery is dealt with")
+    await eventually(lambda: not client.exists(UNACKED), "the forgery is dealt with")
     assert not trace.exists()
     client.lpush(LOOP, message)
     assert (await turn)[0].ok
@@ -382,7 +383,7 @@ async def test_a_message_delivered_many_times_runs_once(
     assert (await turn)[0].data == "it"
     client.lpush(LOOP, *[message] * 20)
     await whoami(dispatcher)
-    await eventually(lambda: not client.exists("unacked"), "every message is dealt with")
+    await eventually(lambda: not client.exists(UNACKED), "every message is dealt with")
     assert trace.read_text() == "start it\n"
 
 

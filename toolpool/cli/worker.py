@@ -33,9 +33,16 @@ def worker(
     again.
     """
     kinds = _kinds(run_in)
+    from contract.names import is_queue
+
     names = comma_separated(queues)
     if not names:
         raise typer.BadParameter("name at least one queue", param_hint="--queues")
+    for name in names:
+        if not is_queue(name):
+            raise typer.BadParameter(
+                f"{name!r} has other signs than letters, digits, _ and -", param_hint="--queues"
+            )
     slots = dict.fromkeys([f"slots_{kind}" for kind in kinds], concurrency)
     settings = load_settings(**slots)
 

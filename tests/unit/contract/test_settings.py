@@ -9,6 +9,7 @@ from pydantic import SecretStr
 
 from contract import connection
 from contract.errors import Misconfigured, SigningKeyMissing
+from contract.names import Names, is_queue
 from contract.settings import Settings
 from contract.signing import Keyring, generate_key
 from contract.spec import RunIn
@@ -160,3 +161,28 @@ def test_an_unfit_server_is_named_with_its_remedy(
     faults = connection.server_faults(info, policy)
     assert len(faults) == (fault is not None)
     assert fault is None or fault in faults[0]
+
+
+@pytest.mark.parametrize("prefix", ["a b", "", "a*", "a\n", "ü", "x" * 65, "a{b}"])
+def test_a_prefix_that_would_break_names_is_refused(prefix: str) -> None:
+    """With a space in it replies never came."""
+    with pytest.raises(pydantic.ValidationError, match="1 to 64 letters, digits and the signs"):
+        Settings(key_prefix=prefix)
+
+
+@pytest.mark.parametrize("prefix", ["toolpool", "team:a", "team.a", "A-1_b"])
+def test_a_sound_prefix_is_taken(prefix: str) -> None:
+    assert Settings(key_prefix=prefix).key_prefix == prefix
+
+
+def test_two_prefixes_never_mean_the_same_queue() -> None:
+    names = {
+        Names(prefix).queue(queue, kind)
+        for prefix in ("a", "a.b", "a.b.c")
+        for queue in ("b", "c", "d")
+        for kind in RunIn
+        if is_queue(queue)
+    }
+    assert len(names) == 27
+    assert not is_queue("b.c")
+    assert Names().queue("default", RunIn.LOOP) == "toolpool.default.loop"
