@@ -44,6 +44,7 @@ class Finding:
 def examine(settings: "Settings") -> list[Finding]:
     """Every check of this process and, where a Redis URL is set, of the server and its fleet."""
     findings = [check_python(), *check_packages(settings), check_embedded(settings)]
+    findings += check_bash(settings)
     if not settings.redis_url:
         return [
             *findings,
@@ -135,6 +136,23 @@ def check_embedded(settings: "Settings") -> Finding:
             str(error).splitlines()[0].rstrip(":"),
             "install valkey-server or redis-server, or set TOOLPOOL_REDIS_URL to one that runs",
         )
+
+
+def check_bash(settings: "Settings") -> list[Finding]:
+    """Whether commands that a model writes could read a worker's keys."""
+    from contract.secrets import sees_everything
+
+    if not settings.bash or not sees_everything():
+        return []
+    return [
+        Finding(
+            "bash",
+            Level.WARN,
+            "TOOLPOOL_BASH is on, and this user may look into every process: what a model has bash "
+            "run could read a worker's signing key",
+            "run workers as a user of their own, not as root",
+        )
+    ]
 
 
 def check_server(settings: "Settings") -> list[Finding]:

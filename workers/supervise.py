@@ -9,7 +9,6 @@ does alone ends a worker; `workers.unanswered` mends its connections.
 import contextlib
 import logging
 import os
-import secrets
 import select
 import signal
 import socket
@@ -17,12 +16,14 @@ import subprocess
 import threading
 import time
 from collections.abc import Sequence
+from secrets import token_hex
 
 import redis
 from redis.exceptions import RedisError
 
 from contract import connection
 from contract.lifeline import tethered
+from contract.secrets import handed_over, secrets_of, without_secrets
 from contract.settings import Settings
 from workers import exits
 from workers.link import Hurry, Link, Recycle
@@ -60,7 +61,7 @@ class _Worker:
     """One worker process, tied to this one."""
 
     def __init__(self, command: Sequence[str], settings: Settings) -> None:
-        self.id = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"
+        self.id = f"{socket.gethostname()}-{os.getpid()}-{token_hex(4)}"
         self.link, theirs = Link.pair()
         self.is_told = False
         """To leave, now that it has a successor."""
@@ -72,10 +73,16 @@ class _Worker:
             loop_seconds=settings.loop_stall,
             knows_depths=not settings.broker_url,
         )
-        with theirs:
-            options = ["--boot", self.id, "--link", str(theirs.fileno())]
+        secrets = secrets_of(settings)
+        with theirs, open(handed_over(secrets), "rb") as pipe:
+            descriptors = (theirs.fileno(), pipe.fileno())
+            options = ["--boot", self.id, "--link", str(descriptors[0])]
+            options += ["--secrets", str(descriptors[1])]
             self.process = subprocess.Popen(
-                tethered([*command, *options]), pass_fds=(theirs.fileno(),), start_new_session=True
+                tethered([*command, *options]),
+                pass_fds=descriptors,
+                start_new_session=True,
+                env=without_secrets(os.environ, secrets),
             )
 
     def listen(self) -> None:
