@@ -11,7 +11,7 @@ import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from contract.connection import without_password
+from contract.passwords import without_password
 from contract.settings import Settings
 
 _PR_SET_DUMPABLE = 4  # from <linux/prctl.h>

@@ -159,8 +159,8 @@ def check_server(settings: "Settings") -> list[Finding]:
     """Whether the server at the Redis URL answers and is fit; the first finding says whether."""
     from redis.exceptions import RedisError
 
-    from contract.connection import without_password
     from contract.errors import Misconfigured
+    from contract.passwords import without_password
     from toolpool.cli.fleet import answering
 
     try:

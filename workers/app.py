@@ -90,6 +90,7 @@ def run_worker(
 
     `boot` is the id its supervisor knows it by, `link` where it tells it how it is.
     """
+    connection.broker_url(settings)  # raises, if it cannot be, before anything is started
     catalog = Catalog.load(tools)
     service = WorkerService(
         settings, catalog=catalog, tools=tools, run_in=run_in, queues=queues, boot=boot, link=link
