@@ -21,6 +21,7 @@ from contract.settings import Settings
 from contract.signing import generate_key
 from contract.spec import RunIn
 from toolpool.embedded import EmbeddedServer
+from workers import inside
 from workers.tool import Tool
 
 _WORKERS: tuple[tuple[RunIn, ...], ...] = ((RunIn.LOOP, RunIn.THREAD), (RunIn.PROCESS,))
@@ -35,10 +36,13 @@ ToolSource = str | Path | ModuleType | Tool
 class LocalFleet:
     """Starts on construction; `close` ends it. Raises `Misconfigured` errors with what to do.
 
+    Among them: in a worker, which imports a script for its tools and so comes to what starts it.
+
     Safe to construct in any thread; it blocks until the workers have published their tools.
     """
 
     def __init__(self, sources: Sequence[str], settings: Settings) -> None:
+        inside.require_outside()
         self._workers: list[tuple[subprocess.Popen[bytes], IO[bytes]]] = []
         self._server = EmbeddedServer()
         self.settings = settings.model_copy(
@@ -116,6 +120,7 @@ class LocalFleet:
         environment["PYTHONPATH"] = os.pathsep.join(
             [*(path for path in sys.path if path), environment.get("PYTHONPATH", "")]
         )
+        environment[inside.DEPTH] = str(inside.depth() + 1)
         for name in self.settings.model_fields_set - secrets.keys():
             value = getattr(self.settings, name)
             if value is not None:

@@ -15,6 +15,7 @@ from contract import connection
 from contract.names import BATCH_TASK
 from contract.settings import Settings
 from contract.spec import RunIn
+from workers import inside
 from workers.catalog import Catalog
 from workers.inbox import Inbox
 from workers.lanes import Lane, Lanes
@@ -90,6 +91,7 @@ def run_worker(
 
     `boot` is the id its supervisor knows it by, `link` where it tells it how it is.
     """
+    inside.mark()
     connection.broker_url(settings)  # raises, if it cannot be, before anything is started
     catalog = Catalog.load(tools)
     service = WorkerService(
