@@ -218,7 +218,7 @@ class Executor:
         """Claim nothing more, let running calls end, and after `grace` seconds give up on them.
 
         What may run again is released for another worker; of the rest nobody will see the end.
-        `recycling`: the grace begins when all that was not told to stop has ended.
+        `recycling`: before that, all that was not told to stop ends in its own time.
         """
         self._draining = True
         if self._claiming:

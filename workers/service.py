@@ -82,6 +82,7 @@ class WorkerService:
         """How often each loop is to say that it turns."""
         self._foreign = 0
         self._recycling = False
+        self._stop_lock = threading.RLock()
         self.stopping = threading.Event()
         """Set once the stop has begun."""
         self.leaving = threading.Event()
@@ -189,9 +190,15 @@ class WorkerService:
         self._loop.call_soon_threadsafe(self._executor.reject, "foreign", reason)
 
     def stop(self) -> None:
-        """Let running calls end within the grace, settle them, drop the lease. Idempotent."""
-        if self.stopping.is_set() or not self._thread.is_alive():
-            return
+        """Let running calls end within the grace, settle them, drop the lease. Idempotent.
+
+        Also blocks while another thread does it: this process must not end before that.
+        """
+        with self._stop_lock:
+            if not self.stopping.is_set() and self._thread.is_alive():
+                self._stop()
+
+    def _stop(self) -> None:
         self.stopping.set()
         if self._is_running:  # else its children end with this process
             self._watchdog.stop()
