@@ -12,7 +12,7 @@ import pytest
 from pydantic import SecretStr
 
 from contract import connection, passwords
-from contract.errors import Misconfigured, SigningKeyMissing
+from contract.errors import Misconfigured, SigningKeyMissing, ToolDeclarationInvalid
 from contract.names import Names, is_queue
 from contract.settings import Settings
 from contract.signing import Keyring, generate_key
@@ -20,6 +20,7 @@ from contract.spec import RunIn
 from dispatcher.redis_transport import RedisTransport
 from toolpool.cli.options import load_settings
 from toolpool.embedded import EmbeddedServer
+from workers.tool import tool
 
 
 def test_every_setting_has_a_variable_a_default_and_a_description(
@@ -288,3 +289,12 @@ def test_a_socket_of_another_user_needs_a_key(folder: Path) -> None:
 
 def test_the_embedded_servers_socket_is_private(server: EmbeddedServer) -> None:
     assert connection.is_private_socket(server.url)
+
+
+@pytest.mark.parametrize("queue", ["gpu.large", "", "a b", "x" * 65])
+def test_a_tool_names_a_queue_that_can_be(queue: str) -> None:
+    with pytest.raises(ToolDeclarationInvalid, match="is no name of a queue"):
+
+        @tool(queue=queue)
+        async def render() -> None:
+            """Render."""
