@@ -17,8 +17,10 @@ from contract.errors import (
     ServerUnsuitable,
     SigningKeyMissing,
 )
+from contract.passwords import without_password, without_passwords_of
 from contract.settings import Settings
 from contract.signing import Keyring
+from contract.sockets import why_not_private
 
 OLDEST_SERVER = (6, 2)
 _CONNECTIONS = 32
@@ -45,31 +47,58 @@ def require_redis_url(settings: Settings) -> str:
 
 
 def broker_url(settings: Settings) -> str:
-    """The URL Celery takes: the broker's own, or the Redis URL in kombu's spelling."""
+    """The URL Celery takes: the broker's own, or the Redis URL in kombu's spelling.
+
+    Raises `Misconfigured` for a broker that Celery does not know.
+    """
+    if settings.broker_url:
+        _require_broker(settings.broker_url)
     return settings.broker_url or require_redis_url(settings).replace(
         "unix://", "redis+socket://", 1
     ).replace("?db=", "?virtual_host=", 1)
 
 
+def _require_broker(url: str) -> None:
+    from kombu import Connection  # here, for it takes long to load
+
+    try:
+        Connection(url).get_transport_cls()
+    except (ImportError, NameError) as error:  # the second, where kombu looked for it in vain
+        reason = f"needs a package that is not installed ({error})"
+    except KeyError:
+        reason = "names no broker that Celery knows, such as amqp://, redis:// or sentinel://"
+    except ValueError as error:
+        reason = f"is no URL ({without_passwords_of(url, str(error))})"
+    else:
+        return
+    raise Misconfigured(f"TOOLPOOL_BROKER_URL={without_password(url)} {reason}")
+
+
+def is_redis(broker: str) -> bool:
+    """Whether kombu reaches a broker at this URL as a Redis."""
+    return urlsplit(broker).scheme.partition("+")[0] in ("redis", "rediss", "sentinel")
+
+
 def is_private_socket(url: str) -> bool:
-    """Whether only this machine's users can reach the server."""
-    return urlsplit(url).scheme in _UNIX_SCHEMES
-
-
-def without_password(url: str) -> str:
-    """The URL for messages and logs."""
-    parts = urlsplit(url)
-    if parts.password is None:
-        return url
-    return url.replace(f":{parts.password}@", ":***@", 1)
+    """Whether only this user can reach the server."""
+    return urlsplit(url).scheme in _UNIX_SCHEMES and why_not_private(url) is None
 
 
 def keyring(settings: Settings) -> Keyring:
     """The keys that sign and verify. Raises `SigningKeyMissing` for a network server without."""
     if settings.signing_key is not None and settings.signing_key.get_secret_value():
         return Keyring.parse(settings.signing_key.get_secret_value())
-    if is_private_socket(require_redis_url(settings)) and not settings.broker_url:
-        return Keyring.local()
+    url = require_redis_url(settings)
+    if not settings.broker_url and urlsplit(url).scheme in _UNIX_SCHEMES:
+        open_to_others = why_not_private(url)
+        if open_to_others is None:
+            return Keyring.local()
+        raise SigningKeyMissing(
+            f"TOOLPOOL_SIGNING_KEY is not set, and {url} is not private: {open_to_others}, and "
+            "could run tools; let the server make the socket with `unixsocketperm 700`, as this "
+            "user and in a directory of this user's, or make a key with `toolpool keygen` and set "
+            "it for every process"
+        )
     raise SigningKeyMissing(
         "TOOLPOOL_SIGNING_KEY is not set: dispatchers and workers on a network server must share a "
         "key, or anybody who reaches it could run tools; make one with `toolpool keygen` and set "
@@ -146,7 +175,10 @@ async def require_fit_server(client: "redis.asyncio.Redis", settings: Settings) 
 def unreachable(settings: Settings, error: BaseException) -> str:
     """The sentence for a server that does not answer."""
     url = without_password(require_redis_url(settings))
-    reason = str(error) or f"no answer in {settings.connect_timeout:g} s"
+    reason = (
+        without_passwords_of(settings.redis_url, str(error))
+        or f"no answer in {settings.connect_timeout:g} s"
+    )
     return (
         f"cannot reach Redis at {url} ({reason}): check that the server runs and that "
         "TOOLPOOL_REDIS_URL is right; `toolpool doctor` says more"

@@ -1,14 +1,15 @@
 """Every queue name and every Redis key, in one place."""
 
+import re
+
 from contract.spec import RunIn
 
 BATCH_TASK = "toolpool.batch"
 """The one Celery task: its single argument is a signed batch."""
 
 
-def queue_name(queue: str, run_in: RunIn) -> str:
-    """The Celery queue of tools declared with `queue=` that run in `run_in`."""
-    return f"toolpool.{queue}.{run_in.value}"
+_PREFIX = re.compile(r"[A-Za-z0-9_.:-]{1,64}")
+_QUEUE = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 
 def toolset_queue(queue: str, toolset: str) -> str:
@@ -16,12 +17,22 @@ def toolset_queue(queue: str, toolset: str) -> str:
     return f"{queue}.{toolset[:8]}"
 
 
-KEYS_WITHOUT_EXPIRY = frozenset({"epoch", "switches"})
+def is_prefix(text: str) -> bool:
+    """Whether it may stand before every name: no pattern to a server, and no two words."""
+    return _PREFIX.fullmatch(text) is not None
+
+
+def is_queue(text: str) -> bool:
+    """Whether tools may name it. Without dots, so that no two deployments mean the same queue."""
+    return _QUEUE.fullmatch(text) is not None
+
+
+KEYS_WITHOUT_EXPIRY = frozenset({"epoch", "switches", "unacked", "unacked_index"})
 """Key kinds (the word after the prefix) that may live for ever; every other key must expire."""
 
 
 class Names:
-    """The Redis keys under one prefix."""
+    """The Celery queues and Redis keys under one prefix."""
 
     def __init__(self, prefix: str = "toolpool") -> None:
         self.prefix = prefix
@@ -35,6 +46,12 @@ class Names:
         self.outputs = f"{prefix}:outputs"
         self.call_prefix = f"{prefix}:call:"
         self.ran_prefix = f"{prefix}:ran:"
+        self.unacked = f"{prefix}:unacked"
+        """What Celery has taken and not acknowledged, on Redis; two more stand beside it."""
+
+    def queue(self, queue: str, run_in: RunIn) -> str:
+        """The Celery queue of tools declared with `queue=` that run in `run_in`."""
+        return f"{self.prefix}.{queue}.{run_in.value}"
 
     @staticmethod
     def catalog_field(tool: str, digest: str, key_id: str) -> str:

@@ -8,6 +8,7 @@ from pydantic import Field, SecretStr, ValidationInfo, field_validator
 from pydantic_core import PydanticCustomError
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
+from contract.names import is_prefix
 from contract.spec import RunIn
 
 _KIB = 1024
@@ -24,7 +25,7 @@ class Settings(BaseSettings):
     signing_key: SecretStr | None = Field(
         None, description="Comma-separated keys: the first signs, all verify."
     )
-    key_prefix: str = Field("toolpool", description="Prefix of every Redis key.")
+    key_prefix: str = Field("toolpool", description="Prefix of every Redis key and queue.")
     tenant: str = Field("default", description="Whose calls these are.")
     tools: str = Field("", description="Comma-separated tools modules or files.")
 
@@ -54,7 +55,7 @@ class Settings(BaseSettings):
     catalog_kept: float = Field(604_800.0, gt=0, description="How long tools outlive workers.")
     lease_renewed: float = Field(2.0, gt=0, description="How often a worker renews its lease.")
     lease_gone: float = Field(8.0, gt=0, description="When an unrenewed lease is gone.")
-    worker_stall: float = Field(10.0, gt=0, description="When a worker that does nothing is ended.")
+    worker_stall: float = Field(10.0, gt=0, description="When a worker that says nothing is ended.")
     loop_warn: float = Field(1.0, gt=0, description="When a blocked event loop is reported.")
     loop_stall: float = Field(10.0, gt=0, description="When a blocked event loop ends the worker.")
     drain_grace: float = Field(10.0, ge=0, description="How long a stopping worker lets calls run.")
@@ -118,6 +119,17 @@ class Settings(BaseSettings):
     workspace: Path = Field(Path("."), description="Root that the file tools are confined to.")
     bash: bool = Field(False, description="Whether the bash tool runs commands.")
     http_private: bool = Field(False, description="Whether http_get may reach private addresses.")
+
+    @field_validator("key_prefix")
+    @classmethod
+    def _is_prefix(cls, prefix: str) -> str:
+        if not is_prefix(prefix):
+            raise PydanticCustomError(
+                "prefix",
+                "it stands in the names of keys and queues, so it has 1 to 64 letters, digits and "
+                "the signs _ . - and :",
+            )
+        return prefix
 
     @field_validator("lease_gone")
     @classmethod

@@ -7,8 +7,8 @@ from typing import Any
 from kombu import Connection, Producer, Queue
 from kombu.exceptions import OperationalError
 
-from contract.connection import without_password
 from contract.errors import BrokerUnreachable
+from contract.passwords import without_password, without_passwords_of
 from contract.steps import new_nonce
 from dispatcher import celery_message
 
@@ -46,8 +46,9 @@ class Broker:
         try:
             self._connection.ensure_connection(max_retries=1, timeout=timeout)
         except (OperationalError, OSError) as error:
+            reason = without_passwords_of(self._url, str(error))
             raise BrokerUnreachable(
-                f"cannot reach the broker at {without_password(self._url)} ({error}): check that "
+                f"cannot reach the broker at {without_password(self._url)} ({reason}): check that "
                 "it runs and that TOOLPOOL_BROKER_URL is right"
             ) from None
         self._producer = Producer(self._connection)

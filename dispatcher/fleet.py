@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from contract.envelope import Envelope, Toolset, WorkerLease
 from contract.errors import MessageRejected
-from contract.names import queue_name, toolset_queue
+from contract.names import Names, toolset_queue
 from contract.spec import ToolSpec
 from dispatcher.transport import Transport
 
@@ -20,8 +20,9 @@ _LIVE_SECONDS = 60.0
 class Fleet:
     """Fed with the leases of every survey."""
 
-    def __init__(self, transport: Transport, envelope: Envelope) -> None:
+    def __init__(self, transport: Transport, envelope: Envelope, names: Names) -> None:
         self._transport = transport
+        self._names = names
         self._envelope = envelope
         self._toolsets: dict[str, Toolset] = {}
         self._seen_at: dict[str, float] = {}
@@ -83,7 +84,7 @@ class Fleet:
 
     def queue_for_another(self, spec: ToolSpec) -> str | None:
         """A queue whose workers run the tool in whatever version; None where none is known."""
-        queue = queue_name(spec.queue, spec.run_in)
+        queue = self._names.queue(spec.queue, spec.run_in)
         fit = {
             toolset: slots
             for toolset, slots in self._by_queue.get(queue, {}).items()
@@ -93,11 +94,11 @@ class Fleet:
 
     def runs(self, spec: ToolSpec) -> bool:
         """Whether a living worker is known to run this version of the tool."""
-        sets = self._by_queue.get(queue_name(spec.queue, spec.run_in), {})
+        sets = self._by_queue.get(self._names.queue(spec.queue, spec.run_in), {})
         return any(self._has(toolset, spec) for toolset in sets)
 
     def _route(self, spec: ToolSpec) -> str:
-        queue = queue_name(spec.queue, spec.run_in)
+        queue = self._names.queue(spec.queue, spec.run_in)
         sets = self._by_queue.get(queue, {})
         fit = {toolset: slots for toolset, slots in sets.items() if self._has(toolset, spec)}
         if not fit or len(fit) == len(sets) or any(not self._is_known(s) for s in sets):

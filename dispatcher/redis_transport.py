@@ -61,7 +61,7 @@ class RedisTransport:
             remembered=settings.loop_memory,
             kept=settings.loop_kept,
         )
-        self._broker = Broker(settings.broker_url) if settings.broker_url else None
+        self._broker = Broker(connection.broker_url(settings)) if settings.broker_url else None
         self._last_read = b"0"
         self._untrimmed = 0
         self._epoch: str | None = None

@@ -11,6 +11,7 @@ import msgspec
 from contract import encoding
 from contract.call import ToolCall
 from contract.envelope import BackgroundCall, CallMessage, Envelope, Progress, Switch
+from contract.names import Names
 from contract.outcome import Code, Executed, Outcome, failure, may_still_run
 from contract.settings import Settings
 from contract.spec import Effects, ToolSpec
@@ -57,7 +58,7 @@ class Traffic:
         self.catalog = catalog
         self.open: dict[str, Pending] = {}
         self.events = Events()
-        self._fleet = Fleet(transport, envelope)
+        self._fleet = Fleet(transport, envelope, Names(settings.key_prefix))
         self.switches = Switches()
         self.breaker = Breaker(settings)
         self.breaker.listeners.append(self.events.circuit)

@@ -44,6 +44,7 @@ class Finding:
 def examine(settings: "Settings") -> list[Finding]:
     """Every check of this process and, where a Redis URL is set, of the server and its fleet."""
     findings = [check_python(), *check_packages(settings), check_embedded(settings)]
+    findings += check_bash(settings)
     if not settings.redis_url:
         return [
             *findings,
@@ -137,12 +138,29 @@ def check_embedded(settings: "Settings") -> Finding:
         )
 
 
+def check_bash(settings: "Settings") -> list[Finding]:
+    """Whether commands that a model writes could read a worker's keys."""
+    from contract.secrets import sees_everything
+
+    if not settings.bash or not sees_everything():
+        return []
+    return [
+        Finding(
+            "bash",
+            Level.WARN,
+            "TOOLPOOL_BASH is on, and this user may look into every process: what a model has bash "
+            "run could read a worker's signing key",
+            "run workers as a user of their own, not as root",
+        )
+    ]
+
+
 def check_server(settings: "Settings") -> list[Finding]:
     """Whether the server at the Redis URL answers and is fit; the first finding says whether."""
     from redis.exceptions import RedisError
 
-    from contract.connection import without_password
     from contract.errors import Misconfigured
+    from contract.passwords import without_password
     from toolpool.cli.fleet import answering
 
     try:
@@ -273,7 +291,7 @@ def _check_unserved(fleet: "Fleet") -> Iterator[Finding]:
                 "queues",
                 Level.WARN,
                 f"no running worker takes from {queue} ({', '.join(sorted(tools)[:5])})",
-                f"start one with `toolpool worker --queues {queue.split('.')[1]} "
+                f"start one with `toolpool worker --queues {queue.split('.')[-2]} "
                 f"--run-in {queue.rpartition('.')[2]}`, or take the tools out of the catalog "
                 "with `toolpool tools remove`",
             )

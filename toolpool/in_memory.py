@@ -11,7 +11,7 @@ import msgspec
 
 from contract.envelope import CatalogEntry, Envelope, WorkerLease
 from contract.memory import MemoryServer
-from contract.names import queue_name
+from contract.names import Names
 from contract.settings import Settings
 from contract.spec import RunIn, sealed
 from contract.version import VERSION
@@ -59,11 +59,12 @@ class InMemoryWorker:
             slots={kind: settings.slots(kind) for kind in (RunIn.LOOP, RunIn.THREAD)},
         )
         specs = [tool.spec for tool in catalog.tools.values()]
+        names = Names(settings.key_prefix)
         for spec in specs:
             entry = CatalogEntry(spec=spec, published_at=time.time(), version=VERSION)
             server.catalog[spec.name] = envelope.encode_entry(entry)
         self._slots = {
-            queue_name(spec.queue, spec.run_in): settings.slots(spec.run_in) for spec in specs
+            names.queue(spec.queue, spec.run_in): settings.slots(spec.run_in) for spec in specs
         }
         self._beats = itertools.count(1)
         self._started_at = time.time()

@@ -16,10 +16,12 @@ from contract import connection
 from contract.errors import Misconfigured, ToolDeclarationInvalid, ToolsUnimportable
 from contract.lifeline import in_lasting_thread, tethered
 from contract.names import Names
+from contract.secrets import handed_over, secrets_of, without_secrets
 from contract.settings import Settings
 from contract.signing import generate_key
 from contract.spec import RunIn
 from toolpool.embedded import EmbeddedServer
+from workers import inside
 from workers.tool import Tool
 
 _WORKERS: tuple[tuple[RunIn, ...], ...] = ((RunIn.LOOP, RunIn.THREAD), (RunIn.PROCESS,))
@@ -34,10 +36,13 @@ ToolSource = str | Path | ModuleType | Tool
 class LocalFleet:
     """Starts on construction; `close` ends it. Raises `Misconfigured` errors with what to do.
 
+    Among them: in a worker, which imports a script for its tools and so comes to what starts it.
+
     Safe to construct in any thread; it blocks until the workers have published their tools.
     """
 
     def __init__(self, sources: Sequence[str], settings: Settings) -> None:
+        inside.require_outside()
         self._workers: list[tuple[subprocess.Popen[bytes], IO[bytes]]] = []
         self._server = EmbeddedServer()
         self.settings = settings.model_copy(
@@ -92,31 +97,34 @@ class LocalFleet:
         command = [sys.executable, "-m", "toolpool", "worker", "--run-in", kinds]
         command += [word for source in sources for word in ("--tools", source)]
         log = tempfile.TemporaryFile(prefix="toolpool-worker-")  # noqa: SIM115 - open with it
-        process = in_lasting_thread(
-            lambda: subprocess.Popen(
-                tethered(command),
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                env=self._environment(),
-                start_new_session=True,  # Ctrl-C is for the process in front, which ends us
+        with open(handed_over(secrets_of(self.settings)), "rb") as secrets:
+            command += ["--secrets", str(secrets.fileno())]
+            process = in_lasting_thread(
+                lambda: subprocess.Popen(
+                    tethered(command),
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=subprocess.STDOUT,
+                    env=self._environment(),
+                    pass_fds=(secrets.fileno(),),
+                    start_new_session=True,  # Ctrl-C is for the process in front, which ends us
+                )
             )
-        )
         self._workers.append((process, log))
 
     def _environment(self) -> dict[str, str]:
-        """The settings of this process as every setting's own variable."""
-        environment = dict(os.environ)
-        environment.pop("TOOLPOOL_BROKER_URL", None)
+        """The settings of this process as every setting's own variable, but for the secret ones."""
+        secrets = secrets_of(self.settings)
+        environment = without_secrets(os.environ, (*secrets, "broker_url"))
         # The current directory stays importable, wherever the worker is started.
         environment["PYTHONPATH"] = os.pathsep.join(
             [*(path for path in sys.path if path), environment.get("PYTHONPATH", "")]
         )
-        for name in self.settings.model_fields_set:
+        environment[inside.DEPTH] = str(inside.depth() + 1)
+        for name in self.settings.model_fields_set - secrets.keys():
             value = getattr(self.settings, name)
-            reveal = getattr(value, "get_secret_value", None)
             if value is not None:
-                environment[f"TOOLPOOL_{name.upper()}"] = str(reveal() if reveal else value)
+                environment[f"TOOLPOOL_{name.upper()}"] = str(value)
         return environment
 
     def _wait_for_workers(self) -> None:

@@ -15,6 +15,7 @@ from dispatcher.loops import OnLoop
 from dispatcher.memory_transport import MemoryTransport
 from toolpool.in_memory import InMemoryWorker
 from toolpool.local import LocalFleet, ToolSource, as_sources
+from workers import inside
 from workers.tool import Tool
 
 
@@ -33,6 +34,7 @@ class Dispatcher(ConnectedDispatcher):
         `tools` are module names, files, modules, or tools of an importable module; none means the
         built-in tools. Everything ends with the `async with` block, or with this process.
         """
+        inside.require_outside()
         return LocalDispatcher(as_sources(tools), settings or Settings())
 
     @classmethod

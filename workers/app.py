@@ -15,9 +15,11 @@ from contract import connection
 from contract.names import BATCH_TASK
 from contract.settings import Settings
 from contract.spec import RunIn
+from workers import inside
 from workers.catalog import Catalog
 from workers.inbox import Inbox
 from workers.lanes import Lane, Lanes
+from workers.link import Link
 from workers.pool import ToolPool
 from workers.service import WorkerService
 
@@ -43,6 +45,7 @@ def make_app(settings: Settings, service: WorkerService, lanes: Sequence[Lane]) 
     app.steps["consumer"].add(Lanes)
     app.conf.update(
         broker_url=connection.broker_url(settings),
+        broker_transport_options=_transport_options(settings),
         broker_connection_retry_on_startup=True,
         broker_connection_max_retries=None,
         task_queues=[Queue(name) for name in lanes[0].queues],
@@ -67,6 +70,14 @@ def make_app(settings: Settings, service: WorkerService, lanes: Sequence[Lane]) 
     return app
 
 
+def _transport_options(settings: Settings) -> dict[str, str]:
+    """Names for kombu's own keys on Redis. Options that time its reads out make it stall."""
+    if connection.is_redis(connection.broker_url(settings)):
+        names = ("unacked", "unacked_index", "unacked_mutex")
+        return {f"{name}_key": f"{settings.key_prefix}:{name}" for name in names}
+    return {}
+
+
 def run_worker(
     settings: Settings,
     *,
@@ -74,14 +85,17 @@ def run_worker(
     run_in: Sequence[RunIn] = (RunIn.LOOP, RunIn.THREAD, RunIn.PROCESS),
     queues: Sequence[str] = ("default",),
     boot: str | None = None,
+    link: Link | None = None,
 ) -> int:
     """Run a worker until it is told to stop; its exit code. Raises `Misconfigured` errors.
 
-    `boot` is the id its supervisor knows it by.
+    `boot` is the id its supervisor knows it by, `link` where it tells it how it is.
     """
+    inside.mark()
+    connection.broker_url(settings)  # raises, if it cannot be, before anything is started
     catalog = Catalog.load(tools)
     service = WorkerService(
-        settings, catalog=catalog, tools=tools, run_in=run_in, queues=queues, boot=boot
+        settings, catalog=catalog, tools=tools, run_in=run_in, queues=queues, boot=boot, link=link
     )
     # Until Celery has its own handlers a TERM must not leave the lease and the children behind.
     signal.signal(signal.SIGTERM, _exit_at_once)
@@ -110,18 +124,20 @@ def run_worker(
 
 
 def _stop_in_time(service: WorkerService) -> None:
-    """Stop `service` even while Celery's thread hangs in a connection to a frozen server."""
+    """Stop `service` even while Celery's thread hangs, as in a connection to a frozen server."""
 
     def watch() -> None:
+        service.leaving.wait()
         if not service.stopping.wait(_HANGS_SECONDS):
-            log.error("stop_forced: the connection to the broker hangs")
+            log.error("stop_forced: Celery's thread hangs")
             service.stop()
             os._exit(0)
 
     def begin(**_: object) -> None:
-        threading.Thread(target=watch, name="stop", daemon=True).start()
+        service.leaving.set()
 
     worker_shutting_down.connect(begin, weak=False)
+    threading.Thread(target=watch, name="stop", daemon=True).start()
 
 
 def _exit_at_once(number: int, frame: object) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 from types import MappingProxyType, ModuleType
 
 from contract.errors import ToolDeclarationInvalid, ToolsUnimportable
+from workers.inside import Importing
 from workers.tool import Tool
 
 BUILT_IN = "workers.tools"
@@ -54,10 +55,13 @@ def _modules(source: str) -> Iterator[ModuleType]:
     current = str(Path.cwd())
     if current not in sys.path:
         sys.path.insert(0, current)
-    module = _import_file(source) if source.endswith(".py") else _import(source)
+    with Importing(source):
+        module = _import_file(source) if source.endswith(".py") else _import(source)
     yield module
     for info in pkgutil.walk_packages(getattr(module, "__path__", ()), module.__name__ + "."):
-        yield _import(info.name)
+        with Importing(info.name):
+            submodule = _import(info.name)
+        yield submodule
 
 
 def _import(name: str) -> ModuleType:

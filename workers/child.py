@@ -15,7 +15,7 @@ import time
 from contract.errors import Misconfigured
 from contract.lifeline import die_with_parent
 from contract.outcome import Code, Executed, failure
-from workers import descendants, frames
+from workers import descendants, frames, inside
 from workers.catalog import Catalog
 from workers.context import ProgressGate, ToolContext
 from workers.heartbeat import BeatGate
@@ -32,6 +32,7 @@ def main() -> int:
     parser.add_argument("--tools", action="append", default=[])
     options = parser.parse_args()
     die_with_parent(options.parent)
+    inside.mark()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     descendants.adopt()
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())

@@ -15,6 +15,7 @@ from contract.outcome import Code, Executed, Outcome, failure
 from contract.spec import RunIn
 from contract.steps import ServerAway, new_nonce
 from workers.catalog import Catalog
+from workers.rejections import Rejections
 from workers.run import Runner
 from workers.settler import Settler
 
@@ -112,12 +113,17 @@ class Executor:
         self.server_time: Callable[[], float] = time.time
         """The server's clock, Unix time in seconds."""
         self.received = 0
-        self.rejected = 0
+        self._rejections = Rejections()
 
     @property
     def running(self) -> int:
         """Calls claimed and not yet ended."""
         return len(self._running)
+
+    @property
+    def rejected(self) -> int:
+        """Messages that were dropped."""
+        return self._rejections.count
 
     @property
     def abandoned(self) -> int:
@@ -148,8 +154,7 @@ class Executor:
             acknowledge()
             return
         if batch.ends_at and self.server_time() > batch.ends_at + _LATE_SECONDS:
-            self.rejected += 1
-            log.info("message_late calls=%d: nobody waits for it any more", len(batch.calls))
+            self.reject("late", "nobody waits for its calls any more")
             acknowledge()
             return
         delivery = _Delivery(batch, len(batch.calls), acknowledge)
@@ -171,8 +176,7 @@ class Executor:
 
     def reject(self, reason: str, why: str) -> None:
         """Count and log a message that is dropped."""
-        self.rejected += 1
-        log.warning("message_rejected reason=%s: %s", reason, why)
+        self._rejections.note(reason, why)
 
     def cancel(self, key: str) -> None:
         """Stop a running call; its outcome, if it still has one, comes too late to count."""
@@ -232,15 +236,18 @@ class Executor:
         else:
             log.warning("claims_held calls=%d of=%d", answers.count("held"), len(holds))
 
-    async def drain(self, grace: float) -> None:
+    async def drain(self, grace: float, *, recycling: bool = False) -> None:
         """Claim nothing more, let running calls end, and after `grace` seconds give up on them.
 
         What may run again is released for another worker; of the rest nobody will see the end.
+        `recycling`: before that, all that was not told to stop ends in its own time.
         """
         self._draining = True
-        give_up_at = time.monotonic() + grace
         if self._claiming:
             await asyncio.wait(set(self._claiming), timeout=grace)
+        while recycling and (awaited := self._may_still_end()):
+            await asyncio.wait(awaited, timeout=_STOP_PATIENCE_SECONDS)
+        give_up_at = time.monotonic() + (0.0 if recycling else grace)
         tasks = [running.task for running in self._running.values() if running.task]
         if tasks:
             await asyncio.wait(tasks, timeout=max(0.0, give_up_at - time.monotonic()))
@@ -249,6 +256,14 @@ class Executor:
         if late:
             await asyncio.wait(late, timeout=_STOP_PATIENCE_SECONDS)
         await self._settler.flush()
+
+    def _may_still_end(self) -> list[asyncio.Task[None]]:
+        """Those that run within their own time: past it they are told to stop."""
+        return [
+            running.task
+            for running in self._running.values()
+            if running.task and running.told_at is None and not running.answered
+        ]
 
     def end_exclusive_without_lease(self) -> None:
         """Stop exclusive calls that others may by now believe lost; to be called now and then.

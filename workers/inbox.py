@@ -18,8 +18,11 @@ from celery.worker.consumer import Consumer
 from kombu.transport import redis as kombu_redis
 from redis.exceptions import DataError, RedisError, ResponseError
 
+from contract.errors import MessageRejected
 from contract.names import BATCH_TASK
 from contract.steps import refuses_writes
+from workers.form import Form
+from workers.unanswered import Unanswered
 
 log = logging.getLogger("toolpool.inbox")
 
@@ -40,13 +43,30 @@ class Inbox(Consumer):
                     return
                 reason = "it is no batch"
             except Exception as error:  # noqa: BLE001 - of a message anybody may have written
-                reason = type(error).__name__
-            self.app.service.reject(reason)
-            if not message.acknowledged:
-                errors: Any = self.connection_errors  # type: ignore[attr-defined]
-                message.reject_log_error(log, errors)
+                reason = _reason(error)
+            self._drop(message, reason)
 
         return take
+
+    def on_decode_error(self, message: Any, exc: Exception) -> None:
+        """A message that was refused before it was unpacked. Celery's own would log its content."""
+        self._drop(message, _reason(exc))
+
+    def _drop(self, message: Any, reason: str) -> None:
+        self.app.service.reject(reason)
+        if not message.acknowledged:
+            errors: Any = self.connection_errors  # type: ignore[attr-defined]
+            message.reject_log_error(log, errors)
+
+    def perform_pending_operations(self) -> None:
+        """Called at each turn where the broker's transport has no event loop."""
+        super().perform_pending_operations()
+        self.app.service.main_turned()
+
+
+def _reason(error: Exception) -> str:
+    """Why a message was dropped, without anything of it."""
+    return str(error) if isinstance(error, MessageRejected) else type(error).__name__
 
 
 def _is_batch(message: Any) -> bool:
@@ -78,11 +98,33 @@ class _Guarded:
                 raise Empty from None
             if not isinstance(error, DataError):  # a delivery tag that Redis cannot store
                 raise
-            reason = type(error).__name__
+            reason = _reason(error)
         except Exception as error:  # noqa: BLE001 - of bytes anybody may have written
-            reason = type(error).__name__
+            reason = _reason(error)
         self.connection.client.reject(reason)  # type: ignore[attr-defined]
         raise Empty
+
+    def _create_client(self, asynchronous: bool = False) -> Any:
+        client = super()._create_client(asynchronous)  # type: ignore[misc]
+        if asynchronous:  # the one that takes messages
+            client.set_response_callback("BRPOP", self._checked)
+        return client
+
+    def _checked(self, answer: Any, **_: Any) -> tuple[Any, Any] | None:
+        if not answer:
+            return None
+        queue, element = answer
+        form: Form | None = self.connection.client.form  # type: ignore[attr-defined]
+        if form is not None:
+            form.check_element(element)
+        return queue, element
+
+    def _connparams(self, asynchronous: bool = False) -> dict[str, Any]:
+        options: dict[str, Any] = super()._connparams(asynchronous=asynchronous)  # type: ignore[misc]
+        watch: Unanswered | None = self.connection.client.unanswered  # type: ignore[attr-defined]
+        if watch is not None:
+            options["connection_class"] = watch.watched(options["connection_class"])
+        return options
 
     def close(self) -> None:
         """Close, without waiting for ever for the answer that kombu reads before it does.
@@ -132,21 +174,46 @@ _GUARDED = {
 class GuardedConnection(kombu.Connection):
     """kombu's connection, with a guarded channel where the broker is Redis."""
 
-    def __init__(self, *args: Any, reject: Callable[[str], None] = log.warning, **options: Any):
+    def __init__(
+        self,
+        *args: Any,
+        reject: Callable[[str], None] = log.warning,
+        form: Form | None = None,
+        unanswered: Unanswered | None = None,
+        main_turned: Callable[[], None] = lambda: None,
+        **options: Any,
+    ) -> None:
         super().__init__(*args, **options)
         self.reject = reject
+        self.form = form
+        self.unanswered = unanswered
+        self._main_turned = main_turned
 
     def get_transport_cls(self) -> Any:
         """The class of the transport."""
         found: Any = super().get_transport_cls()
         return _GUARDED.get(found, found)
 
+    def channel(self) -> Any:
+        """A channel whose messages are looked at before they are unpacked."""
+        channel: Any = super().channel()
+        if self.form is not None:
+            channel.Message = self.form.guarding(channel.Message)
+        return channel
+
     def ensure_connection(self, *args: Any, **options: Any) -> Any:
         """Connect, and try again every second or two where kombu would come to wait for thirty.
 
         Nothing is started while it waits, however long the server has been back.
         """
-        return super().ensure_connection(*args, **{**_RECONNECT, **options})
+        callback = options.pop("callback", None)
+
+        def turned() -> None:
+            self._main_turned()
+            if callback is not None:
+                callback()
+
+        return super().ensure_connection(*args, **{**_RECONNECT, **options, "callback": turned})
 
 
 class GuardedAMQP(AMQP):
@@ -158,4 +225,12 @@ class GuardedAMQP(AMQP):
         self, *args: Any, **options: Any
     ) -> GuardedConnection:
         """A connection that tells the application's service what it has passed over."""
-        return GuardedConnection(*args, reject=self.app.service.reject, **options)
+        service = self.app.service
+        return GuardedConnection(
+            *args,
+            reject=service.reject,
+            form=service.form,
+            unanswered=service.unanswered,
+            main_turned=service.main_turned,
+            **options,
+        )

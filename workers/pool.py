@@ -36,6 +36,12 @@ class ToolPool(BasePool):
         data = signed.encode(errors="surrogatepass")  # no signature matches half a surrogate pair
         self.app.service.receive(data, lambda: callback((False, None, 0.0)))
 
+    def register_with_event_loop(self, loop: Any) -> None:
+        """Celery's loop begins to turn, for the first time or on a new connection."""
+        service = self.app.service
+        service.main_turned()
+        loop.call_repeatedly(service.sign_seconds, service.main_turned)
+
     def on_stop(self) -> None:
         """Drain: see `WorkerService.stop`."""
         self.app.service.stop()

@@ -17,7 +17,7 @@ from contract import connection
 from contract.envelope import Envelope, WorkerLease
 from contract.errors import BrokerUnreachable, MessageRejected
 from contract.ledger import RedisLedger
-from contract.names import Names, queue_name, toolset_queue
+from contract.names import Names, toolset_queue
 from contract.settings import Settings
 from contract.spec import RunIn, ToolSpec
 from contract.steps import Steps
@@ -25,12 +25,15 @@ from contract.version import VERSION
 from workers.catalog import Catalog
 from workers.children import ChildPool
 from workers.executor import Executor
+from workers.form import Form
 from workers.invoke import Limits
 from workers.lanes import Lane
+from workers.link import Frame, Hurry, Link, LoopTurned, MainTurned, Recycle
 from workers.presence import Presence
 from workers.run import Runner
 from workers.settler import Settler
 from workers.shelf import Shelf, toolset_of
+from workers.unanswered import Unanswered
 from workers.watchdog import Watchdog
 
 log = logging.getLogger("toolpool.worker")
@@ -40,6 +43,8 @@ _CANCELS_SECONDS = 5
 _START_SECONDS = 90.0
 _FLUSH_SECONDS = 6.0
 """How much longer than its grace a stop waits for a server that does not answer."""
+_OTHER_BROKER_SECONDS = 20.0
+"""A broker that is not the lease's server may be away: its connections are borne with longer."""
 _SERVER_FORGETS_SECONDS = 5.0
 """How much a server may lose that comes back, or a replica that takes over; usually far less."""
 
@@ -56,6 +61,7 @@ class WorkerService:
         run_in: Sequence[RunIn],
         queues: Sequence[str],
         boot: str | None = None,
+        link: Link | None = None,
     ) -> None:
         self.id = boot or f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"
         self._started_at = time.time()
@@ -70,9 +76,23 @@ class WorkerService:
         self._thread = threading.Thread(target=self._turn, name="tools", daemon=True)
         self._last_turn = time.monotonic()
         self._is_running = False
+        self._link = link
+        self._said_at = 0.0
+        self._worn_out_said = False
+        self.sign_seconds = min(1.0, settings.worker_stall / 4)
+        """How often each loop is to say that it turns."""
+        self._foreign = 0
+        self._recycling = False
+        self._stop_lock = threading.RLock()
         self.stopping = threading.Event()
         """Set once the stop has begun."""
         self._toolset = toolset_of(self._served())
+        self.leaving = threading.Event()
+        """Set once a stop was asked for, which Celery's thread then begins."""
+        self.form = Form(settings.max_message)
+        self.unanswered = Unanswered(
+            patience=settings.lease_gone, confirmed_at=self._broker_confirmed_at
+        )
 
     @property
     def lanes(self) -> list[Lane]:
@@ -87,7 +107,7 @@ class WorkerService:
 
     def _queues_of(self, queue: str, kind: RunIn) -> tuple[str, str]:
         """The queue of all workers, and that of those with the very same tools."""
-        name = queue_name(queue, kind)
+        name = self._names.queue(queue, kind)
         return name, toolset_queue(name, self._toolset.digest)
 
     def start(self) -> None:
@@ -117,14 +137,40 @@ class WorkerService:
         except (RedisError, OSError) as error:
             raise BrokerUnreachable(connection.unreachable(self._settings, error)) from None
         self._watchdog.start()
+        self.unanswered.start()
         self._is_running = True
+        if self._link is not None:
+            self._link.follow(self._told)
+
+    def _told(self, frame: Frame) -> None:
+        if isinstance(frame, Recycle):
+            self._recycle()
+        elif isinstance(frame, Hurry) and self._recycling:
+            drained = self._executor.drain(self._settings.drain_grace)
+            asyncio.run_coroutine_threadsafe(drained, self._loop)
+
+    def _recycle(self) -> None:
+        """Leave: take nothing new, and let what runs end, however long it may take."""
+        self._recycling = True
+        self.leaving.set()
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    def main_turned(self) -> None:
+        """Celery's loop turns; to be called from it about once a second."""
+        if self._link is not None:
+            self._link.send(MainTurned())
+
+    def _broker_confirmed_at(self) -> float:
+        if self._settings.broker_url:  # another server, of which the lease says nothing
+            return time.monotonic() - _OTHER_BROKER_SECONDS
+        return self._presence.renewed_at
 
     def _loop_lag(self) -> float:
         return time.monotonic() - self._last_turn
 
     def _describe(self) -> WorkerLease:
         free = self._executor.free_slots()
-        kinds = [(queue_name(q, kind), kind) for q in self._queues for kind in self._slots]
+        kinds = [(self._names.queue(q, kind), kind) for q in self._queues for kind in self._slots]
         return WorkerLease(
             id=self.id,
             host=socket.gethostname(),
@@ -150,20 +196,29 @@ class WorkerService:
 
     def reject(self, reason: str) -> None:
         """Count and log a message that was dropped before it was one of ours; from any thread."""
+        self._foreign += 1
         self._loop.call_soon_threadsafe(self._executor.reject, "foreign", reason)
 
     def stop(self) -> None:
-        """Let running calls end within the grace, settle them, drop the lease. Idempotent."""
-        if self.stopping.is_set() or not self._thread.is_alive():
-            return
+        """Let running calls end within the grace, settle them, drop the lease. Idempotent.
+
+        Also blocks while another thread does it: this process must not end before that.
+        """
+        with self._stop_lock:
+            if not self.stopping.is_set() and self._thread.is_alive():
+                self._stop()
+
+    def _stop(self) -> None:
         self.stopping.set()
         if self._is_running:  # else its children end with this process
             self._watchdog.stop()
+            grace = None if self._recycling else self._settings.drain_grace + _FLUSH_SECONDS
             try:
-                self._on_loop(self._close(), self._settings.drain_grace + _FLUSH_SECONDS)
+                self._on_loop(self._close(), grace)
             except TimeoutError:
                 log.error("drain_unfinished: the server did not take what was left in time")
             self._presence.stop()
+            self.unanswered.stop()
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(5.0)
 
@@ -228,7 +283,7 @@ class WorkerService:
         return children
 
     async def _close(self) -> None:
-        await self._executor.drain(self._settings.drain_grace)
+        await self._executor.drain(self._settings.drain_grace, recycling=self._recycling)
         for task in self._tasks:
             task.cancel()
         if self._children is not None:
@@ -236,7 +291,7 @@ class WorkerService:
         self._runner.close()
 
     async def _pulse(self) -> None:
-        epoch, is_worn_out = "", False
+        epoch = ""
         while True:
             self._last_turn = time.monotonic()
             renewed_at = self._executor.leased_at()
@@ -248,11 +303,27 @@ class WorkerService:
             self._executor.answer_overdue()
             self._executor.end_exclusive_without_lease()
             self._executor.claim_more()
-            if not is_worn_out and self._executor.is_worn_out and not self.stopping.is_set():
-                is_worn_out = True
-                log.error("worker_worn_out: half its slots of a kind do not end; draining")
-                os.kill(os.getpid(), signal.SIGTERM)
+            self._say()
             await asyncio.sleep(_PULSE_SECONDS)
+
+    def _say(self) -> None:
+        """Tell the supervisor that the loop turns, and whether another worker is needed."""
+        is_worn_out = self._executor.is_worn_out
+        if is_worn_out and not self._worn_out_said and not self.stopping.is_set():
+            self._worn_out_said = True
+            log.error("worker_worn_out: half its slots of a kind do not end; draining")
+            if self._link is None:
+                self._recycle()
+        now = time.monotonic()
+        if self._link is None or now - self._said_at < self.sign_seconds:
+            return
+        self._said_at = now
+        lease = self._describe()
+        self._link.send(
+            LoopTurned(
+                consumed=lease.received + self._foreign, free=lease.free, worn_out=is_worn_out
+            )
+        )
 
     async def _follow_cancels(self) -> None:
         client = connection.open_async(self._settings, blocking=True)
@@ -279,5 +350,5 @@ class WorkerService:
             except BaseException:  # a tool's own task raised SystemExit: the loop goes on
                 log.exception("loop_interrupted")
 
-    def _on_loop(self, work: Coroutine[Any, Any, None], patience: float) -> None:
+    def _on_loop(self, work: Coroutine[Any, Any, None], patience: float | None) -> None:
         asyncio.run_coroutine_threadsafe(work, self._loop).result(patience)

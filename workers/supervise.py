@@ -1,35 +1,38 @@
-"""Keeps one worker running: starts it again when it exits, and when it stalls.
+"""Keeps a worker running: starts it again when it ends, and puts another in its place when it must.
 
-"The process is alive" says nothing. A worker has stalled when this process's own connection to
-Redis is well and, for ten seconds, the worker's lease was not renewed, or it had free slots, a
-queue of its own held messages, and it took none of them.
+A worker that says nothing, frozen or hung, is ended. One that still turns but is of no use any
+more (worn out, or deaf to its queues) may hold calls that end well: a successor is started beside
+it, then it takes nothing new, and it exits when what it runs has ended. Nothing that the network
+does alone ends a worker; `workers.unanswered` mends its connections.
 """
 
 import contextlib
 import logging
 import os
-import secrets
+import select
 import signal
 import socket
 import subprocess
 import threading
 import time
 from collections.abc import Sequence
+from secrets import token_hex
 
 import redis
 from redis.exceptions import RedisError
 
 from contract import connection
-from contract.envelope import Envelope, WorkerLease
-from contract.errors import MessageRejected
 from contract.lifeline import tethered
-from contract.names import Names
+from contract.secrets import handed_over, secrets_of, without_secrets
 from contract.settings import Settings
 from workers import exits
+from workers.link import Hurry, Link, Recycle
+from workers.watch import Action, Verdict, Watch
 
 log = logging.getLogger("toolpool.supervise")
 
 _LOOK_SECONDS = 1.0
+_WAIT_SECONDS = 0.25
 _START_SECONDS = 90.0
 _FIRST_PAUSE = 0.25
 _LONGEST_PAUSE = 5.0
@@ -37,42 +40,8 @@ _SETTLED_SECONDS = 60.0
 """A worker that exits sooner is in a crash loop."""
 _STOP_MARGIN_SECONDS = 10.0
 """How much longer than its grace a worker may take to stop."""
+_LEAVING_AT_MOST = 2
 MISCONFIGURED = 2
-_STALLED = 1_000  # no exit code
-
-
-class Watch:
-    """Decides from what it is shown whether a worker has stalled. No I/O."""
-
-    def __init__(self, *, started_at: float, stall_seconds: float) -> None:
-        self._stall_seconds = stall_seconds
-        self._lease_until = started_at + _START_SECONDS
-        self._received = -1
-        self._idle_since: float | None = None
-
-    def look(self, lease: WorkerLease | None, depths: dict[str, int], now: float) -> str | None:
-        """Why the worker is to be ended; None while it is well. Show it only healthy looks."""
-        if lease is None:
-            self._idle_since = None
-            if now > self._lease_until:
-                return f"its lease was not renewed for {self._stall_seconds:g} s"
-            return None
-        self._lease_until = now + self._stall_seconds
-        waits = any(depths.get(queue, 0) and lease.free.get(queue, 0) for queue in lease.slots)
-        if not waits or lease.received != self._received:
-            self._received = lease.received
-            self._idle_since = now if waits else None
-            return None
-        if self._idle_since is None:
-            self._idle_since = now
-        if now - self._idle_since > self._stall_seconds:
-            return f"it took no message for {self._stall_seconds:g} s with slots free"
-        return None
-
-    def forgive(self, now: float) -> None:
-        """The server was away: nothing that was missing meanwhile counts."""
-        self._lease_until = max(self._lease_until, now + self._stall_seconds)
-        self._idle_since = None
 
 
 class Backoff:
@@ -88,8 +57,58 @@ class Backoff:
         return self._pause
 
 
+class _Worker:
+    """One worker process, tied to this one."""
+
+    def __init__(self, command: Sequence[str], settings: Settings) -> None:
+        self.id = f"{socket.gethostname()}-{os.getpid()}-{token_hex(4)}"
+        self.link, theirs = Link.pair()
+        self.is_told = False
+        """To leave, now that it has a successor."""
+        self.has_stalled = False
+        self.started_at = time.monotonic()
+        self.watch = Watch(
+            started_at=self.started_at,
+            stall_seconds=settings.worker_stall,
+            loop_seconds=settings.loop_stall,
+            knows_depths=not settings.broker_url,
+        )
+        secrets = secrets_of(settings)
+        with theirs, open(handed_over(secrets), "rb") as pipe:
+            descriptors = (theirs.fileno(), pipe.fileno())
+            options = ["--boot", self.id, "--link", str(descriptors[0])]
+            options += ["--secrets", str(descriptors[1])]
+            self.process = subprocess.Popen(
+                tethered([*command, *options]),
+                pass_fds=descriptors,
+                start_new_session=True,
+                env=without_secrets(os.environ, secrets),
+            )
+
+    def listen(self) -> None:
+        for frame in self.link.received():
+            self.watch.heard(frame, time.monotonic())
+
+    def leave(self) -> None:
+        if not self.is_told:
+            self.is_told = True
+            self.link.send(Recycle())
+
+    def kill(self) -> None:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self.process.pid, signal.SIGKILL)
+
+    def ended(self) -> int | None:
+        """Its exit code, once it and all it started are gone."""
+        code = self.process.poll()
+        if code is not None:
+            self.kill()
+            self.link.close()
+        return code
+
+
 class Supervisor:
-    """Runs `command`, to which `--boot ID` is added, until it is told to stop.
+    """Runs `command`, to which options of a worker's own are added, until it is told to stop.
 
     The first TERM or INT drains the worker, the second ends it.
     """
@@ -97,100 +116,134 @@ class Supervisor:
     def __init__(self, command: Sequence[str], settings: Settings) -> None:
         self._command = list(command)
         self._settings = settings
-        self._names = Names(settings.key_prefix)
-        self._envelope = Envelope(connection.keyring(settings))
         self._stopping = threading.Event()
         self._signals = 0
         self._stop_by = float("inf")
-        self._process: subprocess.Popen[bytes] | None = None
+        self._current: _Worker | None = None
+        self._leaving: list[_Worker] = []
+        """Those that have a successor: still to be told, or at their last calls."""
+        self._start_at = 0.0
+        self._backoff = Backoff()
+        self._booted_before = False
+        self._last_code = 0
 
     def run(self) -> int:
         """Blocks; the worker's exit code, or 0 after a drain that was asked for."""
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._stop)
-        backoff = Backoff()
-        booted_before = False
-        while True:
-            began = time.monotonic()
-            code, reason = self._run_once()
-            if self._stopping.is_set():
-                return 0 if code in (0, -signal.SIGTERM) else 1
-            ran = time.monotonic() - began
-            if not booted_before and ran < _START_SECONDS and code in (MISCONFIGURED, 5):
-                return code
-            booted_before = True
-            pause = backoff.after(ran, has_stalled=code == _STALLED)
-            log.error("worker_ended %s; starting it again in %.1f s", reason, pause)
-            if self._stopping.wait(pause):
-                return 0
-
-    def _run_once(self) -> tuple[int, str]:
-        worker = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"
-        process = self._process = subprocess.Popen(
-            tethered([*self._command, "--boot", worker]), start_new_session=True
-        )
-        if self._stopping.is_set():
-            process.terminate()
-        watch = Watch(started_at=time.monotonic(), stall_seconds=self._settings.worker_stall)
+        look_at = 0.0
         with connection.open_sync(self._settings) as client:
             while True:
-                try:
-                    code = process.wait(_LOOK_SECONDS)
-                    _end_group(process.pid)
-                    return code, exits.described(code)
-                except subprocess.TimeoutExpired:
-                    pass
+                self._listen()
+                code = self._collect()
+                if code is not None:
+                    return code
                 if self._stopping.is_set():
-                    self._end_if_overdue(process)
-                    continue
-                now = time.monotonic()
-                try:
-                    lease, depths = self._look(client, worker)
-                except (RedisError, OSError):
-                    watch.forgive(time.monotonic())
-                    continue
-                stalled = watch.look(lease, depths, now)
-                if stalled is not None and not self._stopping.is_set():
-                    log.error("worker_stalled id=%s: %s", worker, stalled)
-                    _end_group(process.pid)
-                    process.wait()
-                    return _STALLED, f"stalled: {stalled}"
+                    if self._current is None and not self._leaving:
+                        return 0 if self._last_code in (0, -signal.SIGTERM) else 1
+                    self._end_if_overdue()
+                elif self._current is None and time.monotonic() >= self._start_at:
+                    self._start()
+                elif time.monotonic() >= look_at:
+                    self._look(client)
+                    look_at = time.monotonic() + _LOOK_SECONDS
 
-    def _end_if_overdue(self, process: "subprocess.Popen[bytes]") -> None:
-        """A stop that takes longer than its grace and a margin waits for something that hangs."""
-        if time.monotonic() > self._stop_by:
-            log.error("worker_not_stopped: it did not end in its grace; killing it")
-            _end_group(process.pid)
+    def _start(self) -> None:
+        self._current = _Worker(self._command, self._settings)
+        if self._stopping.is_set():  # as it was started: the signal has not reached it
+            self._current.process.terminate()
 
-    def _look(
-        self, client: "redis.Redis", worker: str
-    ) -> tuple[WorkerLease | None, dict[str, int]]:
-        data = client.get(self._names.worker(worker))
-        if not isinstance(data, bytes):
-            return None, {}
+    def _listen(self) -> None:
+        """Wait a moment, or until a worker says something, and take note of it."""
+        workers = [*self._leaving, *([self._current] if self._current else [])]
+        if not workers:
+            self._stopping.wait(_WAIT_SECONDS)
+            return
+        select.select([worker.link for worker in workers], [], [], _WAIT_SECONDS)
+        for worker in workers:
+            worker.listen()
+
+    def _collect(self) -> int | None:
+        """See which workers have ended. A code, where there is no use in starting again."""
+        for worker in list(self._leaving):
+            code = worker.ended()
+            if code is not None:
+                self._leaving.remove(worker)
+                log.warning("worker_left id=%s: it %s", worker.id, exits.described(code))
+        if self._current is None or (code := self._current.ended()) is None:
+            return None
+        worker, self._current = self._current, None
+        if self._stopping.is_set():
+            self._last_code = code
+            return None
+        ran = time.monotonic() - worker.started_at
+        if not self._booted_before and ran < _START_SECONDS and code in (MISCONFIGURED, 5):
+            return code
+        self._booted_before = True
+        pause = self._backoff.after(ran, has_stalled=worker.has_stalled)
+        self._start_at = time.monotonic() + pause
+        log.error("worker_ended %s; starting it again in %.1f s", exits.described(code), pause)
+        return None
+
+    def _look(self, client: "redis.Redis") -> None:
+        """Judge every worker by what it said, and by what waits for it."""
+        depths = self._depths(client)
+        for worker in [*self._leaving, self._current]:
+            if worker is None:
+                continue
+            worker.listen()  # to ask the server may have taken its time
+            verdict = worker.watch.look(depths, time.monotonic(), is_leaving=worker.is_told)
+            if verdict is not None:
+                self._carry_out(worker, verdict)
+        if self._current is not None and self._current.watch.is_ready:
+            self._booted_before = True
+            for worker in self._leaving:
+                worker.leave()
+
+    def _carry_out(self, worker: _Worker, verdict: Verdict) -> None:
+        if verdict.action is Action.END:
+            log.error("worker_stalled id=%s: %s", worker.id, verdict.reason)
+            worker.has_stalled = True
+            worker.kill()
+            worker.process.wait()
+        elif worker is self._current and len(self._leaving) < _LEAVING_AT_MOST:
+            log.error("worker_replaced id=%s: %s", worker.id, verdict.reason)
+            self._leaving.append(worker)
+            self._start()
+
+    def _depths(self, client: "redis.Redis") -> dict[str, int] | None:
+        """How many messages wait in the current worker's queues; None while nobody can say."""
+        if self._settings.broker_url or self._current is None:
+            return None
+        queues = list(self._current.watch.free)
         try:
-            lease = self._envelope.decode_lease(data)
-        except MessageRejected:
-            return None, {}
-        if self._settings.broker_url:
-            return lease, {}
-        pipeline = client.pipeline(transaction=False)
-        for queue in lease.slots:
-            pipeline.llen(queue)
-        return lease, dict(zip(lease.slots, pipeline.execute(), strict=True))
+            pipeline = client.pipeline(transaction=False)
+            pipeline.ping()
+            for queue in queues:
+                pipeline.llen(queue)
+            return dict(zip(queues, pipeline.execute()[1:], strict=True))
+        except (RedisError, OSError):
+            return None
+
+    def _end_if_overdue(self) -> None:
+        """A stop that takes longer than its grace and a margin waits for something that hangs."""
+        if time.monotonic() <= self._stop_by:
+            return
+        for worker in [*self._leaving, self._current]:
+            if worker is not None:
+                log.error("worker_not_stopped id=%s: killing it after its grace", worker.id)
+                worker.kill()
 
     def _stop(self, number: int, frame: object) -> None:
         self._signals += 1
         if self._signals == 1:
             self._stop_by = time.monotonic() + self._settings.drain_grace + _STOP_MARGIN_SECONDS
         self._stopping.set()
-        if self._process is not None and self._process.poll() is None:
-            if self._signals == 1:
-                self._process.terminate()
+        for worker in [*self._leaving, self._current]:
+            if worker is None or worker.process.poll() is not None:
+                continue
+            if self._signals > 1:
+                worker.kill()
             else:
-                _end_group(self._process.pid)
-
-
-def _end_group(pid: int) -> None:
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.killpg(pid, signal.SIGKILL)
+                worker.link.send(Hurry())
+                worker.process.terminate()

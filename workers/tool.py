@@ -7,6 +7,7 @@ from typing import Any, Literal, ParamSpec, TypeVar, overload
 import msgspec
 
 from contract.errors import ToolDeclarationInvalid
+from contract.names import is_queue
 from contract.spec import (
     BACKGROUND_TIMEOUT,
     DEFAULT_TIMEOUT,
@@ -117,6 +118,7 @@ def _declare(
     description: str | None = None,
     input_schema: dict[str, Any] | None = None,
     run_in: str | None = None,
+    queue: str = "default",
     effects: str | None = None,
     recommendations: Sequence[str] = (),
     check: Check | Sequence[Check] = (),
@@ -135,6 +137,10 @@ def _declare(
         raise ToolDeclarationInvalid(
             f"{where}: a tool's name is 1 to 128 printable characters without spaces"
         )
+    if not is_queue(queue):
+        raise ToolDeclarationInvalid(
+            f"{where}: queue={queue!r} is no name of a queue: letters, digits, _ and -, 64 at most"
+        )
     signature = Signature(function, where=where, input_schema=input_schema)
     schema = signature.json_schema() if input_schema is None else input_schema
     if timeout is None:
@@ -142,6 +148,7 @@ def _declare(
     try:
         spec = ToolSpec(
             name=tool_name,
+            queue=queue,
             description=_first_line_onwards(function, description),
             input_schema=schema if validate == "on" or input_schema is not None else None,
             run_in=_run_in(function, run_in, where),

@@ -3,9 +3,30 @@
 import asyncio
 import os
 import signal
+import threading
 import time
 
 from toolpool import tool
+
+
+def _hang(number: int, frame: object) -> None:
+    time.sleep(3600)
+
+
+if threading.current_thread() is threading.main_thread():
+    signal.signal(signal.SIGVTALRM, _hang)
+
+
+@tool
+async def hang_the_main_thread() -> None:
+    """Leave Celery's own thread, and no tool, hanging."""
+    os.kill(os.getpid(), signal.SIGVTALRM)
+
+
+@tool
+async def whoami() -> int:
+    """Name this process."""
+    return os.getpid()
 
 
 @tool

@@ -13,7 +13,7 @@ import pytest
 import redis
 
 from contract import encoding
-from contract.names import BATCH_TASK, queue_name
+from contract.names import BATCH_TASK, Names
 from contract.spec import RunIn
 from dispatcher import celery_message
 from dispatcher.broker import Broker
@@ -21,7 +21,7 @@ from tests.contract.samples import BATCH, ENVELOPE
 from tests.processes import python
 from tests.waiting import wait_until
 
-QUEUE = queue_name("default", RunIn.LOOP)
+QUEUE = Names().queue("default", RunIn.LOOP)
 RECORDED = "recorded"
 SIGNED = ENVELOPE.encode_batch(BATCH)
 

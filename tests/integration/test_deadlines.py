@@ -75,7 +75,7 @@ def worker(settings: Settings) -> Iterator[None]:
     process = subprocess.Popen([*command, "--tools", "tests.fleets.road"], env=environment)
     try:
         with connection.open_sync(settings) as client:
-            pattern = Names().worker("*")
+            pattern = Names(settings.key_prefix).worker("*")
             wait_until(lambda: list(client.scan_iter(pattern)), "the worker has its lease", 30.0)
         yield
     finally:

@@ -4,7 +4,10 @@ Anybody who reaches the broker can write there, and Celery on Redis duplicates a
 """
 
 import asyncio
+import base64
 import json
+import sys
+import zlib
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -15,7 +18,7 @@ from msgspec.structs import replace
 
 from contract import connection
 from contract.envelope import Batch, Envelope
-from contract.names import Names, queue_name
+from contract.names import Names
 from contract.signing import Keyring, generate_key
 from contract.spec import RunIn
 from dispatcher import celery_message
@@ -27,7 +30,8 @@ from tests.waiting import eventually
 from toolpool import Dispatcher
 from toolpool.local import LocalFleet
 
-LOOP = queue_name("default", RunIn.LOOP)
+LOOP = Names().queue("default", RunIn.LOOP)
+UNACKED = Names().unacked
 MEGABYTES_50 = 50_000_000
 
 
@@ -53,7 +57,7 @@ async def dispatcher(fleet: LocalFleet, client: "redis.Redis") -> AsyncIterator[
         assert await whoami(connected) == pid
         assert is_running(pid)
         await eventually(lambda: not client.llen(LOOP), "the queue is empty")
-        await eventually(lambda: not client.exists("unacked"), "every message is acknowledged")
+        await eventually(lambda: not client.exists(UNACKED), "every message is acknowledged")
 
 
 async def whoami(dispatcher: Dispatcher) -> int:
@@ -162,6 +166,11 @@ GARBAGE: dict[str, bytes] = {
     "a past expiry": headed(expires="2001-01-01T00:00:00"),
     "a number for time limits": headed(timelimit=5),
     "an unknown compression": headed(compression="nonsense"),
+    "a sound compression": element(
+        headers={"compression": "application/x-gzip"},
+        properties={"body_encoding": "base64"},
+        body=base64.b64encode(zlib.compress(b'[["x"], {}, {}]')).decode(),
+    ),
     "a broken compression": headed(compression="application/x-gzip"),
     "protocol 1 without arguments": element(headers={}, body='{"task": "toolpool.batch"}'),
     "protocol 1 with a list for a task": element(headers={}, body='{"task": ["x"]}'),
@@ -189,6 +198,34 @@ async def test_what_is_no_celery_message_is_dropped(
 ) -> None:
     """Without the guard of workers/inbox.py, some twenty of these end a Celery 5.7 worker."""
     client.lpush(LOOP, garbage)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+@pytest.mark.parametrize("kind", ["loop", "thread"])
+async def test_a_compressed_message_is_not_unpacked(
+    dispatcher: Dispatcher, client: "redis.Redis", kind: str
+) -> None:
+    """It needs no key to be sent, and two megabytes of it took three gigabytes of the worker's."""
+    pid = await whoami(dispatcher)
+    before = most_memory(pid)
+    packer = zlib.compressobj()
+    bomb = b"".join(packer.compress(bytes(1 << 20)) for _ in range(600)) + packer.flush()
+    assert len(bomb) < 1 << 20
+    message = element(
+        headers={"compression": "application/x-gzip"},
+        properties={"body_encoding": "base64"},
+        body=base64.b64encode(bomb).decode(),
+    )
+    queue = LOOP.replace("loop", kind)
+    client.lpush(queue, *[message] * 3)
+    await eventually(lambda: not client.llen(queue), "they are read")
+    await whoami(dispatcher)
+    assert most_memory(pid) - before < 100_000, "kB"
+
+
+def most_memory(pid: int) -> int:
+    status = Path(f"/proc/{pid}/status").read_text()
+    return int(status.partition("VmHWM:")[2].split()[0])
 
 
 async def test_a_flood_of_garbage_does_not_wear_the_worker_down(
@@ -272,7 +309,7 @@ async def test_only_the_message_that_a_dispatcher_wrote_runs_its_call(
     forged = forge(keys, Envelope(keys).decode_batch(signed))
     client.lpush(LOOP, celery_message.redis_message(LOOP, forged))
     await whoami(dispatcher)
-    await eventually(lambda: not client.exists("unacked"), "the forgery is dealt with")
+    await eventually(lambda: not client.exists(UNACKED), "the forgery is dealt with")
     assert not trace.exists()
     client.lpush(LOOP, message)
     assert (await turn)[0].ok
@@ -346,7 +383,7 @@ async def test_a_message_delivered_many_times_runs_once(
     assert (await turn)[0].data == "it"
     client.lpush(LOOP, *[message] * 20)
     await whoami(dispatcher)
-    await eventually(lambda: not client.exists("unacked"), "every message is dealt with")
+    await eventually(lambda: not client.exists(UNACKED), "every message is dealt with")
     assert trace.read_text() == "start it\n"
 
 

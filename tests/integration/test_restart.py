@@ -13,7 +13,7 @@ import pytest
 
 from contract import connection
 from contract.envelope import Envelope
-from contract.names import Names, queue_name
+from contract.names import Names
 from contract.outcome import Code, Executed
 from contract.settings import Settings
 from contract.spec import RunIn
@@ -68,7 +68,7 @@ async def start_again(server: Server) -> None:
 
 def queued(server: Server) -> int:
     with server.client() as client:
-        return int(client.llen(queue_name("default", RunIn.LOOP)))  # type: ignore[arg-type]
+        return int(client.llen(Names().queue("default", RunIn.LOOP)))  # type: ignore[arg-type]
 
 
 async def test_what_waited_through_a_restart_is_run(

@@ -11,6 +11,7 @@ import pytest
 from contract.outcome import Code, Executed
 from tests.integration import fleet as fleets
 from tests.integration.fleet import call
+from tests.processes import is_running
 from tests.waiting import eventually
 from toolpool import Dispatcher
 from toolpool.local import LocalFleet
@@ -61,13 +62,66 @@ async def test_a_tool_that_blocks_the_loop_for_too_long_ends_the_worker(fleet: L
     assert "loop_blocked_too_long" in fleet.log()
 
 
-async def test_a_worker_worn_out_by_threads_that_do_not_end_is_replaced(fleet: LocalFleet) -> None:
-    """R33: abandoned threads are counted; at half the slots the worker starts anew."""
+async def test_a_worker_worn_out_by_threads_that_do_not_end_loses_no_other_call() -> None:
+    """R33: abandoned threads are counted; at half the slots another worker takes over.
+
+    What the first one runs besides ends well, long after its grace.
+    """
+    calls = [call("take", f"c{n}", seconds=12)[0] for n in range(50)]
+    with fleets.running("tests.fleets.blocking", **QUICK, drain_grace=0.5) as own:
+        async with fleets.connected(own) as dispatcher:
+            first = (await dispatcher.dispatch(call("whoami")))[0].data
+            unrelated = asyncio.ensure_future(dispatcher.dispatch(calls))
+            turn = await dispatcher.dispatch(call("never_end") + call("never_end", "d"))
+            assert [result.code for result in turn] == [Code.TIMEOUT] * 2
+            await eventually(lambda: "worker_worn_out" in own.log(), "it is worn out", 10.0)
+
+            async def has_successor() -> bool:
+                result = (await dispatcher.dispatch(call("whoami"), timeout=1.0))[0]
+                return result.ok and result.data != first
+
+            await eventually(has_successor, "another worker takes calls", 20.0)
+            assert not unrelated.done()
+            assert [result.data for result in await unrelated] == ["done"] * 50
+            await eventually(lambda: not is_running(first), "the worn-out one ends", 20.0)
+
+
+async def test_a_worn_out_worker_is_stopped_with_its_supervisor() -> None:
+    """A stop that was asked for does not wait for calls past the grace."""
+    with fleets.running("tests.fleets.blocking", **QUICK, drain_grace=0.5) as own:
+        async with fleets.connected(own) as dispatcher:
+            unrelated = asyncio.ensure_future(dispatcher.dispatch(call("take", seconds=18)))
+            await dispatcher.dispatch(call("never_end") + call("never_end", "d"))
+            await eventually(lambda: "worker_replaced" in own.log(), "it has a successor", 20.0)
+            for pid in own.worker_pids:
+                os.kill(pid, signal.SIGTERM)
+            assert (await unrelated)[0].code == Code.WORKER_LOST
+            await eventually(
+                lambda: not any(is_running(pid) for pid in own.worker_pids), "all ends", 15.0
+            )
+
+
+async def test_a_frozen_worker_is_ended_and_started_again(fleet: LocalFleet) -> None:
     async with fleets.connected(fleet) as dispatcher:
-        turn = await dispatcher.dispatch(call("never_end") + call("never_end", "d"))
-        assert [result.code for result in turn] == [Code.TIMEOUT] * 2
-        await eventually(lambda: "worker_worn_out" in fleet.log(), "it drains", 10.0)
-        await eventually(lambda: answers(dispatcher), "the worker is back", 30.0)
+        pid = (await dispatcher.dispatch(call("whoami")))[0].data
+        os.kill(pid, signal.SIGSTOP)
+        await eventually(lambda: not is_running(pid), "it is ended", 20.0)
+        await eventually(lambda: answers(dispatcher), "another takes calls", 20.0)
+    assert "worker_stalled" in fleet.log()
+
+
+async def test_a_worker_whose_main_thread_hangs_is_replaced_and_its_calls_end_well() -> None:
+    with fleets.running("tests.fleets.blocking", **QUICK, worker_stall=2.0) as own:
+        async with fleets.connected(own) as dispatcher:
+            pid = (await dispatcher.dispatch(call("whoami")))[0].data
+            running = asyncio.ensure_future(dispatcher.dispatch(call("take", seconds=15)))
+            await eventually(lambda: dispatcher.in_flight() == 1, "it is under way")
+            await eventually(lambda: _is_running(dispatcher), "a worker has it")
+            await dispatcher.dispatch(call("hang_the_main_thread"))
+            await eventually(lambda: answers(dispatcher), "another takes calls", 30.0)
+            assert (await running)[0].data == "done"
+            await eventually(lambda: not is_running(pid), "the first one ends", 20.0)
+        assert "worker_replaced" in own.log()
 
 
 async def test_a_stopped_fleet_finishes_what_it_runs() -> None:

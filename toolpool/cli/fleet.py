@@ -10,7 +10,7 @@ from typing import Any
 from contract.connection import keyring, open_sync, unreachable
 from contract.envelope import CatalogEntry, Envelope, WorkerLease
 from contract.errors import BrokerUnreachable, MessageRejected
-from contract.names import Names, queue_name
+from contract.names import Names
 from contract.settings import Settings
 from contract.spec import ToolSpec
 
@@ -19,6 +19,7 @@ from contract.spec import ToolSpec
 class Fleet:
     """A look at workers and tools. What another key signed is named and otherwise passed over."""
 
+    names: Names = field(default_factory=Names)
     workers: list[WorkerLease] = field(default_factory=list)
     entries: dict[str, CatalogEntry] = field(default_factory=dict)
     foreign_workers: list[str] = field(default_factory=list)
@@ -32,7 +33,7 @@ class Fleet:
         """The names of the tools that each queue carries."""
         tools: dict[str, list[str]] = defaultdict(list)
         for spec in self.specs():
-            tools[queue_name(spec.queue, spec.run_in)].append(spec.name)
+            tools[self.names.queue(spec.queue, spec.run_in)].append(spec.name)
         return dict(tools)
 
     def queues(self) -> list[str]:
@@ -70,7 +71,7 @@ def read_fleet(settings: Settings) -> Fleet:
     """What the server holds now. Raises `BrokerUnreachable` or `SigningKeyMissing`."""
     names = Names(settings.key_prefix)
     envelope = Envelope(keyring(settings))
-    fleet = Fleet()
+    fleet = Fleet(names=names)
     with answering(settings) as client:
         catalog: dict[bytes, bytes] = client.hgetall(names.catalog)
         ids = [raw.decode() for raw in client.zrange(names.workers, 0, -1)]

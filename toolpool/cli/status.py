@@ -17,7 +17,8 @@ def status(json: JsonOption = False) -> int:
 
     Exits 1 when no worker is alive.
     """
-    from contract.connection import require_redis_url, without_password
+    from contract.connection import require_redis_url
+    from contract.passwords import without_password
     from contract.version import VERSION
     from toolpool.cli.fleet import answering, describe, read_fleet
     from toolpool.doctor import server_version

@@ -1,11 +1,14 @@
 """`toolpool worker`: runs tools for dispatchers until it is told to stop."""
 
 import sys
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from toolpool.cli.options import ToolsOption, comma_separated, load_settings, tool_sources
+
+if TYPE_CHECKING:
+    from contract.settings import Settings
 
 
 def worker(
@@ -24,6 +27,8 @@ def worker(
         typer.Option(min=1, help="Calls to run at once, of each kind. Default: see docs/settings."),
     ] = None,
     boot: Annotated[str | None, typer.Option(hidden=True)] = None,
+    link: Annotated[int | None, typer.Option(hidden=True)] = None,
+    secrets: Annotated[int | None, typer.Option(hidden=True)] = None,
 ) -> int:
     """Run tools for dispatchers until stopped.
 
@@ -32,19 +37,27 @@ def worker(
     again.
     """
     kinds = _kinds(run_in)
+    from contract.names import is_queue
+
     names = comma_separated(queues)
     if not names:
         raise typer.BadParameter("name at least one queue", param_hint="--queues")
+    for name in names:
+        if not is_queue(name):
+            raise typer.BadParameter(
+                f"{name!r} has other signs than letters, digits, _ and -", param_hint="--queues"
+            )
     slots = dict.fromkeys([f"slots_{kind}" for kind in kinds], concurrency)
-    settings = load_settings(**slots)
-
+    settings = _settings(secrets, slots)
     if boot is None:
         from workers.supervise import Supervisor
 
-        return Supervisor([sys.executable, "-m", "toolpool", *sys.argv[1:]], settings).run()
+        command = [sys.executable, "-m", "toolpool", *_without_option(sys.argv[1:], "--secrets")]
+        return Supervisor(command, settings).run()
 
     from contract.spec import RunIn
     from workers.app import run_worker
+    from workers.link import Link
 
     return run_worker(
         settings,
@@ -52,7 +65,25 @@ def worker(
         run_in=tuple(RunIn(kind) for kind in kinds),
         queues=names,
         boot=boot,
+        link=Link.inherited(link) if link is not None else None,
     )
+
+
+def _settings(descriptor: int | None, given: dict[str, Any]) -> "Settings":
+    """The settings, from here on in this process alone: tools run programs that look around."""
+    from contract.secrets import conceal, forget, received, secrets_of
+
+    conceal()
+    settings = load_settings(**given, **(received(descriptor) if descriptor is not None else {}))
+    forget(secrets_of(settings))
+    return settings
+
+
+def _without_option(arguments: list[str], option: str) -> list[str]:
+    if option not in arguments:
+        return arguments
+    at = arguments.index(option)
+    return arguments[:at] + arguments[at + 2 :]
 
 
 def _kinds(run_in: str) -> list[str]:

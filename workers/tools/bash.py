@@ -1,9 +1,9 @@
 """`bash`: one shell command, off unless `TOOLPOOL_BASH` is set.
 
 A command runs as the worker's own user, with that user's reach: it is not confined to the
-workspace, may use the network, and could read the worker's memory and environment through the
-system. What is kept from it is the environment's contents and the worker's open files; what is
-kept from us is whatever it would leave behind (`warden` says what that covers).
+workspace, and may use the network. What is kept from it are the worker's environment, open files
+and, unless that user is root, memory (`contract.secrets`); what is kept from us is whatever it
+would leave behind (`warden` says what that covers).
 """
 
 import asyncio

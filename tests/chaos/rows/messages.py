@@ -7,7 +7,7 @@ from ast import literal_eval
 from collections.abc import Collection
 
 from contract.envelope import Batch, CallMessage, Envelope
-from contract.names import queue_name
+from contract.names import Names
 from contract.signing import Keyring, generate_key
 from contract.spec import RunIn
 from dispatcher.celery_message import redis_message
@@ -15,7 +15,7 @@ from tests.chaos.rows import row
 from tests.chaos.scene import ALL_MODES, Scene
 from tests.chaos.servers import Server
 
-_QUEUES = [queue_name("default", run_in) for run_in in RunIn]
+_QUEUES = [Names().queue("default", run_in) for run_in in RunIn]
 _HUGE = 50_000_000
 _WORD = re.compile(r'"(?:[^"\\]|\\.)*"')
 

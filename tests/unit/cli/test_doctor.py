@@ -163,3 +163,14 @@ def test_a_server_is_called_by_its_own_name() -> None:
 def test_findings_say_what_to_do() -> None:
     assert Finding("n", Level.OK, "m").remedy == ""
     assert VERSION
+
+
+@pytest.mark.parametrize(("bash", "rights", "warns"), [
+    (True, True, True), (True, False, False), (False, True, False),
+])  # fmt: skip
+def test_bash_beside_readable_keys_is_warned_of(
+    monkeypatch: pytest.MonkeyPatch, bash: bool, rights: bool, warns: bool
+) -> None:
+    monkeypatch.setattr("contract.secrets.sees_everything", lambda: rights)
+    findings = doctor.check_bash(Settings(bash=bash))
+    assert [finding.level for finding in findings] == [doctor.Level.WARN] * warns

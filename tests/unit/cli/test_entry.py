@@ -92,6 +92,11 @@ def test_help_is_shown_for_no_command() -> None:
             "toolpool: invalid value for --queues: name at least one queue; "
             "see `toolpool worker --help`\n",
         ),
+        (
+            ["worker", "--queues", "gpu,gpu.large"],
+            "toolpool: invalid value for --queues: 'gpu.large' has other signs than letters, "
+            "digits, _ and -; see `toolpool worker --help`\n",
+        ),
     ],
 )
 def test_a_wrong_command_line_is_one_line(toolpool: Run, argv: list[str], complaint: str) -> None:

@@ -1,5 +1,9 @@
 """Settings from the environment, and what is said of those that cannot be."""
 
+import os
+import socket
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -7,12 +11,16 @@ import pydantic
 import pytest
 from pydantic import SecretStr
 
-from contract import connection
-from contract.errors import Misconfigured, SigningKeyMissing
+from contract import connection, passwords
+from contract.errors import Misconfigured, SigningKeyMissing, ToolDeclarationInvalid
+from contract.names import Names, is_queue
 from contract.settings import Settings
 from contract.signing import Keyring, generate_key
 from contract.spec import RunIn
+from dispatcher.redis_transport import RedisTransport
 from toolpool.cli.options import load_settings
+from toolpool.embedded import EmbeddedServer
+from workers.tool import tool
 
 
 def test_every_setting_has_a_variable_a_default_and_a_description(
@@ -110,13 +118,15 @@ def test_the_broker_is_the_same_server_in_celerys_spelling(url: str, expected: s
     [
         ("redis://user:s3cret@host/0", "redis://user:***@host/0"),
         ("redis://:s3cret@host/0", "redis://:***@host/0"),
+        ("redis://:s3@cret/#1@host/0", "redis://:***@host/0"),
         ("redis://host/0", "redis://host/0"),
+        ("redis://host/0?password=s3cret&x=1", "redis://host/0?password=***&x=1"),
     ],
 )
 def test_no_message_shows_a_password(url: str, shown: str) -> None:
-    assert connection.without_password(url) == shown
-    said = connection.unreachable(Settings(redis_url=url), OSError("refused"))
-    assert "s3cret" not in said
+    assert passwords.without_password(url) == shown
+    said = connection.unreachable(Settings(redis_url=url), OSError(f"refused {url} s3cret"))
+    assert "s3cret" not in said or "s3cret" not in url
     assert shown in said
 
 
@@ -160,3 +170,131 @@ def test_an_unfit_server_is_named_with_its_remedy(
     faults = connection.server_faults(info, policy)
     assert len(faults) == (fault is not None)
     assert fault is None or fault in faults[0]
+
+
+@pytest.mark.parametrize("prefix", ["a b", "", "a*", "a\n", "ü", "x" * 65, "a{b}"])
+def test_a_prefix_that_would_break_names_is_refused(prefix: str) -> None:
+    """With a space in it replies never came."""
+    with pytest.raises(pydantic.ValidationError, match="1 to 64 letters, digits and the signs"):
+        Settings(key_prefix=prefix)
+
+
+@pytest.mark.parametrize("prefix", ["toolpool", "team:a", "team.a", "A-1_b"])
+def test_a_sound_prefix_is_taken(prefix: str) -> None:
+    assert Settings(key_prefix=prefix).key_prefix == prefix
+
+
+def test_two_prefixes_never_mean_the_same_queue() -> None:
+    names = {
+        Names(prefix).queue(queue, kind)
+        for prefix in ("a", "a.b", "a.b.c")
+        for queue in ("b", "c", "d")
+        for kind in RunIn
+        if is_queue(queue)
+    }
+    assert len(names) == 27
+    assert not is_queue("b.c")
+    assert Names().queue("default", RunIn.LOOP) == "toolpool.default.loop"
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        (
+            "sentinel://:pw1@h1:26379;sentinel://user:pw2@h2:26379/0",
+            "sentinel://:***@h1:26379;sentinel://user:***@h2:26379/0",
+        ),
+        ("sentinel://h1:26379;sentinel://:pw2@h2", "sentinel://h1:26379;sentinel://:***@h2"),
+        ("amqp://user:pw1@host//", "amqp://user:***@host//"),
+        ("unix:///tmp/a:b@c/s", "unix:///tmp/a:b@c/s"),
+        ("redis://:@host", "redis://:@host"),
+    ],
+)
+def test_no_password_of_any_server_is_shown(url: str, shown: str) -> None:
+    assert passwords.without_password(url) == shown
+    said = passwords.without_passwords_of(url, f"cannot connect to {url}: pw1 pw2 refused")
+    assert not [word for word in ("pw1", "pw2") if word in url and word in said]
+
+
+@pytest.mark.parametrize(
+    ("url", "said"),
+    [
+        ("foo://x", "names no broker that Celery knows"),
+        ("foo://user:s3cret@x", "names no broker that Celery knows"),
+        ("redis://:s3cret@host:port/0", "is no URL"),
+        ("confluentkafka://host", "needs a package that is not installed"),
+    ],
+)
+def test_a_broker_that_cannot_be_is_said_plainly(url: str, said: str) -> None:
+    settings = Settings(
+        redis_url="redis://host", broker_url=url, signing_key=SecretStr(generate_key())
+    )
+    for attempt in (connection.broker_url, RedisTransport):
+        with pytest.raises(Misconfigured, match=said) as caught:
+            attempt(settings)
+        assert "TOOLPOOL_BROKER_URL" in str(caught.value)
+        assert "s3cret" not in str(caught.value)
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    with tempfile.TemporaryDirectory(dir="/tmp") as directory:
+        yield Path(directory)
+
+
+def listening(path: Path, mode: int) -> str:
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind(str(path))
+    path.chmod(mode)
+    return f"unix://{path}?db=1"
+
+
+@pytest.mark.parametrize("mode", [0o777, 0o770, 0o722])
+def test_a_socket_that_others_may_open_needs_a_key(folder: Path, mode: int) -> None:
+    folder.chmod(0o755)
+    url = listening(folder / "s", mode)
+    assert not connection.is_private_socket(url)
+    with pytest.raises(SigningKeyMissing, match="unixsocketperm 700"):
+        connection.keyring(Settings(redis_url=url))
+    with_key = Settings(redis_url=url, signing_key=SecretStr(generate_key()))
+    assert connection.keyring(with_key)
+
+
+def test_a_socket_of_this_user_alone_needs_none(folder: Path) -> None:
+    """By its own mode, or because nobody else comes to it."""
+    open_one, closed = listening(folder / "s", 0o777), listening(folder / "t", 0o700)
+    assert connection.is_private_socket(open_one)
+    folder.chmod(0o755)
+    assert not connection.is_private_socket(open_one)
+    assert connection.is_private_socket(closed)
+    assert connection.keyring(Settings(redis_url=closed))
+    (folder / "link").symlink_to(folder / "s")
+    assert not connection.is_private_socket(f"unix://{folder}/link")
+
+
+def test_a_socket_that_others_may_replace_needs_a_key(folder: Path) -> None:
+    url = listening(folder / "s", 0o700)
+    folder.chmod(0o777)
+    assert not connection.is_private_socket(url)
+    folder.chmod(0o1777)  # as /tmp
+    assert connection.is_private_socket(url)
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can give a file away")
+def test_a_socket_of_another_user_needs_a_key(folder: Path) -> None:
+    url = listening(folder / "s", 0o700)
+    os.chown(folder / "s", 65534, 65534)
+    assert not connection.is_private_socket(url)
+
+
+def test_the_embedded_servers_socket_is_private(server: EmbeddedServer) -> None:
+    assert connection.is_private_socket(server.url)
+
+
+@pytest.mark.parametrize("queue", ["gpu.large", "", "a b", "x" * 65])
+def test_a_tool_names_a_queue_that_can_be(queue: str) -> None:
+    with pytest.raises(ToolDeclarationInvalid, match="is no name of a queue"):
+
+        @tool(queue=queue)
+        async def render() -> None:
+            """Render."""

@@ -9,7 +9,7 @@ from contract.call import ToolCall
 from contract.envelope import CallMessage
 from contract.ledger import NEW, Opening
 from contract.memory import MemoryServer
-from contract.names import queue_name
+from contract.names import Names
 from contract.spec import RunIn, ToolSpec
 from contract.steps import ServerAway
 from dispatcher.memory_transport import MemoryTransport
@@ -31,7 +31,7 @@ def pending(
         call=ToolCall(index=0, id=key, name="t", arguments={}),
         spec=ToolSpec(name="t", run_in=run_in),
         message=CallMessage(key=key, id=key, tool="t", digest="", arguments={}),
-        queue=queue_name("default", run_in),
+        queue=Names().queue("default", run_in),
         line=line,
         size=size,
         start_by=now + wait,

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from contract.envelope import Envelope
-from contract.names import queue_name
+from contract.names import Names
 from contract.outcome import Code, Executed, Outcome
 from contract.settings import Settings
 from contract.signing import Keyring
@@ -39,7 +39,7 @@ class Bench:
             denial=lambda call: self.denials.get(call.key),
             unwanted=self.unwanted.extend,
         )
-        self.pump.set_workers({queue_name("default", run_in): [1] for run_in in RunIn})
+        self.pump.set_workers({Names().queue("default", run_in): [1] for run_in in RunIn})
 
     def resolve(self, call: Pending, outcome: Outcome) -> None:
         """As the dispatcher does: answer, then tell the pump."""

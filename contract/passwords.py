@@ -1,0 +1,34 @@
+"""Hides passwords: in URLs that are shown, and in what libraries say about them."""
+
+import re
+from urllib.parse import unquote
+
+_SERVERS = re.compile(r";(?=[A-Za-z][A-Za-z0-9+.-]*://)")
+_QUERY = re.compile(r"([?&][^=&;]*(?:password|secret|token)[^=&;]*=)([^&;]+)", re.IGNORECASE)
+
+
+def without_password(url: str) -> str:
+    """The URL, which may name several servers, for messages and logs."""
+    return _taken_apart(url)[0]
+
+
+def without_passwords_of(url: str | None, text: str) -> str:
+    """`text`, as an error's, without the passwords that are in `url`."""
+    for password in sorted(_taken_apart(url or "")[1], key=len, reverse=True):
+        text = text.replace(password, "***")
+    return text
+
+
+def _taken_apart(url: str) -> tuple[str, set[str]]:
+    shown, passwords = [], set()
+    for server in _SERVERS.split(url):
+        scheme, separator, rest = server.partition("://")
+        user, at, place = rest.rpartition("@")  # a password may have been written with an @ in it
+        name, colon, password = user.partition(":")
+        if at and colon and not name.startswith("/"):
+            passwords |= {password, unquote(password)} - {""}
+            rest = f"{name}:***@{place}" if password else rest
+        for found in _QUERY.finditer(rest):
+            passwords |= {found[2], unquote(found[2])}
+        shown.append(scheme + separator + _QUERY.sub(r"\1***", rest))
+    return ";".join(shown), passwords
