@@ -1,6 +1,8 @@
 """One claimed call to one `Outcome`, on the loop, in a thread, or in a child process."""
 
 import asyncio
+import itertools
+import secrets
 import threading
 import time
 from collections.abc import Awaitable, Callable
@@ -47,6 +49,7 @@ class Runner:
         self._children = children
         self._threads = ThreadPool()
         self._schemas = SchemaCache()
+        self._numbers = itertools.count(1 + secrets.randbits(62))
 
     async def run(
         self,
@@ -54,11 +57,12 @@ class Runner:
         time_left: float,
         report_progress: ReportProgress,
         on_silence: Callable[[], None] = lambda: None,
+        on_begin: Callable[[], None] = lambda: None,
     ) -> Run:
         """Run `call`, which is claimed, within its timeout and the `time_left` to its deadline.
 
-        `report_progress` is called on the event loop, and so is `on_silence` where a coroutine is
-        told to stop for want of a sign of life.
+        `report_progress` is called on the event loop, and so are `on_begin` as the tool is entered,
+        and `on_silence` where a coroutine is told to stop for want of a sign of life.
         """
         began = time.monotonic()
         tool = self._catalog.tools.get(call.tool)
@@ -66,8 +70,8 @@ class Runner:
         if refusal := self._refuse(tool, call):
             done = Run(Ending(refusal))
         else:
-            timeout = min(call.timeout, time_left - _REPLY_MARGIN_SECONDS)
-            done = await self._run(tool, call, timeout, report_progress, on_silence)
+            left = time_left - _REPLY_MARGIN_SECONDS
+            done = await self._run(tool, call, left, report_progress, on_silence, on_begin)
         outcome = self._signed_off(done.ending.outcome, call, time.monotonic() - began)
         return Run(Ending(outcome, done.ending.whole), done.busy_until)
 
@@ -122,14 +126,17 @@ class Runner:
         self,
         tool: Tool,
         call: CallMessage,
-        seconds: float,
+        left: float,
         report_progress: ReportProgress,
         on_silence: Callable[[], None],
+        on_begin: Callable[[], None],
     ) -> Run:
-        if seconds <= 0:
+        if left <= 0:
             return Run(Ending(failure(Code.EXPIRED, "", Executed.NO)))
         if tool.spec.run_in is RunIn.PROCESS:
-            return Run(await self._run_in_child(tool, call, seconds, report_progress))
+            return Run(await self._run_in_child(tool, call, left, report_progress, on_begin))
+        on_begin()
+        seconds = min(call.timeout, left)
         if tool.spec.run_in is RunIn.THREAD:
             return await self._run_in_thread(tool, call, seconds, report_progress)
         gate = _gate(report_progress)
@@ -144,22 +151,28 @@ class Runner:
             gate.close()
 
     async def _run_in_child(
-        self, tool: Tool, call: CallMessage, seconds: float, report_progress: ReportProgress
+        self,
+        tool: Tool,
+        call: CallMessage,
+        left: float,
+        report_progress: ReportProgress,
+        on_begin: Callable[[], None],
     ) -> Ending:
         if self._children is None:
             reason = "this worker runs no child processes"
             return Ending(failure(Code.INTERNAL, reason, Executed.NO))
         run = frames.Run(
+            run=next(self._numbers),
             call_id=call.id,
             tool=call.tool,
             arguments=call.arguments,
-            timeout=seconds,
+            timeout=call.timeout,
             heartbeat=tool.spec.silence,
             session=call.session,
             attempt=call.attempt,
             context=call.context,
         )
-        return await self._children.run(run, report_progress)
+        return await self._children.run(run, report_progress, within=left, on_begin=on_begin)
 
     async def _run_in_thread(
         self, tool: Tool, call: CallMessage, seconds: float, report_progress: ReportProgress
