@@ -15,6 +15,7 @@ from contract import connection
 from contract.names import BATCH_TASK
 from contract.settings import Settings
 from contract.spec import RunIn
+from workers import forks
 from workers.catalog import Catalog
 from workers.inbox import Inbox
 from workers.lanes import Lane, Lanes
@@ -79,6 +80,7 @@ def run_worker(
 
     `boot` is the id its supervisor knows it by.
     """
+    forks.refuse()  # before tools are imported, some of which take the function by its name
     catalog = Catalog.load(tools)
     service = WorkerService(
         settings, catalog=catalog, tools=tools, run_in=run_in, queues=queues, boot=boot

@@ -17,7 +17,7 @@ import time
 from contract.errors import Misconfigured
 from contract.lifeline import die_with_parent
 from contract.outcome import Code, Executed, Outcome, failure
-from workers import descendants, frames
+from workers import descendants, forks, frames
 from workers.catalog import Catalog
 from workers.context import ProgressGate, ToolContext
 from workers.heartbeat import BeatGate
@@ -25,9 +25,6 @@ from workers.invoke import Limits, invoke, raised
 from workers.mark import Mark
 from workers.output import Ending
 from workers.process_state import ProcessState
-
-_FORK_STRAYED = 70
-"""The exit code of a fork that came out of its tool."""
 
 
 def main() -> int:
@@ -111,9 +108,7 @@ class _Line:
     def end_strayed_fork(self) -> None:
         """End this process at once where it is a fork: it must not serve in the child's place."""
         if os.getpid() != self.pid:
-            with contextlib.suppress(OSError):
-                os.write(2, b"toolpool: a fork came out of the tool that started it; ended\n")
-            os._exit(_FORK_STRAYED)
+            forks.end("its process")
 
     def _leave(self) -> None:
         """In a fork: let go of the socket, or of its number where a tool put another file there."""

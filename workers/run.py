@@ -15,7 +15,7 @@ from contract.errors import ToolDeclarationInvalid
 from contract.outcome import Code, Executed, Outcome, failure
 from contract.schema import SchemaCache
 from contract.spec import RunIn
-from workers import frames
+from workers import forks, frames
 from workers.catalog import Catalog
 from workers.children import ChildPool
 from workers.context import ProgressGate, ReportProgress, ToolContext
@@ -144,7 +144,9 @@ class Runner:
         context = _context(call, seconds, gate, life) if tool.signature.injected else None
         try:
             async with life:
-                return Run(await invoke_coroutine(tool, call.arguments, context, self._limits))
+                ending = await invoke_coroutine(tool, call.arguments, context, self._limits)
+                forks.end_stray()
+                return Run(ending)
         except TimeoutError:
             return Run(Ending(life.outcome()))
         finally:
@@ -188,6 +190,7 @@ class Runner:
 
         def work() -> None:
             ending = invoke(tool, call.arguments, context, self._limits)
+            forks.end_stray()
             gate.close()
             loop.call_soon_threadsafe(_resolve, ended, ending)
 

@@ -43,7 +43,7 @@ def append(path: str, line: str) -> str:
 def _fork(how: str) -> int:
     if how == "os":
         return os.fork()
-    return int(ctypes.CDLL(None).fork())
+    return int(ctypes.PyDLL(None).fork())
 
 
 @tool(run_in="process")
@@ -72,7 +72,7 @@ def fork_and_end(pid_file: str) -> str:
 @tool(run_in="process")
 def fork_holding_on(seconds: float) -> str:
     """A fork in a session of its own keeps all it inherited; the child dies."""
-    if ctypes.CDLL(None).fork() == 0:
+    if ctypes.PyDLL(None).fork() == 0:
         os.setsid()
         time.sleep(seconds)
         os._exit(0)
