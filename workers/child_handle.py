@@ -80,10 +80,16 @@ class Child(asyncio.Protocol):
             theirs.close()
             os.close(shared)
         child._socket, child._process = ours, process
-        loop = asyncio.get_running_loop()
-        child._transport, _ = await loop.create_connection(lambda: child, sock=ours)
         # A process that the tool started may keep the socket open after the child's own end.
         child._exit = asyncio.ensure_future(process.wait())
+        loop = asyncio.get_running_loop()
+        try:
+            child._transport, _ = await loop.create_connection(lambda: child, sock=ours)
+        except BaseException:
+            ours.close()
+            process.kill()
+            await child._exit
+            raise
         child._exit.add_done_callback(child._exited)
         return child
 

@@ -42,6 +42,7 @@ class ChildPool:
         self._calls_per_child = calls_per_child
         self._idle: deque[Child] = deque()
         self._living: set[Child] = set()
+        self._leaving: set[Child] = set()
         self._waiters: deque[asyncio.Future[Child]] = deque()
         self._starting = 0
         self._background_tasks: set[asyncio.Task[None]] = set()
@@ -125,6 +126,7 @@ class ChildPool:
 
     async def _lost_in(self, child: Child, running: RunningCall) -> Ending | None:
         how = await child.how_it_ended()
+        self._leaving.discard(child)
         if not child.has_entered(running):
             log.warning("child_lost: it %s before the call began; trying another", how)
             return None
@@ -174,6 +176,7 @@ class ChildPool:
             self._in_background(self._end(child))
         else:
             self._living.discard(child)
+            self._leaving.add(child)
             self._in_background(self._refill())
 
     async def _end(self, child: Child) -> None:
@@ -182,7 +185,9 @@ class ChildPool:
         with contextlib.suppress(ValueError):
             self._idle.remove(child)
         self._in_background(self._refill())
+        self._leaving.add(child)
         await child.end()
+        self._leaving.discard(child)
 
     async def _refill(self) -> None:
         if self._closed or len(self._living) + self._starting >= self._size:
@@ -237,5 +242,6 @@ class ChildPool:
         for task in list(self._background_tasks):
             task.cancel()
         await asyncio.gather(*self._background_tasks, return_exceptions=True)
-        children, self._living = self._living, set()
+        children = self._living | self._leaving
+        self._living.clear()
         await asyncio.gather(*(child.end() for child in children), return_exceptions=True)

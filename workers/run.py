@@ -1,6 +1,7 @@
 """One claimed call to one `Outcome`, on the loop, in a thread, or in a child process."""
 
 import asyncio
+import contextlib
 import itertools
 import secrets
 import threading
@@ -87,6 +88,11 @@ class Runner:
         """The outcome of a run whose end this worker will not see."""
         outcome = failure(Code.WORKER_LOST, reason, Executed.UNKNOWN)
         return self._signed_off(outcome, call, 0.0)
+
+    def failed(self, call: CallMessage, error: BaseException) -> Outcome:
+        """The outcome of a run that failed for no reason of its tool's."""
+        reason = type(error).__name__
+        return self._signed_off(failure(Code.INTERNAL, reason, Executed.UNKNOWN), call, 0.0)
 
     def released_too_often(self, call: CallMessage) -> Outcome:
         """The outcome of a call that no worker would start."""
@@ -192,7 +198,8 @@ class Runner:
             ending = invoke(tool, call.arguments, context, self._limits)
             forks.end_stray()
             gate.close()
-            loop.call_soon_threadsafe(_resolve, ended, ending)
+            with contextlib.suppress(RuntimeError):  # the loop ended before this thread did
+                loop.call_soon_threadsafe(_resolve, ended, ending)
 
         self._threads.submit(work)
         try:
