@@ -125,7 +125,11 @@ class ChildPool:
         return Ending(done.outcome, done.whole)
 
     async def _lost_in(self, child: Child, running: RunningCall) -> Ending | None:
-        how = await child.how_it_ended()
+        try:
+            how = await child.how_it_ended()
+        except BaseException:  # cancelled: it may live, and only have closed its socket
+            self._in_background(self._end(child))
+            raise
         self._leaving.discard(child)
         if not child.has_entered(running):
             log.warning("child_lost: it %s before the call began; trying another", how)

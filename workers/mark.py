@@ -14,11 +14,10 @@ _BYTES = 8
 
 
 class Mark:
-    """Eight shared bytes. The descriptor is closed once both sides have them."""
+    """Eight shared bytes; the descriptor is not needed any more."""
 
     def __init__(self, descriptor: int) -> None:
-        self._memory = mmap.mmap(descriptor, _BYTES)
-        self._number = memoryview(self._memory).cast("Q")
+        self._number = memoryview(mmap.mmap(descriptor, _BYTES)).cast("Q")
 
     @property
     def run(self) -> int:
@@ -28,11 +27,6 @@ class Mark:
     def leave(self, run: int) -> None:
         """From here on the tool of `run` may be entered."""
         self._number[0] = run
-
-    def close(self) -> None:
-        """Give the memory back."""
-        self._number.release()
-        self._memory.close()
 
 
 def create() -> int:
