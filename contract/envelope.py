@@ -4,12 +4,13 @@
 later have defaults, so that old and new understand each other; unknown fields are passed over.
 """
 
+import re
 from typing import Any, TypeVar
 
 import msgspec
 
 from contract.errors import MessageRejected
-from contract.outcome import Outcome
+from contract.outcome import Code, Executed, Outcome, failure
 from contract.signing import Keyring
 from contract.spec import ToolSpec
 
@@ -206,6 +207,9 @@ class Cancel(msgspec.Struct, frozen=True, kw_only=True):
     reason: str = "cancelled"
 
 
+_SETTLED = re.compile(rb'\{"type":"settled","key":"([0-9A-Za-z_:.-]+)","outcome":')
+"""How a `Settled` begins, however deep what follows is nested."""
+
 _versions = msgspec.json.Decoder(_Versioned)
 
 _BATCH = "batch"
@@ -269,8 +273,21 @@ class Envelope:
         return self._keyring.sign(_REPLY, _encoder.encode(reply))
 
     def decode_reply(self, data: bytes) -> Reply:
-        """A `Started`, `Settled`, `Released`, `Passed`, `Ended` or `Progress`."""
-        return _decode(_replies, self._keyring.verify(_REPLY, data))
+        """A `Started`, `Settled`, `Released`, `Passed`, `Ended` or `Progress`.
+
+        A call whose outcome cannot be read has ended all the same, and nobody else will say so: it
+        is `Settled` with a fault of the pool.
+        """
+        body = self._keyring.verify(_REPLY, data)
+        try:
+            return _decode(_replies, body)
+        except MessageRejected as error:
+            settled = _SETTLED.match(body)
+            if settled is None:
+                raise
+            reason = f"its outcome could not be read: {error}"
+            outcome = failure(Code.INTERNAL, reason[:200], Executed.UNKNOWN)
+            return Settled(key=settled[1].decode(), outcome=outcome)
 
     def encode_cancel(self, cancel: Cancel) -> bytes:
         """The cancel, signed."""

@@ -15,7 +15,7 @@ from contract import connection
 from contract.names import BATCH_TASK
 from contract.settings import Settings
 from contract.spec import RunIn
-from workers import inside
+from workers import forks, inside
 from workers.catalog import Catalog
 from workers.inbox import Inbox
 from workers.lanes import Lane, Lanes
@@ -93,6 +93,7 @@ def run_worker(
     """
     inside.mark()
     connection.broker_url(settings)  # raises, if it cannot be, before anything is started
+    forks.refuse()  # before tools are imported, some of which take the function by its name
     catalog = Catalog.load(tools)
     service = WorkerService(
         settings, catalog=catalog, tools=tools, run_in=run_in, queues=queues, boot=boot, link=link

@@ -1,19 +1,20 @@
 """The pool of child processes: started early, reused, recycled, killed as a tree."""
 
 import asyncio
+import contextlib
 import logging
 import os
-import socket
 import sys
 from collections import deque
-from collections.abc import Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
 import msgspec
 
 from contract.errors import ToolsUnimportable
 from contract.outcome import Code, Executed, failure
-from workers import descendants, exits, frames
+from workers import frames
+from workers.child_handle import Child, ChildLost, RunningCall
 from workers.context import ReportProgress
 from workers.heartbeat import Lifetime, interval
 from workers.output import Ending
@@ -21,93 +22,9 @@ from workers.output import Ending
 log = logging.getLogger("toolpool.children")
 
 _START_SECONDS = 60.0
-
-
-class ChildLost(Exception):
-    """Raised when a child's end of the socket closed or spoke out of form."""
-
-
-class _Pipe(asyncio.Protocol):
-    """Frames of one child: one await a frame, which asyncio's streams cannot do."""
-
-    def __init__(self) -> None:
-        self._received = bytearray()
-        self._arrived: deque[frames.Frame] = deque()
-        self._waiter: asyncio.Future[None] | None = None
-        self._lost = False
-
-    def data_received(self, data: bytes) -> None:
-        self._received += data
-        while len(self._received) >= frames.HEADER_BYTES:
-            end = frames.HEADER_BYTES + frames.body_length(self._received[: frames.HEADER_BYTES])
-            if len(self._received) < end:
-                break
-            try:
-                self._arrived.append(frames.unpack(self._received[frames.HEADER_BYTES : end]))
-            except (msgspec.DecodeError, RecursionError):
-                self._lost = True
-            del self._received[:end]
-        self._wake()
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        self._lost = True
-        self._wake()
-
-    async def receive(self) -> frames.Frame:
-        while not self._arrived:
-            if self._lost:
-                raise ChildLost
-            self._waiter = asyncio.get_running_loop().create_future()
-            await self._waiter
-        return self._arrived.popleft()
-
-    def _wake(self) -> None:
-        if self._waiter is not None and not self._waiter.done():
-            self._waiter.set_result(None)
-
-
-class Child:
-    """One child process and the socket to it."""
-
-    def __init__(
-        self,
-        process: asyncio.subprocess.Process,
-        transport: asyncio.WriteTransport,
-        pipe: _Pipe,
-        calls: int,
-    ) -> None:
-        self.process = process
-        self._transport = transport
-        self._pipe = pipe
-        self.calls_left = calls
-
-    async def receive(self) -> frames.Frame:
-        """The next frame. Raises `ChildLost`."""
-        return await self._pipe.receive()
-
-    def send(self, frame: frames.Frame) -> None:
-        """Queue a frame; a lost child shows at `receive`."""
-        self._transport.write(frames.pack(frame))
-
-    async def end(self) -> int:
-        """Kill the child with everything below it; its exit code (minus the signal's number)."""
-        self._transport.close()
-        if self.process.returncode is None:
-            await asyncio.to_thread(descendants.end_tree, self.process.pid)
-        else:
-            descendants.end_group(self.process.pid)
-        return await self.process.wait()
-
-    async def exit_code(self) -> int:
-        """How a child that closed its socket ended."""
-        self._transport.close()
-        try:
-            async with asyncio.timeout(1.0):
-                code = await self.process.wait()
-        except TimeoutError:
-            return await self.end()
-        descendants.end_group(self.process.pid)
-        return code
+_CHILDREN_A_CALL = 3
+"""A call goes to another child where the one it was given to ended before it began."""
+_ROOM_BYTES = 4 << 20
 
 
 class ChildPool:
@@ -125,78 +42,128 @@ class ChildPool:
         self._calls_per_child = calls_per_child
         self._idle: deque[Child] = deque()
         self._living: set[Child] = set()
+        self._leaving: set[Child] = set()
         self._waiters: deque[asyncio.Future[Child]] = deque()
         self._starting = 0
         self._background_tasks: set[asyncio.Task[None]] = set()
+        self._told: set[tuple[str, str]] = set()
         self._closed = False
 
     async def start(self) -> None:
         """Start every child and wait until they have loaded their tools."""
         children = await asyncio.gather(*(self._spawn() for _ in range(self._size)))
-        self._idle.extend(children)
+        for child in children:
+            self._give_back(child)
 
-    async def run(self, run: frames.Run, report_progress: ReportProgress) -> Ending:
-        """One call in one child. Cancellation kills the child; nothing else is raised."""
-        try:
-            child = await self._take()
-        except (OSError, ToolsUnimportable) as error:
-            reason = f"no process could be started: {error}"
-            return Ending(failure(Code.INTERNAL, reason, Executed.NO))
+    async def run(
+        self,
+        run: frames.Run,
+        report_progress: ReportProgress,
+        *,
+        within: float,
+        on_begin: Callable[[], None] = lambda: None,
+    ) -> Ending:
+        """One call in one child: within `run.timeout` of its begin, and `within` seconds in all.
+
+        It begins when it is given to a child that is ready; `on_begin` is called then, on the event
+        loop. Cancellation is raised
+        where the tool may have been; nothing else is.
+        """
+        ends_at = asyncio.get_running_loop().time() + within
+        for _ in range(_CHILDREN_A_CALL):
+            try:
+                child = await self._take(ends_at)
+            except TimeoutError:
+                return Ending(failure(Code.EXPIRED, "no process was ready for it", Executed.NO))
+            except asyncio.CancelledError:
+                return Ending(failure(Code.CANCELLED, "", Executed.NO))
+            except (OSError, ToolsUnimportable) as error:
+                reason = f"no process could be started: {error}"
+                return Ending(failure(Code.INTERNAL, reason, Executed.NO))
+            ending = await self._run_in(child, run, report_progress, ends_at, on_begin)
+            if ending is not None:
+                return ending
+        reason = f"{_CHILDREN_A_CALL} processes ended before it began in them"
+        return Ending(failure(Code.INTERNAL, reason, Executed.NO))
+
+    async def _run_in(
+        self,
+        child: Child,
+        run: frames.Run,
+        report_progress: ReportProgress,
+        ends_at: float,
+        on_begin: Callable[[], None],
+    ) -> Ending | None:
+        """How it ended; None where the child was lost before the call began in it."""
+        left = ends_at - asyncio.get_running_loop().time()
+        if run.timeout > left:
+            run = msgspec.structs.replace(run, timeout=left)
         # The child passes on one sign of life an interval, and perhaps not the last.
         slack = interval(run.heartbeat) if run.heartbeat is not None else 0.0
         life = Lifetime(run.timeout, run.heartbeat, slack=slack)
+        running = RunningCall(run.run, on_beat=life.beat, on_progress=report_progress)
+        on_begin()
         try:
             async with life:
-                return await self._run_in(child, run, report_progress, life)
+                child.give(run, running)
+                done = await running.done
         except TimeoutError:
             await self._end(child)
-            return Ending(life.outcome())
+            if child.has_entered(running):
+                return Ending(life.outcome())
+            return Ending(failure(Code.EXPIRED, "its process did not begin it", Executed.NO))
         except ChildLost:
-            self._living.discard(child)
-            self._in_background(self._refill())
-            code = await child.exit_code()
-            reason = f"the tool's process {exits.described(code)} in the middle of the call"
-            details = {"exit_code": code}
-            return Ending(failure(Code.CRASHED, reason, Executed.UNKNOWN, details=details))
+            return await self._lost_in(child, running)
         except BaseException:
             self._in_background(self._end(child))
             raise
-
-    async def _run_in(
-        self, child: Child, run: frames.Run, report_progress: ReportProgress, life: Lifetime
-    ) -> Ending:
-        child.send(run)
-        child.calls_left -= 1
-        frame = await child.receive()
-        while isinstance(frame, (frames.Progressed, frames.Beat)):
-            life.beat()
-            if isinstance(frame, frames.Progressed):
-                report_progress(frame.done, frame.total, frame.message)
-            frame = await child.receive()
-        if not isinstance(frame, frames.Done):
-            raise ChildLost
-        if frame.spent or child.calls_left <= 0:
+        if done.spent or child.calls >= self._calls_per_child:
+            self._tell_of_spent(run.tool, done.spent)
             self._in_background(self._end(child))
         else:
             self._give_back(child)
-        return Ending(frame.outcome, frame.whole)
+        return Ending(done.outcome, done.whole)
 
-    async def _take(self) -> Child:
-        """An idle child, or the next one that starts. Raises what starting one raised."""
-        if self._idle:
-            return self._idle.popleft()
-        if not self._starting:
-            self._in_background(self._refill())
+    async def _lost_in(self, child: Child, running: RunningCall) -> Ending | None:
+        try:
+            how = await child.how_it_ended()
+        except BaseException:  # cancelled: it may live, and only have closed its socket
+            self._in_background(self._end(child))
+            raise
+        self._leaving.discard(child)
+        if not child.has_entered(running):
+            log.warning("child_lost: it %s before the call began; trying another", how)
+            return None
+        reason = f"the tool's process {how} in the middle of the call"
+        details = {"exit_code": child.exit_code}
+        return Ending(failure(Code.CRASHED, reason, Executed.UNKNOWN, details=details))
+
+    def _tell_of_spent(self, tool: str, why: str) -> None:
+        """Once for a tool and a reason: a new process for every call makes a tool slow."""
+        if why and (tool, why) not in self._told:
+            self._told.add((tool, why))
+            log.warning("child_spent tool=%s: it left %s behind; replacing its process", tool, why)
+
+    async def _take(self, ends_at: float) -> Child:
+        """An idle child, or the next one that is. Raises what starting one raised."""
+        while self._idle:
+            child = self._idle.popleft()
+            if child.lost is None:
+                return child
+        self._in_background(self._refill())
         waiter: asyncio.Future[Child] = asyncio.get_running_loop().create_future()
         self._waiters.append(waiter)
         try:
-            return await waiter
-        except asyncio.CancelledError:
+            async with asyncio.timeout_at(ends_at):
+                return await waiter
+        except (asyncio.CancelledError, TimeoutError):
             if waiter.done() and not waiter.cancelled() and waiter.exception() is None:
                 self._give_back(waiter.result())
             raise
 
     def _give_back(self, child: Child) -> None:
+        if child.lost is not None:
+            return
         while self._waiters:
             waiter = self._waiters.popleft()
             if not waiter.done():
@@ -204,11 +171,27 @@ class ChildPool:
                 return
         self._idle.append(child)
 
+    def _on_lost(self, child: Child) -> None:
+        """Replaced at once; where a call ran in it, that sees to the rest."""
+        if child not in self._living:
+            return
+        if not child.is_busy:
+            log.warning("child_lost: it ended, or broke its word, between calls; replacing it")
+            self._in_background(self._end(child))
+        else:
+            self._living.discard(child)
+            self._leaving.add(child)
+            self._in_background(self._refill())
+
     async def _end(self, child: Child) -> None:
         """End a child; a fresh one starts in its place meanwhile."""
         self._living.discard(child)
+        with contextlib.suppress(ValueError):
+            self._idle.remove(child)
         self._in_background(self._refill())
+        self._leaving.add(child)
         await child.end()
+        self._leaving.discard(child)
 
     async def _refill(self) -> None:
         if self._closed or len(self._living) + self._starting >= self._size:
@@ -231,41 +214,26 @@ class ChildPool:
         task.add_done_callback(self._background_tasks.discard)
 
     async def _spawn(self) -> Child:
-        ours, theirs = socket.socketpair()
+        child = await Child.start(self._command, max_frame=4 * self._max_result + _ROOM_BYTES)
         try:
-            process = await asyncio.create_subprocess_exec(
-                *self._command(theirs.fileno()),
-                stdin=asyncio.subprocess.DEVNULL,
-                pass_fds=(theirs.fileno(),),
-                start_new_session=True,
-            )
-        except BaseException:
-            ours.close()
-            raise
-        finally:
-            theirs.close()
-        transport, pipe = await asyncio.get_running_loop().create_connection(_Pipe, sock=ours)
-        child = Child(process, transport, pipe, self._calls_per_child)
-        try:
-            async with asyncio.timeout(_START_SECONDS):
-                frame = await child.receive()
-        except (ChildLost, TimeoutError):
-            frame = frames.Failed(error="its process ended, or hung, while it loaded the tools")
+            failed = await child.ready(_START_SECONDS)
         except BaseException:
             await child.end()
             raise
-        if isinstance(frame, frames.Failed):
+        if failed:
             await child.end()
-            raise ToolsUnimportable(frame.error)
+            raise ToolsUnimportable(failed)
+        child.on_lost = lambda: self._on_lost(child)
         self._living.add(child)
         return child
 
-    def _command(self, descriptor: int) -> list[str]:
+    def _command(self, socket: int, mark: int) -> list[str]:
         return [
             sys.executable,
             "-m",
             "workers.child",
-            f"--socket={descriptor}",
+            f"--socket={socket}",
+            f"--mark={mark}",
             f"--parent={os.getpid()}",
             f"--max-result={self._max_result}",
             f"--calls={self._calls_per_child}",
@@ -278,5 +246,6 @@ class ChildPool:
         for task in list(self._background_tasks):
             task.cancel()
         await asyncio.gather(*self._background_tasks, return_exceptions=True)
-        children, self._living = self._living, set()
+        children = self._living | self._leaving
+        self._living.clear()
         await asyncio.gather(*(child.end() for child in children), return_exceptions=True)

@@ -23,18 +23,18 @@ def adopt() -> None:
 
 
 def end_own() -> bool:
-    """Kill everything this process has started and not yet seen end; whether nothing is left.
+    """Kill everything this process has started and not yet seen end; whether there was nothing.
 
     One system call where there is nothing to kill.
     """
-    for _ in range(_ROUNDS):
+    for done in range(_ROUNDS):
         if not _reap():
-            return True
+            return done == 0
         _kill(_below(os.getpid()))
         with contextlib.suppress(ChildProcessError):
             if sys.platform == "linux":
                 os.waitpid(-1, 0)
-    return not _reap()
+    return False
 
 
 def end_tree(pid: int) -> None:

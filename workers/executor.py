@@ -5,18 +5,19 @@ import logging
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from functools import partial
 
 from contract.envelope import Batch, CallMessage, Envelope
 from contract.errors import MessageRejected
 from contract.ledger import Claim, Hold, WorkerLedger
-from contract.outcome import Code, Executed, Outcome, failure
+from contract.outcome import Executed, Outcome
 from contract.spec import RunIn
 from contract.steps import ServerAway, new_nonce
 from workers.catalog import Catalog
+from workers.output import Ending
 from workers.rejections import Rejections
-from workers.run import Runner
+from workers.run import Run, Runner
+from workers.running import Delivery, Running
 from workers.settler import Settler
 
 log = logging.getLogger("toolpool.executor")
@@ -27,6 +28,7 @@ _OVERDUE_SECONDS = 0.25
 _REPLY_MARGIN_SECONDS = 0.25
 _STUCK_SECONDS = 3.0
 """What still runs this long after it was told to stop is not going to end soon."""
+_DRAIN_LOOK_SECONDS = 0.25
 _FRESH = 5 / 8
 """User code starts only if the lease was confirmed this recently, as a share of `lease_gone`."""
 _ZOMBIE = 6 / 8
@@ -35,40 +37,6 @@ _ENTERED_AT_MOST = 50_000
 _LATE_SECONDS = 5.0
 """How much later than its end a message is still looked at: clocks are not read exactly."""
 _AWAY, _FAILED = "away", "failed"
-
-
-@dataclass(slots=True, eq=False)
-class _Delivery:
-    """One message: acknowledged when its last call is claimed or refused."""
-
-    batch: Batch
-    undecided: int
-    acknowledge: Callable[[], None]
-
-    def decided(self, count: int = 1) -> None:
-        self.undecided -= count
-        if self.undecided == 0:
-            self.acknowledge()
-
-
-@dataclass(slots=True, eq=False)
-class _Running:
-    """A claimed call, in a slot for `run_in`. Times are on the monotonic clock.
-
-    `overdue_at` is when even a tool that cannot be stopped is answered; `answered` says that it
-    was. `told_at` is when it was first told to stop, `has_ended` that its outcome is known.
-    """
-
-    run_in: RunIn
-    call: CallMessage
-    batch: Batch
-    claim_nonce: str
-    deadline: float
-    overdue_at: float
-    task: asyncio.Task[None] | None = None
-    answered: bool = False
-    has_ended: bool = False
-    told_at: float | None = None
 
 
 class Executor:
@@ -96,11 +64,11 @@ class Executor:
         self._free = dict(slots)
         self._fresh_seconds = lease_gone * _FRESH
         self._zombie_seconds = lease_gone * _ZOMBIE
-        self._waiting: dict[RunIn, deque[tuple[CallMessage, _Delivery]]] = {
+        self._waiting: dict[RunIn, deque[tuple[CallMessage, Delivery]]] = {
             run_in: deque() for run_in in slots
         }
-        self._running: dict[str, _Running] = {}
-        self._told: set[_Running] = set()
+        self._running: dict[str, Running] = {}
+        self._told: set[Running] = set()
         """What was told to stop, or answered, and still takes its slot."""
         self._cancelled: dict[str, float] = {}
         """Cancels of what does not run, with when they came: its claim may be on its way back."""
@@ -108,6 +76,8 @@ class Executor:
         self._draining = False
         self._entered: dict[tuple[str, int], None] = {}
         """Attempts of calls that may not run twice which were started here, the oldest first."""
+        self._pressed_at = float("inf")
+        """When a drain began that waits for its grace alone."""
         self.leased_at: Callable[[], float] = lambda: float("inf")
         """When the worker's lease was last confirmed, on the monotonic clock."""
         self.server_time: Callable[[], float] = time.time
@@ -157,14 +127,14 @@ class Executor:
             self.reject("late", "nobody waits for its calls any more")
             acknowledge()
             return
-        delivery = _Delivery(batch, len(batch.calls), acknowledge)
+        delivery = Delivery(batch, len(batch.calls), acknowledge)
         if not batch.calls:
             acknowledge()
         for call in batch.calls:
             self._take(call, delivery)
         self.claim_more()
 
-    def _take(self, call: CallMessage, delivery: _Delivery) -> None:
+    def _take(self, call: CallMessage, delivery: Delivery) -> None:
         if not self._runner.can_run(call):
             self._settler.passed(delivery.batch, call)
             delivery.decided()
@@ -199,11 +169,11 @@ class Executor:
         came_at = self._cancelled.pop(key, None)
         return came_at is not None and time.monotonic() - came_at < _CLAIM_PATIENCE_SECONDS
 
-    def _tell_to_stop(self, running: _Running) -> None:
+    def _tell_to_stop(self, running: Running) -> None:
         if running.told_at is None:
             running.told_at = time.monotonic()
             self._told.add(running)
-        if running.task is not None:
+        if running.task is not None and running.is_under_way:  # else it would not even start
             running.task.cancel()
 
     def server_changed(self) -> None:
@@ -240,29 +210,33 @@ class Executor:
         """Claim nothing more, let running calls end, and after `grace` seconds give up on them.
 
         What may run again is released for another worker; of the rest nobody will see the end.
-        `recycling`: before that, all that was not told to stop ends in its own time.
+        A worker that is `recycling` has all the time its calls have: only what was told to stop,
+        and does not within `grace` seconds, is given up. Another drain, that is not, ends the wait.
         """
         self._draining = True
+        if not recycling:
+            self._pressed_at = min(self._pressed_at, time.monotonic())
         if self._claiming:
             await asyncio.wait(set(self._claiming), timeout=grace)
-        while recycling and (awaited := self._may_still_end()):
-            await asyncio.wait(awaited, timeout=_STOP_PATIENCE_SECONDS)
-        give_up_at = time.monotonic() + (0.0 if recycling else grace)
-        tasks = [running.task for running in self._running.values() if running.task]
-        if tasks:
-            await asyncio.wait(tasks, timeout=max(0.0, give_up_at - time.monotonic()))
+        while (give_up_at := self._pressed_at + grace) > time.monotonic() and (
+            left := self._may_still_end(grace if recycling else float("inf"))
+        ):
+            patience = min(_DRAIN_LOOK_SECONDS, give_up_at - time.monotonic())
+            await asyncio.wait(left, timeout=patience, return_when=asyncio.FIRST_COMPLETED)
+            self.answer_overdue()
         self._give_up("the worker was stopped", list(self._running.values()))
         late = [running.task for running in self._running.values() if running.task]
         if late:
             await asyncio.wait(late, timeout=_STOP_PATIENCE_SECONDS)
         await self._settler.flush()
 
-    def _may_still_end(self) -> list[asyncio.Task[None]]:
-        """Those that run within their own time: past it they are told to stop."""
+    def _may_still_end(self, grace: float) -> list[asyncio.Task[None]]:
+        """Runs that nobody told to stop, or less than `grace` seconds ago."""
+        long_ago = time.monotonic() - grace
         return [
             running.task
             for running in self._running.values()
-            if running.task and running.told_at is None and not running.answered
+            if running.task and (running.told_at is None or running.told_at > long_ago)
         ]
 
     def end_exclusive_without_lease(self) -> None:
@@ -277,15 +251,17 @@ class Executor:
             log.error("lease_lost calls=%d: stopping what is exclusive", len(exclusive))
             self._give_up("its worker lost its lease", exclusive)
 
-    def _is_exclusive(self, running: _Running) -> bool:
+    def _is_exclusive(self, running: Running) -> bool:
         tool = self._catalog.tools.get(running.call.tool)
         return tool is not None and tool.spec.is_exclusive
 
-    def _give_up(self, reason: str, calls: Iterable[_Running]) -> None:
+    def _give_up(self, reason: str, calls: Iterable[Running]) -> None:
         for running in calls:
-            if running.answered:
+            if running.answered or running.given_up:
                 continue
-            if not running.has_ended:  # else only its output is still being kept
+            if not running.begun:
+                running.given_up = True
+            elif not running.has_ended:  # else only its output is still being kept
                 running.answered = True
                 if running.call.rerunnable:
                     self._release(running.call, running.batch, running.claim_nonce, entered=True)
@@ -308,11 +284,15 @@ class Executor:
         """Answer calls whose tool goes on past its timeout; to be called now and then."""
         now = time.monotonic()
         for running in self._running.values():
-            if now > running.overdue_at and not running.answered:
+            if now <= running.overdue_at or running.answered:
+                continue
+            if running.begun:
                 running.answered = True
                 log.error("tool_not_stoppable tool=%s", running.call.tool)
                 outcome = self._runner.not_stoppable(running.call)
                 self._settler.settle(running.batch, running.call, outcome)
+                self._tell_to_stop(running)
+            elif running.told_at is None:  # not executed: it says so as soon as it has stopped
                 self._tell_to_stop(running)
 
     def claim_more(self) -> None:
@@ -331,7 +311,7 @@ class Executor:
     def _is_leased(self) -> bool:
         return time.monotonic() - self.leased_at() < self._fresh_seconds
 
-    async def _claim(self, run_in: RunIn, chosen: list[tuple[CallMessage, _Delivery]]) -> None:
+    async def _claim(self, run_in: RunIn, chosen: list[tuple[CallMessage, Delivery]]) -> None:
         claims = [Claim(call.key, call.attempt, new_nonce()) for call, _ in chosen]
         try:
             answers = await self._ledger.claim(
@@ -387,33 +367,36 @@ class Executor:
     ) -> None:
         self._settler.started(batch, call.key)
         now = time.monotonic()
-        running = self._running[call.key] = _Running(
+        running = self._running[call.key] = Running(
             run_in,
             call,
             batch,
             nonce,
             deadline=now + time_left,
-            overdue_at=now + min(call.timeout, time_left) + _OVERDUE_SECONDS,
+            overdue_at=now + time_left + _OVERDUE_SECONDS,
         )
         running.task = asyncio.ensure_future(self._run(running, time_left))
 
-    async def _run(self, running: _Running, time_left: float) -> None:
+    async def _run(self, running: Running, time_left: float) -> None:
         call, busy_until = running.call, None
+        running.is_under_way = True
         try:
-            report = partial(self._settler.progress, running.batch, call.key)
-            silenced = partial(self._fell_silent, running)
-            run = await self._runner.run(call, time_left, report, silenced)
+            run = await self._run_call(running, time_left)
             outcome, busy_until = run.ending.outcome, run.busy_until
             if run.ending.whole is not None:
                 outcome = await self._keep_whole(running, outcome, run.ending.whole)
         except asyncio.CancelledError:
             outcome = self._runner.cancelled(call)
-        except Exception as error:
+        except GeneratorExit:
+            raise
+        except BaseException as error:  # whatever it was, the call is answered
             log.exception("run_failed call=%s", call.id)
-            outcome = failure(Code.INTERNAL, type(error).__name__, Executed.UNKNOWN)
+            outcome = self._runner.failed(call, error)
         if self._running.get(call.key) is running:  # else released, and here again
             del self._running[call.key]
-        if not running.answered:
+        if running.given_up and outcome.executed is Executed.NO and not running.answered:
+            self._release(call, running.batch, running.claim_nonce, entered=False)
+        elif not running.answered:
             busy = bool(self._waiting[running.run_in])
             self._settler.settle(running.batch, call, outcome, busy=busy)
         if busy_until is not None:
@@ -427,12 +410,29 @@ class Executor:
         self._free[running.run_in] += 1
         self.claim_more()
 
-    def _fell_silent(self, running: _Running) -> None:
+    async def _run_call(self, running: Running, time_left: float) -> Run:
+        if running.told_at is not None:  # before it came to its first step
+            return Run(Ending(self._runner.never_started(running.call)))
+        return await self._runner.run(
+            running.call,
+            time_left,
+            partial(self._settler.progress, running.batch, running.call.key),
+            partial(self._fell_silent, running),
+            partial(self._has_begun, running),
+        )
+
+    def _has_begun(self, running: Running) -> None:
+        """Its tool is entered: from now on it has its timeout."""
+        running.begun = True
+        ends_at = min(time.monotonic() + running.call.timeout, running.deadline)
+        running.overdue_at = ends_at + _OVERDUE_SECONDS
+
+    def _fell_silent(self, running: Running) -> None:
         """It was told to stop: answered soon, should it not."""
         soon = time.monotonic() + _OVERDUE_SECONDS
         running.overdue_at = min(running.overdue_at, soon)
 
-    async def _keep_whole(self, running: _Running, outcome: Outcome, whole: str) -> Outcome:
+    async def _keep_whole(self, running: Running, outcome: Outcome, whole: str) -> Outcome:
         """The tool has ended and its outcome is known, whatever comes of its whole output."""
         running.has_ended = True
         running.overdue_at = running.deadline

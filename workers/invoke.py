@@ -2,7 +2,6 @@
 
 import asyncio
 import inspect
-import traceback
 from typing import Any
 
 import msgspec
@@ -10,16 +9,21 @@ import pydantic_core
 
 from contract import encoding
 from contract.content import error_of
-from contract.encoding import printable
 from contract.errors import ToolError
 from contract.outcome import Code, Executed, Outcome, failure
+from workers import words
 from workers.context import ToolContext
+from workers.nesting import nests_deeper_than
 from workers.output import Ending, fitted
 from workers.signature import ArgumentsRefused
 from workers.tool import Tool
 
-_STACK_CHARACTERS = 8_000
 _MESSAGE_CHARACTERS = 2_000
+_REPORT_CHARACTERS = 16_000
+"""Of a ToolError, which is written for the model; `bash` reports output in one."""
+_REPORTED_NOTHING = "the tool reported an error"
+_LEVELS = 200
+"""How deep a result may be nested; readers of JSON give up at some thousand, or at fewer."""
 _PLAIN = (str, int, float, list, tuple, dict, type(None))
 """What is JSON as it is; other types have rules of their own, as an SDK's objects do."""
 
@@ -77,8 +81,9 @@ def prepare(
         try:
             objection = check(**given)
         except ValueError as error:
-            objection = str(error)
-        if isinstance(objection, str):
+            objection = words.text_of(error, _MESSAGE_CHARACTERS)
+        if issubclass(type(objection), str):
+            objection = words.text_of(objection, _MESSAGE_CHARACTERS)
             return failure(Code.INVALID_ARGUMENTS, objection, Executed.NO)
     return bound
 
@@ -93,56 +98,54 @@ def returned(tool: Tool, value: Any, limits: Limits) -> Ending:
     try:
         encoded = _as_json(value)
     except (TypeError, ValueError, RecursionError, pydantic_core.PydanticSerializationError) as why:
-        reason = f"the tool returned something that is not JSON ({_cut(str(why), 200)})"
+        reason = f"the tool returned something that is not JSON ({words.text_of(why, 200)})"
         return Ending(failure(Code.BAD_RESULT, reason, Executed.YES))
     if len(encoded) > limits.max_result:
         taken = f"at most {limits.max_result:,} are taken"
         reason = f"the tool returned {len(encoded):,} bytes; {taken}"
         return Ending(failure(Code.BAD_RESULT, reason, Executed.YES))
+    if nests_deeper_than(_LEVELS, encoded):
+        reason = f"the tool returned data nested more than {_LEVELS} levels deep"
+        return Ending(failure(Code.BAD_RESULT, reason, Executed.YES))
     error = error_of(value if isinstance(value, _PLAIN) else encoding.decode(encoded))
     if error is not None:
-        error = _cut(printable(error), _MESSAGE_CHARACTERS) or "the tool reported an error"
+        error = words.text_of(error, _MESSAGE_CHARACTERS) or _REPORTED_NOTHING
         return Ending(failure(Code.REPORTED, error, Executed.YES))
     return fitted(encoded, tool.spec.max_output)
 
 
 def raised(error: BaseException) -> Outcome:
-    """The outcome of a tool that raised."""
-    if isinstance(error, ToolError):
+    """The outcome of a tool that raised. Never raises, whatever the exception's own methods do."""
+    if issubclass(type(error), ToolError):
         return failure(
             Code.REPORTED,
-            str(error),
+            words.text_of(error, _REPORT_CHARACTERS) or _REPORTED_NOTHING,
             Executed.YES,
-            recommendations=error.recommendations,
-            retry_after=error.retry_after,
+            recommendations=words.recommendations_of(_attribute(error, "recommendations")),
+            retry_after=words.seconds_of(_attribute(error, "retry_after")),
         )
-    try:
-        message = str(error) or type(error).__name__
-        stack = "".join(traceback.format_exception(error))
-    except Exception:  # noqa: BLE001 - an exception whose own __str__ raises
-        message = stack = type(error).__name__
     return failure(
         Code.RAISED,
-        _cut(printable(message), _MESSAGE_CHARACTERS),
+        words.text_of(error, _MESSAGE_CHARACTERS) or words.short_name_of(error),
         Executed.YES,
-        details={
-            "exception": f"{type(error).__module__}.{type(error).__qualname__}",
-            "stack": printable(stack[-_STACK_CHARACTERS:]),
-        },
+        details={"exception": words.name_of(error), "stack": words.stack_of(error)},
     )
 
 
+def _attribute(error: BaseException, name: str) -> Any:
+    try:
+        return getattr(error, name, None)
+    except BaseException:  # noqa: BLE001 - a property of a subclass
+        return None
+
+
 def _reported(value: dict[str, Any]) -> Outcome:
-    recommendations = value.get("recommendations")
-    retry_after = value.get("retryAfter")
     return failure(
         Code.REPORTED,
-        _cut(printable(str(value["error"])), _MESSAGE_CHARACTERS),
+        words.text_of(value["error"], _MESSAGE_CHARACTERS) or _REPORTED_NOTHING,
         Executed.YES,
-        recommendations=tuple(str(r) for r in recommendations)
-        if isinstance(recommendations, (list, tuple))
-        else (),
-        retry_after=float(retry_after) if isinstance(retry_after, (int, float)) else None,
+        recommendations=words.recommendations_of(value.get("recommendations")),
+        retry_after=words.seconds_of(value.get("retryAfter")),
     )
 
 
@@ -151,7 +154,3 @@ def _as_json(value: Any) -> bytes:
         return encoding.encode(value)
     except TypeError:
         return encoding.encode(pydantic_core.to_jsonable_python(value))
-
-
-def _cut(text: str, characters: int) -> str:
-    return text if len(text) <= characters else text[: characters - 1] + "…"

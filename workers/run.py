@@ -1,6 +1,9 @@
 """One claimed call to one `Outcome`, on the loop, in a thread, or in a child process."""
 
 import asyncio
+import contextlib
+import itertools
+import secrets
 import threading
 import time
 from collections.abc import Awaitable, Callable
@@ -13,7 +16,7 @@ from contract.errors import ToolDeclarationInvalid
 from contract.outcome import Code, Executed, Outcome, failure
 from contract.schema import SchemaCache
 from contract.spec import RunIn
-from workers import frames
+from workers import forks, frames
 from workers.catalog import Catalog
 from workers.children import ChildPool
 from workers.context import ProgressGate, ReportProgress, ToolContext
@@ -47,6 +50,7 @@ class Runner:
         self._children = children
         self._threads = ThreadPool()
         self._schemas = SchemaCache()
+        self._numbers = itertools.count(1 + secrets.randbits(62))
 
     async def run(
         self,
@@ -54,11 +58,12 @@ class Runner:
         time_left: float,
         report_progress: ReportProgress,
         on_silence: Callable[[], None] = lambda: None,
+        on_begin: Callable[[], None] = lambda: None,
     ) -> Run:
         """Run `call`, which is claimed, within its timeout and the `time_left` to its deadline.
 
-        `report_progress` is called on the event loop, and so is `on_silence` where a coroutine is
-        told to stop for want of a sign of life.
+        `report_progress` is called on the event loop, and so are `on_begin` as the tool is entered,
+        and `on_silence` where a coroutine is told to stop for want of a sign of life.
         """
         began = time.monotonic()
         tool = self._catalog.tools.get(call.tool)
@@ -66,8 +71,8 @@ class Runner:
         if refusal := self._refuse(tool, call):
             done = Run(Ending(refusal))
         else:
-            timeout = min(call.timeout, time_left - _REPLY_MARGIN_SECONDS)
-            done = await self._run(tool, call, timeout, report_progress, on_silence)
+            left = time_left - _REPLY_MARGIN_SECONDS
+            done = await self._run(tool, call, left, report_progress, on_silence, on_begin)
         outcome = self._signed_off(done.ending.outcome, call, time.monotonic() - began)
         return Run(Ending(outcome, done.ending.whole), done.busy_until)
 
@@ -94,6 +99,11 @@ class Runner:
         """The outcome of a run whose end this worker will not see."""
         outcome = failure(Code.WORKER_LOST, reason, Executed.UNKNOWN)
         return self._signed_off(outcome, call, 0.0)
+
+    def failed(self, call: CallMessage, error: BaseException) -> Outcome:
+        """The outcome of a run that failed for no reason of its tool's."""
+        reason = type(error).__name__
+        return self._signed_off(failure(Code.INTERNAL, reason, Executed.UNKNOWN), call, 0.0)
 
     def released_too_often(self, call: CallMessage) -> Outcome:
         """The outcome of a call that no worker would start."""
@@ -133,14 +143,17 @@ class Runner:
         self,
         tool: Tool,
         call: CallMessage,
-        seconds: float,
+        left: float,
         report_progress: ReportProgress,
         on_silence: Callable[[], None],
+        on_begin: Callable[[], None],
     ) -> Run:
-        if seconds <= 0:
+        if left <= 0:
             return Run(Ending(failure(Code.EXPIRED, "", Executed.NO)))
         if tool.spec.run_in is RunIn.PROCESS:
-            return Run(await self._run_in_child(tool, call, seconds, report_progress))
+            return Run(await self._run_in_child(tool, call, left, report_progress, on_begin))
+        on_begin()
+        seconds = min(call.timeout, left)
         if tool.spec.run_in is RunIn.THREAD:
             return await self._run_in_thread(tool, call, seconds, report_progress)
         gate = _gate(report_progress)
@@ -148,29 +161,37 @@ class Runner:
         context = _context(call, seconds, gate, life) if tool.signature.injected else None
         try:
             async with life:
-                return Run(await invoke_coroutine(tool, call.arguments, context, self._limits))
+                ending = await invoke_coroutine(tool, call.arguments, context, self._limits)
+                forks.end_stray()
+                return Run(ending)
         except TimeoutError:
             return Run(Ending(life.outcome()))
         finally:
             gate.close()
 
     async def _run_in_child(
-        self, tool: Tool, call: CallMessage, seconds: float, report_progress: ReportProgress
+        self,
+        tool: Tool,
+        call: CallMessage,
+        left: float,
+        report_progress: ReportProgress,
+        on_begin: Callable[[], None],
     ) -> Ending:
         if self._children is None:
             reason = "this worker runs no child processes"
             return Ending(failure(Code.INTERNAL, reason, Executed.NO))
         run = frames.Run(
+            run=next(self._numbers),
             call_id=call.id,
             tool=call.tool,
             arguments=call.arguments,
-            timeout=seconds,
+            timeout=call.timeout,
             heartbeat=tool.spec.silence,
             session=call.session,
             attempt=call.attempt,
             context=call.context,
         )
-        return await self._children.run(run, report_progress)
+        return await self._children.run(run, report_progress, within=left, on_begin=on_begin)
 
     async def _run_in_thread(
         self, tool: Tool, call: CallMessage, seconds: float, report_progress: ReportProgress
@@ -186,8 +207,10 @@ class Runner:
 
         def work() -> None:
             ending = invoke(tool, call.arguments, context, self._limits)
+            forks.end_stray()
             gate.close()
-            loop.call_soon_threadsafe(_resolve, ended, ending)
+            with contextlib.suppress(RuntimeError):  # the loop ended before this thread did
+                loop.call_soon_threadsafe(_resolve, ended, ending)
 
         self._threads.submit(work)
         try:

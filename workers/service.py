@@ -22,6 +22,7 @@ from contract.settings import Settings
 from contract.spec import RunIn, ToolSpec
 from contract.steps import Steps
 from contract.version import VERSION
+from workers import forks
 from workers.catalog import Catalog
 from workers.children import ChildPool
 from workers.executor import Executor
@@ -294,6 +295,7 @@ class WorkerService:
         epoch = ""
         while True:
             self._last_turn = time.monotonic()
+            forks.end_stray()
             renewed_at = self._executor.leased_at()
             if epoch and self._presence.epoch != epoch:
                 self._executor.server_changed()

@@ -1,5 +1,6 @@
 """Threads for tools that vouch for themselves: daemons, so that a stuck one never holds an exit."""
 
+import contextvars
 import queue
 import threading
 from collections.abc import Callable
@@ -33,6 +34,8 @@ class ThreadPool:
 
     def _serve(self) -> None:
         while (work := self._work.get()) is not None:
-            work()
+            # Context variables that a call sets are for that call alone.
+            contextvars.copy_context().run(work)
+            del work
             with self._lock:
                 self._idle += 1

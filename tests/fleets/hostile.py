@@ -69,12 +69,26 @@ def _misbehave(how: str) -> Any:  # noqa: C901 - a list of misdeeds
             return "\ud800"
         case "bad_error":
             raise _Unspeakable
+        case "exit_when_asked":
+            raise _Exiting
+        case "deep":
+            deep: list[Any] = []
+            for _ in range(990):
+                deep = [deep]
+            return deep
     raise AssertionError(how)
 
 
 class _Unspeakable(Exception):
     def __str__(self) -> str:
         raise RuntimeError("not even this")
+
+
+class _Exiting(Exception):
+    def __str__(self) -> str:
+        raise SystemExit(4)
+
+    __repr__ = __str__
 
 
 @tool

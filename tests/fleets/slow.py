@@ -1,6 +1,7 @@
 """Tools that take a while."""
 
 import asyncio
+import queue
 import threading
 import time
 from pathlib import Path
@@ -104,17 +105,26 @@ def report_at_once(count: int, ctx: ToolContext) -> int:
     return count
 
 
-@tool(run_in="process")
-def leave_a_reporter(gate: str, trace: str, ctx: ToolContext) -> str:
-    """Leave a thread behind that reports progress, for as long as `gate` is not there."""
+_left: queue.SimpleQueue[tuple[str, str, ToolContext]] = queue.SimpleQueue()
 
-    def report() -> None:
+
+def _report_for_others() -> None:
+    while True:
+        gate, trace, ctx = _left.get()
         while not Path(gate).exists():
             ctx.progress(1, None, "left behind")
             time.sleep(0.05)
         Path(trace).touch()
 
-    threading.Thread(target=report, daemon=True).start()
+
+# From the import on: a thread that a call starts would cost the process its next calls.
+threading.Thread(target=_report_for_others, daemon=True).start()
+
+
+@tool(run_in="process")
+def leave_a_reporter(gate: str, trace: str, ctx: ToolContext) -> str:
+    """Leave a thread with this call's context, for as long as `gate` is not there."""
+    _left.put((gate, trace, ctx))
     return "left"
 
 

@@ -50,6 +50,7 @@ KINDS = ("misbehave_loop", "misbehave_thread", "misbehave_process")
         ("memory_error", "all gone"),
         ("group", "several (2 sub-exceptions)"),
         ("bad_error", "_Unspeakable"),
+        ("exit_when_asked", "_Exiting"),
     ],
 )
 async def test_whatever_a_tool_raises_is_a_runtime_failure_that_ran(
@@ -79,11 +80,11 @@ async def test_a_reported_failure_is_kept_as_it_is(dispatcher: Dispatcher, tool:
 
 
 @pytest.mark.parametrize("tool", KINDS)
-@pytest.mark.parametrize("how", ["not_json", "cycle", "huge", "surrogate"])
+@pytest.mark.parametrize("how", ["not_json", "cycle", "huge", "surrogate", "deep"])
 async def test_a_result_that_cannot_be_taken_is_a_bad_result(
     dispatcher: Dispatcher, tool: str, how: str
 ) -> None:
-    """R7: not JSON, or 50 MB of it."""
+    """R7: not JSON, 50 MB of it, or nested 990 levels deep."""
     result = await result_of(dispatcher, tool, how=how)
     assert (result.code, result.executed) == (Code.BAD_RESULT, Executed.YES)
 

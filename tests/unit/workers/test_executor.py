@@ -2,13 +2,22 @@
 
 import asyncio
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from contract.envelope import Batch, CallMessage, Ended, Envelope, Passed, Reply, Settled
+from contract.envelope import (
+    Batch,
+    CallMessage,
+    Ended,
+    Envelope,
+    Passed,
+    Released,
+    Reply,
+    Settled,
+)
 from contract.ledger import Closing, End, Opening
 from contract.memory import MemoryServer
 from contract.outcome import Code, Executed, Outcome, failure
@@ -18,6 +27,7 @@ from contract.steps import new_nonce
 from tests.waiting import eventually
 from workers import executor as executors
 from workers.catalog import Catalog
+from workers.children import ChildPool
 from workers.context import ToolContext
 from workers.executor import Executor
 from workers.invoke import Limits
@@ -27,6 +37,7 @@ from workers.tool import tool
 
 ENVELOPE = Envelope(Keyring.local())
 REPLY = "reply"
+TOOLS = "tests.fleets.waiting"
 
 
 @tool(exclusive=True)
@@ -104,14 +115,19 @@ class Ledger(MemoryServer):
 class Bench:
     """An executor with its ledger, and what a dispatcher would be told."""
 
-    def __init__(self, slots: dict[RunIn, int]) -> None:
+    def __init__(
+        self,
+        slots: dict[RunIn, int],
+        children: ChildPool | None = None,
+        catalog: Catalog | None = None,
+    ) -> None:
         self.ledger = Ledger()
         self.leased_at: Callable[[], float] = time.monotonic
-        catalog = Catalog([wait, stay, stay_silent, stay_in_thread, write_much, touch])
+        catalog = catalog or Catalog([wait, stay, stay_silent, stay_in_thread, write_much, touch])
         self.settler = Settler(
             worker="w", ledger=self.ledger, envelope=ENVELOPE, keep=60.0, keep_output=60.0
         )
-        self.runner = Runner(worker="w", catalog=catalog, limits=Limits(1 << 20), children=None)
+        self.runner = Runner(worker="w", catalog=catalog, limits=Limits(1 << 20), children=children)
         self.executor = Executor(
             worker="w",
             catalog=catalog,
@@ -385,3 +401,151 @@ async def test_how_old_a_lease_may_be_follows_from_when_it_is_gone(
     await bench.settler.flush()
     assert ("a" not in bench.outcomes()) is goes_on
     await bench.executor.drain(0.0)
+
+
+async def test_a_recycling_worker_lets_its_other_calls_end(gate: Path, tmp_path: Path) -> None:
+    """R8, R33: what is stuck is given up, and costs nobody else their call."""
+    bench = Bench({RunIn.LOOP: 4, RunIn.THREAD: 2})
+    await bench.call("stuck", "stay_in_thread", timeout=0.2, gate=str(gate))
+    await bench.call("deaf", "stay", timeout=0.2, gate=str(gate))
+    other = tmp_path / "other"
+    await bench.call("well", "stay", timeout=30.0, gate=str(other))
+    await bench.running(3)
+
+    async def are_answered() -> bool:
+        bench.executor.answer_overdue()
+        return {"stuck", "deaf"} <= bench.outcomes().keys()
+
+    await eventually(are_answered, "what is stuck is answered")
+    draining = asyncio.ensure_future(bench.executor.drain(0.1, recycling=True))
+    await bench.call("late", "touch", path=str(tmp_path / "trace"))
+    await asyncio.sleep(0.5)
+    assert not draining.done(), "the grace is over, and the well one still has its time"
+    assert "well" not in bench.outcomes()
+    other.touch()
+    await asyncio.wait_for(draining, 5.0)
+    outcomes = bench.outcomes()
+    assert (outcomes["well"].ok, outcomes["well"].executed) == (True, Executed.YES)
+    assert outcomes["stuck"].code is outcomes["deaf"].code is Code.TIMEOUT
+    assert not (tmp_path / "trace").exists(), "nothing more is claimed"
+    assert "late" not in outcomes
+    gate.touch()
+    await eventually(lambda: not bench.executor.abandoned, "what was stuck has ended")
+
+
+async def test_a_recycling_drain_is_bounded_by_the_deadlines_of_its_calls(gate: Path) -> None:
+    bench = Bench({RunIn.LOOP: 4})
+    await bench.call("deaf", "stay", timeout=0.3, gate=str(gate))
+    await bench.running(1)
+    await asyncio.wait_for(bench.executor.drain(0.1, recycling=True), 10.0)
+    assert bench.outcomes()["deaf"].code is Code.TIMEOUT
+    gate.touch()
+
+
+async def test_a_stop_that_comes_while_recycling_has_its_grace_alone() -> None:
+    bench = Bench({RunIn.LOOP: 4})
+    await bench.call("a", "wait")
+    await bench.running(1)
+    recycling = asyncio.ensure_future(bench.executor.drain(0.1, recycling=True))
+    await asyncio.sleep(0.3)
+    assert not recycling.done()
+    await asyncio.wait_for(bench.executor.drain(0.1), 5.0)
+    await asyncio.wait_for(recycling, 5.0)
+    assert bench.outcomes()["a"].code is Code.WORKER_LOST
+
+
+@pytest.mark.parametrize("error", [SystemExit, KeyboardInterrupt, RuntimeError])
+async def test_whatever_comes_out_of_a_run_its_call_is_settled(
+    error: type[BaseException], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """R1: and its slot is free again."""
+    bench = Bench({RunIn.LOOP: 1})
+
+    async def run(*_: Any) -> None:
+        raise error
+
+    monkeypatch.setattr(bench.runner, "run", run)
+    await bench.call("a", "wait")
+    await eventually(lambda: "a" in bench.outcomes(), "it is settled")
+    outcome = bench.outcomes()["a"]
+    assert (outcome.code, outcome.executed) == (Code.INTERNAL, Executed.UNKNOWN)
+    assert bench.executor.free_slots()[RunIn.LOOP] == 1
+
+
+async def test_a_call_that_is_stopped_before_its_first_step_is_answered(tmp_path: Path) -> None:
+    """R1, R34: its task would end without a word, and keep its slot."""
+    bench = Bench({RunIn.LOOP: 1})
+    start, told = bench.executor._start, []
+
+    def start_and_cancel(*args: Any) -> None:
+        start(*args)
+        bench.executor.cancel("a")
+        told.append("a")
+
+    bench.executor._start = start_and_cancel  # type: ignore[method-assign]
+    await bench.call("a", "touch", path=str(tmp_path / "trace"))
+    await eventually(lambda: told and bench.executor.running == 0, "it has ended")
+    await bench.settler.flush()
+    outcome = bench.outcomes()["a"]
+    assert (outcome.code, outcome.executed) == (Code.CANCELLED, Executed.NO)
+    assert bench.executor.free_slots()[RunIn.LOOP] == 1
+    assert not (tmp_path / "trace").exists()
+
+
+@pytest.fixture
+async def children() -> AsyncIterator[ChildPool]:
+    """One process for two slots."""
+    pool = ChildPool(size=1, tools=[TOOLS], max_result=1 << 20, calls_per_child=100)
+    await pool.start()
+    yield pool
+    await pool.close()
+
+
+async def waiting_for_a_process(children: ChildPool, **times: float) -> Bench:
+    """A call "first" in the only process, and "second" claimed and not begun."""
+    bench = Bench({RunIn.PROCESS: 2}, children, Catalog.load([TOOLS]))
+    await bench.call("first", "sleep", seconds=3.0)
+    await eventually(lambda: not children._idle, "the first has the process")
+    await bench.call("second", "sleep", seconds=0.0, **times)
+    await eventually(lambda: len(children._waiters) == 1, "the second waits for it")
+    return bench
+
+
+async def test_a_call_that_waits_for_its_process_in_vain_was_not_executed(
+    children: ChildPool,
+) -> None:
+    """R8: though another child-process call, or an import, held the process."""
+    bench = await waiting_for_a_process(children, timeout=0.1, spare=1.0)
+
+    async def is_settled() -> bool:
+        bench.executor.answer_overdue()
+        return "second" in bench.outcomes()
+
+    await eventually(is_settled, "it is answered", 5.0)
+    outcome = bench.outcomes()["second"]
+    assert (outcome.code, outcome.executed) == (Code.EXPIRED, Executed.NO)
+    await eventually(lambda: "first" in bench.outcomes(), "the first ends as ever")
+    assert bench.outcomes()["first"].ok
+
+
+async def test_a_call_that_waits_for_its_process_has_its_whole_timeout(
+    children: ChildPool,
+) -> None:
+    """It began late, within its deadline."""
+    bench = await waiting_for_a_process(children, timeout=1.0, spare=9.0)
+
+    async def is_settled() -> bool:
+        bench.executor.answer_overdue()
+        return "second" in bench.outcomes()
+
+    await eventually(is_settled, "it is answered")
+    assert bench.outcomes()["second"].ok
+
+
+async def test_a_stopping_worker_gives_back_what_waits_for_a_process(children: ChildPool) -> None:
+    """R8: it goes to another worker, though it may not run twice: it never began."""
+    bench = await waiting_for_a_process(children)
+    await bench.executor.drain(0.1)
+    assert [said.key for said in bench.said() if isinstance(said, Released)] == ["second"]
+    assert list(bench.outcomes()) == ["first"]
+    assert bench.outcomes()["first"].code is Code.WORKER_LOST

@@ -49,7 +49,7 @@ def test_the_envelope_changes_nothing(given: dict[str, Any]) -> None:
 @given(arguments)
 @with_odd_numbers
 def test_the_pipe_to_a_child_changes_nothing(given: dict[str, Any]) -> None:
-    frame = frames.Run(call_id="c", tool="t", arguments=given, timeout=1.0)
+    frame = frames.Run(run=1, call_id="c", tool="t", arguments=given, timeout=1.0)
     packed = frames.pack(frame)
     assert frames.body_length(packed[: frames.HEADER_BYTES]) == len(packed) - frames.HEADER_BYTES
     received = frames.unpack(packed[frames.HEADER_BYTES :])
@@ -61,7 +61,9 @@ def test_the_pipe_to_a_child_changes_nothing(given: dict[str, Any]) -> None:
 def test_a_result_comes_back_as_it_was_returned(value: Any) -> None:
     """Encoded where the tool ran, carried as it is, decoded where it is asked for."""
     outcome = Outcome(ok=True, data=msgspec.Raw(encoding.encode(value)))
-    done = frames.unpack(frames.pack(frames.Done(outcome=outcome))[frames.HEADER_BYTES :])
+    done = frames.unpack(
+        frames.pack(frames.Done(pid=1, run=1, outcome=outcome))[frames.HEADER_BYTES :]
+    )
     assert isinstance(done, frames.Done)
     reply = ENVELOPE.decode_reply(ENVELOPE.encode_reply(Settled(key="k", outcome=done.outcome)))
     assert isinstance(reply, Settled)
@@ -72,8 +74,9 @@ def test_frames_arrive_whole_in_whatever_pieces() -> None:
     """A megabyte over a socket that takes it bit by bit, then the end."""
     ours, theirs = socket.socketpair()
     ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
-    large = frames.Run(call_id="c", tool="t", arguments={"a": "x" * 1_000_000}, timeout=1.0)
-    sent = [large, frames.Run(call_id="d", tool="t", arguments={}, timeout=2.0)]
+    arguments = {"a": "x" * 1_000_000}
+    large = frames.Run(run=2**63 - 1, call_id="c", tool="t", arguments=arguments, timeout=1.0)
+    sent = [large, frames.Run(run=1, call_id="d", tool="t", arguments={}, timeout=2.0)]
 
     def send() -> None:
         for frame in sent:
@@ -82,7 +85,8 @@ def test_frames_arrive_whole_in_whatever_pieces() -> None:
 
     sender = threading.Thread(target=send)
     sender.start()
-    received = [frames.receive(theirs) for _ in range(3)]
+    reader = frames.Reader(theirs)
+    received = [reader.receive() for _ in range(3)]
     sender.join()
     theirs.close()
     assert received == [*sent, None]

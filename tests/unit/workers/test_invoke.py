@@ -2,11 +2,12 @@
 
 import asyncio
 import datetime
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 import pytest
-from pydantic import BaseModel
+from pydantic import AfterValidator, BaseModel
 
 from contract import encoding
 from contract.outcome import Code, Executed, Outcome
@@ -217,3 +218,166 @@ def test_types_are_checked_again_where_the_tool_runs() -> None:
     outcome = outcome_of(book, hour="noon")
     assert (outcome.code, outcome.executed) == (Code.INVALID_ARGUMENTS, Executed.NO)
     assert outcome.problems[0].path == ("hour",)
+
+
+def nested(levels: int, wrap: str) -> Any:
+    value: Any = 0
+    for number in range(levels):
+        value = [value] if wrap == "list" or (wrap == "both" and number % 2) else {"a": value}
+    return value
+
+
+@pytest.mark.parametrize("wrap", ["list", "dict", "both"])
+def test_a_result_nested_too_deep_is_a_bad_result(wrap: str) -> None:
+    """R7: readers on its way would give up on it; the tool ran."""
+    assert returning(nested(200, wrap)).ok
+    for levels in (201, 990):
+        outcome = returning(nested(levels, wrap))
+        assert (outcome.code, outcome.executed) == (Code.BAD_RESULT, Executed.YES)
+        assert "200 levels" in outcome.error or "not JSON" in outcome.error
+
+
+class Sly(str):
+    """Text only by its class."""
+
+    def __len__(self) -> int:
+        raise SystemExit
+
+    def encode(self, *_: Any) -> bytes:
+        raise KeyboardInterrupt
+
+    def __getitem__(self, _: Any) -> str:
+        raise SystemExit
+
+
+def _exit(*_: Any) -> Any:
+    raise SystemExit(9)
+
+
+def _interrupt(*_: Any) -> Any:
+    raise KeyboardInterrupt
+
+
+def _sly(*_: Any) -> Any:
+    return Sly("text")
+
+
+def _number(*_: Any) -> Any:
+    return 7
+
+
+METHODS = [_exit, _interrupt, _sly, _number]
+ATTRIBUTES = [
+    "__str__", "__repr__", "__class__", "__module__", "__notes__", "__cause__",
+    "__traceback__", "__getattribute__", "args", "recommendations", "retry_after", "__len__",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("attribute", ATTRIBUTES)
+@pytest.mark.parametrize("base", [Exception, SystemExit, ToolError, OSError, SyntaxError])
+def test_whatever_an_exception_does_its_call_is_answered(
+    base: type[BaseException], attribute: str, method: Any
+) -> None:
+    """R10, R11: also where it exits while it is asked what it is."""
+    is_method = attribute in ("__str__", "__repr__", "__getattribute__", "__len__")
+    kind = type("Awkward", (base,), {attribute: method if is_method else property(method)})
+    for in_group in (False, True):
+
+        def misbehave(in_group: bool = in_group) -> None:
+            error = kind("text")
+            raise BaseExceptionGroup("several", [error, OSError()]) if in_group else error
+
+        plain, coroutine = misbehaving(misbehave)
+        on_loop = asyncio.run(invoke_coroutine(coroutine, {}, CONTEXT, LIMITS)).outcome
+        for outcome in (outcome_of(plain), on_loop):
+            assert outcome.code in (Code.RAISED, Code.REPORTED)
+            assert outcome.executed is Executed.YES
+            assert type(outcome.error) is str and outcome.error
+            assert encoding.decode(encoding.encode(outcome))["ok"] is False
+
+
+def misbehaving(misbehave: Callable[[], None]) -> tuple[Tool, Tool]:
+    @tool
+    def plain() -> None:
+        misbehave()
+
+    @tool
+    async def coroutine() -> None:
+        misbehave()
+
+    return plain, coroutine
+
+
+class Mute:
+    """Has no text, and no truth."""
+
+    def __str__(self) -> str:
+        raise SystemExit
+
+    __repr__ = __len__ = __bool__ = __str__  # type: ignore[assignment]
+
+
+@pytest.mark.parametrize(
+    "report",
+    [
+        {"error": Mute()},
+        {"error": Sly("text")},
+        {"error": "x", "recommendations": [Mute(), Sly("look")]},
+        {"error": "x", "retryAfter": 10**400},
+        {"error": "x", "retryAfter": float("nan")},
+        {"error": "\ud800" * 10_000, "recommendations": ["\ud800"] * 1000},
+    ],
+    ids=["mute", "sly", "recommendations", "large", "nan", "long"],
+)
+def test_an_awkward_report_is_still_a_report(report: dict[str, Any]) -> None:
+    outcome = returning({"ok": False} | report)
+    assert (outcome.code, outcome.executed) == (Code.REPORTED, Executed.YES)
+    assert len(encoding.encode(outcome)) < 30_000
+    with pytest.raises(ToolError) as raised:
+        raise ToolError(
+            report["error"],
+            recommendations=report.get("recommendations", ()),
+            retry_after=report.get("retryAfter"),
+        )
+
+    @tool
+    def fail() -> None:
+        raise raised.value
+
+    outcome = outcome_of(fail)
+    assert (outcome.code, outcome.executed) == (Code.REPORTED, Executed.YES)
+    assert len(encoding.encode(outcome)) < 60_000
+
+
+class MuteError(ValueError):
+    """A check's objection without a text."""
+
+    def __str__(self) -> str:
+        raise KeyboardInterrupt
+
+
+def test_a_check_whose_objection_has_no_text_refuses_all_the_same() -> None:
+    def refuse(hour: int) -> None:
+        raise MuteError
+
+    @tool(check=refuse)
+    def book_never(hour: int) -> None:
+        """Book a table."""
+        raise AssertionError
+
+    outcome = outcome_of(book_never, hour=3)
+    assert (outcome.code, outcome.executed) == (Code.INVALID_ARGUMENTS, Executed.NO)
+
+
+def test_a_type_whose_objection_has_no_text_is_answered() -> None:
+    def refuse(value: int) -> int:
+        raise MuteError
+
+    @tool
+    def take(hour: Annotated[int, AfterValidator(refuse)]) -> None:
+        """Take it."""
+        raise AssertionError
+
+    outcome = outcome_of(take, hour=3)
+    assert outcome.code in (Code.INVALID_ARGUMENTS, Code.RAISED)

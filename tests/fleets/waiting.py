@@ -1,0 +1,12 @@
+"""A child-process tool that takes as long as it is told."""
+
+import time
+
+from toolpool import tool
+
+
+@tool(run_in="process")
+def sleep(seconds: float) -> str:
+    """Sleep."""
+    time.sleep(seconds)
+    return "slept"

@@ -1,0 +1,68 @@
+"""What tools' objects say of themselves, as plain text, whatever their own methods do.
+
+An exception's `__str__` may raise, exit, or return something that only looks like text.
+"""
+
+import math
+import traceback
+from typing import Any
+
+from contract.encoding import printable
+
+_STACK_CHARACTERS = 8_000
+_RECOMMENDATIONS, _RECOMMENDATION_CHARACTERS = 20, 1_000
+_NAME = type.__dict__["__qualname__"]
+_MODULE = type.__dict__["__module__"]
+
+
+def text_of(value: object, characters: int) -> str:
+    """At most so many characters of `str(value)`; none where it has no text. Never raises."""
+    try:
+        text = str.__str__(str(value))  # exactly a `str`, with no methods of a subclass
+    except BaseException:  # noqa: BLE001 - it may well raise SystemExit
+        return ""
+    return printable(cut(text, characters))
+
+
+def name_of(error: BaseException) -> str:
+    """The module and name of its class. Never raises."""
+    kind = type(error)
+    module, name = _MODULE.__get__(kind), _NAME.__get__(kind)
+    return printable(f"{module}.{name}" if type(module) is str else name)
+
+
+def short_name_of(error: BaseException) -> str:
+    """The name of its class. Never raises."""
+    return printable(str.__str__(_NAME.__get__(type(error))))
+
+
+def stack_of(error: BaseException) -> str:
+    """The end of its traceback. Never raises."""
+    try:
+        return printable("".join(traceback.format_exception(error))[-_STACK_CHARACTERS:])
+    except BaseException:  # noqa: BLE001 - a group's members, notes and causes are objects too
+        return short_name_of(error)
+
+
+def recommendations_of(value: Any) -> tuple[str, ...]:
+    """What a tool recommends; nothing where that is no list of texts. Never raises."""
+    try:
+        given = list(value)[:_RECOMMENDATIONS] if issubclass(type(value), (list, tuple)) else []
+    except BaseException:  # noqa: BLE001 - as above
+        return ()
+    texts = [text_of(item, _RECOMMENDATION_CHARACTERS) for item in given]
+    return tuple(text for text in texts if text)
+
+
+def seconds_of(value: Any) -> float | None:
+    """A number of seconds; None where it is none that JSON has. Never raises."""
+    try:
+        seconds = float(value) if issubclass(type(value), (int, float)) else math.nan
+    except BaseException:  # noqa: BLE001 - as above, and integers may be too large
+        return None
+    return seconds if math.isfinite(seconds) else None
+
+
+def cut(text: str, characters: int) -> str:
+    """`text`, or its start and an ellipsis."""
+    return text if len(text) <= characters else text[: characters - 1] + "…"
