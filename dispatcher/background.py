@@ -36,6 +36,11 @@ class _Completed:
         self._inboxes: dict[str | None, asyncio.Queue[str]] = {}
         self._followed: dict[str | None, asyncio.Queue[str]] = {}
 
+    def close(self) -> None:
+        """An empty handle ends the stream of each who follows."""
+        for session in self._followed:
+            self.add("", session)
+
     def follow(self, session: str | None) -> "asyncio.Queue[str]":
         """Where the session's handles come; the oldest are dropped where nobody takes them."""
         inbox = self._inbox(session)
@@ -139,6 +144,10 @@ class Background:
             keep=seconds,
         )
 
+    def close(self) -> None:
+        """End the streams of completed handles."""
+        self._completed.close()
+
     async def answer(self, call: ToolCall, session: str | None) -> Outcome:
         """Run one of the three tools here; never raises."""
         arguments = call.arguments or {}
@@ -231,15 +240,15 @@ class Background:
         return _STATES.get(recorded, "EXPIRED")
 
     async def completed(self, session: str | None) -> AsyncIterator[str]:
-        """The handles of a session's background calls as they end, for ever.
+        """The handles of a session's background calls as they end, until closed.
 
         Those that another dispatcher handed out are adopted: it may be dead.
         """
         inbox = self._completed.follow(session)
         try:
             await self._adopt_all(session)
-            while True:
-                yield await inbox.get()
+            while handle := await inbox.get():
+                yield handle
         finally:
             self._completed.unfollow(session)
 

@@ -11,7 +11,6 @@ from typing import Any, Self
 from contract import connection
 from contract.call import ToolCall
 from contract.envelope import Envelope
-from contract.errors import CatalogEmpty, Misconfigured
 from contract.loops import Seen
 from contract.outcome import Code
 from contract.result import ToolResult
@@ -25,6 +24,7 @@ from dispatcher.catalog import Catalog, Offer
 from dispatcher.classify import classified, rejected
 from dispatcher.events import Event
 from dispatcher.formats import FORMATS, Response
+from dispatcher.lifetime import Lifetime
 from dispatcher.loops import LoopGuard, OnLoop
 from dispatcher.pending import Pending
 from dispatcher.redis_transport import RedisTransport
@@ -32,7 +32,7 @@ from dispatcher.switches import make_switch, switch_name
 from dispatcher.traffic import Traffic
 from dispatcher.transport import Transport
 from dispatcher.turn import TurnResult
-from dispatcher.turn_context import TurnContext, turn_context
+from dispatcher.turn_context import TurnContext, patience, turn_context
 from dispatcher.turns import Turns
 from dispatcher.validate import Accepted, validate
 
@@ -43,7 +43,9 @@ class Dispatcher:
     """Runs the tool calls of model responses: every call gets exactly one classified result.
 
     Use it as `async with Dispatcher.connect(url) as dispatcher`. One dispatcher serves any number
-    of concurrent `dispatch` calls on one event loop.
+    of concurrent `dispatch` calls on one event loop. Its methods raise RuntimeError where it is not
+    entered, is closed, or belongs to another event loop or to the process before a fork; what only
+    looks (`tools`, `specs`, `check`, `in_flight`) may be called from any thread (R62).
     """
 
     def __init__(
@@ -56,6 +58,9 @@ class Dispatcher:
         specs: Sequence[ToolSpec] | None = None,
         on_loop: OnLoop | None = None,
     ) -> None:
+        self._lifetime = Lifetime()
+        self._starting: asyncio.Task[None] | None = None
+        self._closed: asyncio.Task[None] | None = None
         self._settings = settings
         self._envelope = envelope
         self._allowed = frozenset(tools) if tools is not None else None
@@ -106,12 +111,12 @@ class Dispatcher:
         )
 
     async def __aenter__(self) -> Self:
+        self._lifetime.enter()
+        self._starting = asyncio.ensure_future(self._start())
         try:
-            await self._traffic.start()
-            self.loops.start()
-            if self._specs is not None:
-                self._catalog.replace(self._specs)
-            await self._wait_for_catalog()
+            await asyncio.wait({self._starting})
+            self._lifetime.open()
+            self._starting.result()
         except BaseException:
             await self.close()
             raise
@@ -125,14 +130,38 @@ class Dispatcher:
     ) -> None:
         await self.close()
 
+    async def _start(self) -> None:
+        await self._traffic.start()
+        self.loops.start()
+        if self._specs is not None:
+            self._catalog.replace(self._specs)
+        await self._traffic.follower.wait_for_tools(self._settings.catalog_wait)
+
     async def close(self) -> None:
-        """Cancel what is still running and let go of every connection. Idempotent."""
+        """Cancel what is still running and let go of every connection. Idempotent.
+
+        Nothing happens in a process that was forked: what there is belongs to the other one. Raises
+        RuntimeError on another event loop than its own.
+        """
+        if self._lifetime.close():
+            self._closed = asyncio.ensure_future(self._stop())
+        if self._closed is not None and not self._lifetime.is_forked:
+            await asyncio.shield(self._closed)
+
+    async def _stop(self) -> None:
+        if self._starting is not None and not self._starting.done():
+            self._starting.cancel()
+            await asyncio.wait({self._starting})
+        self._traffic.events.close()
+        self._background.close()
         await self.loops.close()
+        self._turns.cancel(None, None)
         await self._traffic.close()
 
     @property
     def specs(self) -> list[ToolSpec]:
         """The tools that can be called, by name."""
+        self._lifetime.require_open()
         offers = self._listed(None)
         return [offers[name].spec for name in sorted(offers)]
 
@@ -145,6 +174,7 @@ class Dispatcher:
         a background tool. They can always be called: a host that hands over calls with `wait`, or
         has tools with long output, names them in `only`.
         """
+        self._lifetime.require_open()
         if format not in FORMATS:
             raise ValueError(f"unknown format {format!r}: use one of {', '.join(FORMATS)}")
         offers = self._listed(only)
@@ -154,12 +184,15 @@ class Dispatcher:
         """What happens: a call starts, goes on, ends, fails, loops; a tool rejects too much (R41).
 
         `after` is the bookmark of the last event seen; what is still kept since then comes first.
+        The stream ends when the dispatcher is closed.
         """
+        self._lifetime.require()
         return self._traffic.events.follow(after)
 
     def in_flight(self, session: str | None = None) -> int:
         """How many calls are open, of one session or of all."""
-        calls = self._traffic.open.values()
+        self._lifetime.require_open()
+        calls = list(self._traffic.open.values())  # any thread may ask
         return sum(session is None or p.message.session == session for p in calls)
 
     async def cancel(self, session: str | None = None, *, call_id: str | None = None) -> int:
@@ -169,6 +202,7 @@ class Dispatcher:
         answers `aborted.cancelled`, saying whether the tool had started. Answers how many calls
         there were. Raises ValueError where neither is given.
         """
+        self._lifetime.require()
         if session is None and call_id is None:
             raise ValueError("cancel needs a session, a call_id, or both")
         calls = [
@@ -186,22 +220,29 @@ class Dispatcher:
     ) -> ToolResult | None:
         """The final result of a background call, waited for `wait` seconds; None while it runs.
 
-        Raises KeyError for a handle that is unknown, expired, or another session's.
+        Raises KeyError for a handle that is unknown, expired, or another session's, and ValueError
+        for a `wait` that is no number of seconds.
         """
-        return await self._background.result(handle, session, wait)
+        self._lifetime.require()
+        found = await self._background.result(handle, session, patience(wait))
+        self._lifetime.require()  # it may have been closed meanwhile
+        return found
 
     async def task_cancel(self, handle: str, *, session: str | None = None) -> ToolResult:
         """Stop a background call; its final result. Raises KeyError as `task_result` does."""
+        self._lifetime.require()
         return await self._background.cancel(handle, session)
 
     async def task_list(self, *, session: str | None = None) -> list[dict[str, Any]]:
         """A session's background calls: handle, tool, state, seconds since the start."""
+        self._lifetime.require()
         return await self._background.listed(session)
 
     async def output(
         self, handle: str, *, session: str | None = None, page: int = 1
     ) -> dict[str, Any]:
         """A page of a whole output (R37): `page`, `pages`, `text`. Raises KeyError as above."""
+        self._lifetime.require()
         found = await self._background.page(handle, session, page)
         if found is None:
             raise KeyError(handle)
@@ -215,6 +256,7 @@ class Dispatcher:
         Every dispatcher follows within about a second; calls are answered `aborted.denied` with
         `reason`, which the model reads. Calls that already run go on.
         """
+        self._lifetime.require()
         switch = make_switch(tool, argument, value, reason)
         name = switch_name(tool, argument, value)
         transport = self._traffic.transport
@@ -223,11 +265,16 @@ class Dispatcher:
 
     async def allow(self, tool: str, *, argument: str | None = None, value: Any = None) -> None:
         """Take a `deny` with the same tool, argument and value back."""
+        self._lifetime.require()
         await self._traffic.transport.set_switch(switch_name(tool, argument, value), None)
         await self._traffic.follower.once()
 
     def completed(self, *, session: str | None = None) -> AsyncIterator[str]:
-        """The handles of a session's background calls as they end, for a host to push on."""
+        """The handles of a session's background calls as they end, for a host to push on.
+
+        The stream ends when the dispatcher is closed.
+        """
+        self._lifetime.require()
         return self._background.completed(session)
 
     def check(
@@ -237,6 +284,7 @@ class Dispatcher:
 
         Raises `intake.Unreadable` for a response without calls to check.
         """
+        self._lifetime.require_open()
         found = self._read(response)
         verdicts = [self._judge(call, tools, found.format) for call in found.calls]
         return [verdict if isinstance(verdict, ToolResult) else None for verdict in verdicts]
@@ -264,6 +312,7 @@ class Dispatcher:
         model or a tool does; cancelling it cancels its calls. Raises ValueError for times that are
         none, and for a `context` that is not JSON or larger than one call's arguments may be.
         """
+        self._lifetime.require()
         try:
             found = self._read(response, turn=turn, format=format)
         except intake.Unreadable as error:
@@ -352,18 +401,3 @@ class Dispatcher:
             pages_offered=self._allowed is None or "task_result" in self._allowed,
             note=note,
         )
-
-    async def _wait_for_catalog(self) -> None:
-        give_up_at = time.monotonic() + self._settings.catalog_wait
-        while not self._catalog.offers:
-            if self._catalog.refused:
-                name, reason = next(iter(self._catalog.refused.items()))
-                raise Misconfigured(f"no tool can be offered: {name}: {reason}")
-            if time.monotonic() >= give_up_at:
-                raise CatalogEmpty(
-                    f"no worker has published a tool in {self._settings.catalog_wait:g} s: start "
-                    "one with `toolpool worker --tools …` on the same Redis, key prefix and "
-                    "signing key"
-                )
-            await asyncio.sleep(0.05)
-            await self._traffic.follower.once()

@@ -52,6 +52,7 @@ class LoopGuard:
         self._on_loop = on_loop
         self._following: asyncio.Task[None] | None = None
         self._noting: set[asyncio.Task[None]] = set()
+        self._is_closed = False
         self.listeners: list[Callable[[Loop], None]] = []
         """Told of every loop, whatever becomes of it."""
 
@@ -62,6 +63,7 @@ class LoopGuard:
 
     async def close(self) -> None:
         """Stop following and noting. Idempotent."""
+        self._is_closed = True
         for noting in self._noting:
             noting.cancel()
         if self._following is not None:
@@ -100,7 +102,7 @@ class LoopGuard:
 
         Returns when it is remembered, or goes on beside the caller: results are not late for it.
         """
-        if session is None or not self._settings.loop_threshold:
+        if session is None or not self._settings.loop_threshold or self._is_closed:
             return
         if all(r is None or r.ok for r in results) and not self.suspects(session):
             return

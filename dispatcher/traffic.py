@@ -110,6 +110,7 @@ class Traffic:
         )
         self._tasks: set[asyncio.Task[None]] = set()
         self._refused: list[tuple[Pending, Outcome]] = []
+        self._is_closed = False
 
     async def start(self) -> None:
         """Connect, look around once, and keep reading and following. Raises `Misconfigured`."""
@@ -123,6 +124,7 @@ class Traffic:
 
         Background calls go on: their handles are adopted by whoever asks for them next.
         """
+        self._is_closed = True
         await self.cancel([p for p in self.open.values() if not p.in_background])
         tasks = running = set(self._tasks)
         while running:
@@ -133,6 +135,7 @@ class Traffic:
         await asyncio.gather(*tasks, return_exceptions=True)
         for pending in self.open.values():
             self._keeper.forget(pending)
+            pending.answer(failure(Code.CANCELLED, "", Executed.UNKNOWN))  # to whoever waits here
         self._keeper.close()
         self.pump.close()
         await self.transport.close()
@@ -201,21 +204,30 @@ class Traffic:
         return pending
 
     def run_here(
-        self, call: ToolCall, spec: ToolSpec, work: Coroutine[Any, Any, Outcome]
+        self,
+        call: ToolCall,
+        spec: ToolSpec,
+        session: str | None,
+        work: Coroutine[Any, Any, Outcome],
     ) -> Pending:
         """A call that this dispatcher answers itself, by `work`, which never raises."""
-        pending = self._here(call, spec)
+        pending = self._here(call, spec, session)
 
         async def run() -> None:
             self.resolve(pending, await work)
 
-        self._in_background(run())
+        pending.work = self._in_background(run())
         return pending
 
-    def _here(self, call: ToolCall, spec: ToolSpec) -> Pending:
+    def _here(self, call: ToolCall, spec: ToolSpec, session: str | None) -> Pending:
         now = time.monotonic()
         message = CallMessage(
-            key=new_nonce(), id=call.id, tool=call.name, digest=spec.digest, arguments={}
+            key=new_nonce(),
+            id=call.id,
+            tool=call.name,
+            digest=spec.digest,
+            arguments={},
+            session=session,
         )
         pending = Pending(
             call=call,
@@ -283,6 +295,9 @@ class Traffic:
         if not pending.may_be_known:
             self.resolve(pending, outcome)
             return
+        if self._is_closed:
+            self.resolve(pending, msgspec.structs.replace(outcome, executed=Executed.UNKNOWN))
+            return
         self._refused.append((pending, outcome))
         if len(self._refused) == 1:
             asyncio.get_running_loop().call_soon(self._ask_about_refused)
@@ -315,6 +330,8 @@ class Traffic:
 
     def refusal(self, call: ToolCall) -> Outcome | None:
         """Why a call may not be sent now: its tool is denied, or left alone for a while."""
+        if self._is_closed:
+            return not_queued(Code.CANCELLED)
         denied = self._denied(call)
         if denied is not None:
             return denied
@@ -365,6 +382,8 @@ class Traffic:
             if self._try_again(pending, outcome):
                 return
         pending.answer(outcome)
+        if pending.work is not None:
+            pending.work.cancel()
         if pending.spec.effects is Effects.WRITE and may_still_run(outcome):
             self.endings.watch(pending)
         if pending.is_news:
@@ -442,7 +461,8 @@ class Traffic:
         pending = self.open.get(key) or self.open.get(root_of(key))
         return pending if pending is not None and pending.key == key else None
 
-    def _in_background(self, work: Coroutine[Any, Any, None]) -> None:
+    def _in_background(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.ensure_future(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+        return task

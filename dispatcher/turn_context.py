@@ -22,6 +22,21 @@ class TurnContext:
     wait: float | None = None
 
 
+def patience(wait: Any) -> float:
+    """How long a host waits for something, in seconds. Raises ValueError for what is no such time.
+
+    Infinity is one: for ever.
+    """
+    if not (_is_number(wait) and wait >= 0):
+        raise ValueError(f"wait must be a number of seconds, 0 or more, not {wait!r}")
+    found: float = wait
+    return found
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
 def turn_context(
     turn: str | None,
     session: str | None,
@@ -35,10 +50,10 @@ def turn_context(
 
     Raises ValueError.
     """
-    if timeout is not None and not 0 < timeout < math.inf:
-        raise ValueError(f"timeout must be a number of seconds above 0, not {timeout}")
-    if wait is not None and not wait >= 0:
-        raise ValueError(f"wait must be a number of seconds, 0 or more, not {wait}")
+    if timeout is not None and not (_is_number(timeout) and 0 < timeout < math.inf):
+        raise ValueError(f"timeout must be a number of seconds above 0, not {timeout!r}")
+    if wait is not None:
+        wait = patience(wait)
     size = 0
     if context:
         try:

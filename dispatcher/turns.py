@@ -138,7 +138,7 @@ class Turns:
             return self._traffic.refuse(call, spec, shared, since, refusal)
         if spec is task_tools.SPECS.get(spec.name):
             work = self._background.answer(call, shared.session)
-            return self._traffic.run_here(call, spec, work)
+            return self._traffic.run_here(call, spec, shared.session, work)
         return self._traffic.submit(call, spec, shared, since)
 
     async def _await(
