@@ -125,7 +125,7 @@ class Background:
         said = feedback.still_running(call.handle, self._wording)
         self._notify(pending, call)
         return ToolResult(
-            call_id=pending.call.id,
+            call_id=pending.call.provider_id,
             name=pending.call.name,
             ok=True,
             data={"handle": call.handle, "state": _state(pending)},

@@ -47,7 +47,7 @@ def classified(
     joined = " ".join(notes) or None
     if outcome.ok:
         return ToolResult(
-            call_id=call.id,
+            call_id=call.provider_id,
             name=call.name,
             ok=True,
             data=outcome.data,
@@ -101,7 +101,7 @@ def _failure(
 ) -> ToolResult:
     retryable = is_retryable(code, executed, rerunnable=rerunnable)
     return ToolResult(
-        call_id=call.id,
+        call_id=call.provider_id,
         name=call.name,
         ok=False,
         error=text,

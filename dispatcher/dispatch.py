@@ -9,19 +9,17 @@ from types import TracebackType
 from typing import Any, Self
 
 from contract import connection
-from contract.call import ToolCall
 from contract.envelope import Envelope
-from contract.loops import Seen
-from contract.outcome import Code
 from contract.result import ToolResult
 from contract.settings import Settings
 from contract.spec import ToolSpec
 from dispatcher import catalog as catalogs
 from dispatcher import feedback, intake
+from dispatcher.accepting import Accepting
 from dispatcher.analytics import Analytics
 from dispatcher.background import Background
-from dispatcher.catalog import Catalog, Offer
-from dispatcher.classify import classified, rejected
+from dispatcher.catalog import Catalog
+from dispatcher.classify import classified
 from dispatcher.events import Event
 from dispatcher.formats import FORMATS, Response
 from dispatcher.lifetime import Lifetime
@@ -32,9 +30,14 @@ from dispatcher.switches import make_switch, switch_name
 from dispatcher.traffic import Traffic
 from dispatcher.transport import Transport
 from dispatcher.turn import TurnResult
-from dispatcher.turn_context import TurnContext, patience, turn_context
+from dispatcher.turn_context import (
+    TurnContext,
+    patience,
+    require_name,
+    turn_context,
+)
 from dispatcher.turns import Turns
-from dispatcher.validate import Accepted, validate
+from dispatcher.validate import Accepted
 
 log = logging.getLogger("toolpool.dispatch")
 
@@ -63,10 +66,10 @@ class Dispatcher:
         self._closed: asyncio.Task[None] | None = None
         self._settings = settings
         self._envelope = envelope
-        self._allowed = frozenset(tools) if tools is not None else None
         self._specs = specs
         self._catalog = Catalog()
         self._wording = feedback.wording_of(settings)
+        self._accepting = Accepting(self._catalog, settings, self._wording, tools)
         self._traffic = Traffic(
             transport,
             settings=settings,
@@ -162,7 +165,7 @@ class Dispatcher:
     def specs(self) -> list[ToolSpec]:
         """The tools that can be called, by name."""
         self._lifetime.require_open()
-        offers = self._listed(None)
+        offers = self._accepting.listed(None)
         return [offers[name].spec for name in sorted(offers)]
 
     def tools(
@@ -177,7 +180,7 @@ class Dispatcher:
         self._lifetime.require_open()
         if format not in FORMATS:
             raise ValueError(f"unknown format {format!r}: use one of {', '.join(FORMATS)}")
-        offers = self._listed(only)
+        offers = self._accepting.listed(only)
         return FORMATS[format].offer([offers[name].spec for name in sorted(offers)])
 
     def events(self, after: int | None = None) -> AsyncIterator[Event]:
@@ -202,14 +205,14 @@ class Dispatcher:
         answers `aborted.cancelled`, saying whether the tool had started. Answers how many calls
         there were. Raises ValueError where neither is given.
         """
-        self._lifetime.require()
+        self._require(session)
         if session is None and call_id is None:
             raise ValueError("cancel needs a session, a call_id, or both")
         calls = [
             pending
             for pending in self._traffic.open.values()
             if (session is None or pending.message.session == session)
-            and (call_id is None or pending.call.id == call_id)
+            and call_id in (None, pending.call.provider_id)
         ]
         ahead = self._turns.cancel(session, call_id)
         await self._traffic.cancel(calls)
@@ -223,26 +226,26 @@ class Dispatcher:
         Raises KeyError for a handle that is unknown, expired, or another session's, and ValueError
         for a `wait` that is no number of seconds.
         """
-        self._lifetime.require()
+        self._require(session)
         found = await self._background.result(handle, session, patience(wait))
         self._lifetime.require()  # it may have been closed meanwhile
         return found
 
     async def task_cancel(self, handle: str, *, session: str | None = None) -> ToolResult:
         """Stop a background call; its final result. Raises KeyError as `task_result` does."""
-        self._lifetime.require()
+        self._require(session)
         return await self._background.cancel(handle, session)
 
     async def task_list(self, *, session: str | None = None) -> list[dict[str, Any]]:
         """A session's background calls: handle, tool, state, seconds since the start."""
-        self._lifetime.require()
+        self._require(session)
         return await self._background.listed(session)
 
     async def output(
         self, handle: str, *, session: str | None = None, page: int = 1
     ) -> dict[str, Any]:
         """A page of a whole output (R37): `page`, `pages`, `text`. Raises KeyError as above."""
-        self._lifetime.require()
+        self._require(session)
         found = await self._background.page(handle, session, page)
         if found is None:
             raise KeyError(handle)
@@ -274,7 +277,7 @@ class Dispatcher:
 
         The stream ends when the dispatcher is closed.
         """
-        self._lifetime.require()
+        self._require(session)
         return self._background.completed(session)
 
     def check(
@@ -285,8 +288,9 @@ class Dispatcher:
         Raises `intake.Unreadable` for a response without calls to check.
         """
         self._lifetime.require_open()
+        allowed = self._accepting.allowed(tools)
         found = self._read(response)
-        verdicts = [self._judge(call, tools, found.format) for call in found.calls]
+        verdicts = [self._accepting.judge(call, allowed, found.format) for call in found.calls]
         return [verdict if isinstance(verdict, ToolResult) else None for verdict in verdicts]
 
     async def dispatch(
@@ -310,9 +314,13 @@ class Dispatcher:
         nobody, `timeout` (seconds) replaces the tools' own. A call that runs longer than `wait`
         seconds goes on in the background and answers with a handle (R35). Never raises for what a
         model or a tool does; cancelling it cancels its calls. Raises ValueError for times that are
-        none, and for a `context` that is not JSON or larger than one call's arguments may be.
+        none, for a `session` or `turn` that is empty, longer than 256 characters or no Unicode, for
+        `tools` that are no names, and for a `context` that is not JSON or larger than one call's
+        arguments may be.
         """
-        self._lifetime.require()
+        self._require(session)
+        require_name("turn", turn)
+        allowed = self._accepting.allowed(tools)
         try:
             found = self._read(response, turn=turn, format=format)
         except intake.Unreadable as error:
@@ -325,21 +333,26 @@ class Dispatcher:
             wait=wait,
             max_bytes=self._settings.max_arguments,
         )
-        return await self._run_turn(found, shared, tools)
+        return await self._run_turn(found, shared, allowed)
+
+    def _require(self, session: str | None) -> None:
+        """Raises RuntimeError where it cannot be used, and ValueError for no name of a session."""
+        self._lifetime.require()
+        require_name("session", session)
 
     def _read(self, response: Any, **named: str | None) -> Response:
         cap = self._settings.max_arguments
         return intake.read(response, max_bytes=cap, wording=self._wording, **named)
 
     async def _run_turn(
-        self, found: Response, shared: TurnContext, tools: Collection[str] | None
+        self, found: Response, shared: TurnContext, allowed: Collection[str] | None
     ) -> TurnResult:
         results: list[ToolResult | None] = [None] * len(found.calls)
         accepted: list[Accepted] = []
         since = time.monotonic()  # the look into the past is on the first calls' own time
         looping = await self.loops.look(found.calls, shared.session)
         for call in found.calls:
-            verdict = self._judge(call, tools, found.format, looping.get(call.index))
+            verdict = self._accepting.judge(call, allowed, found.format, looping.get(call.index))
             if isinstance(verdict, ToolResult):
                 results[call.index] = verdict
             else:
@@ -355,37 +368,6 @@ class Dispatcher:
         self.analytics.note(results, session=shared.session, model=found.model)
         return TurnResult([r for r in results if r is not None], format=found.format)
 
-    def _judge(
-        self, call: ToolCall, tools: Collection[str] | None, format: str, seen: Seen | None = None
-    ) -> Accepted | ToolResult:
-        cap = self._settings.calls_per_turn
-        if call.index >= cap:
-            text = feedback.too_many_calls(cap, self._wording)
-            return rejected(call, Code.TOO_MANY_CALLS, text, self._wording)
-        return validate(
-            call,
-            self._catalog.offers,
-            self._allowed_of(tools),
-            self._wording,
-            aliases=self._catalog.aliases,
-            unlisted=self._catalog.unlisted,
-            format=format,
-            repairs=self._settings.repair,
-            seen=seen,
-        )
-
-    def _allowed_of(self, tools: Collection[str] | None) -> Collection[str] | None:
-        if tools is None:
-            return self._allowed
-        return frozenset(tools) & self._allowed if self._allowed is not None else frozenset(tools)
-
-    def _listed(self, only: Collection[str] | None) -> dict[str, Offer]:
-        """What a model is offered: the pool's own tools only beside background ones, or by name."""
-        allowed = self._allowed_of(only)
-        if allowed is None:
-            return self._catalog.listed
-        return {name: offer for name, offer in self._catalog.offers.items() if name in allowed}
-
     def _classify(self, pending: Pending, unseen: str | None = None) -> ToolResult:
         """`unseen` names a write before it that may still run."""
         note = feedback.unseen_end(unseen, self._wording) if unseen is not None else None
@@ -398,6 +380,6 @@ class Dispatcher:
             duration=pending.ended - pending.began,
             wording=self._wording,
             retries=pending.retries,
-            pages_offered=self._allowed is None or "task_result" in self._allowed,
+            pages_offered=self._accepting.offers("task_result"),
             note=note,
         )

@@ -1,12 +1,14 @@
 """What the host of a turn asks for, beside the calls."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from contract import encoding
+from contract.encoding import printable
 from contract.steps import new_nonce
+from dispatcher.formats.blocks import LONGEST_NAME
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,6 +22,38 @@ class TurnContext:
     context_bytes: int = 0
     timeout: float | None = None
     wait: float | None = None
+
+
+def require_name(what: str, value: Any) -> None:
+    """Raises ValueError for what cannot name a session or a turn; None names nothing.
+
+    Names are in every message and key: a long one would hold up everybody's calls.
+    """
+    if value is None:
+        return
+    if not isinstance(value, str):
+        raise ValueError(f"{what} must be a string, not {type(value).__name__}")
+    if not value:
+        raise ValueError(f"{what} must not be empty: leave it out where there is none")
+    if len(value) > LONGEST_NAME:
+        raise ValueError(
+            f"{what} has {len(value)} characters, at most {LONGEST_NAME} are taken: use an id"
+        )
+    if printable(value) != value:
+        raise ValueError(f"{what} is not valid Unicode: it holds half of a surrogate pair")
+
+
+def tool_names(what: str, value: Any) -> frozenset[str] | None:
+    """An allow-list. Raises ValueError for what is no collection of names, as one string is."""
+    if value is None:
+        return None
+    if isinstance(value, (str, bytes)) or not isinstance(value, Iterable):
+        raise ValueError(f"{what} must be a collection of tool names, not {type(value).__name__}")
+    names = list(value)
+    for name in names:
+        if not isinstance(name, str):
+            raise ValueError(f"{what} takes the names of tools, not {type(name).__name__} objects")
+    return frozenset(names)
 
 
 def patience(wait: Any) -> float:
@@ -48,13 +82,15 @@ def turn_context(
 ) -> TurnContext:
     """What a host asks for, checked: one host's slip must not fail calls in the same message.
 
-    Raises ValueError.
+    Names are to be checked before. Raises ValueError.
     """
     if timeout is not None and not (_is_number(timeout) and 0 < timeout < math.inf):
         raise ValueError(f"timeout must be a number of seconds above 0, not {timeout!r}")
     if wait is not None:
         wait = patience(wait)
     size = 0
+    if context is not None and not isinstance(context, Mapping):
+        raise ValueError(f"context must be a mapping, not {type(context).__name__}")
     if context:
         try:
             size = len(encoding.encode(context))

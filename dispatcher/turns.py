@@ -43,7 +43,7 @@ class _Turn:
 
     def cancel(self, call_id: str | None) -> int:
         """Cancel calls ahead, all or those of an id; how many there were."""
-        found = [i for i, call in self.ahead.items() if call_id in (None, call.id)]
+        found = [i for i, call in self.ahead.items() if call_id in (None, call.provider_id)]
         self.cancelled.update(found)
         return len(found)
 

@@ -7,7 +7,13 @@ import typer
 
 from toolpool.cli import screen
 from toolpool.cli.exits import ExitCode
-from toolpool.cli.options import ToolsOption, load_settings, require_own_workers, tool_sources
+from toolpool.cli.options import (
+    ToolsOption,
+    load_settings,
+    require_own_workers,
+    require_session,
+    tool_sources,
+)
 
 Turns = Annotated[
     str,
@@ -76,6 +82,7 @@ def run(
     if workspace is not None and workspace_copy is not None:
         raise typer.BadParameter("give one of --workspace and --workspace-copy", param_hint=None)
     _require_format(format)
+    require_session(session)
     source = LineSource(turns)
     if out is not None and source.is_same_file(out):
         raise typer.BadParameter("it is the input file", param_hint="--out")

@@ -111,6 +111,8 @@ def test_concurrency_bounds_turns_in_flight(
         (["in", "--workspace-copy", "absent"], "there is no folder absent"),
         (["in", "--workspace", ".", "--workspace-copy", "."], "give one of"),
         (["in", "--concurrency", "0"], "'--concurrency'"),
+        (["in", "--session", "x" * 300], "it has 300 characters, at most 256"),
+        (["in", "--session", ""], "it must not be empty"),
     ],
 )
 def test_what_cannot_work_is_one_line_before_any_work(
