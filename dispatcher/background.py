@@ -21,12 +21,22 @@ from contract.spec import ToolSpec
 from dispatcher import feedback
 from dispatcher.feedback import Wording
 from dispatcher.pending import Pending, Stage, root_of
-from dispatcher.task_tools import LONGEST_WAIT_SECONDS
+from dispatcher.task_tools import LISTED_AT_MOST, LONGEST_WAIT_SECONDS
 from dispatcher.traffic import Traffic
 
 _KEEP_HANDLE_SECONDS = 10.0
 _COMPLETED_KEPT = 1_000
 _SESSIONS_KEPT = 10_000
+_OWN_KEPT = 1_000
+
+
+class NoSuchPage(ValueError):
+    """Raised for a page that an output does not have."""
+
+    def __init__(self, page: int, pages: int) -> None:
+        super().__init__(f"there is no page {page}: the output has {pages}, counted from 1")
+        self.page = page
+        self.pages = pages
 
 
 class _Completed:
@@ -93,6 +103,8 @@ class Background:
         self._classify = classify
         self._wording = wording
         self._completed = _Completed()
+        self._own: dict[str, BackgroundCall] = {}
+        """The calls without a session that this dispatcher handed out: nobody else's are listed."""
 
     async def hand_over(self, pending: Pending) -> ToolResult | None:
         """The answer that stands for a call still running; None if its handle cannot be kept."""
@@ -140,9 +152,13 @@ class Background:
         await self._traffic.transport.keep_handle(
             call.handle,
             self._traffic.envelope.encode_background(call),
-            owner=self._owner(call.session),
+            owner=self._owner(call.session) if call.session is not None else None,
             keep=seconds,
         )
+        if call.session is None:
+            self._own[call.handle] = call
+            if len(self._own) > _OWN_KEPT:
+                del self._own[next(iter(self._own))]
 
     def close(self) -> None:
         """End the streams of completed handles."""
@@ -153,7 +169,7 @@ class Background:
         arguments = call.arguments or {}
         try:
             if call.name == "task_list":
-                return Outcome(ok=True, data=await self.listed(session))
+                return await self._list(session)
             handle = arguments["handle"]
             found = await self._find(handle, session)
             if found is None and call.name == "task_result":
@@ -166,6 +182,9 @@ class Background:
                 return Outcome(ok=True, data=await self._cancel(found))
             wait = min(float(arguments.get("wait", 10.0)), LONGEST_WAIT_SECONDS)
             return Outcome(ok=True, data=await self._result(found, wait))
+        except NoSuchPage as error:
+            told = feedback.no_such_page(error.page, error.pages, self._wording)
+            return failure(Code.REPORTED, told, Executed.YES)
         except Exception as error:  # noqa: BLE001 - R9: an answer, whatever happens
             return failure(Code.INTERNAL, type(error).__name__, Executed.UNKNOWN)
 
@@ -191,7 +210,10 @@ class Background:
         return self._classify(pending)
 
     async def page(self, handle: Any, session: str | None, number: int) -> dict[str, Any] | None:
-        """One page of a whole output, counted from 1; None for a handle that is not one (R37)."""
+        """One page of a whole output, counted from 1; None for a handle that is not one (R37).
+
+        Raises `NoSuchPage`.
+        """
         body = await self._traffic.transport.output(handle) if isinstance(handle, str) else None
         if body is None:
             return None
@@ -203,7 +225,9 @@ class Background:
         if (output.handle, output.session, output.tenant) != owner:
             return None
         size = self._traffic.settings.output_page
-        pages = -(-len(output.text) // size)
+        pages = max(1, -(-len(output.text) // size))
+        if not 1 <= number <= pages:
+            raise NoSuchPage(number, pages)
         start = (number - 1) * size
         return {
             "handle": handle,
@@ -213,8 +237,20 @@ class Background:
             "text": output.text[start : start + size],
         }
 
+    async def _list(self, session: str | None) -> Outcome:
+        """What the model is shown: the calls of a session alone, and not too many."""
+        if session is None:
+            return Outcome(ok=True, data=[], note=feedback.tasks_of_no_session(self._wording))
+        handed, older = await self._handed_out(session, LISTED_AT_MOST)
+        note = feedback.more_tasks(older, self._wording) if older else None
+        return Outcome(ok=True, data=self._shown(handed), note=note)
+
     async def listed(self, session: str | None) -> list[dict[str, Any]]:
-        """The session's background calls, the newest last."""
+        """The session's background calls, the newest last; without one, this dispatcher's own."""
+        handed, _ = await self._handed_out(session)
+        return self._shown(handed)
+
+    def _shown(self, handed: "list[tuple[BackgroundCall, str | None]]") -> list[dict[str, Any]]:
         return [
             {
                 "handle": call.handle,
@@ -222,16 +258,26 @@ class Background:
                 "state": self._state(call, state),
                 "seconds": round(time.time() - call.started_at, 1),
             }
-            for call, state in await self._handed_out(session)
+            for call, state in handed
         ]
 
-    async def _handed_out(self, session: str | None) -> list[tuple[BackgroundCall, str | None]]:
-        """The session's background calls, the newest last, each with the state of its record."""
-        transport = self._traffic.transport
-        bodies = await transport.handles(self._owner(session))
-        calls = [call for call in map(self._read, bodies) if call is not None]
+    async def _handed_out(
+        self, session: str | None, newest: int | None = None
+    ) -> tuple[list[tuple[BackgroundCall, str | None]], int]:
+        """Background calls, the newest last, each with the state of its record; how many are older.
+
+        Without a session only those that this dispatcher handed out: whoever has a handle may use
+        it, but is told of no other.
+        """
+        transport, older = self._traffic.transport, 0
+        if session is None:
+            gone = time.time() - self._traffic.settings.background_kept
+            calls = [call for call in self._own.values() if call.deadline > gone]
+        else:
+            bodies, older = await transport.handles(self._owner(session), newest)
+            calls = [call for call in map(self._read, bodies) if call is not None]
         states = await transport.states([call.message.key for call in calls])
-        return list(zip(calls, states, strict=True))
+        return list(zip(calls, states, strict=True)), older
 
     def _state(self, call: BackgroundCall, recorded: str | None) -> str:
         pending = self._traffic.open.get(root_of(call.message.key))
@@ -253,7 +299,8 @@ class Background:
             self._completed.unfollow(session)
 
     async def _adopt_all(self, session: str | None) -> None:
-        for call, state in await self._handed_out(session):
+        handed, _ = await self._handed_out(session)
+        for call, state in handed:
             if state in ("open", "claimed"):
                 await self._pending(call)
 
@@ -307,7 +354,7 @@ class Background:
         offer = self._traffic.catalog.offers.get(tool)
         return offer.spec if offer is not None else ToolSpec(name=tool)
 
-    def _owner(self, session: str | None) -> str:
+    def _owner(self, session: str) -> str:
         return encoding.digest([self._traffic.settings.tenant, session])
 
 

@@ -32,6 +32,7 @@ from dispatcher.transport import Transport
 from dispatcher.turn import TurnResult
 from dispatcher.turn_context import (
     TurnContext,
+    page_number,
     patience,
     require_name,
     turn_context,
@@ -237,16 +238,22 @@ class Dispatcher:
         return await self._background.cancel(handle, session)
 
     async def task_list(self, *, session: str | None = None) -> list[dict[str, Any]]:
-        """A session's background calls: handle, tool, state, seconds since the start."""
+        """A session's background calls: handle, tool, state, seconds since the start.
+
+        Without a session those that this very dispatcher handed out, the last thousand at most.
+        """
         self._require(session)
         return await self._background.listed(session)
 
     async def output(
         self, handle: str, *, session: str | None = None, page: int = 1
     ) -> dict[str, Any]:
-        """A page of a whole output (R37): `page`, `pages`, `text`. Raises KeyError as above."""
+        """A page of a whole output (R37): `page`, `pages`, `text`.
+
+        Raises KeyError as `task_result` does, and ValueError for a page that there is none of.
+        """
         self._require(session)
-        found = await self._background.page(handle, session, page)
+        found = await self._background.page(handle, session, page_number(page))
         if found is None:
             raise KeyError(handle)
         return found

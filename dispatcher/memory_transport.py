@@ -81,18 +81,22 @@ class MemoryTransport:
             recoveries, reply=self._reply, queue=queue, give_up_at=give_up_at
         )
 
-    async def keep_handle(self, handle: str, body: bytes, *, owner: str, keep: float) -> None:
+    async def keep_handle(
+        self, handle: str, body: bytes, *, owner: str | None, keep: float
+    ) -> None:
         """See `Transport.keep_handle`."""
-        self._server.handles[handle] = (owner, body)
+        self._server.handles[handle] = (owner or "", body)
 
     async def handle(self, handle: str) -> bytes | None:
         """See `Transport.handle`."""
         found = self._server.handles.get(handle)
         return found[1] if found is not None else None
 
-    async def handles(self, owner: str) -> list[bytes]:
+    async def handles(self, owner: str, newest: int | None = None) -> tuple[list[bytes], int]:
         """See `Transport.handles`."""
-        return [body for whose, body in self._server.handles.values() if whose == owner]
+        found = [body for whose, body in self._server.handles.values() if whose == owner]
+        older = max(0, len(found) - newest) if newest is not None else 0
+        return found[older:], older
 
     async def switches(self) -> list[bytes]:
         """See `Transport.switches`."""

@@ -27,6 +27,7 @@ _BLOCK_MS = 5000
 _SILENCE_SECONDS = 3.0
 """Longer than a blocking read lasts: then its connection is dead, though nobody closed it."""
 _TRIM_EVERY = 256
+_HANDLES_AT_ONCE = 100
 _WORKERS_LISTED_SECONDS = 3600
 
 
@@ -168,15 +169,19 @@ class RedisTransport:
                     await self._broker.publish(queue, recovery.next_message)
         return answers
 
-    async def keep_handle(self, handle: str, body: bytes, *, owner: str, keep: float) -> None:
+    async def keep_handle(
+        self, handle: str, body: bytes, *, owner: str | None, keep: float
+    ) -> None:
         """See `Transport.keep_handle`."""
-        index, now, kept_ms = self._names.handles(owner), time.time(), int(keep * 1000)
+        now, kept_ms = time.time(), int(keep * 1000)
         longest = BACKGROUND_TIMEOUT + self._settings.background_kept  # of any handle in the index
         pipeline = self._client.pipeline(transaction=False)
         pipeline.set(self._names.background(handle), body, px=kept_ms)
-        pipeline.zadd(index, {handle: now})
-        pipeline.zremrangebyscore(index, 0, now - max(keep, longest))
-        pipeline.pexpire(index, int(max(keep, longest) * 1000))
+        if owner is not None:
+            index = self._names.handles(owner)
+            pipeline.zadd(index, {handle: now})
+            pipeline.zremrangebyscore(index, 0, now - max(keep, longest))
+            pipeline.pexpire(index, int(max(keep, longest) * 1000))
         await pipeline.execute()
 
     async def handle(self, handle: str) -> bytes | None:
@@ -184,13 +189,18 @@ class RedisTransport:
         found: Any = await self._client.get(self._names.background(handle))
         return bytes(found) if found is not None else None
 
-    async def handles(self, owner: str) -> list[bytes]:
+    async def handles(self, owner: str, newest: int | None = None) -> tuple[list[bytes], int]:
         """See `Transport.handles`."""
         ids: Any = await self._client.zrange(self._names.handles(owner), 0, -1)
-        if not ids:
-            return []
-        found: Any = await self._client.mget([self._names.background(i.decode()) for i in ids])
-        return [body for body in found if body is not None]
+        keys = [self._names.background(id_.decode()) for id_ in ids]
+        bodies: list[bytes] = []
+        while keys and (newest is None or len(bodies) < newest):  # some may have expired
+            missing = _HANDLES_AT_ONCE if newest is None else newest - len(bodies)
+            keys, group = keys[:-missing], keys[-missing:]
+            found: Any = await self._client.mget(group)
+            bodies[:0] = [body for body in found if body is not None]
+        older = await self._client.exists(*keys) if keys else 0
+        return bodies, int(older)
 
     async def switches(self) -> list[bytes]:
         """See `Transport.switches`."""

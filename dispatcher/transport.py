@@ -82,16 +82,18 @@ class Transport(Protocol):
         """Start calls of one queue again; answers as `DispatcherLedger.recover`."""
         ...
 
-    async def keep_handle(self, handle: str, body: bytes, *, owner: str, keep: float) -> None:
-        """Store what a handle of this owner stands for, for `keep` seconds."""
+    async def keep_handle(
+        self, handle: str, body: bytes, *, owner: str | None, keep: float
+    ) -> None:
+        """Store what a handle stands for, for `keep` seconds; one of no owner is never listed."""
         ...
 
     async def handle(self, handle: str) -> bytes | None:
         """What a handle stands for, signed; None for an unknown or expired one."""
         ...
 
-    async def handles(self, owner: str) -> list[bytes]:
-        """What the handles of an owner stand for, the newest last."""
+    async def handles(self, owner: str, newest: int | None = None) -> tuple[list[bytes], int]:
+        """What an owner's handles stand for, the newest last; and how many older ones there are."""
         ...
 
     async def switches(self) -> list[bytes]:

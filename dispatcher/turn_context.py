@@ -67,6 +67,14 @@ def patience(wait: Any) -> float:
     return found
 
 
+def page_number(page: Any) -> int:
+    """A page as pages are counted, from 1. Raises ValueError for what is none."""
+    if isinstance(page, bool) or not isinstance(page, int) or page < 1:
+        raise ValueError(f"page must be a whole number, 1 or more, not {page!r}")
+    number: int = page
+    return number
+
+
 def _is_number(value: Any) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool)
 

@@ -208,6 +208,12 @@ LOCALE = Locale(
     no_such_handle=(
         "There is no background task with this handle. Use task_list to see what there is."
     ),
+    no_such_page="There is no page {page}: the output has {pages}, counted from 1.",
+    more_tasks="There are {count} older background tasks, which are not listed.",
+    tasks_of_no_session=(
+        "Background tasks cannot be listed in this conversation, which has no session: use the "
+        "handles that the calls answered with."
+    ),
     made_up_id="The call had no usable id and was given the id '{id}'.",
     mended="The arguments were not strict JSON ({what}) and were mended.",
     mendings={
