@@ -63,6 +63,7 @@ def classified(
         code,
         feedback.failed(call.name, outcome, timeout=timeout, wording=wording),
         outcome.executed,
+        cause=outcome.error,
         rerunnable=spec.rerunnable,
         wording=wording,
         own=outcome.recommendations or spec.recommendations,
@@ -95,6 +96,7 @@ def _failure(
     text: str,
     executed: Executed,
     *,
+    cause: str = "",
     rerunnable: bool,
     wording: Wording,
     own: tuple[str, ...],
@@ -109,7 +111,7 @@ def _failure(
         retryable=retryable,
         executed=executed,
         recommendations=advice.recommendations(
-            call.name, code, text, executed, own=own, retryable=retryable, locale=wording.locale
+            call.name, code, cause, executed, own=own, retryable=retryable, locale=wording.locale
         ),
         note=call.note,
         id_given=call.id_given,

@@ -255,6 +255,8 @@ LOCALE = Locale(
         "runtime": "Try again with other arguments, or use another tool.",
         "logical": "Read the error, and change the arguments or the plan.",
         "aborted": "Ask for less at once, or tell the user that it takes too long.",
+        "cancelled": "Send it again only if its result is still wanted.",
+        "denied": "Do not send it again: use another tool, or ask the user.",
         "exception": "This is no fault of the arguments: the same call may be sent again.",
         "unsure": "The tool may have run: check its effects before you repeat it.",
     },
