@@ -110,6 +110,13 @@ class CatalogEntry(msgspec.Struct, frozen=True, kw_only=True):
     version: str
 
 
+class Offers(msgspec.Struct, frozen=True, kw_only=True):
+    """Which tools a worker has: their digests, by name."""
+
+    worker: str
+    tools: dict[str, str]
+
+
 class Switch(msgspec.Struct, frozen=True, kw_only=True):
     """Denies a tool, or only where `argument` has this `value`, to the whole fleet."""
 
@@ -176,6 +183,7 @@ _REPLY = "reply"
 _CANCEL = "cancel"
 _CATALOG = "catalog"
 _LEASE = "lease"
+_OFFERS = "offers"
 _BACKGROUND = "background"
 _OUTPUT = "output"
 _SWITCH = "switch"
@@ -187,6 +195,7 @@ _replies: msgspec.json.Decoder[Reply] = msgspec.json.Decoder(
 _cancels = msgspec.json.Decoder(Cancel)
 _entries = msgspec.json.Decoder(CatalogEntry)
 _leases = msgspec.json.Decoder(WorkerLease)
+_offers = msgspec.json.Decoder(Offers)
 _background = msgspec.json.Decoder(BackgroundCall)
 _switches = msgspec.json.Decoder(Switch)
 _outputs = msgspec.json.Decoder(StoredOutput)
@@ -271,6 +280,14 @@ class Envelope:
     def encode_lease(self, lease: WorkerLease) -> bytes:
         """The lease, signed."""
         return self._keyring.sign(_LEASE, _encoder.encode(lease))
+
+    def encode_offers(self, offers: Offers) -> bytes:
+        """What a worker has, signed."""
+        return self._keyring.sign(_OFFERS, _encoder.encode(offers))
+
+    def decode_offers(self, data: bytes) -> Offers:
+        """What a worker has, in `data`."""
+        return _decode(_offers, self._keyring.verify(_OFFERS, data))
 
     def decode_lease(self, data: bytes) -> WorkerLease:
         """The lease in `data`."""

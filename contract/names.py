@@ -61,6 +61,10 @@ class Names:
         """A worker's lease: a string that holds its description."""
         return f"{self.prefix}:worker:{worker}"
 
+    def offers(self, worker: str) -> str:
+        """Which tools a worker has, by digest: read beside its lease."""
+        return f"{self.prefix}:offers:{worker}"
+
     def dispatcher(self, dispatcher: str) -> str:
         """A dispatcher's lease: while it is there, others leave it the calls it asked for."""
         return f"{self.prefix}:dispatcher:{dispatcher}"

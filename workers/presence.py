@@ -11,7 +11,7 @@ from collections.abc import Callable
 import redis
 from redis.exceptions import RedisError
 
-from contract.envelope import CatalogEntry, Envelope, WorkerLease
+from contract.envelope import CatalogEntry, Envelope, Offers, WorkerLease
 from contract.names import Names
 from contract.settings import Settings
 from contract.spec import ToolSpec
@@ -67,7 +67,7 @@ class Presence:
         self._stopping.set()
         self._thread.join(self._settings.connect_timeout)
         try:
-            self._client.delete(self._names.worker(self._worker))
+            self._client.delete(self._names.worker(self._worker), self._names.offers(self._worker))
             self._client.zrem(self._names.workers, self._worker)
         except (RedisError, OSError) as error:
             log.info("lease_not_dropped: %s", error)
@@ -115,6 +115,12 @@ class Presence:
             self._specs,
             envelope=self._envelope,
             settings=self._settings,
+        )
+        offers = Offers(worker=self._worker, tools={spec.name: spec.digest for spec in self._specs})
+        self._client.set(
+            self._names.offers(self._worker),
+            self._envelope.encode_offers(offers),
+            px=int(self._settings.catalog_kept * 1000),
         )
 
 

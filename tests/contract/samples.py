@@ -21,6 +21,7 @@ from contract.envelope import (
     CatalogEntry,
     Ended,
     Envelope,
+    Offers,
     Progress,
     Released,
     Settled,
@@ -190,6 +191,11 @@ SAMPLES = {
         ),
         ENVELOPE.encode_lease,
         ENVELOPE.decode_lease,
+    ),
+    "offers": Sample(
+        Offers(worker="w-1", tools={"search_orders": "ce56a9521c59f5c205b39347f446ff81"}),
+        ENVELOPE.encode_offers,
+        ENVELOPE.decode_offers,
     ),
     "cancel": Sample(Cancel(key=CALL.key), ENVELOPE.encode_cancel, ENVELOPE.decode_cancel),
     "entry": Sample(
