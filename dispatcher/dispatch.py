@@ -264,7 +264,8 @@ class Dispatcher:
         """Switch a tool off for the whole fleet, or only where `argument` has this `value`.
 
         Every dispatcher follows within about a second; calls are answered `aborted.denied` with
-        `reason`, which the model reads. Calls that already run go on.
+        `reason`, which the model reads. Calls that already run go on. Raises ValueError for what no
+        dispatcher could follow.
         """
         self._lifetime.require()
         switch = make_switch(tool, argument, value, reason)

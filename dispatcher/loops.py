@@ -47,6 +47,8 @@ class LoopGuard:
     def __init__(
         self, ledger: LoopLedger, settings: Settings, on_loop: OnLoop | None = None
     ) -> None:
+        if on_loop is not None and not callable(on_loop):
+            raise TypeError(f"on_loop must be a function, not {type(on_loop).__name__}")
         self._ledger = ledger
         self._settings = settings
         self._on_loop = on_loop

@@ -1,7 +1,8 @@
 """The dispatcher that users import: connected, local or in memory."""
 
 import asyncio
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -37,6 +38,12 @@ class Dispatcher(ConnectedDispatcher):
         `tools` are module names, files, modules, or tools of an importable module; none means the
         built-in tools. Everything ends with the `async with` block, or with this process.
         """
+        for source in _listed(tools):
+            if not isinstance(source, (str, Path, ModuleType, Tool)):
+                raise ToolDeclarationInvalid(
+                    f"{source!r} is not a tool: local takes names of modules, files, modules, and "
+                    "@tool functions"
+                )
         return LocalDispatcher(as_sources(tools), settings or Settings())
 
     @classmethod
@@ -172,7 +179,7 @@ async def _in_a_thread(work: Callable[[], None]) -> None:
 
 def _tools_of(sources: Sequence[Tool | ModuleType]) -> list[Tool]:
     tools: list[Tool] = []
-    for source in sources:
+    for source in _listed(sources):
         if isinstance(source, Tool):
             tools.append(source)
         elif isinstance(source, ModuleType):
@@ -181,4 +188,17 @@ def _tools_of(sources: Sequence[Tool | ModuleType]) -> list[Tool]:
             raise ToolDeclarationInvalid(
                 f"{source!r} is not a tool: in_memory takes @tool functions and modules with them"
             )
+    if not tools:
+        raise ToolDeclarationInvalid(
+            "there is no tool in what in_memory was given: name @tool functions, or modules that "
+            "have some"
+        )
     return tools
+
+
+def _listed(sources: Any) -> Iterable[Any]:
+    """What a host gave as its tools; one of them alone is no list of them."""
+    if isinstance(sources, (str, Path, ModuleType, Tool)) or not isinstance(sources, Iterable):
+        raise ToolDeclarationInvalid(f"tools must be a list of tools, not {type(sources).__name__}")
+    found: Iterable[Any] = sources
+    return found

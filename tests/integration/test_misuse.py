@@ -16,7 +16,7 @@ from tests.fleets import road as tools
 from tests.integration.fleet import call
 from tests.integration.twins import Gate, alone
 from tests.waiting import eventually
-from toolpool import BrokerUnreachable, Dispatcher, tool
+from toolpool import BrokerUnreachable, Dispatcher, ToolDeclarationInvalid, tool
 from toolpool.pool import LocalDispatcher
 
 AWAITED: dict[str, Callable[[Any], Awaitable[Any]]] = {
@@ -291,3 +291,56 @@ async def test_closing_ends_a_wait_for_a_background_call() -> None:
 async def test_what_connect_gives_is_the_same_class() -> None:
     """So that the guards of one are those of all."""
     assert issubclass(Dispatcher, Connected)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"tool": None},
+        {"tool": 5},
+        {"tool": ""},
+        {"tool": "a\ud800"},
+        {"tool": "x" * 5_000_000},
+        {"reason": None},
+        {"reason": ""},
+        {"reason": "\ud800"},
+        {"reason": "x" * 5_000_000},
+        {"argument": 5, "value": 1},
+        {"argument": "value", "value": object()},
+        {"value": 5},
+    ],
+)
+async def test_a_switch_that_would_deny_nothing(wrong: dict[str, Any]) -> None:
+    """Stored, and read by no dispatcher: the tool that was to be off would have stayed on."""
+    async with in_memory() as dispatcher:
+        given = {"tool": "echo", "reason": "no"} | wrong
+        with pytest.raises(ValueError, match="must be|needs"):
+            await dispatcher.deny(given.pop("tool"), **given)
+
+
+@pytest.mark.parametrize("make", [Dispatcher.in_memory, Dispatcher.local])
+@pytest.mark.parametrize(
+    "wrong", ["tests.fleets.road", 5, None, tools, tools.echo, [5], [None], [len]], ids=repr
+)
+def test_tools_that_are_none(make: Any, wrong: Any) -> None:
+    with pytest.raises(ToolDeclarationInvalid, match="not a tool|list of tools"):
+        make(wrong)
+
+
+def test_no_tool_at_all() -> None:
+    """No worker will ever publish one: nothing is waited for."""
+    for empty in ([], [asyncio]):
+        with pytest.raises(ToolDeclarationInvalid, match="no tool in what in_memory was given"):
+            Dispatcher.in_memory(empty)
+
+
+async def test_a_form_that_there_is_none_of() -> None:
+    async with in_memory() as dispatcher:
+        turn = await dispatcher.dispatch(call("echo", value=1))
+        with pytest.raises(ValueError, match="unknown format 'gpt': use one of"):
+            turn.messages("gpt")
+
+
+def test_a_hook_that_is_no_function() -> None:
+    with pytest.raises(TypeError, match="on_loop must be a function"):
+        Dispatcher.in_memory([tools], on_loop=5)  # type: ignore[arg-type]
