@@ -136,6 +136,7 @@ class Traffic:
         for pending in self.open.values():
             self._keeper.forget(pending)
             pending.answer(failure(Code.CANCELLED, "", Executed.UNKNOWN))  # to whoever waits here
+        self.open.clear()
         self._keeper.close()
         self.pump.close()
         await self.transport.close()
