@@ -22,8 +22,8 @@ class ToolCall(msgspec.Struct, frozen=True, kw_only=True):
     """A tool call at its place in a turn.
 
     `arguments` are None where a `flaw` says why they could not be read. `note` tells the model what
-    was assumed (a missing id, for one; R15); `id_given` is False where the provider sent none that
-    could be sent back to it.
+    was assumed (a missing id, for one; R15); `id_given` is False where the provider sent none.
+    `long_id` is the provider's own where `id`, which goes on the wire, only stands for it.
     """
 
     index: int
@@ -33,3 +33,9 @@ class ToolCall(msgspec.Struct, frozen=True, kw_only=True):
     flaw: Flaw | None = None
     note: str | None = None
     id_given: bool = True
+    long_id: str | None = None
+
+    @property
+    def provider_id(self) -> str:
+        """What the answer must name, so that the provider knows which call it is for."""
+        return self.id if self.long_id is None else self.long_id

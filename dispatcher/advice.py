@@ -4,26 +4,19 @@ from collections.abc import Sequence
 
 from contract.outcome import Code, ErrorType, Executed
 from dispatcher.locales import locale as language
+from dispatcher.symptoms import symptom
 
 _AT_MOST = 3
 
-_BY_TEXT: tuple[tuple[tuple[str, ...], str], ...] = (
-    (("no such file", "not found", "does not exist"), "missing"),
-    (("permission denied", "access denied", "forbidden"), "permission"),
-    (("rate limit", "too many requests", "429"), "rate"),
-    (("connection refused", "connection reset", "name or service"), "connection"),
-    (("timed out", "timeout"), "slow"),
-)
+_BY_TOOL = {"fs_edit": "fs_edit", "fs_multi_edit": "fs_edit", "bash": "bash"}
+_BY_FAMILY = {"fs": "fs", "bash": "bash", "http": "http"}
 
-_BY_PREFIX: tuple[tuple[str, str], ...] = (
-    ("fs_edit", "fs_edit"),
-    ("fs_multi_edit", "fs_edit"),
-    ("fs_", "fs"),
-    ("bash", "bash"),
-    ("http_", "http"),
-)
-
-_BY_CODE = {Code.UNKNOWN_TOOL: "unknown_tool", Code.LOOP: "loop"}
+_BY_CODE = {
+    Code.UNKNOWN_TOOL: "unknown_tool",
+    Code.LOOP: "loop",
+    Code.CANCELLED: "cancelled",
+    Code.DENIED: "denied",
+}
 
 
 def recommendations(
@@ -36,17 +29,28 @@ def recommendations(
     retryable: bool = True,
     locale: str = "en",
 ) -> tuple[str, ...]:
-    """At most three hints, the most specific first; the tool's own win (R5, R12)."""
+    """At most three hints, the most specific first; the tool's own win (R5, R12).
+
+    `error` is the tool's own text: in a sentence about it the tool's name might say something else.
+    """
     if own:
         return tuple(own)
     texts = language(locale).advice
     chosen: list[str] = []
-    lowered = error.lower()
     if code.error_type is not ErrorType.VALIDATION:
-        chosen += [key for words, key in _BY_TEXT if any(word in lowered for word in words)][:1]
-        chosen += [key for prefix, key in _BY_PREFIX if name.startswith(prefix)][:1]
+        chosen += [key for key in (_cause(code, error), _about(name)) if key is not None]
     if executed is Executed.UNKNOWN and not retryable:
         chosen.append("unsure")
     elif not chosen or code.error_type is ErrorType.EXCEPTION:
         chosen.append(_BY_CODE.get(code, code.error_type.value))
     return tuple(texts[key] for key in dict.fromkeys(chosen))[:_AT_MOST]
+
+
+def _cause(code: Code, error: str) -> str | None:
+    if code in _BY_CODE:
+        return _BY_CODE[code]
+    return "slow" if code is Code.TIMEOUT else symptom(error)
+
+
+def _about(name: str) -> str | None:
+    return _BY_TOOL.get(name) or _BY_FAMILY.get(name.partition("_")[0] if "_" in name else "")

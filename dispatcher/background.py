@@ -22,7 +22,7 @@ from contract.spec import ToolSpec
 from dispatcher import feedback
 from dispatcher.feedback import Wording
 from dispatcher.pending import Pending, Stage, root_of
-from dispatcher.task_tools import LONGEST_WAIT_SECONDS
+from dispatcher.task_tools import LISTED_AT_MOST, LONGEST_WAIT_SECONDS
 from dispatcher.traffic import Traffic
 
 log = logging.getLogger("toolpool.background")
@@ -33,6 +33,16 @@ _FIRST_PAUSE_SECONDS = 0.1
 _LONGEST_PAUSE_SECONDS = 2.0
 _COMPLETED_KEPT = 1_000
 _SESSIONS_KEPT = 10_000
+_OWN_KEPT = 1_000
+
+
+class NoSuchPage(ValueError):
+    """Raised for a page that an output does not have."""
+
+    def __init__(self, page: int, pages: int) -> None:
+        super().__init__(f"there is no page {page}: the output has {pages}, counted from 1")
+        self.page = page
+        self.pages = pages
 
 
 class _Completed:
@@ -41,6 +51,11 @@ class _Completed:
     def __init__(self) -> None:
         self._inboxes: dict[str | None, asyncio.Queue[str]] = {}
         self._followed: dict[str | None, asyncio.Queue[str]] = {}
+
+    def close(self) -> None:
+        """An empty handle ends the stream of each who follows."""
+        for session in self._followed:
+            self.add("", session)
 
     def follow(self, session: str | None) -> "asyncio.Queue[str]":
         """Where the session's handles come; the oldest are dropped where nobody takes them."""
@@ -96,6 +111,8 @@ class Background:
         self._completed = _Completed()
         self._unkept: dict[str, BackgroundCall] = {}
         """By handle: what the server does not have yet."""
+        self._own: dict[str, BackgroundCall] = {}
+        """The calls without a session that this dispatcher handed out: nobody else's are listed."""
 
     async def hand_over(self, pending: Pending) -> ToolResult | None:
         """The answer that stands for a call still running; None if it ended meanwhile.
@@ -124,7 +141,7 @@ class Background:
         said = feedback.still_running(call.handle, self._wording)
         self._notify(pending, call)
         return ToolResult(
-            call_id=pending.call.id,
+            call_id=pending.call.provider_id,
             name=pending.call.name,
             ok=True,
             data={"handle": call.handle, "state": _state(pending)},
@@ -143,7 +160,7 @@ class Background:
                 await self._traffic.transport.keep_handle(
                     call.handle,
                     self._traffic.envelope.encode_background(call),
-                    owner=self._owner(call.session),
+                    owner=self._owner(call.session) if call.session is not None else None,
                     call=call.message.key,
                     keep=seconds,
                     outcome_kept=settings.background_kept,
@@ -156,12 +173,16 @@ class Background:
                 self._unkept.pop(call.handle, None)
                 return
 
+    def close(self) -> None:
+        """End the streams of completed handles."""
+        self._completed.close()
+
     async def answer(self, call: ToolCall, session: str | None) -> Outcome:
         """Run one of the three tools here; never raises."""
         arguments = call.arguments or {}
         try:
             if call.name == "task_list":
-                return Outcome(ok=True, data=await self.listed(session))
+                return await self._list(session)
             handle = arguments["handle"]
             found = await self._find(handle, session)
             if found is None and call.name == "task_result":
@@ -174,6 +195,9 @@ class Background:
                 return Outcome(ok=True, data=await self._cancel(found))
             wait = min(float(arguments.get("wait", 10.0)), LONGEST_WAIT_SECONDS)
             return Outcome(ok=True, data=await self._result(found, wait))
+        except NoSuchPage as error:
+            told = feedback.no_such_page(error.page, error.pages, self._wording)
+            return failure(Code.REPORTED, told, Executed.YES)
         except Exception as error:  # noqa: BLE001 - R9: an answer, whatever happens
             return failure(Code.INTERNAL, type(error).__name__, Executed.UNKNOWN)
 
@@ -199,7 +223,10 @@ class Background:
         return self._classify(pending)
 
     async def page(self, handle: Any, session: str | None, number: int) -> dict[str, Any] | None:
-        """One page of a whole output, counted from 1; None for a handle that is not one (R37)."""
+        """One page of a whole output, counted from 1; None for a handle that is not one (R37).
+
+        Raises `NoSuchPage`.
+        """
         body = await self._traffic.transport.output(handle) if isinstance(handle, str) else None
         if body is None:
             return None
@@ -211,7 +238,9 @@ class Background:
         if (output.handle, output.session, output.tenant) != owner:
             return None
         size = self._traffic.settings.output_page
-        pages = -(-len(output.text) // size)
+        pages = max(1, -(-len(output.text) // size))
+        if not 1 <= number <= pages:
+            raise NoSuchPage(number, pages)
         start = (number - 1) * size
         return {
             "handle": handle,
@@ -221,8 +250,20 @@ class Background:
             "text": output.text[start : start + size],
         }
 
+    async def _list(self, session: str | None) -> Outcome:
+        """What the model is shown: the calls of a session alone, and not too many."""
+        if session is None:
+            return Outcome(ok=True, data=[], note=feedback.tasks_of_no_session(self._wording))
+        handed, older = await self._handed_out(session, LISTED_AT_MOST)
+        note = feedback.more_tasks(older, self._wording) if older else None
+        return Outcome(ok=True, data=self._shown(handed), note=note)
+
     async def listed(self, session: str | None) -> list[dict[str, Any]]:
-        """The session's background calls, the newest last."""
+        """The session's background calls, the newest last; without one, this dispatcher's own."""
+        handed, _ = await self._handed_out(session)
+        return self._shown(handed)
+
+    def _shown(self, handed: "list[tuple[BackgroundCall, str | None]]") -> list[dict[str, Any]]:
         now = self._traffic.transport.server_time()
         return [
             {
@@ -231,16 +272,26 @@ class Background:
                 "state": self._state(call, state),
                 "seconds": round(max(0.0, now - call.started_at), 1),
             }
-            for call, state in await self._handed_out(session)
+            for call, state in handed
         ]
 
-    async def _handed_out(self, session: str | None) -> list[tuple[BackgroundCall, str | None]]:
-        """The session's background calls, the newest last, each with the state of its record."""
-        transport = self._traffic.transport
-        bodies = await transport.handles(self._owner(session))
-        calls = [call for call in map(self._read, bodies) if call is not None]
+    async def _handed_out(
+        self, session: str | None, newest: int | None = None
+    ) -> tuple[list[tuple[BackgroundCall, str | None]], int]:
+        """Background calls, the newest last, each with the state of its record; how many are older.
+
+        Without a session only those that this dispatcher handed out: whoever has a handle may use
+        it, but is told of no other.
+        """
+        transport, older = self._traffic.transport, 0
+        if session is None:
+            gone = time.time() - self._traffic.settings.background_kept
+            calls = [call for call in self._own.values() if call.deadline > gone]
+        else:
+            bodies, older = await transport.handles(self._owner(session), newest)
+            calls = [call for call in map(self._read, bodies) if call is not None]
         states = await transport.states([call.message.key for call in calls])
-        return list(zip(calls, states, strict=True))
+        return list(zip(calls, states, strict=True)), older
 
     def _state(self, call: BackgroundCall, recorded: str | None) -> str:
         pending = self._traffic.open.get(root_of(call.message.key))
@@ -249,20 +300,21 @@ class Background:
         return _STATES.get(recorded, "EXPIRED")
 
     async def completed(self, session: str | None) -> AsyncIterator[str]:
-        """The handles of a session's background calls as they end, for ever.
+        """The handles of a session's background calls as they end, until closed.
 
         Those that another dispatcher handed out are adopted: it may be dead.
         """
         inbox = self._completed.follow(session)
         try:
             await self._adopt_all(session)
-            while True:
-                yield await inbox.get()
+            while handle := await inbox.get():
+                yield handle
         finally:
             self._completed.unfollow(session)
 
     async def _adopt_all(self, session: str | None) -> None:
-        for call, state in await self._handed_out(session):
+        handed, _ = await self._handed_out(session)
+        for call, state in handed:
             if state in ("open", "claimed"):
                 await self._pending(call)
 
@@ -318,7 +370,7 @@ class Background:
         offer = self._traffic.catalog.offers.get(tool)
         return offer.spec if offer is not None else ToolSpec(name=tool)
 
-    def _owner(self, session: str | None) -> str:
+    def _owner(self, session: str) -> str:
         return encoding.digest([self._traffic.settings.tenant, session])
 
 

@@ -47,7 +47,7 @@ def classified(
     joined = " ".join(notes) or None
     if outcome.ok:
         return ToolResult(
-            call_id=call.id,
+            call_id=call.provider_id,
             name=call.name,
             ok=True,
             data=outcome.data,
@@ -63,6 +63,7 @@ def classified(
         code,
         feedback.failed(call.name, outcome, timeout=timeout, wording=wording),
         outcome.executed,
+        cause=outcome.error,
         rerunnable=spec.rerunnable,
         wording=wording,
         own=outcome.recommendations or spec.recommendations,
@@ -100,13 +101,14 @@ def _failure(
     text: str,
     executed: Executed,
     *,
+    cause: str = "",
     rerunnable: bool,
     wording: Wording,
     own: tuple[str, ...],
 ) -> ToolResult:
     retryable = is_retryable(code, executed, rerunnable=rerunnable)
     return ToolResult(
-        call_id=call.id,
+        call_id=call.provider_id,
         name=call.name,
         ok=False,
         error=text,
@@ -114,7 +116,7 @@ def _failure(
         retryable=retryable,
         executed=executed,
         recommendations=advice.recommendations(
-            call.name, code, text, executed, own=own, retryable=retryable, locale=wording.locale
+            call.name, code, cause, executed, own=own, retryable=retryable, locale=wording.locale
         ),
         note=call.note,
         id_given=call.id_given,

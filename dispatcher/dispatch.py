@@ -9,22 +9,20 @@ from types import TracebackType
 from typing import Any, Self
 
 from contract import connection
-from contract.call import ToolCall
 from contract.envelope import Envelope
-from contract.errors import CatalogEmpty, Misconfigured
-from contract.loops import Seen
-from contract.outcome import Code
 from contract.result import ToolResult
 from contract.settings import Settings
 from contract.spec import ToolSpec
 from dispatcher import catalog as catalogs
 from dispatcher import feedback, intake
+from dispatcher.accepting import Accepting
 from dispatcher.analytics import Analytics
 from dispatcher.background import Background
-from dispatcher.catalog import Catalog, Offer
-from dispatcher.classify import classified, rejected
+from dispatcher.catalog import Catalog
+from dispatcher.classify import classified
 from dispatcher.events import Event
 from dispatcher.formats import FORMATS, Response
+from dispatcher.lifetime import Lifetime
 from dispatcher.loops import LoopGuard, OnLoop
 from dispatcher.pending import Pending
 from dispatcher.redis_transport import RedisTransport
@@ -32,9 +30,15 @@ from dispatcher.switches import make_switch, switch_name
 from dispatcher.traffic import Traffic
 from dispatcher.transport import Transport
 from dispatcher.turn import TurnResult
-from dispatcher.turn_context import TurnContext, turn_context
+from dispatcher.turn_context import (
+    TurnContext,
+    page_number,
+    patience,
+    require_name,
+    turn_context,
+)
 from dispatcher.turns import Turns
-from dispatcher.validate import Accepted, validate
+from dispatcher.validate import Accepted
 
 log = logging.getLogger("toolpool.dispatch")
 
@@ -43,7 +47,9 @@ class Dispatcher:
     """Runs the tool calls of model responses: every call gets exactly one classified result.
 
     Use it as `async with Dispatcher.connect(url) as dispatcher`. One dispatcher serves any number
-    of concurrent `dispatch` calls on one event loop.
+    of concurrent `dispatch` calls on one event loop. Its methods raise RuntimeError where it is not
+    entered, is closed, or belongs to another event loop or to the process before a fork; what only
+    looks (`tools`, `specs`, `check`, `in_flight`) may be called from any thread (R62).
     """
 
     def __init__(
@@ -56,12 +62,15 @@ class Dispatcher:
         specs: Sequence[ToolSpec] | None = None,
         on_loop: OnLoop | None = None,
     ) -> None:
+        self._lifetime = Lifetime()
+        self._starting: asyncio.Task[None] | None = None
+        self._closed: asyncio.Task[None] | None = None
         self._settings = settings
         self._envelope = envelope
-        self._allowed = frozenset(tools) if tools is not None else None
         self._specs = specs
         self._catalog = Catalog()
         self._wording = feedback.wording_of(settings)
+        self._accepting = Accepting(self._catalog, settings, self._wording, tools)
         self._traffic = Traffic(
             transport,
             settings=settings,
@@ -106,12 +115,12 @@ class Dispatcher:
         )
 
     async def __aenter__(self) -> Self:
+        self._lifetime.enter()
+        self._starting = asyncio.ensure_future(self._start())
         try:
-            await self._traffic.start()
-            self.loops.start()
-            if self._specs is not None:
-                self._catalog.replace(self._specs)
-            await self._wait_for_catalog()
+            await asyncio.wait({self._starting})
+            self._lifetime.open()
+            self._starting.result()
         except BaseException:
             await self.close()
             raise
@@ -125,15 +134,39 @@ class Dispatcher:
     ) -> None:
         await self.close()
 
+    async def _start(self) -> None:
+        await self._traffic.start()
+        self.loops.start()
+        if self._specs is not None:
+            self._catalog.replace(self._specs)
+        await self._traffic.follower.wait_for_tools(self._settings.catalog_wait)
+
     async def close(self) -> None:
-        """Cancel what is still running and let go of every connection. Idempotent."""
+        """Cancel what is still running and let go of every connection. Idempotent.
+
+        Nothing happens in a process that was forked: what there is belongs to the other one. Raises
+        RuntimeError on another event loop than its own.
+        """
+        if self._lifetime.close():
+            self._closed = asyncio.ensure_future(self._stop())
+        if self._closed is not None and not self._lifetime.is_forked:
+            await asyncio.shield(self._closed)
+
+    async def _stop(self) -> None:
+        if self._starting is not None and not self._starting.done():
+            self._starting.cancel()
+            await asyncio.wait({self._starting})
+        self._traffic.events.close()
+        self._background.close()
         await self.loops.close()
+        self._turns.cancel(None, None)
         await self._traffic.close()
 
     @property
     def specs(self) -> list[ToolSpec]:
         """The tools that can be called, by name."""
-        offers = self._listed(None)
+        self._lifetime.require_open()
+        offers = self._accepting.listed(None)
         return [offers[name].spec for name in sorted(offers)]
 
     def tools(
@@ -145,21 +178,25 @@ class Dispatcher:
         a background tool. They can always be called: a host that hands over calls with `wait`, or
         has tools with long output, names them in `only`.
         """
+        self._lifetime.require_open()
         if format not in FORMATS:
             raise ValueError(f"unknown format {format!r}: use one of {', '.join(FORMATS)}")
-        offers = self._listed(only)
+        offers = self._accepting.listed(only)
         return FORMATS[format].offer([offers[name].spec for name in sorted(offers)])
 
     def events(self, after: int | None = None) -> AsyncIterator[Event]:
         """What happens: a call starts, goes on, ends, fails, loops; a tool rejects too much (R41).
 
         `after` is the bookmark of the last event seen; what is still kept since then comes first.
+        The stream ends when the dispatcher is closed.
         """
+        self._lifetime.require()
         return self._traffic.events.follow(after)
 
     def in_flight(self, session: str | None = None) -> int:
         """How many calls are open, of one session or of all."""
-        calls = self._traffic.open.values()
+        self._lifetime.require_open()
+        calls = list(self._traffic.open.values())  # any thread may ask
         return sum(session is None or p.message.session == session for p in calls)
 
     async def cancel(self, session: str | None = None, *, call_id: str | None = None) -> int:
@@ -169,13 +206,14 @@ class Dispatcher:
         answers `aborted.cancelled`, saying whether the tool had started. Answers how many calls
         there were. Raises ValueError where neither is given.
         """
+        self._require(session)
         if session is None and call_id is None:
             raise ValueError("cancel needs a session, a call_id, or both")
         calls = [
             pending
             for pending in self._traffic.open.values()
             if (session is None or pending.message.session == session)
-            and (call_id is None or pending.call.id == call_id)
+            and call_id in (None, pending.call.provider_id)
         ]
         ahead = self._turns.cancel(session, call_id)
         await self._traffic.cancel(calls)
@@ -186,23 +224,36 @@ class Dispatcher:
     ) -> ToolResult | None:
         """The final result of a background call, waited for `wait` seconds; None while it runs.
 
-        Raises KeyError for a handle that is unknown, expired, or another session's.
+        Raises KeyError for a handle that is unknown, expired, or another session's, and ValueError
+        for a `wait` that is no number of seconds.
         """
-        return await self._background.result(handle, session, wait)
+        self._require(session)
+        found = await self._background.result(handle, session, patience(wait))
+        self._lifetime.require()  # it may have been closed meanwhile
+        return found
 
     async def task_cancel(self, handle: str, *, session: str | None = None) -> ToolResult:
         """Stop a background call; its final result. Raises KeyError as `task_result` does."""
+        self._require(session)
         return await self._background.cancel(handle, session)
 
     async def task_list(self, *, session: str | None = None) -> list[dict[str, Any]]:
-        """A session's background calls: handle, tool, state, seconds since the start."""
+        """A session's background calls: handle, tool, state, seconds since the start.
+
+        Without a session those that this very dispatcher handed out, the last thousand at most.
+        """
+        self._require(session)
         return await self._background.listed(session)
 
     async def output(
         self, handle: str, *, session: str | None = None, page: int = 1
     ) -> dict[str, Any]:
-        """A page of a whole output (R37): `page`, `pages`, `text`. Raises KeyError as above."""
-        found = await self._background.page(handle, session, page)
+        """A page of a whole output (R37): `page`, `pages`, `text`.
+
+        Raises KeyError as `task_result` does, and ValueError for a page that there is none of.
+        """
+        self._require(session)
+        found = await self._background.page(handle, session, page_number(page))
         if found is None:
             raise KeyError(handle)
         return found
@@ -213,12 +264,15 @@ class Dispatcher:
         """Switch a tool off for the whole fleet, or only where `argument` has this `value`.
 
         Every dispatcher follows within about a second; calls are answered `aborted.denied` with
-        `reason`, which the model reads. Calls that already run go on.
+        `reason`, which the model reads. Calls that already run go on. Raises ValueError for what no
+        dispatcher could follow.
         """
+        self._lifetime.require()
         await self._turn_switch(tool, argument, value, reason, on=True)
 
     async def allow(self, tool: str, *, argument: str | None = None, value: Any = None) -> None:
         """Take a `deny` with the same tool, argument and value back."""
+        self._lifetime.require()
         await self._turn_switch(tool, argument, value, "", on=False)
 
     async def _turn_switch(
@@ -232,7 +286,11 @@ class Dispatcher:
         await self._traffic.follower.once()
 
     def completed(self, *, session: str | None = None) -> AsyncIterator[str]:
-        """The handles of a session's background calls as they end, for a host to push on."""
+        """The handles of a session's background calls as they end, for a host to push on.
+
+        The stream ends when the dispatcher is closed.
+        """
+        self._require(session)
         return self._background.completed(session)
 
     def check(
@@ -242,8 +300,10 @@ class Dispatcher:
 
         Raises `intake.Unreadable` for a response without calls to check.
         """
+        self._lifetime.require_open()
+        allowed = self._accepting.allowed(tools)
         found = self._read(response)
-        verdicts = [self._judge(call, tools, found.format) for call in found.calls]
+        verdicts = [self._accepting.judge(call, allowed, found.format) for call in found.calls]
         return [verdict if isinstance(verdict, ToolResult) else None for verdict in verdicts]
 
     async def dispatch(
@@ -270,9 +330,13 @@ class Dispatcher:
         turn may have been dispatched before, by a host that is no more: a call that may not run
         twice and has no record is then answered `executed: unknown`, and not run. Never raises for
         what a model or a tool does; cancelling it cancels its calls. Raises ValueError for times
-        that are none, and for a `context` that is not JSON or larger than one call's arguments may
-        be.
+        that are none, for a `session` or `turn` that is empty, longer than 256 characters or no
+        Unicode, for `tools` that are no names, and for a `context` that is not JSON or larger than
+        one call's arguments may be.
         """
+        self._require(session)
+        require_name("turn", turn)
+        allowed = self._accepting.allowed(tools)
         try:
             found = self._read(response, turn=turn, format=format)
         except intake.Unreadable as error:
@@ -286,21 +350,26 @@ class Dispatcher:
             again=again,
             max_bytes=self._settings.max_arguments,
         )
-        return await self._run_turn(found, shared, tools)
+        return await self._run_turn(found, shared, allowed)
+
+    def _require(self, session: str | None) -> None:
+        """Raises RuntimeError where it cannot be used, and ValueError for no name of a session."""
+        self._lifetime.require()
+        require_name("session", session)
 
     def _read(self, response: Any, **named: str | None) -> Response:
         cap = self._settings.max_arguments
         return intake.read(response, max_bytes=cap, wording=self._wording, **named)
 
     async def _run_turn(
-        self, found: Response, shared: TurnContext, tools: Collection[str] | None
+        self, found: Response, shared: TurnContext, allowed: Collection[str] | None
     ) -> TurnResult:
         results: list[ToolResult | None] = [None] * len(found.calls)
         accepted: list[Accepted] = []
         since = time.monotonic()  # the look into the past is on the first calls' own time
         looping = await self.loops.look(found.calls, shared.session)
         for call in found.calls:
-            verdict = self._judge(call, tools, found.format, looping.get(call.index))
+            verdict = self._accepting.judge(call, allowed, found.format, looping.get(call.index))
             if isinstance(verdict, ToolResult):
                 results[call.index] = verdict
             else:
@@ -316,37 +385,6 @@ class Dispatcher:
         self.analytics.note(results, session=shared.session, model=found.model)
         return TurnResult([r for r in results if r is not None], format=found.format)
 
-    def _judge(
-        self, call: ToolCall, tools: Collection[str] | None, format: str, seen: Seen | None = None
-    ) -> Accepted | ToolResult:
-        cap = self._settings.calls_per_turn
-        if call.index >= cap:
-            text = feedback.too_many_calls(cap, self._wording)
-            return rejected(call, Code.TOO_MANY_CALLS, text, self._wording)
-        return validate(
-            call,
-            self._catalog.offers,
-            self._allowed_of(tools),
-            self._wording,
-            aliases=self._catalog.aliases,
-            unlisted=self._catalog.unlisted,
-            format=format,
-            repairs=self._settings.repair,
-            seen=seen,
-        )
-
-    def _allowed_of(self, tools: Collection[str] | None) -> Collection[str] | None:
-        if tools is None:
-            return self._allowed
-        return frozenset(tools) & self._allowed if self._allowed is not None else frozenset(tools)
-
-    def _listed(self, only: Collection[str] | None) -> dict[str, Offer]:
-        """What a model is offered: the pool's own tools only beside background ones, or by name."""
-        allowed = self._allowed_of(only)
-        if allowed is None:
-            return self._catalog.listed
-        return {name: offer for name, offer in self._catalog.offers.items() if name in allowed}
-
     def _classify(self, pending: Pending, unseen: str | None = None) -> ToolResult:
         """`unseen` names a write before it that may still run."""
         note = feedback.unseen_end(unseen, self._wording) if unseen is not None else None
@@ -359,21 +397,6 @@ class Dispatcher:
             duration=pending.ended - pending.began,
             wording=self._wording,
             retries=pending.retries,
-            pages_offered=self._allowed is None or "task_result" in self._allowed,
+            pages_offered=self._accepting.offers("task_result"),
             note=note,
         )
-
-    async def _wait_for_catalog(self) -> None:
-        give_up_at = time.monotonic() + self._settings.catalog_wait
-        while not self._catalog.offers:
-            if self._catalog.refused:
-                name, reason = next(iter(self._catalog.refused.items()))
-                raise Misconfigured(f"no tool can be offered: {name}: {reason}")
-            if time.monotonic() >= give_up_at:
-                raise CatalogEmpty(
-                    f"no worker has published a tool in {self._settings.catalog_wait:g} s: start "
-                    "one with `toolpool worker --tools …` on the same Redis, key prefix and "
-                    "signing key"
-                )
-            await asyncio.sleep(0.05)
-            await self._traffic.follower.once()

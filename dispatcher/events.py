@@ -58,6 +58,7 @@ class Events:
         self._kept: deque[Event] = deque(maxlen=_KEPT)
         self._last = 0
         self._more = asyncio.Event()
+        self._is_closed = False
 
     def started(self, pending: Pending) -> None:
         """A worker runs the call."""
@@ -104,8 +105,13 @@ class Events:
         detail = {"denied": denied} | ({"argument": argument} if argument is not None else {})
         self._keep(kind="monitor:switch", tool=tool, detail=detail)
 
+    def close(self) -> None:
+        """Followers get what there is, and no more."""
+        self._is_closed = True
+        self._more.set()
+
     async def follow(self, after: int | None = None) -> AsyncIterator[Event]:
-        """Events as they come, for ever; those kept after a bookmark first, where one is given.
+        """Events as they come, until closed; those kept after a bookmark first, where one is given.
 
         Bookmarks are this dispatcher's own: one of another, or of before a restart, may be too high
         and is then taken for the last.
@@ -118,6 +124,8 @@ class Events:
                 seen = event.bookmark
                 yield event
             if self._last <= seen or not self._kept:
+                if self._is_closed:
+                    return
                 self._more.clear()
                 await self._more.wait()
 

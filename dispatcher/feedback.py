@@ -180,6 +180,21 @@ def no_such_handle(wording: Wording = PLAIN) -> str:
     return wording.words.no_such_handle
 
 
+def no_such_page(page: int, pages: int, wording: Wording = PLAIN) -> str:
+    """A page beyond the end of a long output (R37)."""
+    return wording.words.no_such_page.format(page=page, pages=pages)
+
+
+def more_tasks(count: int, wording: Wording = PLAIN) -> str:
+    """How many background calls a list leaves out."""
+    return wording.words.more_tasks.format(count=count)
+
+
+def tasks_of_no_session(wording: Wording = PLAIN) -> str:
+    """Why a call without a session lists nothing."""
+    return wording.words.tasks_of_no_session
+
+
 def failed(name: str, outcome: Outcome, *, timeout: float, wording: Wording = PLAIN) -> str:
     """What a call that was accepted came to."""
     code, error, words = outcome.code, outcome.error, wording.words

@@ -2,10 +2,11 @@
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable, Iterable
 
 from contract.envelope import Envelope, WorkerLease
-from contract.errors import MessageRejected
+from contract.errors import CatalogEmpty, MessageRejected, Misconfigured
 from dispatcher.catalog import Catalog
 from dispatcher.fleet import Fleet
 from dispatcher.pending import Pending
@@ -17,6 +18,7 @@ from dispatcher.transport import Transport
 log = logging.getLogger("toolpool.follow")
 
 _EVERY_SECONDS = 1.0
+_TOOLS_EVERY_SECONDS = 0.05
 
 
 class Follower:
@@ -54,6 +56,21 @@ class Follower:
         """Follow for ever."""
         while True:
             await asyncio.sleep(_EVERY_SECONDS)
+            await self.once()
+
+    async def wait_for_tools(self, seconds: float) -> None:
+        """Return as soon as there is a tool. Raises `CatalogEmpty` or `Misconfigured`."""
+        give_up_at = time.monotonic() + seconds
+        while not self._catalog.offers:
+            if self._catalog.refused:
+                name, reason = next(iter(self._catalog.refused.items()))
+                raise Misconfigured(f"no tool can be offered: {name}: {reason}")
+            if time.monotonic() >= give_up_at:
+                raise CatalogEmpty(
+                    f"no worker has published a tool in {seconds:g} s: start one with `toolpool "
+                    "worker --tools …` on the same Redis, key prefix and signing key"
+                )
+            await asyncio.sleep(_TOOLS_EVERY_SECONDS)
             await self.once()
 
     async def once(self) -> None:

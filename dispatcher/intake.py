@@ -7,7 +7,7 @@ from dispatcher import arguments, feedback
 from dispatcher.feedback import PLAIN, Wording
 from dispatcher.formats import FORMATS, NotAResponse, Response, detect
 from dispatcher.formats.bare import NAME as BARE
-from dispatcher.formats.blocks import Reader, is_usable
+from dispatcher.formats.blocks import Reader, is_usable, stand_in
 from dispatcher.formats.mcp import NAME as MCP
 
 _TAKE_LISTS = (BARE, MCP)
@@ -49,7 +49,7 @@ def read(
         raise _unreadable(error, BARE, wording) from None
     module = FORMATS[name]
     response_id, model = module.identity(plain) if isinstance(plain, dict) else (None, None)
-    turn = turn or (response_id if is_usable(response_id) else None)
+    turn = turn or _named(response_id)
     reader = Reader(turn or _stable_name(plain), max_bytes, doubled_keys, wording)
     try:
         if not isinstance(plain, dict) and name not in _TAKE_LISTS:
@@ -63,6 +63,13 @@ def read(
         id=turn,
         model=model if is_usable(model) else None,
     )
+
+
+def _named(id: Any) -> str | None:
+    """A response's id as a turn's name: what is too long, or no Unicode, has one that is."""
+    if not isinstance(id, str) or not id:
+        return None
+    return id if is_usable(id) else stand_in(id)
 
 
 def _unreadable(error: NotAResponse, format: str, wording: Wording) -> Unreadable:

@@ -47,11 +47,14 @@ class LoopGuard:
     def __init__(
         self, ledger: LoopLedger, settings: Settings, on_loop: OnLoop | None = None
     ) -> None:
+        if on_loop is not None and not callable(on_loop):
+            raise TypeError(f"on_loop must be a function, not {type(on_loop).__name__}")
         self._ledger = ledger
         self._settings = settings
         self._on_loop = on_loop
         self._following: asyncio.Task[None] | None = None
         self._noting: set[asyncio.Task[None]] = set()
+        self._is_closed = False
         self.listeners: list[Callable[[Loop], None]] = []
         """Told of every loop, whatever becomes of it."""
 
@@ -62,6 +65,7 @@ class LoopGuard:
 
     async def close(self) -> None:
         """Stop following and noting. Idempotent."""
+        self._is_closed = True
         for noting in self._noting:
             noting.cancel()
         if self._following is not None:
@@ -100,7 +104,7 @@ class LoopGuard:
 
         Returns when it is remembered, or goes on beside the caller: results are not late for it.
         """
-        if session is None or not self._settings.loop_threshold:
+        if session is None or not self._settings.loop_threshold or self._is_closed:
             return
         if all(r is None or r.ok for r in results) and not self.suspects(session):
             return

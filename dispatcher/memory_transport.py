@@ -91,10 +91,17 @@ class MemoryTransport:
         )
 
     async def keep_handle(
-        self, handle: str, body: bytes, *, owner: str, call: str, keep: float, outcome_kept: float
+        self,
+        handle: str,
+        body: bytes,
+        *,
+        owner: str | None,
+        call: str,
+        keep: float,
+        outcome_kept: float,
     ) -> None:
         """See `Transport.keep_handle`."""
-        self._server.handles[handle] = (owner, body)
+        self._server.handles[handle] = (owner or "", body)
         self._server.keep_longer(call, outcome_kept)
 
     async def handle(self, handle: str) -> bytes | None:
@@ -102,9 +109,11 @@ class MemoryTransport:
         found = self._server.handles.get(handle)
         return found[1] if found is not None else None
 
-    async def handles(self, owner: str) -> list[bytes]:
+    async def handles(self, owner: str, newest: int | None = None) -> tuple[list[bytes], int]:
         """See `Transport.handles`."""
-        return [body for whose, body in self._server.handles.values() if whose == owner]
+        found = [body for whose, body in self._server.handles.values() if whose == owner]
+        older = max(0, len(found) - newest) if newest is not None else 0
+        return found[older:], older
 
     async def switches(self) -> list[bytes]:
         """See `Transport.switches`."""

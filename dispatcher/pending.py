@@ -106,6 +106,8 @@ class Pending:
     is_news: bool = True
     """Whether its outcome is not one that had been stored before this dispatcher asked."""
     timer: asyncio.TimerHandle | None = None
+    work: asyncio.Task[None] | None = None
+    """What answers it, where this dispatcher does so itself."""
     root: str = field(init=False)
     """The same for all retries of a call: the name it is asked again by (R18)."""
 

@@ -28,6 +28,7 @@ _BLOCK_MS = 5000
 _SILENCE_SECONDS = 3.0
 """Longer than a blocking read lasts: then its connection is dead, though nobody closed it."""
 _TRIM_EVERY = 256
+_HANDLES_AT_ONCE = 100
 _WORKERS_LISTED_SECONDS = 3600
 _CROWDED = 0.8
 """The share of the server's memory beyond which whole outputs make room."""
@@ -188,14 +189,22 @@ class RedisTransport:
         return answers
 
     async def keep_handle(
-        self, handle: str, body: bytes, *, owner: str, call: str, keep: float, outcome_kept: float
+        self,
+        handle: str,
+        body: bytes,
+        *,
+        owner: str | None,
+        call: str,
+        keep: float,
+        outcome_kept: float,
     ) -> None:
         """See `Transport.keep_handle`."""
         # A list is kept as long as any handle in it may be.
         listed = max(keep, BACKGROUND_TIMEOUT + self._settings.background_kept)
+        index = self._names.handles(owner) if owner is not None else ""
         await self._steps.once(
             Step.HANDLE,
-            [self._names.background(handle), self._names.handles(owner), self._names.call(call)],
+            [self._names.background(handle), index, self._names.call(call)],
             [handle, body, _ms(keep), _ms(listed), _ms(outcome_kept)],
         )
 
@@ -204,13 +213,18 @@ class RedisTransport:
         found: Any = await self._client.get(self._names.background(handle))
         return bytes(found) if found is not None else None
 
-    async def handles(self, owner: str) -> list[bytes]:
+    async def handles(self, owner: str, newest: int | None = None) -> tuple[list[bytes], int]:
         """See `Transport.handles`."""
         ids: Any = await self._client.zrange(self._names.handles(owner), 0, -1)
-        if not ids:
-            return []
-        found: Any = await self._client.mget([self._names.background(i.decode()) for i in ids])
-        return [body for body in found if body is not None]
+        keys = [self._names.background(id_.decode()) for id_ in ids]
+        bodies: list[bytes] = []
+        while keys and (newest is None or len(bodies) < newest):  # some may have expired
+            missing = _HANDLES_AT_ONCE if newest is None else newest - len(bodies)
+            keys, group = keys[:-missing], keys[-missing:]
+            found: Any = await self._client.mget(group)
+            bodies[:0] = [body for body in found if body is not None]
+        older = await self._client.exists(*keys) if keys else 0
+        return bodies, int(older)
 
     async def switches(self) -> list[bytes]:
         """See `Transport.switches`."""

@@ -14,6 +14,9 @@ from contract import encoding
 from contract.call import ToolCall
 from contract.envelope import Envelope, Switch
 from contract.errors import MessageRejected
+from dispatcher.formats.blocks import LONGEST_NAME
+
+_LONGEST_REASON = 1_000
 
 
 class Switches:
@@ -77,11 +80,31 @@ def switch_name(tool: str, argument: str | None, value: Any) -> str:
     return encoding.digest([tool, argument, value if argument is not None else None])
 
 
+def _require_text(what: str, text: Any, longest: int = LONGEST_NAME) -> None:
+    if not isinstance(text, str) or not text:
+        raise ValueError(f"{what} must be a text that is not empty")
+    if len(text) > longest or encoding.printable(text) != text:
+        raise ValueError(f"{what} must be Unicode of at most {longest} characters")
+
+
 def make_switch(
     tool: str, argument: str | None, value: Any, reason: str, *, set_at: float, on: bool = True
 ) -> Switch:
-    """A switch, or one taken back. Raises TypeError for a value that is not JSON."""
-    encoding.encode(value)
+    """A switch, or one taken back.
+
+    Raises ValueError for one that no dispatcher could read: it would deny nothing.
+    """
+    _require_text("tool", tool)
+    if on:
+        _require_text("reason", reason, _LONGEST_REASON)
+    if argument is not None:
+        _require_text("argument", argument)
+    elif value is not None:
+        raise ValueError("value needs the name of the argument that has it")
+    try:
+        encoding.encode(value)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise ValueError(f"value must be JSON: {error}") from None
     return Switch(
         tool=tool,
         argument=argument,

@@ -6,11 +6,19 @@ from typing import Any
 from contract.spec import Effects, ToolSpec, sealed
 
 LONGEST_WAIT_SECONDS = 60.0
+LISTED_AT_MOST = 50
 
 _HANDLE = {"type": "string", "description": "The handle that the background call answered with."}
 
 
-def _spec(name: str, description: str, properties: dict[str, Any], *, required: bool) -> ToolSpec:
+def _spec(
+    name: str,
+    description: str,
+    properties: dict[str, Any],
+    *,
+    required: bool,
+    effects: Effects | None = Effects.READ,
+) -> ToolSpec:
     schema: dict[str, Any] = {
         "type": "object",
         "properties": properties,
@@ -19,7 +27,13 @@ def _spec(name: str, description: str, properties: dict[str, Any], *, required: 
     if required:
         schema["required"] = ["handle"]
     return sealed(
-        ToolSpec(name=name, description=description, input_schema=schema, effects=Effects.READ)
+        ToolSpec(
+            name=name,
+            description=description,
+            input_schema=schema,
+            effects=effects,
+            idempotent=effects is None,
+        )
     )
 
 
@@ -51,8 +65,14 @@ SPECS: Mapping[str, ToolSpec] = {
             "Stop a background call whose result is not needed any more.",
             {"handle": _HANDLE},
             required=True,
+            effects=None,  # it reads nothing, and what comes after it need not wait
         ),
-        _spec("task_list", "List this conversation's background calls.", {}, required=False),
+        _spec(
+            "task_list",
+            f"List this conversation's background calls, the newest {LISTED_AT_MOST} at most.",
+            {},
+            required=False,
+        ),
     )
 }
 """The tools offered to the model beside any background tool."""

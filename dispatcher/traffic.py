@@ -122,6 +122,7 @@ class Traffic:
             ended=self.endings.heard,
         )
         self._tasks: set[asyncio.Task[None]] = set()
+        self._is_closed = False
 
     async def start(self) -> None:
         """Connect, look around once, and keep reading and following. Raises `Misconfigured`."""
@@ -135,6 +136,7 @@ class Traffic:
 
         Background calls go on: their handles are adopted by whoever asks for them next.
         """
+        self._is_closed = True
         await self.cancel([p for p in self.open.values() if not p.in_background])
         tasks = running = set(self._tasks)
         while running:
@@ -145,6 +147,8 @@ class Traffic:
         await asyncio.gather(*tasks, return_exceptions=True)
         for pending in self.open.values():
             self._keeper.forget(pending)
+            pending.answer(failure(Code.CANCELLED, "", Executed.UNKNOWN))  # to whoever waits here
+        self.open.clear()
         self._keeper.close()
         self.pump.close()
         await self.transport.close()
@@ -213,21 +217,30 @@ class Traffic:
         return pending
 
     def run_here(
-        self, call: ToolCall, spec: ToolSpec, work: Coroutine[Any, Any, Outcome]
+        self,
+        call: ToolCall,
+        spec: ToolSpec,
+        session: str | None,
+        work: Coroutine[Any, Any, Outcome],
     ) -> Pending:
         """A call that this dispatcher answers itself, by `work`, which never raises."""
-        pending = self._here(call, spec)
+        pending = self._here(call, spec, session)
 
         async def run() -> None:
             self.resolve(pending, await work)
 
-        self.in_background(run())
+        pending.work = self.in_background(run())
         return pending
 
-    def _here(self, call: ToolCall, spec: ToolSpec) -> Pending:
+    def _here(self, call: ToolCall, spec: ToolSpec, session: str | None) -> Pending:
         now = time.monotonic()
         message = CallMessage(
-            key=new_nonce(), id=call.id, tool=call.name, digest=spec.digest, arguments={}
+            key=new_nonce(),
+            id=call.id,
+            tool=call.name,
+            digest=spec.digest,
+            arguments={},
+            session=session,
         )
         pending = Pending(
             call=call,
@@ -294,6 +307,10 @@ class Traffic:
         return pending
 
     def _refuse(self, pending: Pending, outcome: Outcome) -> None:
+        """Answer a call that is not sent, unless the ledger has it from another asking (R18)."""
+        if self._is_closed and pending.may_be_known:
+            self.resolve(pending, msgspec.structs.replace(outcome, executed=Executed.UNKNOWN))
+            return
         self._refusals.refuse(pending, outcome)
 
     def _join(self, pending: Pending) -> None:
@@ -303,6 +320,8 @@ class Traffic:
 
     def refusal(self, call: ToolCall) -> Outcome | None:
         """Why a call may not be sent now: its tool is denied, or left alone for a while."""
+        if self._is_closed:
+            return not_queued(Code.CANCELLED)
         denied = self._denied(call)
         if denied is not None:
             return denied
@@ -359,6 +378,8 @@ class Traffic:
             if self._try_again(pending, outcome):
                 return
         pending.answer(outcome)
+        if pending.work is not None:
+            pending.work.cancel()
         if pending.spec.effects is Effects.WRITE and may_still_run(outcome):
             self.endings.watch(pending)
         if pending.is_news:

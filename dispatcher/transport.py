@@ -92,9 +92,16 @@ class Transport(Protocol):
         ...
 
     async def keep_handle(
-        self, handle: str, body: bytes, *, owner: str, call: str, keep: float, outcome_kept: float
+        self,
+        handle: str,
+        body: bytes,
+        *,
+        owner: str | None,
+        call: str,
+        keep: float,
+        outcome_kept: float,
     ) -> None:
-        """Store what a handle stands for, for `keep` seconds; its owner's list names it.
+        """Store what a handle stands for, for `keep` seconds; one of no owner is never listed.
 
         The outcome of its call, whose key is `call`, is kept for `outcome_kept` seconds.
         """
@@ -104,8 +111,8 @@ class Transport(Protocol):
         """What a handle stands for, signed; None for an unknown or expired one."""
         ...
 
-    async def handles(self, owner: str) -> list[bytes]:
-        """What the handles of an owner stand for, the newest last."""
+    async def handles(self, owner: str, newest: int | None = None) -> tuple[list[bytes], int]:
+        """What an owner's handles stand for, the newest last; and how many older ones there are."""
         ...
 
     async def switches(self) -> list[bytes]:

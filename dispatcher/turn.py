@@ -22,8 +22,13 @@ class TurnResult(Sequence[ToolResult]):
         self.error = error
 
     def messages(self, format: str | None = None) -> list[dict[str, Any]]:
-        """What to append to the conversation, in the provider's own form (R3, R4)."""
-        module = FORMATS[format or self.format]
+        """What to append to the conversation, in the provider's own form (R3, R4).
+
+        Raises ValueError for a format that there is none of.
+        """
+        module = FORMATS.get(format or self.format)
+        if module is None:
+            raise ValueError(f"unknown format {format!r}: use one of {', '.join(FORMATS)}")
         if self.error is not None:
             return module.render_refusal(self.error)
         return module.render(list(self._results))

@@ -1,12 +1,14 @@
 """What the host of a turn asks for, beside the calls."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from contract import encoding
+from contract.encoding import printable
 from contract.steps import new_nonce
+from dispatcher.formats.blocks import LONGEST_NAME
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +25,61 @@ class TurnContext:
     again: bool = False
 
 
+def require_name(what: str, value: Any) -> None:
+    """Raises ValueError for what cannot name a session or a turn; None names nothing.
+
+    Names are in every message and key: a long one would hold up everybody's calls.
+    """
+    if value is None:
+        return
+    if not isinstance(value, str):
+        raise ValueError(f"{what} must be a string, not {type(value).__name__}")
+    if not value:
+        raise ValueError(f"{what} must not be empty: leave it out where there is none")
+    if len(value) > LONGEST_NAME:
+        raise ValueError(
+            f"{what} has {len(value)} characters, at most {LONGEST_NAME} are taken: use an id"
+        )
+    if printable(value) != value:
+        raise ValueError(f"{what} is not valid Unicode: it holds half of a surrogate pair")
+
+
+def tool_names(what: str, value: Any) -> frozenset[str] | None:
+    """An allow-list. Raises ValueError for what is no collection of names, as one string is."""
+    if value is None:
+        return None
+    if isinstance(value, (str, bytes)) or not isinstance(value, Iterable):
+        raise ValueError(f"{what} must be a collection of tool names, not {type(value).__name__}")
+    names = list(value)
+    for name in names:
+        if not isinstance(name, str):
+            raise ValueError(f"{what} takes the names of tools, not {type(name).__name__} objects")
+    return frozenset(names)
+
+
+def patience(wait: Any) -> float:
+    """How long a host waits for something, in seconds. Raises ValueError for what is no such time.
+
+    Infinity is one: for ever.
+    """
+    if not (_is_number(wait) and wait >= 0):
+        raise ValueError(f"wait must be a number of seconds, 0 or more, not {wait!r}")
+    found: float = wait
+    return found
+
+
+def page_number(page: Any) -> int:
+    """A page as pages are counted, from 1. Raises ValueError for what is none."""
+    if isinstance(page, bool) or not isinstance(page, int) or page < 1:
+        raise ValueError(f"page must be a whole number, 1 or more, not {page!r}")
+    number: int = page
+    return number
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
 def turn_context(
     turn: str | None,
     session: str | None,
@@ -35,15 +92,17 @@ def turn_context(
 ) -> TurnContext:
     """What a host asks for, checked: one host's slip must not fail calls in the same message.
 
-    Raises ValueError.
+    Names are to be checked before. Raises ValueError.
     """
-    if timeout is not None and not 0 < timeout < math.inf:
-        raise ValueError(f"timeout must be a number of seconds above 0, not {timeout}")
-    if wait is not None and not wait >= 0:
-        raise ValueError(f"wait must be a number of seconds, 0 or more, not {wait}")
+    if timeout is not None and not (_is_number(timeout) and 0 < timeout < math.inf):
+        raise ValueError(f"timeout must be a number of seconds above 0, not {timeout!r}")
+    if wait is not None:
+        wait = patience(wait)
     if again and (session is None or turn is None):
         raise ValueError("again=True needs a session, and a turn or a response with an id")
     size = 0
+    if context is not None and not isinstance(context, Mapping):
+        raise ValueError(f"context must be a mapping, not {type(context).__name__}")
     if context:
         try:
             size = len(encoding.encode(context))

@@ -43,7 +43,7 @@ class _Turn:
 
     def cancel(self, call_id: str | None) -> int:
         """Cancel calls ahead, all or those of an id; how many there were."""
-        found = [i for i, call in self.ahead.items() if call_id in (None, call.id)]
+        found = [i for i, call in self.ahead.items() if call_id in (None, call.provider_id)]
         self.cancelled.update(found)
         return len(found)
 
@@ -138,7 +138,7 @@ class Turns:
             return self._traffic.refuse(call, spec, shared, since, refusal)
         if spec is task_tools.SPECS.get(spec.name):
             work = self._background.answer(call, shared.session)
-            return self._traffic.run_here(call, spec, work)
+            return self._traffic.run_here(call, spec, shared.session, work)
         return self._traffic.submit(call, spec, shared, since)
 
     async def _await(

@@ -1,6 +1,7 @@
 """What every test has: a clean environment, the recorded data, a server of its own."""
 
 import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,6 +17,9 @@ DATA_VARIABLE = "TOOLPOOL_TEST_DATA"
 
 def pytest_configure() -> None:
     """Settings of the shell the tests are run from are not theirs, nor their children's."""
+    # A shell ignores it for jobs in the background, and so would all that the tests start.
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     # A busy machine is no failure of the code.
     hypothesis.settings.register_profile("toolpool", deadline=None)
     hypothesis.settings.load_profile("toolpool")

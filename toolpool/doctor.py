@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 OLDEST_PYTHON = (3, 11)
 OUR_PACKAGES = ("contract", "dispatcher", "workers")
 
+_NAMED = 5
+"""How many of something one finding names."""
+
 _HOME = Path(__file__).resolve().parent.parent
 
 
@@ -56,7 +59,7 @@ def examine(settings: "Settings") -> list[Finding]:
         ]
     server = check_server(settings)
     key = check_key(settings)
-    findings += [*server, key]
+    findings += [*server, *check_broker(settings), key]
     if Level.FAIL in (key.level, server[0].level):
         return findings  # nothing the server holds could be read
     from contract.version import VERSION
@@ -187,6 +190,30 @@ def check_server(settings: "Settings") -> list[Finding]:
     ]
 
 
+def check_broker(settings: "Settings") -> list[Finding]:
+    """Whether a broker of its own answers; nothing where the server at the Redis URL is it."""
+    if settings.broker_url is None:
+        return []
+    from contract.errors import BrokerUnreachable
+    from contract.passwords import without_password
+    from toolpool.cli.queues import broker
+
+    try:
+        with broker(settings):
+            url = without_password(settings.broker_url)
+            return [Finding("broker", Level.OK, f"it answers at {url}")]
+    except BrokerUnreachable as error:
+        return [
+            Finding(
+                "broker",
+                Level.FAIL,
+                str(error).partition(": check that")[0],
+                "start the broker, or set TOOLPOOL_BROKER_URL to one that runs; without it the "
+                "server at TOOLPOOL_REDIS_URL is the broker",
+            )
+        ]
+
+
 def server_findings(info: dict[str, Any], maxmemory_policy: str | None) -> list[Finding]:
     """What makes a server unfit; empty for one that is fit."""
     from contract.connection import server_faults
@@ -232,10 +259,19 @@ def check_key(settings: "Settings") -> Finding:
 def check_fleet(fleet: "Fleet", version: str) -> Iterator[Finding]:
     """Workers and catalog, as they look to a holder of our key."""
     for worker in fleet.foreign_workers:
+        if worker.is_unreadable:
+            yield Finding(
+                "workers",
+                Level.WARN,
+                f"worker {worker} describes itself in a form that toolpool {version} cannot read",
+                "install one version everywhere; upgrade workers before dispatchers",
+            )
+            continue
+        key = f" ({worker.key})" if worker.key else ""
         yield Finding(
             "workers",
             Level.FAIL,
-            f"worker {worker} signs with another key: its results would be refused",
+            f"worker {worker} signs with another key{key}: its results would be refused",
             "start it again with this process's TOOLPOOL_SIGNING_KEY",
         )
     if fleet.workers:
@@ -248,11 +284,13 @@ def check_fleet(fleet: "Fleet", version: str) -> Iterator[Finding]:
             "start one with `toolpool worker`",
         )
     yield from _check_versions(fleet, version)
+    yield from _check_stale(fleet)
     if fleet.foreign_tools:
         yield Finding(
             "catalog",
             Level.WARN,
-            f"{len(fleet.foreign_tools)} entries were signed with another key and are passed over",
+            f"{len(fleet.foreign_tools)} entries were signed with another key and are passed over: "
+            + _some(sorted(set(fleet.foreign_tools))),
             "start workers with this process's TOOLPOOL_SIGNING_KEY; the entries go by themselves",
         )
     if fleet.entries:
@@ -268,16 +306,36 @@ def check_fleet(fleet: "Fleet", version: str) -> Iterator[Finding]:
 
 
 def _check_versions(fleet: "Fleet", version: str) -> Iterator[Finding]:
-    others = sorted({lease.version for lease in fleet.workers} - {version})
+    others = [lease for lease in fleet.workers if lease.version != version]
     if others:
+        named = [f"worker {each.id} on {each.host} runs {each.version}" for each in others]
         yield Finding(
             "versions",
             Level.WARN,
-            f"this is toolpool {version}, but workers run {', '.join(others)}",
+            f"this is toolpool {version}, but {_some(named)}",
             "install one version everywhere; upgrade workers before dispatchers",
         )
     elif fleet.workers:
         yield Finding("versions", Level.OK, f"toolpool {version} everywhere")
+
+
+def _check_stale(fleet: "Fleet") -> Iterator[Finding]:
+    """Workers that have another version of a tool than the newest, which is offered."""
+    for lease in fleet.workers:
+        stale = fleet.stale_tools(lease.id)
+        if stale:
+            yield Finding(
+                "tools",
+                Level.WARN,
+                f"worker {lease.id} on {lease.host} has another version than is offered of "
+                + _some(stale),
+                "start it again with the tools of the others; until then it leaves them the calls",
+            )
+
+
+def _some(names: Sequence[str]) -> str:
+    more = f", and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+    return ", ".join(names[:_NAMED]) + more
 
 
 def _check_unserved(fleet: "Fleet") -> Iterator[Finding]:
@@ -290,7 +348,7 @@ def _check_unserved(fleet: "Fleet") -> Iterator[Finding]:
             yield Finding(
                 "queues",
                 Level.WARN,
-                f"no running worker takes from {queue} ({', '.join(sorted(tools)[:5])})",
+                f"no running worker takes from {queue} ({_some(sorted(tools))})",
                 f"start one with `toolpool worker --queues {queue.split('.')[-2]} "
                 f"--run-in {queue.rpartition('.')[2]}`, or take the tools out of the catalog "
                 "with `toolpool tools remove`",

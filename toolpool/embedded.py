@@ -5,6 +5,7 @@ keeps nothing on disk unless it is given a directory for that, and ends with the
 started it, however that one ends.
 """
 
+import atexit
 import fcntl
 import importlib.util
 import os
@@ -87,8 +88,10 @@ class EmbeddedServer:
     ) -> None:
         self.program = find_program()
         self._instance = _Instance(data_dir.resolve() if data_dir is not None else None)
-        # Also runs when this object is forgotten, and at the end of the interpreter.
+        # Also runs when this object is forgotten. At the end of the interpreter `_remove_all` does:
+        # registered on import, it comes after what the program itself does there.
         self._finalizer = weakref.finalize(self, self._instance.remove)
+        self._finalizer.atexit = False
         try:
             self._instance.lock()
             self._address = self._launch(listen, time.monotonic() + startup_seconds)
@@ -241,6 +244,7 @@ class _Instance:
         self._locks: list[IO[bytes]] = []
         self._process: subprocess.Popen[bytes] | None = None
         self._owner_pid = os.getpid()
+        _instances.add(self)
 
     @property
     def pid(self) -> int:
@@ -301,6 +305,7 @@ class _Instance:
         """Stop the server and remove every trace of it but its data."""
         if os.getpid() != self._owner_pid:
             return  # a fork of the owner ends: the server is not its to stop
+        _instances.discard(self)
         self.stop()
         shutil.rmtree(self.directory, ignore_errors=True)
         for lock in self._locks:
@@ -320,6 +325,18 @@ class _Instance:
                 "",
             ]
         )
+
+
+_instances: set[_Instance] = set()
+"""Those that were not removed yet."""
+
+
+def _remove_all() -> None:
+    for instance in list(_instances):
+        instance.remove()
+
+
+atexit.register(_remove_all)
 
 
 def _answers(url: str) -> bool:

@@ -1,9 +1,10 @@
 """The dispatcher that users import: connected, local or in memory."""
 
 import asyncio
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
+from pathlib import Path
 from types import ModuleType
-from typing import Any, Self
+from typing import Any
 
 from contract.envelope import Envelope
 from contract.errors import ToolDeclarationInvalid
@@ -11,12 +12,16 @@ from contract.memory import MemoryServer
 from contract.settings import Settings
 from contract.signing import Keyring, generate_key
 from dispatcher.dispatch import Dispatcher as ConnectedDispatcher
+from dispatcher.lifetime import MAKE_ANOTHER, Lifetime
 from dispatcher.loops import OnLoop
 from dispatcher.memory_transport import MemoryTransport
 from toolpool.in_memory import InMemoryWorker
 from toolpool.local import LocalFleet, ToolSource, as_sources
 from workers import inside
 from workers.tool import Tool
+
+_PARTS = ("analytics", "loops")
+"""What a dispatcher has beside its methods."""
 
 
 class Dispatcher(ConnectedDispatcher):
@@ -35,6 +40,12 @@ class Dispatcher(ConnectedDispatcher):
         built-in tools. Everything ends with the `async with` block, or with this process.
         """
         inside.require_outside()
+        for source in _listed(tools):
+            if not isinstance(source, (str, Path, ModuleType, Tool)):
+                raise ToolDeclarationInvalid(
+                    f"{source!r} is not a tool: local takes names of modules, files, modules, and "
+                    "@tool functions"
+                )
         return LocalDispatcher(as_sources(tools), settings or Settings())
 
     @classmethod
@@ -54,13 +65,29 @@ class Dispatcher(ConnectedDispatcher):
 
 
 class LocalDispatcher:
-    """What `Dispatcher.local` gives: enter it to get the dispatcher."""
+    """What `Dispatcher.local` gives: enter it to get the dispatcher, whose methods it has as well.
+
+    Until it is entered they raise RuntimeError (R62).
+    """
 
     def __init__(self, sources: Sequence[str], settings: Settings) -> None:
         self._sources = sources
         self._settings = settings
+        self._lifetime = Lifetime()
         self._fleet: LocalFleet | None = None
         self._dispatcher: Dispatcher | None = None
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_") or (name not in _PARTS and not hasattr(Dispatcher, name)):
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        if self._dispatcher is not None:
+            return getattr(self._dispatcher, name)
+        if self._lifetime.is_closed:
+            raise RuntimeError(f"this dispatcher is closed: {MAKE_ANOTHER}")
+        raise RuntimeError(
+            "this dispatcher is not entered, so it has no server and no workers yet: use it inside "
+            "`async with Dispatcher.local(…) as dispatcher:`"
+        )
 
     @property
     def description(self) -> str:
@@ -68,20 +95,30 @@ class LocalDispatcher:
         return self._fleet.description if self._fleet is not None else ""
 
     async def __aenter__(self) -> Dispatcher:
-        self._fleet = await asyncio.to_thread(LocalFleet, self._sources, self._settings)
+        self._lifetime.enter()
         try:
-            self._dispatcher = Dispatcher.connect(settings=self._fleet.settings)
-            return await self._dispatcher.__aenter__()
+            self._fleet = await _started(self._sources, self._settings)
+            dispatcher = Dispatcher.connect(settings=self._fleet.settings)
+            self._dispatcher = await dispatcher.__aenter__()
+            self._lifetime.open()
+            return self._dispatcher
         except BaseException:
-            await asyncio.to_thread(self._fleet.close)
+            await self.close()
             raise
 
     async def __aexit__(self, *error: Any) -> None:
-        assert self._dispatcher is not None and self._fleet is not None
+        await self.close()
+
+    async def close(self) -> None:
+        """End the dispatcher, then the workers and the server. Idempotent."""
+        if not self._lifetime.close():
+            return
         try:
-            await self._dispatcher.close()
+            if self._dispatcher is not None:
+                await self._dispatcher.close()
         finally:
-            await asyncio.to_thread(self._fleet.close)
+            if self._fleet is not None:
+                await _in_a_thread(self._fleet.close)
 
 
 class InMemoryDispatcher(Dispatcher):
@@ -106,19 +143,45 @@ class InMemoryDispatcher(Dispatcher):
         )
         self._worker = InMemoryWorker(self._server, tools, settings=settings, envelope=envelope)
 
-    async def __aenter__(self) -> Self:
+    async def _start(self) -> None:
         self._worker.start()
-        return await super().__aenter__()
+        await super()._start()
 
-    async def close(self) -> None:
-        """See `Dispatcher.close`; the worker's running calls are cancelled too."""
-        await super().close()
+    async def _stop(self) -> None:
+        await super()._stop()
         await self._worker.close()
+
+
+async def _started(sources: Sequence[str], settings: Settings) -> LocalFleet:
+    """The fleet, once its workers are up; one that nobody waits for any more is ended."""
+    made: list[LocalFleet] = []
+    is_unwanted = False
+
+    def make() -> LocalFleet:
+        made.append(LocalFleet(sources, settings))
+        if is_unwanted:
+            made[0].close()
+        return made[0]
+
+    try:
+        return await asyncio.to_thread(make)
+    except asyncio.CancelledError:
+        is_unwanted = True
+        for fleet in made:
+            await _in_a_thread(fleet.close)
+        raise
+
+
+async def _in_a_thread(work: Callable[[], None]) -> None:
+    try:
+        await asyncio.to_thread(work)
+    except RuntimeError:  # the interpreter ends and starts no more threads
+        work()
 
 
 def _tools_of(sources: Sequence[Tool | ModuleType]) -> list[Tool]:
     tools: list[Tool] = []
-    for source in sources:
+    for source in _listed(sources):
         if isinstance(source, Tool):
             tools.append(source)
         elif isinstance(source, ModuleType):
@@ -127,4 +190,17 @@ def _tools_of(sources: Sequence[Tool | ModuleType]) -> list[Tool]:
             raise ToolDeclarationInvalid(
                 f"{source!r} is not a tool: in_memory takes @tool functions and modules with them"
             )
+    if not tools:
+        raise ToolDeclarationInvalid(
+            "there is no tool in what in_memory was given: name @tool functions, or modules that "
+            "have some"
+        )
     return tools
+
+
+def _listed(sources: Any) -> Iterable[Any]:
+    """What a host gave as its tools; one of them alone is no list of them."""
+    if isinstance(sources, (str, Path, ModuleType, Tool)) or not isinstance(sources, Iterable):
+        raise ToolDeclarationInvalid(f"tools must be a list of tools, not {type(sources).__name__}")
+    found: Iterable[Any] = sources
+    return found

@@ -1,14 +1,20 @@
 """The dispatcher for blocking code."""
 
 import asyncio
+import atexit
+import concurrent.futures
 import threading
-from collections.abc import Coroutine, Sequence
-from contextlib import AbstractAsyncContextManager
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Sequence
+from contextlib import AbstractAsyncContextManager, suppress
+from enum import Enum
 from types import ModuleType, TracebackType
 from typing import Any, Self, TypeVar
 
 from contract.result import ToolResult
 from contract.settings import Settings
+from contract.spec import ToolSpec
+from dispatcher.events import Event
+from dispatcher.lifetime import AFTER_A_FORK, MAKE_ANOTHER, Lifetime
 from dispatcher.turn import TurnResult
 from toolpool.local import ToolSource
 from toolpool.pool import Dispatcher
@@ -16,20 +22,37 @@ from workers.tool import Tool
 
 T = TypeVar("T")
 
+_STOP_SECONDS = 5.0
+_EXIT_SECONDS = 2.0
+"""How long the end of the program is held up for a dispatcher that nobody closed."""
+
+_open: "set[SyncDispatcher]" = set()
+
+
+class _Stage(Enum):
+    NEW = "new"
+    OPEN = "open"
+    CLOSED = "closed"
+
 
 class SyncDispatcher:
     """A `Dispatcher` on an event loop of its own, in a thread of its own.
 
     Safe to use from any number of threads at once. Use it as `with SyncDispatcher.connect(url) as
-    dispatcher`.
+    dispatcher`, or call `open()` and `close()` yourself. Every method raises RuntimeError where it
+    is not open, or belongs to the process before a fork (R62). One that is never closed holds up
+    the end of the program for two seconds at most.
     """
 
     def __init__(self, dispatcher: AbstractAsyncContextManager[Dispatcher]) -> None:
         self._manager = dispatcher
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(
-            target=self._loop.run_forever, name="dispatcher", daemon=True
-        )
+        self._lifetime = Lifetime()  # for what it knows of forks
+        self._stage = _Stage.NEW
+        self._lock = threading.Lock()
+        self._loop: asyncio.AbstractEventLoop
+        self._thread: threading.Thread | None = None
+        self._dispatcher: Dispatcher | None = None
+        self._asked: set[concurrent.futures.Future[Any]] = set()
 
     @classmethod
     def connect(cls, redis_url: str | None = None, **options: Any) -> Self:
@@ -47,13 +70,7 @@ class SyncDispatcher:
         return cls(Dispatcher.in_memory(tools, **options))
 
     def __enter__(self) -> Self:
-        self._thread.start()
-        try:
-            self._dispatcher = self._run(self._manager.__aenter__())
-        except BaseException:
-            self._stop()
-            raise
-        return self
+        return self.open()
 
     def __exit__(
         self,
@@ -61,54 +78,244 @@ class SyncDispatcher:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        self.close()
+
+    def open(self) -> Self:
+        """Connect, or start what is to be started; returns itself. `close` takes it back.
+
+        Raises `Misconfigured` as entering a `Dispatcher` does.
+        """
+        if self._lifetime.is_forked:
+            raise RuntimeError(AFTER_A_FORK)
+        with self._lock:
+            if self._stage is _Stage.CLOSED:
+                raise RuntimeError(self._what_is_wrong())
+            if self._stage is not _Stage.NEW:
+                raise RuntimeError(
+                    "this dispatcher is open already: open it once and share it, any number of "
+                    "threads may use it at the same time"
+                )
+            self._start_loop()
+            self._stage = _Stage.OPEN
+        _open.add(self)
         try:
-            self._run(self._manager.__aexit__(kind, error, trace))
+            self._dispatcher = self._run(self._manager.__aenter__())
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def _start_loop(self) -> None:
+        self._loop = asyncio.new_event_loop()
+        thread = threading.Thread(target=self._loop.run_forever, name="dispatcher", daemon=True)
+        try:
+            thread.start()
+        except BaseException:
+            self._loop.close()
+            raise
+        self._thread = thread
+
+    def close(self) -> None:
+        """Cancel what is still running and let go of everything. Idempotent.
+
+        Calls that other threads wait for are answered. Nothing happens in a process that was
+        forked: what there is belongs to the other one.
+        """
+        self._close(None, _STOP_SECONDS)
+
+    def close_at_exit(self) -> None:
+        """Close it as far as that takes no longer than the end of a program may."""
+        with suppress(Exception):
+            self._close(_EXIT_SECONDS, _STOP_SECONDS / 10)
+
+    def _close(self, seconds: float | None, stop_seconds: float) -> None:
+        """`seconds` bound the orderly part, `stop_seconds` what comes after it."""
+        if self._lifetime.is_forked:
+            return
+        if self._stage is _Stage.OPEN:
+            self._refuse_own_thread()
+        with self._lock:
+            was, self._stage = self._stage, _Stage.CLOSED
+        if was is not _Stage.OPEN:
+            return
+        _open.discard(self)
+        try:
+            if self._dispatcher is not None:
+                leaving = self._manager.__aexit__(None, None, None)
+                asyncio.run_coroutine_threadsafe(_as_coroutine(leaving), self._loop).result(seconds)
         finally:
-            self._stop()
+            self._stop(stop_seconds)
+
+    def _stop(self, seconds: float) -> None:
+        """End whatever still waits, then the loop and its thread."""
+        with suppress(concurrent.futures.TimeoutError):
+            asyncio.run_coroutine_threadsafe(_end_tasks(), self._loop).result(seconds)
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        assert self._thread is not None
+        self._thread.join(seconds)
+        if not self._thread.is_alive():
+            self._loop.close()
+        for future in list(self._asked):
+            future.cancel()
+
+    @property
+    def specs(self) -> list[ToolSpec]:
+        """See `Dispatcher.specs`."""
+        return self._opened().specs
 
     def tools(self, format: str = "anthropic", **options: Any) -> list[dict[str, Any]]:
         """See `Dispatcher.tools`."""
-        return self._dispatcher.tools(format, **options)
+        return self._opened().tools(format, **options)
 
     def dispatch(self, response: Any, **options: Any) -> TurnResult:
         """See `Dispatcher.dispatch`. An interrupted wait (Ctrl-C) cancels the calls."""
-        return self._run(self._dispatcher.dispatch(response, **options))
+        return self._run(self._opened().dispatch(response, **options))
 
     def check(self, response: Any, **options: Any) -> list[ToolResult | None]:
         """See `Dispatcher.check`."""
-        return self._dispatcher.check(response, **options)
+        return self._opened().check(response, **options)
+
+    def in_flight(self, session: str | None = None) -> int:
+        """See `Dispatcher.in_flight`."""
+        return self._opened().in_flight(session)
 
     def cancel(self, session: str | None = None, *, call_id: str | None = None) -> int:
         """See `Dispatcher.cancel`: for calls that another thread waits for."""
-        return self._run(self._dispatcher.cancel(session, call_id=call_id))
+        return self._run(self._opened().cancel(session, call_id=call_id))
 
     def task_result(
         self, handle: str, *, session: str | None = None, wait: float = 0.0
     ) -> ToolResult | None:
         """See `Dispatcher.task_result`."""
-        return self._run(self._dispatcher.task_result(handle, session=session, wait=wait))
+        return self._run(self._opened().task_result(handle, session=session, wait=wait))
 
     def task_cancel(self, handle: str, *, session: str | None = None) -> ToolResult:
         """See `Dispatcher.task_cancel`."""
-        return self._run(self._dispatcher.task_cancel(handle, session=session))
+        return self._run(self._opened().task_cancel(handle, session=session))
 
     def task_list(self, *, session: str | None = None) -> list[dict[str, Any]]:
         """See `Dispatcher.task_list`."""
-        return self._run(self._dispatcher.task_list(session=session))
+        return self._run(self._opened().task_list(session=session))
 
     def output(self, handle: str, *, session: str | None = None, page: int = 1) -> dict[str, Any]:
         """See `Dispatcher.output`."""
-        return self._run(self._dispatcher.output(handle, session=session, page=page))
+        return self._run(self._opened().output(handle, session=session, page=page))
+
+    def deny(
+        self, tool: str, *, argument: str | None = None, value: Any = None, reason: str
+    ) -> None:
+        """See `Dispatcher.deny`."""
+        self._run(self._opened().deny(tool, argument=argument, value=value, reason=reason))
+
+    def allow(self, tool: str, *, argument: str | None = None, value: Any = None) -> None:
+        """See `Dispatcher.allow`."""
+        self._run(self._opened().allow(tool, argument=argument, value=value))
+
+    def events(self, after: int | None = None) -> Iterator[Event]:
+        """See `Dispatcher.events`: blocks for the next one, until the dispatcher is closed."""
+        return self._stream(lambda opened: opened.events(after))
+
+    def completed(self, *, session: str | None = None) -> Iterator[str]:
+        """See `Dispatcher.completed`: blocks for the next one, until the dispatcher is closed."""
+        return self._stream(lambda opened: opened.completed(session=session))
+
+    def _opened(self) -> Dispatcher:
+        """The dispatcher. Raises RuntimeError unless it is open, in this process."""
+        if (
+            self._stage is not _Stage.OPEN
+            or self._lifetime.is_forked
+            or (opened := self._dispatcher) is None
+        ):
+            raise RuntimeError(self._what_is_wrong())
+        return opened
+
+    def _what_is_wrong(self) -> str:
+        if self._lifetime.is_forked:
+            return AFTER_A_FORK
+        if self._stage is _Stage.CLOSED:
+            return f"this dispatcher is closed: {MAKE_ANOTHER}"
+        return (
+            "this dispatcher is not open: use it inside `with SyncDispatcher.connect(…) as "
+            "dispatcher:`, or call open() first and close() in the end"
+        )
+
+    def _refuse_own_thread(self) -> None:
+        if threading.current_thread() is self._thread:
+            raise RuntimeError(
+                "a SyncDispatcher cannot be asked from its own thread, which would wait for "
+                "itself: in a hook or a listener ask from another thread"
+            )
 
     def _run(self, work: Coroutine[Any, Any, T]) -> T:
-        future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        try:
+            if self._lifetime.is_forked:  # before the lock, which another thread may have held
+                raise RuntimeError(AFTER_A_FORK)
+            self._refuse_own_thread()
+            with self._lock:  # whoever closes it knows of all that was asked before
+                if self._stage is not _Stage.OPEN:
+                    raise RuntimeError(self._what_is_wrong())
+                future = asyncio.run_coroutine_threadsafe(work, self._loop)
+                self._asked.add(future)
+        except BaseException:
+            work.close()
+            raise
+        future.add_done_callback(self._asked.discard)
         try:
             return future.result()
-        except BaseException:
+        except BaseException as error:
             future.cancel()
+            if isinstance(error, concurrent.futures.CancelledError) and self._has_closed():
+                raise RuntimeError(self._what_is_wrong()) from None
             raise
 
-    def _stop(self) -> None:
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join()
-        self._loop.close()
+    def _has_closed(self) -> bool:
+        return self._stage is _Stage.CLOSED
+
+    def _stream(self, follow: Callable[[Dispatcher], AsyncIterator[T]]) -> Iterator[T]:
+        opened = self._opened()
+
+        async def on_loop() -> AsyncIterator[T]:
+            return follow(opened)
+
+        return self._each(self._run(on_loop()))
+
+    def _each(self, stream: AsyncIterator[T]) -> Iterator[T]:
+        try:
+            while not self._has_closed() and (item := self._run(_next(stream))) is not None:
+                yield item
+        finally:
+            if not self._has_closed():
+                self._run(_end(stream))
+
+
+async def _next(stream: AsyncIterator[T]) -> T | None:
+    return await anext(stream, None)
+
+
+async def _end(stream: Any) -> None:
+    await stream.aclose()
+
+
+async def _as_coroutine(awaited: Awaitable[T]) -> T:
+    return await awaited
+
+
+async def _end_tasks() -> None:
+    """Cancel what runs on this loop, as `asyncio.run` does in the end."""
+    tasks = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+    await asyncio.get_running_loop().shutdown_asyncgens()
+
+
+def _close_all() -> None:
+    """Those that nobody closed: a thread that is cut off in its work may write to a closed file.
+
+    Registered on import, so that it comes after whatever the program itself does at its end.
+    """
+    for dispatcher in list(_open):
+        dispatcher.close_at_exit()
+
+
+atexit.register(_close_all)

@@ -70,7 +70,7 @@ def _import(name: str) -> ModuleType:
     except ToolDeclarationInvalid:
         raise
     except (Exception, SystemExit) as error:
-        if isinstance(error, ModuleNotFoundError) and error.name and name.startswith(error.name):
+        if isinstance(error, ModuleNotFoundError) and _is_or_holds(error.name, name):
             raise ToolsUnimportable(
                 f"there is no tools module {name!r} on the import path (the current directory is "
                 "on it); name a module like `shop.tools` or a file like `./tools.py`"
@@ -107,5 +107,15 @@ def _import_file(source: str) -> ModuleType:
     return module
 
 
+def _is_or_holds(missing: str | None, name: str) -> bool:
+    """Whether the missing module is the named one, or a package that it would be in."""
+    return missing is not None and f"{name}.".startswith(f"{missing}.")
+
+
 def _failed(source: str, error: BaseException) -> str:
+    if isinstance(error, ModuleNotFoundError) and error.name:
+        return (
+            f"{source} imports {error.name!r}, which is not there: install it where the tools run, "
+            "or make it importable from the current directory"
+        )
     return f"{source} failed while it was imported: {type(error).__name__}: {error}"

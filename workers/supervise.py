@@ -130,7 +130,9 @@ class Supervisor:
     def run(self) -> int:
         """Blocks; the worker's exit code, or 0 after a drain that was asked for."""
         for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, self._stop)
+            # An interrupt that was ignored from the start stays so: it is for the job in front.
+            if number is signal.SIGTERM or signal.getsignal(number) is not signal.SIG_IGN:
+                signal.signal(number, self._stop)
         look_at = 0.0
         with connection.open_sync(self._settings) as client:
             while True:

@@ -1,5 +1,6 @@
 """Reading one tool-call block, the same for every provider (R14–R17)."""
 
+import hashlib
 from dataclasses import dataclass
 from typing import Any, TypeGuard
 
@@ -9,7 +10,7 @@ from contract.outcome import Code
 from dispatcher import arguments, feedback, mending
 from dispatcher.feedback import PLAIN, Wording
 
-_LONGEST_ID = 256
+LONGEST_NAME = 256
 
 
 class NotAResponse(Exception):
@@ -49,13 +50,15 @@ class Reader:
         id_is_optional: bool = False,
     ) -> ToolCall:
         """The call in a block, or the flaw that keeps it from being one."""
-        note = None
-        given = is_usable(id)
+        note = long_id = None
+        given = isinstance(id, str) and bool(id)
         if not given:
             missing = id is None
             id = f"{self.turn}-{index}"
             if not (missing and id_is_optional):
                 note = feedback.made_up_id(id, self.wording)
+        elif not is_usable(id):
+            id, long_id = stand_in(id), id
         if flaw is None and (not isinstance(name, str) or not name):
             flaw = Flaw(Code.UNPARSEABLE, "no_name")
         if not isinstance(name, str):
@@ -78,11 +81,12 @@ class Reader:
         return ToolCall(
             index=index,
             id=id,
-            name=printable(name)[:_LONGEST_ID],
+            name=printable(name[:LONGEST_NAME]),
             arguments=values,
             flaw=flaw,
             note=note,
             id_given=given,
+            long_id=long_id,
         )
 
     def _mended(
@@ -110,5 +114,10 @@ class Reader:
 
 
 def is_usable(id: Any) -> TypeGuard[str]:
-    """Whether an id can go on the wire and back to the provider as it is."""
-    return isinstance(id, str) and 0 < len(id) <= _LONGEST_ID and printable(id) == id
+    """Whether an id can go on the wire as it is."""
+    return isinstance(id, str) and 0 < len(id) <= LONGEST_NAME and printable(id) == id
+
+
+def stand_in(id: str) -> str:
+    """What goes on the wire for an id that is not usable; the same for the same id."""
+    return f"id-{hashlib.blake2b(id.encode('utf-8', 'surrogatepass'), digest_size=16).hexdigest()}"

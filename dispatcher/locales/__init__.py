@@ -101,6 +101,9 @@ class Locale:
     still_running: str
     unseen_end: str
     no_such_handle: str
+    no_such_page: str
+    more_tasks: str
+    tasks_of_no_session: str
     made_up_id: str
     mended: str
     mendings: Mapping[str, str]

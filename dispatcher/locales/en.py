@@ -209,6 +209,12 @@ LOCALE = Locale(
     no_such_handle=(
         "There is no background task with this handle. Use task_list to see what there is."
     ),
+    no_such_page="There is no page {page}: the output has {pages}, counted from 1.",
+    more_tasks="There are {count} older background tasks, which are not listed.",
+    tasks_of_no_session=(
+        "Background tasks cannot be listed in this conversation, which has no session: use the "
+        "handles that the calls answered with."
+    ),
     made_up_id="The call had no usable id and was given the id '{id}'.",
     mended="The arguments were not strict JSON ({what}) and were mended.",
     mendings={
@@ -250,6 +256,8 @@ LOCALE = Locale(
         "runtime": "Try again with other arguments, or use another tool.",
         "logical": "Read the error, and change the arguments or the plan.",
         "aborted": "Ask for less at once, or tell the user that it takes too long.",
+        "cancelled": "Send it again only if its result is still wanted.",
+        "denied": "Do not send it again: use another tool, or ask the user.",
         "exception": "This is no fault of the arguments: the same call may be sent again.",
         "unsure": "The tool may have run: check its effects before you repeat it.",
     },

@@ -191,6 +191,9 @@ LOCALE = Locale(
     still_running="它仍在后台运行。用句柄 '{handle}' 调用 task_result 获取结果。",
     unseen_end="在此之前对“{name}”的调用未能确认已结束：本次调用执行时它可能仍在运行。",
     no_such_handle="没有使用此句柄的后台任务。用 task_list 查看现有任务。",
+    no_such_page="没有第 {page} 页：输出共 {pages} 页，从 1 开始计数。",
+    more_tasks="还有 {count} 个较早的后台任务未列出。",
+    tasks_of_no_session="此对话没有会话，无法列出后台任务：请使用各次调用返回的句柄。",
     made_up_id="该调用没有可用的 id，已给定 id '{id}'。",
     mended="参数不是严格的 JSON（{what}），已修正。",
     mendings={
@@ -232,6 +235,8 @@ LOCALE = Locale(
         "runtime": "请更换参数重试，或使用其他工具。",
         "logical": "请阅读错误信息，调整参数或计划。",
         "aborted": "请减少单次请求的内容，或告知用户耗时过长。",
+        "cancelled": "仅当仍需要其结果时才再次发送。",
+        "denied": "请勿再次发送：请使用其他工具，或询问用户。",
         "exception": "这不是参数的问题：可以再次发送同一调用。",
         "unsure": "工具可能已经执行：重试前请先检查其影响。",
     },

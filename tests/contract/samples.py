@@ -21,12 +21,14 @@ from contract.envelope import (
     CatalogEntry,
     Ended,
     Envelope,
+    Passed,
     Progress,
     Released,
     Settled,
     Started,
     StoredOutput,
     Switch,
+    Toolset,
     WorkerLease,
 )
 from contract.outcome import Code, Executed, Outcome, failure
@@ -96,6 +98,21 @@ def _reply(value: Any) -> Sample:
 
 SAMPLES = {
     "batch": Sample(BATCH, ENVELOPE.encode_batch, ENVELOPE.decode_batch),
+    "batch_dated": Sample(
+        Batch(
+            id="b-2",
+            reply="toolpool:reply:d-1",
+            calls=(
+                CallMessage(
+                    key="k-3", id="toolu_03", tool="clock", digest="", arguments={}, final=True
+                ),
+            ),
+            sent_at=1767225600.5,
+            ends_at=1767225630.5,
+        ),
+        ENVELOPE.encode_batch,
+        ENVELOPE.decode_batch,
+    ),
     "started": _reply(Started(batch="b-1", worker="w-1", keys=(CALL.key, "k-2"))),
     "settled": _reply(
         Settled(
@@ -149,6 +166,7 @@ SAMPLES = {
             ),
         )
     ),
+    "passed": _reply(Passed(key=CALL.key, attempt=1, worker="w-1")),
     "ended": _reply(Ended(worker="w-1", keys=(CALL.key,))),
     "released": _reply(Released(key=CALL.key, attempt=1, worker="w-1")),
     "progress": _reply(Progress(key=CALL.key, done=3.0, total=10.0, message="reading")),
@@ -190,6 +208,51 @@ SAMPLES = {
         ),
         ENVELOPE.encode_lease,
         ENVELOPE.decode_lease,
+    ),
+    "toolset": Sample(
+        Toolset(
+            digest="5d41402abc4b2a76b9719d911017c592",
+            tools={"search_orders": "ce56a9521c59f5c205b39347f446ff81"},
+        ),
+        ENVELOPE.encode_toolset,
+        ENVELOPE.decode_toolset,
+    ),
+    "lease_beating": Sample(
+        WorkerLease(
+            id="w-1",
+            host="worker-0",
+            pid=4242,
+            version="0.1.0",
+            started_at=1767225600.5,
+            slots={"toolpool.default.loop": 256},
+            beat=7,
+            toolset="5d41402abc4b2a76b9719d911017c592",
+        ),
+        ENVELOPE.encode_lease,
+        ENVELOPE.decode_lease,
+    ),
+    "lease_ended": Sample(
+        WorkerLease(
+            id="w-1",
+            host="worker-0",
+            pid=4242,
+            version="0.1.0",
+            started_at=1767225600.5,
+            slots={},
+            ended=True,
+        ),
+        ENVELOPE.encode_lease,
+        ENVELOPE.decode_lease,
+    ),
+    "entry_removed": Sample(
+        CatalogEntry(spec=SPEC, published_at=1767225601.5, version="0.1.0", removed=True),
+        ENVELOPE.encode_entry,
+        ENVELOPE.decode_entry,
+    ),
+    "switch_taken_back": Sample(
+        Switch(tool="bash", reason="", set_at=1767225601.5, on=False),
+        ENVELOPE.encode_switch,
+        ENVELOPE.decode_switch,
     ),
     "cancel": Sample(Cancel(key=CALL.key), ENVELOPE.encode_cancel, ENVELOPE.decode_cancel),
     "entry": Sample(

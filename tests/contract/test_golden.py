@@ -14,7 +14,17 @@ from contract.signing import Keyring
 from tests.contract.samples import BATCH, ENVELOPE, KEY, SAMPLES, body_of, celery_element, golden
 
 KEYRING = Keyring([KEY])
-PURPOSES = ("batch", "reply", "cancel", "catalog", "lease", "switch", "output", "background")
+PURPOSES = (
+    "batch",
+    "reply",
+    "cancel",
+    "catalog",
+    "lease",
+    "toolset",
+    "switch",
+    "output",
+    "background",
+)
 
 
 def purpose(name: str) -> str:
@@ -50,7 +60,7 @@ def _decoded(name: str) -> Any:
 
 _DATA = (
     "arguments", "context", "data", "details", "trace", "extensions", "input_schema", "slots",
-    "free", "value",
+    "free", "value", "tools",
 )  # fmt: skip
 
 

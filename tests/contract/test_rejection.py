@@ -14,13 +14,24 @@ from contract.signing import Keyring, generate_key
 from tests.contract.samples import BATCH, CALL, ENVELOPE, KEY, SAMPLES, Sample, body_of, golden
 
 KEYRING = Keyring([KEY])
-PURPOSES = ("batch", "reply", "cancel", "catalog", "lease", "switch", "output", "background")
+PURPOSES = (
+    "batch",
+    "reply",
+    "cancel",
+    "catalog",
+    "lease",
+    "toolset",
+    "switch",
+    "output",
+    "background",
+)
 DOORS: tuple[Callable[[bytes], object], ...] = (
     ENVELOPE.decode_batch,
     ENVELOPE.decode_reply,
     ENVELOPE.decode_cancel,
     ENVELOPE.decode_entry,
     ENVELOPE.decode_lease,
+    ENVELOPE.decode_toolset,
     ENVELOPE.decode_switch,
     ENVELOPE.decode_output,
     ENVELOPE.decode_background,

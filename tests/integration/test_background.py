@@ -2,13 +2,22 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator
+from contextlib import AsyncExitStack
+from typing import Any
 
 import pytest
 
+from contract import connection
+from contract.names import Names
 from contract.outcome import Code, Executed
 from contract.result import ToolResult
+from dispatcher import task_tools
+from dispatcher.formats import FORMATS
+from dispatcher.order import stages
+from tests.fleets import slow
 from tests.integration import fleet as fleets
 from tests.integration.fleet import call
+from tests.integration.twins import alone, second
 from tests.waiting import eventually
 from toolpool import Dispatcher
 from toolpool.local import LocalFleet
@@ -154,3 +163,77 @@ async def test_one_call_of_a_session_can_be_cancelled(dispatcher: Dispatcher) ->
     assert [result.code for result in await turn] == [Code.CANCELLED] * 2
     with pytest.raises(ValueError, match="session, a call_id"):
         await dispatcher.cancel()
+
+
+async def test_a_wait_for_a_background_call_can_be_cancelled(dispatcher: Dispatcher) -> None:
+    """R34: the pool's own tools belong to their session as any other call, and end with it."""
+    handle = await handle_of(dispatcher, "until_cancelled")
+    for by in ({"session": "s"}, {"call_id": "w"}, {"session": "s", "call_id": "w"}):
+        asked = call("task_result", "w", handle=handle, wait=60)
+        turn = asyncio.ensure_future(dispatcher.dispatch(asked, session="s"))
+        await eventually(lambda: dispatcher.in_flight("s") == 2, "it waits")
+        tasks = len(asyncio.all_tasks())
+        if by == {"session": "s"}:
+            assert await dispatcher.cancel("another") == 0
+            assert await dispatcher.cancel("s", call_id="w") == 1
+        else:
+            assert await dispatcher.cancel(**by) == 1
+        assert (await turn)[0].code is Code.CANCELLED
+        await eventually(lambda tasks=tasks: len(asyncio.all_tasks()) < tasks, "nothing waits on")
+    assert await dispatcher.cancel("s") == 1  # the background call itself
+
+
+async def test_a_model_is_shown_the_newest_calls_and_how_many_more_there_are(
+    fleet: LocalFleet,
+) -> None:
+    """However many a session has handed out, and though some have expired."""
+    async with fleets.connected(fleet, tenant="many") as dispatcher:
+        handles = [await handle_of(dispatcher, seconds=60) for _ in range(63)]
+        listed = await ask(dispatcher, "task_list")
+        assert [entry["handle"] for entry in listed.data] == handles[-50:]
+        assert listed.note == "There are 13 older background tasks, which are not listed."
+        assert len(await dispatcher.task_list(session="s")) == 63
+        with connection.open_sync(fleet.settings) as server:
+            server.delete(*(Names().background(handle) for handle in handles[40:60]))
+        listed = await ask(dispatcher, "task_list")
+        assert [entry["handle"] for entry in listed.data] == handles[:40] + handles[60:]
+        assert listed.note is None
+        assert await dispatcher.cancel("s") == 63
+
+
+@pytest.mark.parametrize("where", ["fleet", "memory"])
+async def test_calls_without_a_session_are_listed_to_nobody_else(
+    where: str, fleet: LocalFleet
+) -> None:
+    """Whoever has the handle may use it; nobody learns of the others."""
+    async with AsyncExitStack() as stack:
+        if where == "fleet":
+            own = await stack.enter_async_context(fleets.connected(fleet))
+            other: Any = await stack.enter_async_context(fleets.connected(fleet))
+        else:
+            own = await stack.enter_async_context(alone([slow.crunch]))
+            other = await stack.enter_async_context(second(own))
+        asked = call("crunch", seconds=60)
+        handle = str((await own.dispatch(asked, wait=0.05))[0].handle)
+        theirs = str((await other.dispatch(asked, wait=0.05))[0].handle)
+        assert [entry["handle"] for entry in await own.task_list()] == [handle]
+        assert [entry["handle"] for entry in await other.task_list()] == [theirs]
+        listed = (await other.dispatch(call("task_list")))[0]
+        assert (listed.ok, listed.data) == (True, [])
+        assert "no session" in (listed.note or "")
+        completed = asyncio.ensure_future(anext(other.completed()))
+        await asyncio.sleep(0.05)
+        assert await other.task_result(handle) is None  # a handle is enough
+        assert (await own.task_cancel(handle)).code is Code.CANCELLED
+        assert (await other.task_cancel(theirs)).code is Code.CANCELLED
+        assert await completed in (theirs, handle)
+
+
+def test_cancelling_is_offered_as_no_read_and_holds_nothing_up() -> None:
+    """R32: it is no barrier either."""
+    specs = task_tools.SPECS
+    offered = {tool["name"]: tool for tool in FORMATS["mcp"].offer([*specs.values()])}
+    assert "readOnlyHint" not in offered["task_cancel"].get("annotations", {})
+    assert offered["task_result"]["annotations"]["readOnlyHint"] is True
+    names = ["task_cancel", "task_result", "task_cancel"]
+    assert stages(names, lambda name: specs[name].effects) == [names]

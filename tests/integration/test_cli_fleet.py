@@ -12,11 +12,12 @@ import pytest
 import redis
 
 from contract.envelope import CatalogEntry, Envelope, WorkerLease
-from contract.names import Names
-from contract.signing import Keyring
-from contract.spec import ToolSpec, sealed
+from contract.names import Names, queue_name
+from contract.signing import Keyring, generate_key
+from contract.spec import RunIn, ToolSpec, sealed
 from tests.integration.test_cli_run import TOOLS, environment, ran
 from tests.waiting import wait_until
+from toolpool.embedded import EmbeddedServer
 
 
 @pytest.fixture
@@ -150,9 +151,18 @@ def test_what_another_key_signed_is_named(
     doctor = ran(folder, "doctor", "--json", TOOLPOOL_REDIS_URL=redis_url)
     findings = json.loads(doctor.stdout)["findings"]
     assert doctor.returncode == 1
-    assert any("w-other signs with another key" in each["message"] for each in findings)
+    key = Keyring([other]).key_id
+    assert any(
+        f"w-other on h signs with another key ({key})" in each["message"] for each in findings
+    )
+    assert any("another key and are passed over: theirs" in each["message"] for each in findings)
     status = json.loads(ran(folder, "status", "--json", TOOLPOOL_REDIS_URL=redis_url).stdout)
-    assert (status["workers"], status["foreign_workers"]) == ([], ["w-other"])
+    assert status["workers"] == []
+    stranger = {"id": "w-other", "host": "h", "key": key, "is_unreadable": False}
+    assert status["foreign_workers"] == [stranger]
+    shown = ran(folder, "status", TOOLPOOL_REDIS_URL=redis_url).stdout
+    assert "w-other" in shown
+    assert "signs with another key" in shown
     listed = ran(folder, "tools", "list", TOOLPOOL_REDIS_URL=redis_url)
     assert "(1 signed with another key)" in listed.stderr
 
@@ -171,3 +181,93 @@ def test_a_server_that_evicts_keys_is_unsuitable(
     assert called.returncode == 2
     assert "set it to noeviction" in called.stderr
     assert called.stderr.count("\n") == 1
+
+
+def test_what_a_stranger_writes_is_fit_for_a_terminal(
+    folder: Path, redis_url: str, client: "redis.Redis"
+) -> None:
+    """A lease is a stranger's text, and may be anything."""
+    leases = {
+        b"w-\x1b[2Jx": Keyring([generate_key()]).sign("lease", b'{"host": "\\u001b[31mred"}'),
+        b"w-none": b"no lease at all",
+        b"w-new": Keyring.local().sign("lease", b'{"id": "w-new", "host": "h9"}'),
+    }
+    for name, lease in leases.items():
+        client.set(b"toolpool:worker:" + name, lease, px=60_000)
+        client.zadd(Names().workers, {name: time.time()})
+    client.expire(Names().workers, 60)
+    done = ran(folder, "status", "--json", TOOLPOOL_REDIS_URL=redis_url)
+    told = {each["id"]: each for each in json.loads(done.stdout)["foreign_workers"]}
+    assert told["w-?[2Jx"]["host"] == "?[31mred"
+    assert told["w-new"]["is_unreadable"]
+    doctor = ran(folder, "doctor", TOOLPOOL_REDIS_URL=redis_url)
+    assert "w-new on h9 describes itself in a form" in " ".join(doctor.stdout.split())
+    assert "\x1b" not in doctor.stdout + done.stdout
+
+
+@pytest.mark.usefixtures("worker")
+def test_a_worker_with_older_tools_than_are_offered_is_named(
+    folder: Path, redis_url: str, client: "redis.Redis"
+) -> None:
+    """R63: it goes on with its own, and somebody has to know."""
+    publish(client, sealed(ToolSpec(name="echo", timeout=7.0)), at=time.time() + 60)
+    client.incr(Names().catalog_version)
+    client.expire(Names().catalog_version, 60)
+    status = json.loads(ran(folder, "status", "--json", TOOLPOOL_REDIS_URL=redis_url).stdout)
+    [running] = status["workers"]
+    assert running["stale_tools"] == ["echo"]
+    doctor = ran(folder, "doctor", "--json", TOOLPOOL_REDIS_URL=redis_url)
+    [finding] = [each for each in json.loads(doctor.stdout)["findings"] if each["name"] == "tools"]
+    assert f"worker {running['id']} on {running['host']} has another version" in finding["message"]
+    assert finding["message"].endswith("of echo")
+    shown = ran(folder, "status", TOOLPOOL_REDIS_URL=redis_url).stdout
+    assert "has another version than is offered of echo" in " ".join(shown.split())
+
+
+def test_depths_come_from_the_broker(folder: Path, redis_url: str, client: "redis.Redis") -> None:
+    """And not from the server with the records, which has queues of the same names at most."""
+    key = generate_key()
+    publish(client, sealed(ToolSpec(name="echo")), at=time.time(), key=key)
+    queue = queue_name("default", RunIn.LOOP)
+    with EmbeddedServer(listen="port") as other:
+        environment = {
+            "TOOLPOOL_REDIS_URL": redis_url,
+            "TOOLPOOL_BROKER_URL": other.url,
+            "TOOLPOOL_SIGNING_KEY": key,
+        }
+        with redis.Redis.from_url(other.url) as broker:
+            assert waiting(ran(folder, "status", "--json", **environment)) == {queue: 0}
+            client.rpush(queue, "a", "b", "c")
+            broker.rpush(queue, "a")
+            assert waiting(ran(folder, "status", "--json", **environment)) == {queue: 1}
+            client.delete(queue)
+        doctor = ran(folder, "doctor", "--json", **environment)
+        [finding] = [e for e in json.loads(doctor.stdout)["findings"] if e["name"] == "broker"]
+        assert finding["level"] == "ok"
+        password = other.url.split("@")[0].rpartition(":")[2]
+        assert password not in finding["message"]
+        shown = ran(folder, "status", **environment)
+        assert "broker at redis://:***@" in shown.stdout
+    gone = ran(folder, "status", "--json", **environment)
+    assert waiting(gone) == {queue: None}
+    assert "cannot reach the broker" in json.loads(gone.stdout)["broker"]["fault"]
+    doctor = ran(folder, "doctor", "--json", **environment)
+    [finding] = [e for e in json.loads(doctor.stdout)["findings"] if e["name"] == "broker"]
+    assert (doctor.returncode, finding["level"]) == (1, "fail")
+    assert "TOOLPOOL_BROKER_URL" in finding["remedy"]
+    assert password not in doctor.stdout + gone.stdout
+
+
+@pytest.mark.parametrize(
+    "url", ["nonsense", "nosuch://h", "sqs://h", "amqp://u:secret@127.0.0.1:1//"]
+)
+def test_a_broker_url_that_cannot_work_is_a_finding(folder: Path, redis_url: str, url: str) -> None:
+    environment = {"TOOLPOOL_BROKER_URL": url, "TOOLPOOL_SIGNING_KEY": generate_key()}
+    doctor = ran(folder, "doctor", "--json", TOOLPOOL_REDIS_URL=redis_url, **environment)
+    [finding] = [e for e in json.loads(doctor.stdout)["findings"] if e["name"] == "broker"]
+    assert finding["level"] == "fail", finding
+    assert "secret" not in doctor.stdout
+
+
+def waiting(done: "subprocess.CompletedProcess[str]") -> dict[str, int | None]:
+    return {each["name"]: each["waiting_messages"] for each in json.loads(done.stdout)["queues"]}

@@ -2,9 +2,11 @@
 
 import json
 from collections.abc import AsyncIterator, Iterator
+from typing import Any
 
 import pytest
 
+from contract.outcome import Code
 from tests.integration import fleet as fleets
 from tests.integration.fleet import call
 from toolpool import Dispatcher
@@ -58,3 +60,21 @@ async def test_another_session_cannot_read_it(dispatcher: Dispatcher) -> None:
     turn = await dispatcher.dispatch(call("task_result", handle=result.handle), session="another")
     assert turn[0].error is not None
     assert "no background task with this handle" in turn[0].error
+
+
+@pytest.mark.parametrize("page", [0, -1, 9, 10**30, 1.5, True, "1", None])
+async def test_a_page_that_there_is_none_of(dispatcher: Dispatcher, page: Any) -> None:
+    """The host is told so by ValueError, the model in an answer that it can go by."""
+    result = (await dispatcher.dispatch(call("write_much", characters=3000), session="s"))[0]
+    with pytest.raises(ValueError, match="page"):
+        await dispatcher.output(str(result.handle), session="s", page=page)
+    turn = await dispatcher.dispatch(
+        call("task_result", handle=result.handle, page=page), session="s"
+    )
+    if page in ("1", None, True) and page is not True:  # put right, and said so
+        assert turn[0].data["page"] == 1
+    elif isinstance(page, int) and page > 1:
+        assert turn[0].code is Code.REPORTED
+        assert f"no page {page}: the output has 8" in (turn[0].error or "")
+    else:
+        assert turn[0].code is Code.INVALID_ARGUMENTS

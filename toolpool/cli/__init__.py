@@ -8,11 +8,19 @@ import sys
 from collections.abc import Sequence
 
 from toolpool.cli.exits import ExitCode
-from toolpool.doctor import shadowed_packages
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command, `sys.argv`'s by default; return its exit code. Never raises."""
+    try:
+        return _main(argv)
+    except KeyboardInterrupt:  # while the command itself was still being imported
+        return ExitCode.INTERRUPTED
+
+
+def _main(argv: Sequence[str] | None) -> int:
+    from toolpool.doctor import shadowed_packages
+
     shadows = shadowed_packages()
     if shadows:
         for shadow in shadows:

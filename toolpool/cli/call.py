@@ -13,6 +13,7 @@ from toolpool.cli.options import (
     ToolsOption,
     load_settings,
     require_own_workers,
+    require_session,
     tool_sources,
 )
 
@@ -51,6 +52,7 @@ def call(
     from toolpool.cli import connect
 
     bare = {"id": "call-1", "name": name, "input": _text(arguments)}
+    require_session(session)
     settings = load_settings(workspace=workspace)
     if tools or workspace:
         require_own_workers(settings)

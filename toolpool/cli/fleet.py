@@ -2,17 +2,35 @@
 
 import time
 from collections import defaultdict
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
 from contract.connection import keyring, open_sync, unreachable
+from contract.encoding import decode
 from contract.envelope import CatalogEntry, Envelope, WorkerLease
 from contract.errors import BrokerUnreachable, MessageRejected
 from contract.names import Names
 from contract.settings import Settings
 from contract.spec import ToolSpec
+
+
+@dataclass(frozen=True, slots=True)
+class Stranger:
+    """A worker that signs with another key: what it says of itself, which nobody has checked.
+
+    One that has our key and `is_unreadable` is of another version.
+    """
+
+    id: str
+    host: str = ""
+    key: str = ""
+    is_unreadable: bool = False
+
+    def __str__(self) -> str:
+        where = f" on {self.host}" if self.host else ""
+        return f"{self.id}{where}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,8 +40,18 @@ class Fleet:
     names: Names = field(default_factory=Names)
     workers: list[WorkerLease] = field(default_factory=list)
     entries: dict[str, CatalogEntry] = field(default_factory=dict)
-    foreign_workers: list[str] = field(default_factory=list)
+    foreign_workers: list[Stranger] = field(default_factory=list)
     foreign_tools: list[str] = field(default_factory=list)
+    offers: dict[str, dict[str, str]] = field(default_factory=dict)
+    """The digests of each worker's tools, by name, where it says so."""
+
+    def stale_tools(self, worker: str) -> list[str]:
+        """The tools that a worker has in another version than the one that is offered."""
+        return sorted(
+            name
+            for name, digest in self.offers.get(worker, {}).items()
+            if name in self.entries and self.entries[name].spec.digest != digest
+        )
 
     def specs(self) -> list[ToolSpec]:
         """The tools on offer, by name."""
@@ -74,38 +102,71 @@ def read_fleet(settings: Settings) -> Fleet:
     fleet = Fleet(names=names)
     with answering(settings) as client:
         catalog: dict[bytes, bytes] = client.hgetall(names.catalog)
-        ids = [raw.decode() for raw in client.zrange(names.workers, 0, -1)]
+        ids = [raw.decode(errors="replace") for raw in client.zrange(names.workers, 0, -1)]
         leases = client.mget([names.worker(id_) for id_ in ids]) if ids else []
-    for id_, body in zip(ids, leases, strict=True):
-        if body is None:
-            continue  # gone
-        try:
-            fleet.workers.append(envelope.decode_lease(body))
-        except MessageRejected:
-            fleet.foreign_workers.append(id_)
+        for id_, lease in zip(ids, leases, strict=True):
+            if lease is not None:  # else it is gone
+                _note_worker(fleet, envelope, id_, lease)
+        used = sorted({lease.toolset for lease in fleet.workers})
+        toolsets = client.mget([names.toolset(digest) for digest in used]) if used else []
+    _note_tools(fleet, envelope, toolsets)
     for name, body in catalog.items():
         _note_entry(fleet, envelope, name.decode(errors="replace"), body)
     return fleet
+
+
+def _note_worker(fleet: Fleet, envelope: Envelope, id_: str, lease: bytes) -> None:
+    try:
+        known = envelope.decode_lease(lease)
+        if not known.ended:
+            fleet.workers.append(known)
+    except MessageRejected as error:
+        is_unreadable = error.reason == "malformed"
+        fleet.foreign_workers.append(_stranger(id_, lease, is_unreadable=is_unreadable))
+
+
+def _note_tools(fleet: Fleet, envelope: Envelope, bodies: Iterable[bytes | None]) -> None:
+    """What each worker offers, by the toolset that its lease names."""
+    tools: dict[str, dict[str, str]] = {}
+    for body in bodies:
+        with suppress(MessageRejected):  # who has our key signs both
+            if body is not None:
+                toolset = envelope.decode_toolset(body)
+                tools[toolset.digest] = toolset.tools
+    for lease in fleet.workers:
+        if lease.toolset in tools:
+            fleet.offers[lease.id] = tools[lease.toolset]
+
+
+def _stranger(id_: str, lease: bytes, *, is_unreadable: bool) -> Stranger:
+    key, _, rest = lease.partition(b".")
+    try:
+        said = decode(rest.partition(b".")[2])
+        host = said.get("host", "") if isinstance(said, dict) else ""
+    except (ValueError, RecursionError):
+        host = ""
+    return Stranger(
+        id=_shown(id_),
+        host=_shown(host),
+        key=_shown(key[:8].decode("ascii", "replace")),
+        is_unreadable=is_unreadable,
+    )
+
+
+def _shown(text: Any) -> str:
+    """What a stranger wrote, fit for a terminal."""
+    return "".join(each if each.isprintable() else "?" for each in str(text)[:64])
 
 
 def _note_entry(fleet: Fleet, envelope: Envelope, name: str, body: bytes) -> None:
     try:
         entry = envelope.decode_entry(body)
     except MessageRejected:
-        fleet.foreign_tools.append(name.partition("\0")[0])
+        fleet.foreign_tools.append(_shown(name.partition("\0")[0]))
         return
     known = fleet.entries.get(entry.spec.name)
     if known is None or known.published_at < entry.published_at:
         fleet.entries[entry.spec.name] = entry
-
-
-def depths(settings: Settings, queues: list[str]) -> dict[str, int]:
-    """How many messages wait in each queue; a message carries a batch of calls."""
-    with answering(settings) as client:
-        pipeline = client.pipeline(transaction=False)
-        for queue in queues:
-            pipeline.llen(queue)
-        return dict(zip(queues, pipeline.execute(), strict=True))
 
 
 def remove_tool(settings: Settings, name: str) -> int:
@@ -125,7 +186,7 @@ def remove_tool(settings: Settings, name: str) -> int:
         return removed
 
 
-def describe(lease: WorkerLease) -> dict[str, Any]:
+def describe(lease: WorkerLease, fleet: Fleet) -> dict[str, Any]:
     """A worker for programs."""
     return {
         "id": lease.id,
@@ -134,4 +195,5 @@ def describe(lease: WorkerLease) -> dict[str, Any]:
         "version": lease.version,
         "up": round(max(0.0, time.time() - lease.started_at), 1),
         "slots": lease.slots,
+        "stale_tools": fleet.stale_tools(lease.id),
     }

@@ -82,9 +82,14 @@ class Job:
 
     @contextmanager
     def _stopped_by_signals(self, stream: Stream) -> Iterator[None]:
-        """The first Ctrl-C or TERM stops the stream, a second one the program."""
+        """The first Ctrl-C or TERM stops the stream, a second one the program.
+
+        A Ctrl-C that was ignored from the start stays so: it is for the job in front.
+        """
         loop = asyncio.get_running_loop()
-        signals = (signal.SIGINT, signal.SIGTERM)
+        signals = [signal.SIGTERM]
+        if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
+            signals.append(signal.SIGINT)
 
         def stop(received: int) -> None:
             self.interrupted_by = received

@@ -40,6 +40,16 @@ def load_settings(**given: Any) -> "Settings":
         raise Misconfigured(f"the setting TOOLPOOL_{name} is wrong: {message}{more}") from None
 
 
+def require_session(name: str | None) -> None:
+    """Refuse what cannot name a conversation."""
+    from dispatcher.turn_context import require_name
+
+    try:
+        require_name("it", name)
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint="--session") from None
+
+
 def tool_sources(tools: Sequence[str] | None, settings: "Settings") -> list[str]:
     """Which modules and files hold the tools; empty for the built-in ones."""
     return list(tools or ()) or comma_separated(settings.tools)

@@ -7,7 +7,13 @@ import typer
 
 from toolpool.cli import screen
 from toolpool.cli.exits import ExitCode
-from toolpool.cli.options import ToolsOption, load_settings, require_own_workers, tool_sources
+from toolpool.cli.options import (
+    ToolsOption,
+    load_settings,
+    require_own_workers,
+    require_session,
+    tool_sources,
+)
 
 Turns = Annotated[
     str,
@@ -41,7 +47,9 @@ Concurrency = Annotated[int, typer.Option(min=1, help="Turns in flight.")]
 Timeout = Annotated[
     float | None, typer.Option(min=0.001, help="Seconds a call may run. Default: its tool's.")
 ]
-Strict = Annotated[bool, typer.Option("--strict", help="Exit 1 if any call failed.")]
+Strict = Annotated[
+    bool, typer.Option("--strict", help="Exit 1 if any call failed, or a line was no response.")
+]
 Json = Annotated[
     bool, typer.Option("--json", help="Write the closing table as JSON, to standard error.")
 ]
@@ -76,6 +84,7 @@ def run(
     if workspace is not None and workspace_copy is not None:
         raise typer.BadParameter("give one of --workspace and --workspace-copy", param_hint=None)
     _require_format(format)
+    require_session(session)
     source = LineSource(turns)
     if out is not None and source.is_same_file(out):
         raise typer.BadParameter("it is the input file", param_hint="--out")
@@ -92,7 +101,8 @@ def run(
             job.report(as_json=json)
     if job.interrupted_by is not None:
         return 128 + job.interrupted_by
-    return ExitCode.FAILED if strict and job.summary.failed else ExitCode.OK
+    failed = job.summary.failed or job.summary.broken_lines
+    return ExitCode.FAILED if strict and failed else ExitCode.OK
 
 
 def _require_format(name: str) -> None:

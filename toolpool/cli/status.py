@@ -1,5 +1,6 @@
 """`toolpool status`: the server, its workers, queues and tools."""
 
+from dataclasses import asdict
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -8,6 +9,8 @@ from toolpool.cli.exits import ExitCode
 from toolpool.cli.options import JsonOption, load_settings
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from contract.settings import Settings
     from toolpool.cli.fleet import Fleet
 
@@ -28,12 +31,13 @@ def status(json: JsonOption = False) -> int:
     with answering(settings) as client:
         name, version = server_version(client.info())
     fleet = read_fleet(settings)
-    waiting = _waiting(settings, fleet)
+    waiting, broker = _waiting(settings, fleet)
     report: dict[str, Any] = {
         "version": VERSION,
         "server": {"name": name, "version": version, "url": url},
-        "workers": [describe(lease) for lease in fleet.workers],
-        "foreign_workers": fleet.foreign_workers,
+        "broker": broker,
+        "workers": [describe(lease, fleet) for lease in fleet.workers],
+        "foreign_workers": [asdict(worker) for worker in fleet.foreign_workers],
         "queues": [
             {
                 "name": queue,
@@ -52,13 +56,21 @@ def status(json: JsonOption = False) -> int:
     return ExitCode.OK if fleet.workers else ExitCode.FAILED
 
 
-def _waiting(settings: "Settings", fleet: "Fleet") -> dict[str, int]:
-    """The depth of each queue; nothing where the broker is not Redis."""
-    from toolpool.cli.fleet import depths
+def _waiting(
+    settings: "Settings", fleet: "Fleet"
+) -> "tuple[Mapping[str, int], dict[str, Any] | None]":
+    """The depth of each queue, and what is known of a broker that is not the server."""
+    from contract.errors import BrokerUnreachable
+    from contract.passwords import without_password
+    from toolpool.cli.queues import depths
 
-    if settings.broker_url and not settings.broker_url.startswith(("redis", "unix")):
-        return {}
-    return depths(settings, fleet.queues())
+    if settings.broker_url is None:
+        return depths(settings, fleet.queues()), None
+    broker: dict[str, Any] = {"url": without_password(settings.broker_url), "fault": None}
+    try:
+        return depths(settings, fleet.queues()), broker
+    except BrokerUnreachable as error:
+        return {}, broker | {"fault": str(error)}
 
 
 def _show(report: dict[str, Any]) -> None:
@@ -68,6 +80,9 @@ def _show(report: dict[str, Any]) -> None:
 
     server = report["server"]
     screen.show(Text(f"{server['name']} {server['version']} at {server['url']}"))
+    broker = report["broker"]
+    if broker is not None:
+        screen.show(Text(broker["fault"] or f"broker at {broker['url']}"))
     screen.show(Text(f"toolpool {report['version']}"))
     workers = Table("worker", "host", "pid", "version", "up", "slots", box=box.SIMPLE)
     for worker in report["workers"]:
@@ -80,8 +95,9 @@ def _show(report: dict[str, Any]) -> None:
             str(timedelta(seconds=round(worker["up"]))),
             Text(slots),
         )
-    for worker_id in report["foreign_workers"]:
-        workers.add_row(Text(worker_id), "", "", "", "", "signs with another key")
+    for worker in report["foreign_workers"]:
+        fault = "cannot be read" if worker["is_unreadable"] else "signs with another key"
+        workers.add_row(Text(worker["id"]), Text(worker["host"]), "", "", "", fault)
     queues = Table("queue", "waiting", "workers", "tools", box=box.SIMPLE)
     for queue in report["queues"]:
         waiting = queue["waiting_messages"]
@@ -92,6 +108,11 @@ def _show(report: dict[str, Any]) -> None:
             str(queue["tools"]),
         )
     screen.show(workers if workers.row_count else Text("no worker runs: `toolpool worker`"))
+    for worker in report["workers"]:
+        if worker["stale_tools"]:
+            named = ", ".join(worker["stale_tools"])
+            told = f"{worker['id']} has another version than is offered of {named}"
+            screen.show(Text(told, style="yellow"))
     if queues.row_count:
         screen.show(queues)
     screen.show(Text(f"{len(report['tools'])} tools: {', '.join(report['tools'])}"))

@@ -14,7 +14,7 @@ from contract.spec import RunIn, ToolSpec, sealed
 from contract.version import VERSION
 from tests.unit.cli.conftest import Ran
 from toolpool import doctor
-from toolpool.cli.fleet import Fleet
+from toolpool.cli.fleet import Fleet, Stranger
 from toolpool.doctor import Finding, Level
 
 Run = Callable[..., Ran]
@@ -47,7 +47,9 @@ def test_an_empty_catalog_fails_and_no_worker_is_a_warning() -> None:
 
 
 def test_a_worker_with_another_key_fails() -> None:
-    fleet = Fleet(entries={"t": entry("t")}, foreign_workers=["w9"], foreign_tools=["u"])
+    fleet = Fleet(
+        entries={"t": entry("t")}, foreign_workers=[Stranger("w9", "h")], foreign_tools=["u"]
+    )
     assert found(fleet) == {"workers": Level.FAIL, "catalog": Level.OK}
 
 

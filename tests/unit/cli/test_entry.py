@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.unit.cli.conftest import Ran
+from toolpool.cli import main
 
 Run = Callable[..., Ran]
 REPOSITORY = Path(__file__).resolve().parents[3]
@@ -195,3 +196,11 @@ def test_ctrl_c_exits_130_without_a_traceback() -> None:
         assert process.wait(10) == 130
         assert time.monotonic() - began < 5
         assert process.stderr.read() == ""
+
+
+def test_ctrl_c_while_it_is_still_being_imported(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted() -> list[object]:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("toolpool.doctor.shadowed_packages", interrupted)
+    assert main(["keygen"]) == 130

@@ -58,6 +58,20 @@ def test_strict_exits_1_when_a_call_failed(
     assert toolpool("run", turns(call("fail"))).code == 0
 
 
+def test_strict_exits_1_where_a_line_was_no_response(
+    toolpool: Run, turns: Callable[..., str], fake: FakeDispatcher
+) -> None:
+    """Though every call that there was succeeded."""
+    ran = toolpool("run", turns("garbage", "more garbage"), "--strict")
+    assert ran.code == 1
+    assert "2 lines were no model response" in ran.err
+    assert toolpool("run", turns(call("quick"), "garbage"), "--strict").code == 1
+    ran = toolpool("run", turns("garbage"), "--strict", "--json")
+    assert (ran.code, json.loads(ran.err.splitlines()[-1])["broken_lines"]) == (1, 1)
+    assert toolpool("run", turns("garbage")).code == 0
+    assert toolpool("run", turns(), "--strict").code == 0
+
+
 def test_out_gets_the_answers_and_stdout_stays_empty(
     toolpool: Run, turns: Callable[..., str], fake: FakeDispatcher, tmp_path: Path
 ) -> None:
@@ -111,6 +125,8 @@ def test_concurrency_bounds_turns_in_flight(
         (["in", "--workspace-copy", "absent"], "there is no folder absent"),
         (["in", "--workspace", ".", "--workspace-copy", "."], "give one of"),
         (["in", "--concurrency", "0"], "'--concurrency'"),
+        (["in", "--session", "x" * 300], "it has 300 characters, at most 256"),
+        (["in", "--session", ""], "it must not be empty"),
     ],
 )
 def test_what_cannot_work_is_one_line_before_any_work(

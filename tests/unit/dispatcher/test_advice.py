@@ -2,9 +2,13 @@
 
 import pytest
 
-from contract.outcome import Code, Executed
+from contract.call import ToolCall
+from contract.outcome import Code, Executed, failure
+from contract.spec import ToolSpec
 from dispatcher import locales
 from dispatcher.advice import recommendations
+from dispatcher.classify import classified
+from dispatcher.feedback import Wording
 
 EN = locales.locale("en").advice
 
@@ -22,6 +26,13 @@ EN = locales.locale("en").advice
         ("http_get", Code.RAISED, "connection refused", Executed.YES, ["connection", "http"]),
         ("t", Code.REPORTED, "429 Too Many Requests", Executed.YES, ["rate"]),
         ("t", Code.EXPIRED, "", Executed.NO, ["exception"]),
+        ("t", Code.DENIED, "no timeout was agreed", Executed.NO, ["denied"]),
+        ("t", Code.CANCELLED, "", Executed.NO, ["cancelled"]),
+        ("bash", Code.RAISED, "boom", Executed.YES, ["bash"]),
+        ("bash_run", Code.RAISED, "boom", Executed.YES, ["bash"]),
+        ("bashful", Code.RAISED, "boom", Executed.YES, ["runtime"]),
+        ("https", Code.RAISED, "boom", Executed.YES, ["runtime"]),
+        ("fs_editor", Code.RAISED, "boom", Executed.YES, ["fs"]),
     ],
 )
 def test_the_table(
@@ -46,3 +57,21 @@ def test_every_language_has_them_all(name: str) -> None:
         told = recommendations("fs_x", code, "timeout", Executed.UNKNOWN, locale=name)
         assert 1 <= len(told) <= 3
         assert all(text in locales.locale(name).advice.values() for text in told)
+
+
+@pytest.mark.parametrize("locale", locales.names())
+def test_the_name_of_a_tool_is_no_symptom(locale: str) -> None:
+    """Nor are the words that say what became of its call, in whichever language."""
+    call = ToolCall(index=0, id="c", name="forbidden: connection refused", arguments={})
+    spec = ToolSpec(name=call.name)
+    texts = locales.locale(locale).advice
+    for code, key in ((Code.RAISED, "runtime"), (Code.TIMEOUT, "slow")):
+        told = classified(
+            call,
+            spec,
+            failure(code, "boom" if code is Code.RAISED else "", Executed.YES),
+            timeout=1.0,
+            duration=1.0,
+            wording=Wording(locale=locale),
+        ).recommendations
+        assert told[0] == texts[key]

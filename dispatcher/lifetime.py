@@ -1,0 +1,128 @@
+"""When and where a dispatcher may be used: entered, not closed, in its process, on its event loop.
+
+Anything else would wait for answers that nobody can bring (R62).
+"""
+
+import asyncio
+import os
+from enum import Enum
+
+_forks = 0
+"""How often this process was forked from another one that had imported this module."""
+
+ENTER = "use it inside `async with Dispatcher.connect(…) as dispatcher:`"
+MAKE_ANOTHER = "make another, and use it inside its `async with` block"
+AFTER_A_FORK = (
+    "this dispatcher belongs to the process that was forked: make one of its own in the new process"
+)
+
+
+def _count_fork() -> None:
+    global _forks
+    _forks += 1
+
+
+os.register_at_fork(after_in_child=_count_fork)
+
+
+class _Stage(Enum):
+    NEW = "new"
+    ENTERING = "entering"
+    OPEN = "open"
+    CLOSED = "closed"
+
+
+class Lifetime:
+    """The stages of one dispatcher. What is asked of it at the wrong time or place raises at once.
+
+    Counting forks instead of asking for the process id keeps the check free of system calls.
+    """
+
+    def __init__(self) -> None:
+        self._stage = _Stage.NEW
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._forks = _forks
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether it has been closed."""
+        return self._stage is _Stage.CLOSED
+
+    @property
+    def is_forked(self) -> bool:
+        """Whether this process is a fork of the one that it was made in."""
+        return self._forks != _forks
+
+    def enter(self) -> None:
+        """It is being entered, on the running loop. Raises RuntimeError for a second time."""
+        if self.is_forked or self.is_closed:
+            raise RuntimeError(self._what_is_wrong())
+        if self._stage is not _Stage.NEW:
+            raise RuntimeError(
+                "this dispatcher has been entered already: enter it once and share it, any number "
+                "of tasks may use it at the same time"
+            )
+        self._loop = asyncio.get_running_loop()
+        self._stage = _Stage.ENTERING
+
+    def open(self) -> None:
+        """It can be used from now on. Raises RuntimeError if it was closed meanwhile."""
+        if self.is_closed:
+            raise RuntimeError(self._what_is_wrong())
+        self._stage = _Stage.OPEN
+
+    def close(self) -> bool:
+        """It cannot be used any more; False where it could not before either.
+
+        Raises RuntimeError on another event loop than the one it was entered on.
+        """
+        if self.is_forked or self.is_closed:
+            return False
+        if self._loop is not None and _running_loop() is not self._loop:
+            raise RuntimeError(self._elsewhere())
+        self._stage = _Stage.CLOSED
+        return True
+
+    def require(self) -> None:
+        """Raises RuntimeError unless it is open, and asked on its own event loop."""
+        if (
+            self._stage is not _Stage.OPEN
+            or self._forks != _forks
+            or _running_loop() is not self._loop
+        ):
+            raise RuntimeError(self._what_is_wrong())
+
+    def require_open(self) -> None:
+        """Raises RuntimeError unless it is open: for what any thread may look at."""
+        if self._stage is not _Stage.OPEN or self._forks != _forks or self._loop_has_ended():
+            raise RuntimeError(self._what_is_wrong())
+
+    def _loop_has_ended(self) -> bool:
+        return self._loop is not None and self._loop.is_closed()
+
+    def _what_is_wrong(self) -> str:
+        if self.is_forked:
+            return AFTER_A_FORK
+        if self._stage is _Stage.CLOSED:
+            return f"this dispatcher is closed: {MAKE_ANOTHER}"
+        if self._stage is not _Stage.OPEN:
+            return f"this dispatcher is not entered: {ENTER}"
+        return self._elsewhere()
+
+    def _elsewhere(self) -> str:
+        if self._loop_has_ended():
+            return (
+                "the event loop of this dispatcher has ended: make and use a dispatcher inside one "
+                "asyncio.run(…), or use SyncDispatcher"
+            )
+        return (
+            "this dispatcher belongs to another event loop: use it there, or use SyncDispatcher, "
+            "which any thread may call"
+        )
+
+
+def _running_loop() -> asyncio.AbstractEventLoop | None:
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:
+        return None
