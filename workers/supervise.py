@@ -22,10 +22,13 @@ import redis
 from redis.exceptions import RedisError
 
 from contract import connection
+from contract.envelope import Envelope
 from contract.lifeline import tethered
+from contract.names import Names
 from contract.secrets import handed_over, secrets_of, without_secrets
 from contract.settings import Settings
 from workers import exits
+from workers.ended import EndedWorkers
 from workers.link import Hurry, Link, Recycle
 from workers.watch import Action, Verdict, Watch
 
@@ -126,6 +129,8 @@ class Supervisor:
         self._backoff = Backoff()
         self._booted_before = False
         self._last_code = 0
+        envelope = Envelope(connection.keyring(settings))
+        self._ended = EndedWorkers(Names(settings.key_prefix), envelope)
 
     def run(self) -> int:
         """Blocks; the worker's exit code, or 0 after a drain that was asked for."""
@@ -140,8 +145,11 @@ class Supervisor:
                 code = self._collect()
                 if code is not None:
                     return code
+                if time.monotonic() >= look_at:
+                    self._ended.tell(client)
                 if self._stopping.is_set():
                     if self._current is None and not self._leaving:
+                        self._ended.tell(client)
                         return 0 if self._last_code in (0, -signal.SIGTERM) else 1
                     self._end_if_overdue()
                 elif self._current is None and time.monotonic() >= self._start_at:
@@ -170,11 +178,13 @@ class Supervisor:
         for worker in list(self._leaving):
             code = worker.ended()
             if code is not None:
+                self._ended.note(worker.id)
                 self._leaving.remove(worker)
                 log.warning("worker_left id=%s: it %s", worker.id, exits.described(code))
         if self._current is None or (code := self._current.ended()) is None:
             return None
         worker, self._current = self._current, None
+        self._ended.note(worker.id)
         if self._stopping.is_set():
             self._last_code = code
             return None

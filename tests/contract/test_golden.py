@@ -120,12 +120,16 @@ def test_a_decoded_message_can_be_encoded_again() -> None:
             {
                 "key": "k", "id": "c", "tool": "t", "digest": "", "arguments": {}, "index": 0,
                 "session": None, "turn": None, "context": None, "attempt": 1, "timeout": 60.0,
-                "rerunnable": False, "trace": None, "extensions": None, "keep": None,
+                "rerunnable": False, "final": False, "trace": None, "extensions": None,
+                "keep": None,
             },
         ),
         (
             Batch(id="b", reply="r", calls=()),
-            {"id": "b", "reply": "r", "calls": (), "tenant": "default", "version": 1},
+            {
+                "id": "b", "reply": "r", "calls": (), "tenant": "default", "version": 1,
+                "sent_at": 0.0, "ends_at": 0.0,
+            },
         ),
         (
             Outcome(ok=True),

@@ -3,6 +3,7 @@
 import asyncio
 import time
 from collections.abc import AsyncIterator
+from unittest.mock import ANY
 
 import pytest
 
@@ -13,11 +14,13 @@ from contract.ledger import (
     MOVED,
     NEW,
     OTHERS,
+    RAN,
     Claim,
     Closing,
     End,
     Opening,
     RedisLedger,
+    Release,
     Settlement,
     running_on,
 )
@@ -87,8 +90,10 @@ class Server:
         rerunnable: bool = False,
         message: bytes = b"m",
         tried_in: str | None = None,
+        asked_ago: float = -1.0,
+        again: bool = False,
     ) -> tuple[str, list[bytes]]:
-        opening = Opening(key, 1, rerunnable, wait, deadline, keep)
+        opening = Opening(key, 1, rerunnable, wait, deadline, keep, asked_ago, again)
         return await self.ledger.open(
             [opening],
             nonce=nonce,
@@ -107,11 +112,36 @@ class Server:
         settlements = [Settlement(key, nonce, 300.0, REPLY, body)]
         return (await self.ledger.settle(settlements, give_up_at=soon()))[0]
 
+    async def release(self, *, key: str = "k", nonce: str = "c") -> str:
+        releases = [Release(key, nonce, b"given back", 300.0, b"too often", entered=False)]
+        return (await self.ledger.release(releases, worker=WORKER, give_up_at=soon()))[0]
+
+    async def end_record(self, key: str = "k") -> None:
+        """Its time is over."""
+        if isinstance(self.ledger, MemoryServer):
+            self.ledger._records.pop(key, None)
+        else:
+            await self._client.delete(NAMES.call(key))  # type: ignore[attr-defined]
+
     async def close(
-        self, epoch: str, *, key: str = "k", end: End = End.DEADLINE, nonce: str = "x"
+        self,
+        epoch: str,
+        *,
+        key: str = "k",
+        end: End = End.DEADLINE,
+        nonce: str = "x",
+        unsent: bool = False,
     ) -> bytes:
         closing = Closing(
-            key, nonce, epoch, 300.0, b"never ran", b"was running", b"unknown", b"cancel it"
+            key,
+            nonce,
+            epoch,
+            300.0,
+            unclaimed=b"no" if unsent else b"never ran",
+            claimed=b"was running",
+            doubtful=b"unknown",
+            cancel=b"cancel it",
+            unsent=unsent,
         )
         answers = await self.ledger.close([closing], reply=REPLY, end=end, give_up_at=soon())
         return answers[0]
@@ -224,24 +254,85 @@ async def test_a_rerunnable_call_may_be_claimed_in_another_epoch(ledger: Server)
     assert isinstance(await ledger.claim(), float)
 
 
-async def test_a_lost_record_is_missing(ledger: Server) -> None:
+async def test_a_lost_record_is_missing_until_its_call_is_closed(ledger: Server) -> None:
+    """R8: nobody knows what became of it, and that is written before it is said."""
     epoch, _ = await ledger.open()
     await ledger.lose_data()
-    assert await ledger.close(epoch) == MISSING
+    assert await ledger.close(epoch, end=End.UNSTARTED) == MISSING
+    assert await ledger.close(epoch) == b"unknown"
+    assert await ledger.open(nonce="later") == (ANY, [b"unknown"])
 
 
 async def test_whoever_asks_again_is_told_as_well(ledger: Server) -> None:
-    """R18: attaches to the record; the last eight are told."""
+    """R18: attaches to the record. Of many askers the dead make room, and never the first."""
+    await ledger.live(REPLY)
     await ledger.open()
-    for number in range(10):
-        _, answers = await ledger.open(nonce=f"n{number}", reply=NAMES.reply(f"d{number}"))
+    for number in range(20):
+        reply = NAMES.reply(f"d{number}")
+        if number % 2:
+            await ledger.live(reply)
+        _, answers = await ledger.open(nonce=f"n{number}", reply=reply)
         assert answers == [ATTACHED]
     assert await ledger.sent("q") == [b"m"]
     await ledger.claim()
     await ledger.settle(b"done")
-    told = [await ledger.sent(NAMES.reply(f"d{number}")) for number in range(10)]
-    assert told == [[]] * 2 + [[b"done"]] * 8
-    assert await ledger.sent(REPLY) == []
+    assert await ledger.sent(REPLY) == [b"done"]
+    for number in range(1, 20, 2):
+        assert await ledger.sent(NAMES.reply(f"d{number}")) == [b"done"], number
+
+
+async def test_a_no_is_written_where_there_was_no_record(ledger: Server) -> None:
+    """R8: whoever asked before it was said is told the same, and nobody runs the call."""
+    epoch, _ = await ledger.open(key="another")
+    assert await ledger.close(epoch, end=End.REFUSED, unsent=True) == b"no"
+    assert await ledger.open(nonce="before", asked_ago=10.0) == (epoch, [b"no"])
+    assert await ledger.claim() == "settled"
+    assert await ledger.open(nonce="after") == (epoch, [NEW])
+
+
+async def test_a_no_is_not_said_of_what_another_has_sent(ledger: Server) -> None:
+    epoch, _ = await ledger.open()
+    assert await ledger.close(epoch, end=End.REFUSED, unsent=True) == ATTACHED
+    await ledger.claim()
+    running = await ledger.close(epoch, end=End.REFUSED, unsent=True)
+    assert running_on(running) == WORKER
+
+
+@pytest.mark.parametrize("what", ["epoch", "claimed"])
+async def test_a_no_is_not_said_where_nobody_can_know(ledger: Server, what: str) -> None:
+    epoch, _ = await ledger.open()
+    if what == "claimed":
+        await ledger.claim()
+    await ledger.end_record()
+    if what == "epoch":
+        await ledger.change_epoch()
+    assert await ledger.close(epoch, end=End.REFUSED, unsent=True) == b"unknown"
+
+
+async def test_what_may_not_run_twice_is_remembered_longer_than_its_result(ledger: Server) -> None:
+    """R18: asked again after its record has ended, it is not run; a read is."""
+    for rerunnable, answer in ((False, RAN), (True, NEW)):
+        key = f"k{rerunnable}"
+        await ledger.open(key=key, rerunnable=rerunnable)
+        await ledger.claim(key=key)
+        await ledger.settle(b"done", key=key)
+        await ledger.end_record(key)
+        assert (await ledger.open(key=key, nonce="again", rerunnable=rerunnable))[1] == [answer]
+
+
+async def test_what_was_given_back_before_it_began_is_not_remembered(ledger: Server) -> None:
+    await ledger.open()
+    await ledger.claim()
+    await ledger.release()
+    await ledger.end_record()
+    assert (await ledger.open(nonce="again"))[1] == [NEW]
+
+
+async def test_what_may_have_been_asked_before_is_not_run_without_a_record(ledger: Server) -> None:
+    """R18, and once said, it holds for whoever asks without saying so."""
+    assert (await ledger.open(again=True))[1] == [RAN]
+    assert (await ledger.open(nonce="later"))[1] == [RAN]
+    assert (await ledger.open(key="read", again=True, rerunnable=True))[1] == [NEW]
 
 
 @pytest.mark.parametrize("end", [End.CANCEL, End.DEADLINE, End.UNSTARTED])
