@@ -134,6 +134,10 @@ class Background:
         )
         self._traffic.handed_over(pending, settings.background_kept)
         self._unkept[call.handle] = call
+        if session is None:
+            self._own[call.handle] = call
+            if len(self._own) > _OWN_KEPT:
+                del self._own[next(iter(self._own))]
         keeping = self._traffic.in_background(self._keep(call, left + settings.background_kept))
         await asyncio.wait({keeping}, timeout=_KEEP_HANDLE_SECONDS)
         if not pending.is_open:
@@ -285,7 +289,7 @@ class Background:
         """
         transport, older = self._traffic.transport, 0
         if session is None:
-            gone = time.time() - self._traffic.settings.background_kept
+            gone = transport.server_time() - self._traffic.settings.background_kept
             calls = [call for call in self._own.values() if call.deadline > gone]
         else:
             bodies, older = await transport.handles(self._owner(session), newest)

@@ -17,12 +17,12 @@ from dispatcher.transport import Transport
 
 log = logging.getLogger("toolpool.follow")
 
-_EVERY_SECONDS = 1.0
+_LONGEST_PAUSE_SECONDS = 1.0
 _TOOLS_EVERY_SECONDS = 0.05
 
 
 class Follower:
-    """Surveys the server once a second; a fault is logged and the next survey comes all the same.
+    """Surveys the server about once a second; a fault is logged, and the next survey comes.
 
     `follows_catalog` is false where the tools come from a file.
     """
@@ -39,6 +39,7 @@ class Follower:
         switches: Switches,
         calls: Callable[[], Iterable[Pending]],
         follows_catalog: bool,
+        lease_gone: float,
     ) -> None:
         self._transport = transport
         self._envelope = envelope
@@ -49,13 +50,15 @@ class Follower:
         self._switches = switches
         self._calls = calls
         self._follows_catalog = follows_catalog
+        # A look must not seem to be missing: several belong into the time of a lease.
+        self._every = min(_LONGEST_PAUSE_SECONDS, lease_gone / 8)
         self._strangers = 0
         self._looking = asyncio.Lock()
 
     async def run(self) -> None:
         """Follow for ever."""
         while True:
-            await asyncio.sleep(_EVERY_SECONDS)
+            await asyncio.sleep(self._every)
             await self.once()
 
     async def wait_for_tools(self, seconds: float) -> None:
@@ -80,6 +83,7 @@ class Follower:
                 await self._look()
         except Exception as error:  # noqa: BLE001 - what was known stays good
             self._recovery.interrupted()
+            self._pump.interrupted()
             log.warning("server_not_followed: %s", error)
 
     async def _look(self) -> None:

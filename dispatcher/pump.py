@@ -214,7 +214,7 @@ class QueuePump:
         slots = self._pump.slots(self._queue)
         if slots:
             self._sent_to_nobody = False
-        elif self._sent_to_nobody:
+        elif self._sent_to_nobody and self._pump.knows_workers:
             return False
         batch = self._pace.batch_size(max(slots, default=1))
         if self._unstarted < sum(slots):  # some are idle: each is to have its share
@@ -284,7 +284,6 @@ class QueuePump:
     async def _send(self) -> None:
         try:
             while self._may_send() and (taken := self._take()):
-                self._sent_to_nobody = not self._pump.slots(self._queue)
                 await self._publish(taken)
         finally:
             self._sending = None
@@ -339,6 +338,7 @@ class QueuePump:
             give_up_at=min(pending.start_by for pending in taken),
             tried_in=epoch,
         )
+        self._sent_to_nobody = not pump.slots(self._queue)
         unwanted: list[Pending] = []
         for pending, answer in zip(taken, answers, strict=True):
             if not pending.is_open:
@@ -399,6 +399,8 @@ class Pump:
         self._queues: dict[str, QueuePump] = {}
         self._slots: dict[str, list[int]] = {}
         self._server_is_full = False
+        self.knows_workers = False
+        """Whether the last look at the server said which workers live."""
 
     def submit(self, pending: Pending) -> None:
         """Take a call; `exception.overloaded` at once where there is no room for it."""
@@ -478,12 +480,18 @@ class Pump:
             log.error("server_nearly_full memory=%.0f%%: new calls are refused", share * 100)
         self._server_is_full = is_full
 
+    def interrupted(self) -> None:
+        """The server did not answer: what it would say of a call is to be seen."""
+        self.knows_workers = False
+        for queue in self._queues.values():
+            queue.wake()
+
     def slots(self, queue: str) -> list[int]:
         """The slots of each living worker of a queue."""
         return self._slots.get(queue, [])
 
     def set_workers(self, slots: dict[str, list[int]]) -> None:
         """Which workers live, by queue; what they make room for is sent."""
-        self._slots = slots
+        self._slots, self.knows_workers = slots, True
         for queue in self._queues.values():
             queue.wake()

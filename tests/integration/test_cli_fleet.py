@@ -12,12 +12,14 @@ import pytest
 import redis
 
 from contract.envelope import CatalogEntry, Envelope, WorkerLease
-from contract.names import Names, queue_name
+from contract.names import Names
 from contract.signing import Keyring, generate_key
 from contract.spec import RunIn, ToolSpec, sealed
+from contract.version import VERSION
 from tests.integration.test_cli_run import TOOLS, environment, ran
 from tests.waiting import wait_until
 from toolpool.embedded import EmbeddedServer
+from workers.shelf import toolset_of
 
 
 @pytest.fixture
@@ -54,7 +56,8 @@ def worker(folder: Path, redis_url: str) -> "Iterator[subprocess.Popen[bytes]]":
 def publish(client: "redis.Redis", spec: ToolSpec, at: float, key: str | None = None) -> None:
     envelope = Envelope(Keyring([key]) if key else Keyring.local())
     entry = envelope.encode_entry(CatalogEntry(spec=spec, published_at=at, version="0"))
-    client.hset(Names().catalog, Names.catalog_field(spec.name, spec.digest), entry)
+    field = Names.catalog_field(spec.name, spec.digest, envelope.key_id)
+    client.hset(Names().catalog, field, entry)
     client.expire(Names().catalog, 60)
 
 
@@ -210,11 +213,19 @@ def test_a_worker_with_older_tools_than_are_offered_is_named(
     folder: Path, redis_url: str, client: "redis.Redis"
 ) -> None:
     """R63: it goes on with its own, and somebody has to know."""
-    publish(client, sealed(ToolSpec(name="echo", timeout=7.0)), at=time.time() + 60)
-    client.incr(Names().catalog_version)
-    client.expire(Names().catalog_version, 60)
+    newer = sealed(ToolSpec(name="echo", timeout=7.0))
+    publish(client, newer, at=time.time() + 60)
+    envelope, names = Envelope(Keyring.local()), Names()
+    toolset = toolset_of([newer])
+    client.set(names.toolset(toolset.digest), envelope.encode_toolset(toolset), ex=60)
+    lease = WorkerLease(
+        id="w-newer", host="h", pid=1, version=VERSION, started_at=0.0, slots={},
+        toolset=toolset.digest,
+    )  # fmt: skip
+    client.set(names.worker("w-newer"), envelope.encode_lease(lease), ex=60)
+    client.zadd(names.workers, {"w-newer": time.time()})
     status = json.loads(ran(folder, "status", "--json", TOOLPOOL_REDIS_URL=redis_url).stdout)
-    [running] = status["workers"]
+    [running] = [each for each in status["workers"] if each["id"] != "w-newer"]
     assert running["stale_tools"] == ["echo"]
     doctor = ran(folder, "doctor", "--json", TOOLPOOL_REDIS_URL=redis_url)
     [finding] = [each for each in json.loads(doctor.stdout)["findings"] if each["name"] == "tools"]
@@ -228,7 +239,7 @@ def test_depths_come_from_the_broker(folder: Path, redis_url: str, client: "redi
     """And not from the server with the records, which has queues of the same names at most."""
     key = generate_key()
     publish(client, sealed(ToolSpec(name="echo")), at=time.time(), key=key)
-    queue = queue_name("default", RunIn.LOOP)
+    queue = Names().queue("default", RunIn.LOOP)
     with EmbeddedServer(listen="port") as other:
         environment = {
             "TOOLPOOL_REDIS_URL": redis_url,

@@ -9,6 +9,7 @@ from contract import connection
 from contract.names import Names
 from contract.outcome import Code, Executed
 from contract.settings import Settings
+from dispatcher.switches import switch_name
 from tests.integration import fleet as fleets
 from tests.integration.fleet import call
 from tests.waiting import eventually
@@ -181,7 +182,8 @@ async def test_a_kill_switch_does_not_switch_itself_off(fleet: LocalFleet) -> No
         with connection.open_sync(fleet.settings) as client:
             client.flushall()
             switches = Names(fleet.settings.key_prefix).switches
-            await eventually(lambda: client.hlen(switches) == 1, "it is there again", 10.0)
+            name = switch_name("echo", None, None)
+            await eventually(lambda: client.hexists(switches, name), "it is there again")
 
         async def answers_again() -> bool:
             return (await dispatcher.dispatch(call("echo_thread", text="x"), timeout=1.0)).ok
@@ -189,6 +191,24 @@ async def test_a_kill_switch_does_not_switch_itself_off(fleet: LocalFleet) -> No
         await eventually(answers_again, "the workers are back", 20.0)
         assert (await dispatcher.dispatch(call("echo", text="x")))[0].code is Code.DENIED
         await dispatcher.allow("echo")
+        assert (await dispatcher.dispatch(call("echo", text="x")))[0].ok
+
+
+async def test_nobody_without_a_key_turns_a_kill_switch(fleet: LocalFleet) -> None:
+    """R63: deleted it comes back, and one that was taken back is not put on again."""
+    async with fleets.connected(fleet) as dispatcher:
+        await dispatcher.deny("echo", reason="it is being repaired")
+        with connection.open_sync(fleet.settings) as client:
+            switches = Names(fleet.settings.key_prefix).switches
+            name = switch_name("echo", None, None)
+            captured = client.hget(switches, name)
+            client.hdel(switches, name)
+            await eventually(lambda: client.hget(switches, name) == captured, "it is back")
+            assert (await dispatcher.dispatch(call("echo", text="x")))[0].code is Code.DENIED
+            await dispatcher.allow("echo")
+            assert captured is not None
+            client.hset(switches, name, captured)
+            await eventually(lambda: client.hget(switches, name) != captured, "it is off again")
         assert (await dispatcher.dispatch(call("echo", text="x")))[0].ok
 
 

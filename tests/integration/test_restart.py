@@ -83,7 +83,7 @@ async def test_what_waited_through_a_restart_is_run(
     await start_again(server)
     with worker(settings):
         results = [(await turn)[0] for turn in asked]
-    assert [result.data for result in results] == [str(n) for n in range(5)]
+    assert [(result.code, result.data) for result in results] == [(None, str(n)) for n in range(5)]
     assert sorted(ended(trace)) == [str(n) for n in range(5)]
 
 

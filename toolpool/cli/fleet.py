@@ -7,6 +7,8 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
+from msgspec.structs import replace
+
 from contract.connection import keyring, open_sync, unreachable
 from contract.encoding import decode
 from contract.envelope import CatalogEntry, Envelope, WorkerLease
@@ -110,8 +112,7 @@ def read_fleet(settings: Settings) -> Fleet:
         used = sorted({lease.toolset for lease in fleet.workers})
         toolsets = client.mget([names.toolset(digest) for digest in used]) if used else []
     _note_tools(fleet, envelope, toolsets)
-    for name, body in catalog.items():
-        _note_entry(fleet, envelope, name.decode(errors="replace"), body)
+    _note_entries(fleet, envelope, catalog)
     return fleet
 
 
@@ -158,31 +159,56 @@ def _shown(text: Any) -> str:
     return "".join(each if each.isprintable() else "?" for each in str(text)[:64])
 
 
-def _note_entry(fleet: Fleet, envelope: Envelope, name: str, body: bytes) -> None:
-    try:
-        entry = envelope.decode_entry(body)
-    except MessageRejected:
-        fleet.foreign_tools.append(_shown(name.partition("\0")[0]))
-        return
-    known = fleet.entries.get(entry.spec.name)
-    if known is None or known.published_at < entry.published_at:
-        fleet.entries[entry.spec.name] = entry
+def _note_entries(fleet: Fleet, envelope: Envelope, catalog: dict[bytes, bytes]) -> None:
+    """Of each tool the version that dispatchers offer: the newest that runs, or that there is."""
+    versions: dict[tuple[str, str], CatalogEntry] = {}
+    for field_name, body in catalog.items():
+        try:
+            entry = envelope.decode_entry(body)
+        except MessageRejected:
+            name = field_name.partition(b"\0")[0].decode(errors="replace")
+            fleet.foreign_tools.append(_shown(name))
+            continue
+        version = (entry.spec.name, entry.spec.digest)
+        known = versions.get(version)
+        if known is None or known.published_at < entry.published_at:
+            versions[version] = entry
+    live = {version for tools in fleet.offers.values() for version in tools.items()}
+    ordered = sorted(versions, key=lambda v: (v in live, versions[v].published_at))
+    for name, digest in ordered:  # the last one counts
+        if not versions[name, digest].removed:
+            fleet.entries[name] = versions[name, digest]
 
 
 def remove_tool(settings: Settings, name: str) -> int:
-    """Take every version of a tool out of the catalog; return how many there were."""
-    names = Names(settings.key_prefix)
+    """Take every version of a tool out of the catalog; return how many there were.
+
+    Entries that we can read are replaced by signed removals, which workers that run leave alone.
+    """
+    names, envelope = Names(settings.key_prefix), Envelope(keyring(settings))
     with answering(settings) as client:
-        fields = [
-            raw for raw in client.hkeys(names.catalog) if raw.partition(b"\0")[0] == name.encode()
-        ]
-        if not fields:
-            return 0
+        catalog: dict[bytes, bytes] = client.hgetall(names.catalog)
+        seconds, _ = client.time()
+        fields = {
+            raw: body for raw, body in catalog.items() if raw.partition(b"\0")[0] == name.encode()
+        }
+        removed = 0
         pipeline = client.pipeline(transaction=True)
-        pipeline.hdel(names.catalog, *fields)
-        pipeline.incr(names.catalog_version)
-        pipeline.pexpire(names.catalog_version, round(settings.catalog_kept * 1000))
-        removed: int = pipeline.execute()[0]
+        for raw, body in fields.items():
+            try:
+                entry = envelope.decode_entry(body)
+            except MessageRejected:
+                pipeline.hdel(names.catalog, raw)
+                removed += 1
+                continue
+            if not entry.removed:
+                gone = replace(entry, removed=True, published_at=seconds + 1.0)
+                pipeline.hset(names.catalog, raw, envelope.encode_entry(gone))
+                removed += 1
+        if removed:
+            pipeline.incr(names.catalog_version)
+            pipeline.pexpire(names.catalog_version, round(settings.catalog_kept * 1000))
+            pipeline.execute()
         return removed
 
 

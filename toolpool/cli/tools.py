@@ -135,7 +135,7 @@ def remove(
 ) -> None:
     """Take a tool out of the live catalog, so that calls for it are answered as unknown.
 
-    A worker that still offers the tool publishes it again when it starts.
+    A worker that still offers the tool publishes it again when it starts, and not before.
     """
     from toolpool.cli.fleet import read_fleet, remove_tool
 
