@@ -218,7 +218,7 @@ class QueuePump:
             return False
         batch = self._pace.batch_size(max(slots, default=1))
         if self._unstarted < sum(slots):  # some are idle: each is to have its share
-            batch = min(batch, max(1, -(-self._waiting // len(slots))))
+            batch = min(batch, max(1, -(-(self._waiting + self._unstarted) // len(slots))))
         ahead = _BATCHES_PER_WORKER * batch
         room = (sum(slots) + ahead * max(len(slots), 1)) - self._unstarted
         if self.cap is not None:

@@ -1,6 +1,7 @@
 """The same call asked again, by the same or another dispatcher, at any time (R18)."""
 
 import asyncio
+from contextlib import AsyncExitStack
 from typing import Any
 
 import pytest
@@ -252,3 +253,89 @@ async def test_a_call_met_twice_on_its_way_out_takes_one_place() -> None:
         gate.open()
         await asyncio.gather(first, again)
         assert other._traffic.pump.sessions == {}
+
+
+async def test_a_write_asked_again_after_its_result_has_gone_is_not_run_again() -> None:
+    """R18: it is remembered much longer than its result is kept; of a read nothing is."""
+    gate, starts = Gate(), list[str]()
+    gate.open()
+
+    @tool(effects="read")
+    async def read() -> str:
+        """Read."""
+        starts.append("read")
+        return "read"
+
+    async with alone([gated(gate), read], results_kept=0.05) as dispatcher:
+        for _ in range(2):
+            write = (await dispatcher.dispatch(call("write", label="x"), **SAME))[0]
+            looked = (await dispatcher.dispatch(call("read", "r"), **SAME))[0]
+            key = next(iter(dispatcher._server._ran))
+            await eventually(lambda: dispatcher._server.state(key) is None, "its result has gone")  # noqa: B023
+    assert (write.code, write.executed) == (Code.WORKER_LOST, Executed.UNKNOWN)
+    assert "not kept any more" in str(write.error)
+    assert not write.retryable
+    assert gate.came == ["x"]
+    assert looked.ok
+    assert len(starts) == 2
+
+
+async def test_what_may_have_been_asked_before_is_not_run_where_nothing_is_known() -> None:
+    """R18: a host that starts again after a crash, on a server that lost its data."""
+    gate = Gate()
+    gate.open()
+    async with alone([gated(gate)]) as dispatcher:
+        first = (await dispatcher.dispatch(call("write", label="x"), **SAME))[0]
+        again = (await dispatcher.dispatch(call("write", label="x"), **SAME, again=True))[0]
+        assert (first.data, again.data) == ("x", "x"), "what is known is told"
+        dispatcher._server.forget()
+        lost = (await dispatcher.dispatch(call("write", label="x"), **SAME, again=True))[0]
+        assert (lost.ok, lost.executed) == (False, Executed.UNKNOWN)
+        with pytest.raises(ValueError, match="needs a session"):
+            await dispatcher.dispatch(call("write", label="x"), again=True)
+    assert gate.came == ["x"]
+
+
+async def test_two_that_refuse_one_call_say_the_same_and_nobody_runs_it() -> None:
+    """R8: of two dispatchers one refuses it while the other has not sent it yet."""
+    gate, busy = Gate(), Gate()
+    write = gated(gate)
+
+    @tool
+    async def hold() -> None:
+        """Hold."""
+        await busy.wait("hold")
+
+    async with alone([write, hold], in_flight_per_session=1) as first:
+        async with second(first) as other:
+            held = asyncio.ensure_future(first.dispatch(call("hold"), session="s"))
+            await eventually(lambda: busy.came, "the session has no room")
+            waiting = asyncio.ensure_future(first.dispatch(call("write", label="x"), **SAME))
+            await eventually(lambda: first.in_flight() == 2, "it waits")
+            await other.deny("write", reason="it is being repaired")
+            refused = (await other.dispatch(call("write", label="x"), **SAME))[0]
+            assert (refused.code, refused.executed) == (Code.DENIED, Executed.NO)
+            await other.allow("write")
+            busy.open()
+            await held
+            answered = (await waiting)[0]
+    assert (answered.code, answered.executed) == (Code.DENIED, Executed.NO)
+    assert gate.came == []
+
+
+async def test_every_one_of_very_many_askers_is_told() -> None:
+    """A record notes so many; the others look for themselves."""
+    gate = Gate()
+    async with alone([gated(gate)]) as first, AsyncExitStack() as stack:
+        others = [await stack.enter_async_context(second(first)) for _ in range(24)]
+        asked = [
+            asyncio.ensure_future(each.dispatch(call("write", label="x"), **SAME))
+            for each in (first, *others)
+        ]
+        await eventually(lambda: gate.came, "it runs")
+        await eventually(lambda: all(each.in_flight() for each in others), "all wait")
+        gate.open()
+        async with asyncio.timeout(10.0):
+            results = [(await turn)[0] for turn in asked]
+    assert {result.data for result in results} == {"x"}
+    assert gate.came == ["x"]

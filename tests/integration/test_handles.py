@@ -1,11 +1,16 @@
 """Handles of background calls, whoever gave them and whatever has happened since (R35)."""
 
 import asyncio
+import time
 from typing import Any
 
 import pytest
+import redis.asyncio
 
+from contract.ledger import Claim, Opening, RedisLedger, Settlement
+from contract.names import Names
 from contract.outcome import Code
+from contract.steps import Step, Steps
 from tests.integration.fleet import call
 from tests.integration.twins import Gate, alone, second
 from tests.waiting import eventually
@@ -209,3 +214,60 @@ async def dispatcher() -> Any:
 
     async with alone([idle]) as made:
         yield made
+
+
+async def test_a_call_is_handed_over_in_time_though_the_server_is_away(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """R35: its handle is known here at once, and everywhere when the server is back."""
+    gate = Gate()
+
+    @tool
+    async def work() -> str:
+        """Work."""
+        await gate.wait("work")
+        return "done"
+
+    async with alone([work]) as first, second(first) as other:
+        keep = first._traffic.transport.keep_handle
+
+        async def away(*args: object, **kwargs: object) -> None:
+            raise OSError("away")
+
+        monkeypatch.setattr(first._traffic.transport, "keep_handle", away)
+        async with asyncio.timeout(5.0):
+            result = (await first.dispatch(call("work"), session="s", wait=0.02))[0]
+        handle = str(result.handle)
+        assert await first.task_result(handle, session="s") is None
+        with pytest.raises(KeyError):
+            await other.task_result(handle, session="s")
+        monkeypatch.setattr(first._traffic.transport, "keep_handle", keep)
+
+        async def is_known() -> bool:
+            return handle in first._server.handles
+
+        await eventually(is_known, "the server has it")
+        gate.open()
+        assert (await other.task_result(handle, session="s", wait=5.0)).data == "done"  # type: ignore[union-attr]
+
+
+async def test_a_result_is_kept_for_a_day_only_where_it_was_handed_over(redis_url: str) -> None:
+    """`wait=` alone says that a call may be: one that ends before it is like any other."""
+    client = redis.asyncio.Redis.from_url(redis_url)
+    steps, names = Steps(client), Names()
+    ledger = RedisLedger(steps, names)
+    for key in ("quick", "long"):
+        opening = Opening(key, 1, rerunnable=False, wait=30.0, deadline=90.0, keep=390.0)
+        give_up_at = time.monotonic() + 5.0
+        await ledger.open(
+            [opening], nonce=key, reply="r", queue="", message=b"", give_up_at=give_up_at
+        )
+        await ledger.claim([Claim(key, 1, key)], worker="w", give_up_at=give_up_at)
+        if key == "long":
+            keys = [names.background("h"), "", names.call(key)]
+            await steps.once(Step.HANDLE, keys, ["h", b"call", 100_000, 200_000, 86_400_000])
+        settlement = Settlement(key, key, 300.0, "r", b"done")
+        await ledger.settle([settlement], give_up_at=give_up_at)
+    assert 0 < await client.ttl(names.call("quick")) <= 300
+    assert 86_000 < await client.ttl(names.call("long")) <= 86_400
+    await client.aclose()

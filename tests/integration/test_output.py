@@ -5,11 +5,16 @@ from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 import pytest
+import redis.asyncio
 
+from contract.ledger import RedisLedger
+from contract.names import Names
 from contract.outcome import Code
+from contract.steps import Steps
 from tests.integration import fleet as fleets
 from tests.integration.fleet import call
 from toolpool import Dispatcher
+from toolpool.embedded import EmbeddedServer
 from toolpool.local import LocalFleet
 
 
@@ -78,3 +83,40 @@ async def test_a_page_that_there_is_none_of(dispatcher: Dispatcher, page: Any) -
         assert f"no page {page}: the output has 8" in (turn[0].error or "")
     else:
         assert turn[0].code is Code.INVALID_ARGUMENTS
+
+
+async def test_a_session_keeps_so_much_and_the_oldest_make_room(redis_url: str) -> None:
+    """R37: one that keeps much takes nobody else's room."""
+    client = redis.asyncio.Redis.from_url(redis_url)
+    ledger = RedisLedger(Steps(client), Names(), outputs_bytes=1000)
+
+    async def kept() -> list[str]:
+        return sorted(
+            [key.decode().rpartition(":")[2] async for key in client.scan_iter(Names().output("*"))]
+        )
+
+    assert await ledger.keep_output("other", b"x" * 900, owner="b", keep=60.0)
+    for number in range(5):
+        assert await ledger.keep_output(f"o{number}", b"x" * 400, owner="a", keep=60.0)
+    assert await kept() == ["o3", "o4", "other"]
+    assert not await ledger.keep_output("huge", b"x" * 1001, owner="a", keep=60.0)
+    assert await kept() == ["o3", "o4", "other"]
+    await client.aclose()
+
+
+async def test_outputs_are_the_first_to_go_when_memory_is_short() -> None:
+    """Then none is kept, and calls go on."""
+    with EmbeddedServer() as server:
+        client = redis.asyncio.Redis.from_url(server.url)
+        ledger = RedisLedger(Steps(client), Names(), outputs_bytes=1 << 30)
+        for number in range(8):
+            assert await ledger.keep_output(f"o{number}", b"x" * (1 << 20), owner="a", keep=60.0)
+        used = (await client.info("memory"))["used_memory"]
+        await client.config_set("maxmemory", int(used / 0.9))
+        await ledger.make_room()
+        left = [key async for key in client.scan_iter(Names().output("*"))]
+        assert 0 < len(left) < 8
+        assert (await client.info("memory"))["used_memory"] <= 0.76 * used / 0.9
+        await client.config_set("maxmemory", used // 8)
+        assert not await ledger.keep_output("late", b"x" * (1 << 20), owner="b", keep=60.0)
+        await client.aclose()

@@ -8,7 +8,7 @@ import pytest
 
 from contract.envelope import Envelope
 from contract.names import Names
-from contract.outcome import Code, Executed, Outcome
+from contract.outcome import Code, Executed, Outcome, failure
 from contract.settings import Settings
 from contract.signing import Keyring
 from contract.spec import RunIn
@@ -380,3 +380,64 @@ async def test_nothing_is_left_of_calls_that_are_answered(bench: Callable[..., B
     assert (made.pump.waiting, queue._unstarted, queue._in_flight) == (0, 0, 0)
     assert (queue._lines, list(queue._ring)) == ({}, [])
     assert sorted(made.sent) == sorted(call.key for call in calls)
+
+
+async def test_without_workers_one_message_is_sent_and_no_more(bench: Callable[..., Bench]) -> None:
+    """What nobody takes would lie on the queue long after its calls have ended."""
+    made = bench()
+    made.pump.set_workers({})
+    calls = made.submit(*(f"a-{n}" for n in range(3)))
+    await turns()
+    assert len(made.transport.batches) == 1
+    for call in calls:
+        made.resolve(call, failure(Code.EXPIRED, "", Executed.NO))
+    made.submit("a-9")
+    await turns()
+    assert len(made.transport.batches) == 1
+    made.pump.set_workers({LOOP: [1]})
+    await turns()
+    assert made.sent[-1] == "a-9"
+
+
+async def test_idle_workers_share_what_waits(bench: Callable[..., Bench]) -> None:
+    """In one message all of it would be one worker's, and the others would go on idling."""
+    made = bench()
+    made.pump.set_workers({LOOP: [16, 16, 16, 16]})
+    for _ in range(100):  # fast calls: large messages would be best
+        made.pump._queue(pending("x"))._pace.note(Outcome(ok=True, worker="w", duration=1e-4))
+    made.submit(*(f"a-{n}" for n in range(64)))
+    await turns(20)
+    assert [len(batch) for batch in made.transport.batches] == [16, 16, 16, 16]
+
+
+async def test_a_call_that_was_handed_over_takes_no_place_of_its_session(
+    bench: Callable[..., Bench],
+) -> None:
+    """R35: background calls run for a day; their session goes on."""
+    made = bench(in_flight_per_session=2)
+    first, second, _ = made.submit("a-0", "a-1", "a-2")
+    await turns()
+    assert made.sent == ["a-0", "a-1"]
+    for call in (first, second):
+        made.pump.handed_over(call)
+        call.in_background = True
+    made.submit("a-3", "a-4")
+    await turns()
+    assert made.sent == ["a-0", "a-1", "a-2", "a-3"]
+    for call in (first, second):
+        made.resolve(call, Outcome(ok=True))
+    await turns()
+    assert len(made.sent) == 4, "what they gave back once is not given back twice"
+
+
+async def test_a_call_changes_its_queue_with_its_count(bench: Callable[..., Bench]) -> None:
+    made = bench()
+    (call,) = made.submit("a-0")
+    await turns()
+    made.pump.reroute(call, "elsewhere")
+    known, other = made.pump._queues[LOOP], made.pump._queue(call)
+    assert (known._unstarted, known._in_flight, known._lines) == (0, 0, {})
+    assert (other._unstarted, other._in_flight) == (1, 1)
+    made.resolve(call, Outcome(ok=True))
+    assert (other._unstarted, other._in_flight, other._lines) == (0, 0, {})
+    assert made.pump.sessions == {}
