@@ -14,6 +14,7 @@ from contract.outcome import Executed, Outcome
 from contract.spec import RunIn
 from contract.steps import ServerAway, new_nonce
 from workers.catalog import Catalog
+from workers.claim_ahead import ClaimAhead
 from workers.output import Ending
 from workers.rejections import Rejections
 from workers.run import Run, Runner
@@ -62,6 +63,8 @@ class Executor:
         self._envelope = envelope
         self._slots = dict(slots)
         self._free = dict(slots)
+        """Less than 0 where calls are claimed ahead."""
+        self._ahead = ClaimAhead()
         self._fresh_seconds = lease_gone * _FRESH
         self._zombie_seconds = lease_gone * _ZOMBIE
         self._waiting: dict[RunIn, deque[tuple[CallMessage, Delivery]]] = {
@@ -112,7 +115,7 @@ class Executor:
 
     def free_slots(self) -> dict[RunIn, int]:
         """Slots for calls that could be claimed now; none while draining."""
-        return dict.fromkeys(self._free, 0) if self._draining else dict(self._free)
+        return {k: 0 if self._draining else max(0, free) for k, free in self._free.items()}
 
     def receive(self, data: bytes, acknowledge: Callable[[], None]) -> None:
         """Take a message. A bad one is dropped, counted and logged; `acknowledge` comes once."""
@@ -300,23 +303,30 @@ class Executor:
         if self._draining or not self._is_leased():
             return
         for run_in, waiting in self._waiting.items():
-            count = min(self._free[run_in], len(waiting))
-            if count:
+            count = min(self._claimable(run_in), len(waiting))
+            if count > 0:
                 self._free[run_in] -= count
                 chosen = [waiting.popleft() for _ in range(count)]
                 task = asyncio.ensure_future(self._claim(run_in, chosen))
                 self._claiming.add(task)
                 task.add_done_callback(self._claiming.discard)
 
+    def _claimable(self, run_in: RunIn) -> int:
+        """Calls that a slot is free for; those for child processes wait there for a child."""
+        ahead = self._ahead.room(self._slots[run_in]) if run_in is RunIn.PROCESS else 0
+        return self._free[run_in] + ahead
+
     def _is_leased(self) -> bool:
         return time.monotonic() - self.leased_at() < self._fresh_seconds
 
     async def _claim(self, run_in: RunIn, chosen: list[tuple[CallMessage, Delivery]]) -> None:
         claims = [Claim(call.key, call.attempt, new_nonce()) for call, _ in chosen]
+        asked_at = time.monotonic()
         try:
             answers = await self._ledger.claim(
-                claims, worker=self._worker, give_up_at=time.monotonic() + _CLAIM_PATIENCE_SECONDS
+                claims, worker=self._worker, give_up_at=asked_at + _CLAIM_PATIENCE_SECONDS
             )
+            self._ahead.claimed(time.monotonic() - asked_at)
         except ServerAway:
             log.error("claim_unconfirmed calls=%d: the server is away", len(chosen))
             answers = [_AWAY] * len(chosen)
@@ -407,6 +417,8 @@ class Executor:
         if running.answered or busy_until is not None:  # word of it may be waited for
             self._settler.ended(running.batch.reply, [call.key])
         self._told.discard(running)
+        if running.begun_at is not None and running.run_in is RunIn.PROCESS:
+            self._ahead.ran(time.monotonic() - running.begun_at)
         self._free[running.run_in] += 1
         self.claim_more()
 
@@ -423,8 +435,8 @@ class Executor:
 
     def _has_begun(self, running: Running) -> None:
         """Its tool is entered: from now on it has its timeout."""
-        running.begun = True
-        ends_at = min(time.monotonic() + running.call.timeout, running.deadline)
+        running.begun_at = time.monotonic()
+        ends_at = min(running.begun_at + running.call.timeout, running.deadline)
         running.overdue_at = ends_at + _OVERDUE_SECONDS
 
     def _fell_silent(self, running: Running) -> None:

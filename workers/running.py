@@ -29,7 +29,7 @@ class Running:
 
     `overdue_at` is when even a tool that cannot be stopped is answered; `answered` says that it
     was. `told_at` is when it was first told to stop, `has_ended` that its outcome is known.
-    `begun` says that its tool was entered; one that was `given_up` before that goes to another
+    `begun_at` is when its tool was entered; one that was `given_up` before that goes to another
     worker.
     """
 
@@ -41,8 +41,13 @@ class Running:
     overdue_at: float
     task: asyncio.Task[None] | None = None
     is_under_way: bool = False
-    begun: bool = False
+    begun_at: float | None = None
     given_up: bool = False
     answered: bool = False
     has_ended: bool = False
     told_at: float | None = None
+
+    @property
+    def begun(self) -> bool:
+        """Whether its tool was entered."""
+        return self.begun_at is not None

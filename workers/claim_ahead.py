@@ -1,0 +1,36 @@
+"""How many calls to claim before there is a child process for them: on a slow link, some.
+
+A claim takes a round trip to the server. Where that is longer than the runs, children would idle
+for most of the time. What is claimed ahead waits for about as long as a claim takes, and has not
+begun.
+"""
+
+_SLOW_SECONDS = 0.02
+"""A quicker answer is not worth claiming ahead for."""
+_AT_MOST = 64
+_LEAST_RUN_SECONDS = 0.001
+_LEARN = 0.2
+
+
+class ClaimAhead:
+    """Learns how long claims and runs take, in seconds."""
+
+    def __init__(self) -> None:
+        self._claim_seconds = 0.0
+        self._run_seconds: float | None = None
+
+    def claimed(self, seconds: float) -> None:
+        """A claim was answered after so long."""
+        self._claim_seconds += _LEARN * (seconds - self._claim_seconds)
+
+    def ran(self, seconds: float) -> None:
+        """A call ran for so long."""
+        known = seconds if self._run_seconds is None else self._run_seconds
+        self._run_seconds = known + _LEARN * (seconds - known)
+
+    def room(self, slots: int) -> int:
+        """How many calls `slots` children begin while one claim is answered."""
+        if self._claim_seconds < _SLOW_SECONDS or self._run_seconds is None:
+            return 0
+        begun = slots * self._claim_seconds / max(self._run_seconds, _LEAST_RUN_SECONDS)
+        return min(int(begun), _AT_MOST)
