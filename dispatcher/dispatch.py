@@ -8,6 +8,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from msgspec.structs import replace
+
 from contract import connection
 from contract.envelope import Envelope
 from contract.result import ToolResult
@@ -279,9 +281,10 @@ class Dispatcher:
         self, tool: str, argument: str | None, value: Any, reason: str, *, on: bool
     ) -> None:
         transport = self._traffic.transport
+        now = transport.server_time()
+        switch = make_switch(tool, argument, value, reason, set_at=now, on=on)
         name = switch_name(tool, argument, value)
-        set_at = self._traffic.switches.next_time(name, transport.server_time())
-        switch = make_switch(tool, argument, value, reason, set_at=set_at, on=on)
+        switch = replace(switch, set_at=self._traffic.switches.next_time(name, now))
         await transport.set_switch(name, self._envelope.encode_switch(switch))
         await self._traffic.follower.once()
 

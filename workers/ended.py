@@ -4,48 +4,65 @@ import logging
 import socket
 import time
 
-import redis
 from redis.exceptions import RedisError
 
+from contract import connection
 from contract.envelope import Envelope, WorkerLease
 from contract.names import Names
+from contract.settings import Settings
 from contract.version import VERSION
 
 log = logging.getLogger("toolpool.supervise")
 
 _SAID_SECONDS = 60
 _GIVEN_UP_SECONDS = 300.0
+_PATIENCE_SECONDS = 1.0
+_PAUSE_SECONDS = 1.0
 
 
 class EndedWorkers:
     """Workers whose processes were seen to end, until the server knows it."""
 
-    def __init__(self, names: Names, envelope: Envelope) -> None:
-        self._names = names
-        self._envelope = envelope
+    def __init__(self, settings: Settings) -> None:
+        # A supervisor has other things to do than to wait for a server that is away.
+        self._settings = settings.model_copy(update={"connect_timeout": _PATIENCE_SECONDS})
+        self._names = Names(settings.key_prefix)
+        self._envelope = Envelope(connection.keyring(settings))
         self._untold: dict[str, float] = {}
+        self._try_at = 0.0
 
     def note(self, worker: str) -> None:
         """The process of this worker is gone, with all that it ran."""
         self._untold[worker] = time.monotonic()
 
-    def tell(self, client: "redis.Redis") -> None:
-        """Say it, in place of the workers' leases; what the server does not take is said again."""
-        for worker, ended_at in list(self._untold.items()):
-            lease = WorkerLease(
-                id=worker,
-                host=socket.gethostname(),
-                pid=0,
-                version=VERSION,
-                started_at=0.0,
-                slots={},
-                ended=True,
-            )
-            body = self._envelope.encode_lease(lease)
-            try:
-                client.set(self._names.worker(worker), body, ex=_SAID_SECONDS)
-            except (RedisError, OSError) as error:
-                log.info("end_of_worker_not_told id=%s: %s", worker, error)
-                if time.monotonic() - ended_at < _GIVEN_UP_SECONDS:
-                    continue
-            del self._untold[worker]
+    def tell(self) -> None:
+        """Say it, in place of their leases; what the server does not take is said again."""
+        now = time.monotonic()
+        if not self._untold or now < self._try_at:
+            return
+        self._try_at = now + _PAUSE_SECONDS
+        try:
+            with connection.open_sync(self._settings) as client:
+                pipeline = client.pipeline(transaction=False)
+                for worker in self._untold:
+                    pipeline.set(self._names.worker(worker), self._lease(worker), ex=_SAID_SECONDS)
+                pipeline.execute()
+        except (RedisError, OSError) as error:
+            log.info("ends_of_workers_not_told count=%d: %s", len(self._untold), error)
+            for worker, ended_at in list(self._untold.items()):
+                if now - ended_at > _GIVEN_UP_SECONDS:  # their leases have long been gone
+                    del self._untold[worker]
+        else:
+            self._untold.clear()
+
+    def _lease(self, worker: str) -> bytes:
+        lease = WorkerLease(
+            id=worker,
+            host=socket.gethostname(),
+            pid=0,
+            version=VERSION,
+            started_at=0.0,
+            slots={},
+            ended=True,
+        )
+        return self._envelope.encode_lease(lease)

@@ -22,9 +22,7 @@ import redis
 from redis.exceptions import RedisError
 
 from contract import connection
-from contract.envelope import Envelope
 from contract.lifeline import tethered
-from contract.names import Names
 from contract.secrets import handed_over, secrets_of, without_secrets
 from contract.settings import Settings
 from workers import exits
@@ -129,8 +127,7 @@ class Supervisor:
         self._backoff = Backoff()
         self._booted_before = False
         self._last_code = 0
-        envelope = Envelope(connection.keyring(settings))
-        self._ended = EndedWorkers(Names(settings.key_prefix), envelope)
+        self._ended = EndedWorkers(settings)
 
     def run(self) -> int:
         """Blocks; the worker's exit code, or 0 after a drain that was asked for."""
@@ -145,11 +142,9 @@ class Supervisor:
                 code = self._collect()
                 if code is not None:
                     return code
-                if time.monotonic() >= look_at:
-                    self._ended.tell(client)
+                self._ended.tell()
                 if self._stopping.is_set():
                     if self._current is None and not self._leaving:
-                        self._ended.tell(client)
                         return 0 if self._last_code in (0, -signal.SIGTERM) else 1
                     self._end_if_overdue()
                 elif self._current is None and time.monotonic() >= self._start_at:
