@@ -1,0 +1,96 @@
+"""Tools in the catalog, beside those of strangers, older versions, and what operators take out."""
+
+import time
+from collections.abc import Iterator
+
+import pytest
+import redis
+
+from contract.envelope import Envelope
+from contract.names import Names
+from contract.settings import Settings
+from contract.signing import Keyring, generate_key
+from contract.spec import ToolSpec, sealed
+from dispatcher.catalog import Catalog
+from toolpool.cli.fleet import remove_tool
+from workers.shelf import Shelf
+
+OLD = sealed(ToolSpec(name="search", timeout=5.0))
+NEW = sealed(ToolSpec(name="search", timeout=9.0))
+OURS = Envelope(Keyring.local())
+THEIRS = Envelope(Keyring([generate_key()]))
+
+
+@pytest.fixture
+def client(redis_url: str) -> "Iterator[redis.Redis]":
+    with redis.Redis.from_url(redis_url) as made:
+        yield made
+
+
+def shelf(client: "redis.Redis", *specs: ToolSpec, envelope: Envelope = OURS) -> Shelf:
+    made = Shelf(client, specs, envelope=envelope, settings=Settings())
+    made.stock(b"", time.time())
+    return made
+
+
+def version(client: "redis.Redis") -> bytes:
+    return bytes(client.get(Names().catalog_version) or b"")  # type: ignore[arg-type]
+
+
+def offered(client: "redis.Redis", **live: frozenset[str]) -> dict[str, str]:
+    """What a dispatcher with our key offers: digests by name."""
+    catalog = Catalog()
+    catalog.follow_live(live)
+    catalog.replace_published(client.hvals(Names().catalog), OURS)  # type: ignore[arg-type]
+    return {name: offer.spec.digest for name, offer in catalog.listed.items()}
+
+
+def test_a_stranger_takes_nobody_s_place(client: "redis.Redis") -> None:
+    """R63: with the same tools, and another key."""
+    ours = shelf(client, OLD)
+    shelf(client, OLD, NEW, envelope=THEIRS)
+    assert offered(client) == {"search": OLD.digest}
+    client.delete(Names().catalog)
+    shelf(client, OLD, envelope=THEIRS)
+    assert offered(client) == {}
+    ours.stock(version(client), time.time())
+    assert offered(client) == {"search": OLD.digest}
+
+
+def test_a_newer_version_stays_the_newer_whoever_publishes_again(client: "redis.Redis") -> None:
+    """R63: an old worker that starts again, or puts back what was lost, is no news."""
+    old, new = shelf(client, OLD), shelf(client, NEW)
+    shelf(client, OLD)
+    assert offered(client) == {"search": NEW.digest}
+    client.delete(Names().catalog)
+    for one in (new, old):
+        one.stock(b"", time.time())
+    assert offered(client) == {"search": NEW.digest}
+
+
+def test_of_all_versions_those_that_run_come_first(client: "redis.Redis") -> None:
+    """A release that was taken back is not offered for a week."""
+    shelf(client, OLD)
+    shelf(client, NEW)
+    assert offered(client, search=frozenset({OLD.digest})) == {"search": OLD.digest}
+    assert offered(client, search=frozenset({OLD.digest, NEW.digest})) == {"search": NEW.digest}
+
+
+def test_what_an_operator_took_out_stays_out_until_a_worker_starts(
+    client: "redis.Redis", redis_url: str
+) -> None:
+    ours = shelf(client, OLD)
+    ours.stock(version(client), time.time())
+    assert remove_tool(Settings(redis_url=redis_url), "search") == 1
+    ours.stock(version(client), time.time())
+    assert offered(client) == {}
+    shelf(client, OLD)
+    assert offered(client) == {"search": OLD.digest}
+
+
+def test_entries_age_one_by_one(client: "redis.Redis") -> None:
+    other = sealed(ToolSpec(name="other"))
+    shelf(client, OLD)
+    later = time.time() + Settings().catalog_kept + 1.0
+    Shelf(client, [other], envelope=OURS, settings=Settings()).stock(b"", later)
+    assert offered(client) == {"other": other.digest}

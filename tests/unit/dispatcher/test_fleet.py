@@ -1,0 +1,92 @@
+"""Where calls go while workers of one queue offer different tools (R63)."""
+
+from collections.abc import Sequence
+
+from contract.envelope import Envelope, Toolset, WorkerLease
+from contract.memory import MemoryServer
+from contract.names import Names, toolset_queue
+from contract.signing import Keyring
+from contract.spec import RunIn, ToolSpec, sealed
+from dispatcher.fleet import Fleet
+from dispatcher.memory_transport import MemoryTransport
+
+ENVELOPE = Envelope(Keyring.local())
+QUEUE = Names().queue("default", RunIn.LOOP)
+OLD = sealed(ToolSpec(name="search", timeout=5.0))
+NEW = sealed(ToolSpec(name="search", timeout=9.0))
+OTHER = sealed(ToolSpec(name="other"))
+
+
+class Transport(MemoryTransport):
+    """Knows toolsets, and counts how often it is asked."""
+
+    def __init__(self, *toolsets: Toolset) -> None:
+        super().__init__(MemoryServer())
+        self.bodies = {toolset.digest: ENVELOPE.encode_toolset(toolset) for toolset in toolsets}
+        self.asked: list[str] = []
+
+    async def toolsets(self, digests: Sequence[str]) -> list[bytes | None]:
+        self.asked += digests
+        return [self.bodies.get(digest) for digest in digests]
+
+
+def toolset(name: str, *specs: ToolSpec) -> Toolset:
+    return Toolset(digest=name * 8, tools={spec.name: spec.digest for spec in specs})
+
+
+def lease(
+    worker: str, tools: Toolset | None, *, slots: int = 4, ended: bool = False
+) -> WorkerLease:
+    return WorkerLease(
+        id=worker,
+        host="h",
+        pid=1,
+        version="1",
+        started_at=0.0,
+        slots={QUEUE: slots},
+        toolset=tools.digest if tools is not None else "",
+        ended=ended,
+    )
+
+
+async def test_calls_for_what_all_workers_have_go_to_all_of_them() -> None:
+    one = toolset("a", OLD, OTHER)
+    transport = Transport(one)
+    fleet = Fleet(transport, ENVELOPE, Names())
+    for _ in range(3):
+        await fleet.follow([lease("w1", one), lease("w2", one)])
+    assert fleet.queue_for(OLD) == QUEUE
+    assert fleet.runs(OLD)
+    assert fleet.slots[QUEUE] == [4, 4]
+    assert transport.asked == [one.digest], "a toolset is read once"
+
+
+async def test_calls_for_what_some_workers_lack_go_to_those_that_have_it() -> None:
+    old, new = toolset("a", OLD), toolset("b", NEW, OTHER)
+    fleet = Fleet(Transport(old, new), ENVELOPE, Names())
+    await fleet.follow([lease("w1", old), lease("w2", old), lease("w3", new)])
+    assert fleet.queue_for(NEW) == fleet.queue_for(OTHER) == toolset_queue(QUEUE, new.digest)
+    assert fleet.queue_for(OLD) == toolset_queue(QUEUE, old.digest)
+    assert fleet.slots[toolset_queue(QUEUE, new.digest)] == [4]
+    assert fleet.live == {"search": {OLD.digest, NEW.digest}, "other": {OTHER.digest}}
+
+
+async def test_routes_follow_the_release() -> None:
+    old, new = toolset("a", OLD), toolset("b", NEW)
+    fleet = Fleet(Transport(old, new), ENVELOPE, Names())
+    await fleet.follow([lease("w1", old), lease("w2", new)])
+    assert fleet.queue_for(NEW) != QUEUE
+    await fleet.follow([lease("w1", new), lease("w2", new)])
+    assert fleet.queue_for(NEW) == QUEUE
+    assert not fleet.runs(OLD)
+    assert fleet.queue_for_another(OLD) == toolset_queue(QUEUE, new.digest)
+    await fleet.follow([lease("w1", new, ended=True)])
+    assert (fleet.slots, fleet.runs(NEW)) == ({}, False)
+
+
+async def test_what_is_not_known_is_taken_to_have_everything() -> None:
+    """A worker of an older version, or a toolset that cannot be read: it passes calls on."""
+    new = toolset("b", NEW)
+    fleet = Fleet(Transport(new), ENVELOPE, Names())
+    await fleet.follow([lease("w1", None), lease("w2", new), lease("w3", toolset("c", OLD))])
+    assert fleet.queue_for(NEW) == QUEUE
