@@ -13,10 +13,12 @@ import pytest
 
 from contract import connection
 from contract.envelope import Envelope
+from contract.ledger import RedisLedger
 from contract.names import Names
 from contract.outcome import Code, Executed
 from contract.settings import Settings
 from contract.spec import RunIn
+from contract.steps import Steps
 from tests.chaos.servers import Server
 from tests.fleets import road
 from tests.integration.fleet import call
@@ -146,3 +148,30 @@ async def test_what_ended_is_not_run_again_though_the_server_forgot_its_outcome(
         result = (await dispatcher.dispatch(response, session="s", turn="t"))[0]
     assert (result.data, result.executed) == ("once", Executed.YES)
     assert ended(trace) == ["once"]
+
+
+async def test_a_server_that_is_promoted_again_is_not_the_one_it_was(tmp_path: Path) -> None:
+    """R8: after a failback the old primary has its old run id, and may lack what ran meanwhile."""
+    first, other = Server(tmp_path / "a", listen="port"), Server(tmp_path / "b", listen="port")
+    epochs, run_ids = [], []
+    try:
+        for primary, replica in ((first, other), (other, first), (first, other)):
+            with primary.client() as client, replica.client() as copy:
+                client.replicaof("NO", "ONE")
+                copy.replicaof("127.0.0.1", str(primary.port))
+                await eventually(
+                    lambda: copy.info("replication")["master_link_status"] == "up",
+                    "the replica follows",
+                )
+                run_ids.append(client.info("server")["run_id"])
+            async with connection.open_async(Settings(redis_url=primary.url)) as steps:
+                ledger = RedisLedger(Steps(steps), Names())
+                epoch, _ = await ledger.open(
+                    [], nonce="n", reply="r", queue="", message=b"", give_up_at=time.monotonic() + 5
+                )
+                epochs.append(epoch)
+    finally:
+        first.close()
+        other.close()
+    assert run_ids[0] == run_ids[2]
+    assert len(set(epochs)) == 3

@@ -257,7 +257,7 @@ class LedgerMachine(RuleBasedStateMachine):
         name, arguments = self._done[-1]
         self._do(name, **arguments)
 
-    @rule(what=st.sampled_from(("epoch", "data", "replicate", "fail over")))
+    @rule(what=st.sampled_from(("epoch", "data", "replicate", "fail over", "fail back")))
     def trouble(self, what: str) -> None:
         """What happens to the server."""
         match what:
@@ -276,6 +276,13 @@ class LedgerMachine(RuleBasedStateMachine):
             case "fail over":  # to a replica that lags
                 self.real.fail_over(self._word("epoch").decode())
                 self.model.records, self.model.marks = copy.deepcopy(self._replica)
+            case "fail back":  # to the old primary, which has taken over what the replica had
+                self.real.fail_over(self._word("epoch").decode())
+                self.model.records, self.model.marks = copy.deepcopy(self._replica)
+                self._new_epoch()
+                self.real.replicate()
+                self._replica = copy.deepcopy((self.model.records, self.model.marks))
+                self.real.fail_over(self._word("epoch").decode())
         self._new_epoch()
 
     # What must hold
