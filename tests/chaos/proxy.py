@@ -72,8 +72,8 @@ class Proxy:
                 for way in ways:
                     way.cancel()
                 await asyncio.gather(*ways, return_exceptions=True)
-        except OSError:
-            pass  # the server is away: the client sees its connection end
+        except (OSError, asyncio.CancelledError):
+            pass  # the server is away, or this proxy is closed: the client sees its connection end
         finally:
             for end in ends:
                 self._open.discard(end)

@@ -29,6 +29,10 @@ _BEAT_SECONDS = 0.02
 _Result = TypeVar("_Result")
 
 
+class Skipped(Exception):
+    """The row cannot be played on this machine; says why."""
+
+
 class Scene:
     """One row's play. `faults` is how many it should bring about; all chance comes from `rng`."""
 
