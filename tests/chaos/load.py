@@ -53,6 +53,8 @@ class Load:
         self._slowest = slowest
         self.modes = modes
         self._kinds = kinds
+        self.asked: set[str] = set()
+        """The keys of every call."""
         self._asking: set[asyncio.Task[None]] = set()
         self._ticking: asyncio.Task[None] | None = None
         self.allowed = allowed_seconds(dispatcher._settings)
@@ -112,6 +114,7 @@ class Load:
             calls.append({"id": key, "name": tool, "input": {"key": key, "seconds": seconds}})
             calls[-1]["input"].update(arguments)  # type: ignore[attr-defined]
             self._book.ask(Asked(key, tool, time.monotonic(), allowed))
+            self.asked.add(key)
         task = asyncio.ensure_future(self._dispatch(calls, timeout, allowed))
         self._asking.add(task)
         task.add_done_callback(self._asking.discard)

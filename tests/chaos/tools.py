@@ -44,7 +44,7 @@ def note(word: str, key: str, mode: str) -> None:
         os.close(descriptor)
 
 
-def _leave(how: str) -> Any:  # noqa: C901 - a list of ways out
+def _leave(how: str, key: str) -> Any:  # noqa: C901 - a list of ways out
     match how:
         case "raise":
             raise ValueError("the drawer is stuck")
@@ -75,6 +75,8 @@ def _leave(how: str) -> Any:  # noqa: C901 - a list of ways out
             _overflow()
         case "rlimit":
             return _starve()
+        case "stamp":  # no other run returns the same
+            return f"{key}:{os.getpid()}:{time.monotonic()}"
     raise AssertionError(how)
 
 
@@ -101,7 +103,7 @@ def _work(mode: str) -> Callable[[str, float, str], Any]:
         note("start", key, mode)
         time.sleep(seconds)
         if how:
-            return _leave(how)
+            return _leave(how, key)
         note("end", key, mode)
         return key
 
@@ -112,7 +114,7 @@ async def _coroutine(key: str, seconds: float = 0.0, how: str = "") -> Any:
     note("start", key, "loop")
     await asyncio.sleep(seconds)
     if how:
-        return _leave(how)
+        return _leave(how, key)
     note("end", key, "loop")
     return key
 
