@@ -5,7 +5,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 
@@ -83,7 +83,7 @@ class Worker:
 
 
 class Fleet:
-    """`copies` workers of each group. Blocks until every one has its lease.
+    """`copies` workers of each of `groups`. Blocks until every one has its lease.
 
     `name` tells their logs from those of another fleet's; `environment` is added to theirs.
     """
@@ -95,6 +95,7 @@ class Fleet:
         journal: Journal,
         *,
         copies: int = 1,
+        groups: Sequence[str] = GROUPS,
         tools: str = TOOLS,
         name: str = "worker",
         environment: Mapping[str, str] = MappingProxyType({}),
@@ -103,7 +104,7 @@ class Fleet:
         given = environment_of(settings, journal.path) | dict(environment)
         self.workers = [
             Worker(group, given, directory / f"{name}-{number}-{group[0]}.log", tools)
-            for group in GROUPS
+            for group in groups
             for number in range(copies)
         ]
         self._names = Names(settings.key_prefix)

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable
 from typing import Any, Literal
 
+from tests.chaos import forking
 from toolpool import tool
 from workers.tool import Tool
 
@@ -77,6 +78,8 @@ def _leave(how: str, key: str) -> Any:  # noqa: C901 - a list of ways out
             return _starve()
         case "stamp":  # no other run returns the same
             return f"{key}:{os.getpid()}:{time.monotonic()}"
+    if how in forking.WAYS:
+        return forking.fork(how, key)
     raise AssertionError(how)
 
 
@@ -98,19 +101,25 @@ def _starve() -> int:
         hoard.append(bytearray(1 << 20))
 
 
+def work(mode: str, key: str, seconds: float = 0.0, how: str = "") -> Any:
+    """What every tool does that is no coroutine."""
+    note("start", key, mode)
+    time.sleep(seconds)
+    if how:
+        return _leave(how, key)
+    note("end", key, mode)
+    return key
+
+
 def _work(mode: str) -> Callable[[str, float, str], Any]:
-    def work(key: str, seconds: float = 0.0, how: str = "") -> Any:
-        note("start", key, mode)
-        time.sleep(seconds)
-        if how:
-            return _leave(how, key)
-        note("end", key, mode)
-        return key
+    def in_mode(key: str, seconds: float = 0.0, how: str = "") -> Any:
+        return work(mode, key, seconds, how)
 
-    return work
+    return in_mode
 
 
-async def _coroutine(key: str, seconds: float = 0.0, how: str = "") -> Any:
+async def coroutine(key: str, seconds: float = 0.0, how: str = "") -> Any:
+    """What every tool does that is one."""
     note("start", key, "loop")
     await asyncio.sleep(seconds)
     if how:
@@ -120,7 +129,7 @@ async def _coroutine(key: str, seconds: float = 0.0, how: str = "") -> Any:
 
 
 def _declared(effects: Effects, mode: Literal["loop", "thread", "process"]) -> Tool:
-    function: Callable[..., Any] = _coroutine if mode == "loop" else _work(mode)
+    function: Callable[..., Any] = coroutine if mode == "loop" else _work(mode)
     declare = tool(
         name=f"{effects or 'plain'}_{mode}",
         description="Note the start, sleep, and note the end.",
