@@ -20,7 +20,7 @@ def fork(how: str, key: str) -> str:
     if how == "preexec":
         subprocess.run(["true"], preexec_fn=_nothing, check=True)
         return key
-    pid = ctypes.CDLL(None).fork() if how == "raw_fork" else os.fork()
+    pid = ctypes.PyDLL(None).fork() if how == "raw_fork" else os.fork()
     if pid:
         os.waitpid(pid, 0)
         return key

@@ -19,8 +19,8 @@ from toolpool import Dispatcher
 
 _CALLS = 15
 _SPREAD_SECONDS = 3.0
-_TIMEOUTS = (1.5, 3.0, 6.0)
-_LONGEST_WAIT = 8.0
+_TIMEOUTS = (1.5, 3.0, 5.0)
+_LONGEST_WAIT = 6.0
 _TICK_SECONDS = 0.05
 _CANCEL, _HAND_OVER, _KILL_ASKER, _KILL_WORKER = 0.12, 0.15, 0.6, 0.5
 
@@ -33,7 +33,7 @@ class _Storm:
     askings: list[tuple[float, int, int]]
 
 
-@row("second-askers", short=3, long=60)
+@row("second-askers", short=2, long=60)
 async def second_askers(scene: Scene) -> None:
     """2 to 30 dispatchers ask for the same calls with other waits, cancel, and are killed."""
     server = await scene.server()

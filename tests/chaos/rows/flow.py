@@ -112,7 +112,7 @@ async def failover(scene: Scene) -> None:
         await scene.repeat(fail, 0.3, 2.0)
 
 
-@row("failback", short=2, long=30)
+@row("failback", short=1, long=30)
 async def failback(scene: Scene) -> None:
     """The replica is promoted, and soon the old primary again: the same process and run id."""
     primary = await scene.server("one", listen="port")
