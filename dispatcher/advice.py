@@ -42,8 +42,14 @@ def recommendations(
     if executed is Executed.UNKNOWN and not retryable:
         chosen.append("unsure")
     elif not chosen or code.error_type is ErrorType.EXCEPTION:
-        chosen.append(_BY_CODE.get(code, code.error_type.value))
+        chosen.append(_by_code(code, error))
     return tuple(texts[key] for key in dict.fromkeys(chosen))[:_AT_MOST]
+
+
+def _by_code(code: Code, error: str) -> str:
+    if code is Code.EXPIRED and error == "changed":  # what was sent fits no worker any more
+        return error
+    return _BY_CODE.get(code, code.error_type.value)
 
 
 def _cause(code: Code, error: str) -> str | None:

@@ -136,7 +136,8 @@ class Runner:
             return failure(Code.INTERNAL, str(error), Executed.NO)
         problems = validator.problems(call.arguments) if validator else ()
         if problems:
-            return failure(Code.INVALID_ARGUMENTS, "", Executed.NO, problems=problems)
+            # Valid where they were asked for: the release that rolls is at fault, not the model.
+            return failure(Code.EXPIRED, "changed", Executed.NO)
         return None
 
     async def _run(

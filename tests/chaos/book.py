@@ -13,6 +13,9 @@ RECOVERY_SECONDS = 15.0
 _SHOWN = 6
 _AT_THE_DEADLINE_SECONDS = 0.15
 """From 0.1 s before it, a dispatcher makes sure that a call has an answer."""
+_WELL_AFTER_SECONDS = 10.0
+"""A call whose deadline is this long after an outage has the time to be settled: workers renew
+their leases, dispatchers look again, and a worker that was waited for has returned."""
 
 
 @dataclass(slots=True)
@@ -24,6 +27,8 @@ class Asked:
     at: float
     allowed: float
     answers: list["Answer"] = field(default_factory=list)
+    askers: int = 1
+    """How many living dispatchers owe an answer."""
 
     @property
     def may_run_twice(self) -> bool:
@@ -34,6 +39,10 @@ class Asked:
     def mode(self) -> str:
         """How its tool runs: loop, thread or process."""
         return self.tool.partition("_")[2]
+
+    def was_answered(self, at: float) -> bool:
+        """Whether an answer had come by then."""
+        return any(self.at + self.allowed + answer.late_by < at for answer in self.answers)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +71,9 @@ class Figures:
     double_starts: int = 0
     false_no: int = 0
     false_yes: int = 0
+    lost_running: int = 0
+    """Calls that ran when the server went away, came back in time, and were not answered with
+    what their tool returned."""
     ok: int = 0
     recovery: float = 0.0
     latest: float = -1e9
@@ -91,6 +103,8 @@ class Book:
         self.extra = 0
         self.faults: list[float] = []
         """When each fault began."""
+        self.outages: list[tuple[float, float]] = []
+        """From when to when the server did not answer, or took no writes."""
         self.raised: list[str] = []
         """What `dispatch` raised, which it never may (R9)."""
 
@@ -128,8 +142,9 @@ class Book:
         figures.overdue = [a.late_by for _, a in answers if a.late_by >= -_AT_THE_DEADLINE_SECONDS]
         figures.second_starts = [min(since) for since in map(self._since_faults, answers) if since]
         found = {
-            "missing": [c.key for c in calls if not c.answers],
+            "missing": [c.key for c in calls if len(c.answers) < c.askers],
             "duplicate": ["extra"] * self.extra + [c.key for c in calls if _contradict(c)],
+            "lost_running": sorted(self._lost_running(journal)),
             "late": [
                 f"{c.key}:{c.tool}:{a.code}:+{a.late_by:.2f}s"
                 for c, a in answers
@@ -153,12 +168,30 @@ class Book:
             setattr(figures, name, len(keys))
             if keys:
                 figures.problems.append(f"{name}: {len(keys)}, among them {keys[:_SHOWN]}")
+        if foreign := [f"{c.key}:{c.tool}:{a.data}" for c, a in answers if not _is_own(c, a)]:
+            figures.problems.append(f"answers of other calls: {foreign[:_SHOWN]}")
         if self.raised:
             figures.problems.append(f"raised: {len(self.raised)}, among them {self.raised[0]}")
         if figures.row == CONTROL:
             self._judge_control(figures)
         if figures.recovery > RECOVERY_SECONDS:
             figures.problems.append(f"workers did not consume for {figures.recovery:.1f} s")
+
+    def _lost_running(self, journal: Journal) -> set[str]:
+        """Calls that were running when an outage began, and whose tool's word was lost to it."""
+        ends = {line.key: line.at for line in journal.lines if line.word == "end"}
+        lost = set()
+        for began, ended in self.outages:
+            for line in journal.lines:
+                asked = self.calls.get(line.key)
+                if line.word != "start" or asked is None or line.at > began:
+                    continue
+                was_running = ends.get(line.key, began) >= began and not asked.was_answered(began)
+                had_time = asked.at + asked.allowed > ended + _WELL_AFTER_SECONDS
+                if was_running and had_time and not any(answer.ok for answer in asked.answers):
+                    codes = [answer.code for answer in asked.answers]
+                    lost.add(f"{asked.key}:{asked.tool}:{codes}:{ended - began:.1f}s")
+        return lost
 
     def _since_faults(self, answered: tuple[Asked, Answer]) -> list[float]:
         """For a read that was started again: seconds from the faults it met to its result."""
@@ -174,6 +207,14 @@ class Book:
         figures.notes, figures.problems = figures.problems, []
         if not figures.missing + figures.double_starts:
             figures.problems.append("bare Celery lost nothing: the suite is blind")
+
+
+def _is_own(asked: Asked, answer: Answer) -> bool:
+    """Tools return the key of their call, perhaps with something behind it."""
+    if not answer.ok or answer.data is None:
+        return True
+    key, _, _ = str(answer.data).partition(":")
+    return key == asked.key
 
 
 def _contradict(asked: Asked) -> bool:

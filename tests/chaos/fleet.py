@@ -5,7 +5,9 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 
 from contract import connection
 from contract.lifeline import in_lasting_thread, tethered
@@ -16,14 +18,18 @@ from tests.chaos.journal import Journal
 from tests.chaos.tools import JOURNAL
 
 GROUPS = ("loop,thread", "process")
+TOOLS = "tests.chaos.tools"
 _START_SECONDS = 60.0
 
 
 class Worker:
     """One `toolpool worker`: a supervisor and the worker that it starts again and again."""
 
-    def __init__(self, run_in: str, environment: dict[str, str], log: Path) -> None:
+    def __init__(
+        self, run_in: str, environment: dict[str, str], log: Path, tools: str = TOOLS
+    ) -> None:
         self.run_in = run_in
+        self.tools = tools
         self._environment = environment
         self._log = log
         self.start()
@@ -31,7 +37,7 @@ class Worker:
     def start(self) -> None:
         """Start the supervisor."""
         command = [sys.executable, "-m", "toolpool", "worker", "--run-in", self.run_in]
-        command += ["--tools", "tests.chaos.tools"]
+        command += ["--tools", self.tools]
         with self._log.open("ab") as log:
             self.supervisor = in_lasting_thread(
                 lambda: subprocess.Popen(
@@ -77,16 +83,28 @@ class Worker:
 
 
 class Fleet:
-    """`copies` workers of each group. Blocks until every one has its lease."""
+    """`copies` workers of each of `groups`. Blocks until every one has its lease.
+
+    `name` tells their logs from those of another fleet's; `environment` is added to theirs.
+    """
 
     def __init__(
-        self, settings: Settings, directory: Path, journal: Journal, *, copies: int = 1
+        self,
+        settings: Settings,
+        directory: Path,
+        journal: Journal,
+        *,
+        copies: int = 1,
+        groups: Sequence[str] = GROUPS,
+        tools: str = TOOLS,
+        name: str = "worker",
+        environment: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
         self.settings = settings
-        environment = environment_of(settings, journal.path)
+        given = environment_of(settings, journal.path) | dict(environment)
         self.workers = [
-            Worker(group, environment, directory / f"worker-{number}-{group[0]}.log")
-            for group in GROUPS
+            Worker(group, given, directory / f"{name}-{number}-{group[0]}.log", tools)
+            for group in groups
             for number in range(copies)
         ]
         self._names = Names(settings.key_prefix)

@@ -1,6 +1,7 @@
 """What the tools wrote themselves: the truth that results are held against."""
 
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -38,6 +39,12 @@ class Journal:
         self.lines += new
         self.starts.update(line.key for line in new if line.word == "start")
         return new
+
+    def absorb(self, others: "Iterable[Journal]") -> None:
+        """Take in what was written elsewhere, for the verdict."""
+        for other in others:
+            with self.path.open("ab") as file:
+                file.write(other.path.read_bytes())
 
 
 def _parsed(line: bytes) -> Line:

@@ -22,9 +22,9 @@ _GIVE_UP_SECONDS = 10.0
 """A dispatch that takes this much longer than it may is given up as missing."""
 
 
-def allowed_seconds(settings: Settings) -> float:
-    """How long a call's answer may take."""
-    return TIMEOUT + settings.queue_wait + _MARGIN_SECONDS
+def allowed_seconds(settings: Settings, timeout: float = TIMEOUT) -> float:
+    """How long the answer of a call with this timeout may take."""
+    return timeout + settings.queue_wait + _MARGIN_SECONDS
 
 
 class Load:
@@ -53,6 +53,8 @@ class Load:
         self._slowest = slowest
         self.modes = modes
         self._kinds = kinds
+        self.asked: set[str] = set()
+        """The keys of every call."""
         self._asking: set[asyncio.Task[None]] = set()
         self._ticking: asyncio.Task[None] | None = None
         self.allowed = allowed_seconds(dispatcher._settings)
@@ -78,11 +80,13 @@ class Load:
         while self._asking:
             await asyncio.wait(set(self._asking))
 
-    def burst(self, count: int, *, mode: str | None = None, **arguments: object) -> None:
+    def burst(
+        self, count: int, *, mode: str | None = None, timeout: float = TIMEOUT, **arguments: object
+    ) -> None:
         """Ask this many calls at once, with these arguments."""
         for _ in range(count):
             tools = [f"{self._rng.choice(self._kinds)}_{mode}"] if mode else self._some_turn(1)
-            self._ask(tools, arguments)
+            self._ask(tools, arguments, timeout)
 
     async def _tick(self) -> None:
         due = 0.0
@@ -99,27 +103,33 @@ class Load:
             f"{self._rng.choice(self._kinds)}_{self._rng.choice(self.modes)}" for _ in range(size)
         ]
 
-    def _ask(self, tools: list[str], arguments: dict[str, object]) -> None:
+    def _ask(
+        self, tools: list[str], arguments: dict[str, object], timeout: float = TIMEOUT
+    ) -> None:
         calls = []
+        allowed = allowed_seconds(self._dispatcher._settings, timeout)
         for tool in tools:
             key = f"c{next(self._numbers)}"
             seconds = round(self._rng.uniform(0.0, self._slowest), 3)
             calls.append({"id": key, "name": tool, "input": {"key": key, "seconds": seconds}})
             calls[-1]["input"].update(arguments)  # type: ignore[attr-defined]
-            self._book.ask(Asked(key, tool, time.monotonic(), self.allowed))
-        task = asyncio.ensure_future(self._dispatch(calls))
+            self._book.ask(Asked(key, tool, time.monotonic(), allowed))
+            self.asked.add(key)
+        task = asyncio.ensure_future(self._dispatch(calls, timeout, allowed))
         self._asking.add(task)
         task.add_done_callback(self._asking.discard)
 
-    async def _dispatch(self, calls: list[dict[str, object]]) -> None:
+    async def _dispatch(
+        self, calls: list[dict[str, object]], timeout: float, allowed: float
+    ) -> None:
         began = time.monotonic()
         barriers = (len(calls) - 1) * LEASES_TO_WAIT * self._dispatcher._settings.lease_gone
-        longest = self.allowed * len(calls) + barriers
+        longest = allowed * len(calls) + barriers
         session = f"s{self._rng.randrange(20)}"
         try:
             async with asyncio.timeout(longest + _GIVE_UP_SECONDS):
                 turn = await self._dispatcher.dispatch(
-                    calls, session=session, turn=str(calls[0]["id"])
+                    calls, session=session, turn=str(calls[0]["id"]), timeout=timeout
                 )
         except Exception as error:  # R9: what comes too late is missing, anything else a fault too
             if not isinstance(error, TimeoutError):
@@ -129,5 +139,5 @@ class Load:
         self._book.extra += abs(len(turn) - len(calls))
         for call, result in zip(calls, turn, strict=False):
             # A call's time begins when it leaves the barrier of its turn: only its own clock knows.
-            late_by = (took if len(calls) == 1 else result.duration) - self.allowed
+            late_by = (took if len(calls) == 1 else result.duration) - allowed
             self._book.answered(str(call["id"]), result, max(late_by, took - longest))

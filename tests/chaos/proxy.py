@@ -7,13 +7,15 @@ from contextlib import suppress
 from tests.chaos.servers import free_port
 
 _CHUNK = 1 << 16
+_CHUNKS = 4096
 
 
 class Proxy:
     """Carries connections to `target` (a port), which may change; all faults are off at first.
 
     `lose_reply` and `cut` are chances a chunk; a lost reply takes its connection with it, as TCP
-    would not lose it otherwise. `delay` (seconds) holds up what the server sends.
+    would not lose it otherwise. `delay` (seconds) holds up what the server sends, `way_there` what
+    is sent to it; what follows is held up as long, and not one behind the other.
     """
 
     def __init__(self, target: int, rng: random.Random) -> None:
@@ -22,6 +24,7 @@ class Proxy:
         self.lose_reply = 0.0
         self.cut = 0.0
         self.delay = 0.0
+        self.way_there = 0.0
         self.faults = 0
         self._rng = rng
         self._open: set[asyncio.StreamWriter] = set()
@@ -69,8 +72,8 @@ class Proxy:
                 for way in ways:
                     way.cancel()
                 await asyncio.gather(*ways, return_exceptions=True)
-        except OSError:
-            pass  # the server is away: the client sees its connection end
+        except (OSError, asyncio.CancelledError):
+            pass  # the server is away, or this proxy is closed: the client sees its connection end
         finally:
             for end in ends:
                 self._open.discard(end)
@@ -81,12 +84,36 @@ class Proxy:
     async def _pass_on(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, *, is_reply: bool
     ) -> None:
-        with suppress(OSError):
+        loop = asyncio.get_running_loop()
+        on_the_way: asyncio.Queue[tuple[float, bytes]] = asyncio.Queue(_CHUNKS)
+        arriving = asyncio.ensure_future(_arrive(on_the_way, writer))
+        try:
             while chunk := await reader.read(_CHUNK):
-                if is_reply and self.delay:
-                    await asyncio.sleep(self.delay)
                 if self._rng.random() < (self.lose_reply if is_reply else self.cut):
                     self.faults += 1
                     return
-                writer.write(chunk)
-                await writer.drain()
+                held_up = self.delay if is_reply else self.way_there
+                await on_the_way.put((loop.time() + held_up, chunk))
+                if arriving.done():
+                    return
+            await on_the_way.join()
+        except OSError:
+            pass
+        finally:
+            arriving.cancel()
+            await asyncio.gather(arriving, return_exceptions=True)
+
+
+async def _arrive(
+    on_the_way: asyncio.Queue[tuple[float, bytes]], writer: asyncio.StreamWriter
+) -> None:
+    """Hand on what was sent, each chunk when it is due, in the order it was sent in."""
+    loop = asyncio.get_running_loop()
+    with suppress(OSError):
+        while True:
+            due, chunk = await on_the_way.get()
+            if due > loop.time():
+                await asyncio.sleep(due - loop.time())
+            writer.write(chunk)
+            await writer.drain()
+            on_the_way.task_done()

@@ -12,6 +12,7 @@ _COLUMNS = (
     ("late", "late"),
     ("double_starts", "double starts"),
     ("false_no", "false no"),
+    ("lost_running", "lost running"),
 )
 
 

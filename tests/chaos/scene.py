@@ -6,8 +6,8 @@ import shutil
 import tempfile
 import threading
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -27,6 +27,10 @@ ALL_MODES = ("loop", "thread", "process")
 _LOOK_SECONDS = 0.05
 _BEAT_SECONDS = 0.02
 _Result = TypeVar("_Result")
+
+
+class Skipped(Exception):
+    """The row cannot be played on this machine; says why."""
 
 
 class Scene:
@@ -93,11 +97,10 @@ class Scene:
         }
         return Settings(**(defaults | changes))
 
-    async def fleet(self, settings: Settings, *, copies: int = 1) -> Fleet:
+    async def fleet(self, settings: Settings, **options: Any) -> Fleet:
         """Workers that have taken their leases."""
-        fleet = await self.off_loop(
-            lambda: Fleet(settings, self.directory, self.journal, copies=copies)
-        )
+        given = {"journal": self.journal, **options}
+        fleet = await self.off_loop(lambda: Fleet(settings, self.directory, **given))
         self._stack.push_async_callback(asyncio.to_thread, fleet.close)
         return fleet
 
@@ -124,9 +127,29 @@ class Scene:
         """Wait a random while, as the seed has it."""
         await asyncio.sleep(self.rng.uniform(least, most))
 
+    @contextmanager
+    def outage(self) -> Iterator[None]:
+        """While this lasts the server does not answer: what runs is not to be lost to it."""
+        began = time.monotonic()
+        try:
+            yield
+        finally:
+            self.book.outages.append((began, time.monotonic()))
+
     def fault(self) -> None:
         """Count one."""
         self.figures.faults += 1
+
+    def expect_all_ok(self) -> None:
+        """For faults that lose nothing, not even to an honest failure."""
+        failed = [
+            f"{asked.key}:{asked.tool}:{answer.code}"
+            for asked in self.book.calls.values()
+            for answer in asked.answers
+            if not answer.ok
+        ]
+        if failed:
+            self.figures.problems.append(f"not ok: {len(failed)}, among them {failed[:6]}")
 
     async def recovered(self, modes: Collection[str] = ALL_MODES, *, count: bool = True) -> float:
         """Wait until calls asked from now on start in each of these modes; how long it took."""

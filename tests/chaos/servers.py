@@ -1,10 +1,13 @@
 """Servers that can be killed and started again at the same address, with the same data."""
 
+import os
 import signal
 import socket
 import subprocess
 import time
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Literal
 
 import redis
@@ -19,12 +22,18 @@ class Server:
     """A Valkey or Redis with its append-only file on, in `directory`."""
 
     def __init__(
-        self, directory: Path, *, listen: Literal["socket", "port"] = "socket", aof: bool = True
+        self,
+        directory: Path,
+        *,
+        listen: Literal["socket", "port"] = "socket",
+        aof: bool = True,
+        environment: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
         directory.mkdir(parents=True, exist_ok=True)
         self.directory = directory
         self._program = find_program().path
         self._aof = aof
+        self._environment = {**os.environ, **environment}
         self._process: subprocess.Popen[bytes] | None = None
         if listen == "socket":
             path = directory / "s"
@@ -53,6 +62,7 @@ class Server:
             self._process = in_lasting_thread(
                 lambda: subprocess.Popen(
                     tethered(command),
+                    env=self._environment,
                     stdin=subprocess.DEVNULL,
                     stdout=log,
                     stderr=subprocess.STDOUT,

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable
 from typing import Any, Literal
 
+from tests.chaos import forking
 from toolpool import tool
 from workers.tool import Tool
 
@@ -44,7 +45,7 @@ def note(word: str, key: str, mode: str) -> None:
         os.close(descriptor)
 
 
-def _leave(how: str) -> Any:  # noqa: C901 - a list of ways out
+def _leave(how: str, key: str) -> Any:  # noqa: C901 - a list of ways out
     match how:
         case "raise":
             raise ValueError("the drawer is stuck")
@@ -75,6 +76,10 @@ def _leave(how: str) -> Any:  # noqa: C901 - a list of ways out
             _overflow()
         case "rlimit":
             return _starve()
+        case "stamp":  # no other run returns the same
+            return f"{key}:{os.getpid()}:{time.monotonic()}"
+    if how in forking.WAYS:
+        return forking.fork(how, key)
     raise AssertionError(how)
 
 
@@ -96,29 +101,35 @@ def _starve() -> int:
         hoard.append(bytearray(1 << 20))
 
 
+def work(mode: str, key: str, seconds: float = 0.0, how: str = "") -> Any:
+    """What every tool does that is no coroutine."""
+    note("start", key, mode)
+    time.sleep(seconds)
+    if how:
+        return _leave(how, key)
+    note("end", key, mode)
+    return key
+
+
 def _work(mode: str) -> Callable[[str, float, str], Any]:
-    def work(key: str, seconds: float = 0.0, how: str = "") -> Any:
-        note("start", key, mode)
-        time.sleep(seconds)
-        if how:
-            return _leave(how)
-        note("end", key, mode)
-        return key
+    def in_mode(key: str, seconds: float = 0.0, how: str = "") -> Any:
+        return work(mode, key, seconds, how)
 
-    return work
+    return in_mode
 
 
-async def _coroutine(key: str, seconds: float = 0.0, how: str = "") -> Any:
+async def coroutine(key: str, seconds: float = 0.0, how: str = "") -> Any:
+    """What every tool does that is one."""
     note("start", key, "loop")
     await asyncio.sleep(seconds)
     if how:
-        return _leave(how)
+        return _leave(how, key)
     note("end", key, "loop")
     return key
 
 
 def _declared(effects: Effects, mode: Literal["loop", "thread", "process"]) -> Tool:
-    function: Callable[..., Any] = _coroutine if mode == "loop" else _work(mode)
+    function: Callable[..., Any] = coroutine if mode == "loop" else _work(mode)
     declare = tool(
         name=f"{effects or 'plain'}_{mode}",
         description="Note the start, sleep, and note the end.",

@@ -9,6 +9,9 @@ from tests.chaos.rows import row
 from tests.chaos.scene import ALL_MODES, Scene
 from tests.chaos.servers import Server
 
+_LONG_ENOUGH_SECONDS = 14.0
+"""To wait for one lease after the server changed, and be started then."""
+
 
 @row("lost-replies", short=3, long=40)
 async def lost_replies(scene: Scene) -> None:
@@ -107,6 +110,41 @@ async def failover(scene: Scene) -> None:
 
     async with scene.load(settings):
         await scene.repeat(fail, 0.3, 2.0)
+
+
+@row("failback", short=1, long=30)
+async def failback(scene: Scene) -> None:
+    """The replica is promoted, and soon the old primary again: the same process and run id."""
+    primary = await scene.server("one", listen="port")
+    replica = await scene.server("two", listen="port")
+    clients = await scene.proxy(primary)
+    replication = await scene.proxy(primary)
+    settings = scene.settings(clients.url, queue_wait=_LONG_ENOUGH_SECONDS)
+    await _replicate(scene, replica, replication)
+    await scene.fleet(settings)
+
+    async def promote(promoted: Server, demoted: Server) -> None:
+        replication.delay = scene.rng.uniform(0.0, 0.5)
+        await scene.pause(0.2, 1.0)
+        nowhere = str(replication.port)
+        with scene.outage():
+            await scene.off_loop(lambda: _command(demoted, "REPLICAOF", "127.0.0.1", nowhere))
+            replication.cut_all()
+            await scene.pause(0.0, 1.5)
+            await scene.off_loop(lambda: _command(promoted, "REPLICAOF", "NO", "ONE"))
+            clients.target = promoted.port
+            clients.cut_all()
+        replication.delay, replication.target = 0.0, promoted.port
+        await _replicate(scene, demoted, replication)
+
+    async def fail_and_back() -> Collection[str]:
+        await promote(replica, primary)
+        await scene.pause(0.0, 6.0 if scene.long else 2.0)
+        await promote(primary, replica)
+        return ALL_MODES
+
+    async with scene.load(settings):
+        await scene.repeat(fail_and_back, 0.3, 2.0)
 
 
 async def _replicate(scene: Scene, replica: Server, replication: Proxy) -> None:

@@ -20,9 +20,10 @@ async def redis_restart(scene: Scene) -> None:
     await scene.fleet(settings)
 
     async def restart() -> Collection[str]:
-        await scene.off_loop(server.kill)
-        await scene.pause(0.2, 3.0)
-        await scene.off_loop(server.start)
+        with scene.outage():
+            await scene.off_loop(server.kill)
+            await scene.pause(0.2, 3.0)
+            await scene.off_loop(server.start)
         return ALL_MODES
 
     async with scene.load(settings):
@@ -42,9 +43,10 @@ async def frozen(scene: Scene) -> None:
     async def freeze() -> Collection[str]:
         target = whom[scene.figures.faults % len(whom)]
         if target == "server":
-            server.freeze()
-            await scene.pause(2.0, longest)
-            server.thaw()
+            with scene.outage():
+                server.freeze()
+                await scene.pause(2.0, longest)
+                server.thaw()
             return ALL_MODES
         worker = scene.rng.choice(fleet.workers)
         pid = await scene.off_loop(lambda: worker.pid)
@@ -70,9 +72,10 @@ async def refused_writes(scene: Scene) -> None:
 
     async def refuse() -> Collection[str]:
         setting, on, off = scene.rng.choice(_REFUSALS)
-        await scene.off_loop(lambda: _set(server, setting, on))
-        await scene.pause(0.5, 4.0)
-        await scene.off_loop(lambda: _set(server, setting, off))
+        with scene.outage():
+            await scene.off_loop(lambda: _set(server, setting, on))
+            await scene.pause(0.5, 4.0)
+            await scene.off_loop(lambda: _set(server, setting, off))
         return ALL_MODES
 
     async with scene.load(settings):

@@ -28,7 +28,7 @@ async def warm_stop(scene: Scene) -> None:
     async with scene.load(fleet.settings, slowest=_SLOWEST):
         await scene.repeat(stop, 0.2, 1.5)
         await _all_back(scene, fleet)
-    _expect_all_ok(scene)
+    scene.expect_all_ok()
 
 
 @row("rolling-stop", short=1, long=50)
@@ -46,7 +46,7 @@ async def rolling_stop(scene: Scene) -> None:
 
     async with scene.load(fleet.settings, slowest=_SLOWEST):
         await scene.repeat(roll, 0.2, 1.5)
-    _expect_all_ok(scene)
+    scene.expect_all_ok()
 
 
 @row("cold-stop", short=3, long=50)
@@ -85,15 +85,3 @@ async def _ended(scene: Scene, worker: Worker, within: float) -> None:
 async def _all_back(scene: Scene, fleet: Fleet) -> None:
     while await scene.off_loop(fleet.living) < len(fleet.workers):
         await asyncio.sleep(0.1)
-
-
-def _expect_all_ok(scene: Scene) -> None:
-    """A worker that may end what it runs loses nothing, not even to an honest failure."""
-    failed = [
-        f"{asked.key}:{asked.tool}:{answer.code}"
-        for asked in scene.book.calls.values()
-        for answer in asked.answers
-        if not answer.ok
-    ]
-    if failed:
-        scene.figures.problems.append(f"not ok: {len(failed)}, among them {failed[:6]}")

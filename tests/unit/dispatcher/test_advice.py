@@ -26,6 +26,8 @@ EN = locales.locale("en").advice
         ("http_get", Code.RAISED, "connection refused", Executed.YES, ["connection", "http"]),
         ("t", Code.REPORTED, "429 Too Many Requests", Executed.YES, ["rate"]),
         ("t", Code.EXPIRED, "", Executed.NO, ["exception"]),
+        ("t", Code.EXPIRED, "changed", Executed.NO, ["changed"]),
+        ("t", Code.RAISED, "changed", Executed.YES, ["runtime"]),
         ("t", Code.DENIED, "no timeout was agreed", Executed.NO, ["denied"]),
         ("t", Code.CANCELLED, "", Executed.NO, ["cancelled"]),
         ("bash", Code.RAISED, "boom", Executed.YES, ["bash"]),

@@ -233,6 +233,16 @@ async def test_an_attempt_that_was_started_here_is_not_started_again() -> None:
     assert bench.outcomes()["a"].executed is Executed.UNKNOWN
 
 
+async def test_arguments_that_fit_the_tool_as_it_was_offered_are_not_the_models_fault() -> None:
+    """No worker has the version of the tool that they are for: the release changed it (R6)."""
+    bench = Bench({RunIn.LOOP: 1}, None)
+    call = CallMessage(key="k", id="k", tool="stay", digest="old", arguments={}, final=True)
+    run = await bench.runner.run(call, 9.0, lambda *_: None)
+    outcome = run.ending.outcome
+    assert (outcome.code, outcome.error) == (Code.EXPIRED, "changed")
+    assert outcome.executed is Executed.NO
+
+
 async def test_a_message_is_refused_after_its_end() -> None:
     bench = Bench({RunIn.LOOP: 4})
     done: list[str] = []

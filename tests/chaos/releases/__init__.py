@@ -1,0 +1,1 @@
+"""Two releases of one tools module: tools added, removed, and changed so that old calls fail."""
