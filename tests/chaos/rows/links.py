@@ -6,7 +6,7 @@ from tests.chaos.scene import Scene
 _ROUND_TRIP_SECONDS = 0.3
 _BACKLOG = {"loop": 40, "thread": 12, "process": 5}
 _RATE = 0.5
-"""Calls a second besides. Celery takes some 0.9 s for a message here: it goes there and back thrice."""
+"""Calls a second besides. Celery takes some 0.9 s for a message here: thrice there and back."""
 
 
 @row("slow-link", short=2, long=20)
