@@ -11,6 +11,8 @@ class ServerClock:
     def __init__(self) -> None:
         self._offset = time.time() - time.monotonic()
         self._last: tuple[float, float, float] | None = None
+        self.jumped_by = 0.0
+        """Seconds by which the last reading is ahead of the one before it."""
 
     def read(self, server_time: float, asked_at: float, answered_at: float) -> bool:
         """Take a reading, with when it was asked for and came (monotonic).
@@ -24,6 +26,7 @@ class ServerClock:
             return False
         went_on = server_time - last[0]
         least, most = asked_at - last[2], answered_at - last[1]
+        self.jumped_by = went_on - (least + most) / 2
         return not least - _TOLERANCE_SECONDS <= went_on <= most + _TOLERANCE_SECONDS
 
     def time(self) -> float:

@@ -60,8 +60,8 @@ class End(StrEnum):
 class Opening:
     """A call to note. `wait` (to be claimed), `deadline` and `keep` are seconds from now.
 
-    It was asked `asked_ago` seconds ago. `again`: it may have been asked before, so that without a
-    record it is not run (`RAN`) unless it may run twice.
+    It was asked at `asked_at`, Unix time by the server's clock. `again`: it may have been asked
+    before, so that without a record it is not run (`RAN`) unless it may run twice.
     """
 
     key: str
@@ -70,7 +70,7 @@ class Opening:
     wait: float
     deadline: float
     keep: float
-    asked_ago: float = 0.0
+    asked_at: float = 0.0
     again: bool = False
 
 
@@ -287,7 +287,7 @@ class RedisLedger:
                 _ms(opening.wait),
                 _ms(opening.deadline),
                 _ms(opening.keep),
-                round(opening.asked_ago * 1000),
+                round(opening.asked_at * 1000),
                 int(opening.again),
             )
         epoch, *answers = await self._steps.run(Step.OPEN, keys, arguments, give_up_at=give_up_at)

@@ -165,7 +165,7 @@ class MemoryServer:
         now = time.monotonic()
         record = self._find(opening.key)
         refused_at = record.refused_at if record is not None else None
-        if refused_at is not None and now - opening.asked_ago > refused_at:
+        if refused_at is not None and opening.asked_at > refused_at:
             del self._records[opening.key]  # asked after that, and nobody ran it
             record = None
         if record is None:
@@ -395,7 +395,7 @@ class MemoryServer:
         body = closing.unclaimed if is_sure else closing.doubtful
         record = self._records[closing.key] = self._settled_record([])
         if is_sure and end is End.REFUSED:
-            record.refused_at = time.monotonic()
+            record.refused_at = time.time()
         self._finish(record, closing.nonce, closing.keep, body, "")
         return body
 

@@ -8,6 +8,7 @@ BATCH_TASK = "toolpool.batch"
 """The one Celery task: its single argument is a signed batch."""
 
 
+_KINDS = frozenset(kind.value for kind in RunIn)
 _PREFIX = re.compile(r"[A-Za-z0-9_.:-]{1,64}")
 _QUEUE = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
@@ -15,6 +16,12 @@ _QUEUE = re.compile(r"[A-Za-z0-9_-]{1,64}")
 def toolset_queue(queue: str, toolset: str) -> str:
     """The queue beside `queue` that only workers with this toolset take from."""
     return f"{queue}.{toolset[:8]}"
+
+
+def common_queue(queue: str) -> str:
+    """The queue that `queue`, which may be one of a toolset, stands beside."""
+    rest, _, last = queue.rpartition(".")
+    return queue if last in _KINDS else rest
 
 
 def is_prefix(text: str) -> bool:

@@ -159,7 +159,8 @@ class Background:
     async def _keep(self, call: BackgroundCall, seconds: float) -> None:
         """Until the server has it."""
         settings, pause = self._traffic.settings, _FIRST_PAUSE_SECONDS
-        while True:
+        give_up_at = time.monotonic() + seconds
+        while time.monotonic() < give_up_at:
             try:
                 await self._traffic.transport.keep_handle(
                     call.handle,
@@ -174,8 +175,8 @@ class Background:
                 await asyncio.sleep(pause)
                 pause = min(pause * 2, _LONGEST_PAUSE_SECONDS)
             else:
-                self._unkept.pop(call.handle, None)
-                return
+                break
+        self._unkept.pop(call.handle, None)
 
     def close(self) -> None:
         """End the streams of completed handles."""

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from contract.envelope import Envelope, Toolset, WorkerLease
 from contract.errors import MessageRejected
-from contract.names import Names, toolset_queue
+from contract.names import Names, common_queue, toolset_queue
 from contract.spec import ToolSpec
 from dispatcher.transport import Transport
 
@@ -35,7 +35,10 @@ class Fleet:
         """The digests of each tool that living workers offer."""
 
     async def follow(self, leases: Sequence[WorkerLease]) -> None:
-        """Take the leases of one look. Raises what the transport does."""
+        """Take the leases of one look. Raises what the transport does.
+
+        What was learnt stays where a toolset cannot be read yet.
+        """
         now = time.monotonic()
         by_queue: dict[str, dict[str, int]] = {}
         slots: dict[str, list[int]] = {}
@@ -49,11 +52,12 @@ class Fleet:
                 sets = by_queue.setdefault(queue, {})
                 sets[lease.toolset] = sets.get(lease.toolset, 0) + count
         self.slots = slots
-        for digest in [d for d, seen in self._seen_at.items() if now - seen > _LIVE_SECONDS]:
+        gone = [d for d, seen in self._seen_at.items() if now - seen > _LIVE_SECONDS]
+        for digest in gone:
             del self._seen_at[digest]
             self._toolsets.pop(digest, None)
         learnt = await self._learn([d for d in self._seen_at if d and d not in self._toolsets])
-        if learnt or by_queue != self._by_queue or len(self._toolsets) < len(self._seen_at):
+        if learnt or gone or by_queue != self._by_queue:
             self._by_queue = by_queue
             self._routes.clear()
             live: dict[str, set[str]] = {}
@@ -66,6 +70,7 @@ class Fleet:
         if not digests:
             return False
         bodies = await self._transport.toolsets(digests)
+        known = len(self._toolsets)
         for digest, body in zip(digests, bodies, strict=True):
             try:
                 toolset = self._envelope.decode_toolset(body) if body is not None else None
@@ -73,7 +78,7 @@ class Fleet:
                 continue
             if toolset is not None and toolset.digest == digest:
                 self._toolsets[digest] = toolset
-        return True
+        return len(self._toolsets) > known
 
     def queue_for(self, spec: ToolSpec) -> str:
         """The queue on which every worker runs this version of the tool, as far as is known."""
@@ -91,6 +96,14 @@ class Fleet:
             if self._is_known(toolset) and spec.name in self._toolsets[toolset].tools
         }
         return toolset_queue(queue, max(fit, key=fit.__getitem__)) if fit else None
+
+    def home(self, queue: str, spec: ToolSpec) -> str:
+        """`queue`, or another where nobody takes from it any more: its toolset is gone."""
+        common = common_queue(queue)
+        if queue in (common, *self.slots):
+            return queue
+        route = self.queue_for(spec)
+        return route if route in self.slots else common
 
     def runs(self, spec: ToolSpec) -> bool:
         """Whether a living worker is known to run this version of the tool."""

@@ -231,7 +231,7 @@ class Keeper:
             claimed=self._signed(pending, failure(claimed, "", Executed.UNKNOWN)),
             doubtful=self._signed(pending, _unknown(code)),
             cancel=self._envelope.encode_cancel(Cancel(key=pending.key)),
-            unsent=pending.is_unsent,
+            unsent=pending.nobody_ran_it,
         )
 
     def _signed(self, pending: Pending, outcome: Outcome) -> bytes:

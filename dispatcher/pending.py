@@ -15,6 +15,9 @@ from contract.ledger import Opening
 from contract.outcome import Executed, Outcome
 from contract.spec import ToolSpec
 
+_CLOCK_MARGIN_SECONDS = 0.25
+"""How exactly the server's clock is known here."""
+
 
 def root_of(key: str) -> str:
     """What the keys of a call and of its retries have in common."""
@@ -135,6 +138,11 @@ class Pending:
         return self.stage in (Stage.NEW, Stage.WAITING) and not self.epoch
 
     @property
+    def nobody_ran_it(self) -> bool:
+        """Whether it is known that nobody can have, where the server has no record of it."""
+        return self.is_unsent and (self.message.rerunnable or not self.again)
+
+    @property
     def is_open(self) -> bool:
         """Whether nobody has answered it yet."""
         return self.outcome is None
@@ -167,8 +175,8 @@ class Pending:
             if latch in self.latches:
                 self.latches.remove(latch)
 
-    def opening(self, now: float) -> Opening:
-        """What the ledger notes about it."""
+    def opening(self, now: float, server_now: float) -> Opening:
+        """What the ledger notes about it; `server_now` is the server's time."""
         deadline = max(0.001, self.deadline - now)
         return Opening(
             key=self.key,
@@ -177,6 +185,6 @@ class Pending:
             wait=max(0.001, self.start_by - now),
             deadline=deadline,
             keep=deadline + self.keep,
-            asked_ago=now - self.began,
+            asked_at=server_now - (now - self.began) - _CLOCK_MARGIN_SECONDS,
             again=self.again,
         )

@@ -331,7 +331,7 @@ class QueuePump:
             ends_at=server_now + max(pending.start_by for pending in taken) - now,
         )
         current, answers = await pump.transport.publish(
-            [pending.opening(now) for pending in taken],
+            [pending.opening(now, server_now) for pending in taken],
             nonce=nonce,
             queue=self._queue,
             message=pump.envelope.encode_batch(batch),
@@ -340,10 +340,12 @@ class QueuePump:
         )
         self._sent_to_nobody = not pump.slots(self._queue)
         unwanted: list[Pending] = []
-        for pending, answer in zip(taken, answers, strict=True):
+        for pending, message, answer in zip(taken, batch.calls, answers, strict=True):
             if not pending.is_open:
                 unwanted += [pending] if answer == NEW else []
                 continue
+            if (pending.key, pending.message.attempt) != (message.key, message.attempt):
+                continue  # it is another try by now
             if pending.stage is Stage.PUBLISHING:
                 pending.stage = Stage.QUEUED
             pending.epoch, pending.published_at = current, now
@@ -458,12 +460,18 @@ class Pump:
             queue.close()
 
     def reroute(self, pending: Pending, queue: str) -> None:
-        """Count a published call with another queue from now on."""
-        known = self._queue(pending)
-        stage = pending.stage
-        known.leave(pending)
-        pending.queue = queue
-        self._queue(pending).enter(pending, stage)
+        """Move a call to another queue, wherever it is."""
+        known, stage = self._queue(pending), pending.stage
+        if stage is Stage.NEW:
+            pending.queue = queue
+        elif stage is Stage.WAITING:
+            known.done(pending)
+            pending.queue = queue
+            self._queue(pending).submit(pending)
+        else:
+            known.leave(pending)
+            pending.queue = queue
+            self._queue(pending).enter(pending, stage)
 
     def has_room(self, line: str) -> None:
         """A call of this session has left: its others may go, whatever their queue."""

@@ -9,11 +9,22 @@ import logging
 import time
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import replace
 
 import msgspec
 
 from contract.envelope import Batch, Envelope, Settled, WorkerLease
-from contract.ledger import MISSING, MOVED, SENT, UNCLAIMED, again_in, running_on
+from contract.ledger import (
+    ATTACHED,
+    MISSING,
+    MOVED,
+    NEW,
+    RAN,
+    SENT,
+    UNCLAIMED,
+    again_in,
+    running_on,
+)
 from contract.ledger import Recovery as Step
 from contract.outcome import Code, Executed, failure
 from contract.settings import Settings
@@ -32,6 +43,9 @@ _UNTOLD_SECONDS = 10.0
 _GROUP = 64
 _PATIENCE_SECONDS = 5.0
 _NEVER = float("inf")
+_ASKED_AT_ONCE = 128
+_FORGOTTEN_EPOCH = "forgotten"
+"""Of a call whose record was lost: no server has it, so that nobody says `no` of it."""
 
 
 class Recovery:
@@ -59,6 +73,7 @@ class Recovery:
         self._empty_since: dict[str, float] = {}
         self._idle_since: dict[str, float] = {}
         self._progress: dict[str, float] = {}
+        self._asked_from = 0
         self._homeless: dict[Pending, None] = {}
         """Calls whose tool no living worker has."""
         self._unsure: set[Pending] = set()
@@ -79,6 +94,7 @@ class Recovery:
 
         Never raises: the next survey tries again.
         """
+        self._bring_home(pending)
         try:
             await self.recover(pending.queue, [(pending, "")])
         except Exception as error:  # noqa: BLE001 - whatever it was, the call is looked at again
@@ -88,15 +104,26 @@ class Recovery:
     async def passed(self, pending: Pending) -> None:
         """A worker lacks the call's tool, in this version: send it to one that is known to have it.
 
-        Where none is, the call waits for one. Never raises.
+        Where none is, or this one should be, it waits for the next look. Never raises.
         """
         if pending.stage is not Stage.QUEUED or not pending.is_open:
             return
-        if not self._fleet.runs(pending.spec):
+        queue = self._fleet.queue_for(pending.spec)
+        if queue == pending.queue or not self._fleet.runs(pending.spec):
             self._pump.stranded(pending)
             self._homeless[pending] = None
             return
-        await self._send_to(pending, self._fleet.queue_for(pending.spec))
+        await self._send_to(pending, queue)
+
+    def _bring_home(self, pending: Pending) -> None:
+        """Nobody takes from its queue any more: its message, and all that follow, go to another."""
+        if not pending.queue or not pending.is_open:
+            return
+        queue = self._fleet.home(pending.queue, pending.spec)
+        if queue != pending.queue:
+            self._pump.reroute(pending, queue)
+            if pending.stage is Stage.QUEUED:
+                self._unsure.add(pending)
 
     async def _send_to(self, pending: Pending, queue: str) -> None:
         if queue != pending.queue:
@@ -131,6 +158,7 @@ class Recovery:
         suspects: defaultdict[str, list[tuple[Pending, str]]] = defaultdict(list)
         unsure, self._unsure = self._unsure, set()
         for pending in calls:
+            self._bring_home(pending)
             if pending in unsure:
                 suspects[pending.queue].append((pending, ""))
                 continue
@@ -176,9 +204,9 @@ class Recovery:
         elif (worker := running_on(answer)) is not None:
             pending.worker = worker
             self._pump.started(pending)
-        elif answer == UNCLAIMED:
+        elif answer == UNCLAIMED and not pending.message.rerunnable:
             await self._open_again(pending, pending.message.attempt)
-        elif answer == MISSING:
+        elif answer in (MISSING, UNCLAIMED):
             await self._reopen(pending)
         elif answer == MOVED:
             self._pump.stranded(pending)
@@ -201,28 +229,44 @@ class Recovery:
             self._pump.stranded(pending)
             return
         await self._open_again(pending, pending.message.attempt + 1)
+        pending.epoch = _FORGOTTEN_EPOCH
 
     async def _open_again(self, pending: Pending, attempt: int) -> None:
         now = time.monotonic()
         pending.message = msgspec.structs.replace(pending.message, attempt=attempt)
-        await self._transport.publish(
-            [pending.opening(now)],
+        opening = pending.opening(now, self._transport.server_time())
+        _, (answer,) = await self._transport.publish(
+            [replace(opening, wait=opening.deadline)],
             nonce=new_nonce(),
             queue=pending.queue,
             message=self._message(pending, attempt),
             give_up_at=now + _PATIENCE_SECONDS,
         )
-        self._sent_again(pending)
+        if answer in (NEW, ATTACHED):
+            self._sent_again(pending)
+        elif (worker := running_on(answer)) is not None:
+            pending.worker = worker
+            self._pump.started(pending)
+        elif answer in (MOVED, RAN):
+            self._pump.stranded(pending)
+        else:
+            self._settled(answer)
 
     async def _take_what_others_were_told(self, calls: Iterable[Pending]) -> None:
-        """The outcomes of calls that another asked for first: of many askers not all are told."""
-        attached = [pending for pending in calls if pending.is_attached and pending.is_open]
-        for start in range(0, len(attached), _GROUP):
-            group = attached[start : start + _GROUP]
-            outcomes = await self._transport.outcomes([pending.key for pending in group])
-            for outcome in outcomes:
-                if outcome is not None:
-                    self._settled(outcome)
+        """Look for outcomes that this dispatcher was not told, a few calls at each look.
+
+        Of many askers not all are told; nor is one whose own lease had lapsed for a while.
+        """
+        long_ago = time.monotonic() - _UNTOLD_SECONDS
+        asked = [p for p in calls if p.is_open and p.queue and _may_be_untold(p, long_ago)]
+        self._asked_from %= max(1, len(asked))
+        group = (asked[self._asked_from :] + asked[: self._asked_from])[:_ASKED_AT_ONCE]
+        self._asked_from += len(group)
+        if not group:
+            return
+        for outcome in await self._transport.outcomes([pending.key for pending in group]):
+            if outcome is not None:
+                self._settled(outcome)
 
     def _forget_queues(self) -> None:
         self._empty_since.clear()
@@ -280,7 +324,7 @@ class Recovery:
         if now - idle_since >= _OVERDUE_SECONDS:
             return True
         patience = _OVERDUE_SECONDS if survey.depths is not None else _UNTOLD_SECONDS
-        if now - pending.published_at < patience * 2**pending.republished:
+        if now - pending.published_at < patience * 2 ** min(pending.republished, 10):
             return False
         if survey.depths is None:
             return True
@@ -318,3 +362,8 @@ class Recovery:
             ends_at=server_now + pending.deadline - time.monotonic(),
         )
         return self._envelope.encode_batch(batch)
+
+
+def _may_be_untold(pending: Pending, long_ago: float) -> bool:
+    was_published = pending.stage in (Stage.RUNNING, Stage.QUEUED, Stage.STRANDED)
+    return pending.is_attached or (was_published and pending.published_at < long_ago)

@@ -270,6 +270,10 @@ class RedisTransport:
             ],
         )
         jumped = self._clock.read(int(now_ms) / 1000, asked_at, time.monotonic())
+        if jumped and self._clock.jumped_by > self._settings.remembered:
+            await self._client.delete(
+                self._names.epoch
+            )  # what was remembered is gone: data are lost
         if epoch.decode() != self._epoch:
             self._epoch = epoch.decode()
             self._last_read = b"0"  # another server may count from anywhere

@@ -107,7 +107,7 @@ class Refusals:
             claimed=doubtful,
             doubtful=doubtful,
             cancel=b"",
-            unsent=pending.is_unsent,
+            unsent=pending.nobody_ran_it,
         )
 
     def _signed(self, pending: Pending, outcome: Outcome) -> bytes:

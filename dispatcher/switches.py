@@ -70,7 +70,7 @@ class Switches:
             if switch.argument is None:
                 return switch.reason
             arguments = call.arguments or {}
-            if switch.argument in arguments and arguments[switch.argument] == switch.value:
+            if switch.argument in arguments and _same(arguments[switch.argument], switch.value):
                 return switch.reason
         return None
 
@@ -112,6 +112,13 @@ def make_switch(
         reason=reason,
         set_at=set_at,
         on=on,
+    )
+
+
+def _same(one: Any, other: Any) -> bool:
+    """As JSON has it: true is not 1, and 1 is 1.0."""
+    return encoding.canonical(one) == encoding.canonical(other) or (
+        not isinstance(one, bool) and not isinstance(other, bool) and bool(one == other)
     )
 
 

@@ -279,7 +279,7 @@ class Traffic:
             ),
             spec=spec,
             message=message,
-            queue=found.queue,
+            queue=self._fleet.home(found.queue, spec),
             line=message.session or message.key,
             size=0,
             start_by=now + left,
@@ -359,6 +359,9 @@ class Traffic:
         self.pump.handed_over(pending)
         pending.in_background = True
         pending.keep = kept
+        pending.message = msgspec.structs.replace(
+            pending.message, keep=kept
+        )  # if it is yet to be sent
 
     async def cancel(self, calls: Sequence[Pending]) -> None:
         """End calls; each is answered `aborted.cancelled`, saying whether it had started (R34)."""
@@ -421,6 +424,7 @@ class Traffic:
     def _submit_again(self, pending: Pending) -> None:
         if not pending.is_open:
             return
+        pending.queue = self._fleet.home(pending.queue, pending.spec)
         refusal = self.refusal(pending.call)
         if refusal is not None:
             self._refuse(pending, refusal)

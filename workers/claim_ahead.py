@@ -7,6 +7,7 @@ begun.
 
 _SLOW_SECONDS = 0.02
 """A quicker answer is not worth claiming ahead for."""
+_LONGEST_SECONDS = 1.0
 _AT_MOST = 64
 _LEAST_RUN_SECONDS = 0.001
 _LEARN = 0.2
@@ -21,6 +22,7 @@ class ClaimAhead:
 
     def claimed(self, seconds: float) -> None:
         """A claim was answered after so long."""
+        seconds = min(seconds, _LONGEST_SECONDS)  # an outage says nothing about the link
         self._claim_seconds += _LEARN * (seconds - self._claim_seconds)
 
     def ran(self, seconds: float) -> None:

@@ -10,7 +10,7 @@ from functools import partial
 from contract.envelope import Batch, CallMessage, Envelope
 from contract.errors import MessageRejected
 from contract.ledger import Claim, Hold, WorkerLedger
-from contract.outcome import Executed, Outcome
+from contract.outcome import Outcome
 from contract.spec import RunIn
 from contract.steps import ServerAway, new_nonce
 from workers.catalog import Catalog
@@ -404,7 +404,7 @@ class Executor:
             outcome = self._runner.failed(call, error)
         if self._running.get(call.key) is running:  # else released, and here again
             del self._running[call.key]
-        if running.given_up and outcome.executed is Executed.NO and not running.answered:
+        if running.given_up and not running.begun and not running.answered:
             self._release(call, running.batch, running.claim_nonce, entered=False)
         elif not running.answered:
             busy = bool(self._waiting[running.run_in])

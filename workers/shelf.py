@@ -84,7 +84,11 @@ class Shelf:
             known = self._entries.get(field)
             if known is None:
                 known = self._entries[field] = self._entry(field, body, server_time)
-            if body != known and not self._is_removal(body):
+            if body == known or self._is_removal(body):
+                continue
+            if body is not None and self._is_older(body, known):
+                self._entries[field] = body  # of two that were published together the older stays
+            else:
                 missing[field] = known
         return missing
 
@@ -99,6 +103,14 @@ class Shelf:
         spec = self._specs[field]
         entry = CatalogEntry(spec=spec, published_at=server_time, version=VERSION)
         return self._envelope.encode_entry(entry)
+
+    def _is_older(self, body: bytes, known: bytes) -> bool:
+        try:
+            found = self._envelope.decode_entry(body)
+        except MessageRejected:
+            return False
+        ours = self._envelope.decode_entry(known)
+        return not found.removed and found.published_at <= ours.published_at
 
     def _is_removal(self, body: bytes | None) -> bool:
         """Whether an operator has taken the tool out since this worker started."""

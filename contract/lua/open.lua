@@ -2,8 +2,8 @@
 -- KEYS: epoch, queue list, record...
 -- ARGV: epoch candidate, nonce, reply stream, message ('' = published elsewhere), epoch of an earlier
 --       try that may have been taken ('' = there was none), prefix of marks, ms a mark is kept, then
---       for each record: attempt, rerun, wait ms, deadline ms (both from now), keep ms, ms since it was
---       asked, 1 where it may have been asked before
+--       for each record: attempt, rerun, wait ms, deadline ms (both from now), keep ms, the server's ms
+--       at which it was asked, 1 where it may have been asked before
 -- Answers the epoch, then for each record: 'new', 'open' or 'running <worker>' (attached), 'moved'
 -- (it may have run in the epoch of the earlier try), 'ran' (it may have run, and nobody knows how it
 -- ended), or the outcome it has.
@@ -19,7 +19,7 @@ for i = 3, #KEYS do
   local once, again = ARGV[at + 1] ~= '1', ARGV[at + 6] == '1'
   local record = redis.call('HMGET', KEYS[i], 'state', 'opened', 'outcome', 'replies', 'worker',
     'until', 'deadline', 'refused')
-  if record[8] and now - ARGV[at + 5] > tonumber(record[8]) then
+  if record[8] and tonumber(ARGV[at + 5]) > tonumber(record[8]) then
     redis.call('DEL', KEYS[i])  -- refused before this was asked, and never run: it may be asked anew
     record = {false}
   end

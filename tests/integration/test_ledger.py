@@ -93,7 +93,8 @@ class Server:
         asked_ago: float = -1.0,
         again: bool = False,
     ) -> tuple[str, list[bytes]]:
-        opening = Opening(key, 1, rerunnable, wait, deadline, keep, asked_ago, again)
+        asked_at = time.time() - asked_ago
+        opening = Opening(key, 1, rerunnable, wait, deadline, keep, asked_at, again)
         return await self.ledger.open(
             [opening],
             nonce=nonce,

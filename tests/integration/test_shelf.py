@@ -94,3 +94,23 @@ def test_entries_age_one_by_one(client: "redis.Redis") -> None:
     later = time.time() + Settings().catalog_kept + 1.0
     Shelf(client, [other], envelope=OURS, settings=Settings()).stock(b"", later)
     assert offered(client) == {"other": other.digest}
+
+
+def test_workers_that_start_together_agree(client: "redis.Redis") -> None:
+    """Each made an entry before it saw the other's: the older one stays, and they are quiet."""
+    settings, now = Settings(), time.time()
+    one, other = (Shelf(client, [OLD], envelope=OURS, settings=settings) for _ in range(2))
+    field = Names.catalog_field(OLD.name, OLD.digest, OURS.key_id)
+    other.stock(b"", now + 0.5)
+    client.delete(Names().catalog)
+    one.stock(b"", now)
+    for _ in range(2):
+        for each in (one, other):
+            each.stock(version(client), now + 1.0)
+    before = version(client)
+    for each in (one, other):
+        each.stock(b"", now + 2.0)
+    assert version(client) == before
+    body = client.hget(Names().catalog, field)
+    assert isinstance(body, bytes)
+    assert OURS.decode_entry(body).published_at == now

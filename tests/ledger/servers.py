@@ -69,8 +69,8 @@ class Real:
         later: bool = False,
     ) -> list[bytes]:
         wait = _OVER if over else LONG
-        ago = -1.0 if later else LONG
-        openings = [Opening(key, 1, rerun, wait, LONG, LONG, ago, again) for key in keys]
+        asked_at = time.time() + LONG if later else 0.0
+        openings = [Opening(key, 1, rerun, wait, LONG, LONG, asked_at, again) for key in keys]
         _, answers = self.run(
             self.ledger.open(
                 openings,

@@ -17,7 +17,7 @@ _ROOMY: dict[str, Any] = {"queue_wait": 30.0, "slots_process": 4}
 """Calls may wait longer than workers take to drain and to start."""
 
 
-@row("two-prefixes", short=2, long=30)
+@row("two-prefixes", short=1, long=30)
 async def two_prefixes(scene: Scene) -> None:
     """Tools of the same names under two key prefixes; the workers of one stop, its calls wait.
 

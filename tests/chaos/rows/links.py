@@ -9,7 +9,7 @@ _RATE = 0.5
 """Calls a second besides. Celery takes some 0.9 s for a message here: three round trips."""
 
 
-@row("slow-link", short=2, long=20)
+@row("slow-link", short=1, long=20)
 async def slow_link(scene: Scene) -> None:
     """300 ms to the server and back, and bursts that lie on the queue: nothing is ended for it."""
     server = await scene.server(listen="port")

@@ -2,11 +2,14 @@
 
 from collections.abc import Sequence
 
+import pytest
+
 from contract.envelope import Envelope, Toolset, WorkerLease
 from contract.memory import MemoryServer
 from contract.names import Names, toolset_queue
 from contract.signing import Keyring
 from contract.spec import RunIn, ToolSpec, sealed
+from dispatcher import fleet as fleets
 from dispatcher.fleet import Fleet
 from dispatcher.memory_transport import MemoryTransport
 
@@ -90,3 +93,27 @@ async def test_what_is_not_known_is_taken_to_have_everything() -> None:
     fleet = Fleet(Transport(new), ENVELOPE, Names())
     await fleet.follow([lease("w1", None), lease("w2", new), lease("w3", toolset("c", OLD))])
     assert fleet.queue_for(NEW) == QUEUE
+
+
+async def test_a_queue_that_nobody_takes_from_any_more_is_left() -> None:
+    """Its last worker drained, died or was rolled back: what is on it would wait for ever."""
+    old, new = toolset("a", OLD), toolset("b", NEW)
+    fleet = Fleet(Transport(old, new), ENVELOPE, Names())
+    await fleet.follow([lease("w1", old), lease("w2", new)])
+    queue = fleet.queue_for(NEW)
+    assert fleet.home(queue, NEW) == queue
+    await fleet.follow([lease("w1", old)])
+    assert fleet.home(queue, NEW) == QUEUE
+    assert fleet.home(QUEUE, NEW) == QUEUE
+
+
+async def test_a_version_that_was_taken_back_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Though no worker has come or gone since its last one was seen."""
+    old, new = toolset("a", OLD), toolset("b", NEW)
+    fleet = Fleet(Transport(old, new), ENVELOPE, Names())
+    await fleet.follow([lease("w1", old), lease("w2", new)])
+    await fleet.follow([lease("w1", old)])
+    assert NEW.digest in fleet.live["search"], "a worker may be on its way back"
+    monkeypatch.setattr(fleets, "_LIVE_SECONDS", -1.0)
+    await fleet.follow([lease("w1", old)])
+    assert NEW.digest not in fleet.live.get("search", ())

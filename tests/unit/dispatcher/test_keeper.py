@@ -62,7 +62,7 @@ class Bench:
         """Note calls in the ledger."""
         now = time.monotonic()
         epoch, _ = await self.transport.publish(
-            [call.opening(now) for call in calls],
+            [call.opening(now, time.time()) for call in calls],
             nonce="n", queue="q", message=b"m", give_up_at=now + 1,
         )  # fmt: skip
         for call in calls:
