@@ -18,11 +18,15 @@ from dispatcher.transport import Transport
 log = logging.getLogger("toolpool.follow")
 
 _EVERY_SECONDS = 1.0
+_LOOKS_A_LEASE = 4
+"""At least: whether the server answered all along is judged by looks that are not too far apart."""
 _TOOLS_EVERY_SECONDS = 0.05
 
 
 class Follower:
     """Surveys the server once a second; a fault is logged and the next survey comes all the same.
+
+    Where leases (`lease_gone`, seconds) are short, more often.
 
     `follows_catalog` is false where the tools come from a file.
     """
@@ -39,7 +43,9 @@ class Follower:
         switches: Switches,
         calls: Callable[[], Iterable[Pending]],
         follows_catalog: bool,
+        lease_gone: float,
     ) -> None:
+        self._pause = min(_EVERY_SECONDS, lease_gone / _LOOKS_A_LEASE)
         self._transport = transport
         self._envelope = envelope
         self._catalog = catalog
@@ -55,7 +61,7 @@ class Follower:
     async def run(self) -> None:
         """Follow for ever."""
         while True:
-            await asyncio.sleep(_EVERY_SECONDS)
+            await asyncio.sleep(self._pause)
             await self.once()
 
     async def wait_for_tools(self, seconds: float) -> None:

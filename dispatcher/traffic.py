@@ -109,6 +109,7 @@ class Traffic:
             switches=self.switches,
             calls=self.open.values,
             follows_catalog=follows_catalog,
+            lease_gone=settings.lease_gone,
         )
         self._collector = Collector(
             transport=transport,
