@@ -48,6 +48,8 @@ def make_app(settings: Settings, service: WorkerService, lanes: Sequence[Lane]) 
         broker_transport_options=_transport_options(settings),
         broker_connection_retry_on_startup=True,
         broker_connection_max_retries=None,
+        # A primary that is demoted answers with errors: connect again, and let what runs go on.
+        broker_channel_error_retry=True,
         task_queues=[Queue(name) for name in lanes[0].queues],
         task_default_queue=lanes[0].queues[0],
         task_acks_late=True,

@@ -19,7 +19,7 @@ from contract.outcome import Code, Executed
 from contract.settings import Settings
 from contract.spec import RunIn
 from contract.steps import Steps
-from tests.chaos.servers import Server
+from tests.chaos.servers import Server, free_port
 from tests.fleets import road
 from tests.integration.fleet import call
 from tests.integration.test_deadlines import worker
@@ -175,3 +175,34 @@ async def test_a_server_that_is_promoted_again_is_not_the_one_it_was(tmp_path: P
         other.close()
     assert run_ids[0] == run_ids[2]
     assert len(set(epochs)) == 3
+
+
+def replicate(server: Server, *words: str) -> None:
+    with server.client() as client:
+        client.execute_command("REPLICAOF", *words)
+
+
+async def test_a_worker_outlives_the_demotion_of_its_server(
+    dispatcher: Dispatcher, server: Server, settings: Settings, tmp_path: Path
+) -> None:
+    """A planned failover, and back: what runs goes on, on the same worker."""
+    trace, gate = tmp_path / "trace", tmp_path / "gate"
+
+    def workers() -> list[bytes]:
+        with server.client() as client:
+            return list(client.scan_iter(Names().worker("*")))
+
+    with worker(settings):
+        arguments = {"gate": str(gate), "trace": str(trace)}
+        asked = asyncio.ensure_future(dispatcher.dispatch(call("hold", **arguments)))
+        await eventually(lambda: ended(trace), "it runs")
+        before = workers()
+        for number in range(2):
+            replicate(server, "127.0.0.1", str(free_port()))
+            replicate(server, "NO", "ONE")
+            response = call("count", f"c{number}", file=str(tmp_path / "count"), label=str(number))
+            assert (await dispatcher.dispatch(response))[0].ok
+        assert workers() == before
+        gate.touch()
+        assert (await asked)[0].ok
+    assert ended(trace) == ["start"]

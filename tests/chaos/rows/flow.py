@@ -119,7 +119,7 @@ async def failback(scene: Scene) -> None:
     replica = await scene.server("two", listen="port")
     clients = await scene.proxy(primary)
     replication = await scene.proxy(primary)
-    settings = scene.settings(clients.url, queue_wait=_LONG_ENOUGH_SECONDS)
+    settings = scene.settings(clients.url, queue_wait=_LONG_ENOUGH_SECONDS, slots_process=6)
     await _replicate(scene, replica, replication)
     await scene.fleet(settings)
 
@@ -138,12 +138,15 @@ async def failback(scene: Scene) -> None:
         await _replicate(scene, demoted, replication)
 
     async def fail_and_back() -> Collection[str]:
+        for mode in ALL_MODES:
+            load.burst(2, mode=mode, timeout=40.0, seconds=round(scene.rng.uniform(4.0, 12.0), 1))
+        await scene.pause(0.5, 1.0)
         await promote(replica, primary)
         await scene.pause(0.0, 6.0 if scene.long else 2.0)
         await promote(primary, replica)
         return ALL_MODES
 
-    async with scene.load(settings):
+    async with scene.load(settings) as load:
         await scene.repeat(fail_and_back, 0.3, 2.0)
 
 
