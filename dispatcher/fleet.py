@@ -13,8 +13,11 @@ from contract.names import Names, common_queue, toolset_queue
 from contract.spec import ToolSpec
 from dispatcher.transport import Transport
 
-_LIVE_SECONDS = 60.0
-"""After its last worker was seen, a version counts as running: a worker may be on its way back."""
+_LIVE_SECONDS = 10.0
+"""After its last worker was seen, a version counts as running: a worker may be on its way back.
+
+No longer: until then it is offered, and after a release that was rolled back nobody can run it.
+"""
 
 
 class Fleet:

@@ -117,3 +117,20 @@ async def test_a_version_that_was_taken_back_is_forgotten(monkeypatch: pytest.Mo
     monkeypatch.setattr(fleets, "_LIVE_SECONDS", -1.0)
     await fleet.follow([lease("w1", old)])
     assert NEW.digest not in fleet.live.get("search", ())
+
+
+async def test_a_release_that_was_rolled_back_is_soon_offered_no_more(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its date is the newest: as long as it counts as running, calls for it go nowhere."""
+    now = 100.0
+    monkeypatch.setattr(fleets.time, "monotonic", lambda: now)
+    old, new = toolset("a", OLD), toolset("b", NEW)
+    fleet = Fleet(Transport(old, new), ENVELOPE, Names())
+    await fleet.follow([lease("w1", old), lease("w2", new)])
+    now += 5.0
+    await fleet.follow([lease("w1", old)])
+    assert NEW.digest in fleet.live["search"], "its worker may be on its way back"
+    now += 6.0
+    await fleet.follow([lease("w1", old)])
+    assert fleet.live["search"] == {OLD.digest}
