@@ -9,13 +9,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 
-from contract import connection
 from contract.lifeline import in_lasting_thread, tethered
-from contract.names import Names
 from contract.settings import Settings
 from tests.chaos import processes
 from tests.chaos.journal import Journal
 from tests.chaos.tools import JOURNAL
+from toolpool.cli.fleet import read_fleet
 
 GROUPS = ("loop,thread", "process")
 TOOLS = "tests.chaos.tools"
@@ -107,7 +106,6 @@ class Fleet:
             for group in groups
             for number in range(copies)
         ]
-        self._names = Names(settings.key_prefix)
         try:
             self.wait_for_leases(len(self.workers))
         except BaseException:
@@ -119,9 +117,8 @@ class Fleet:
         return [worker for worker in self.workers if group in worker.run_in]
 
     def living(self) -> int:
-        """How many leases there are."""
-        with connection.open_sync(self.settings) as client:
-            return len(list(client.scan_iter(self._names.worker("*"))))
+        """How many workers have a lease and have not ended."""
+        return len(read_fleet(self.settings).workers)
 
     def wait_for_leases(self, count: int) -> None:
         """Return when so many workers live."""
