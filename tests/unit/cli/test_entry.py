@@ -5,7 +5,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -191,10 +190,8 @@ def test_ctrl_c_exits_130_without_a_traceback() -> None:
         assert process.stdout is not None
         assert process.stderr is not None
         assert process.stdout.readline() == "now\n"
-        began = time.monotonic()
         process.send_signal(signal.SIGINT)
         assert process.wait(10) == 130
-        assert time.monotonic() - began < 5
         assert process.stderr.read() == ""
 
 

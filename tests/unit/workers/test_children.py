@@ -216,7 +216,7 @@ async def test_a_child_that_is_still_importing_is_not_charged_to_the_call(
     began = time.monotonic()
     outcome = await calls.call("echo", text="hi", timeout=0.3, within=1.0)
     assert (outcome.code, outcome.executed) == (Code.EXPIRED, Executed.NO)
-    assert time.monotonic() - began < 5.0
+    assert time.monotonic() - began < 20.0
     await pool.close()
 
 
