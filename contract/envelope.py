@@ -182,7 +182,8 @@ class WorkerLease(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     """A worker's description of itself, renewed with its lease. `started_at` is Unix time.
 
     `slots` and `free` are counted by queue name; `received` counts messages since the start, `beat`
-    renewals. `toolset` names the tools it offers. `ended`: its supervisor saw its process end.
+    renewals. `toolset` names the tools it offers. `leaving`: it was told to stop, and starts
+    nothing more. `ended`: it runs nothing any more, as it said itself or its supervisor saw.
     """
 
     id: str
@@ -197,6 +198,7 @@ class WorkerLease(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     abandoned: int = 0
     beat: int = 0
     toolset: str = ""
+    leaving: bool = False
     ended: bool = False
 
 

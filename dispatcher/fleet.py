@@ -16,7 +16,7 @@ from dispatcher.transport import Transport
 _LIVE_SECONDS = 10.0
 """After its last worker was seen, a version counts as running: a worker may be on its way back.
 
-No longer: until then it is offered, and after a release that was rolled back nobody can run it.
+Not if that worker said that it leaves for good, as in a release.
 """
 
 
@@ -45,17 +45,23 @@ class Fleet:
         now = time.monotonic()
         by_queue: dict[str, dict[str, int]] = {}
         slots: dict[str, list[int]] = {}
+        leaving = {lease.toolset for lease in leases if lease.leaving}
         for lease in leases:
-            if lease.ended:
+            if lease.ended or lease.leaving:
                 continue
             self._seen_at[lease.toolset] = now
+            leaving.discard(lease.toolset)
             for queue, count in lease.slots.items():
                 slots.setdefault(queue, []).append(count)
                 slots.setdefault(toolset_queue(queue, lease.toolset), []).append(count)
                 sets = by_queue.setdefault(queue, {})
                 sets[lease.toolset] = sets.get(lease.toolset, 0) + count
         self.slots = slots
-        gone = [d for d, seen in self._seen_at.items() if now - seen > _LIVE_SECONDS]
+        gone = [
+            digest
+            for digest, seen_at in self._seen_at.items()
+            if digest in leaving or now - seen_at > _LIVE_SECONDS
+        ]
         for digest in gone:
             del self._seen_at[digest]
             self._toolsets.pop(digest, None)

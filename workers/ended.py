@@ -11,10 +11,10 @@ from contract.envelope import Envelope, WorkerLease
 from contract.names import Names
 from contract.settings import Settings
 from contract.version import VERSION
+from workers.presence import ENDED_SAID_SECONDS
 
 log = logging.getLogger("toolpool.supervise")
 
-_SAID_SECONDS = 60
 _GIVEN_UP_SECONDS = 300.0
 _PATIENCE_SECONDS = 1.0
 _PAUSE_SECONDS = 1.0
@@ -45,7 +45,8 @@ class EndedWorkers:
             with connection.open_sync(self._settings) as client:
                 pipeline = client.pipeline(transaction=False)
                 for worker in self._untold:
-                    pipeline.set(self._names.worker(worker), self._lease(worker), ex=_SAID_SECONDS)
+                    name = self._names.worker(worker)
+                    pipeline.set(name, self._lease(worker), ex=ENDED_SAID_SECONDS)
                 pipeline.execute()
         except (RedisError, OSError) as error:
             log.info("ends_of_workers_not_told count=%d: %s", len(self._untold), error)

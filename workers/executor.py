@@ -94,6 +94,11 @@ class Executor:
         return len(self._running)
 
     @property
+    def is_leaving(self) -> bool:
+        """Whether it drains for good: no worker takes its place as one does when it is recycled."""
+        return self._draining and self._pressed_at < float("inf")
+
+    @property
     def rejected(self) -> int:
         """Messages that were dropped."""
         return self._rejections.count

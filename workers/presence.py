@@ -23,6 +23,7 @@ from workers.shelf import Shelf
 log = logging.getLogger("toolpool.presence")
 
 _WORKERS_KEPT_SECONDS = 86_400
+ENDED_SAID_SECONDS = 60
 _RETRY_SECONDS = 0.25
 """After a renewal that failed: without a fresh lease nothing is started."""
 
@@ -71,14 +72,15 @@ class Presence:
         self._thread.start()
 
     def stop(self) -> None:
-        """Drop the lease. The catalog stays, so that calls for these tools are still queued."""
+        """Say in the lease that it ended. The catalog stays: calls are queued for its tools."""
         self._stopping.set()
         self._thread.join(self._settings.connect_timeout)
         try:
-            self._client.delete(self._names.worker(self._worker))
-            self._client.zrem(self._names.workers, self._worker)
+            lease = msgspec.structs.replace(self._describe(), ended=True, beat=next(self._beats))
+            body = self._envelope.encode_lease(lease)
+            self._client.set(self._names.worker(self._worker), body, ex=ENDED_SAID_SECONDS)
         except (RedisError, OSError) as error:
-            log.info("lease_not_dropped: %s", error)
+            log.info("end_not_told: %s", error)
 
     def _keep(self) -> None:
         pause = self._settings.lease_renewed

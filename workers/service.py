@@ -184,6 +184,7 @@ class WorkerService:
             running=self._executor.running,
             abandoned=self._executor.abandoned,
             toolset=self._toolset.digest,
+            leaving=self._executor.is_leaving,
         )
 
     def _served(self) -> list[ToolSpec]:

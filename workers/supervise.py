@@ -173,13 +173,13 @@ class Supervisor:
         for worker in list(self._leaving):
             code = worker.ended()
             if code is not None:
-                self._ended.note(worker.id)
+                self._note_end(worker.id, code)
                 self._leaving.remove(worker)
                 log.warning("worker_left id=%s: it %s", worker.id, exits.described(code))
         if self._current is None or (code := self._current.ended()) is None:
             return None
         worker, self._current = self._current, None
-        self._ended.note(worker.id)
+        self._note_end(worker.id, code)
         if self._stopping.is_set():
             self._last_code = code
             return None
@@ -191,6 +191,10 @@ class Supervisor:
         self._start_at = time.monotonic() + pause
         log.error("worker_ended %s; starting it again in %.1f s", exits.described(code), pause)
         return None
+
+    def _note_end(self, worker: str, code: int) -> None:
+        if code != 0:  # else it has said so itself, and more
+            self._ended.note(worker)
 
     def _look(self, client: "redis.Redis") -> None:
         """Judge every worker by what it said, and by what waits for it."""

@@ -231,6 +231,21 @@ SAMPLES = {
         ENVELOPE.encode_lease,
         ENVELOPE.decode_lease,
     ),
+    "lease_leaving": Sample(
+        WorkerLease(
+            id="w-1",
+            host="worker-0",
+            pid=4242,
+            version="0.1.0",
+            started_at=1767225600.5,
+            slots={"toolpool.default.loop": 256},
+            beat=8,
+            toolset="5d41402abc4b2a76b9719d911017c592",
+            leaving=True,
+        ),
+        ENVELOPE.encode_lease,
+        ENVELOPE.decode_lease,
+    ),
     "lease_ended": Sample(
         WorkerLease(
             id="w-1",

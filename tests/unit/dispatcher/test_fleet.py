@@ -38,7 +38,12 @@ def toolset(name: str, *specs: ToolSpec) -> Toolset:
 
 
 def lease(
-    worker: str, tools: Toolset | None, *, slots: int = 4, ended: bool = False
+    worker: str,
+    tools: Toolset | None,
+    *,
+    slots: int = 4,
+    leaving: bool = False,
+    ended: bool = False,
 ) -> WorkerLease:
     return WorkerLease(
         id=worker,
@@ -48,6 +53,7 @@ def lease(
         started_at=0.0,
         slots={QUEUE: slots},
         toolset=tools.digest if tools is not None else "",
+        leaving=leaving,
         ended=ended,
     )
 
@@ -117,6 +123,22 @@ async def test_a_version_that_was_taken_back_is_forgotten(monkeypatch: pytest.Mo
     monkeypatch.setattr(fleets, "_LIVE_SECONDS", -1.0)
     await fleet.follow([lease("w1", old)])
     assert NEW.digest not in fleet.live.get("search", ())
+
+
+@pytest.mark.parametrize("has_ended", [False, True])
+async def test_a_version_goes_with_its_last_worker_that_leaves_for_good(has_ended: bool) -> None:
+    """A worker that crashed may be back at once; one that was told to stop will not be."""
+    old, new = toolset("a", OLD), toolset("b", NEW)
+    fleet = Fleet(Transport(old, new), ENVELOPE, Names())
+    await fleet.follow([lease("w1", old), lease("w2", new), lease("w3", new)])
+    left = lease("w2", new, leaving=True, ended=has_ended)
+    await fleet.follow([lease("w1", old), left, lease("w3", new)])
+    assert NEW.digest in fleet.live["search"], "another still has it"
+    queue = toolset_queue(QUEUE, new.digest)
+    assert fleet.slots[queue] == [4]
+    await fleet.follow([lease("w1", old), left, lease("w3", new, leaving=True)])
+    assert fleet.live == {"search": {OLD.digest}}
+    assert queue not in fleet.slots
 
 
 async def test_a_release_that_was_rolled_back_is_soon_offered_no_more(
