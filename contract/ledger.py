@@ -280,16 +280,13 @@ class RedisLedger:
             self._names.ran_prefix,
             self._marks_ms,
         ]
-        for opening in openings:
-            arguments += (
-                opening.attempt,
-                int(opening.rerunnable),
-                _ms(opening.wait),
-                _ms(opening.deadline),
-                _ms(opening.keep),
-                round(opening.asked_at * 1000),
-                int(opening.again),
-            )
+        # One string for each: every number by itself would take longer than all the rest.
+        arguments += (
+            f"{opening.attempt} {opening.rerunnable:d} {_ms(opening.wait)} "
+            f"{_ms(opening.deadline)} {_ms(opening.keep)} "
+            f"{round(opening.asked_at * 1000)} {opening.again:d}"
+            for opening in openings
+        )
         epoch, *answers = await self._steps.run(Step.OPEN, keys, arguments, give_up_at=give_up_at)
         return epoch.decode(), answers
 

@@ -1,4 +1,4 @@
-"""How many calls to claim before there is a child process for them: on a slow link, some.
+"""How many calls to claim before there is a child process for them.
 
 A claim takes a round trip to the server. Where that is longer than the runs, children would idle
 for most of the time. What is claimed ahead waits for about as long as a claim takes, and has not
@@ -6,10 +6,11 @@ begun.
 """
 
 _SLOW_SECONDS = 0.02
-"""A quicker answer is not worth claiming ahead for."""
+"""Where answers are quicker, one call for each child is enough: a run that takes longer than those
+before holds up no more than that."""
 _LONGEST_SECONDS = 1.0
 _AT_MOST = 64
-_LEAST_RUN_SECONDS = 0.001
+_LEAST_RUN_SECONDS = 0.0001
 _LEARN = 0.2
 
 
@@ -32,7 +33,7 @@ class ClaimAhead:
 
     def room(self, slots: int) -> int:
         """How many calls `slots` children begin while one claim is answered."""
-        if self._claim_seconds < _SLOW_SECONDS or self._run_seconds is None:
+        if self._run_seconds is None:
             return 0
         begun = slots * self._claim_seconds / max(self._run_seconds, _LEAST_RUN_SECONDS)
-        return min(int(begun), _AT_MOST)
+        return min(int(begun), slots if self._claim_seconds < _SLOW_SECONDS else _AT_MOST)

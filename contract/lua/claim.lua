@@ -9,7 +9,7 @@ local answers = {}
 for i = 2, #KEYS do
   local attempt, nonce = ARGV[i * 2 + 1], ARGV[i * 2 + 2]
   local r = redis.call('HMGET', KEYS[i], 'state', 'attempt', 'claimed', 'until', 'deadline', 'epoch', 'rerun',
-    'goes_on')
+    'goes_on', 'claims')
   local answer
   if not r[1] then answer = 'absent'
   elseif r[1] == 'settled' then answer = 'settled'
@@ -19,8 +19,8 @@ for i = 2, #KEYS do
   elseif tonumber(r[4]) <= now then answer = 'expired'
   elseif r[6] ~= epoch and r[7] ~= '1' and r[8] ~= epoch then answer = 'moved'
   else
-    redis.call('HSET', KEYS[i], 'state', 'claimed', 'claimed', nonce, 'worker', worker)
-    redis.call('HINCRBY', KEYS[i], 'claims', 1)
+    redis.call('HSET', KEYS[i], 'state', 'claimed', 'claimed', nonce, 'worker', worker,
+      'claims', (r[9] or 0) + 1)
     if r[7] ~= '1' then mark(marks, KEYS[i], mark_ms) end
     answer = tostring(r[5] - now)
   end

@@ -45,7 +45,7 @@ local answers = {}
 for i = 2, #KEYS do
   local at = 6 + (i - 2) * 8
   local r = redis.call('HMGET', KEYS[i], 'state', 'outcome', 'worker', 'epoch', 'claims', 'replies',
-    'until', 'deadline')
+    'until', 'deadline', 'keep')
   if not r[1] and which == 'unstarted' then
     answers[i - 1] = 'missing'
   elseif not r[1] then
@@ -71,7 +71,7 @@ for i = 2, #KEYS do
     else
       body = ARGV[at + 5]
     end
-    settle(KEYS[i], ARGV[at], ARGV[at + 2], body, r[6], reply)
+    settle(KEYS[i], ARGV[at], ARGV[at + 2], r[9], body, r[6], reply)
     answers[i - 1] = body
   end
 end

@@ -2,8 +2,8 @@
 -- KEYS: epoch, queue list, record...
 -- ARGV: epoch candidate, nonce, reply stream, message ('' = published elsewhere), epoch of an earlier
 --       try that may have been taken ('' = there was none), prefix of marks, ms a mark is kept, then
---       for each record: attempt, rerun, wait ms, deadline ms (both from now), keep ms, the server's ms
---       at which it was asked, 1 where it may have been asked before
+--       for each record in one string: attempt, rerun, wait ms, deadline ms (both from now), keep ms,
+--       the server's ms at which it was asked, 1 where it may have been asked before
 -- Answers the epoch, then for each record: 'new', 'open' or 'running <worker>' (attached), 'moved'
 -- (it may have run in the epoch of the earlier try), 'ran' (it may have run, and nobody knows how it
 -- ended), or the outcome it has.
@@ -15,26 +15,27 @@ local answers = {epoch}
 local longest_wait = 0
 local created = false
 for i = 3, #KEYS do
-  local at = 8 + (i - 3) * 7
-  local once, again = ARGV[at + 1] ~= '1', ARGV[at + 6] == '1'
+  local attempt, rerun, wait_ms, deadline_ms, keep_ms, asked_at, again = string.match(ARGV[i + 5],
+    '^(%d+) (%d) (%-?%d+) (%-?%d+) (%-?%d+) (%-?%d+) (%d)$')
+  local once = rerun ~= '1'
   local record = redis.call('HMGET', KEYS[i], 'state', 'opened', 'outcome', 'replies', 'worker',
     'until', 'deadline', 'refused')
-  if record[8] and tonumber(ARGV[at + 5]) > tonumber(record[8]) then
+  if record[8] and tonumber(asked_at) > tonumber(record[8]) then
     redis.call('DEL', KEYS[i])  -- refused before this was asked, and never run: it may be asked anew
     record = {false}
   end
   if not record[1] and once and tried_in ~= '' and tried_in ~= epoch then
     answers[i - 1] = 'moved'
-  elseif not record[1] and once and (again or is_marked(marks, KEYS[i])) then
+  elseif not record[1] and once and (again == '1' or is_marked(marks, KEYS[i])) then
     mark(marks, KEYS[i], mark_ms)
     answers[i - 1] = 'ran'
   elseif not record[1] then
     redis.call('HSET', KEYS[i], 'state', 'open', 'epoch', epoch, 'opened', nonce,
-      'attempt', ARGV[at], 'rerun', ARGV[at + 1], 'until', now + ARGV[at + 2],
-      'deadline', now + ARGV[at + 3], 'claims', 0, 'replies', reply)
-    redis.call('PEXPIRE', KEYS[i], ARGV[at + 4])
+      'attempt', attempt, 'rerun', rerun, 'until', now + wait_ms,
+      'deadline', now + deadline_ms, 'claims', 0, 'replies', reply)
+    redis.call('PEXPIRE', KEYS[i], keep_ms)
     created = true
-    longest_wait = math.max(longest_wait, tonumber(ARGV[at + 2]))
+    longest_wait = math.max(longest_wait, tonumber(wait_ms))
     answers[i - 1] = 'new'
   elseif record[1] == 'settled' then
     answers[i - 1] = record[3]
@@ -43,10 +44,10 @@ for i = 3, #KEYS do
   else
     attach(KEYS[i], record[4], reply)
     -- Whoever asked before may be dead: the call lives as long as the last one to ask allows.
-    redis.call('HSET', KEYS[i], 'until', math.max(record[6], now + ARGV[at + 2]),
-      'deadline', math.max(record[7], now + ARGV[at + 3]))
-    if redis.call('PTTL', KEYS[i]) < tonumber(ARGV[at + 4]) then
-      redis.call('PEXPIRE', KEYS[i], ARGV[at + 4])
+    redis.call('HSET', KEYS[i], 'until', math.max(record[6], now + wait_ms),
+      'deadline', math.max(record[7], now + deadline_ms))
+    if redis.call('PTTL', KEYS[i]) < tonumber(keep_ms) then
+      redis.call('PEXPIRE', KEYS[i], keep_ms)
     end
     answers[i - 1] = record[1] == 'claimed' and 'running ' .. record[5] or 'open'
   end

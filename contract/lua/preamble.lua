@@ -20,17 +20,19 @@ local function now_ms()
   return t[1] * 1000 + math.floor(t[2] / 1000)
 end
 
--- Changes with restart (run_id), with every promotion (master_replid: after a failback the run id is an
--- old one again) and with lost data (the random key).
+-- Changes with every restart and promotion (master_replid; after a failback the run id is an old one
+-- again, so it does only where there is nothing else) and with lost data (the random key). Longer than
+-- what Redis keeps in a packed hash, since a record is no packed one once it has its outcome: to pack
+-- and unpack it costs more than it saves.
 local function server_epoch(key, candidate)
   local random = redis.call('GET', key)
   if not random then  -- never the same twice: the same client may be the first after every loss
     random = candidate .. table.concat(redis.call('TIME'), '.')
     redis.call('SET', key, random)
   end
-  local run = string.match(redis.call('INFO', 'server'), 'run_id:(%w+)')
   local history = string.match(redis.call('INFO', 'replication'), 'master_replid:(%w+)')
-  return string.sub(redis.sha1hex(run .. '.' .. history .. '.' .. random), 1, 20)
+    or string.match(redis.call('INFO', 'server'), 'run_id:(%w+)')
+  return history .. '.' .. random
 end
 
 -- A queue that nobody publishes to or takes from any more expires with what is in it.
@@ -43,9 +45,9 @@ local function push(queue, message, wait_ms)
   end
 end
 
--- The mark of a call that was claimed. Keys have no colon.
+-- The mark of a call that was claimed: `<prefix>:ran:` is one shorter than `<prefix>:call:`.
 local function mark_of(prefix, key)
-  return prefix .. string.match(key, '[^:]*$')
+  return prefix .. string.sub(key, #prefix + 2)
 end
 
 local function is_marked(prefix, key)
@@ -90,10 +92,10 @@ local function attach(key, replies, stream)
   return replies
 end
 
-local function settle(key, nonce, keep_ms, body, replies, except)
-  local longer = tonumber(redis.call('HGET', key, 'keep') or '0')
+-- `longer` is the record's `keep`.
+local function settle(key, nonce, keep_ms, longer, body, replies, except)
   redis.call('HSET', key, 'state', 'settled', 'settled_by', nonce, 'outcome', body)
-  redis.call('PEXPIRE', key, math.max(tonumber(keep_ms), longer))
+  redis.call('PEXPIRE', key, math.max(tonumber(keep_ms), tonumber(longer or '0')))
   for stream in string.gmatch(replies, '%S+') do
     if stream ~= except then send(stream, body) end
   end

@@ -16,7 +16,7 @@ for i = 3, #KEYS do
   local at = 5 + (i - 3) * 10
   local nonce, lost, attempt = ARGV[at], ARGV[at + 1], tonumber(ARGV[at + 2])
   local r = redis.call('HMGET', KEYS[i], 'state', 'attempt', 'worker', 'epoch', 'rerun', 'outcome',
-    'recovered', 'replies', 'goes_on', 'until', 'deadline')
+    'recovered', 'replies', 'goes_on', 'until', 'deadline', 'keep')
   local until_ms = math.max(tonumber(r[10] or 0), now + ARGV[at + 3])
   local may_go = r[4] == epoch or r[5] == '1' or r[9] == epoch
   local answer
@@ -52,7 +52,7 @@ for i = 3, #KEYS do
     push(KEYS[2], ARGV[at + 5], ARGV[at + 3])
     answer = 'again ' .. (tonumber(r[2]) + 1)
   else
-    settle(KEYS[i], nonce, ARGV[at + 6], ARGV[at + 7], r[8], reply)
+    settle(KEYS[i], nonce, ARGV[at + 6], r[12], ARGV[at + 7], r[8], reply)
     answer = ARGV[at + 7]
   end
   answers[i - 2] = answer

@@ -6,14 +6,14 @@ local answers = {}
 for i = 1, #KEYS do
   local at = i * 4 - 3
   local nonce, body = ARGV[at], ARGV[at + 3]
-  local r = redis.call('HMGET', KEYS[i], 'state', 'settled_by', 'replies')
+  local r = redis.call('HMGET', KEYS[i], 'state', 'settled_by', 'replies', 'keep')
   if not r[1] then
-    settle(KEYS[i], nonce, ARGV[at + 1], body, ARGV[at + 2], '')
+    settle(KEYS[i], nonce, ARGV[at + 1], nil, body, ARGV[at + 2], '')
     answers[i] = 'gone'
   elseif r[1] == 'settled' then
     answers[i] = (r[2] == nonce) and 'first' or 'late'
   else
-    settle(KEYS[i], nonce, ARGV[at + 1], body, r[3], '')
+    settle(KEYS[i], nonce, ARGV[at + 1], r[4], body, r[3], '')
     answers[i] = 'first'
   end
 end

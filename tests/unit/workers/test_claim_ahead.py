@@ -8,7 +8,8 @@ from workers.claim_ahead import ClaimAhead
 @pytest.mark.parametrize(
     ("claim", "run", "slots", "room"),
     [
-        (0.002, 0.001, 2, 0),  # a near server: nothing is claimed that cannot start
+        (0.002, 0.01, 8, 1),  # a near server: a run takes longer than a claim
+        (0.002, 0.0001, 8, 8),  # and where it does not, one for each child
         (0.1, 0.01, 2, 20),  # what two children begin while a claim is answered
         (0.1, 1.0, 2, 0),  # slow tools: a claim takes no time beside a run
         (0.1, 0.0, 2, 64),
