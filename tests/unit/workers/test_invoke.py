@@ -92,7 +92,11 @@ def test_a_report_with_odd_extras_is_still_a_report(odd: dict[str, Any]) -> None
     assert (outcome.error, outcome.recommendations, outcome.retry_after) == ("7", (), None)
 
 
-@pytest.mark.parametrize("value", [object(), {"a": object()}, "\ud800", lambda: 1], ids=["object", "nested", "surrogate", "function"])
+@pytest.mark.parametrize(
+    "value",
+    [object(), {"a": object()}, "\ud800", lambda: 1],
+    ids=["object", "nested", "surrogate", "function"],
+)
 def test_what_is_not_json_is_a_bad_result(value: Any) -> None:
     outcome = returning(value)
     assert (outcome.code, outcome.executed) == (Code.BAD_RESULT, Executed.YES)
