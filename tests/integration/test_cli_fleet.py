@@ -100,12 +100,15 @@ def test_call_says_in_its_exit_code_how_it_ended(
     assert (done.returncode, told in done.stdout) == (code, True), done.stdout + done.stderr
 
 
-def test_a_worker_told_to_stop_drops_its_lease(
+def test_a_worker_told_to_stop_says_that_it_left(
     worker: "subprocess.Popen[bytes]", client: "redis.Redis"
 ) -> None:
     worker.send_signal(signal.SIGTERM)
     assert worker.wait(20) == 0
-    assert client.zcard(Names().workers) == 0
+    [left] = client.zrange(Names().workers, 0, -1)
+    body = client.get(Names().worker(left.decode()))
+    lease = Envelope(Keyring.local()).decode_lease(body)
+    assert (lease.leaving, lease.ended) == (True, True)
 
 
 def test_remove_takes_every_version_of_a_tool(
