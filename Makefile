@@ -51,7 +51,7 @@ $(SET_UP): requirements.lock pyproject.toml
 run: $(SET_UP) ## Do the main job: run the example turns on an embedded server and workers
 	@mkdir -p .run
 	@$(PY) -m toolpool run examples/turns.jsonl --out .run/answers.jsonl \
-	  --tools workers.tools --tools examples/tools.py --workspace-copy examples/workspace $(ARGS)
+	  --tools toolpool.workers.tools --tools examples/tools.py --workspace-copy examples/workspace $(ARGS)
 
 test: $(SET_UP) ## Run the unit and the integration tests, two files at a time
 	@$(PY) -m pytest -n 2 --dist loadfile $(ARGS)

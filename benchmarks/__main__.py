@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import bare_celery, memory, toolpool_calls
-from contract.settings import Settings
 from toolpool import Dispatcher
+from toolpool.contract.settings import Settings
 from toolpool.embedded import EmbeddedServer
 from toolpool.local import LocalFleet
 

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import toolpool_calls
-from contract.settings import Settings
 from toolpool import Dispatcher
+from toolpool.contract.settings import Settings
 from toolpool.local import LocalFleet
 
 _PAGE = resource.getpagesize()

@@ -16,12 +16,12 @@ from typing import Any
 
 from jsonschema import Draft202012Validator, validators
 
-from contract.result import ToolResult
-from contract.spec import ToolSpec, sealed
-from dispatcher.catalog import Catalog
-from dispatcher.feedback import Wording
-from dispatcher.formats.blocks import Reader
-from dispatcher.validate import validate
+from toolpool.contract.result import ToolResult
+from toolpool.contract.spec import ToolSpec, sealed
+from toolpool.dispatcher.admission.catalog import Catalog
+from toolpool.dispatcher.admission.validate import validate
+from toolpool.dispatcher.formats.blocks import Reader
+from toolpool.dispatcher.words.feedback import Wording
 
 READER = Reader("turn", 2**20)
 WORDING = Wording()

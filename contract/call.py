@@ -4,13 +4,13 @@ from typing import Any
 
 import msgspec
 
-from contract.outcome import Code
+from toolpool.contract.outcome import Code
 
 
 class Flaw(msgspec.Struct, frozen=True):
     """Why a block could not become a call: its code, and the reason's name with its blanks filled.
 
-    The sentence is written in the model's language by `dispatcher.feedback`.
+    The sentence is written in the model's language by `toolpool.dispatcher.words.feedback`.
     """
 
     code: Code

@@ -9,10 +9,10 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from contract.errors import MessageRejected
-from contract.outcome import Code, Executed, Outcome, failure
-from contract.signing import Keyring
-from contract.spec import ToolSpec
+from toolpool.contract.errors import MessageRejected
+from toolpool.contract.outcome import Code, Executed, Outcome, failure
+from toolpool.contract.signing import Keyring
+from toolpool.contract.spec import ToolSpec
 
 VERSION = 1
 

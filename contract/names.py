@@ -2,7 +2,7 @@
 
 import re
 
-from contract.spec import RunIn
+from toolpool.contract.spec import RunIn
 
 BATCH_TASK = "toolpool.batch"
 """The one Celery task: its single argument is a signed batch."""

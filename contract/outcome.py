@@ -5,7 +5,7 @@ from typing import Any
 
 import msgspec
 
-from contract.problem import Problem
+from toolpool.contract.schema.problem import Problem
 
 
 class ErrorType(StrEnum):
@@ -80,7 +80,7 @@ def is_retryable(code: Code, executed: Executed, *, rerunnable: bool) -> bool:
 class Outcome(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The end of one call, as a worker reports it or a dispatcher concludes it.
 
-    `error` is the bare message: `dispatcher.feedback` makes the sentence the model reads. `details`
+    `error` is the bare message; `dispatcher/words` makes the sentence the model reads. `details`
     are for operators (exception class, stack) and never reach the model (R11). Where `data` is cut,
     the whole output of `output_bytes` is kept under the handle `output` (R37). `still_running`: the
     worker answered for a tool that it cannot stop. `silence`: it was ended for giving no sign

@@ -4,7 +4,7 @@ from typing import Any
 
 import msgspec
 
-from contract.outcome import Code, ErrorType, Executed
+from toolpool.contract.outcome import Code, ErrorType, Executed
 
 
 class ToolResult(msgspec.Struct, frozen=True, kw_only=True):

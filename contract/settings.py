@@ -8,8 +8,8 @@ from pydantic import Field, SecretStr, ValidationInfo, field_validator
 from pydantic_core import PydanticCustomError
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
-from contract.names import is_prefix
-from contract.spec import RunIn
+from toolpool.contract.names import is_prefix
+from toolpool.contract.spec import RunIn
 
 _KIB = 1024
 _MIB = 1024 * 1024

@@ -10,7 +10,7 @@ import hmac
 import secrets
 from collections.abc import Iterable
 
-from contract.errors import MessageRejected, Misconfigured
+from toolpool.contract.errors import MessageRejected, Misconfigured
 
 _MINIMUM_KEY_BYTES = 16
 _DIGEST_CHARACTERS = 43

@@ -5,7 +5,7 @@ from typing import Any
 
 import msgspec
 
-from contract import encoding
+from toolpool.contract import encoding
 
 DEFAULT_TIMEOUT = 60.0
 BACKGROUND_TIMEOUT = 86_400.0

@@ -13,10 +13,10 @@ from typing import Any
 
 import msgspec
 
-from contract.outcome import Code, ErrorType
-from contract.problem import Problem
-from contract.result import ToolResult
-from dispatcher.hindsight import fields_named
+from toolpool.contract.outcome import Code, ErrorType
+from toolpool.contract.result import ToolResult
+from toolpool.contract.schema.problem import Problem
+from toolpool.dispatcher.words.hindsight import fields_named
 
 log = logging.getLogger("toolpool.analytics")
 

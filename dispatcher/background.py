@@ -12,18 +12,18 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from contract import encoding
-from contract.call import ToolCall
-from contract.envelope import BackgroundCall
-from contract.errors import MessageRejected
-from contract.outcome import Code, Executed, Outcome, failure
-from contract.result import ToolResult
-from contract.spec import ToolSpec
-from dispatcher import feedback
-from dispatcher.feedback import Wording
-from dispatcher.pending import Pending, Stage, root_of
-from dispatcher.task_tools import LISTED_AT_MOST, LONGEST_WAIT_SECONDS
-from dispatcher.traffic import Traffic
+from toolpool.contract import encoding
+from toolpool.contract.call import ToolCall
+from toolpool.contract.envelope import BackgroundCall
+from toolpool.contract.errors import MessageRejected
+from toolpool.contract.outcome import Code, Executed, Outcome, failure
+from toolpool.contract.result import ToolResult
+from toolpool.contract.spec import ToolSpec
+from toolpool.dispatcher.admission.task_tools import LISTED_AT_MOST, LONGEST_WAIT_SECONDS
+from toolpool.dispatcher.calls.pending import Pending, Stage, root_of
+from toolpool.dispatcher.calls.traffic import Traffic
+from toolpool.dispatcher.words import feedback
+from toolpool.dispatcher.words.feedback import Wording
 
 log = logging.getLogger("toolpool.background")
 

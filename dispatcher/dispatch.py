@@ -10,37 +10,37 @@ from typing import Any, Self
 
 from msgspec.structs import replace
 
-from contract import connection
-from contract.envelope import Envelope
-from contract.result import ToolResult
-from contract.settings import Settings
-from contract.spec import ToolSpec
-from dispatcher import catalog as catalogs
-from dispatcher import feedback, intake
-from dispatcher.accepting import Accepting
-from dispatcher.analytics import Analytics
-from dispatcher.background import Background
-from dispatcher.catalog import Catalog
-from dispatcher.classify import classified
-from dispatcher.events import Event
-from dispatcher.formats import FORMATS, Response
-from dispatcher.lifetime import Lifetime
-from dispatcher.loops import LoopGuard, OnLoop
-from dispatcher.pending import Pending
-from dispatcher.redis_transport import RedisTransport
-from dispatcher.switches import make_switch, switch_name
-from dispatcher.traffic import Traffic
-from dispatcher.transport import Transport
-from dispatcher.turn import TurnResult
-from dispatcher.turn_context import (
+from toolpool.contract.envelope import Envelope
+from toolpool.contract.result import ToolResult
+from toolpool.contract.server import connection
+from toolpool.contract.settings import Settings
+from toolpool.contract.spec import ToolSpec
+from toolpool.dispatcher.admission import catalog as catalogs
+from toolpool.dispatcher.admission.accepting import Accepting
+from toolpool.dispatcher.admission.catalog import Catalog
+from toolpool.dispatcher.admission.loop_guard import LoopGuard, OnLoop
+from toolpool.dispatcher.admission.switches import make_switch, switch_name
+from toolpool.dispatcher.admission.validate import Accepted
+from toolpool.dispatcher.analytics import Analytics
+from toolpool.dispatcher.background import Background
+from toolpool.dispatcher.calls.pending import Pending
+from toolpool.dispatcher.calls.traffic import Traffic
+from toolpool.dispatcher.events import Event
+from toolpool.dispatcher.formats import FORMATS, Response, intake
+from toolpool.dispatcher.lifetime import Lifetime
+from toolpool.dispatcher.transports.base import Transport
+from toolpool.dispatcher.transports.redis import RedisTransport
+from toolpool.dispatcher.turn import TurnResult
+from toolpool.dispatcher.turn_context import (
     TurnContext,
     page_number,
     patience,
     require_name,
     turn_context,
 )
-from dispatcher.turns import Turns
-from dispatcher.validate import Accepted
+from toolpool.dispatcher.turns import Turns
+from toolpool.dispatcher.words import feedback
+from toolpool.dispatcher.words.classify import classified
 
 log = logging.getLogger("toolpool.dispatch")
 

@@ -12,11 +12,11 @@ from typing import Any, Literal
 
 import msgspec
 
-from contract.envelope import Progress
-from contract.outcome import Outcome
-from dispatcher.analytics import Alert
-from dispatcher.loops import Loop
-from dispatcher.pending import Pending
+from toolpool.contract.envelope import Progress
+from toolpool.contract.outcome import Outcome
+from toolpool.dispatcher.admission.loop_guard import Loop
+from toolpool.dispatcher.analytics import Alert
+from toolpool.dispatcher.calls.pending import Pending
 
 _KEPT = 10_000
 

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
-from contract.spec import Effects
+from toolpool.contract.spec import Effects
 
 T = TypeVar("T")
 

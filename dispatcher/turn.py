@@ -3,8 +3,8 @@
 from collections.abc import Iterator, Sequence
 from typing import Any, overload
 
-from contract.result import ToolResult
-from dispatcher.formats import FORMATS
+from toolpool.contract.result import ToolResult
+from toolpool.dispatcher.formats import FORMATS
 
 
 class TurnResult(Sequence[ToolResult]):

@@ -5,10 +5,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from contract import encoding
-from contract.encoding import printable
-from contract.steps import new_nonce
-from dispatcher.formats.blocks import LONGEST_NAME
+from toolpool.contract import encoding
+from toolpool.contract.encoding import printable
+from toolpool.contract.ledger.steps import new_nonce
+from toolpool.dispatcher.formats.blocks import LONGEST_NAME
 
 
 @dataclass(frozen=True, slots=True)

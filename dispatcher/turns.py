@@ -5,19 +5,19 @@ import time
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from contract.call import ToolCall
-from contract.outcome import Code, Outcome
-from contract.result import ToolResult
-from contract.settings import Settings
-from contract.spec import Effects, ToolSpec
-from dispatcher import task_tools
-from dispatcher.background import Background
-from dispatcher.classify import not_queued
-from dispatcher.order import stages
-from dispatcher.pending import Latch, Pending, Waiter
-from dispatcher.traffic import Traffic
-from dispatcher.turn_context import TurnContext
-from dispatcher.validate import Accepted
+from toolpool.contract.call import ToolCall
+from toolpool.contract.outcome import Code, Outcome
+from toolpool.contract.result import ToolResult
+from toolpool.contract.settings import Settings
+from toolpool.contract.spec import Effects, ToolSpec
+from toolpool.dispatcher.admission import task_tools
+from toolpool.dispatcher.admission.validate import Accepted
+from toolpool.dispatcher.background import Background
+from toolpool.dispatcher.calls.pending import Latch, Pending, Waiter
+from toolpool.dispatcher.calls.traffic import Traffic
+from toolpool.dispatcher.order import stages
+from toolpool.dispatcher.turn_context import TurnContext
+from toolpool.dispatcher.words.classify import not_queued
 
 Classify = Callable[[Pending, str | None], ToolResult]
 """The result of an answered call. The name is that of a write before it whose end nobody saw."""

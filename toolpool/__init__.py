@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from contract.errors import (
+    from toolpool.contract.errors import (
         BrokerUnreachable,
         CatalogEmpty,
         Misconfigured,
@@ -14,11 +14,10 @@ if TYPE_CHECKING:
         ToolpoolError,
         ToolsUnimportable,
     )
-    from contract.outcome import Code, ErrorType, Executed
-    from contract.result import ToolResult
-    from contract.settings import Settings
-    from contract.version import VERSION as __version__
-    from dispatcher.turn import TurnResult
+    from toolpool.contract.outcome import Code, ErrorType, Executed
+    from toolpool.contract.result import ToolResult
+    from toolpool.contract.settings import Settings
+    from toolpool.contract.version import VERSION as __version__
     from toolpool.correction import (
         Conversation,
         CorrectionFailed,
@@ -27,13 +26,14 @@ if TYPE_CHECKING:
         openai_model,
         openai_responses_model,
     )
+    from toolpool.dispatcher.turn import TurnResult
     from toolpool.pool import Dispatcher
     from toolpool.sync import SyncDispatcher
-    from workers.context import ToolContext
-    from workers.tool import Tool, tool
+    from toolpool.workers.context import ToolContext
+    from toolpool.workers.tool import Tool, tool
 
 _HOMES = {
-    "contract.errors": (
+    "toolpool.contract.errors": (
         "BrokerUnreachable",
         "CatalogEmpty",
         "Misconfigured",
@@ -44,10 +44,10 @@ _HOMES = {
         "ToolpoolError",
         "ToolsUnimportable",
     ),
-    "contract.outcome": ("Code", "ErrorType", "Executed"),
-    "contract.result": ("ToolResult",),
-    "contract.settings": ("Settings",),
-    "dispatcher.turn": ("TurnResult",),
+    "toolpool.contract.outcome": ("Code", "ErrorType", "Executed"),
+    "toolpool.contract.result": ("ToolResult",),
+    "toolpool.contract.settings": ("Settings",),
+    "toolpool.dispatcher.turn": ("TurnResult",),
     "toolpool.correction": (
         "Conversation",
         "CorrectionFailed",
@@ -58,8 +58,8 @@ _HOMES = {
     ),
     "toolpool.pool": ("Dispatcher",),
     "toolpool.sync": ("SyncDispatcher",),
-    "workers.context": ("ToolContext",),
-    "workers.tool": ("Tool", "tool"),
+    "toolpool.workers.context": ("ToolContext",),
+    "toolpool.workers.tool": ("Tool", "tool"),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
@@ -73,7 +73,7 @@ def __getattr__(name: str) -> Any:
     from importlib import import_module
 
     if name == "__version__":
-        return import_module("contract.version").VERSION
+        return import_module("toolpool.contract.version").VERSION
     if name not in _HOME_OF:
         raise AttributeError(f"module 'toolpool' has no attribute {name!r}")
     return getattr(import_module(_HOME_OF[name]), name)

@@ -16,11 +16,11 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from contract.errors import ToolpoolError
-from contract.outcome import ErrorType
-from dispatcher.dispatch import Dispatcher
-from dispatcher.formats import detect
-from dispatcher.turn import TurnResult
+from toolpool.contract.errors import ToolpoolError
+from toolpool.contract.outcome import ErrorType
+from toolpool.dispatcher.dispatch import Dispatcher
+from toolpool.dispatcher.formats import detect
+from toolpool.dispatcher.turn import TurnResult
 
 Message = dict[str, Any]
 Model = Callable[[list[Message], list[dict[str, Any]]], Awaitable[Any]]

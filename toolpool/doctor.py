@@ -1,29 +1,19 @@
-"""What can be wrong with a set-up, and how to mend it: `toolpool doctor` and the check at start-up.
-
-Importing this module imports nothing of `contract`, `dispatcher` or `workers`: it has to work where
-they are not ours.
-"""
+"""What can be wrong with a set-up, and how to mend it: `toolpool doctor`."""
 
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import StrEnum
-from importlib.machinery import ModuleSpec, PathFinder
-from importlib.util import find_spec
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from contract.settings import Settings
-    from toolpool.cli.fleet import Fleet
+    from toolpool.contract.settings import Settings
+    from toolpool.fleet import Fleet
 
 OLDEST_PYTHON = (3, 11)
-OUR_PACKAGES = ("contract", "dispatcher", "workers")
 
 _NAMED = 5
 """How many of something one finding names."""
-
-_HOME = Path(__file__).resolve().parent.parent
 
 
 class Level(StrEnum):
@@ -46,7 +36,7 @@ class Finding:
 
 def examine(settings: "Settings") -> list[Finding]:
     """Every check of this process and, where a Redis URL is set, of the server and its fleet."""
-    findings = [check_python(), *check_packages(settings), check_embedded(settings)]
+    findings = [check_python(), check_embedded(settings)]
     findings += check_bash(settings)
     if not settings.redis_url:
         return [
@@ -62,8 +52,8 @@ def examine(settings: "Settings") -> list[Finding]:
     findings += [*server, *check_broker(settings), key]
     if Level.FAIL in (key.level, server[0].level):
         return findings  # nothing the server holds could be read
-    from contract.version import VERSION
-    from toolpool.cli.fleet import read_fleet
+    from toolpool.contract.version import VERSION
+    from toolpool.fleet import read_fleet
 
     return [*findings, *check_fleet(read_fleet(settings), VERSION)]
 
@@ -79,55 +69,9 @@ def check_python(version: tuple[int, ...] = sys.version_info[:3]) -> Finding:
     return Finding("python", Level.OK, f"Python {shown}")
 
 
-def check_packages(settings: "Settings") -> list[Finding]:
-    """Whether `contract`, `dispatcher` and `workers` are ours, here and in the current folder.
-
-    Workers of a command's own find packages in the current folder first.
-    """
-    level = Level.WARN if settings.redis_url else Level.FAIL
-    findings = shadowed_packages()
-    for nearby in shadowed_packages([str(Path.cwd())]):
-        if nearby not in findings:
-            findings.append(replace(nearby, level=level))
-    return findings or [Finding("packages", Level.OK, f"toolpool is imported from {_HOME}")]
-
-
-def shadowed_packages(path: Sequence[str] | None = None) -> list[Finding]:
-    """Packages of other people that are found in place of ours.
-
-    Looks where this process imports from, or along `path`. Imports none of them.
-    """
-    findings = []
-    for name in OUR_PACKAGES:
-        spec = _found(name, path)
-        # A folder without __init__.py shadows nothing: a real package further on is preferred.
-        if spec is None or spec.origin is None:
-            continue
-        place = Path(spec.origin).resolve()
-        if place.parent != _HOME / name:
-            shown = place.parent if place.name == "__init__.py" else place
-            findings.append(
-                Finding(
-                    "packages",
-                    Level.FAIL,
-                    f"{shown} hides toolpool's own package {name!r} from Python",
-                    f"rename it, or run toolpool from another folder and name your tools by a "
-                    f"file, like --tools ./tools.py; toolpool itself is in {_HOME}",
-                )
-            )
-    return findings
-
-
-def _found(name: str, path: Sequence[str] | None) -> ModuleSpec | None:
-    try:
-        return find_spec(name) if path is None else PathFinder.find_spec(name, path)
-    except (ImportError, ValueError):  # ValueError: loaded, but without a spec
-        return None
-
-
 def check_embedded(settings: "Settings") -> Finding:
     """Whether a server of our own could be started; it must, where no Redis URL is set."""
-    from contract.errors import BrokerUnreachable
+    from toolpool.contract.errors import BrokerUnreachable
     from toolpool.embedded import find_program
 
     try:
@@ -143,7 +87,7 @@ def check_embedded(settings: "Settings") -> Finding:
 
 def check_bash(settings: "Settings") -> list[Finding]:
     """Whether commands that a model writes could read a worker's keys."""
-    from contract.secrets import sees_everything
+    from toolpool.contract.server.secrets import sees_everything
 
     if not settings.bash or not sees_everything():
         return []
@@ -162,9 +106,9 @@ def check_server(settings: "Settings") -> list[Finding]:
     """Whether the server at the Redis URL answers and is fit; the first finding says whether."""
     from redis.exceptions import RedisError
 
-    from contract.errors import Misconfigured
-    from contract.passwords import without_password
-    from toolpool.cli.fleet import answering
+    from toolpool.contract.errors import Misconfigured
+    from toolpool.contract.server.passwords import without_password
+    from toolpool.fleet import answering
 
     try:
         with answering(settings) as client:
@@ -194,9 +138,9 @@ def check_broker(settings: "Settings") -> list[Finding]:
     """Whether a broker of its own answers; nothing where the server at the Redis URL is it."""
     if settings.broker_url is None:
         return []
-    from contract.errors import BrokerUnreachable
-    from contract.passwords import without_password
-    from toolpool.cli.queues import broker
+    from toolpool.contract.errors import BrokerUnreachable
+    from toolpool.contract.server.passwords import without_password
+    from toolpool.queues import broker
 
     try:
         with broker(settings):
@@ -216,7 +160,7 @@ def check_broker(settings: "Settings") -> list[Finding]:
 
 def server_findings(info: dict[str, Any], maxmemory_policy: str | None) -> list[Finding]:
     """What makes a server unfit; empty for one that is fit."""
-    from contract.connection import server_faults
+    from toolpool.contract.server.connection import server_faults
 
     return [
         Finding("server", Level.FAIL, *_split_fault(fault))
@@ -238,8 +182,8 @@ def server_version(info: dict[str, Any]) -> tuple[str, str]:
 
 def check_key(settings: "Settings") -> Finding:
     """Whether there is a signing key where one is needed."""
-    from contract.connection import keyring
-    from contract.errors import Misconfigured
+    from toolpool.contract.errors import Misconfigured
+    from toolpool.contract.server.connection import keyring
 
     try:
         ring = keyring(settings)

@@ -31,8 +31,8 @@ import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
-from contract.errors import BrokerUnreachable
-from contract.lifeline import in_lasting_thread, tethered
+from toolpool.contract.errors import BrokerUnreachable
+from toolpool.workers.supervision.lifeline import in_lasting_thread, tethered
 
 OLDEST_VERSION = (6, 2)
 

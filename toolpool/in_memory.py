@@ -9,18 +9,18 @@ from collections.abc import Iterable
 
 import msgspec
 
-from contract.envelope import CatalogEntry, Envelope, WorkerLease
-from contract.memory import MemoryServer
-from contract.names import Names
-from contract.settings import Settings
-from contract.spec import RunIn, sealed
-from contract.version import VERSION
-from workers.catalog import Catalog
-from workers.executor import Executor
-from workers.invoke import Limits
-from workers.run import Runner
-from workers.settler import Settler
-from workers.tool import Tool
+from toolpool.contract.envelope import CatalogEntry, Envelope, WorkerLease
+from toolpool.contract.ledger.memory import MemoryServer
+from toolpool.contract.names import Names
+from toolpool.contract.settings import Settings
+from toolpool.contract.spec import RunIn, sealed
+from toolpool.contract.version import VERSION
+from toolpool.workers.catalog import Catalog
+from toolpool.workers.running.executor import Executor
+from toolpool.workers.running.invoke import Limits
+from toolpool.workers.running.run import Runner
+from toolpool.workers.running.settler import Settler
+from toolpool.workers.tool import Tool
 
 _WORKER = "memory"
 _PULSE_SECONDS = 0.25

@@ -12,17 +12,17 @@ from typing import IO
 
 from pydantic import SecretStr
 
-from contract import connection
-from contract.errors import Misconfigured, ToolDeclarationInvalid, ToolsUnimportable
-from contract.lifeline import in_lasting_thread, tethered
-from contract.names import Names
-from contract.secrets import handed_over, secrets_of, without_secrets
-from contract.settings import Settings
-from contract.signing import generate_key
-from contract.spec import RunIn
+from toolpool.contract.errors import Misconfigured, ToolDeclarationInvalid, ToolsUnimportable
+from toolpool.contract.names import Names
+from toolpool.contract.server import connection
+from toolpool.contract.server.secrets import handed_over, secrets_of, without_secrets
+from toolpool.contract.settings import Settings
+from toolpool.contract.signing import generate_key
+from toolpool.contract.spec import RunIn
 from toolpool.embedded import EmbeddedServer
-from workers import inside
-from workers.tool import Tool
+from toolpool.workers.running import inside
+from toolpool.workers.supervision.lifeline import in_lasting_thread, tethered
+from toolpool.workers.tool import Tool
 
 _WORKERS: tuple[tuple[RunIn, ...], ...] = ((RunIn.LOOP, RunIn.THREAD), (RunIn.PROCESS,))
 """Child-process tools get a worker of their own, so that they cannot hold up the others."""

@@ -6,26 +6,26 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from contract.envelope import Envelope
-from contract.errors import ToolDeclarationInvalid
-from contract.memory import MemoryServer
-from contract.settings import Settings
-from contract.signing import Keyring, generate_key
-from dispatcher.dispatch import Dispatcher as ConnectedDispatcher
-from dispatcher.lifetime import MAKE_ANOTHER, Lifetime
-from dispatcher.loops import OnLoop
-from dispatcher.memory_transport import MemoryTransport
+from toolpool.contract.envelope import Envelope
+from toolpool.contract.errors import ToolDeclarationInvalid
+from toolpool.contract.ledger.memory import MemoryServer
+from toolpool.contract.settings import Settings
+from toolpool.contract.signing import Keyring, generate_key
+from toolpool.dispatcher.admission.loop_guard import OnLoop
+from toolpool.dispatcher.dispatch import Dispatcher as ConnectedDispatcher
+from toolpool.dispatcher.lifetime import MAKE_ANOTHER, Lifetime
+from toolpool.dispatcher.transports.memory import MemoryTransport
 from toolpool.in_memory import InMemoryWorker
 from toolpool.local import LocalFleet, ToolSource, as_sources
-from workers import inside
-from workers.tool import Tool
+from toolpool.workers.running import inside
+from toolpool.workers.tool import Tool
 
 _PARTS = ("analytics", "loops")
 """What a dispatcher has beside its methods."""
 
 
 class Dispatcher(ConnectedDispatcher):
-    """See `dispatcher.dispatch.Dispatcher`; `local` and `in_memory` bring the workers along."""
+    """The dispatcher that users import: `local` and `in_memory` bring the workers along."""
 
     @classmethod
     def local(

@@ -10,15 +10,15 @@ from enum import Enum
 from types import ModuleType, TracebackType
 from typing import Any, Self, TypeVar
 
-from contract.result import ToolResult
-from contract.settings import Settings
-from contract.spec import ToolSpec
-from dispatcher.events import Event
-from dispatcher.lifetime import AFTER_A_FORK, MAKE_ANOTHER, Lifetime
-from dispatcher.turn import TurnResult
+from toolpool.contract.result import ToolResult
+from toolpool.contract.settings import Settings
+from toolpool.contract.spec import ToolSpec
+from toolpool.dispatcher.events import Event
+from toolpool.dispatcher.lifetime import AFTER_A_FORK, MAKE_ANOTHER, Lifetime
+from toolpool.dispatcher.turn import TurnResult
 from toolpool.local import ToolSource
 from toolpool.pool import Dispatcher
-from workers.tool import Tool
+from toolpool.workers.tool import Tool
 
 T = TypeVar("T")
 

@@ -8,11 +8,11 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from types import MappingProxyType, ModuleType
 
-from contract.errors import ToolDeclarationInvalid, ToolsUnimportable
-from workers.inside import Importing
-from workers.tool import Tool
+from toolpool.contract.errors import ToolDeclarationInvalid, ToolsUnimportable
+from toolpool.workers.running.inside import Importing
+from toolpool.workers.tool import Tool
 
-BUILT_IN = "workers.tools"
+BUILT_IN = "toolpool.workers.tools"
 """The tools a worker offers when none are named."""
 
 

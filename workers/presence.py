@@ -13,12 +13,12 @@ import msgspec
 import redis
 from redis.exceptions import RedisError
 
-from contract.clock import ServerClock
-from contract.envelope import Envelope, WorkerLease
-from contract.names import Names
-from contract.settings import Settings
-from contract.steps import Step, script
-from workers.shelf import Shelf
+from toolpool.contract.clock import ServerClock
+from toolpool.contract.envelope import Envelope, WorkerLease
+from toolpool.contract.ledger.steps import Step, script
+from toolpool.contract.names import Names
+from toolpool.contract.settings import Settings
+from toolpool.workers.shelf import Shelf
 
 log = logging.getLogger("toolpool.presence")
 

@@ -13,29 +13,29 @@ from typing import Any
 
 from redis.exceptions import RedisError
 
-from contract import connection
-from contract.envelope import Envelope, WorkerLease
-from contract.errors import BrokerUnreachable, MessageRejected
-from contract.ledger import RedisLedger
-from contract.names import Names, toolset_queue
-from contract.settings import Settings
-from contract.spec import RunIn, ToolSpec
-from contract.steps import Steps
-from contract.version import VERSION
-from workers import forks
-from workers.catalog import Catalog
-from workers.children import ChildPool
-from workers.executor import Executor
-from workers.form import Form
-from workers.invoke import Limits
-from workers.lanes import Lane
-from workers.link import Frame, Hurry, Link, LoopTurned, MainTurned, Recycle
-from workers.presence import Presence
-from workers.run import Runner
-from workers.settler import Settler
-from workers.shelf import Shelf, toolset_of
-from workers.unanswered import Unanswered
-from workers.watchdog import Watchdog
+from toolpool.contract.envelope import Envelope, WorkerLease
+from toolpool.contract.errors import BrokerUnreachable, MessageRejected
+from toolpool.contract.ledger.client import RedisLedger
+from toolpool.contract.ledger.steps import Steps
+from toolpool.contract.names import Names, toolset_queue
+from toolpool.contract.server import connection
+from toolpool.contract.settings import Settings
+from toolpool.contract.spec import RunIn, ToolSpec
+from toolpool.contract.version import VERSION
+from toolpool.workers.catalog import Catalog
+from toolpool.workers.celery.form import Form
+from toolpool.workers.celery.lanes import Lane
+from toolpool.workers.presence import Presence
+from toolpool.workers.running import forks
+from toolpool.workers.running.children import ChildPool
+from toolpool.workers.running.executor import Executor
+from toolpool.workers.running.invoke import Limits
+from toolpool.workers.running.run import Runner
+from toolpool.workers.running.settler import Settler
+from toolpool.workers.shelf import Shelf, toolset_of
+from toolpool.workers.supervision.link import Frame, Hurry, Link, LoopTurned, MainTurned, Recycle
+from toolpool.workers.supervision.unanswered import Unanswered
+from toolpool.workers.supervision.watchdog import Watchdog
 
 log = logging.getLogger("toolpool.worker")
 

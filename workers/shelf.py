@@ -12,13 +12,13 @@ from typing import Any
 
 import redis
 
-from contract import encoding
-from contract.envelope import CatalogEntry, Envelope, Toolset
-from contract.errors import MessageRejected
-from contract.names import Names
-from contract.settings import Settings
-from contract.spec import ToolSpec
-from contract.version import VERSION
+from toolpool.contract import encoding
+from toolpool.contract.envelope import CatalogEntry, Envelope, Toolset
+from toolpool.contract.errors import MessageRejected
+from toolpool.contract.names import Names
+from toolpool.contract.settings import Settings
+from toolpool.contract.spec import ToolSpec
+from toolpool.contract.version import VERSION
 
 log = logging.getLogger("toolpool.shelf")
 

@@ -10,9 +10,9 @@ import pydantic
 from pydantic import BaseModel, ConfigDict, Field
 from pydantic.errors import PydanticUserError
 
-from contract.errors import ToolDeclarationInvalid
-from contract.problem import Problem
-from workers.context import ToolContext
+from toolpool.contract.errors import ToolDeclarationInvalid
+from toolpool.contract.schema.problem import Problem
+from toolpool.workers.context import ToolContext
 
 _FIELD = "p_"  # keeps a parameter called `json` or `schema` from shadowing the model's own names
 

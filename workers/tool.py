@@ -6,9 +6,9 @@ from typing import Any, Literal, ParamSpec, TypeVar, overload
 
 import msgspec
 
-from contract.errors import ToolDeclarationInvalid
-from contract.names import is_queue
-from contract.spec import (
+from toolpool.contract.errors import ToolDeclarationInvalid
+from toolpool.contract.names import is_queue
+from toolpool.contract.spec import (
     BACKGROUND_TIMEOUT,
     DEFAULT_TIMEOUT,
     Effects,
@@ -16,7 +16,7 @@ from contract.spec import (
     ToolSpec,
     sealed,
 )
-from workers.signature import Signature
+from toolpool.workers.signature import Signature
 
 P = ParamSpec("P")
 R = TypeVar("R")

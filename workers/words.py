@@ -7,7 +7,7 @@ import math
 import traceback
 from typing import Any
 
-from contract.encoding import printable
+from toolpool.contract.encoding import printable
 
 _STACK_CHARACTERS = 8_000
 _RECOMMENDATIONS, _RECOMMENDATION_CHARACTERS = 20, 1_000

@@ -3,10 +3,10 @@
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from contract.call import ToolCall
-from contract.result import ToolResult
-from contract.spec import ToolSpec
-from dispatcher.formats import (
+from toolpool.contract.call import ToolCall
+from toolpool.contract.result import ToolResult
+from toolpool.contract.spec import ToolSpec
+from toolpool.dispatcher.formats import (
     anthropic,
     bare,
     bedrock,
@@ -15,7 +15,7 @@ from dispatcher.formats import (
     openai_chat,
     openai_responses,
 )
-from dispatcher.formats.blocks import NotAResponse, Reader
+from toolpool.dispatcher.formats.blocks import NotAResponse, Reader
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,11 +2,11 @@
 
 from typing import Any
 
-from contract.call import ToolCall
-from contract.result import ToolResult
-from contract.spec import ToolSpec
-from dispatcher.formats.blocks import Reader
-from dispatcher.formats.text import schema_of
+from toolpool.contract.call import ToolCall
+from toolpool.contract.result import ToolResult
+from toolpool.contract.spec import ToolSpec
+from toolpool.dispatcher.formats.blocks import Reader
+from toolpool.dispatcher.formats.text import schema_of
 
 NAME = "bare"
 

@@ -4,14 +4,14 @@ import base64
 import binascii
 from typing import Any
 
-from contract import encoding
-from contract.call import ToolCall
-from contract.content import IMAGE_TYPES, blocks_of, media_of, words_for
-from contract.result import ToolResult
-from contract.spec import ToolSpec
-from dispatcher.formats.blocks import NotAResponse, Reader
-from dispatcher.formats.names import alias
-from dispatcher.formats.text import note_of, schema_of
+from toolpool.contract import encoding
+from toolpool.contract.call import ToolCall
+from toolpool.contract.content import IMAGE_TYPES, blocks_of, media_of, words_for
+from toolpool.contract.result import ToolResult
+from toolpool.contract.spec import ToolSpec
+from toolpool.dispatcher.formats.blocks import NotAResponse, Reader
+from toolpool.dispatcher.formats.names import alias
+from toolpool.dispatcher.formats.text import note_of, schema_of
 
 NAME = "bedrock"
 

@@ -4,11 +4,12 @@ import hashlib
 from dataclasses import dataclass
 from typing import Any, TypeGuard
 
-from contract.call import Flaw, ToolCall
-from contract.encoding import printable
-from contract.outcome import Code
-from dispatcher import arguments, feedback, mending
-from dispatcher.feedback import PLAIN, Wording
+from toolpool.contract.call import Flaw, ToolCall
+from toolpool.contract.encoding import printable
+from toolpool.contract.outcome import Code
+from toolpool.dispatcher.formats import arguments, mending
+from toolpool.dispatcher.words import feedback
+from toolpool.dispatcher.words.feedback import PLAIN, Wording
 
 LONGEST_NAME = 256
 

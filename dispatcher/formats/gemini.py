@@ -6,14 +6,14 @@ REST API writes keys in camelCase, the Python SDK's objects in snake_case: both 
 
 from typing import Any
 
-from contract.call import ToolCall
-from contract.content import blocks_of, media_of, words_for
-from contract.encoding import printable
-from contract.result import ToolResult
-from contract.spec import ToolSpec
-from dispatcher.formats.blocks import NotAResponse, Reader
-from dispatcher.formats.names import alias
-from dispatcher.formats.text import schema_of
+from toolpool.contract.call import ToolCall
+from toolpool.contract.content import blocks_of, media_of, words_for
+from toolpool.contract.encoding import printable
+from toolpool.contract.result import ToolResult
+from toolpool.contract.spec import ToolSpec
+from toolpool.dispatcher.formats.blocks import NotAResponse, Reader
+from toolpool.dispatcher.formats.names import alias
+from toolpool.dispatcher.formats.text import schema_of
 
 NAME = "gemini"
 

@@ -2,14 +2,14 @@
 
 from typing import Any
 
-from contract import encoding
-from contract.call import ToolCall
-from contract.content import blocks_of
-from contract.result import ToolResult
-from contract.spec import Effects, ToolSpec
-from dispatcher.formats.blocks import NotAResponse, Reader
-from dispatcher.formats.names import alias
-from dispatcher.formats.text import note_of, schema_of
+from toolpool.contract import encoding
+from toolpool.contract.call import ToolCall
+from toolpool.contract.content import blocks_of
+from toolpool.contract.result import ToolResult
+from toolpool.contract.spec import Effects, ToolSpec
+from toolpool.dispatcher.formats.blocks import NotAResponse, Reader
+from toolpool.dispatcher.formats.names import alias
+from toolpool.dispatcher.formats.text import note_of, schema_of
 
 NAME = "mcp"
 

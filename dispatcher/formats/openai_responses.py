@@ -2,14 +2,14 @@
 
 from typing import Any
 
-from contract.call import Flaw, ToolCall
-from contract.content import IMAGE_TYPES, blocks_of, media_of, words_for
-from contract.outcome import Code
-from contract.result import ToolResult
-from contract.spec import ToolSpec
-from dispatcher.formats.blocks import NotAResponse, Reader
-from dispatcher.formats.names import alias
-from dispatcher.formats.text import as_text, note_of, schema_of
+from toolpool.contract.call import Flaw, ToolCall
+from toolpool.contract.content import IMAGE_TYPES, blocks_of, media_of, words_for
+from toolpool.contract.outcome import Code
+from toolpool.contract.result import ToolResult
+from toolpool.contract.spec import ToolSpec
+from toolpool.dispatcher.formats.blocks import NotAResponse, Reader
+from toolpool.dispatcher.formats.names import alias
+from toolpool.dispatcher.formats.text import as_text, note_of, schema_of
 
 NAME = "openai_responses"
 

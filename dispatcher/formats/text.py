@@ -2,10 +2,10 @@
 
 from typing import Any
 
-from contract import encoding
-from contract.content import blocks_of, words_for
-from contract.dialect import plain
-from contract.result import ToolResult
+from toolpool.contract import encoding
+from toolpool.contract.content import blocks_of, words_for
+from toolpool.contract.result import ToolResult
+from toolpool.contract.schema.dialect import plain
 
 
 def as_text(result: ToolResult) -> str:

@@ -9,9 +9,9 @@ import time
 from contextlib import suppress
 from typing import Any
 
-from contract.settings import Settings
 from tests.chaos.book import Book
 from toolpool import Dispatcher
+from toolpool.contract.settings import Settings
 
 _LINE_LIMIT = 1 << 20
 

@@ -4,8 +4,8 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
 
-from contract.result import ToolResult
 from tests.chaos.journal import Journal
+from toolpool.contract.result import ToolResult
 
 CONTROL = "control"
 LATE_SECONDS = 0.25

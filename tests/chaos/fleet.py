@@ -9,12 +9,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 
-from contract.lifeline import in_lasting_thread, tethered
-from contract.settings import Settings
 from tests.chaos import processes
 from tests.chaos.journal import Journal
 from tests.chaos.tools import JOURNAL
-from toolpool.cli.fleet import read_fleet
+from toolpool.contract.settings import Settings
+from toolpool.fleet import read_fleet
+from toolpool.workers.supervision.lifeline import in_lasting_thread, tethered
 
 GROUPS = ("loop,thread", "process")
 TOOLS = "tests.chaos.tools"

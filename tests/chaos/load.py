@@ -8,11 +8,11 @@ from collections.abc import Sequence
 from types import TracebackType
 from typing import Self
 
-from contract.settings import Settings
-from dispatcher.endings import LEASES_TO_WAIT
 from tests.chaos.book import Asked, Book
 from tests.chaos.tools import TIMEOUT
 from toolpool import Dispatcher
+from toolpool.contract.settings import Settings
+from toolpool.dispatcher.calls.endings import LEASES_TO_WAIT
 
 KINDS = ("read", "write", "plain")
 _MODES = ("loop", "loop", "loop", "thread", "process")

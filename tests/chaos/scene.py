@@ -13,8 +13,6 @@ from typing import Any, TypeVar
 
 from pydantic import SecretStr
 
-from contract.settings import Settings
-from contract.signing import generate_key
 from tests.chaos.book import RECOVERY_SECONDS, Book, Figures
 from tests.chaos.fleet import Fleet
 from tests.chaos.journal import Journal
@@ -22,6 +20,8 @@ from tests.chaos.load import Load
 from tests.chaos.proxy import Proxy
 from tests.chaos.servers import Server
 from toolpool import Dispatcher
+from toolpool.contract.settings import Settings
+from toolpool.contract.signing import generate_key
 
 ALL_MODES = ("loop", "thread", "process")
 _LOOK_SECONDS = 0.05

@@ -12,8 +12,8 @@ from typing import Literal
 
 import redis
 
-from contract.lifeline import in_lasting_thread, tethered
 from toolpool.embedded import find_program
+from toolpool.workers.supervision.lifeline import in_lasting_thread, tethered
 
 _START_SECONDS = 20.0
 

@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from tests.chaos import forking
 from toolpool import tool
-from workers.tool import Tool
+from toolpool.workers.tool import Tool
 
 JOURNAL = "CHAOS_JOURNAL"
 TIMEOUT = 3.0

@@ -13,7 +13,7 @@ from unittest import mock
 
 from msgspec.structs import replace
 
-from contract.envelope import (
+from toolpool.contract.envelope import (
     BackgroundCall,
     Batch,
     CallMessage,
@@ -31,11 +31,11 @@ from contract.envelope import (
     Toolset,
     WorkerLease,
 )
-from contract.outcome import Code, Executed, Outcome, failure
-from contract.problem import Problem
-from contract.signing import Keyring
-from contract.spec import Effects, RunIn, ToolSpec, sealed
-from dispatcher import celery_message
+from toolpool.contract.outcome import Code, Executed, Outcome, failure
+from toolpool.contract.schema.problem import Problem
+from toolpool.contract.signing import Keyring
+from toolpool.contract.spec import Effects, RunIn, ToolSpec, sealed
+from toolpool.dispatcher.transports import celery_message
 
 FOLDER = Path(__file__).parent / "golden"
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from contract.names import Names
 from tests.contract.samples import SAMPLES, body_of, golden
+from toolpool.contract.names import Names
 
 TEXT = (Path(__file__).parents[2] / "docs" / "wire-format.md").read_text(encoding="utf-8")
 SHOWN = [json.loads(block) for block in re.findall(r"```json\n(.*?)```", TEXT, re.DOTALL)]
@@ -54,5 +54,5 @@ def test_every_kind_of_key_is_listed() -> None:
 def test_every_reason_is_explained_and_used(word: str) -> None:
     assert f"| `{word}` |" in TEXT
     sources = Path(__file__).parents[2]
-    files = [*(sources / "contract").glob("*.py"), *(sources / "workers").glob("*.py")]
+    files = [*(sources / "contract").glob("**/*.py"), *(sources / "workers").glob("**/*.py")]
     assert any(f'"{word}"' in file.read_text(encoding="utf-8") for file in files)

@@ -5,13 +5,13 @@ from typing import Any
 import msgspec
 import pytest
 
-from contract import encoding
-from contract.envelope import Batch, CallMessage
-from contract.errors import MessageRejected
-from contract.outcome import Executed, Outcome
-from contract.problem import Problem
-from contract.signing import Keyring
 from tests.contract.samples import BATCH, ENVELOPE, KEY, SAMPLES, body_of, celery_element, golden
+from toolpool.contract import encoding
+from toolpool.contract.envelope import Batch, CallMessage
+from toolpool.contract.errors import MessageRejected
+from toolpool.contract.outcome import Executed, Outcome
+from toolpool.contract.schema.problem import Problem
+from toolpool.contract.signing import Keyring
 
 KEYRING = Keyring([KEY])
 PURPOSES = (

@@ -7,11 +7,11 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from contract import encoding
-from contract.envelope import Envelope
-from contract.errors import MessageRejected, Misconfigured
-from contract.signing import Keyring, generate_key
 from tests.contract.samples import BATCH, CALL, ENVELOPE, KEY, SAMPLES, Sample, body_of, golden
+from toolpool.contract import encoding
+from toolpool.contract.envelope import Envelope
+from toolpool.contract.errors import MessageRejected, Misconfigured
+from toolpool.contract.signing import Keyring, generate_key
 
 KEYRING = Keyring([KEY])
 PURPOSES = (

@@ -16,9 +16,9 @@ import time
 from pathlib import Path
 from typing import Any
 
-from contract.outcome import Outcome
 from toolpool import ToolContext, tool
-from workers import frames
+from toolpool.contract.outcome import Outcome
+from toolpool.workers.running import frames
 
 SECRET = "private data of another session"
 _user: contextvars.ContextVar[str] = contextvars.ContextVar("user", default="nobody")

@@ -4,8 +4,8 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from typing import Any
 
-from contract.settings import Settings
 from toolpool import Dispatcher
+from toolpool.contract.settings import Settings
 from toolpool.local import LocalFleet
 
 

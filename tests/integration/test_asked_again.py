@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from contract.outcome import Code, Executed
 from tests.integration.fleet import call
 from tests.integration.twins import Gate, alone, second
 from tests.waiting import eventually
 from toolpool import tool
-from workers.tool import Tool
+from toolpool.contract.outcome import Code, Executed
+from toolpool.workers.tool import Tool
 
 SAME: dict[str, Any] = {"session": "s", "turn": "t"}
 

@@ -7,19 +7,19 @@ from typing import Any
 
 import pytest
 
-from contract import connection
-from contract.names import Names
-from contract.outcome import Code, Executed
-from contract.result import ToolResult
-from dispatcher import task_tools
-from dispatcher.formats import FORMATS
-from dispatcher.order import stages
 from tests.fleets import slow
 from tests.integration import fleet as fleets
 from tests.integration.fleet import call
 from tests.integration.twins import alone, second
 from tests.waiting import eventually
 from toolpool import Dispatcher
+from toolpool.contract.names import Names
+from toolpool.contract.outcome import Code, Executed
+from toolpool.contract.result import ToolResult
+from toolpool.contract.server import connection
+from toolpool.dispatcher.admission import task_tools
+from toolpool.dispatcher.formats import FORMATS
+from toolpool.dispatcher.order import stages
 from toolpool.local import LocalFleet
 
 

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from contract.outcome import Code, Executed
 from tests.integration import fleet as fleets
 from tests.waiting import eventually
 from toolpool import Dispatcher
+from toolpool.contract.outcome import Code, Executed
 from toolpool.local import LocalFleet
 
 LEASE_GONE = 2.0

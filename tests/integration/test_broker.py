@@ -14,21 +14,21 @@ import pytest
 import redis
 from pydantic import SecretStr
 
-from contract import connection
-from contract.envelope import Envelope
-from contract.errors import BrokerUnreachable
-from contract.names import Names
-from contract.outcome import Code, Executed
-from contract.settings import Settings
-from contract.signing import generate_key
-from contract.spec import RunIn
 from tests.chaos.servers import Server
 from tests.fleets import road
 from tests.integration.fleet import call
 from tests.integration.test_deadlines import worker
 from tests.waiting import eventually
 from toolpool import Dispatcher, SigningKeyMissing
-from workers.shelf import Shelf
+from toolpool.contract.envelope import Envelope
+from toolpool.contract.errors import BrokerUnreachable
+from toolpool.contract.names import Names
+from toolpool.contract.outcome import Code, Executed
+from toolpool.contract.server import connection
+from toolpool.contract.settings import Settings
+from toolpool.contract.signing import generate_key
+from toolpool.contract.spec import RunIn
+from toolpool.workers.shelf import Shelf
 
 LOOP = Names().queue("default", RunIn.LOOP)
 

@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
-from contract.outcome import Code, Executed
 from tests.integration.fleet import call
 from tests.integration.twins import Gate, alone
 from tests.waiting import eventually
 from toolpool import tool
+from toolpool.contract.outcome import Code, Executed
 
 
 async def test_the_rest_of_a_cancelled_turn_is_not_run() -> None:

@@ -1,7 +1,7 @@
 """What we write as a Celery message is one: Celery's own consumer, in a plain worker, takes it.
 
-`dispatcher/celery_message.py` writes task message protocol 2 by hand; this is the contract that
-holds it to Celery, to be run against every new version of Celery and kombu.
+`dispatcher/transports/celery_message.py` writes task message protocol 2 by hand; this is the
+contract that holds it to Celery, to be run against every new version of Celery and kombu.
 """
 
 import asyncio
@@ -12,14 +12,14 @@ from typing import Any
 import pytest
 import redis
 
-from contract import encoding
-from contract.names import BATCH_TASK, Names
-from contract.spec import RunIn
-from dispatcher import celery_message
-from dispatcher.broker import Broker
 from tests.contract.samples import BATCH, ENVELOPE
 from tests.processes import python
 from tests.waiting import wait_until
+from toolpool.contract import encoding
+from toolpool.contract.names import BATCH_TASK, Names
+from toolpool.contract.spec import RunIn
+from toolpool.dispatcher.transports import celery_message
+from toolpool.dispatcher.transports.kombu import Broker
 
 QUEUE = Names().queue("default", RunIn.LOOP)
 RECORDED = "recorded"

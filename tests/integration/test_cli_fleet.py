@@ -11,15 +11,15 @@ from pathlib import Path
 import pytest
 import redis
 
-from contract.envelope import CatalogEntry, Envelope, WorkerLease
-from contract.names import Names
-from contract.signing import Keyring, generate_key
-from contract.spec import RunIn, ToolSpec, sealed
-from contract.version import VERSION
 from tests.integration.test_cli_run import TOOLS, environment, ran
 from tests.waiting import wait_until
+from toolpool.contract.envelope import CatalogEntry, Envelope, WorkerLease
+from toolpool.contract.names import Names
+from toolpool.contract.signing import Keyring, generate_key
+from toolpool.contract.spec import RunIn, ToolSpec, sealed
+from toolpool.contract.version import VERSION
 from toolpool.embedded import EmbeddedServer
-from workers.shelf import toolset_of
+from toolpool.workers.shelf import toolset_of
 
 
 @pytest.fixture

@@ -7,10 +7,10 @@ import anthropic
 import openai
 import pytest
 
-from contract.outcome import Code
 from tests.sdk_types import hold
 from tests.standin import provider
 from toolpool import Dispatcher, tool
+from toolpool.contract.outcome import Code
 from toolpool.correction import (
     CorrectionFailed,
     anthropic_model,

@@ -17,20 +17,20 @@ from typing import Any
 import pytest
 import redis
 
-from contract import connection
-from contract.envelope import Envelope
-from contract.names import Names
-from contract.outcome import Code, Executed
-from contract.result import ToolResult
-from contract.settings import Settings
-from dispatcher.pending import Stage
 from tests.chaos.fleet import environment_of
 from tests.chaos.servers import Server
 from tests.fleets import road
 from tests.integration.fleet import call
 from tests.waiting import eventually, wait_until
 from toolpool import BrokerUnreachable, Dispatcher
-from workers.shelf import Shelf
+from toolpool.contract.envelope import Envelope
+from toolpool.contract.names import Names
+from toolpool.contract.outcome import Code, Executed
+from toolpool.contract.result import ToolResult
+from toolpool.contract.server import connection
+from toolpool.contract.settings import Settings
+from toolpool.dispatcher.calls.pending import Stage
+from toolpool.workers.shelf import Shelf
 
 TIMEOUT = 0.5
 QUEUE_WAIT = 0.5

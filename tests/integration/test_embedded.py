@@ -15,10 +15,10 @@ import pytest
 import redis
 import redis.asyncio
 
-from contract.errors import BrokerUnreachable
 from tests.processes import is_running, kill_hard, python, read_line
 from tests.waiting import wait_until
 from toolpool import embedded
+from toolpool.contract.errors import BrokerUnreachable
 from toolpool.embedded import EmbeddedServer
 
 Listen = Literal["socket", "port"]

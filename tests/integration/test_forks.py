@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from contract.outcome import Code, Executed
-from contract.result import ToolResult
 from tests.integration import fleet as fleets
 from tests.integration.fleet import call
 from tests.waiting import eventually
 from toolpool import Dispatcher
+from toolpool.contract.outcome import Code, Executed
+from toolpool.contract.result import ToolResult
 from toolpool.local import LocalFleet
 
 

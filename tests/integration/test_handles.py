@@ -7,14 +7,14 @@ from typing import Any
 import pytest
 import redis.asyncio
 
-from contract.ledger import Claim, Opening, RedisLedger, Settlement
-from contract.names import Names
-from contract.outcome import Code
-from contract.steps import Step, Steps
 from tests.integration.fleet import call
 from tests.integration.twins import Gate, alone, second
 from tests.waiting import eventually
 from toolpool import Dispatcher, tool
+from toolpool.contract.ledger.client import Claim, Opening, RedisLedger, Settlement
+from toolpool.contract.ledger.steps import Step, Steps
+from toolpool.contract.names import Names
+from toolpool.contract.outcome import Code
 
 
 async def state_of(dispatcher: Any, session: str) -> str:

@@ -4,11 +4,11 @@ from collections.abc import AsyncIterator, Iterator
 
 import pytest
 
-from contract.outcome import Code, Executed
 from tests.fleets.beating import HEARTBEAT
 from tests.integration import fleet as fleets
 from tests.integration.fleet import call
 from toolpool import Dispatcher
+from toolpool.contract.outcome import Code, Executed
 from toolpool.local import LocalFleet
 
 QUIET = 15.0

@@ -5,13 +5,13 @@ from pathlib import Path
 
 import pytest
 
-from contract.outcome import Code, Executed
-from contract.result import ToolResult
 from tests.integration import fleet as fleets
 from tests.integration.fleet import call
 from tests.processes import is_running
 from tests.waiting import eventually
 from toolpool import Dispatcher
+from toolpool.contract.outcome import Code, Executed
+from toolpool.contract.result import ToolResult
 from toolpool.local import LocalFleet
 
 

@@ -11,15 +11,15 @@ from typing import Any
 
 import pytest
 
-from contract import connection
-from contract.names import Names
-from contract.settings import Settings
 from tests.chaos.fleet import environment_of
 from tests.chaos.servers import Server
 from tests.integration import fleet as fleets
 from tests.integration.fleet import call
 from tests.waiting import eventually, wait_until
 from toolpool import Dispatcher
+from toolpool.contract.names import Names
+from toolpool.contract.server import connection
+from toolpool.contract.settings import Settings
 from toolpool.local import LocalFleet
 
 BACKLOG = 12

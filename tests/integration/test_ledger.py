@@ -7,8 +7,7 @@ from unittest.mock import ANY
 
 import pytest
 
-from contract import connection
-from contract.ledger import (
+from toolpool.contract.ledger.client import (
     ATTACHED,
     MISSING,
     MOVED,
@@ -24,10 +23,11 @@ from contract.ledger import (
     Settlement,
     running_on,
 )
-from contract.memory import MemoryServer
-from contract.names import Names
-from contract.settings import Settings
-from contract.steps import ServerAway, Step, Steps, new_nonce
+from toolpool.contract.ledger.memory import MemoryServer
+from toolpool.contract.ledger.steps import ServerAway, Step, Steps, new_nonce
+from toolpool.contract.names import Names
+from toolpool.contract.server import connection
+from toolpool.contract.settings import Settings
 
 NAMES = Names()
 REPLY = NAMES.reply("d-1")

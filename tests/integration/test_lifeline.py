@@ -8,13 +8,13 @@ import threading
 
 import pytest
 
-from contract.lifeline import in_lasting_thread, tethered
 from tests.processes import is_running, kill_hard, python, read_line
 from tests.waiting import wait_until
+from toolpool.workers.supervision.lifeline import in_lasting_thread, tethered
 
 STARTS_TETHERED = """
 import subprocess, sys, time
-from contract.lifeline import tethered
+from toolpool.workers.supervision.lifeline import tethered
 child = subprocess.Popen(tethered(["sleep", "600"]))
 print(child.pid, flush=True)
 time.sleep(600)
@@ -29,14 +29,14 @@ time.sleep(600)
 
 DIES_WITH_PARENT = """
 import sys, time
-from contract.lifeline import die_with_parent
+from toolpool.workers.supervision.lifeline import die_with_parent
 die_with_parent(int(sys.argv[1]))
 time.sleep(600)
 """
 
 WATCHES_PARENT = """
 import sys, threading, time
-from contract.lifeline import _watch_parent
+from toolpool.workers.supervision.lifeline import _watch_parent
 threading.Thread(target=_watch_parent, args=(int(sys.argv[1]),), daemon=True).start()
 time.sleep(600)
 """
@@ -145,7 +145,7 @@ def test_without_it_the_program_dies_with_the_thread() -> None:
 def test_a_fork_has_a_lasting_thread_of_its_own() -> None:
     script = """
 import os, threading
-from contract.lifeline import in_lasting_thread
+from toolpool.workers.supervision.lifeline import in_lasting_thread
 
 def ask():
     thread = threading.Thread(target=lambda: print(in_lasting_thread(os.getpid), flush=True))

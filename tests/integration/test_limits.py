@@ -5,15 +5,15 @@ from collections.abc import AsyncIterator, Iterator
 
 import pytest
 
-from contract import connection
-from contract.names import Names
-from contract.outcome import Code, Executed
-from contract.settings import Settings
-from dispatcher.switches import switch_name
 from tests.integration import fleet as fleets
 from tests.integration.fleet import call
 from tests.waiting import eventually
 from toolpool import Dispatcher, ToolError, tool
+from toolpool.contract.names import Names
+from toolpool.contract.outcome import Code, Executed
+from toolpool.contract.server import connection
+from toolpool.contract.settings import Settings
+from toolpool.dispatcher.admission.switches import switch_name
 from toolpool.local import LocalFleet
 
 attempts: list[str] = []

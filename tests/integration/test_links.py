@@ -13,16 +13,16 @@ from pathlib import Path
 import pytest
 from pydantic import SecretStr
 
-from contract import connection
-from contract.names import Names
-from contract.settings import Settings
-from contract.signing import generate_key
 from tests.chaos.fleet import environment_of
 from tests.chaos.servers import Server
 from tests.integration.fleet import call
 from tests.integration.links import Link
 from tests.waiting import eventually
 from toolpool import Dispatcher
+from toolpool.contract.names import Names
+from toolpool.contract.server import connection
+from toolpool.contract.settings import Settings
+from toolpool.contract.signing import generate_key
 
 ENDED = ("worker_stalled", "worker_ended", "worker_replaced")
 

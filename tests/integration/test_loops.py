@@ -6,15 +6,15 @@ from collections.abc import AsyncIterator
 import pytest
 import redis
 
-from contract import connection
-from contract.loops import LoopLedger, MemoryLoops, RedisLoops, Seen
-from contract.names import Names
-from contract.outcome import Code
-from contract.settings import Settings
-from contract.steps import Steps
-from dispatcher.redis_transport import RedisTransport
 from tests.integration.fleet import call, connected, running
 from tests.waiting import eventually
+from toolpool.contract.ledger.loops import LoopLedger, MemoryLoops, RedisLoops, Seen
+from toolpool.contract.ledger.steps import Steps
+from toolpool.contract.names import Names
+from toolpool.contract.outcome import Code
+from toolpool.contract.server import connection
+from toolpool.contract.settings import Settings
+from toolpool.dispatcher.transports.redis import RedisTransport
 
 NAMES = Names()
 

@@ -16,18 +16,18 @@ import pytest
 import redis
 from msgspec.structs import replace
 
-from contract import connection
-from contract.envelope import Batch, Envelope
-from contract.names import Names
-from contract.signing import Keyring, generate_key
-from contract.spec import RunIn
-from dispatcher import celery_message
-from dispatcher.redis_transport import RedisTransport
 from tests.integration import fleet as fleets
 from tests.integration.fleet import call
 from tests.processes import is_running
 from tests.waiting import eventually
 from toolpool import Dispatcher
+from toolpool.contract.envelope import Batch, Envelope
+from toolpool.contract.names import Names
+from toolpool.contract.server import connection
+from toolpool.contract.signing import Keyring, generate_key
+from toolpool.contract.spec import RunIn
+from toolpool.dispatcher.transports import celery_message
+from toolpool.dispatcher.transports.redis import RedisTransport
 from toolpool.local import LocalFleet
 
 LOOP = Names().queue("default", RunIn.LOOP)
@@ -196,7 +196,7 @@ GARBAGE: dict[str, bytes] = {
 async def test_what_is_no_celery_message_is_dropped(
     dispatcher: Dispatcher, client: "redis.Redis", garbage: bytes
 ) -> None:
-    """Without the guard of workers/inbox.py, some twenty of these end a Celery 5.7 worker."""
+    """Without workers/celery/inbox.py some twenty of these end a Celery 5.7 worker."""
     client.lpush(LOOP, garbage)
 
 

@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 
-from contract.outcome import Code, Executed
-from contract.settings import Settings
-from dispatcher.dispatch import Dispatcher as Connected
 from tests.fleets import road as tools
 from tests.integration.fleet import call
 from tests.integration.twins import Gate, alone
 from tests.waiting import eventually
 from toolpool import BrokerUnreachable, Dispatcher, ToolDeclarationInvalid, tool
+from toolpool.contract.outcome import Code, Executed
+from toolpool.contract.settings import Settings
+from toolpool.dispatcher.dispatch import Dispatcher as Connected
 from toolpool.pool import LocalDispatcher
 
 AWAITED: dict[str, Callable[[Any], Awaitable[Any]]] = {

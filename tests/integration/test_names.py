@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from contract.outcome import Code
-from dispatcher.formats import FORMATS
 from tests.fleets import road as tools
 from tests.integration.fleet import call
 from tests.integration.twins import Gate, alone
 from tests.waiting import eventually
 from toolpool import Dispatcher, tool
+from toolpool.contract.outcome import Code
+from toolpool.dispatcher.formats import FORMATS
 
 LONG = "call_" + "x" * 3_000_000
 HALF = "call_\ud800"

@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 import redis.asyncio
 
-from contract.ledger import RedisLedger
-from contract.names import Names
-from contract.outcome import Code
-from contract.steps import Steps
 from tests.integration import fleet as fleets
 from tests.integration.fleet import call
 from toolpool import Dispatcher
+from toolpool.contract.ledger.client import RedisLedger
+from toolpool.contract.ledger.steps import Steps
+from toolpool.contract.names import Names
+from toolpool.contract.outcome import Code
 from toolpool.embedded import EmbeddedServer
 from toolpool.local import LocalFleet
 

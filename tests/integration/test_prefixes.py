@@ -9,13 +9,13 @@ import pytest
 import redis
 from pydantic import SecretStr
 
-from contract.settings import Settings
-from contract.signing import generate_key
 from tests.chaos.servers import Server
 from tests.integration.fleet import call
 from tests.integration.test_deadlines import worker
 from tests.waiting import eventually
 from toolpool import Dispatcher
+from toolpool.contract.settings import Settings
+from toolpool.contract.signing import generate_key
 
 PREFIXES = ("toolpool", "toolpool.two")
 

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from contract.outcome import Code
-from dispatcher.events import Event
 from tests.integration import fleet as fleets
 from tests.integration.fleet import call
 from tests.waiting import eventually
 from toolpool import Dispatcher
+from toolpool.contract.outcome import Code
+from toolpool.dispatcher.events import Event
 from toolpool.local import LocalFleet
 
 

@@ -11,21 +11,21 @@ from pathlib import Path
 
 import pytest
 
-from contract import connection
-from contract.envelope import Envelope
-from contract.ledger import RedisLedger
-from contract.names import Names
-from contract.outcome import Code, Executed
-from contract.settings import Settings
-from contract.spec import RunIn
-from contract.steps import Steps
 from tests.chaos.servers import Server, free_port
 from tests.fleets import road
 from tests.integration.fleet import call
 from tests.integration.test_deadlines import worker
 from tests.waiting import eventually
 from toolpool import Dispatcher
-from workers.shelf import Shelf
+from toolpool.contract.envelope import Envelope
+from toolpool.contract.ledger.client import RedisLedger
+from toolpool.contract.ledger.steps import Steps
+from toolpool.contract.names import Names
+from toolpool.contract.outcome import Code, Executed
+from toolpool.contract.server import connection
+from toolpool.contract.settings import Settings
+from toolpool.contract.spec import RunIn
+from toolpool.workers.shelf import Shelf
 
 LEASE_GONE = 2.0
 

@@ -16,14 +16,14 @@ import openai.types.chat
 import pytest
 from pydantic import TypeAdapter
 
-from contract.outcome import Code, Executed
-from contract.result import ToolResult
-from contract.settings import Settings
 from tests.fleets import road as tools
 from tests.integration import fleet as fleets
 from tests.integration.fleet import call
 from tests.waiting import eventually
 from toolpool import Dispatcher
+from toolpool.contract.outcome import Code, Executed
+from toolpool.contract.result import ToolResult
+from toolpool.contract.settings import Settings
 from toolpool.local import LocalFleet
 
 Open = Callable[..., AbstractAsyncContextManager[Dispatcher]]

@@ -12,10 +12,6 @@ from typing import Any
 import pytest
 from pydantic import SecretStr
 
-from contract import connection
-from contract.names import Names
-from contract.settings import Settings
-from contract.signing import generate_key
 from tests.chaos.fleet import environment_of
 from tests.chaos.servers import Server
 from tests.integration import fleet as fleets
@@ -23,6 +19,10 @@ from tests.integration.fleet import call
 from tests.processes import is_running
 from tests.waiting import eventually, wait_until
 from toolpool import Dispatcher
+from toolpool.contract.names import Names
+from toolpool.contract.server import connection
+from toolpool.contract.settings import Settings
+from toolpool.contract.signing import generate_key
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 
@@ -115,7 +115,7 @@ async def test_what_holds_secrets_is_closed_to_its_own_user(
 
 
 def _below(pid: int) -> list[int]:
-    from workers.descendants import _below
+    from toolpool.workers.running.descendants import _below
 
     return _below(pid)
 

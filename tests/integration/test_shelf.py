@@ -6,14 +6,14 @@ from collections.abc import Iterator
 import pytest
 import redis
 
-from contract.envelope import Envelope
-from contract.names import Names
-from contract.settings import Settings
-from contract.signing import Keyring, generate_key
-from contract.spec import ToolSpec, sealed
-from dispatcher.catalog import Catalog
-from toolpool.cli.fleet import remove_tool
-from workers.shelf import Shelf
+from toolpool.contract.envelope import Envelope
+from toolpool.contract.names import Names
+from toolpool.contract.settings import Settings
+from toolpool.contract.signing import Keyring, generate_key
+from toolpool.contract.spec import ToolSpec, sealed
+from toolpool.dispatcher.admission.catalog import Catalog
+from toolpool.fleet import remove_tool
+from toolpool.workers.shelf import Shelf
 
 OLD = sealed(ToolSpec(name="search", timeout=5.0))
 NEW = sealed(ToolSpec(name="search", timeout=9.0))

@@ -15,9 +15,9 @@ from pathlib import Path
 import pytest
 import redis
 
-from contract.names import Names
 from tests.integration.test_cli_run import TOOLS, call, environment
 from tests.waiting import wait_until
+from toolpool.contract.names import Names
 
 
 @pytest.fixture

@@ -12,20 +12,20 @@ from pathlib import Path
 
 import pytest
 
-from contract import connection
-from contract.names import Names
-from contract.settings import Settings
 from tests.chaos.fleet import environment_of
 from tests.chaos.servers import Server
 from tests.integration.fleet import call
 from tests.waiting import wait_until
 from toolpool import Dispatcher
+from toolpool.contract.names import Names
+from toolpool.contract.server import connection
+from toolpool.contract.settings import Settings
 
 GRACE = 0.5
 DEAF = """
 import signal, sys, time
-from contract.settings import Settings
-from workers import supervise
+from toolpool.contract.settings import Settings
+from toolpool.workers.supervision import supervise
 if "--boot" in sys.argv:
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     open(sys.argv[1], "w").close()

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from contract.outcome import Code, Executed
 from tests.integration import fleet as fleets
 from tests.integration.fleet import call
 from tests.processes import is_running
 from tests.waiting import eventually
 from toolpool import Dispatcher
+from toolpool.contract.outcome import Code, Executed
 from toolpool.local import LocalFleet
 
 QUICK = {

@@ -10,14 +10,14 @@ from typing import Any
 
 import pytest
 
-from contract.outcome import Code
-from contract.settings import Settings
 from tests.fleets import road as tools
 from tests.integration import fleet as fleets
 from tests.integration.fleet import call
 from tests.processes import python, read_line
 from tests.waiting import wait_until
 from toolpool import BrokerUnreachable, SyncDispatcher
+from toolpool.contract.outcome import Code
+from toolpool.contract.settings import Settings
 from toolpool.local import LocalFleet
 
 

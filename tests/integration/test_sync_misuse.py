@@ -13,14 +13,14 @@ from typing import Any
 import pytest
 from pydantic import SecretStr
 
-from contract.outcome import Code
-from contract.settings import Settings
-from contract.signing import generate_key
 from tests.fleets import road as tools
 from tests.integration import fleet as fleets
 from tests.integration.fleet import call
 from tests.waiting import wait_until
 from toolpool import BrokerUnreachable, Dispatcher, SyncDispatcher
+from toolpool.contract.outcome import Code
+from toolpool.contract.settings import Settings
+from toolpool.contract.signing import generate_key
 from toolpool.local import LocalFleet
 
 ASKED: dict[str, Callable[[SyncDispatcher], Any]] = {

@@ -5,12 +5,12 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
-from contract.settings import Settings
-from dispatcher.dispatch import Dispatcher as Connected
-from dispatcher.memory_transport import MemoryTransport
 from toolpool import Dispatcher
+from toolpool.contract.settings import Settings
+from toolpool.dispatcher.dispatch import Dispatcher as Connected
+from toolpool.dispatcher.transports.memory import MemoryTransport
 from toolpool.pool import InMemoryDispatcher
-from workers.tool import Tool
+from toolpool.workers.tool import Tool
 
 
 @asynccontextmanager

@@ -8,9 +8,9 @@ from typing import Any, ClassVar
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from contract.ledger import End
 from tests.ledger.model import Model
 from tests.ledger.servers import Real
+from toolpool.contract.ledger.client import End
 
 KEYS = ("a", "b", "c")
 ASKERS = tuple(f"d{number}" for number in range(20))

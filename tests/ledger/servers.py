@@ -7,8 +7,7 @@ from typing import Any, Protocol
 
 import redis
 
-from contract import connection
-from contract.ledger import (
+from toolpool.contract.ledger.client import (
     Claim,
     Closing,
     End,
@@ -19,10 +18,11 @@ from contract.ledger import (
     Release,
     Settlement,
 )
-from contract.memory import MemoryServer
-from contract.names import Names
-from contract.settings import Settings
-from contract.steps import Steps
+from toolpool.contract.ledger.memory import MemoryServer
+from toolpool.contract.ledger.steps import Steps
+from toolpool.contract.names import Names
+from toolpool.contract.server import connection
+from toolpool.contract.settings import Settings
 
 NAMES = Names()
 LONG = 1000.0

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from contract.settings import Settings
 from tests.conftest import DATA_VARIABLE, REPOSITORY
+from toolpool.contract.settings import Settings
 
 DOCUMENTS = sorted(
     [

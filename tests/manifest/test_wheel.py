@@ -1,4 +1,4 @@
-"""What is shipped: the four packages, whole, and nothing else."""
+"""What is shipped: one package, whole, and nothing else."""
 
 import subprocess
 import sys
@@ -9,7 +9,13 @@ import pytest
 
 from tests.conftest import REPOSITORY
 
-PACKAGES = ("contract", "dispatcher", "workers", "toolpool")
+FOLDERS = {
+    "toolpool": REPOSITORY / "toolpool",
+    "toolpool/contract": REPOSITORY / "contract",
+    "toolpool/dispatcher": REPOSITORY / "dispatcher",
+    "toolpool/workers": REPOSITORY / "workers",
+}
+"""What becomes of the folders of the repository."""
 
 
 @pytest.fixture(scope="module")
@@ -30,18 +36,21 @@ def names(wheel: Path) -> set[str]:
 def test_the_wheel_holds_every_file_of_the_packages_and_no_other(wheel: Path) -> None:
     shipped = {name for name in names(wheel) if ".dist-info/" not in name}
     ours = {
-        path.relative_to(REPOSITORY).as_posix()
-        for package in PACKAGES
-        for path in (REPOSITORY / package).rglob("*")
+        f"{package}/{path.relative_to(folder).as_posix()}"
+        for package, folder in FOLDERS.items()
+        for path in folder.rglob("*")
         if path.is_file() and "__pycache__" not in path.parts
     }
     assert shipped == ours, f"missing {sorted(ours - shipped)}, too many {sorted(shipped - ours)}"
 
 
-@pytest.mark.parametrize("package", PACKAGES)
-def test_every_package_is_marked_as_typed(wheel: Path, package: str) -> None:
-    assert f"{package}/py.typed" in names(wheel)
-    assert f"{package}/__init__.py" in names(wheel)
+def test_it_is_marked_as_typed(wheel: Path) -> None:
+    assert "toolpool/py.typed" in names(wheel)
+
+
+def test_it_installs_one_name(wheel: Path) -> None:
+    tops = {name.partition("/")[0] for name in names(wheel)}
+    assert tops == {"toolpool", next(top for top in tops if top.endswith(".dist-info"))}
 
 
 def test_the_scripts_for_the_server_are_in_it(wheel: Path) -> None:

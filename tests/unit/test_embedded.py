@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from contract.errors import BrokerUnreachable
 from toolpool import embedded
+from toolpool.contract.errors import BrokerUnreachable
 
 
 def put(folder: Path, name: str, script: str) -> Path:

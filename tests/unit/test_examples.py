@@ -14,12 +14,12 @@ from typing import Any
 import jsonschema
 import pytest
 
-from contract.errors import ToolError
-from workers.catalog import Catalog
-from workers.context import ToolContext
-from workers.signature import ArgumentsRefused
-from workers.tool import Tool
-from workers.tools.configured import settings
+from toolpool.contract.errors import ToolError
+from toolpool.workers.catalog import Catalog
+from toolpool.workers.context import ToolContext
+from toolpool.workers.signature import ArgumentsRefused
+from toolpool.workers.tool import Tool
+from toolpool.workers.tools.configured import settings
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 TURNS: list[dict[str, Any]] = [
@@ -45,7 +45,7 @@ def _calls(turn: dict[str, Any]) -> Iterator[tuple[str, str, Any]]:
 
 @pytest.fixture(scope="module")
 def tools() -> dict[str, Tool]:
-    return dict(Catalog.load(["workers.tools", str(EXAMPLES / "tools.py")]).tools)
+    return dict(Catalog.load(["toolpool.workers.tools", str(EXAMPLES / "tools.py")]).tools)
 
 
 def _ending(tools: dict[str, Tool], name: str, raw: Any) -> str:

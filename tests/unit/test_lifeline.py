@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from contract.lifeline import in_lasting_thread
+from toolpool.workers.supervision.lifeline import in_lasting_thread
 
 
 def in_another_thread(call: object) -> list[object]:

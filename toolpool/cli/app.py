@@ -7,8 +7,9 @@ from typing import Annotated
 
 import typer
 
-from toolpool.cli import call, doctor, keygen, run, screen, status, tools, worker
+from toolpool.cli import call, doctor, keygen, screen, status, tools, worker
 from toolpool.cli.exits import Ended, ExitCode, ReaderGone
+from toolpool.cli.running import run
 
 _DEBUG_VARIABLE = "TOOLPOOL_TRACEBACK"
 
@@ -32,7 +33,7 @@ app.command("keygen")(keygen.keygen)
 
 def _show_version(wanted: bool) -> None:
     if wanted:
-        from contract.version import VERSION
+        from toolpool.contract.version import VERSION
 
         screen.write(f"toolpool {VERSION}")
         raise typer.Exit
@@ -76,7 +77,7 @@ def _explain(error: Exception) -> int:
     if isinstance(error, OSError):
         screen.complain(str(error))
         return ExitCode.FAILED
-    from contract.errors import BrokerUnreachable, Misconfigured
+    from toolpool.contract.errors import BrokerUnreachable, Misconfigured
 
     if isinstance(error, Misconfigured):
         screen.complain(str(error))

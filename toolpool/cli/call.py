@@ -18,7 +18,7 @@ from toolpool.cli.options import (
 )
 
 if TYPE_CHECKING:
-    from contract.result import ToolResult
+    from toolpool.contract.result import ToolResult
 
 
 def call(
@@ -77,7 +77,7 @@ def call(
 
 def exit_code(result: "ToolResult") -> ExitCode:
     """The code that tells a script how a call ended."""
-    from contract.outcome import Code, ErrorType
+    from toolpool.contract.outcome import Code, ErrorType
 
     if result.ok:
         return ExitCode.OK
@@ -115,7 +115,7 @@ def _show(result: "ToolResult", *, json: bool) -> None:
     if json:
         screen.write_json({"id": result.call_id, "name": result.name, **result.payload()})
         return
-    from dispatcher.formats.text import as_text
+    from toolpool.dispatcher.formats.text import as_text
 
     screen.write(as_text(result))
     if not result.ok and result.code is not None:

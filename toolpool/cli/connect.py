@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from contract.settings import Settings
+    from toolpool.contract.settings import Settings
 
 _LOCAL_QUEUE_WAIT = 300.0
 """Seconds. Workers of our own are known to live, and nobody waits for a single answer of a run, so

@@ -18,7 +18,7 @@ def doctor(json: JsonOption = False) -> int:
 
     Exits 1 when something must be mended, 0 when there is at most something to look at.
     """
-    from contract.errors import Misconfigured
+    from toolpool.contract.errors import Misconfigured
     from toolpool.doctor import Finding, Level, examine
 
     try:

@@ -10,7 +10,7 @@ def keygen(json: JsonOption = False) -> None:
     Set it as TOOLPOOL_SIGNING_KEY for every dispatcher and worker. To change keys without a stop,
     put the new one behind the old one everywhere (`old,new`), then in front, then drop the old one.
     """
-    from contract.signing import generate_key
+    from toolpool.contract.signing import generate_key
 
     key = generate_key()
     if json:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 if TYPE_CHECKING:
-    from contract.settings import Settings
+    from toolpool.contract.settings import Settings
 
 ToolsOption = Annotated[
     list[str] | None,
@@ -27,8 +27,8 @@ def load_settings(**given: Any) -> "Settings":
     """
     from pydantic import ValidationError
 
-    from contract.errors import Misconfigured
-    from contract.settings import Settings
+    from toolpool.contract.errors import Misconfigured
+    from toolpool.contract.settings import Settings
 
     try:
         return Settings(**{name: value for name, value in given.items() if value is not None})
@@ -42,7 +42,7 @@ def load_settings(**given: Any) -> "Settings":
 
 def require_session(name: str | None) -> None:
     """Refuse what cannot name a conversation."""
-    from dispatcher.turn_context import require_name
+    from toolpool.dispatcher.turn_context import require_name
 
     try:
         require_name("it", name)

@@ -11,8 +11,8 @@ from toolpool.cli.options import JsonOption, load_settings
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from contract.settings import Settings
-    from toolpool.cli.fleet import Fleet
+    from toolpool.contract.settings import Settings
+    from toolpool.fleet import Fleet
 
 
 def status(json: JsonOption = False) -> int:
@@ -20,11 +20,11 @@ def status(json: JsonOption = False) -> int:
 
     Exits 1 when no worker is alive.
     """
-    from contract.connection import require_redis_url
-    from contract.passwords import without_password
-    from contract.version import VERSION
-    from toolpool.cli.fleet import answering, describe, read_fleet
+    from toolpool.contract.server.connection import require_redis_url
+    from toolpool.contract.server.passwords import without_password
+    from toolpool.contract.version import VERSION
     from toolpool.doctor import server_version
+    from toolpool.fleet import answering, describe, read_fleet
 
     settings = load_settings()
     url = without_password(require_redis_url(settings))
@@ -60,9 +60,9 @@ def _waiting(
     settings: "Settings", fleet: "Fleet"
 ) -> "tuple[Mapping[str, int], dict[str, Any] | None]":
     """The depth of each queue, and what is known of a broker that is not the server."""
-    from contract.errors import BrokerUnreachable
-    from contract.passwords import without_password
-    from toolpool.cli.queues import depths
+    from toolpool.contract.errors import BrokerUnreachable
+    from toolpool.contract.server.passwords import without_password
+    from toolpool.queues import depths
 
     if settings.broker_url is None:
         return depths(settings, fleet.queues()), None

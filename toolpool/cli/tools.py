@@ -10,8 +10,8 @@ from toolpool.cli.exits import Ended, ExitCode
 from toolpool.cli.options import JsonOption, ToolsOption, load_settings, tool_sources
 
 if TYPE_CHECKING:
-    from contract.settings import Settings
-    from contract.spec import ToolSpec
+    from toolpool.contract.settings import Settings
+    from toolpool.contract.spec import ToolSpec
 
 CATALOG_FILE_VERSION = 1
 
@@ -115,8 +115,8 @@ def check(
 
     Exits 1 when something is broken; hints alone do not count.
     """
-    from toolpool.cli.confusions import check_record
-    from toolpool.cli.soundness import check_sources
+    from toolpool.cli.checking.confusions import check_record
+    from toolpool.cli.checking.soundness import check_sources
 
     settings = load_settings()
     found = check_record(record) if record is not None else []
@@ -137,7 +137,7 @@ def remove(
 
     A worker that still offers the tool publishes it again when it starts, and not before.
     """
-    from toolpool.cli.fleet import read_fleet, remove_tool
+    from toolpool.fleet import read_fleet, remove_tool
 
     settings = load_settings()
     if not remove_tool(settings, name):
@@ -153,15 +153,15 @@ def _specs(tools: list[str] | None) -> "list[ToolSpec]":
     settings = load_settings()
     if settings.redis_url and not tools:
         return _live(settings)
-    from workers.catalog import Catalog
+    from toolpool.workers.catalog import Catalog
 
     loaded = Catalog.load(tool_sources(tools, settings)).tools
     return [loaded[name].spec for name in sorted(loaded)]
 
 
 def _live(settings: "Settings") -> "list[ToolSpec]":
-    from contract.errors import CatalogEmpty
-    from toolpool.cli.fleet import read_fleet
+    from toolpool.contract.errors import CatalogEmpty
+    from toolpool.fleet import read_fleet
 
     fleet = read_fleet(settings)
     if not fleet.entries:
@@ -177,7 +177,7 @@ def _one(specs: "list[ToolSpec]", name: str) -> "ToolSpec":
     for spec in specs:
         if spec.name == name:
             return spec
-    from contract.schema import closest
+    from toolpool.contract.schema.validator import closest
 
     near = closest(name, [spec.name for spec in specs])
     hint = f"did you mean {near}?" if near else "`toolpool tools list` names them all"

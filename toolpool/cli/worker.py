@@ -8,7 +8,7 @@ import typer
 from toolpool.cli.options import ToolsOption, comma_separated, load_settings, tool_sources
 
 if TYPE_CHECKING:
-    from contract.settings import Settings
+    from toolpool.contract.settings import Settings
 
 
 def worker(
@@ -37,7 +37,7 @@ def worker(
     again.
     """
     kinds = _kinds(run_in)
-    from contract.names import is_queue
+    from toolpool.contract.names import is_queue
 
     names = comma_separated(queues)
     if not names:
@@ -50,14 +50,14 @@ def worker(
     slots = dict.fromkeys([f"slots_{kind}" for kind in kinds], concurrency)
     settings = _settings(secrets, slots)
     if boot is None:
-        from workers.supervise import Supervisor
+        from toolpool.workers.supervision.supervise import Supervisor
 
         command = [sys.executable, "-m", "toolpool", *_without_option(sys.argv[1:], "--secrets")]
         return Supervisor(command, settings).run()
 
-    from contract.spec import RunIn
-    from workers.app import run_worker
-    from workers.link import Link
+    from toolpool.contract.spec import RunIn
+    from toolpool.workers.celery.app import run_worker
+    from toolpool.workers.supervision.link import Link
 
     return run_worker(
         settings,
@@ -71,7 +71,7 @@ def worker(
 
 def _settings(descriptor: int | None, given: dict[str, Any]) -> "Settings":
     """The settings, from here on in this process alone: tools run programs that look around."""
-    from contract.secrets import conceal, forget, received, secrets_of
+    from toolpool.contract.server.secrets import conceal, forget, received, secrets_of
 
     conceal()
     settings = load_settings(**given, **(received(descriptor) if descriptor is not None else {}))

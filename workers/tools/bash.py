@@ -2,8 +2,8 @@
 
 A command runs as the worker's own user, with that user's reach: it is not confined to the
 workspace, and may use the network. What is kept from it are the worker's environment, open files
-and, unless that user is root, memory (`contract.secrets`); what is kept from us is whatever it
-would leave behind (`warden` says what that covers).
+and, unless that user is root, memory (`contract/server/secrets.py`); what is kept from us is what
+it would leave behind (`warden` says what that covers).
 """
 
 import asyncio
@@ -18,11 +18,11 @@ from typing import Annotated, Any, BinaryIO
 
 from pydantic import Field
 
-from contract.errors import ToolError
-from workers.context import ToolContext
-from workers.tool import tool
-from workers.tools import warden
-from workers.tools.configured import settings
+from toolpool.contract.errors import ToolError
+from toolpool.workers.context import ToolContext
+from toolpool.workers.tool import tool
+from toolpool.workers.tools import warden
+from toolpool.workers.tools.configured import settings
 
 _LONGEST_RUN = 600
 _LONGEST_COMMAND = 100_000  # one argument of a program is 128 KiB at most on Linux

@@ -2,7 +2,7 @@
 
 from functools import cache
 
-from contract.settings import Settings
+from toolpool.contract.settings import Settings
 
 
 @cache

@@ -8,7 +8,6 @@ from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass
 from typing import Any
 
-from contract.settings import Settings
 from tests.chaos.asker import Asker
 from tests.chaos.book import Asked
 from tests.chaos.fleet import environment_of
@@ -16,6 +15,7 @@ from tests.chaos.load import KINDS, allowed_seconds
 from tests.chaos.rows import row
 from tests.chaos.scene import ALL_MODES, Scene
 from toolpool import Dispatcher
+from toolpool.contract.settings import Settings
 
 _CALLS = 15
 _SPREAD_SECONDS = 3.0

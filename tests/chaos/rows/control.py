@@ -10,11 +10,11 @@ from contextlib import suppress
 
 from celery import Celery
 
-from contract.lifeline import in_lasting_thread, tethered
 from tests.chaos.book import Asked
 from tests.chaos.rows import row
 from tests.chaos.scene import Scene
 from tests.chaos.tools import JOURNAL, note
+from toolpool.workers.supervision.lifeline import in_lasting_thread, tethered
 
 URL = "CHAOS_CELERY_URL"
 _RATE = 20.0

@@ -6,14 +6,14 @@ import time
 from ast import literal_eval
 from collections.abc import Collection
 
-from contract.envelope import Batch, CallMessage, Envelope
-from contract.names import Names
-from contract.signing import Keyring, generate_key
-from contract.spec import RunIn
-from dispatcher.celery_message import redis_message
 from tests.chaos.rows import row
 from tests.chaos.scene import ALL_MODES, Scene
 from tests.chaos.servers import Server
+from toolpool.contract.envelope import Batch, CallMessage, Envelope
+from toolpool.contract.names import Names
+from toolpool.contract.signing import Keyring, generate_key
+from toolpool.contract.spec import RunIn
+from toolpool.dispatcher.transports.celery_message import redis_message
 
 _QUEUES = [Names().queue("default", run_in) for run_in in RunIn]
 _HUGE = 50_000_000

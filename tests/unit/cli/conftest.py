@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from contract.outcome import Code, Executed
-from contract.result import ToolResult
-from dispatcher import intake
-from dispatcher.turn import TurnResult
 from toolpool.cli import main
+from toolpool.contract.outcome import Code, Executed
+from toolpool.contract.result import ToolResult
+from toolpool.dispatcher.formats import intake
+from toolpool.dispatcher.turn import TurnResult
 
 
 @dataclass(frozen=True)

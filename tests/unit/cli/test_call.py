@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from contract.outcome import Code, Executed
-from contract.result import ToolResult
 from tests.unit.cli.conftest import FakeDispatcher, Ran
 from toolpool.cli.call import exit_code
+from toolpool.contract.outcome import Code, Executed
+from toolpool.contract.result import ToolResult
 
 Run = Callable[..., Ran]
 

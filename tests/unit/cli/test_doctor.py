@@ -1,21 +1,20 @@
 """What the doctor sees, check by check."""
 
 import json
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from contract.envelope import CatalogEntry, WorkerLease
-from contract.settings import Settings
-from contract.spec import RunIn, ToolSpec, sealed
-from contract.version import VERSION
 from tests.unit.cli.conftest import Ran
 from toolpool import doctor
-from toolpool.cli.fleet import Fleet, Stranger
+from toolpool.contract.envelope import CatalogEntry, WorkerLease
+from toolpool.contract.settings import Settings
+from toolpool.contract.spec import RunIn, ToolSpec, sealed
+from toolpool.contract.version import VERSION
 from toolpool.doctor import Finding, Level
+from toolpool.fleet import Fleet, Stranger
 
 Run = Callable[..., Ran]
 
@@ -83,39 +82,6 @@ def test_a_short_key_fails() -> None:
     assert doctor.check_key(settings).level is Level.FAIL
 
 
-@pytest.mark.parametrize("kind", ["package", "module"])
-def test_a_package_of_somebody_else_is_named(tmp_path: Path, kind: str) -> None:
-    if kind == "package":
-        (tmp_path / "workers").mkdir()
-        place = tmp_path / "workers"
-        (place / "__init__.py").write_text("raise RuntimeError('imported')")
-    else:
-        place = tmp_path / "workers.py"
-        place.write_text("raise RuntimeError('imported')")
-    [finding] = doctor.shadowed_packages([str(tmp_path)])
-    assert finding.level is Level.FAIL
-    assert str(place) in finding.message
-    assert "'workers'" in finding.message
-    assert "rename it" in finding.remedy
-
-
-def test_a_folder_that_is_no_package_shadows_nothing(tmp_path: Path) -> None:
-    (tmp_path / "workers").mkdir()
-    assert doctor.shadowed_packages([str(tmp_path)]) == []
-    assert doctor.shadowed_packages() == []
-
-
-def test_the_current_folder_counts_for_workers_of_our_own(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "contract.py").write_text("")
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "path", [path for path in sys.path if path])
-    own, remote = Settings(), Settings(redis_url="unix:///s")
-    assert [each.level for each in doctor.check_packages(own)] == [Level.FAIL]
-    assert [each.level for each in doctor.check_packages(remote)] == [Level.WARN]
-
-
 def test_no_server_program_fails_only_where_one_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("toolpool.embedded._candidates", lambda: iter(()))
     assert doctor.check_embedded(Settings()).level is Level.FAIL
@@ -173,6 +139,6 @@ def test_findings_say_what_to_do() -> None:
 def test_bash_beside_readable_keys_is_warned_of(
     monkeypatch: pytest.MonkeyPatch, bash: bool, rights: bool, warns: bool
 ) -> None:
-    monkeypatch.setattr("contract.secrets.sees_everything", lambda: rights)
+    monkeypatch.setattr("toolpool.contract.server.secrets.sees_everything", lambda: rights)
     findings = doctor.check_bash(Settings(bash=bash))
     assert [finding.level for finding in findings] == [doctor.Level.WARN] * warns

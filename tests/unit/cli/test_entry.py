@@ -52,19 +52,6 @@ def test_a_light_command_loads_nothing_heavy() -> None:
     assert ran.stdout.splitlines()[1:] == [""], ran.stderr
 
 
-@pytest.mark.parametrize("name", ["contract", "workers", "dispatcher"])
-def test_a_package_of_the_users_that_hides_ours_is_one_clear_line(
-    tmp_path: Path, name: str
-) -> None:
-    (tmp_path / name).mkdir()
-    (tmp_path / name / "__init__.py").write_text("")
-    ran = program("tools", "list", cwd=tmp_path)
-    assert ran.returncode == 2, ran.stderr
-    assert ran.stderr.count("\n") == 1
-    assert ran.stderr.startswith(f"toolpool: {tmp_path / name} hides toolpool's own package")
-    assert "rename it, or run toolpool from another folder" in ran.stderr
-
-
 def test_version(toolpool: Run) -> None:
     assert toolpool("--version").out.startswith("toolpool ")
 
@@ -108,7 +95,7 @@ def test_a_fault_of_ours_is_one_line_too(toolpool: Run, monkeypatch: pytest.Monk
     def fail() -> str:
         raise ZeroDivisionError("oh")
 
-    monkeypatch.setattr("contract.signing.generate_key", fail)
+    monkeypatch.setattr("toolpool.contract.signing.generate_key", fail)
     ran = toolpool("keygen")
     assert ran.code == 1
     assert ran.err.count("\n") == 1
@@ -196,8 +183,8 @@ def test_ctrl_c_exits_130_without_a_traceback() -> None:
 
 
 def test_ctrl_c_while_it_is_still_being_imported(monkeypatch: pytest.MonkeyPatch) -> None:
-    def interrupted() -> list[object]:
+    def interrupted(argv: object) -> int:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("toolpool.doctor.shadowed_packages", interrupted)
+    monkeypatch.setattr("toolpool.cli.app.run_command", interrupted)
     assert main(["keygen"]) == 130

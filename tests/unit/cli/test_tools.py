@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from dispatcher.catalog import read_file
 from tests.unit.cli.conftest import Ran
+from toolpool.dispatcher.admission.catalog import read_file
 
 Run = Callable[..., Ran]
 

@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from contract.clock import ServerClock
+from toolpool.contract.clock import ServerClock
 
 
 @pytest.mark.parametrize(

@@ -7,10 +7,10 @@ from typing import Any, get_overloads
 
 import pytest
 
-from contract.outcome import Code, ErrorType
-from contract.settings import Settings
 from tests.conftest import REPOSITORY
-from workers.tool import tool
+from toolpool.contract.outcome import Code, ErrorType
+from toolpool.contract.settings import Settings
+from toolpool.workers.tool import tool
 
 
 def document(name: str) -> str:

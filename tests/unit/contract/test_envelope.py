@@ -2,10 +2,10 @@
 
 import pytest
 
-from contract.envelope import Envelope, Settled
-from contract.errors import MessageRejected
-from contract.outcome import Code, Executed, Outcome
-from contract.signing import Keyring
+from toolpool.contract.envelope import Envelope, Settled
+from toolpool.contract.errors import MessageRejected
+from toolpool.contract.outcome import Code, Executed, Outcome
+from toolpool.contract.signing import Keyring
 
 KEYRING = Keyring.local()
 ENVELOPE = Envelope(KEYRING)

@@ -4,7 +4,7 @@ from itertools import product
 
 import pytest
 
-from contract.outcome import Code, ErrorType, Executed, is_retryable
+from toolpool.contract.outcome import Code, ErrorType, Executed, is_retryable
 
 CODES = {
     ErrorType.VALIDATION: {

@@ -11,16 +11,16 @@ import pydantic
 import pytest
 from pydantic import SecretStr
 
-from contract import connection, passwords
-from contract.errors import Misconfigured, SigningKeyMissing, ToolDeclarationInvalid
-from contract.names import Names, is_queue
-from contract.settings import Settings
-from contract.signing import Keyring, generate_key
-from contract.spec import RunIn
-from dispatcher.redis_transport import RedisTransport
 from toolpool.cli.options import load_settings
+from toolpool.contract.errors import Misconfigured, SigningKeyMissing, ToolDeclarationInvalid
+from toolpool.contract.names import Names, is_queue
+from toolpool.contract.server import connection, passwords
+from toolpool.contract.settings import Settings
+from toolpool.contract.signing import Keyring, generate_key
+from toolpool.contract.spec import RunIn
+from toolpool.dispatcher.transports.redis import RedisTransport
 from toolpool.embedded import EmbeddedServer
-from workers.tool import tool
+from toolpool.workers.tool import tool
 
 
 def test_every_setting_has_a_variable_a_default_and_a_description(

@@ -3,11 +3,11 @@
 import json
 from typing import Any
 
-from contract.outcome import Code
-from contract.result import ToolResult
-from contract.settings import Settings
-from dispatcher.analytics import Alert, Analytics, read_record
 from toolpool import Dispatcher, tool
+from toolpool.contract.outcome import Code
+from toolpool.contract.result import ToolResult
+from toolpool.contract.settings import Settings
+from toolpool.dispatcher.analytics import Alert, Analytics, read_record
 
 
 @tool

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from contract.spec import Effects
-from dispatcher.order import stages
+from toolpool.contract.spec import Effects
+from toolpool.dispatcher.order import stages
 
 KINDS = {"r": Effects.READ, "w": Effects.WRITE, "u": None}
 

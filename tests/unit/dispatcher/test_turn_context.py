@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from dispatcher.turn_context import patience, require_name, tool_names, turn_context
+from toolpool.dispatcher.turn_context import patience, require_name, tool_names, turn_context
 
 
 @pytest.mark.parametrize("name", [None, "s", "x" * 256, "会话", "\U0001f600"])

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from contract.outcome import Code
 from toolpool import Dispatcher, tool
+from toolpool.contract.outcome import Code
 from toolpool.correction import Conversation, CorrectionFailed, converse, said_by_model
 
 

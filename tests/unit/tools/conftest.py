@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from workers.tools.configured import settings
+from toolpool.workers.tools.configured import settings
 
 
 @pytest.fixture

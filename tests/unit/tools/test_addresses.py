@@ -6,8 +6,8 @@ from typing import Any
 import httpcore
 import pytest
 
-from contract.errors import ToolError
-from workers.tools.http.addresses import PinnedBackend, refusal, resolve
+from toolpool.contract.errors import ToolError
+from toolpool.workers.tools.http.addresses import PinnedBackend, refusal, resolve
 
 
 @pytest.mark.parametrize(

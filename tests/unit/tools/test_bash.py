@@ -14,13 +14,13 @@ from typing import Any
 
 import pytest
 
-from contract.errors import ToolError
-from contract.spec import Effects, RunIn
 from tests.processes import is_running
 from tests.waiting import eventually
-from workers.context import ToolContext
-from workers.tools.bash import bash
-from workers.tools.configured import settings
+from toolpool.contract.errors import ToolError
+from toolpool.contract.spec import Effects, RunIn
+from toolpool.workers.context import ToolContext
+from toolpool.workers.tools.bash import bash
+from toolpool.workers.tools.configured import settings
 
 # A process that nothing but KILL ends, in a session of its own where asked; it notes its pid.
 STUBBORN = textwrap.dedent("""
@@ -222,7 +222,7 @@ async def test_r38_a_command_that_kills_its_warden_is_answered_and_killed(shell:
 async def test_r38_nothing_outlives_a_worker_killed_with_sigkill(shell: Path) -> None:
     script = textwrap.dedent(f"""
         import asyncio
-        from workers.tools.bash import bash
+        from toolpool.workers.tools.bash import bash
         asyncio.run(bash(command='"{sys.executable}" stubborn.py session; sleep 300'))
     """)
     worker = subprocess.Popen([sys.executable, "-c", script])

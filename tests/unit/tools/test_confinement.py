@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 
-from contract.errors import ToolError
-from workers.tools.configured import settings
-from workers.tools.files.reading import fs_read
-from workers.tools.files.search import fs_glob, fs_grep
-from workers.tools.files.writing import Edit, fs_edit, fs_multi_edit, fs_write
+from toolpool.contract.errors import ToolError
+from toolpool.workers.tools.configured import settings
+from toolpool.workers.tools.files.reading import fs_read
+from toolpool.workers.tools.files.search import fs_glob, fs_grep
+from toolpool.workers.tools.files.writing import Edit, fs_edit, fs_multi_edit, fs_write
 
 Act = Callable[[str], Any]
 

@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from contract.errors import ToolError
-from contract.spec import Effects, RunIn
-from workers.tools.files import workspace as confinement
-from workers.tools.files import writing
-from workers.tools.files.reading import fs_read
-from workers.tools.files.search import fs_glob, fs_grep
-from workers.tools.files.workspace import TEMPORARY
-from workers.tools.files.writing import Edit, fs_edit, fs_multi_edit, fs_write
+from toolpool.contract.errors import ToolError
+from toolpool.contract.spec import Effects, RunIn
+from toolpool.workers.tools.files import workspace as confinement
+from toolpool.workers.tools.files import writing
+from toolpool.workers.tools.files.reading import fs_read
+from toolpool.workers.tools.files.search import fs_glob, fs_grep
+from toolpool.workers.tools.files.workspace import TEMPORARY
+from toolpool.workers.tools.files.writing import Edit, fs_edit, fs_multi_edit, fs_write
 
 
 class TestReading:

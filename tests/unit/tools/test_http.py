@@ -13,11 +13,11 @@ from typing import Any
 import httpcore
 import pytest
 
-from contract.errors import ToolError
-from contract.spec import Effects, RunIn
-from workers.tools.configured import settings
-from workers.tools.http.addresses import PinnedBackend
-from workers.tools.http.fetch import Fetch, http_get
+from toolpool.contract.errors import ToolError
+from toolpool.contract.spec import Effects, RunIn
+from toolpool.workers.tools.configured import settings
+from toolpool.workers.tools.http.addresses import PinnedBackend
+from toolpool.workers.tools.http.fetch import Fetch, http_get
 
 Answer = Callable[[BaseHTTPRequestHandler], None]
 

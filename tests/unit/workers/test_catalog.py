@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from contract.errors import ToolsUnimportable
-from workers.catalog import Catalog
+from toolpool.contract.errors import ToolsUnimportable
+from toolpool.workers.catalog import Catalog
 
 TOOL = "from toolpool import tool\n@tool\ndef {name}() -> str:\n    '''A tool.'''\n    return ''\n"
 

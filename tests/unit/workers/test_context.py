@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from workers.context import ProgressGate
+from toolpool.workers.context import ProgressGate
 
 Report = tuple[float, float | None, str | None]
 
@@ -59,7 +59,7 @@ def test_half_a_surrogate_pair_fails_nothing(wire: Wire) -> None:
 
 
 def test_threads_report_one_at_a_time(wire: Wire, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("workers.context._PROGRESS_SECONDS", 0.0)
+    monkeypatch.setattr("toolpool.workers.context._PROGRESS_SECONDS", 0.0)
     gate = ProgressGate(wire.send)
     threads = [
         threading.Thread(target=lambda: [gate(n, None, None) for n in range(10)]) for _ in range(4)

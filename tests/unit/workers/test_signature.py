@@ -11,13 +11,13 @@ import pytest
 from pydantic import BaseModel, Discriminator, Field, ImportString, Tag
 from typing_extensions import TypedDict  # pydantic takes no other before Python 3.12
 
-from contract.errors import ToolDeclarationInvalid
-from contract.problem import Problem
-from contract.schema import SchemaValidator
-from dispatcher import feedback
 from toolpool import ToolContext
-from workers.signature import ArgumentsRefused, Signature
-from workers.tool import tool
+from toolpool.contract.errors import ToolDeclarationInvalid
+from toolpool.contract.schema.problem import Problem
+from toolpool.contract.schema.validator import SchemaValidator
+from toolpool.dispatcher.words import feedback
+from toolpool.workers.signature import ArgumentsRefused, Signature
+from toolpool.workers.tool import tool
 
 CONTEXT = ToolContext(call_id="c", tool="t")
 

@@ -4,7 +4,7 @@ import re
 from collections.abc import Callable
 from fnmatch import translate
 
-from contract.errors import ToolError
+from toolpool.contract.errors import ToolError
 
 _MOST_ALTERNATIVES = 64
 _BRACES = re.compile(r"\{([^{}]*,[^{}]*)\}")

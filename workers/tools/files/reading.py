@@ -7,9 +7,9 @@ from typing import Annotated, BinaryIO
 
 from pydantic import Field
 
-from contract.errors import ToolError
-from workers.tool import tool
-from workers.tools.files.workspace import LONGEST_PATH, Place, Workspace
+from toolpool.contract.errors import ToolError
+from toolpool.workers.tool import tool
+from toolpool.workers.tools.files.workspace import LONGEST_PATH, Place, Workspace
 
 _MOST_LINES = 2000
 _LONGEST_LINE = 2000

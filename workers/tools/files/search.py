@@ -12,11 +12,17 @@ from typing import Annotated
 
 from pydantic import Field
 
-from contract.errors import ToolError
-from workers.tool import tool
-from workers.tools.files.patterns import filter_matcher, path_matcher
-from workers.tools.files.reading import looks_binary
-from workers.tools.files.workspace import LONGEST_PATH, Found, Place, Workspace, open_regular
+from toolpool.contract.errors import ToolError
+from toolpool.workers.tool import tool
+from toolpool.workers.tools.files.patterns import filter_matcher, path_matcher
+from toolpool.workers.tools.files.reading import looks_binary
+from toolpool.workers.tools.files.workspace import (
+    LONGEST_PATH,
+    Found,
+    Place,
+    Workspace,
+    open_regular,
+)
 
 _LONGEST_PATTERN = 1000
 _MOST_FILES = 1000

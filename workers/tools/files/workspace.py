@@ -18,8 +18,8 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import BinaryIO
 
-from contract.errors import ToolError
-from workers.tools.configured import settings
+from toolpool.contract.errors import ToolError
+from toolpool.workers.tools.configured import settings
 
 TEMPORARY = ".toolpool-tmp-"
 LONGEST_PATH = 4096

@@ -4,10 +4,10 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from contract.errors import ToolError
-from workers.tool import tool
-from workers.tools.files.reading import looks_binary
-from workers.tools.files.workspace import LONGEST_PATH, Place, Workspace
+from toolpool.contract.errors import ToolError
+from toolpool.workers.tool import tool
+from toolpool.workers.tools.files.reading import looks_binary
+from toolpool.workers.tools.files.workspace import LONGEST_PATH, Place, Workspace
 
 _LARGEST = 10 * 1024 * 1024
 _MOST_EDITS = 100

@@ -12,7 +12,7 @@ from typing import Any
 
 import httpcore
 
-from contract.errors import ToolError
+from toolpool.contract.errors import ToolError
 
 Resolve = Callable[[str, int], Awaitable[list[str]]]
 _Address = ipaddress.IPv4Address | ipaddress.IPv6Address

@@ -13,11 +13,11 @@ from urllib.parse import quote, urljoin, urlsplit
 import httpcore
 from pydantic import Field
 
-from contract import encoding
-from contract.errors import ToolError
-from workers.tool import tool
-from workers.tools.configured import settings
-from workers.tools.http.addresses import PinnedBackend
+from toolpool.contract import encoding
+from toolpool.contract.errors import ToolError
+from toolpool.workers.tool import tool
+from toolpool.workers.tools.configured import settings
+from toolpool.workers.tools.http.addresses import PinnedBackend
 
 _KIB = 1024
 _MOST_REDIRECTS = 5

@@ -1,0 +1,197 @@
+"""The ledger's atomic steps: loads the Lua scripts and runs them, again where a reply was lost.
+
+Every step carries a nonce and repeats its answer to it, so running one twice is safe.
+"""
+
+import asyncio
+import hashlib
+import itertools
+import os
+import re
+import secrets
+import time
+from collections.abc import Sequence
+from enum import StrEnum
+from importlib import resources
+from typing import Any
+
+import redis.asyncio
+from redis.exceptions import (
+    BusyLoadingError,
+    MasterDownError,
+    NoScriptError,
+    OutOfMemoryError,
+    ReadOnlyError,
+    ResponseError,
+)
+from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.exceptions import (
+    TimeoutError as RedisTimeoutError,
+)
+
+_FIRST_PAUSE = 0.05
+_LONGEST_PAUSE = 1.0
+_REPLY_STREAM_MS = 3_600_000
+_PASSING = (RedisConnectionError, RedisTimeoutError, BusyLoadingError, OSError)
+_REFUSING = (ReadOnlyError, OutOfMemoryError, MasterDownError)
+_REFUSAL = re.compile(r"(^|-)(READONLY|OOM|MASTERDOWN|NOREPLICAS|MISCONF|BUSY)\b")
+"""In the text of errors that redis-py has no class for, or that a script passes on (before 7.0)."""
+
+
+class Step(StrEnum):
+    """What has to happen at once on the server: the steps of a call, and what is beside them."""
+
+    OPEN = "open"
+    CLAIM = "claim"
+    SETTLE = "settle"
+    CLOSE = "close"
+    RECOVER = "recover"
+    RELEASE = "release"
+    HOLD = "hold"
+    LOOP = "loop"
+    HANDLE = "handle"
+    OUTPUT = "output"
+    BEAT = "beat"
+    SURVEY = "survey"
+
+
+class ServerAway(Exception):
+    """Raised when a step could not be confirmed before the caller's patience ended.
+
+    `sent` tells whether any byte of it left: only then may it have happened all the same.
+    """
+
+    def __init__(self, step: str, *, sent: bool) -> None:
+        super().__init__(f"the server did not confirm {step!r} in time")
+        self.sent = sent
+
+
+_boot = secrets.token_hex(6)
+_count = itertools.count()
+
+
+def _boot_again() -> None:
+    """A forked host would use its parent's words, and read its parent's calls."""
+    global _boot
+    _boot = secrets.token_hex(6)
+
+
+os.register_at_fork(after_in_child=_boot_again)
+
+
+def refuses_writes(error: ResponseError) -> bool:
+    """Whether a server that is there takes no writes for now: full, read-only, or alone."""
+    return isinstance(error, _REFUSING) or _REFUSAL.search(str(error)) is not None
+
+
+def new_nonce() -> str:
+    """A word nobody else uses, which makes a step repeatable."""
+    return f"{_boot}{next(_count):x}"
+
+
+def script(step: Step) -> tuple[str, str]:
+    """The step's Lua and its SHA-1, for clients that call it by themselves."""
+    folder = resources.files("toolpool.contract.ledger") / "lua"
+    source = (folder / "preamble.lua").read_text() + (folder / f"{step.value}.lua").read_text()
+    return source, hashlib.sha1(source.encode(), usedforsecurity=False).hexdigest()
+
+
+class Attempt:
+    """Whether a command may have reached the server."""
+
+    __slots__ = ("sent",)
+
+    def __init__(self) -> None:
+        self.sent = False
+
+
+async def send(
+    client: "redis.asyncio.Redis",
+    command: Sequence[str | bytes | int],
+    attempt: Attempt | None = None,
+) -> Any:
+    """One command on one pooled connection, without redis-py's retries and reply parsing.
+
+    Raises RedisError or OSError; a connection that failed is not used again.
+    """
+    pool: Any = client.connection_pool
+    connection: Any = await pool.get_connection()
+    try:
+        if attempt is not None:
+            attempt.sent = True
+        await connection.send_command(*command)
+        return await connection.read_response()
+    except ResponseError:
+        raise
+    except BaseException:
+        await connection.disconnect(nowait=True)
+        raise
+    finally:
+        await pool.release(connection)
+
+
+class Steps:
+    """Runs steps on one Redis client (which must not decode responses)."""
+
+    def __init__(self, client: "redis.asyncio.Redis") -> None:
+        self._client = client
+        self._scripts = {step: script(step) for step in Step}
+        self.epoch_candidate = secrets.token_hex(8)
+
+    async def run(
+        self,
+        step: Step,
+        keys: Sequence[str],
+        arguments: Sequence[str | bytes | int],
+        *,
+        give_up_at: float,
+    ) -> list[Any]:
+        """The step's answers. `give_up_at` is on the monotonic clock.
+
+        Raises `ServerAway` when no answer came by then, and RedisError for an answer that no
+        repetition will mend.
+        """
+        source, sha = self._scripts[step]
+        pause = _FIRST_PAUSE
+        command: tuple[str | bytes | int, ...] = ("EVALSHA", sha, len(keys), *keys, *arguments)
+        attempt = Attempt()
+        while True:
+            left = give_up_at - time.monotonic()
+            if left <= 0:
+                raise ServerAway(step.value, sent=attempt.sent)
+            sent_before = attempt.sent
+            try:
+                async with asyncio.timeout(left):
+                    answer = await send(self._client, command, attempt)
+                    return list(answer)
+            except NoScriptError:
+                command = ("EVAL", source, *command[2:])
+                continue
+            except ResponseError as error:
+                if not refuses_writes(error):
+                    raise
+                attempt.sent = sent_before  # a step begins with its first write, or not at all
+            except _PASSING:
+                pass
+            if time.monotonic() + pause >= give_up_at:
+                raise ServerAway(step.value, sent=attempt.sent)
+            await asyncio.sleep(pause)
+            pause = min(pause * 2, _LONGEST_PAUSE)
+
+    async def once(
+        self, step: Step, keys: Sequence[str], arguments: Sequence[str | bytes | int]
+    ) -> list[Any]:
+        """The step's answers, asked for once. Raises RedisError or OSError."""
+        source, sha = self._scripts[step]
+        words = (len(keys), *keys, *arguments)
+        try:
+            return list(await send(self._client, ("EVALSHA", sha, *words)))
+        except NoScriptError:
+            return list(await send(self._client, ("EVAL", source, *words)))
+
+    async def tell(self, stream: str, body: bytes) -> None:
+        """Append to a reply stream, once. Raises RedisError."""
+        pipeline = self._client.pipeline(transaction=False)
+        pipeline.xadd(stream, {"b": body})
+        pipeline.pexpire(stream, _REPLY_STREAM_MS)
+        await pipeline.execute()

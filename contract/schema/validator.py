@@ -1,0 +1,179 @@
+"""Compiled JSON Schemas: one validator a schema, cached by the spec's digest (R20, R21).
+
+Drafts 4 to 2020-12 by `$schema`, 2020-12 by default; `format` is asserted. Nothing is ever fetched:
+a remote or file `$ref` is refused when the schema is compiled. Compiling and checking take bounded
+time whatever the schema says: see `toolpool.contract.schema.bounds`.
+"""
+
+import re
+from typing import Any
+
+import jsonschema_rs
+
+from toolpool.contract import encoding
+from toolpool.contract.errors import ToolDeclarationInvalid
+from toolpool.contract.schema import bounds
+from toolpool.contract.schema.dialect import plain
+from toolpool.contract.schema.explain import Explainer
+from toolpool.contract.schema.problem import Problem
+from toolpool.contract.schema.shapes import closest, json_type
+from toolpool.contract.spec import ToolSpec
+
+__all__ = ["SchemaCache", "SchemaValidator", "closest", "json_type"]
+
+_CACHED_AT_MOST = 10_000
+_BYTES_AT_MOST = 512 * 1024
+_EXPLAINED_NODES = 2_000
+_LARGEST_NAMED = 10_000
+_ITEMS_EXPLAINED = 32
+_BRANCH_ERRORS = 5_000
+"""Each costs some microseconds, and a union's are all made before the first can be looked at."""
+_ABOUT_SIZE = frozenset({"minItems", "contains", "minContains", "unevaluatedItems"})
+_PATTERN_BYTES = 1 << 20
+_REMOTE = re.compile(r"Resource '(.*?)' is not present in a registry")
+_BACKTRACKS = 10_000
+_LINEAR = jsonschema_rs.RegexOptions(size_limit=_PATTERN_BYTES)
+_BOUNDED = jsonschema_rs.FancyRegexOptions(backtrack_limit=_BACKTRACKS, size_limit=_PATTERN_BYTES)
+
+
+class SchemaValidator:
+    """Accepts or explains. Raises `ToolDeclarationInvalid` when the schema does not compile."""
+
+    def __init__(self, schema: dict[str, Any]) -> None:
+        schema = plain(schema)
+        self._work = bounds.measure(schema)
+        self._fan = bounds.fan(schema)
+        self._validator = _compiled(schema)
+        self._explainer = Explainer(schema)
+
+    def problems(self, arguments: Any) -> tuple[Problem, ...]:
+        """Everything that is wrong with `arguments`, the most useful first; empty if nothing is.
+
+        Very large arguments are explained by a part of them. Raises ValueError for values that are
+        not JSON.
+        """
+        if self._work is not None and self._work.too_much(arguments):
+            return (Problem((), "tooDeep", received=json_type(arguments)),)
+        if self._validator.is_valid(arguments):
+            return ()
+        return self._explain(arguments)
+
+    def _explain(self, arguments: Any) -> tuple[Problem, ...]:
+        part = self._part_to_explain(arguments)
+        if part is not None:
+            errors = self._validator.iter_errors(part)
+            found = [
+                error for error in errors if part is arguments or error.kind.name not in _ABOUT_SIZE
+            ]
+            if found or part is arguments:
+                return self._explainer.problems(found, part)
+        if self._fan <= _BRANCH_ERRORS and not _has_more_values_than(_LARGEST_NAMED, arguments):
+            try:
+                self._validator.validate(arguments)
+            except jsonschema_rs.ValidationError as error:
+                return self._explainer.problems([error], arguments)
+        return self._explainer.problems([], arguments)
+
+    def _part_to_explain(self, arguments: Any) -> Any:
+        """The arguments with as much of their arrays as there is time to explain; None for none."""
+        items = _ITEMS_EXPLAINED
+        while items:
+            budget = [_EXPLAINED_NODES]
+            part = _part_of(arguments, budget, items)
+            values = _EXPLAINED_NODES - budget[0] + 1
+            if budget[0] < 0:
+                return None
+            if values * self._fan <= _BRANCH_ERRORS:
+                return part
+            items //= 2
+        return None
+
+
+def _compiled(schema: dict[str, Any]) -> "jsonschema_rs.Validator":
+    """Linear-time patterns; where one looks around or back, every pattern in bounded steps."""
+    try:
+        size = len(encoding.encode(schema))
+        if size > _BYTES_AT_MOST:
+            raise ToolDeclarationInvalid(
+                f"its input_schema is {size:,} bytes; at most {_BYTES_AT_MOST:,} are compiled"
+            )
+        try:
+            return _compile(schema, _LINEAR)
+        except jsonschema_rs.ValidationError as error:
+            if "pattern" not in str(error):
+                raise
+            return _compile(schema, _BOUNDED)
+    except (
+        jsonschema_rs.ValidationError,
+        jsonschema_rs.ReferencingError,
+        ValueError,
+        TypeError,
+        RecursionError,
+    ) as error:
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        if remote := _REMOTE.search(reason):
+            reason = f"it refers to {remote[1]}, and nothing is fetched; put that under $defs"
+        raise ToolDeclarationInvalid(f"its input_schema does not compile: {reason[:300]}") from None
+
+
+def _compile(schema: dict[str, Any], patterns: Any) -> "jsonschema_rs.Validator":
+    return jsonschema_rs.validator_for(
+        schema, validate_formats=True, pattern_options=patterns, offline=True
+    )
+
+
+def _part_of(value: Any, budget: list[int], items: int) -> Any:
+    """`value` with long arrays cut, or itself where none is; `budget` ends below zero if too big.
+
+    Explaining costs some microseconds an error: a list of 100,000 wrong items would take seconds.
+    """
+    if budget[0] < 0:
+        return value
+    if isinstance(value, dict):
+        budget[0] -= len(value)
+        if budget[0] < 0:
+            return value
+        parts = {key: _part_of(inner, budget, items) for key, inner in value.items()}
+        return parts if any(parts[key] is not value[key] for key in value) else value
+    if isinstance(value, (list, tuple)):
+        shown = value[:items]
+        budget[0] -= len(shown)
+        parts_shown = [_part_of(inner, budget, items) for inner in shown]
+        same = len(shown) == len(value) and all(
+            part is inner for part, inner in zip(parts_shown, shown, strict=True)
+        )
+        return value if same else parts_shown
+    return value
+
+
+def _has_more_values_than(most: int, value: Any) -> bool:
+    count, level = 1, [value]
+    for holder in level:
+        inner = (
+            holder.values() if isinstance(holder, dict)
+            else holder if isinstance(holder, (list, tuple)) else ()
+        )  # fmt: skip
+        count += len(inner)
+        if count > most:
+            return True
+        level.extend(inner)
+    return False
+
+
+class SchemaCache:
+    """Validators by schema digest. A spec without a schema, or with it off, has None (R28)."""
+
+    def __init__(self) -> None:
+        self._validators: dict[str, SchemaValidator] = {}
+
+    def validator(self, spec: ToolSpec) -> SchemaValidator | None:
+        """Raises `ToolDeclarationInvalid` when the schema does not compile."""
+        if spec.input_schema is None or not spec.check_schema:
+            return None
+        digest = spec.digest or encoding.digest(spec.input_schema)
+        validator = self._validators.get(digest)
+        if validator is None:
+            if len(self._validators) >= _CACHED_AT_MOST:
+                self._validators.clear()
+            validator = self._validators[digest] = SchemaValidator(spec.input_schema)
+        return validator

@@ -1,0 +1,209 @@
+"""Opens Redis clients the way toolpool needs them, and says what is wrong with a server."""
+
+import asyncio
+from functools import cache
+from typing import Any
+from urllib.parse import urlsplit
+
+import redis
+import redis.asyncio
+from redis.asyncio.retry import Retry as AsyncRetry
+from redis.backoff import NoBackoff
+from redis.connection import HiredisRespSerializer
+from redis.exceptions import AuthenticationError, RedisError
+from redis.retry import Retry
+
+from toolpool.contract.errors import (
+    BrokerUnreachable,
+    Misconfigured,
+    ServerUnsuitable,
+    SigningKeyMissing,
+)
+from toolpool.contract.server.passwords import without_password, without_passwords_of
+from toolpool.contract.server.sockets import why_not_private
+from toolpool.contract.settings import Settings
+from toolpool.contract.signing import Keyring
+
+OLDEST_SERVER = (6, 2)
+_CONNECTIONS = 32
+_CONNECTION_WAIT_SECONDS = 30
+_UNIX_SCHEMES = ("unix", "redis+socket")
+_SCHEMES = (*_UNIX_SCHEMES, "redis", "rediss")
+
+
+def require_redis_url(settings: Settings) -> str:
+    """The Redis URL in the form redis-py takes. Raises `Misconfigured` where none is set."""
+    url = settings.redis_url
+    if not url:
+        raise Misconfigured(
+            "no Redis URL: set TOOLPOOL_REDIS_URL=redis://host:6379/0, or leave the server to "
+            "toolpool with `toolpool run` or Dispatcher.local()"
+        )
+    scheme = urlsplit(url).scheme
+    if scheme not in _SCHEMES:
+        raise Misconfigured(
+            f"TOOLPOOL_REDIS_URL starts with {scheme or 'no scheme'}://, which is not one of "
+            "redis://, rediss:// or unix://"
+        )
+    return url.replace("redis+socket://", "unix://", 1)
+
+
+def broker_url(settings: Settings) -> str:
+    """The URL Celery takes: the broker's own, or the Redis URL in kombu's spelling.
+
+    Raises `Misconfigured` for a broker that Celery does not know.
+    """
+    if settings.broker_url:
+        _require_broker(settings.broker_url)
+    return settings.broker_url or require_redis_url(settings).replace(
+        "unix://", "redis+socket://", 1
+    ).replace("?db=", "?virtual_host=", 1)
+
+
+def _require_broker(url: str) -> None:
+    from kombu import Connection  # here, for it takes long to load
+
+    try:
+        Connection(url).get_transport_cls()
+    except (ImportError, NameError) as error:  # the second, where kombu looked for it in vain
+        reason = f"needs a package that is not installed ({error})"
+    except KeyError:
+        reason = "names no broker that Celery knows, such as amqp://, redis:// or sentinel://"
+    except ValueError as error:
+        reason = f"is no URL ({without_passwords_of(url, str(error))})"
+    else:
+        return
+    raise Misconfigured(f"TOOLPOOL_BROKER_URL={without_password(url)} {reason}")
+
+
+def is_redis(broker: str) -> bool:
+    """Whether kombu reaches a broker at this URL as a Redis."""
+    return urlsplit(broker).scheme.partition("+")[0] in ("redis", "rediss", "sentinel")
+
+
+def is_private_socket(url: str) -> bool:
+    """Whether only this user can reach the server."""
+    return urlsplit(url).scheme in _UNIX_SCHEMES and why_not_private(url) is None
+
+
+def keyring(settings: Settings) -> Keyring:
+    """The keys that sign and verify. Raises `SigningKeyMissing` for a network server without."""
+    if settings.signing_key is not None and settings.signing_key.get_secret_value():
+        return Keyring.parse(settings.signing_key.get_secret_value())
+    url = require_redis_url(settings)
+    if not settings.broker_url and urlsplit(url).scheme in _UNIX_SCHEMES:
+        open_to_others = why_not_private(url)
+        if open_to_others is None:
+            return Keyring.local()
+        raise SigningKeyMissing(
+            f"TOOLPOOL_SIGNING_KEY is not set, and {url} is not private: {open_to_others}, and "
+            "could run tools; let the server make the socket with `unixsocketperm 700`, as this "
+            "user and in a directory of this user's, or make a key with `toolpool keygen` and set "
+            "it for every process"
+        )
+    raise SigningKeyMissing(
+        "TOOLPOOL_SIGNING_KEY is not set: dispatchers and workers on a network server must share a "
+        "key, or anybody who reaches it could run tools; make one with `toolpool keygen` and set "
+        "it for every process"
+    )
+
+
+def open_async(settings: Settings, *, blocking: bool = False) -> "redis.asyncio.Redis":
+    """An asyncio client that returns bytes. `blocking`: for reads that wait on the server."""
+    pool = redis.asyncio.BlockingConnectionPool.from_url(
+        require_redis_url(settings),
+        max_connections=_CONNECTIONS,
+        timeout=_CONNECTION_WAIT_SECONDS,  # a burst waits for a connection, it does not fail
+        decode_responses=False,
+        socket_connect_timeout=settings.connect_timeout,
+        socket_timeout=None if blocking else settings.connect_timeout,
+        retry=AsyncRetry(NoBackoff(), 0),
+        protocol=2,
+    )
+    kind: Any = pool.connection_class
+    pool.connection_class = _packing_in_c(kind)
+    return redis.asyncio.Redis.from_pool(pool)
+
+
+@cache
+def _packing_in_c(connection: Any) -> Any:
+    """A connection whose commands are put together in C, as redis-py does it for threads.
+
+    In Python it takes as long as everything else that a worker does for a short call.
+    """
+    packer = HiredisRespSerializer()
+
+    class Packing(connection):  # type: ignore[misc]
+        def pack_command(self, *args: Any) -> list[bytes]:
+            packed: list[bytes] = packer.pack(*args)
+            return packed
+
+    return Packing
+
+
+def open_sync(settings: Settings, *, blocking: bool = False) -> "redis.Redis":
+    """A client for threads and commands; like `open_async`."""
+    return redis.Redis.from_url(
+        require_redis_url(settings),
+        decode_responses=False,
+        socket_connect_timeout=settings.connect_timeout,
+        socket_timeout=None if blocking else settings.connect_timeout,
+        retry=Retry(NoBackoff(), 0),
+        protocol=2,
+    )
+
+
+def server_faults(info: dict[str, Any], maxmemory_policy: str | None) -> list[str]:
+    """What makes a server unfit, each with its remedy. `info` is redis-py's parsed INFO."""
+    faults = []
+    version = str(info.get("redis_version", "0"))
+    if tuple(int(part) for part in version.split(".")[:2] if part.isdigit()) < OLDEST_SERVER:
+        faults.append(f"the server is version {version}; toolpool needs Redis 6.2 or Valkey 7.2")
+    if info.get("redis_mode") == "cluster" or info.get("cluster_enabled"):
+        faults.append(
+            "the server is a Redis Cluster, which Celery's transport does not support; "
+            "use one server, with a replica or Sentinel for failover"
+        )
+    if maxmemory_policy not in (None, "noeviction"):
+        faults.append(
+            f"the server's maxmemory-policy is {maxmemory_policy}, so it may throw away calls; "
+            "set it to noeviction (CONFIG SET maxmemory-policy noeviction)"
+        )
+    return faults
+
+
+async def require_fit_server(client: "redis.asyncio.Redis", settings: Settings) -> None:
+    """Raises `BrokerUnreachable` or `ServerUnsuitable`, saying what to do."""
+    url = without_password(require_redis_url(settings))
+    try:
+        async with asyncio.timeout(settings.connect_timeout):
+            info: dict[str, Any] = await client.info()
+            try:
+                config = await client.config_get("maxmemory-policy")
+                policy = _text(next(iter(config.values()), None))
+            except RedisError:
+                policy = info.get("maxmemory_policy")
+    except AuthenticationError as error:
+        raise BrokerUnreachable(f"{url} refuses the user or password: {error}") from None
+    except (RedisError, OSError, TimeoutError) as error:
+        raise BrokerUnreachable(unreachable(settings, error)) from None
+    faults = server_faults(info, policy)
+    if faults:
+        raise ServerUnsuitable(f"{url}: " + "; ".join(faults))
+
+
+def unreachable(settings: Settings, error: BaseException) -> str:
+    """The sentence for a server that does not answer."""
+    url = without_password(require_redis_url(settings))
+    reason = (
+        without_passwords_of(settings.redis_url, str(error))
+        or f"no answer in {settings.connect_timeout:g} s"
+    )
+    return (
+        f"cannot reach Redis at {url} ({reason}): check that the server runs and that "
+        "TOOLPOOL_REDIS_URL is right; `toolpool doctor` says more"
+    )
+
+
+def _text(value: Any) -> str | None:
+    return value.decode() if isinstance(value, bytes) else value

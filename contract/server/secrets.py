@@ -1,0 +1,78 @@
+"""Keeps keys and passwords out of what other processes of the same user can read.
+
+A worker runs tools, and tools run programs, which can read what is in the environment of the worker
+or of what started it. So secrets go from process to process through a pipe, and
+a process that holds them lets nobody look into it.
+"""
+
+import json
+import os
+import sys
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from toolpool.contract.server.passwords import without_password
+from toolpool.contract.settings import Settings
+
+_PR_SET_DUMPABLE = 4  # from <linux/prctl.h>
+_CAP_SYS_PTRACE = 19  # from <linux/capability.h>
+_URLS = ("redis_url", "broker_url")
+_MOST_BYTES = 1 << 16
+
+
+def secrets_of(settings: Settings) -> dict[str, str]:
+    """The settings that are secret, by name: the keys, and every URL that holds a password."""
+    found = {}
+    if settings.signing_key is not None:
+        found["signing_key"] = settings.signing_key.get_secret_value()
+    for name in _URLS:
+        url = getattr(settings, name)
+        if url and without_password(url) != url:
+            found[name] = url
+    return found
+
+
+def without_secrets(environment: Mapping[str, str], secrets: Iterable[str]) -> dict[str, str]:
+    """The variables without those that hold `secrets`, however they are spelt."""
+    variables = {f"TOOLPOOL_{name}".upper() for name in secrets}
+    return {name: value for name, value in environment.items() if name.upper() not in variables}
+
+
+def forget(secrets: Iterable[str]) -> None:
+    """Take them out of this process's own environment, so that it passes none on."""
+    for name in set(os.environ) - without_secrets(os.environ, secrets).keys():
+        del os.environ[name]
+
+
+def handed_over(secrets: Mapping[str, str]) -> int:
+    """A descriptor to read them from once, for a process that is started with it; close it then."""
+    reading, writing = os.pipe()
+    data = json.dumps(dict(secrets)).encode()
+    assert len(data) <= _MOST_BYTES, "a pipe takes no more before somebody reads"
+    with open(writing, "wb") as pipe:
+        pipe.write(data)
+    return reading
+
+
+def received(descriptor: int) -> dict[str, str]:
+    """What `handed_over` was given."""
+    with open(descriptor, "rb") as pipe:
+        secrets: dict[str, str] = json.loads(pipe.read())
+    return secrets
+
+
+def sees_everything() -> bool:
+    """Whether a process like this one may look into any other, concealed or not."""
+    if sys.platform != "linux":
+        return os.geteuid() == 0
+    status = Path("/proc/self/status").read_text(encoding="utf-8")
+    rights = int(status.partition("CapEff:")[2].split()[0], 16)
+    return bool(rights & 1 << _CAP_SYS_PTRACE)
+
+
+def conceal() -> None:
+    """Let no other process but root's look into this one's memory and environment (Linux)."""
+    if sys.platform == "linux":
+        import ctypes
+
+        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)

@@ -1,0 +1,1 @@
+"""Whether a call may be queued: known, valid, repaired, allowed."""

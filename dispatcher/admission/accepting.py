@@ -1,0 +1,72 @@
+"""Which calls this dispatcher accepts, and which tools it shows."""
+
+from collections.abc import Collection
+
+from toolpool.contract.call import ToolCall
+from toolpool.contract.ledger.loops import Seen
+from toolpool.contract.outcome import Code
+from toolpool.contract.result import ToolResult
+from toolpool.contract.settings import Settings
+from toolpool.dispatcher.admission.catalog import Catalog, Offer
+from toolpool.dispatcher.admission.validate import Accepted, validate
+from toolpool.dispatcher.turn_context import tool_names
+from toolpool.dispatcher.words import feedback
+from toolpool.dispatcher.words.classify import rejected
+from toolpool.dispatcher.words.feedback import Wording
+
+
+class Accepting:
+    """The dispatcher's own allow-list, and what is asked under it.
+
+    Raises ValueError for a list that is no list of names.
+    """
+
+    def __init__(
+        self,
+        catalog: Catalog,
+        settings: Settings,
+        wording: Wording,
+        tools: Collection[str] | None,
+    ) -> None:
+        self._catalog = catalog
+        self._settings = settings
+        self._wording = wording
+        self._allowed = tool_names("tools", tools)
+
+    def allowed(self, tools: Collection[str] | None) -> Collection[str] | None:
+        """The names that a narrower list leaves; None is all. Raises ValueError."""
+        asked = tool_names("tools", tools)
+        if asked is None or self._allowed is None:
+            return self._allowed if asked is None else asked
+        return asked & self._allowed
+
+    def offers(self, name: str) -> bool:
+        """Whether the allow-list has a tool."""
+        return self._allowed is None or name in self._allowed
+
+    def listed(self, only: Collection[str] | None) -> dict[str, Offer]:
+        """What a model is offered: the pool's own tools only beside background ones, or by name."""
+        allowed = self.allowed(only)
+        if allowed is None:
+            return self._catalog.listed
+        return {name: offer for name, offer in self._catalog.offers.items() if name in allowed}
+
+    def judge(
+        self, call: ToolCall, allowed: Collection[str] | None, format: str, seen: Seen | None = None
+    ) -> Accepted | ToolResult:
+        """The call to queue, or its rejection. See `validate`."""
+        cap = self._settings.calls_per_turn
+        if call.index >= cap:
+            text = feedback.too_many_calls(cap, self._wording)
+            return rejected(call, Code.TOO_MANY_CALLS, text, self._wording)
+        return validate(
+            call,
+            self._catalog.offers,
+            allowed,
+            self._wording,
+            aliases=self._catalog.aliases,
+            unlisted=self._catalog.unlisted,
+            format=format,
+            repairs=self._settings.repair,
+            seen=seen,
+        )

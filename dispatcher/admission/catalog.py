@@ -1,0 +1,150 @@
+"""The tools a dispatcher knows, followed live: the newest digest of each name wins."""
+
+import json
+import logging
+import time
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import msgspec
+
+from toolpool.contract.envelope import CatalogEntry, Envelope
+from toolpool.contract.errors import MessageRejected, Misconfigured, ToolDeclarationInvalid
+from toolpool.contract.schema.validator import SchemaCache, SchemaValidator
+from toolpool.contract.spec import ToolSpec, sealed
+from toolpool.dispatcher.admission import task_tools
+from toolpool.dispatcher.formats.names import originals
+
+log = logging.getLogger("toolpool.catalog")
+
+_GONE_SECONDS = 10.0
+
+
+class Offer(msgspec.Struct, frozen=True):
+    """A tool that can be called, with its compiled schema (None: any object is taken)."""
+
+    spec: ToolSpec
+    validator: SchemaValidator | None
+
+
+class Catalog:
+    """Offers by name. A spec whose schema does not compile refuses that tool alone."""
+
+    def __init__(self) -> None:
+        self._offers: dict[str, Offer] = {}
+        self._gone: dict[str, float] = {}
+        self._published: dict[str, list[CatalogEntry]] = {}
+        self._live: Mapping[str, frozenset[str]] = {}
+        self._strangers = 0
+        self._schemas = SchemaCache()
+        self.refused: dict[str, str] = {}
+        """Why a tool is not offered, by name."""
+        self.unlisted: frozenset[str] = frozenset()
+        """Names of tools that can be called and are not shown."""
+        self.aliases: Mapping[str, str] = {}
+        """Tool names by the names under which providers that refuse those are offered them."""
+
+    @property
+    def offers(self) -> Mapping[str, Offer]:
+        """What can be called."""
+        return MappingProxyType(self._offers)
+
+    @property
+    def listed(self) -> dict[str, Offer]:
+        """What is shown, to a model as to a user."""
+        return {n: offer for n, offer in self._offers.items() if n not in self.unlisted}
+
+    def replace(self, specs: Iterable[ToolSpec]) -> None:
+        """Offer exactly these tools and the pool's own, listed beside any background tool (R35)."""
+        specs = list(specs)
+        if specs:
+            named = {spec.name for spec in specs}
+            own = [spec for name, spec in task_tools.SPECS.items() if name not in named]
+            is_listed = any(spec.background for spec in specs)
+            self.unlisted = frozenset() if is_listed else frozenset(spec.name for spec in own)
+            specs += own
+        offers: dict[str, Offer] = {}
+        refused: dict[str, str] = {}
+        for spec in specs:
+            known = self._offers.get(spec.name)
+            if known is not None and known.spec.digest == spec.digest:
+                offers[spec.name] = known
+                continue
+            try:
+                offers[spec.name] = Offer(spec, self._schemas.validator(spec))
+            except ToolDeclarationInvalid as error:
+                refused[spec.name] = str(error)
+                if self.refused.get(spec.name) != str(error):
+                    log.error("tool_refused tool=%s: %s", spec.name, error)
+        self._offers, self.refused, self.aliases = offers, refused, originals(offers)
+
+    def replace_published(self, entries: Iterable[bytes], envelope: Envelope) -> None:
+        """Take what workers have published. Entries nobody we trust has signed are passed over."""
+        published: dict[str, dict[str, CatalogEntry]] = {}
+        strangers = 0
+        for data in entries:
+            try:
+                entry = envelope.decode_entry(data)
+            except MessageRejected:
+                strangers += 1
+                continue
+            versions = published.setdefault(entry.spec.name, {})
+            known = versions.get(entry.spec.digest)
+            if known is None or entry.published_at > known.published_at:
+                versions[entry.spec.digest] = entry
+        if strangers != self._strangers:
+            self._strangers = strangers
+            log.warning("catalog_entries_rejected count=%d: not signed with our key", strangers)
+        self._published = {
+            name: found
+            for name, versions in published.items()
+            if (found := [entry for entry in versions.values() if not entry.removed])
+        }
+        self._choose()
+
+    def follow_live(self, live: Mapping[str, frozenset[str]]) -> None:
+        """Take which versions of the tools living workers offer: those are offered first."""
+        if live != self._live:
+            self._live = live
+            self._choose()
+
+    def _choose(self) -> None:
+        """Of each tool the newest version that a living worker has, or the newest of all."""
+        newest: dict[str, CatalogEntry] = {}
+        for name, entries in self._published.items():
+            live = self._live.get(name, frozenset())
+            newest[name] = max(entries, key=lambda e: (e.spec.digest in live, e.published_at))
+        now = time.monotonic()
+        self._gone = {
+            name: self._gone.get(name, now)
+            for name, offer in self._offers.items()
+            if name not in newest and offer.spec is not task_tools.SPECS.get(name)
+        }
+        gone = [self._offers[name].spec for name in self._gone]
+        self.replace([*(entry.spec for entry in newest.values()), *gone])
+
+    def forget_gone(self) -> None:
+        """Offer no more what has not been published for a while.
+
+        Until then it stays: a server that lost its data gets it back from the workers one by one.
+        """
+        now = time.monotonic()
+        for name in [name for name, since in self._gone.items() if now - since > _GONE_SECONDS]:
+            del self._gone[name]
+            self._offers.pop(name, None)
+
+
+def read_file(path: str | Path) -> list[ToolSpec]:
+    """The specs in a file that `toolpool tools export` wrote. Raises `Misconfigured`."""
+    try:
+        content: Any = json.loads(Path(path).read_text())
+        specs = msgspec.convert(content["tools"], list[ToolSpec])
+    except OSError as error:
+        raise Misconfigured(f"the catalog {path} cannot be read: {error.strerror}") from None
+    except (ValueError, KeyError, TypeError, msgspec.ValidationError) as error:
+        raise Misconfigured(
+            f"{path} is not a catalog that `toolpool tools export` wrote: {error}"
+        ) from None
+    return [sealed(spec) for spec in specs]

@@ -1,0 +1,192 @@
+"""The loop guard: a call that keeps failing in the same way is not run again (R30)."""
+
+import asyncio
+import inspect
+import logging
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
+
+import msgspec
+from redis.exceptions import RedisError
+
+from toolpool.contract import encoding
+from toolpool.contract.call import ToolCall
+from toolpool.contract.ledger.loops import LoopLedger, Seen
+from toolpool.contract.ledger.steps import ServerAway
+from toolpool.contract.outcome import Code, ErrorType
+from toolpool.contract.result import ToolResult
+from toolpool.contract.settings import Settings
+
+log = logging.getLogger("toolpool.loops")
+
+_PATIENCE_SECONDS = 0.5
+_NOTE_SECONDS = 0.1
+"""How long results are held back until what failed is noted."""
+_COUNTED = frozenset({ErrorType.VALIDATION, ErrorType.RUNTIME, ErrorType.LOGICAL})
+_NOT_COUNTED = frozenset({Code.LOOP, Code.TOO_MANY_CALLS})
+
+
+class Loop(msgspec.Struct, frozen=True, kw_only=True):
+    """A call that was caught: how often it failed, or that it takes turns with another."""
+
+    session: str
+    tool: str
+    call_id: str
+    failures: int
+    alternates: bool
+
+
+OnLoop = Callable[[Loop], Awaitable[bool | None] | bool | None]
+"""Asked before a call is refused; what is true lets it run after all."""
+
+
+class LoopGuard:
+    """Knows which calls of a session to refuse. A server that is away never holds a call up."""
+
+    def __init__(
+        self, ledger: LoopLedger, settings: Settings, on_loop: OnLoop | None = None
+    ) -> None:
+        if on_loop is not None and not callable(on_loop):
+            raise TypeError(f"on_loop must be a function, not {type(on_loop).__name__}")
+        self._ledger = ledger
+        self._settings = settings
+        self._on_loop = on_loop
+        self._following: asyncio.Task[None] | None = None
+        self._noting: set[asyncio.Task[None]] = set()
+        self._is_closed = False
+        self.listeners: list[Callable[[Loop], None]] = []
+        """Told of every loop, whatever becomes of it."""
+
+    def start(self) -> None:
+        """Follow what others see, on the running loop."""
+        if self._settings.loop_threshold:
+            self._following = asyncio.ensure_future(self._ledger.follow())
+
+    async def close(self) -> None:
+        """Stop following and noting. Idempotent."""
+        self._is_closed = True
+        for noting in self._noting:
+            noting.cancel()
+        if self._following is not None:
+            self._following.cancel()
+            await asyncio.gather(self._following, return_exceptions=True)
+            self._following = None
+
+    def suspects(self, session: str | None) -> bool:
+        """Whether there is anything to look for; no round trip."""
+        if session is None or not self._settings.loop_threshold:
+            return False
+        return self._ledger.suspects(self._name(session))
+
+    async def look(self, calls: Sequence[ToolCall], session: str | None) -> dict[int, Seen]:
+        """The calls to refuse, by index, and what was seen of each."""
+        if session is None or not self.suspects(session):
+            return {}
+        digests = [digest_of(call) for call in calls]
+        try:
+            seen = await self._ledger.look(self._name(session), digests, _soon())
+        except (ServerAway, RedisError, OSError) as error:
+            log.warning("loops_not_looked_up: %s", error)
+            return {}
+        refused: dict[int, Seen] = {}
+        for call, found in zip(calls, seen, strict=True):
+            if found.failures < self._settings.loop_threshold and not found.alternates:
+                continue
+            if await self._is_refused(call, session, found):
+                refused[call.index] = found
+        return refused
+
+    async def note(
+        self, calls: Sequence[ToolCall], results: Sequence[ToolResult | None], session: str | None
+    ) -> None:
+        """Remember what failed, and forget what succeeded.
+
+        Returns when it is remembered, or goes on beside the caller: results are not late for it.
+        """
+        if session is None or not self._settings.loop_threshold or self._is_closed:
+            return
+        if all(r is None or r.ok for r in results) and not self.suspects(session):
+            return
+        ended = [
+            (digest_of(call), not result.ok)
+            for call, result in zip(calls, results, strict=True)
+            if result is not None and (result.ok or _counts(result))
+        ]
+        if not ended:
+            return
+        noting = asyncio.ensure_future(self._note(session, ended))
+        self._noting.add(noting)
+        noting.add_done_callback(self._noting.discard)
+        await asyncio.wait({noting}, timeout=_NOTE_SECONDS)
+
+    async def _note(self, session: str, ended: list[tuple[str, bool]]) -> None:
+        try:
+            await self._ledger.note(self._name(session), ended, _soon())
+        except (ServerAway, RedisError, OSError) as error:
+            log.warning("loops_not_noted: %s", error)
+
+    async def _is_refused(self, call: ToolCall, session: str, found: Seen) -> bool:
+        loop = Loop(
+            session=session,
+            tool=call.name,
+            call_id=call.id,
+            failures=found.failures,
+            alternates=found.alternates,
+        )
+        log.warning("loop tool=%s call=%s failures=%d", loop.tool, loop.call_id, loop.failures)
+        for listener in self.listeners:
+            try:
+                listener(loop)
+            except Exception:
+                log.exception("loop_listener_failed")
+        if self._settings.loop_action == "warn":
+            return False
+        return not await self._ask(loop)
+
+    async def _ask(self, loop: Loop) -> bool:
+        """Whether the hook lets the call run; one that raises or hangs does not (R10, R45)."""
+        if self._on_loop is None:
+            return False
+        try:
+            async with asyncio.timeout(self._settings.hook_timeout):
+                if inspect.iscoroutinefunction(self._on_loop):
+                    answer: Any = await self._on_loop(loop)
+                else:
+                    answer = await asyncio.to_thread(self._on_loop, loop)
+                    if inspect.isawaitable(answer):
+                        answer = await answer
+                return bool(answer)
+        except Exception:
+            log.exception("on_loop_failed")
+            return False
+
+    def _name(self, session: str) -> str:
+        return encoding.digest([self._settings.tenant, session])
+
+
+def digest_of(call: ToolCall) -> str:
+    """The same for calls that differ in key order, white space or the form of a number only."""
+    if call.arguments is None:
+        flaw = call.flaw
+        return encoding.digest([call.name, flaw and [flaw.reason, flaw.blanks]])
+    return encoding.digest([call.name, _plain(call.arguments)])
+
+
+def _plain(value: Any) -> Any:
+    """`value` with 1.0 as 1."""
+    if isinstance(value, dict):
+        return {key: _plain(inner) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [_plain(inner) for inner in value]
+    if isinstance(value, float) and value.is_integer() and abs(value) < 2**53:
+        return int(value)
+    return value
+
+
+def _counts(result: ToolResult) -> bool:
+    return result.error_type in _COUNTED and result.code not in _NOT_COUNTED
+
+
+def _soon() -> float:
+    return time.monotonic() + _PATIENCE_SECONDS

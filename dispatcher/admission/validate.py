@@ -1,0 +1,127 @@
+"""The one place that decides whether a call is accepted, before anything is queued (R19)."""
+
+import logging
+from collections.abc import Collection, Mapping, Sequence
+
+import msgspec
+
+from toolpool.contract.call import ToolCall
+from toolpool.contract.ledger.loops import Seen
+from toolpool.contract.outcome import Code
+from toolpool.contract.result import ToolResult
+from toolpool.contract.schema.problem import Problem
+from toolpool.dispatcher.admission.catalog import Offer
+from toolpool.dispatcher.admission.repair import repair
+from toolpool.dispatcher.analytics import fields_of
+from toolpool.dispatcher.formats.names import alias
+from toolpool.dispatcher.words import feedback
+from toolpool.dispatcher.words.classify import rejected
+from toolpool.dispatcher.words.feedback import Wording
+
+log = logging.getLogger("toolpool.validate")
+
+Accepted = tuple[ToolCall, Offer]
+"""The call as it is to be queued, and the tool to queue it for."""
+
+_NO_ALIASES: Mapping[str, str] = {}
+
+
+def validate(
+    call: ToolCall,
+    offers: Mapping[str, Offer],
+    allowed: Collection[str] | None,
+    wording: Wording,
+    *,
+    aliases: Mapping[str, str] = _NO_ALIASES,
+    unlisted: Collection[str] = (),
+    format: str = "bare",
+    repairs: bool = True,
+    seen: Seen | None = None,
+) -> Accepted | ToolResult:
+    """The call to queue, or the result that tells the model what to mend.
+
+    `allowed` are the tool names offered to this caller; None is all. `aliases` lead from the names
+    that a provider of this `format` was offered to the tools' own. Without `repairs` nothing is put
+    right for the model, whatever the tools say. `seen` is what the loop guard knows of a call that
+    it refuses: the answer says what is wrong with it, where that keeps it from running anyway.
+    """
+    if call.flaw is not None and call.flaw.code is not Code.UNPARSEABLE:
+        return _unusable(call, call.flaw.code, feedback.flawed(call.flaw, wording), wording, seen)
+    offer = offers.get(call.name)
+    if offer is None and call.name in aliases:
+        name = aliases[call.name]
+        if allowed is None or name in allowed:
+            call, offer = msgspec.structs.replace(call, name=name), offers.get(name)
+    if offer is None or (allowed is not None and call.name not in allowed):
+        shown = [n for n in offers if (n not in unlisted if allowed is None else n in allowed)]
+        names = sorted(alias(n, format) for n in shown)
+        if call.name:
+            text = feedback.unknown_tool(call.name, names, wording)
+            return _unusable(call, Code.UNKNOWN_TOOL, text, wording, seen)
+        if call.flaw is None or call.flaw.reason == "no_name":
+            text = feedback.nameless(names, wording)
+            return _unusable(call, Code.UNPARSEABLE, text, wording, seen)
+    if call.flaw is not None or offer is None:
+        assert call.flaw is not None
+        return _unusable(call, call.flaw.code, feedback.flawed(call.flaw, wording), wording, seen)
+    if seen is not None:
+        return rejected(call, Code.LOOP, feedback.loop(call.name, seen, wording), wording)
+    if offer.validator is None:
+        return call, offer
+    try:
+        problems = offer.validator.problems(call.arguments)
+        if not problems:
+            return call, offer
+        return _mended_or_rejected(call, offer, problems, wording, repairs=repairs)
+    except Exception:
+        log.exception("arguments_not_checked tool=%s call=%s", call.name, call.id)
+        return rejected(call, Code.INTERNAL, wording.words.not_checked, wording)  # R10
+
+
+def _unusable(
+    call: ToolCall, code: Code, text: str, wording: Wording, seen: Seen | None
+) -> ToolResult:
+    """A call that cannot run: what is wrong with it, and an end to it where it keeps coming."""
+    if seen is None:
+        return rejected(call, code, text, wording)
+    return rejected(call, Code.LOOP, text + feedback.again(seen, wording), wording)
+
+
+def _mended_or_rejected(
+    call: ToolCall,
+    offer: Offer,
+    problems: Sequence[Problem],
+    wording: Wording,
+    *,
+    repairs: bool,
+) -> Accepted | ToolResult:
+    """A call whose arguments break the schema.
+
+    Of what the host injects (R27) the model is told nothing: it cannot mend it.
+    """
+    assert call.arguments is not None and offer.validator is not None
+    if repairs and offer.spec.repair:
+        mended = repair(call.arguments, problems, offer.validator)
+        if mended is not None:
+            arguments, done = mended
+            note = feedback.repaired(done, wording)
+            note = f"{call.note} {note}" if call.note else note
+            return msgspec.structs.replace(call, arguments=arguments, note=note), offer
+    injected = offer.spec.injected
+    told = [_hiding(injected, p) for p in problems if not (p.path and p.path[0] in injected)]
+    if injected and not told:
+        return call, offer
+    text = feedback.invalid_arguments(told, wording)
+    result = rejected(call, Code.INVALID_ARGUMENTS, text, wording)
+    return msgspec.structs.replace(result, details={"fields": fields_of(told)})
+
+
+def _hiding(injected: Collection[str], problem: Problem) -> Problem:
+    """A problem that does not list the injected arguments among the tool's fields."""
+    if not injected or problem.kind != "additionalProperties" or len(problem.path) != 1:
+        return problem
+    return msgspec.structs.replace(
+        problem,
+        allowed=tuple(name for name in problem.allowed if name not in injected),
+        closest=None if problem.closest in injected else problem.closest,
+    )

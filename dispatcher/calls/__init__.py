@@ -1,0 +1,1 @@
+"""Accepted calls on their way: published, followed, recovered, answered."""

@@ -1,0 +1,135 @@
+"""The living workers: how many slots each queue has, and which version of a tool runs where.
+
+While a release rolls, workers of one queue offer different tools. A call goes where its tool, in
+the version that its arguments were validated against, is known to run.
+"""
+
+import time
+from collections.abc import Sequence
+
+from toolpool.contract.envelope import Envelope, Toolset, WorkerLease
+from toolpool.contract.errors import MessageRejected
+from toolpool.contract.names import Names, common_queue, toolset_queue
+from toolpool.contract.spec import ToolSpec
+from toolpool.dispatcher.transports.base import Transport
+
+_LIVE_SECONDS = 10.0
+"""After its last worker was seen, a version counts as running: a worker may be on its way back.
+
+Not if that worker said that it leaves for good, as in a release.
+"""
+
+
+class Fleet:
+    """Fed with the leases of every survey."""
+
+    def __init__(self, transport: Transport, envelope: Envelope, names: Names) -> None:
+        self._transport = transport
+        self._names = names
+        self._envelope = envelope
+        self._toolsets: dict[str, Toolset] = {}
+        self._seen_at: dict[str, float] = {}
+        self._by_queue: dict[str, dict[str, int]] = {}
+        """Slots by toolset, by queue."""
+        self._routes: dict[str, str] = {}
+        self.slots: dict[str, list[int]] = {}
+        """The slots of each living worker, by queue."""
+        self.live: dict[str, frozenset[str]] = {}
+        """The digests of each tool that living workers offer."""
+
+    async def follow(self, leases: Sequence[WorkerLease]) -> None:
+        """Take the leases of one look. Raises what the transport does.
+
+        What was learnt stays where a toolset cannot be read yet.
+        """
+        now = time.monotonic()
+        by_queue: dict[str, dict[str, int]] = {}
+        slots: dict[str, list[int]] = {}
+        leaving = {lease.toolset for lease in leases if lease.leaving}
+        for lease in leases:
+            if lease.ended or lease.leaving:
+                continue
+            self._seen_at[lease.toolset] = now
+            leaving.discard(lease.toolset)
+            for queue, count in lease.slots.items():
+                slots.setdefault(queue, []).append(count)
+                slots.setdefault(toolset_queue(queue, lease.toolset), []).append(count)
+                sets = by_queue.setdefault(queue, {})
+                sets[lease.toolset] = sets.get(lease.toolset, 0) + count
+        self.slots = slots
+        gone = [
+            digest
+            for digest, seen_at in self._seen_at.items()
+            if digest in leaving or now - seen_at > _LIVE_SECONDS
+        ]
+        for digest in gone:
+            del self._seen_at[digest]
+            self._toolsets.pop(digest, None)
+        learnt = await self._learn([d for d in self._seen_at if d and d not in self._toolsets])
+        if learnt or gone or by_queue != self._by_queue:
+            self._by_queue = by_queue
+            self._routes.clear()
+            live: dict[str, set[str]] = {}
+            for toolset in self._toolsets.values():
+                for tool, version in toolset.tools.items():
+                    live.setdefault(tool, set()).add(version)
+            self.live = {tool: frozenset(versions) for tool, versions in live.items()}
+
+    async def _learn(self, digests: Sequence[str]) -> bool:
+        if not digests:
+            return False
+        bodies = await self._transport.toolsets(digests)
+        known = len(self._toolsets)
+        for digest, body in zip(digests, bodies, strict=True):
+            try:
+                toolset = self._envelope.decode_toolset(body) if body is not None else None
+            except MessageRejected:
+                continue
+            if toolset is not None and toolset.digest == digest:
+                self._toolsets[digest] = toolset
+        return len(self._toolsets) > known
+
+    def queue_for(self, spec: ToolSpec) -> str:
+        """The queue on which every worker runs this version of the tool, as far as is known."""
+        queue = self._routes.get(spec.digest)
+        if queue is None:
+            queue = self._routes[spec.digest] = self._route(spec)
+        return queue
+
+    def queue_for_another(self, spec: ToolSpec) -> str | None:
+        """A queue whose workers run the tool in whatever version; None where none is known."""
+        queue = self._names.queue(spec.queue, spec.run_in)
+        fit = {
+            toolset: slots
+            for toolset, slots in self._by_queue.get(queue, {}).items()
+            if self._is_known(toolset) and spec.name in self._toolsets[toolset].tools
+        }
+        return toolset_queue(queue, max(fit, key=fit.__getitem__)) if fit else None
+
+    def home(self, queue: str, spec: ToolSpec) -> str:
+        """`queue`, or another where nobody takes from it any more: its toolset is gone."""
+        common = common_queue(queue)
+        if queue in (common, *self.slots):
+            return queue
+        route = self.queue_for(spec)
+        return route if route in self.slots else common
+
+    def runs(self, spec: ToolSpec) -> bool:
+        """Whether a living worker is known to run this version of the tool."""
+        sets = self._by_queue.get(self._names.queue(spec.queue, spec.run_in), {})
+        return any(self._has(toolset, spec) for toolset in sets)
+
+    def _route(self, spec: ToolSpec) -> str:
+        queue = self._names.queue(spec.queue, spec.run_in)
+        sets = self._by_queue.get(queue, {})
+        fit = {toolset: slots for toolset, slots in sets.items() if self._has(toolset, spec)}
+        if not fit or len(fit) == len(sets) or any(not self._is_known(s) for s in sets):
+            return queue
+        return toolset_queue(queue, max(fit, key=fit.__getitem__))
+
+    def _is_known(self, toolset: str) -> bool:
+        return toolset in self._toolsets
+
+    def _has(self, toolset: str, spec: ToolSpec) -> bool:
+        known = self._toolsets.get(toolset)
+        return known is not None and known.tools.get(spec.name) == spec.digest

@@ -1,0 +1,126 @@
+"""Follows the server: which tools are published, which workers live, what may be lost."""
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Iterable
+
+from toolpool.contract.envelope import Envelope, WorkerLease
+from toolpool.contract.errors import CatalogEmpty, MessageRejected, Misconfigured
+from toolpool.dispatcher.admission.catalog import Catalog
+from toolpool.dispatcher.admission.switches import Switches
+from toolpool.dispatcher.calls.fleet import Fleet
+from toolpool.dispatcher.calls.pending import Pending
+from toolpool.dispatcher.calls.pump import Pump
+from toolpool.dispatcher.calls.recovery import Recovery
+from toolpool.dispatcher.transports.base import Transport
+
+log = logging.getLogger("toolpool.follow")
+
+_LONGEST_PAUSE_SECONDS = 1.0
+_TOOLS_EVERY_SECONDS = 0.05
+
+
+class Follower:
+    """Surveys the server about once a second; a fault is logged, and the next survey comes.
+
+    `follows_catalog` is false where the tools come from a file.
+    """
+
+    def __init__(
+        self,
+        *,
+        transport: Transport,
+        envelope: Envelope,
+        catalog: Catalog,
+        pump: Pump,
+        recovery: Recovery,
+        fleet: Fleet,
+        switches: Switches,
+        calls: Callable[[], Iterable[Pending]],
+        follows_catalog: bool,
+        lease_gone: float,
+    ) -> None:
+        self._transport = transport
+        self._envelope = envelope
+        self._catalog = catalog
+        self._pump = pump
+        self._recovery = recovery
+        self._fleet = fleet
+        self._switches = switches
+        self._calls = calls
+        self._follows_catalog = follows_catalog
+        # A look must not seem to be missing: several belong into the time of a lease.
+        self._every = min(_LONGEST_PAUSE_SECONDS, lease_gone / 8)
+        self._strangers = 0
+        self._looking = asyncio.Lock()
+
+    async def run(self) -> None:
+        """Follow for ever."""
+        while True:
+            await asyncio.sleep(self._every)
+            await self.once()
+
+    async def wait_for_tools(self, seconds: float) -> None:
+        """Return as soon as there is a tool. Raises `CatalogEmpty` or `Misconfigured`."""
+        give_up_at = time.monotonic() + seconds
+        while not self._catalog.offers:
+            if self._catalog.refused:
+                name, reason = next(iter(self._catalog.refused.items()))
+                raise Misconfigured(f"no tool can be offered: {name}: {reason}")
+            if time.monotonic() >= give_up_at:
+                raise CatalogEmpty(
+                    f"no worker has published a tool in {seconds:g} s: start one with `toolpool "
+                    "worker --tools …` on the same Redis, key prefix and signing key"
+                )
+            await asyncio.sleep(_TOOLS_EVERY_SECONDS)
+            await self.once()
+
+    async def once(self) -> None:
+        """One look. Never raises."""
+        try:
+            async with self._looking:  # one at a time: an older look must not come last
+                await self._look()
+        except Exception as error:  # noqa: BLE001 - what was known stays good
+            self._recovery.interrupted()
+            self._pump.interrupted()
+            log.warning("server_not_followed: %s", error)
+
+    async def _look(self) -> None:
+        if self._follows_catalog:
+            entries = await self._transport.catalog()
+            if entries is not None:
+                self._catalog.replace_published(entries, self._envelope)
+            self._catalog.forget_gone()
+        calls = list(self._calls())
+        survey = await self._transport.survey(
+            sorted({pending.queue for pending in calls if pending.queue})
+        )
+        await self._follow_switches()
+        leases = self._read(survey.leases)
+        await self._fleet.follow(leases)
+        if self._follows_catalog:
+            self._catalog.follow_live(self._fleet.live)
+        self._pump.set_workers(self._fleet.slots)
+        self._pump.set_memory(survey.memory)
+        await self._recovery.examine(survey, leases, calls)
+
+    async def _follow_switches(self) -> None:
+        """What the server lost, or somebody put back into an older state, is set again."""
+        found = await self._transport.switches()
+        for name, body in self._switches.replace(found, self._envelope):
+            await self._transport.set_switch(name, body)
+
+    def _read(self, bodies: Iterable[bytes]) -> list[WorkerLease]:
+        """Those that somebody we trust has signed; how many others there are is said once."""
+        leases: list[WorkerLease] = []
+        strangers = 0
+        for body in bodies:
+            try:
+                leases.append(self._envelope.decode_lease(body))
+            except MessageRejected:
+                strangers += 1
+        if strangers != self._strangers:
+            self._strangers = strangers
+            log.warning("leases_rejected count=%d: not signed with our key", strangers)
+        return leases

@@ -1,0 +1,242 @@
+"""Keeps every deadline from this process's own clock, whatever Redis does.
+
+At the end of the queue wait a call that nobody started is fenced; from 100 ms
+before the deadline the ledger is asked to expire it; at the deadline it is answered.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Sequence
+from enum import Enum
+
+from toolpool.contract.envelope import Cancel, Envelope, Settled
+from toolpool.contract.ledger.client import MISSING, OTHERS, Closing, End, running_on
+from toolpool.contract.ledger.steps import new_nonce
+from toolpool.contract.outcome import Code, Executed, Outcome, failure
+from toolpool.dispatcher.calls.pending import Latch, Pending, Stage
+from toolpool.dispatcher.transports.base import Transport
+from toolpool.dispatcher.words.classify import not_queued, unconfirmed
+
+log = logging.getLogger("toolpool.keeper")
+
+_AHEAD_SECONDS = 0.1
+_LONGEST_ASK = 1.0
+_GROUP = 64
+_GROUPS_AT_ONCE = 4
+
+Resolve = Callable[[Pending, Outcome], None]
+
+
+class Ending(Enum):
+    """Why calls are closed, and how long the ledger is asked for it, in seconds."""
+
+    QUEUE_WAIT = 30.0  # only what nobody has started
+    DEADLINE = 60.0
+    CANCEL = 5.0
+
+    @property
+    def end(self) -> End:
+        """How the ledger has it."""
+        ends = {Ending.QUEUE_WAIT: End.UNSTARTED, Ending.DEADLINE: End.DEADLINE}
+        return ends.get(self, End.CANCEL)
+
+    @property
+    def code(self) -> Code:
+        """What a call comes to that was not started."""
+        return Code.CANCELLED if self is Ending.CANCEL else Code.EXPIRED
+
+
+class Keeper:
+    """Expires and cancels.
+
+    `settled` takes a signed outcome from the ledger, `refuse` that of a call never sent from here.
+    """
+
+    def __init__(
+        self,
+        *,
+        transport: Transport,
+        envelope: Envelope,
+        resolve: Resolve,
+        settled: Callable[[bytes], None],
+        started: Callable[[Pending], None],
+        refuse: Resolve,
+    ) -> None:
+        self._transport = transport
+        self._envelope = envelope
+        self._resolve = resolve
+        self._settled = settled
+        self._started = started
+        self._refuse = refuse
+        # Queue waits end in the order they began, so one timer serves them all: a timer each costs
+        # more than the rest of keeping a call that is answered soon.
+        self._line: dict[Pending, None] = {}
+        self._line_timer: asyncio.TimerHandle | None = None
+        self._due: dict[Ending, list[Pending]] = {ending: [] for ending in Ending}
+        self._turns = {ending: asyncio.Semaphore(_GROUPS_AT_ONCE) for ending in Ending}
+        self._closing: set[asyncio.Task[None]] = set()
+
+    def watch(self, pending: Pending, *, alone: bool = False) -> None:
+        """Keep a call's times from now on; `alone` for one that is not like the others."""
+        last = next(reversed(self._line), None)
+        if alone:
+            self._at(pending.start_by, self._queue_wait_over, pending)
+            return
+        if last is not None and pending.start_by < last.start_by:
+            self._at(pending.start_by, self._queue_wait_over, pending)
+            return
+        self._line[pending] = None
+        if self._line_timer is None:
+            self._wait_for_head()
+
+    def forget(self, pending: Pending) -> None:
+        """Keep a call's times no more."""
+        self._line.pop(pending, None)
+        if pending.timer is not None:
+            pending.timer.cancel()
+
+    async def cancel(self, calls: Sequence[Pending]) -> None:
+        """End calls that nobody wants any more; each is answered `aborted.cancelled` (R34)."""
+        calls = [pending for pending in calls if pending.is_open]
+        for pending in calls:
+            pending.is_unwanted = True
+            if not pending.queue:  # one of the pool's own tools is at it
+                self._resolve(pending, _unknown(Code.CANCELLED))
+            elif pending.is_unsent and not pending.may_be_known:
+                self._resolve(pending, not_queued(Code.CANCELLED))
+            else:
+                self._add_due(pending, Ending.CANCEL)
+        await Latch(calls).wait()
+
+    def close_unwanted(self, calls: Sequence[Pending]) -> None:
+        """Calls that were answered while their message was on its way: nobody is to start them."""
+        for pending in calls:
+            self._add_due(pending, Ending.CANCEL)
+
+    def close(self) -> None:
+        """Stop every background step."""
+        if self._line_timer is not None:
+            self._line_timer.cancel()
+        for task in self._closing:
+            task.cancel()
+
+    def _wait_for_head(self) -> None:
+        head = next(iter(self._line), None)
+        self._line_timer = None
+        if head is not None:
+            loop = asyncio.get_running_loop()
+            delay = max(0.0, head.start_by - time.monotonic())
+            self._line_timer = loop.call_later(delay, self._heads_are_due)
+
+    def _heads_are_due(self) -> None:
+        now = time.monotonic()
+        due: list[Pending] = []
+        for pending in self._line:
+            if pending.start_by > now:
+                break
+            due.append(pending)
+        try:
+            for pending in due:
+                del self._line[pending]
+                self._queue_wait_over(pending)
+        finally:
+            self._wait_for_head()  # whatever happened: without it no call would be kept any more
+
+    def _at(self, when: float, call: Callable[[Pending], None], pending: Pending) -> None:
+        loop = asyncio.get_running_loop()
+        delay = when - time.monotonic()
+        pending.timer = loop.call_later(max(0.0, delay), call, pending)
+
+    def _queue_wait_over(self, pending: Pending) -> None:
+        if not pending.is_open:
+            return
+        self._at(pending.deadline - _AHEAD_SECONDS, self._nearly_over, pending)
+        if pending.stage is Stage.WAITING:
+            self._refuse(pending, not_queued(Code.EXPIRED))
+        elif pending.stage in (Stage.QUEUED, Stage.STRANDED) and not pending.was_started:
+            self._add_due(pending, Ending.QUEUE_WAIT)
+
+    def _nearly_over(self, pending: Pending) -> None:
+        if not pending.is_open:
+            return
+        # A process that stood still asks before it answers: the outcome may have been settled.
+        now = time.monotonic()
+        behind = now - (pending.deadline - _AHEAD_SECONDS)
+        self._at(max(pending.deadline, now + min(behind, _LONGEST_ASK)), self._over, pending)
+        self._add_due(pending, Ending.DEADLINE)
+
+    def _over(self, pending: Pending) -> None:
+        if pending.is_open:
+            self._resolve(
+                pending,
+                unconfirmed(
+                    started=pending.stage is Stage.RUNNING,
+                    sent=pending.stage is not Stage.WAITING or pending.may_be_known,
+                ),
+            )
+
+    def _add_due(self, pending: Pending, ending: Ending) -> None:
+        """Calls that are due in the same turn of the loop are closed together."""
+        due = self._due[ending]
+        due.append(pending)
+        if len(due) == 1:
+            asyncio.get_running_loop().call_soon(self._close_due, ending)
+
+    def _close_due(self, ending: Ending) -> None:
+        due, self._due[ending] = self._due[ending], []
+        for start in range(0, len(due), _GROUP):
+            task = asyncio.ensure_future(self._close(due[start : start + _GROUP], ending))
+            self._closing.add(task)
+            task.add_done_callback(self._closing.discard)
+
+    async def _close(self, calls: Sequence[Pending], ending: Ending) -> None:
+        give_up_at = time.monotonic() + ending.value
+        try:
+            async with asyncio.timeout(ending.value), self._turns[ending]:
+                answers = await self._transport.close_calls(
+                    [self._closing_of(pending, ending.code) for pending in calls],
+                    end=ending.end,
+                    give_up_at=give_up_at,
+                )
+        except Exception as error:  # noqa: BLE001 - a call is answered whatever closing it raises
+            log.warning("calls_not_fenced calls=%d: %s", len(calls), error)
+            if ending is Ending.CANCEL:
+                for pending in calls:
+                    self._resolve(pending, _unknown(ending.code))
+            return
+        for pending, answer in zip(calls, answers, strict=True):
+            if (worker := running_on(answer)) is not None:
+                pending.worker = worker
+                self._started(pending)
+            elif answer == OTHERS:
+                is_running = ending is Ending.DEADLINE and pending.stage is Stage.RUNNING
+                self._resolve(pending, _unknown(Code.TIMEOUT if is_running else ending.code))
+            elif (
+                answer == MISSING
+            ):  # only where the queue wait is over: its worker may still settle
+                if not pending.epoch:  # adopted, and whoever had it never sent it
+                    self._resolve(pending, _unknown(Code.WORKER_LOST))
+            else:
+                self._settled(answer)
+
+    def _closing_of(self, pending: Pending, code: Code) -> Closing:
+        claimed = Code.CANCELLED if code is Code.CANCELLED else Code.TIMEOUT
+        return Closing(
+            key=pending.key,
+            nonce=new_nonce(),
+            epoch=pending.epoch or pending.accepted_in,
+            keep=pending.keep,
+            unclaimed=self._signed(pending, failure(code, "", Executed.NO)),
+            claimed=self._signed(pending, failure(claimed, "", Executed.UNKNOWN)),
+            doubtful=self._signed(pending, _unknown(code)),
+            cancel=self._envelope.encode_cancel(Cancel(key=pending.key)),
+            unsent=pending.nobody_ran_it,
+        )
+
+    def _signed(self, pending: Pending, outcome: Outcome) -> bytes:
+        return self._envelope.encode_reply(Settled(key=pending.key, outcome=outcome))
+
+
+def _unknown(code: Code) -> Outcome:
+    return failure(code, "", Executed.UNKNOWN)

@@ -1,0 +1,63 @@
+"""Which workers are gone: their leases were not renewed, though they could have been.
+
+A lease says that its worker lives and that it reaches the server. Only while the server is known to
+answer does a lease that is not renewed say anything about the worker.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from toolpool.contract.envelope import WorkerLease
+
+_FORGOTTEN_SECONDS = 3600.0
+_NEVER = float("inf")
+
+
+@dataclass(slots=True)
+class _Seen:
+    beat: int
+    at: float
+    has_ended: bool = False
+
+
+class LeaseWatch:
+    """Fed with every survey of the server; times are on the monotonic clock.
+
+    `lease_gone` is how long a worker may not renew its lease, in seconds.
+    """
+
+    def __init__(self, *, lease_gone: float) -> None:
+        self._lease_gone = lease_gone
+        self._longest_gap = lease_gone / 2
+        self._looked_at = -_NEVER
+        self._seen: dict[str, _Seen] = {}
+        self.since = _NEVER
+        """Since when the server was seen to answer without a gap."""
+
+    def interrupted(self) -> None:
+        """The server did not answer: what was seen before says nothing about now."""
+        self.since = _NEVER
+
+    def look(self, leases: Iterable[WorkerLease], now: float, *, clock_jumped: bool) -> None:
+        """Note one survey. A late one is a gap: the server, or this process, stood still."""
+        if self.since == _NEVER or clock_jumped or now - self._looked_at > self._longest_gap:
+            self.since = now
+        self._looked_at = now
+        for lease in leases:
+            seen = self._seen.get(lease.id)
+            # Workers of older versions do not count their beats.
+            if seen is None or seen.beat != lease.beat or not lease.beat or lease.ended:
+                self._seen[lease.id] = _Seen(lease.beat, now, lease.ended)
+        for worker in [w for w, seen in self._seen.items() if now - seen.at > _FORGOTTEN_SECONDS]:
+            del self._seen[worker]
+
+    def is_lost(self, worker: str, *, known_since: float, patience: float, now: float) -> bool:
+        """Whether a worker that was known at `known_since` is gone, and has been for `patience` s.
+
+        One that has said its end, through its supervisor, is gone at once.
+        """
+        seen = self._seen.get(worker)
+        if seen is not None and seen.has_ended:
+            return True
+        since = max(self.since, known_since, seen.at if seen is not None else 0.0)
+        return now - since > self._lease_gone + patience

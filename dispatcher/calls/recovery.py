@@ -1,0 +1,369 @@
+"""Finds calls whose message or worker is lost, and starts them again where that does no harm.
+
+Celery on Redis is a fast, lossy transport: a worker killed under load takes messages with it. The
+ledger decides; this module only suspects, and after an outage nothing is suspected before the
+server was watched for as long as a lease lasts.
+"""
+
+import logging
+import time
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import replace
+
+import msgspec
+
+from toolpool.contract.envelope import Batch, Envelope, Settled, WorkerLease
+from toolpool.contract.ledger.client import (
+    ATTACHED,
+    MISSING,
+    MOVED,
+    NEW,
+    RAN,
+    SENT,
+    UNCLAIMED,
+    again_in,
+    running_on,
+)
+from toolpool.contract.ledger.client import Recovery as Step
+from toolpool.contract.ledger.steps import new_nonce
+from toolpool.contract.outcome import Code, Executed, failure
+from toolpool.contract.settings import Settings
+from toolpool.dispatcher.calls.fleet import Fleet
+from toolpool.dispatcher.calls.lease_watch import LeaseWatch
+from toolpool.dispatcher.calls.pending import Pending, Stage
+from toolpool.dispatcher.calls.pump import Pump
+from toolpool.dispatcher.transports.base import Survey, Transport
+
+log = logging.getLogger("toolpool.recovery")
+
+_OVERDUE_SECONDS = 3.0
+_UNTOLD_SECONDS = 10.0
+"""Overdue where the broker does not say how many messages wait."""
+_GROUP = 64
+_PATIENCE_SECONDS = 5.0
+_NEVER = float("inf")
+_ASKED_AT_ONCE = 128
+_FORGOTTEN_EPOCH = "forgotten"
+"""Of a call whose record was lost: no server has it, so that nobody says `no` of it."""
+
+
+class Recovery:
+    """Looks at every call on its way, once for each survey of the server."""
+
+    def __init__(
+        self,
+        *,
+        transport: Transport,
+        envelope: Envelope,
+        settings: Settings,
+        pump: Pump,
+        fleet: Fleet,
+        settled: Callable[[bytes], None],
+    ) -> None:
+        self._transport = transport
+        self._envelope = envelope
+        self._settings = settings
+        self._pump = pump
+        self._fleet = fleet
+        self._settled = settled
+        self._epoch: str | None = None
+        self._epoch_since = _NEVER
+        self._watch = LeaseWatch(lease_gone=settings.lease_gone)
+        self._empty_since: dict[str, float] = {}
+        self._idle_since: dict[str, float] = {}
+        self._progress: dict[str, float] = {}
+        self._asked_from = 0
+        self._homeless: dict[Pending, None] = {}
+        """Calls whose tool no living worker has."""
+        self._unsure: set[Pending] = set()
+        """Released calls that the server could not be asked about."""
+
+    def interrupted(self) -> None:
+        """The server did not answer: what was seen before says nothing about now."""
+        self._watch.interrupted()
+        self._forget_queues()
+
+    def noticed_start(self, pending: Pending) -> None:
+        """A worker has a call: what its queue was sent well before it should have started too."""
+        known = self._progress.get(pending.queue, 0.0)
+        self._progress[pending.queue] = max(known, pending.published_at)
+
+    async def released(self, pending: Pending) -> None:
+        """A worker gave the call back, or another dispatcher had it: see where it stands.
+
+        Never raises: the next survey tries again.
+        """
+        self._bring_home(pending)
+        try:
+            await self.recover(pending.queue, [(pending, "")])
+        except Exception as error:  # noqa: BLE001 - whatever it was, the call is looked at again
+            log.warning("released_call_not_sent call=%s: %s", pending.call.id, error)
+            self._unsure.add(pending)
+
+    async def passed(self, pending: Pending) -> None:
+        """A worker lacks the call's tool, in this version: send it to one that is known to have it.
+
+        Where none is, or this one should be, it waits for the next look. Never raises.
+        """
+        if pending.stage is not Stage.QUEUED or not pending.is_open:
+            return
+        queue = self._fleet.queue_for(pending.spec)
+        if queue == pending.queue or not self._fleet.runs(pending.spec):
+            self._pump.stranded(pending)
+            self._homeless[pending] = None
+            return
+        await self._send_to(pending, queue)
+
+    def _bring_home(self, pending: Pending) -> None:
+        """Nobody takes from its queue any more: its message, and all that follow, go to another."""
+        if not pending.queue or not pending.is_open:
+            return
+        queue = self._fleet.home(pending.queue, pending.spec)
+        if queue != pending.queue:
+            self._pump.reroute(pending, queue)
+            if pending.stage is Stage.QUEUED:
+                self._unsure.add(pending)
+
+    async def _send_to(self, pending: Pending, queue: str) -> None:
+        if queue != pending.queue:
+            self._pump.reroute(pending, queue)
+        await self.released(pending)
+
+    async def _send_homeless(self) -> None:
+        """What no worker could run may have found one: in another version, if need be.
+
+        A worker that has the tool in another version judges the arguments anew.
+        """
+        for pending in list(self._homeless):
+            queue: str | None = None
+            if pending.is_open and pending.stage is Stage.STRANDED:
+                if not self._fleet.runs(pending.spec):
+                    queue = self._fleet.queue_for_another(pending.spec)
+                    if queue is None:
+                        continue
+                    pending.message = msgspec.structs.replace(pending.message, final=True)
+                await self._send_to(pending, queue or self._fleet.queue_for(pending.spec))
+            del self._homeless[pending]
+
+    async def examine(
+        self, survey: Survey, leases: Collection[WorkerLease], calls: Iterable[Pending]
+    ) -> None:
+        """Recover what a survey, with these living workers, shows to be lost."""
+        now = time.monotonic()
+        self._note(survey, leases, now)
+        calls = list(calls)
+        await self._take_what_others_were_told(calls)
+        await self._send_homeless()
+        suspects: defaultdict[str, list[tuple[Pending, str]]] = defaultdict(list)
+        unsure, self._unsure = self._unsure, set()
+        for pending in calls:
+            self._bring_home(pending)
+            if pending in unsure:
+                suspects[pending.queue].append((pending, ""))
+                continue
+            match pending.stage:
+                case Stage.RUNNING:
+                    is_suspect = self._is_lost(pending, now)
+                case Stage.QUEUED:
+                    is_suspect = survey.clock_jumped or self._is_overdue(pending, survey, now)
+                case _:
+                    is_suspect = self._had_time(pending, now)
+            if is_suspect:
+                lost_worker = pending.worker if pending.stage is Stage.RUNNING else ""
+                suspects[pending.queue].append((pending, lost_worker))
+        try:
+            for queue, found in suspects.items():
+                for start in range(0, len(found), _GROUP):
+                    await self.recover(queue, found[start : start + _GROUP])
+        except BaseException:
+            self._unsure |= unsure
+            raise
+
+    async def recover(self, queue: str, suspects: Sequence[tuple[Pending, str]]) -> None:
+        """Ask the ledger about calls of one queue, each with the worker believed lost ('' none)."""
+        suspects = [(pending, worker) for pending, worker in suspects if pending.is_open]
+        asked = [pending.message for pending, _ in suspects]
+        now = time.monotonic()
+        answers = await self._transport.recover(
+            [self._step(pending, worker, now) for pending, worker in suspects],
+            queue=queue,
+            give_up_at=now + _PATIENCE_SECONDS,
+        )
+        for (pending, _), message, answer in zip(suspects, asked, answers, strict=True):
+            if pending.is_open and pending.message is message:  # else it is another try by now
+                await self._take(pending, answer)
+
+    async def _take(self, pending: Pending, answer: bytes) -> None:
+        if answer == SENT:
+            self._sent_again(pending)
+        elif (attempt := again_in(answer)) is not None:
+            log.info("call_again call=%s attempt=%d", pending.call.id, attempt)
+            pending.message = msgspec.structs.replace(pending.message, attempt=attempt)
+            self._sent_again(pending)
+        elif (worker := running_on(answer)) is not None:
+            pending.worker = worker
+            self._pump.started(pending)
+        elif answer == UNCLAIMED and not pending.message.rerunnable:
+            await self._open_again(pending, pending.message.attempt)
+        elif answer in (MISSING, UNCLAIMED):
+            await self._reopen(pending)
+        elif answer == MOVED:
+            self._pump.stranded(pending)
+        else:
+            self._settled(answer)
+
+    def _sent_again(self, pending: Pending) -> None:
+        pending.published_at = time.monotonic()
+        pending.republished += 1
+        pending.worker = ""
+        self._pump.published_again(pending)
+
+    async def _reopen(self, pending: Pending) -> None:
+        """The record is lost with the server's data. What may run twice is opened anew.
+
+        In the next attempt, and without taking on the new epoch: nobody knows any more whether it
+        was started in the old one.
+        """
+        if not pending.message.rerunnable:
+            self._pump.stranded(pending)
+            return
+        await self._open_again(pending, pending.message.attempt + 1)
+        pending.epoch = _FORGOTTEN_EPOCH
+
+    async def _open_again(self, pending: Pending, attempt: int) -> None:
+        now = time.monotonic()
+        pending.message = msgspec.structs.replace(pending.message, attempt=attempt)
+        opening = pending.opening(now, self._transport.server_time())
+        _, (answer,) = await self._transport.publish(
+            [replace(opening, wait=opening.deadline)],
+            nonce=new_nonce(),
+            queue=pending.queue,
+            message=self._message(pending, attempt),
+            give_up_at=now + _PATIENCE_SECONDS,
+        )
+        if answer in (NEW, ATTACHED):
+            self._sent_again(pending)
+        elif (worker := running_on(answer)) is not None:
+            pending.worker = worker
+            self._pump.started(pending)
+        elif answer in (MOVED, RAN):
+            self._pump.stranded(pending)
+        else:
+            self._settled(answer)
+
+    async def _take_what_others_were_told(self, calls: Iterable[Pending]) -> None:
+        """Look for outcomes that this dispatcher was not told, a few calls at each look.
+
+        Of many askers not all are told; nor is one whose own lease had lapsed for a while.
+        """
+        long_ago = time.monotonic() - _UNTOLD_SECONDS
+        asked = [p for p in calls if p.is_open and p.queue and _may_be_untold(p, long_ago)]
+        self._asked_from %= max(1, len(asked))
+        group = (asked[self._asked_from :] + asked[: self._asked_from])[:_ASKED_AT_ONCE]
+        self._asked_from += len(group)
+        if not group:
+            return
+        for outcome in await self._transport.outcomes([pending.key for pending in group]):
+            if outcome is not None:
+                self._settled(outcome)
+
+    def _forget_queues(self) -> None:
+        self._empty_since.clear()
+        self._idle_since.clear()
+
+    def _note(self, survey: Survey, leases: Collection[WorkerLease], now: float) -> None:
+        was_watched = self._watch.since != _NEVER
+        self._watch.look(leases, now, clock_jumped=survey.clock_jumped)
+        if survey.epoch != self._epoch or not was_watched:
+            self._epoch, self._epoch_since = survey.epoch, now
+            self._watch.since = now
+            self._forget_queues()
+        for queue, depth in (survey.depths or {}).items():
+            is_idle = not depth and any(lease.free.get(queue, 0) for lease in leases)
+            for since, holds in ((self._empty_since, not depth), (self._idle_since, is_idle)):
+                if holds:
+                    since.setdefault(queue, now)
+                else:
+                    since.pop(queue, None)
+
+    def _is_lost(self, pending: Pending, now: float) -> bool:
+        """A late outcome is worth more than an early `unknown`: what cannot be started again waits
+        a while longer for its worker to come back.
+        """
+        patience = 0.0
+        if not pending.message.rerunnable:
+            is_long = pending.in_background or pending.spec.background
+            settings = self._settings
+            patience = settings.background_worker_return if is_long else settings.worker_return
+        return bool(pending.worker) and self._watch.is_lost(
+            pending.worker, known_since=pending.published_at, patience=patience, now=now
+        )
+
+    def _had_time(self, pending: Pending, now: float) -> bool:
+        """Whether a worker that runs a stranded call could have said so since the epoch changed.
+
+        Never of calls that were seen to start: the server may have lost that, and the worker died.
+        """
+        since = max(self._epoch_since, self._watch.since)
+        is_over = now - since > self._settings.lease_gone
+        return is_over and pending.stage is Stage.STRANDED
+
+    def _is_overdue(self, pending: Pending, survey: Survey, now: float) -> bool:
+        """Later messages of its queue have started, or the queue is empty; with back-off.
+
+        Without, where the queue is empty and a worker has nothing to do: then it can only be lost,
+        and until it is sent again it keeps others from being sent.
+
+        What may not be started in another epoch than its own is looked at as soon as that changes.
+        """
+        sent_before = pending.published_at < self._epoch_since
+        if sent_before and pending.epoch != survey.epoch and not pending.message.rerunnable:
+            return True
+        idle_since = max(self._idle_since.get(pending.queue, _NEVER), pending.published_at)
+        if now - idle_since >= _OVERDUE_SECONDS:
+            return True
+        patience = _OVERDUE_SECONDS if survey.depths is not None else _UNTOLD_SECONDS
+        if now - pending.published_at < patience * 2 ** min(pending.republished, 10):
+            return False
+        if survey.depths is None:
+            return True
+        later = self._progress.get(pending.queue, 0.0) - pending.published_at
+        empty_since = self._empty_since.get(pending.queue, now)
+        return later >= _OVERDUE_SECONDS or now - empty_since >= _OVERDUE_SECONDS
+
+    def _step(self, pending: Pending, worker: str, now: float) -> Step:
+        attempt = pending.message.attempt
+        lost = failure(Code.WORKER_LOST, "", Executed.UNKNOWN, attempt=attempt, worker=worker)
+        return Step(
+            key=pending.key,
+            nonce=new_nonce(),
+            lost_worker=worker,
+            attempt=attempt,
+            wait=max(0.001, pending.deadline - now),
+            message=self._message(pending, attempt),
+            next_message=self._message(pending, attempt + 1),
+            keep=pending.keep,
+            had_time=self._had_time(pending, now),
+            epoch=pending.epoch,
+            lost=self._envelope.encode_reply(Settled(key=pending.key, outcome=lost)),
+        )
+
+    def _message(self, pending: Pending, attempt: int) -> bytes:
+        """A message for this call alone: it may be what ended the worker of its batch."""
+        call = msgspec.structs.replace(pending.message, attempt=attempt)
+        server_now = self._transport.server_time()
+        batch = Batch(
+            id=new_nonce(),
+            reply=self._transport.reply,
+            calls=(call,),
+            tenant=self._settings.tenant,
+            sent_at=server_now,
+            ends_at=server_now + pending.deadline - time.monotonic(),
+        )
+        return self._envelope.encode_batch(batch)
+
+
+def _may_be_untold(pending: Pending, long_ago: float) -> bool:
+    was_published = pending.stage in (Stage.RUNNING, Stage.QUEUED, Stage.STRANDED)
+    return pending.is_attached or (was_published and pending.published_at < long_ago)

@@ -1,0 +1,118 @@
+"""Calls that are not sent: answered `no`, once it is written that nobody may run them (R8, R18).
+
+A call that can be asked again has a record that any dispatcher may make. A `no` that was only read
+there is false as soon as another dispatcher sends the call, so the record is settled first.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any
+
+import msgspec
+
+from toolpool.contract.envelope import Envelope, Settled
+from toolpool.contract.ledger.client import ATTACHED, Closing, End, running_on
+from toolpool.contract.ledger.steps import new_nonce
+from toolpool.contract.outcome import Executed, Outcome
+from toolpool.contract.settings import Settings
+from toolpool.dispatcher.calls.pending import Pending
+from toolpool.dispatcher.transports.base import Transport
+
+log = logging.getLogger("toolpool.refusals")
+
+_GROUP = 256
+_WRITE_SECONDS = 2.0
+_ASKED_TOGETHER_SECONDS = 10.0
+"""How much longer than a queue wait somebody may ask for a call that was refused to another."""
+
+Refused = tuple[Pending, Outcome]
+
+
+class Refusals:
+    """Writes refusals, those of one turn of the loop together.
+
+    `resolve` answers a call; `known` takes the signed outcome that it had before; `join` goes on
+    with a call that another dispatcher has sent.
+    """
+
+    def __init__(
+        self,
+        *,
+        transport: Transport,
+        envelope: Envelope,
+        settings: Settings,
+        resolve: Callable[[Pending, Outcome], None],
+        known: Callable[[Pending, bytes], None],
+        join: Callable[[Pending], None],
+        in_background: Callable[[Coroutine[Any, Any, None]], object],
+    ) -> None:
+        self._transport = transport
+        self._envelope = envelope
+        self._keep = settings.queue_wait + _ASKED_TOGETHER_SECONDS
+        self._resolve = resolve
+        self._known = known
+        self._join = join
+        self._in_background = in_background
+        self._gathered: list[Refused] = []
+
+    def refuse(self, pending: Pending, outcome: Outcome) -> None:
+        """Answer a call that is not sent, unless the ledger has it from another asking."""
+        if not pending.may_be_known:  # nobody else can know its key
+            self._resolve(pending, outcome)
+            return
+        self._gathered.append((pending, outcome))
+        if len(self._gathered) == 1:
+            asyncio.get_running_loop().call_soon(self._write_gathered)
+
+    def _write_gathered(self) -> None:
+        gathered, self._gathered = self._gathered, []
+        for start in range(0, len(gathered), _GROUP):
+            self._in_background(self._write(gathered[start : start + _GROUP]))
+
+    async def _write(self, refused: Sequence[Refused]) -> None:
+        closings = [self._closing(pending, outcome) for pending, outcome in refused]
+        answers: Sequence[bytes | None] = [None] * len(refused)
+        try:
+            async with asyncio.timeout(_WRITE_SECONDS):
+                answers = await self._transport.close_calls(
+                    closings,
+                    end=End.REFUSED,
+                    give_up_at=time.monotonic() + _WRITE_SECONDS,
+                )
+        except Exception as error:  # noqa: BLE001 - whatever it was, nobody can know
+            log.warning("refusals_not_written calls=%d: %s", len(refused), error)
+        for (pending, outcome), closing, answer in zip(refused, closings, answers, strict=True):
+            if not pending.is_open:
+                continue
+            if answer == closing.unclaimed:
+                self._resolve(pending, outcome)
+            elif answer is None or answer == closing.doubtful:
+                self._resolve(pending, _unsure(outcome))
+            elif answer == ATTACHED or running_on(answer) is not None:
+                pending.is_attached = True
+                self._join(pending)
+            else:
+                self._known(pending, answer)
+
+    def _closing(self, pending: Pending, outcome: Outcome) -> Closing:
+        doubtful = self._signed(pending, _unsure(outcome))
+        return Closing(
+            key=pending.key,
+            nonce=new_nonce(),
+            epoch=pending.accepted_in,
+            keep=self._keep,
+            unclaimed=self._signed(pending, outcome),
+            claimed=doubtful,
+            doubtful=doubtful,
+            cancel=b"",
+            unsent=pending.nobody_ran_it,
+        )
+
+    def _signed(self, pending: Pending, outcome: Outcome) -> bytes:
+        return self._envelope.encode_reply(Settled(key=pending.key, outcome=outcome))
+
+
+def _unsure(outcome: Outcome) -> Outcome:
+    return msgspec.structs.replace(outcome, executed=Executed.UNKNOWN)

@@ -1,0 +1,103 @@
+"""From whatever a caller hands in to the calls in it (R13–R18)."""
+
+from typing import Any
+
+from toolpool.contract import encoding
+from toolpool.dispatcher.formats import FORMATS, NotAResponse, Response, arguments, detect
+from toolpool.dispatcher.formats.bare import NAME as BARE
+from toolpool.dispatcher.formats.blocks import Reader, is_usable, stand_in
+from toolpool.dispatcher.formats.mcp import NAME as MCP
+from toolpool.dispatcher.words import feedback
+from toolpool.dispatcher.words.feedback import PLAIN, Wording
+
+_TAKE_LISTS = (BARE, MCP)
+
+
+class Unreadable(Exception):
+    """Raised when a response holds no calls that could be answered one by one (R14).
+
+    Its text asks the model for a valid response. `format` is the provider whose form the answer
+    should have.
+    """
+
+    def __init__(self, text: str, format: str = BARE) -> None:
+        super().__init__(text)
+        self.format = format
+
+
+def read(
+    response: Any,
+    *,
+    turn: str | None = None,
+    format: str | None = None,
+    max_bytes: int,
+    wording: Wording = PLAIN,
+) -> Response:
+    """The calls in `response`: JSON text, plain data, or an SDK's response object.
+
+    `wording` has the language of what is told of them. Raises `Unreadable`, and ValueError for a
+    `format` that does not exist.
+    """
+    try:
+        plain, doubled_keys = _plain(response)
+        name = format if format not in (None, "auto") else detect(plain)
+        if name is None:
+            raise NotAResponse("unknown_form")
+        if name not in FORMATS:
+            raise ValueError(f"unknown format {name!r}: use one of {', '.join(FORMATS)}")
+    except NotAResponse as error:
+        raise _unreadable(error, BARE, wording) from None
+    module = FORMATS[name]
+    response_id, model = module.identity(plain) if isinstance(plain, dict) else (None, None)
+    turn = turn or _named(response_id)
+    reader = Reader(turn or _stable_name(plain), max_bytes, doubled_keys, wording)
+    try:
+        if not isinstance(plain, dict) and name not in _TAKE_LISTS:
+            raise NotAResponse("unknown_form")
+        calls = module.parse(plain, reader)
+    except NotAResponse as error:
+        raise _unreadable(error, name, wording) from None
+    return Response(
+        format=name,
+        calls=tuple(calls),
+        id=turn,
+        model=model if is_usable(model) else None,
+    )
+
+
+def _named(id: Any) -> str | None:
+    """A response's id as a turn's name: what is too long, or no Unicode, has one that is."""
+    if not isinstance(id, str) or not id:
+        return None
+    return id if is_usable(id) else stand_in(id)
+
+
+def _unreadable(error: NotAResponse, format: str, wording: Wording) -> Unreadable:
+    return Unreadable(feedback.no_response(error.reason, error.blanks, wording), format)
+
+
+def _plain(response: Any) -> tuple[Any, bool]:
+    """Plain data, and whether an object in it had a key twice."""
+    if isinstance(response, (str, bytes)):
+        try:
+            return arguments.load(response)
+        except (ValueError, RecursionError):
+            raise NotAResponse("not_json") from None
+    if isinstance(response, (list, tuple)):
+        return [_dumped(item) for item in response], False
+    return _dumped(response), False
+
+
+def _dumped(response: Any) -> Any:
+    """An SDK's object as plain data; anything else as it is."""
+    dump = getattr(response, "model_dump", None)
+    # Not in JSON mode: that makes null of an infinite number, and raises for what is no text.
+    return dump(exclude_unset=True) if callable(dump) else response
+
+
+def _stable_name(plain: Any) -> str:
+    """A name for a response without one: the same response has the same (R15)."""
+    try:
+        return f"turn-{encoding.digest(plain)[:12]}"
+    except (TypeError, ValueError, RecursionError):
+        return "turn-unnamed"

@@ -1,0 +1,1 @@
+"""How messages get to workers and replies come back."""

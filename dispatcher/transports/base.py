@@ -1,0 +1,144 @@
+"""Everything a dispatcher needs from the outside world, behind one small interface."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from toolpool.contract.ledger.client import Closing, End, Opening, Recovery
+from toolpool.contract.ledger.loops import LoopLedger
+
+
+@dataclass(frozen=True, slots=True)
+class Survey:
+    """One look at the server: its epoch, the signed leases of living workers, the messages on each
+    queue (None where the broker does not tell), and how much of the memory it may use is in use
+    (0.0 to 1.0; 0.0 where it has no limit). `clock_jumped`: its clock did not go as ours did.
+    """
+
+    epoch: str | None
+    leases: list[bytes]
+    depths: dict[str, int] | None
+    memory: float = 0.0
+    clock_jumped: bool = False
+
+
+class Transport(Protocol):
+    """Carries batches out and replies in. Methods raise `ServerAway` past `give_up_at`."""
+
+    @property
+    def reply(self) -> str:
+        """Where workers send this dispatcher's replies."""
+        ...
+
+    @property
+    def epoch(self) -> str | None:
+        """The server's epoch when it was last looked at; None before that."""
+        ...
+
+    def server_time(self) -> float:
+        """The server's clock as it was last seen, and gone on since; Unix time in seconds."""
+        ...
+
+    @property
+    def loops(self) -> LoopLedger:
+        """What failed in a session, for the whole fleet."""
+        ...
+
+    async def open(self) -> None:
+        """Connect. Raises `Misconfigured` errors that say what to do."""
+        ...
+
+    async def publish(
+        self,
+        openings: Sequence[Opening],
+        *,
+        nonce: str,
+        queue: str,
+        message: bytes,
+        give_up_at: float,
+        tried_in: str | None = None,
+    ) -> tuple[str, list[bytes]]:
+        """Note calls in the ledger and put their signed batch on a queue.
+
+        `tried_in` is the epoch of an earlier try that may have been taken: in another one, what may
+        not run twice is not noted anew (`MOVED`).
+
+        Answers as `DispatcherLedger.open`.
+        """
+        ...
+
+    async def close_calls(
+        self, closings: Sequence[Closing], *, end: End, give_up_at: float
+    ) -> list[bytes]:
+        """End calls; answers as `DispatcherLedger.close`."""
+        ...
+
+    async def receive(self) -> list[bytes]:
+        """The next signed replies; waits for them. May raise OSError or RedisError."""
+        ...
+
+    async def catalog(self) -> list[bytes] | None:
+        """The signed catalog entries; None when nothing has changed since the last call."""
+        ...
+
+    async def toolsets(self, digests: Sequence[str]) -> list[bytes | None]:
+        """The signed toolsets of these digests; None for one that is gone."""
+        ...
+
+    async def recover(
+        self, recoveries: Sequence[Recovery], *, queue: str, give_up_at: float
+    ) -> list[bytes]:
+        """Start calls of one queue again; answers as `DispatcherLedger.recover`."""
+        ...
+
+    async def keep_handle(
+        self,
+        handle: str,
+        body: bytes,
+        *,
+        owner: str | None,
+        call: str,
+        keep: float,
+        outcome_kept: float,
+    ) -> None:
+        """Store what a handle stands for, for `keep` seconds; one of no owner is never listed.
+
+        The outcome of its call, whose key is `call`, is kept for `outcome_kept` seconds.
+        """
+        ...
+
+    async def handle(self, handle: str) -> bytes | None:
+        """What a handle stands for, signed; None for an unknown or expired one."""
+        ...
+
+    async def handles(self, owner: str, newest: int | None = None) -> tuple[list[bytes], int]:
+        """What an owner's handles stand for, the newest last; and how many older ones there are."""
+        ...
+
+    async def switches(self) -> list[bytes]:
+        """The signed kill switches."""
+        ...
+
+    async def set_switch(self, name: str, body: bytes) -> None:
+        """Store the state of a kill switch."""
+        ...
+
+    async def output(self, handle: str) -> bytes | None:
+        """A whole output, signed; None for an unknown or expired handle."""
+        ...
+
+    async def states(self, keys: Sequence[str]) -> list[str | None]:
+        """The states of ledger records: open, claimed, settled, or None for one that is gone."""
+        ...
+
+    async def outcomes(self, keys: Sequence[str]) -> list[bytes | None]:
+        """The signed outcomes of ledger records; None for one that has none."""
+        ...
+
+    async def survey(self, queues: Sequence[str]) -> Survey:
+        """What lives and what waits. May raise OSError or RedisError."""
+        ...
+
+    async def close(self) -> None:
+        """Let go of every connection."""
+        ...

@@ -1,0 +1,69 @@
+"""The portable way to a Celery broker that is not the ledger's Redis: kombu, in one thread."""
+
+import asyncio
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from kombu import Connection, Producer, Queue
+from kombu.exceptions import OperationalError
+
+from toolpool.contract.errors import BrokerUnreachable
+from toolpool.contract.ledger.steps import new_nonce
+from toolpool.contract.server.passwords import without_password, without_passwords_of
+from toolpool.dispatcher.transports import celery_message
+
+_PUBLISH_RETRIES = {"max_retries": 3, "interval_start": 0, "interval_step": 0.2, "interval_max": 1}
+
+
+class Broker:
+    """One kombu connection, used from one thread: kombu's are not thread-safe."""
+
+    def __init__(self, url: str) -> None:
+        self._url = url
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="broker")
+        self._connection: Any = None
+        self._producer: Any = None
+
+    async def open(self, timeout: float) -> None:
+        """Connect within `timeout` seconds. Raises `BrokerUnreachable`."""
+        await self._in_thread(self._open, timeout)
+
+    async def publish(self, queue: str, signed: bytes) -> None:
+        """Put a batch on a queue, declared if it is new. Raises OperationalError."""
+        await self._in_thread(self._publish, queue, signed)
+
+    async def close(self) -> None:
+        """Close the connection."""
+        if self._connection is not None:
+            await self._in_thread(self._connection.release)
+        self._thread.shutdown(wait=False)
+
+    async def _in_thread(self, function: Any, *args: Any) -> None:
+        await asyncio.get_running_loop().run_in_executor(self._thread, function, *args)
+
+    def _open(self, timeout: float) -> None:
+        self._connection = Connection(self._url, connect_timeout=timeout)
+        try:
+            self._connection.ensure_connection(max_retries=1, timeout=timeout)
+        except (OperationalError, OSError) as error:
+            reason = without_passwords_of(self._url, str(error))
+            raise BrokerUnreachable(
+                f"cannot reach the broker at {without_password(self._url)} ({reason}): check that "
+                "it runs and that TOOLPOOL_BROKER_URL is right"
+            ) from None
+        self._producer = Producer(self._connection)
+
+    def _publish(self, queue: str, signed: bytes) -> None:
+        batch_id = new_nonce()
+        self._producer.publish(
+            celery_message.body(signed),
+            exchange="",
+            routing_key=queue,
+            headers=celery_message.headers(batch_id),
+            correlation_id=batch_id,
+            content_type="application/json",
+            content_encoding="utf-8",
+            declare=[Queue(queue, routing_key=queue)],
+            retry=True,
+            retry_policy=_PUBLISH_RETRIES,
+        )

@@ -1,0 +1,145 @@
+"""The transport over a server in this process: for users' own tests, and ours."""
+
+import time
+from collections.abc import Sequence
+
+from toolpool.contract.ledger.client import Closing, End, Opening, Recovery
+from toolpool.contract.ledger.loops import LoopLedger
+from toolpool.contract.ledger.memory import MemoryServer
+from toolpool.dispatcher.transports.base import Survey
+
+
+class MemoryTransport:
+    """Bytes in, bytes out, no network; `queue` items are signed batches."""
+
+    def __init__(self, server: MemoryServer, reply: str = "reply:memory") -> None:
+        self._server = server
+        self._reply = reply
+        self._catalog: dict[str, bytes] | None = None
+
+    @property
+    def reply(self) -> str:
+        """The name of the reply stream."""
+        return self._reply
+
+    @property
+    def epoch(self) -> str | None:
+        """See `Transport.epoch`."""
+        return self._server.epoch
+
+    def server_time(self) -> float:
+        """See `Transport.server_time`."""
+        return time.time()
+
+    @property
+    def loops(self) -> LoopLedger:
+        """See `Transport.loops`."""
+        return self._server.loops
+
+    async def open(self) -> None:
+        """Nothing to connect."""
+        self._server.dispatchers.add(self._reply)
+
+    async def publish(
+        self,
+        openings: Sequence[Opening],
+        *,
+        nonce: str,
+        queue: str,
+        message: bytes,
+        give_up_at: float,
+        tried_in: str | None = None,
+    ) -> tuple[str, list[bytes]]:
+        """See `Transport.publish`."""
+        return await self._server.open(
+            openings,
+            nonce=nonce,
+            reply=self._reply,
+            queue=queue,
+            message=message,
+            give_up_at=give_up_at,
+            tried_in=tried_in,
+        )
+
+    async def close_calls(
+        self, closings: Sequence[Closing], *, end: End, give_up_at: float
+    ) -> list[bytes]:
+        """See `Transport.close_calls`."""
+        return await self._server.close(closings, reply=self._reply, end=end, give_up_at=give_up_at)
+
+    async def receive(self) -> list[bytes]:
+        """See `Transport.receive`."""
+        return [(await self._server.take(self._reply))[1]]
+
+    async def catalog(self) -> list[bytes] | None:
+        """See `Transport.catalog`."""
+        if self._catalog == self._server.catalog:
+            return None
+        self._catalog = dict(self._server.catalog)
+        return list(self._catalog.values())
+
+    async def toolsets(self, digests: Sequence[str]) -> list[bytes | None]:
+        """See `Transport.toolsets`. The one worker has every tool that is there."""
+        return [None for _ in digests]
+
+    async def recover(
+        self, recoveries: Sequence[Recovery], *, queue: str, give_up_at: float
+    ) -> list[bytes]:
+        """See `Transport.recover`."""
+        return await self._server.recover(
+            recoveries, reply=self._reply, queue=queue, give_up_at=give_up_at
+        )
+
+    async def keep_handle(
+        self,
+        handle: str,
+        body: bytes,
+        *,
+        owner: str | None,
+        call: str,
+        keep: float,
+        outcome_kept: float,
+    ) -> None:
+        """See `Transport.keep_handle`."""
+        self._server.handles[handle] = (owner or "", body)
+        self._server.keep_longer(call, outcome_kept)
+
+    async def handle(self, handle: str) -> bytes | None:
+        """See `Transport.handle`."""
+        found = self._server.handles.get(handle)
+        return found[1] if found is not None else None
+
+    async def handles(self, owner: str, newest: int | None = None) -> tuple[list[bytes], int]:
+        """See `Transport.handles`."""
+        found = [body for whose, body in self._server.handles.values() if whose == owner]
+        older = max(0, len(found) - newest) if newest is not None else 0
+        return found[older:], older
+
+    async def switches(self) -> list[bytes]:
+        """See `Transport.switches`."""
+        return list(self._server.switches.values())
+
+    async def set_switch(self, name: str, body: bytes) -> None:
+        """See `Transport.set_switch`."""
+        self._server.switches[name] = body
+
+    async def output(self, handle: str) -> bytes | None:
+        """See `Transport.output`."""
+        return self._server.outputs.get(handle)
+
+    async def states(self, keys: Sequence[str]) -> list[str | None]:
+        """See `Transport.states`."""
+        return [self._server.state(key) for key in keys]
+
+    async def outcomes(self, keys: Sequence[str]) -> list[bytes | None]:
+        """See `Transport.outcomes`."""
+        return [self._server.outcome(key) for key in keys]
+
+    async def survey(self, queues: Sequence[str]) -> Survey:
+        """See `Transport.survey`."""
+        depths = {queue: self._server.waiting(queue) for queue in queues}
+        return Survey(self._server.epoch, list(self._server.leases.values()), depths)
+
+    async def close(self) -> None:
+        """Nothing to let go of."""
+        self._server.dispatchers.discard(self._reply)

@@ -1,0 +1,315 @@
+"""The transport over Redis or Valkey: ledger, replies, catalog; the broker is in it or beside."""
+
+import asyncio
+import secrets
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any
+
+from kombu.exceptions import OperationalError
+from redis.exceptions import RedisError
+
+from toolpool.contract.clock import ServerClock
+from toolpool.contract.ledger.client import (
+    NEW,
+    SENT,
+    Closing,
+    End,
+    Opening,
+    Recovery,
+    RedisLedger,
+    again_in,
+)
+from toolpool.contract.ledger.loops import RedisLoops
+from toolpool.contract.ledger.steps import ServerAway, Step, Steps, send
+from toolpool.contract.names import Names
+from toolpool.contract.server import connection
+from toolpool.contract.settings import Settings
+from toolpool.contract.spec import BACKGROUND_TIMEOUT
+from toolpool.dispatcher.transports import celery_message
+from toolpool.dispatcher.transports.base import Survey
+from toolpool.dispatcher.transports.kombu import Broker
+
+_READ_AT_MOST = 1000
+_BLOCK_MS = 5000
+_SILENCE_SECONDS = 3.0
+"""Longer than a blocking read lasts: then its connection is dead, though nobody closed it."""
+_TRIM_EVERY = 256
+_HANDLES_AT_ONCE = 100
+_WORKERS_LISTED_SECONDS = 3600
+_CROWDED = 0.8
+"""The share of the server's memory beyond which whole outputs make room."""
+
+
+class RedisTransport:
+    """Publishes in one script call with the records where the broker is this Redis.
+
+    With another broker the records are opened first, then the message is published through kombu.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._names = Names(settings.key_prefix)
+        self._id = secrets.token_hex(8)
+        self._reply = self._names.reply(self._id)
+        self._client = connection.open_async(settings)
+        self._reader = connection.open_async(settings, blocking=True)
+        self._steps = Steps(self._client)
+        self._ledger = RedisLedger(
+            self._steps,
+            self._names,
+            remembered=settings.remembered,
+            outputs_bytes=settings.outputs_per_session,
+        )
+        self._clock = ServerClock()
+        self.loops = RedisLoops(
+            self._steps,
+            self._reader,
+            self._names,
+            remembered=settings.loop_memory,
+            kept=settings.loop_kept,
+        )
+        self._broker = Broker(connection.broker_url(settings)) if settings.broker_url else None
+        self._last_read = b"0"
+        self._untrimmed = 0
+        self._epoch: str | None = None
+        self._catalog_version: bytes | None = b""
+
+    @property
+    def epoch(self) -> str | None:
+        """See `Transport.epoch`."""
+        return self._epoch
+
+    def server_time(self) -> float:
+        """See `Transport.server_time`."""
+        return self._clock.time()
+
+    @property
+    def reply(self) -> str:
+        """The key of the reply stream."""
+        return self._reply
+
+    async def open(self) -> None:
+        """Connect and check the server. Raises `BrokerUnreachable` or `ServerUnsuitable`."""
+        await connection.require_fit_server(self._client, self._settings)
+        if self._broker is not None:
+            await self._broker.open(self._settings.connect_timeout)
+
+    async def publish(
+        self,
+        openings: Sequence[Opening],
+        *,
+        nonce: str,
+        queue: str,
+        message: bytes,
+        give_up_at: float,
+        tried_in: str | None = None,
+    ) -> tuple[str, list[bytes]]:
+        """See `Transport.publish`."""
+        here = self._broker is None
+        epoch, answers = await self._ledger.open(
+            openings,
+            nonce=nonce,
+            reply=self._reply,
+            queue=queue,
+            message=celery_message.redis_message(queue, message) if here else b"",
+            give_up_at=give_up_at,
+            tried_in=tried_in,
+        )
+        if self._broker is not None and NEW in answers:
+            try:
+                async with asyncio.timeout(max(0.0, give_up_at - time.monotonic())):
+                    await self._broker.publish(queue, message)
+            except (TimeoutError, OperationalError) as error:
+                raise ServerAway("publish", sent=True) from error
+        return epoch, answers
+
+    async def close_calls(
+        self, closings: Sequence[Closing], *, end: End, give_up_at: float
+    ) -> list[bytes]:
+        """See `Transport.close_calls`."""
+        return await self._ledger.close(closings, reply=self._reply, end=end, give_up_at=give_up_at)
+
+    async def receive(self) -> list[bytes]:
+        """See `Transport.receive`. Read entries are trimmed now and then, never unread ones."""
+        if self._untrimmed >= _TRIM_EVERY:
+            await self._trim()
+        command = ("XREAD", "COUNT", _READ_AT_MOST, "BLOCK", _BLOCK_MS, "STREAMS")
+        async with asyncio.timeout(_BLOCK_MS / 1000 + _SILENCE_SECONDS):
+            found = await send(self._reader, (*command, self._reply, self._last_read))
+        if not found:
+            if self._untrimmed:
+                await self._trim()
+            return []
+        entries: list[Any] = found[0][1]
+        self._last_read = entries[-1][0]
+        self._untrimmed += len(entries)
+        return [fields[1] for _, fields in entries]
+
+    async def _trim(self) -> None:
+        stamp, _, sequence = self._last_read.partition(b"-")
+        after = b"%s-%d" % (stamp, int(sequence or 0) + 1)
+        self._untrimmed = 0
+        with suppress(RedisError, OSError):  # one that takes no writes still has replies to read
+            await self._client.xtrim(self._reply, minid=after.decode(), approximate=False)
+
+    async def catalog(self) -> list[bytes] | None:
+        """See `Transport.catalog`."""
+        version: Any = await self._client.get(self._names.catalog_version)
+        if version is None or version == self._catalog_version:
+            return None  # the server that lost it does not know what tools there are
+        entries: Any = await self._client.hvals(self._names.catalog)
+        self._catalog_version = version
+        return list(entries)
+
+    async def toolsets(self, digests: Sequence[str]) -> list[bytes | None]:
+        """See `Transport.toolsets`."""
+        keys = [self._names.toolset(digest) for digest in digests]
+        found: Any = await self._client.mget(keys) if keys else []
+        return list(found)
+
+    async def recover(
+        self, recoveries: Sequence[Recovery], *, queue: str, give_up_at: float
+    ) -> list[bytes]:
+        """See `Transport.recover`. With a broker of its own each message is published there."""
+        if self._broker is None:
+            recoveries = [
+                replace(
+                    recovery,
+                    message=celery_message.redis_message(queue, recovery.message),
+                    next_message=celery_message.redis_message(queue, recovery.next_message),
+                )
+                for recovery in recoveries
+            ]
+        answers = await self._ledger.recover(
+            recoveries,
+            reply=self._reply,
+            queue=queue if self._broker is None else "",
+            give_up_at=give_up_at,
+        )
+        if self._broker is not None:
+            for recovery, answer in zip(recoveries, answers, strict=True):
+                if answer == SENT:
+                    await self._broker.publish(queue, recovery.message)
+                elif again_in(answer) is not None:
+                    await self._broker.publish(queue, recovery.next_message)
+        return answers
+
+    async def keep_handle(
+        self,
+        handle: str,
+        body: bytes,
+        *,
+        owner: str | None,
+        call: str,
+        keep: float,
+        outcome_kept: float,
+    ) -> None:
+        """See `Transport.keep_handle`."""
+        # A list is kept as long as any handle in it may be.
+        listed = max(keep, BACKGROUND_TIMEOUT + self._settings.background_kept)
+        index = self._names.handles(owner) if owner is not None else ""
+        await self._steps.once(
+            Step.HANDLE,
+            [self._names.background(handle), index, self._names.call(call)],
+            [handle, body, _ms(keep), _ms(listed), _ms(outcome_kept)],
+        )
+
+    async def handle(self, handle: str) -> bytes | None:
+        """See `Transport.handle`."""
+        found: Any = await self._client.get(self._names.background(handle))
+        return bytes(found) if found is not None else None
+
+    async def handles(self, owner: str, newest: int | None = None) -> tuple[list[bytes], int]:
+        """See `Transport.handles`."""
+        ids: Any = await self._client.zrange(self._names.handles(owner), 0, -1)
+        keys = [self._names.background(id_.decode()) for id_ in ids]
+        bodies: list[bytes] = []
+        while keys and (newest is None or len(bodies) < newest):  # some may have expired
+            missing = _HANDLES_AT_ONCE if newest is None else newest - len(bodies)
+            keys, group = keys[:-missing], keys[-missing:]
+            found: Any = await self._client.mget(group)
+            bodies[:0] = [body for body in found if body is not None]
+        older = await self._client.exists(*keys) if keys else 0
+        return bodies, int(older)
+
+    async def switches(self) -> list[bytes]:
+        """See `Transport.switches`."""
+        found: Any = await self._client.hvals(self._names.switches)
+        return list(found)
+
+    async def set_switch(self, name: str, body: bytes) -> None:
+        """See `Transport.set_switch`."""
+        await self._client.hset(self._names.switches, name, body)
+
+    async def output(self, handle: str) -> bytes | None:
+        """See `Transport.output`."""
+        found: Any = await self._client.get(self._names.output(handle))
+        return bytes(found) if found is not None else None
+
+    async def states(self, keys: Sequence[str]) -> list[str | None]:
+        """See `Transport.states`."""
+        pipeline = self._client.pipeline(transaction=False)
+        for key in keys:
+            pipeline.hget(self._names.call(key), "state")
+        return [state.decode() if state else None for state in await pipeline.execute()]
+
+    async def outcomes(self, keys: Sequence[str]) -> list[bytes | None]:
+        """See `Transport.outcomes`."""
+        pipeline = self._client.pipeline(transaction=False)
+        for key in keys:
+            pipeline.hget(self._names.call(key), "outcome")
+        return list(await pipeline.execute())
+
+    async def survey(self, queues: Sequence[str]) -> Survey:
+        """See `Transport.survey`."""
+        counted = list(queues) if self._broker is None else []
+        asked_at = time.monotonic()
+        epoch, now_ms, used, limit, leased, *rest = await self._steps.once(
+            Step.SURVEY,
+            [self._names.epoch, self._names.dispatcher(self._id), self._names.workers, *counted],
+            [
+                self._steps.epoch_candidate,
+                self._reply,
+                _ms(self._settings.lease_gone),
+                self._names.worker(""),
+                _WORKERS_LISTED_SECONDS,
+            ],
+        )
+        jumped = self._clock.read(int(now_ms) / 1000, asked_at, time.monotonic())
+        if jumped and self._clock.jumped_by > self._settings.remembered:
+            await self._client.delete(
+                self._names.epoch
+            )  # what was remembered is gone: data are lost
+        if epoch.decode() != self._epoch:
+            self._epoch = epoch.decode()
+            self._last_read = b"0"  # another server may count from anywhere
+        memory = int(used) / int(limit) if int(limit) else 0.0
+        if memory > _CROWDED:
+            await self._ledger.make_room()
+        leases, depths = rest[: int(leased)], rest[int(leased) :]
+        return Survey(
+            epoch=self._epoch,
+            leases=leases,
+            depths=dict(zip(counted, map(int, depths), strict=True)) if not self._broker else None,
+            memory=memory,
+            clock_jumped=jumped,
+        )
+
+    async def close(self) -> None:
+        """Delete the reply stream and let go of the connections."""
+        try:
+            async with asyncio.timeout(1.0):
+                await self._client.delete(self._reply, self._names.dispatcher(self._id))
+        except (RedisError, OSError, TimeoutError):
+            pass  # it expires
+        await self._client.aclose()
+        await self._reader.aclose()
+        if self._broker is not None:
+            await self._broker.close()
+
+
+def _ms(seconds: float) -> int:
+    return round(seconds * 1000)

@@ -1,0 +1,1 @@
+"""Everything that a model reads, and the class of every result."""

@@ -1,0 +1,123 @@
+"""From an outcome to the result a caller sees: type, retryable, words, advice. No I/O (R6–R8)."""
+
+import msgspec
+
+from toolpool.contract.call import ToolCall
+from toolpool.contract.outcome import Code, Executed, Outcome, failure, is_retryable
+from toolpool.contract.result import ToolResult
+from toolpool.contract.spec import ToolSpec
+from toolpool.dispatcher.words import advice, feedback
+from toolpool.dispatcher.words.feedback import Wording
+
+__all__ = ["Wording", "classified", "forgotten", "not_queued", "rejected", "unconfirmed"]
+
+
+def rejected(call: ToolCall, code: Code, text: str, wording: Wording) -> ToolResult:
+    """A call that was not accepted: it never ran, and not with these arguments (R6)."""
+    return _failure(
+        call,
+        code,
+        text,
+        Executed.NO,
+        rerunnable=False,
+        wording=wording,
+        own=(),
+    )
+
+
+def classified(
+    call: ToolCall,
+    spec: ToolSpec,
+    outcome: Outcome,
+    *,
+    timeout: float,
+    duration: float,
+    wording: Wording,
+    retries: int = 0,
+    pages_offered: bool = False,
+    note: str | None = None,
+) -> ToolResult:
+    """The result of a call that was accepted. Times are seconds.
+
+    `pages_offered` says that the model has a tool to read a whole output in pages with.
+    """
+    handle = outcome.output if pages_offered else None
+    cut = feedback.cut(outcome.output_bytes, handle, wording) if outcome.output_bytes else None
+    notes = [text for text in (call.note, note, outcome.note, cut) if text]
+    joined = " ".join(notes) or None
+    if outcome.ok:
+        return ToolResult(
+            call_id=call.provider_id,
+            name=call.name,
+            ok=True,
+            data=outcome.data,
+            note=joined,
+            handle=outcome.output,
+            duration=duration,
+            attempts=retries + outcome.attempt,
+            id_given=call.id_given,
+        )
+    code = outcome.code or Code.INTERNAL
+    result = _failure(
+        call,
+        code,
+        feedback.failed(call.name, outcome, timeout=timeout, wording=wording),
+        outcome.executed,
+        cause=outcome.error,
+        rerunnable=spec.rerunnable,
+        wording=wording,
+        own=outcome.recommendations or spec.recommendations,
+    )
+    return msgspec.structs.replace(
+        result,
+        note=joined,
+        retry_after=outcome.retry_after,
+        duration=duration,
+        attempts=retries + outcome.attempt,
+        details=outcome.details,
+    )
+
+
+def not_queued(code: Code, error: str = "", *, retry_after: float | None = None) -> Outcome:
+    """A call that never left this process."""
+    return failure(code, error, Executed.NO, retry_after=retry_after)
+
+
+def forgotten() -> Outcome:
+    """A call that was asked before, may have run, and of which nothing more is known."""
+    return failure(Code.WORKER_LOST, "forgotten", Executed.UNKNOWN)
+
+
+def unconfirmed(*, started: bool, sent: bool) -> Outcome:
+    """A call whose deadline came while the server said nothing."""
+    if started:
+        return failure(Code.TIMEOUT, "", Executed.UNKNOWN)
+    return failure(Code.QUEUE_UNREACHABLE, "", Executed.UNKNOWN if sent else Executed.NO)
+
+
+def _failure(
+    call: ToolCall,
+    code: Code,
+    text: str,
+    executed: Executed,
+    *,
+    cause: str = "",
+    rerunnable: bool,
+    wording: Wording,
+    own: tuple[str, ...],
+) -> ToolResult:
+    retryable = is_retryable(code, executed, rerunnable=rerunnable)
+    return ToolResult(
+        call_id=call.provider_id,
+        name=call.name,
+        ok=False,
+        error=text,
+        code=code,
+        retryable=retryable,
+        executed=executed,
+        recommendations=advice.recommendations(
+            call.name, code, cause, executed, own=own, retryable=retryable, locale=wording.locale
+        ),
+        note=call.note,
+        id_given=call.id_given,
+    )

@@ -1,0 +1,130 @@
+"""What the model reads, by language: one file each, found by its name. To add one, add its file."""
+
+import importlib
+import pkgutil
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+
+from toolpool.contract.errors import Misconfigured
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Locale:
+    """Every sentence and phrase of one language. Words in braces are filled in.
+
+    The tables with a style for a key have `default`, `numbered`, `pointer` and `brief`.
+    """
+
+    # A rejection of arguments: head, one line a problem, tail.
+    head: Mapping[str, str]
+    tail: Mapping[str, str]
+    line: Mapping[str, str]
+    """A line with `{path}` and `{message}`."""
+    root_line: Mapping[str, str]
+    """A line about the arguments as a whole."""
+    more: str
+
+    # A problem. `expected` and `must be` are the two ways to say what is wanted.
+    required: Mapping[str, str]
+    required_shape: str
+    required_sent: str
+    """Where another field came that resembles it."""
+    wanted: Mapping[str, str]
+    got: Mapping[str, str]
+    either: str
+    """Between alternatives."""
+    or_left_out: str
+    """Where null came for a field that need not be there."""
+    object_of: str
+    one_of: str
+    typed_one_of: str
+    another: str
+    did_you_mean: str
+    unknown_field: Mapping[str, str]
+    unknown_field_allowed: str
+    unknown_field_leave_out: str
+    unknown_field_meant: str
+    ambiguous: str
+    too_deep: str
+    limits: Mapping[str, str]
+    """What a keyword asks for, by keyword, with `{expected}`."""
+    other_limit: str
+
+    # Rejections of other kinds.
+    unknown_tool: str
+    unknown_tool_meant: str
+    nameless: str
+    no_tools: str
+    tools: str
+    tools_more: str
+    full_stop: str
+    flaws: Mapping[str, str]
+    """Why a call could not be read, as the beginning of the sentences below."""
+    json_breaks: Mapping[str, str]
+    """What is wrong where text is not JSON."""
+    unparseable: str
+    truncated: str
+    too_large: str
+    too_many_calls: str
+    no_response: str
+    unreadable: Mapping[str, str]
+    """Why a response holds no calls."""
+    loop: str
+    loop_in_turns: str
+    again: str
+    """Added to a rejection that keeps coming."""
+    again_in_turns: str
+    not_checked: str
+    refused_by_check: str
+
+    # What became of a call that was accepted.
+    raised: str
+    crashed: str
+    timed_out: str
+    fell_silent: str
+    and_was_stopped: str
+    but: str
+    cancelled: str
+    denied: str
+    not_allowed: str
+    no_result: str
+    reasons: Mapping[str, str]
+    internal: str
+    not_run: str
+    may_have_run: str
+
+    # Notes, and what the background tools say.
+    cut: str
+    cut_less: str
+    cut_pages: str
+    still_running: str
+    unseen_end: str
+    no_such_handle: str
+    no_such_page: str
+    more_tasks: str
+    tasks_of_no_session: str
+    made_up_id: str
+    mended: str
+    mendings: Mapping[str, str]
+    listed: str
+    """Between the members of a list."""
+    repaired: str
+    repairs: Mapping[str, str]
+
+    advice: Mapping[str, str]
+
+
+@cache
+def names() -> tuple[str, ...]:
+    """The languages there are."""
+    return tuple(sorted(module.name for module in pkgutil.iter_modules(__path__)))
+
+
+@cache
+def locale(name: str) -> Locale:
+    """The language of this name. Raises `Misconfigured` where there is none."""
+    if name not in names():
+        raise Misconfigured(f"there is no locale {name!r}: use one of {', '.join(names())}")
+    found: Locale = importlib.import_module(f"{__name__}.{name}").LOCALE
+    return found

@@ -1,0 +1,266 @@
+"""English."""
+
+from toolpool.dispatcher.words.locales import Locale
+
+LOCALE = Locale(
+    head={
+        "default": "Please rewrite the tool input with valid arguments. Errors: ",
+        "numbered": "Parameter validation failed:\n",
+        "pointer": "Validation failed:\n",
+        "brief": "Invalid parameters: ",
+    },
+    tail={
+        "default": "",
+        "numbered": "\nPlease fix the parameters and try again.",
+        "pointer": "",
+        "brief": "",
+    },
+    line={
+        "default": "{path}: {message}",
+        "numbered": "Field '{path}' {message}",
+        "pointer": "{path}: {message}",
+        "brief": "{path}: {message}",
+    },
+    root_line={
+        "default": "{message}",
+        "numbered": "Root object {message}",
+        "pointer": "/: {message}",
+        "brief": "{message}",
+    },
+    more="and {count} more",
+    required={
+        "default": "Required",
+        "numbered": "is required but missing",
+        "pointer": "must be present",
+        "brief": "Required",
+    },
+    required_shape="{required}, expected {shape}",
+    required_sent="{required}, did you send it as '{sent}'?",
+    wanted={
+        "default": "expected {what}{got}",
+        "numbered": "expected {what}{got}",
+        "pointer": "must be {what}",
+        "brief": "expected {what}{got}",
+    },
+    got={
+        "default": ", got {received}",
+        "numbered": ", got {received}",
+        "pointer": "",
+        "brief": ", got {received}",
+    },
+    either=" or ",
+    or_left_out="{what} (or leave it out)",
+    object_of="object {shape}",
+    one_of="one of {members}",
+    typed_one_of="{types}, one of {members}",
+    another="another {received}",
+    did_you_mean="did you mean {closest}? {message}",
+    unknown_field={
+        "default": "unknown field",
+        "numbered": "is not known",
+        "pointer": "must not be present",
+        "brief": "unknown field",
+    },
+    unknown_field_allowed="{unknown}; allowed: {allowed}",
+    unknown_field_leave_out="{unknown}, leave it out",
+    unknown_field_meant="{unknown}, did you mean '{closest}'?",
+    ambiguous="fits more than one alternative, leave out what belongs to only one of them",
+    too_deep="is nested too deeply for this tool, send a flatter value",
+    limits={
+        "minimum": "a number of at least {expected}",
+        "maximum": "a number of at most {expected}",
+        "exclusiveMinimum": "a number above {expected}",
+        "exclusiveMaximum": "a number below {expected}",
+        "multipleOf": "a multiple of {expected}",
+        "minLength": "at least {expected} characters",
+        "maxLength": "at most {expected} characters",
+        "minItems": "at least {expected} items",
+        "maxItems": "at most {expected} items",
+        "additionalItems": "at most {expected} items",
+        "minProperties": "at least {expected} fields",
+        "maxProperties": "at most {expected} fields",
+        "pattern": "text matching {expected}",
+        "format": "text in {expected} format",
+        "uniqueItems": "items that all differ",
+        "contains": "an array with the wanted number of items of the wanted kind",
+        "unevaluatedItems": "fewer items",
+        "falseSchema": "nothing here",
+        "not": "another value: this one is excluded",
+        "schema": "another value: this one does not fit the tool's schema",
+        "propertyNames": "other field names",
+    },
+    other_limit="a value that satisfies {kind}",
+    unknown_tool="Tool '{name}' not found.",
+    unknown_tool_meant=" Did you mean '{closest}'?",
+    nameless="The tool call has no name.",
+    no_tools=" No tools are available.",
+    tools=" Available tools: {names}",
+    tools_more=" and {count} more",
+    full_stop=".",
+    flaws={
+        "no_form": "The tool call block is not of the expected form",
+        "no_text": "The arguments are neither text nor an object",
+        "cut_off": "The tool call was cut off by the output token limit",
+        "not_json": (
+            "The arguments are not valid JSON: {why}, at character {at} of {of}, near `{near}`"
+        ),
+        "not_an_object": "The arguments must be one JSON object, not {kind}",
+        "not_utf8": "The arguments are not valid UTF-8",
+        "no_json_value": "The arguments hold a value that JSON does not have",
+        "doubled_key": "The key '{key}' appears twice in one object; send it once",
+        "odd_number": "{name} is not JSON; send a number or null",
+        "odd_numbers": "NaN and Infinity are not JSON; send a number or null",
+        "digits": "A number in the arguments has too many digits",
+        "surrogate": "A string in the arguments holds half of a surrogate pair",
+        "too_deep": "The arguments are nested more than {levels} levels deep",
+        "too_large": "The arguments are {size} bytes; at most {cap} are taken",
+    },
+    json_breaks={
+        "early": "it ends too early, before the object is closed",
+        "unclosed": "a string is never closed",
+        "extra": "there is more after the first value",
+        "comma": "a comma or a closing bracket is missing",
+        "colon": "a colon is missing after a key",
+        "key": "a key in double quotes is missing",
+        "value": "a value is missing, or has no double quotes",
+        "trailing_comma": "there is a comma before a closing bracket",
+        "control": "a line break, tab or other control character in a string is not escaped",
+        "escape": "there is a backslash escape that JSON does not have",
+        "other": "it cannot be read",
+    },
+    unparseable=(
+        "{error}. Send the call again with one JSON object, keys and strings in double quotes."
+    ),
+    truncated="{error}. It was not run. Send it again, shorter, or in several smaller calls.",
+    too_large="{error}. Send less at once, or pass a reference to the data.",
+    too_many_calls=(
+        "Only {cap} tool calls are run in one turn and this one came after them. It was not run. "
+        "Send it again in a later turn."
+    ),
+    no_response=(
+        "Please try again with valid format. The last response could not be read: {reason}."
+    ),
+    unreadable={
+        "unknown_form": "the response is of no known provider's form",
+        "not_json": "the response is not JSON",
+        "no_content": "the message has no content list",
+        "no_choices": "the completion has no choices",
+        "no_message": "the completion's first choice has no message",
+        "no_tool_calls": "the message's tool_calls are not a list",
+        "no_output": "the response has no output list",
+        "no_candidates": "the response has no candidates",
+        "no_parts": "the candidate has no parts, finish reason {finish_reason}",
+        "no_parts_list": "the candidate's parts are not a list",
+        "no_request": "a request is not an object",
+    },
+    loop=(
+        "This call of '{name}' was not run: the same call has failed {count} times. Do not send it "
+        "again. Change the arguments, use another tool, or tell the user what keeps failing."
+    ),
+    loop_in_turns=(
+        "This call of '{name}' was not run: it and another call have been failing in turns. Do not "
+        "send either again. Change the arguments, use another tool, or tell the user what keeps "
+        "failing."
+    ),
+    again=(
+        " This has failed {count} times: do not send it again. Change the call, use another tool, "
+        "or tell the user what keeps failing."
+    ),
+    again_in_turns=(
+        " This and another call have been failing in turns: do not send either again. Change the "
+        "call, use another tool, or tell the user what keeps failing."
+    ),
+    not_checked="The arguments could not be checked: the tool system had an internal fault.",
+    refused_by_check="Please rewrite the tool input with valid arguments. Errors: {message}",
+    raised="Error executing tool '{name}': {error}",
+    crashed="Error executing tool '{name}': {error}. {whether}",
+    fell_silent="Tool '{name}' was stopped: it gave no sign of life for {silence} s. {whether}",
+    timed_out="Tool '{name}' timed out after {timeout} s {end}. {whether}",
+    and_was_stopped="and was stopped",
+    but="but {error}",
+    cancelled="Tool '{name}' was cancelled. {whether}",
+    denied="Tool '{name}' was not run: {error}.",
+    not_allowed="it is not allowed here",
+    no_result="Tool '{name}' gave no result: {error}. {whether}",
+    reasons={
+        "exception.worker_lost": "the worker that ran it was lost",
+        "exception.expired": "no worker started it in time",
+        "exception.queue_unreachable": "the queue could not be reached",
+        "exception.overloaded": "too many calls are waiting",
+        "exception.circuit_open": "it has been failing and is switched off for a moment",
+        "changed": "it was changed meanwhile, and takes other arguments now",
+        "forgotten": "it was asked for before, and its result is not kept any more",
+    },
+    internal="the tool system had an internal fault",
+    not_run="It was not run.",
+    may_have_run="It may have had effects: check before you repeat it.",
+    cut="The output was {size} bytes; the middle was left out.",
+    cut_less="Ask for less at once.",
+    cut_pages=(
+        "All of it is kept for a while: read it in pages with task_result, the handle '{handle}' "
+        "and page 1, 2, …, or ask for less at once."
+    ),
+    still_running=(
+        "It is still running in the background. Call task_result with the handle '{handle}' to "
+        "get its result."
+    ),
+    unseen_end=(
+        "The call of '{name}' before this one was not seen to end: it may still have been running."
+    ),
+    no_such_handle=(
+        "There is no background task with this handle. Use task_list to see what there is."
+    ),
+    no_such_page="There is no page {page}: the output has {pages}, counted from 1.",
+    more_tasks="There are {count} older background tasks, which are not listed.",
+    tasks_of_no_session=(
+        "Background tasks cannot be listed in this conversation, which has no session: use the "
+        "handles that the calls answered with."
+    ),
+    made_up_id="The call had no usable id and was given the id '{id}'.",
+    mended="The arguments were not strict JSON ({what}) and were mended.",
+    mendings={
+        "fence": "Markdown fence",
+        "around": "text around the object",
+        "comma": "a comma before a closing bracket",
+        "comments": "comments",
+        "single": "single quotes",
+        "keys": "keys without quotes",
+        "words": "True, False or None for true, false or null",
+        "breaks": "line breaks or tabs inside a string",
+        "apostrophe": "\\' for an apostrophe",
+        "escaped": "escaped quotes",
+        "twice": "an object inside a string",
+        "space": "white space that JSON does not have",
+    },
+    listed=", ",
+    repaired="The arguments were corrected before the call: {what}.",
+    repairs={
+        "json": "{path} was JSON in a string and was read as {type}",
+        "number": "{path} was a string and was read as {type}",
+        "boolean": "{path} was a string and was read as {type}",
+        "wrapped": "{path} was a single item and was put in an array",
+        "dropped": "{path} was null and was left out",
+    },
+    advice={
+        "missing": "Check that the name exists: list or search first.",
+        "permission": "Use something you have access to, or ask for access.",
+        "rate": "Wait before you call it again, and send fewer calls.",
+        "connection": "The service is not reachable now: try later or use another way.",
+        "slow": "Ask for less at once, or split the work.",
+        "fs": "Use fs_glob or fs_read to look at the files before you go on.",
+        "fs_edit": "Read the file with fs_read and copy the text to replace exactly.",
+        "bash": "Check the command, and split long commands into steps.",
+        "http": "Check the address, and that it is public.",
+        "validation": "Compare the arguments with the tool's schema and correct them.",
+        "unknown_tool": "Use one of the tools that are listed, by its exact name.",
+        "loop": "Stop repeating this call: change the plan, or ask the user.",
+        "runtime": "Try again with other arguments, or use another tool.",
+        "logical": "Read the error, and change the arguments or the plan.",
+        "aborted": "Ask for less at once, or tell the user that it takes too long.",
+        "cancelled": "Send it again only if its result is still wanted.",
+        "denied": "Do not send it again: use another tool, or ask the user.",
+        "changed": "Look at the arguments of the tool as it is offered now, and call it anew.",
+        "exception": "This is no fault of the arguments: the same call may be sent again.",
+        "unsure": "The tool may have run: check its effects before you repeat it.",
+    },
+)

@@ -1,0 +1,318 @@
+"""Schemas that fetch, open files, explode, recurse or backtrack: refused or bounded (R20).
+
+None may hold a dispatcher for more than 50 ms: not when it is compiled, not when it checks, and not
+when it explains. Times are CPU time of this thread, so that a busy machine does not fail the test.
+"""
+
+import socket
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.cost import cost
+from toolpool.contract.errors import ToolDeclarationInvalid
+from toolpool.contract.schema.validator import SchemaCache, SchemaValidator
+from toolpool.contract.spec import ToolSpec, sealed
+from toolpool.dispatcher.admission.catalog import Catalog
+
+LIMIT = 20.0
+"""Of what `cost` counts in: an attack that works costs hundreds, or never ends."""
+
+
+def nested(levels: int, inner: Any, wrap: Callable[[Any], Any]) -> Any:
+    for _ in range(levels):
+        inner = wrap(inner)
+    return inner
+
+
+def chain(length: int, link: Callable[[str], dict[str, Any]], last: Any) -> dict[str, Any]:
+    """`length` definitions, each made of a reference to the next."""
+    definitions = {f"d{n}": link(f"#/$defs/d{n + 1}") for n in range(length)}
+    return {"$ref": "#/$defs/d0", "$defs": {**definitions, f"d{length}": last}}
+
+
+def twice(keyword: str) -> Callable[[str], dict[str, Any]]:
+    return lambda ref: {keyword: [{"$ref": ref}, {"$ref": ref}]}
+
+
+def expression(*operators: str) -> dict[str, Any]:
+    """The honest schema that doubles: every operator has operands of the same kind."""
+    options = [
+        {
+            "type": "object",
+            "properties": {"args": {"items": {"$ref": "#/$defs/e"}}, "op": {"const": operator}},
+            "required": ["op", "args"],
+        }
+        for operator in operators
+    ]
+    return {"$ref": "#/$defs/e", "$defs": {"e": {"anyOf": [{"type": "string"}, *options]}}}
+
+
+DEEP_EXPRESSION = nested(31, "x!", lambda inner: {"op": "none", "args": [inner, 1]})
+WIDE = {"a": [1] * 200_000}
+
+REFUSED: dict[str, tuple[dict[str, Any], str]] = {
+    "remote reference": ({"$ref": "http://127.0.0.1:9/schema"}, "nothing is fetched"),
+    "remote reference, deep": (
+        {"properties": {"a": {"items": {"$ref": "https://example.org/x#/a"}}}},
+        "nothing is fetched",
+    ),
+    "remote through $id": (
+        {"$id": "http://127.0.0.1:9/base", "properties": {"a": {"$ref": "other.json"}}},
+        "nothing is fetched",
+    ),
+    "remote meta-schema": ({"$schema": "http://127.0.0.1:9/meta"}, "Unknown meta-schema"),
+    "file": ({"$ref": "file:///etc/passwd"}, "nothing is fetched"),
+    "file, relative": ({"$ref": "../../etc/passwd"}, "nothing is fetched"),
+    "pointer to nothing": ({"$ref": "#/$defs/absent"}, "does not compile"),
+    "references that double in place": (chain(30, twice("anyOf"), {"type": "null"}), "looked at"),
+    "references that double in allOf": (chain(30, twice("allOf"), {}), "looked at"),
+    "references that double, by anchor": (
+        {
+            "$ref": "#a0",
+            "$defs": {
+                **{
+                    f"d{n}": {"$anchor": f"a{n}", **twice("oneOf")(f"#a{n + 1}")} for n in range(30)
+                },
+                "d30": {"$anchor": "a30"},
+            },
+        },
+        "looked at",
+    ),
+    "a chain of references": (chain(1_200, lambda ref: {"allOf": [{"$ref": ref}]}, {}), "follow"),
+    "a tangle of references": (
+        {
+            "$ref": "#/$defs/d0",
+            "$defs": {
+                f"d{n}": {
+                    "properties": {f"p{n}_{m}": {} for m in range(40)},
+                    "allOf": [{"$ref": f"#/$defs/d{n + 1}"}] if n < 90 else [],
+                }
+                for n in range(91)
+            },
+        },
+        "follow",
+    ),
+    "a huge enum": ({"enum": [f"member {n}" for n in range(200_000)]}, "too large"),
+    "a million properties": ({"properties": {f"p{n}": {} for n in range(100_000)}}, "too large"),
+    "a huge description": ({"description": "x" * 10_000_000}, "at most 524,288 are compiled"),
+    "deep nesting": (nested(5_000, {}, lambda inner: {"properties": {"a": inner}}), "too large"),
+    "deep anyOf": (nested(400, {}, lambda inner: {"anyOf": [inner]}), "too large"),
+    "a pattern that grows": ({"pattern": "((a{100}){100}){100}"}, "does not compile"),
+    "a pattern that grows, looking": ({"pattern": "(?=x)((a{100}){100}){100}"}, "not compile"),
+    "a huge pattern": ({"pattern": "|".join(f"x{n}" for n in range(50_000))}, "a pattern of"),
+    "a broken pattern": ({"pattern": "("}, "does not compile"),
+    "half of a surrogate pair": ({"const": "\ud800"}, "does not compile"),
+    "not JSON": ({"const": object()}, "does not compile"),
+    "no schema": ({"type": "objekt"}, "does not compile"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_refused_with_a_reason_and_at_once(name: str) -> None:
+    schema, reason = REFUSED[name]
+    error, spent = cost(lambda: SchemaValidator(schema), most=LIMIT)
+    assert isinstance(error, ToolDeclarationInvalid)
+    assert reason in str(error)
+    assert len(str(error)) < 500
+    assert spent < LIMIT
+
+
+BOUNDED: dict[str, tuple[dict[str, Any], Any]] = {
+    "refers to itself": ({"$ref": "#"}, 1),
+    "refers to itself in turns": (
+        {
+            "$ref": "#/$defs/a",
+            "$defs": {"a": {"$ref": "#/$defs/b"}, "b": {"allOf": [{"$ref": "#/$defs/a"}]}},
+        },
+        1,
+    ),
+    "refers to itself, fanned out": (
+        {
+            "$ref": "#/$defs/a",
+            "$defs": {
+                "a": {"anyOf": [{"$ref": "#/$defs/b"}] * 40},
+                "b": {"anyOf": [{"$ref": "#/$defs/a"}] * 40},
+            },
+        },
+        1,
+    ),
+    "recursive by dynamic reference": (
+        {"$dynamicAnchor": "n", "properties": {"a": {"$dynamicRef": "#n"}}, "required": ["b"]},
+        nested(60, {"b": 1}, lambda inner: {"a": inner}),
+    ),
+    "a list of itself": (
+        {"items": {"$ref": "#"}, "type": ["array", "integer"]},
+        nested(60, "x", lambda inner: [inner] * 2)[:1],
+    ),
+    "doubles with every level": (expression("and", "or"), DEEP_EXPRESSION),
+    "quadruples with every level": (expression("a", "b", "c", "d"), DEEP_EXPRESSION),
+    "doubles by name": (
+        {
+            "$ref": "#/$defs/a",
+            "$defs": {
+                "a": {
+                    "anyOf": [
+                        {"properties": {"x": {"$ref": "#/$defs/a"}}, "required": ["p"]},
+                        {"properties": {"x": {"$ref": "#/$defs/a"}}, "required": ["q"]},
+                    ]
+                }
+            },
+        },
+        nested(60, {}, lambda inner: {"x": inner}),
+    ),
+    "catastrophic pattern": ({"pattern": "^(a+)+$"}, "a" * 500_000 + "b"),
+    "catastrophic alternatives": ({"pattern": "^(a|a|aa)*$"}, "a" * 500_000 + "b"),
+    "catastrophic and looking": ({"pattern": "^(?=a)(a+)+$"}, "a" * 5_000 + "b"),
+    "catastrophic and looking back": ({"pattern": r"^(a+)+\1$"}, "a" * 5_000 + "b"),
+    "catastrophic property names": (
+        {"patternProperties": {"^(a+)+$": {"type": "null"}}},
+        {"a" * 100_000 + "b": 1},
+    ),
+    "a pattern in the arguments": ({"format": "regex"}, "((a{100}){100}){100}" * 100),
+    "a large enum": ({"enum": [f"member {n}" for n in range(4_500)]}, "x"),
+    "many properties": (
+        {"properties": {f"p{n}": {} for n in range(2_200)}, "additionalProperties": False},
+        {f"q{n}": 1 for n in range(2_200)},
+    ),
+    "much that is required": ({"required": [f"p{n}" for n in range(4_500)]}, {}),
+    "many branches": (
+        {"anyOf": [{"properties": {"a": {"const": n}}, "required": ["a"]} for n in range(700)]},
+        {"a": "x"},
+    ),
+    "many branches of what is referred to": (
+        {
+            "anyOf": [{"$ref": "#/$defs/x"}] * 2_000,
+            "$defs": {"x": {"required": [f"r{n}" for n in range(10)]}},
+        },
+        {},
+    ),
+    "many branches for every item": (
+        {"items": {"anyOf": [{"const": n, "required": ["a", "b"]} for n in range(400)]}},
+        [{}] * 1_000,
+    ),
+    "many branches for every field": (
+        {"additionalProperties": {"anyOf": [{"type": "null", "const": n} for n in range(400)]}},
+        {f"f{n}": n for n in range(1_900)},
+    ),
+    "many branches for every item of every item": (
+        {"items": {"items": {"anyOf": [{"const": n} for n in range(400)]}}},
+        [["x"] * 32] * 32,
+    ),
+    "a long list of wrong items": ({"properties": {"a": {"items": {"type": "string"}}}}, WIDE),
+    "a long list of wrong unions": (
+        {"properties": {"a": {"items": {"anyOf": [{"type": "string"}, {"type": "null"}]}}}},
+        WIDE,
+    ),
+    "a wide object of wrong fields": (
+        {"additionalProperties": {"type": "string"}},
+        {f"k{n}": n for n in range(50_000)},
+    ),
+    "unique items": ({"uniqueItems": True}, [[n] for n in range(100_000)] + [[1]]),
+    "a large number": ({"multipleOf": 0.0001}, 10**4_000),
+}
+
+
+ACCEPTED = {
+    "refers to itself",
+    "refers to itself in turns",
+    "refers to itself, fanned out",
+    "catastrophic property names",
+    "a pattern in the arguments",
+    "a large number",
+}
+
+
+@pytest.mark.parametrize("name", BOUNDED)
+def test_bounded_in_time(name: str) -> None:
+    schema, arguments = BOUNDED[name]
+    validator, spent = cost(lambda: SchemaValidator(schema), most=LIMIT)
+    assert isinstance(validator, SchemaValidator)
+    assert spent < LIMIT
+    problems, spent = cost(lambda: validator.problems(arguments), most=LIMIT)
+    assert spent < LIMIT
+    assert len(problems) <= 1_000
+    assert bool(problems) is (name not in ACCEPTED)
+
+
+def test_an_honest_recursive_schema_is_not_in_the_way() -> None:
+    """A tree, a linked list and an expression as models really send them."""
+    tree = {
+        "$ref": "#/$defs/t",
+        "$defs": {
+            "t": {
+                "type": "object",
+                "properties": {
+                    "left": {"$ref": "#/$defs/t"},
+                    "right": {"$ref": "#/$defs/t"},
+                    "value": {"type": "integer"},
+                },
+                "required": ["value"],
+            }
+        },
+    }
+    validator = SchemaValidator(tree)
+    assert validator.problems(nested(60, {"value": 1}, lambda t: {"left": t, "value": 1})) == ()
+    deep = nested(60, {"value": "x"}, lambda t: {"right": t, "value": 1})
+    assert validator.problems(deep)[0].kind == "type"
+    validator = SchemaValidator(expression("and", "or", "not"))
+    call = nested(6, "x", lambda inner: {"op": "and", "args": [inner, "y"]})
+    assert validator.problems(call) == ()
+    wrong = nested(6, 3, lambda inner: {"op": "and", "args": [inner, "y"]})
+    assert validator.problems(wrong)
+    assert validator.problems(DEEP_EXPRESSION)[0].kind == "tooDeep"
+
+
+def test_nothing_is_fetched(tmp_path: Path) -> None:
+    """Held to a real server and a real file, which would make these schemas compile."""
+    path = tmp_path / "schema.json"
+    path.write_text('{"type": "object"}')
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        server.settimeout(0.2)
+        asked = threading.Event()
+
+        def answer() -> None:
+            try:
+                connection, _ = server.accept()
+            except TimeoutError:
+                return
+            asked.set()
+            connection.sendall(b"HTTP/1.0 200 OK\r\nContent-Length: 2\r\n\r\n{}")
+            connection.close()
+
+        listener = threading.Thread(target=answer)
+        listener.start()
+        for reference in (f"http://127.0.0.1:{server.getsockname()[1]}/a.json", path.as_uri()):
+            for schema in ({"$ref": reference}, {"$schema": reference}, {"$dynamicRef": reference}):
+                with pytest.raises(ToolDeclarationInvalid):
+                    SchemaValidator(schema)
+        listener.join()
+        assert not asked.is_set()
+
+
+def test_a_broken_schema_refuses_its_tool_alone() -> None:
+    good = sealed(ToolSpec(name="good", input_schema={"type": "object"}))
+    specs = [
+        sealed(ToolSpec(name=name.replace(" ", "_"), input_schema=schema))
+        for name, (schema, _) in REFUSED.items()
+        # a worker cannot publish these:
+        if name not in ("half of a surrogate pair", "not JSON", "deep nesting", "deep anyOf")
+    ]
+    catalog = Catalog()
+    catalog.replace([*specs[:8], good, *specs[8:]])
+    assert [name for name in catalog.offers if name not in catalog.unlisted] == ["good"]
+    assert set(catalog.refused) == {spec.name for spec in specs}
+    assert all(reason.startswith("its input_schema") for reason in catalog.refused.values())
+
+
+def test_a_schema_is_compiled_once() -> None:
+    """R21."""
+    cache = SchemaCache()
+    spec = sealed(ToolSpec(name="a", input_schema={"type": "object"}))
+    assert cache.validator(spec) is cache.validator(spec)
+    assert cache.validator(ToolSpec(name="b")) is None
+    off = ToolSpec(name="c", input_schema={"type": "objekt"}, check_schema=False)
+    assert cache.validator(off) is None

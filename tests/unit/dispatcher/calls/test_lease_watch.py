@@ -1,0 +1,91 @@
+"""When a worker is gone: only what a server that answers could have shown says so (R8)."""
+
+from collections.abc import Iterable
+
+import pytest
+
+from toolpool.contract.envelope import WorkerLease
+from toolpool.dispatcher.calls.lease_watch import LeaseWatch
+
+GONE = 8.0
+
+
+def lease(beat: int, *, worker: str = "w", ended: bool = False) -> WorkerLease:
+    return WorkerLease(
+        id=worker, host="h", pid=1, version="1", started_at=0.0, slots={}, beat=beat, ended=ended
+    )
+
+
+def watched(looks: Iterable[tuple[float, int | None]], **options: bool) -> LeaseWatch:
+    """A watch that was shown, at these times, the worker's beat (None: no lease)."""
+    watch = LeaseWatch(lease_gone=GONE)
+    for at, beat in looks:
+        watch.look([] if beat is None else [lease(beat)], at, clock_jumped=False)
+    return watch
+
+
+def lost(watch: LeaseWatch, now: float, *, known_since: float = 0.0, patience: float = 0.0) -> bool:
+    return watch.is_lost("w", known_since=known_since, patience=patience, now=now)
+
+
+@pytest.mark.parametrize(
+    ("looks", "is_lost"),
+    [
+        # seconds and beats, a look a second
+        ([(t, t // 2 + 1) for t in range(20)], False),  # it is renewed
+        ([(t, 1 if t < 3 else None) for t in range(12)], True),  # gone since 3
+        ([(t, 1 if t < 3 else None) for t in range(8)], False),  # but not for long enough
+        ([(t, 1) for t in range(12)], True),  # there, and never renewed: clocks may have jumped
+        ([(t, None) for t in range(12)], True),  # never seen, as long as a lease lasts
+        ([(0, 1), (1, 1), (30, None), (31, None)], False),  # nobody looked for a while
+        ([(t, None) for t in range(4)], False),
+    ],
+)  # fmt: skip
+def test_a_worker_is_gone_when_its_lease_could_have_been_renewed_and_was_not(
+    looks: list[tuple[float, int | None]], is_lost: bool
+) -> None:
+    assert lost(watched(looks), looks[-1][0]) is is_lost
+
+
+def test_an_outage_says_nothing_about_workers() -> None:
+    """However long it took: a whole lease's time after it, the worker has to be seen."""
+    watch = watched((t, t // 2 + 1) for t in range(10))
+    watch.interrupted()
+    for at in range(70, 78):
+        watch.look([], at, clock_jumped=False)
+        assert not lost(watch, at)
+    watch.look([], 79, clock_jumped=False)
+    assert lost(watch, 79)
+
+
+def test_a_jump_of_the_server_s_clock_says_nothing_about_workers() -> None:
+    watch = watched((t, t // 2 + 1) for t in range(10))
+    watch.look([], 10, clock_jumped=True)
+    for at in range(11, 18):
+        watch.look([], at, clock_jumped=False)
+        assert not lost(watch, at)
+
+
+def test_what_may_not_run_again_waits_for_its_worker_to_come_back() -> None:
+    watch = watched((t, t + 1 if t < 3 else None) for t in range(20))
+    assert lost(watch, 19)
+    assert not lost(watch, 19, patience=10.0)
+    for at in range(20, 24):
+        watch.look([], at, clock_jumped=False)
+    assert lost(watch, 23, patience=10.0)
+
+
+def test_a_call_that_came_later_waits_as_long() -> None:
+    watch = watched((t, None) for t in range(20))
+    assert not lost(watch, 19, known_since=15.0)
+
+
+def test_a_worker_whose_end_was_seen_is_gone_at_once() -> None:
+    watch = watched([(0, 1), (1, 1)])
+    watch.look([lease(0, ended=True)], 2, clock_jumped=False)
+    assert lost(watch, 2, patience=60.0)
+
+
+def test_a_worker_of_an_older_version_lives_while_its_lease_is_there() -> None:
+    watch = watched((t, 0) for t in range(30))
+    assert not lost(watch, 29)

@@ -1,0 +1,151 @@
+"""From an outcome to the result a caller sees, as a table; no I/O (R2, R6–R8, R11)."""
+
+from itertools import product
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from toolpool.contract.call import ToolCall
+from toolpool.contract.outcome import Code, ErrorType, Executed, Outcome, failure
+from toolpool.contract.result import ToolResult
+from toolpool.contract.spec import Effects, ToolSpec
+from toolpool.dispatcher.words.classify import (
+    Wording,
+    classified,
+    not_queued,
+    rejected,
+    unconfirmed,
+)
+
+CALL = ToolCall(index=0, id="c-1", name="t", arguments={})
+UNDECLARED = ToolSpec(name="t")
+READ = ToolSpec(name="t", effects=Effects.READ)
+WRITE = ToolSpec(name="t", effects=Effects.WRITE)
+IDEMPOTENT = ToolSpec(name="t", effects=Effects.WRITE, idempotent=True)
+
+
+def result_of(outcome: Outcome, spec: ToolSpec = UNDECLARED, call: ToolCall = CALL) -> ToolResult:
+    return classified(call, spec, outcome, timeout=5, duration=1.5, wording=Wording())
+
+
+@pytest.mark.parametrize(
+    ("code", "executed", "spec"),
+    list(product(Code, Executed, (UNDECLARED, READ, WRITE, IDEMPOTENT))),
+)
+def test_every_ending_has_its_type_its_words_and_an_honest_executed(
+    code: Code, executed: Executed, spec: ToolSpec
+) -> None:
+    result = result_of(failure(code, "the reason", executed), spec)
+    assert (result.ok, result.code, result.error_type) == (False, code, code.error_type)
+    assert result.executed is executed
+    assert result.error
+    assert result.recommendations
+    may_repeat = spec.rerunnable or executed is Executed.NO
+    expected = {
+        ErrorType.VALIDATION: False,
+        ErrorType.RUNTIME: True,
+        ErrorType.LOGICAL: True,
+        ErrorType.ABORTED: False,
+        ErrorType.EXCEPTION: may_repeat,
+    }[code.error_type]
+    assert result.retryable is expected
+    payload = result.payload()
+    assert (payload["ok"], payload["errorType"], payload["code"], payload["executed"]) == (
+        False, code.error_type.value, code.value, executed.value,
+    )  # fmt: skip
+
+
+def test_only_a_read_or_an_idempotent_tool_is_rerunnable() -> None:
+    assert [spec.rerunnable for spec in (UNDECLARED, READ, WRITE, IDEMPOTENT)] == [
+        False, True, False, True,
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("code", "error", "executed", "expected"),
+    [
+        (Code.RAISED, "disk full", Executed.YES, "Error executing tool 't': disk full"),
+        (Code.REPORTED, "no such order", Executed.YES, "no such order"),
+        (Code.TIMEOUT, "", Executed.UNKNOWN, "Tool 't' timed out after 5 s and was stopped."),
+        (Code.EXPIRED, "", Executed.NO, "no worker started it in time. It was not run."),
+        (Code.OVERLOADED, "", Executed.NO, "too many calls are waiting. It was not run."),
+        (Code.WORKER_LOST, "", Executed.UNKNOWN, "It may have had effects: check before you"),
+        (Code.CANCELLED, "", Executed.NO, "Tool 't' was cancelled. It was not run."),
+        (Code.DENIED, "off tonight", Executed.NO, "Tool 't' was not run: off tonight."),
+    ],
+)
+def test_the_words_say_what_happened_and_whether_it_ran(
+    code: Code, error: str, executed: Executed, expected: str
+) -> None:
+    text = result_of(failure(code, error, executed)).error
+    assert text is not None
+    assert expected in text
+
+
+def test_a_success_carries_its_data_and_nothing_of_a_failure() -> None:
+    result = result_of(Outcome(ok=True, data=[1], attempt=2))
+    assert (result.ok, result.data, result.attempts, result.duration) == (True, [1], 2, 1.5)
+    assert result.payload() == {"ok": True, "data": [1]}
+    assert result.executed is Executed.YES
+
+
+def test_absent_fields_are_left_out() -> None:
+    """R2: not null."""
+    plain: dict[str, Any] = result_of(failure(Code.RAISED, "x", Executed.YES)).payload()
+    assert set(plain) == {
+        "ok", "error", "errorType", "code", "retryable", "executed", "recommendations",
+    }  # fmt: skip
+    full = result_of(failure(Code.OVERLOADED, "", Executed.NO, retry_after=2.0, note="n")).payload()
+    assert (full["retryAfter"], full["note"]) == (2.0, "n")
+    assert None not in full.values()
+
+
+def test_details_are_for_operators() -> None:
+    """R11: the stack never reaches the model."""
+    outcome = failure(Code.RAISED, "x", Executed.YES, details={"stack": "Traceback s3cret"})
+    result = result_of(outcome)
+    assert result.details == {"stack": "Traceback s3cret"}
+    assert "s3cret" not in str(result.payload())
+
+
+def test_a_tools_own_recommendations_win() -> None:
+    """R5: those of the outcome over those of the declaration over the generated."""
+    declared = replace(UNDECLARED, recommendations=("declared",))
+    own = failure(Code.REPORTED, "x", Executed.YES, recommendations=("own",))
+    bare = failure(Code.REPORTED, "x", Executed.YES)
+    assert result_of(own, declared).recommendations == ("own",)
+    assert result_of(bare, declared).recommendations == ("declared",)
+    assert result_of(bare).recommendations
+
+
+def test_what_was_assumed_of_a_call_is_noted() -> None:
+    call = replace(CALL, note="It had no id.")
+    outcome = Outcome(ok=True, data=1, note="It was cut.")
+    assert result_of(outcome, call=call).note == "It had no id. It was cut."
+
+
+def test_a_rejected_call_did_not_run_and_needs_other_arguments() -> None:
+    result = rejected(CALL, Code.INVALID_ARGUMENTS, "a: Required", Wording())
+    assert (result.executed, result.retryable, result.error) == (
+        Executed.NO, False, "a: Required",
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("started", "sent", "expected"),
+    [
+        (True, True, (Code.TIMEOUT, Executed.UNKNOWN)),
+        (False, True, (Code.QUEUE_UNREACHABLE, Executed.UNKNOWN)),
+        (False, False, (Code.QUEUE_UNREACHABLE, Executed.NO)),
+    ],
+)
+def test_without_word_from_the_server_no_more_is_said_than_is_known(
+    started: bool, sent: bool, expected: tuple[Code, Executed]
+) -> None:
+    outcome = unconfirmed(started=started, sent=sent)
+    assert (outcome.code, outcome.executed) == expected
+
+
+def test_what_never_left_did_not_run() -> None:
+    assert not_queued(Code.OVERLOADED, retry_after=1.0).executed is Executed.NO

@@ -1,0 +1,561 @@
+"""Claimed calls and their slots, over the in-memory ledger: what is counted, told, and kept."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.waiting import eventually
+from toolpool.contract.envelope import (
+    Batch,
+    CallMessage,
+    Ended,
+    Envelope,
+    Passed,
+    Released,
+    Reply,
+    Settled,
+)
+from toolpool.contract.ledger.client import Closing, End, Opening
+from toolpool.contract.ledger.memory import MemoryServer
+from toolpool.contract.ledger.steps import new_nonce
+from toolpool.contract.outcome import Code, Executed, Outcome, failure
+from toolpool.contract.signing import Keyring
+from toolpool.contract.spec import RunIn
+from toolpool.workers.catalog import Catalog
+from toolpool.workers.context import ToolContext
+from toolpool.workers.running import executor as executors
+from toolpool.workers.running.children import ChildPool
+from toolpool.workers.running.executor import Executor
+from toolpool.workers.running.invoke import Limits
+from toolpool.workers.running.run import Runner
+from toolpool.workers.running.settler import Settler
+from toolpool.workers.tool import tool
+
+ENVELOPE = Envelope(Keyring.local())
+REPLY = "reply"
+TOOLS = "tests.fleets.waiting"
+
+
+@tool(exclusive=True)
+async def wait() -> str:
+    """Wait until cancelled."""
+    await asyncio.Event().wait()
+    return "never"
+
+
+@tool
+async def stay(gate: str) -> str:
+    """Stay, whatever is said, until the gate is there."""
+    ends_at = time.monotonic() + 10.0
+    while not Path(gate).exists() and time.monotonic() < ends_at:
+        try:
+            await asyncio.sleep(0.01)
+        except asyncio.CancelledError:
+            continue
+    return "stayed"
+
+
+@tool(heartbeat=0.1)
+async def stay_silent(gate: str, ctx: ToolContext) -> str:
+    """Stay, whatever is said, and say nothing."""
+    return str(await stay(gate))
+
+
+@tool(run_in="thread", exclusive=True)
+def stay_in_thread(gate: str) -> str:
+    """Stay, whatever is said, until the gate is there."""
+    ends_at = time.monotonic() + 10.0
+    while not Path(gate).exists() and time.monotonic() < ends_at:
+        time.sleep(0.01)
+    return "stayed"
+
+
+@tool(max_output=100)
+async def write_much() -> str:
+    """Write more than is shown."""
+    return "x" * 1000
+
+
+@tool
+async def touch(path: str) -> None:
+    """Leave a trace."""
+    Path(path).touch()
+
+
+class Ledger(MemoryServer):
+    """The in-memory ledger; `held` is what its answers wait for."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.held: asyncio.Event | None = None
+        self.keeps = True
+        self.poison = ""
+
+    async def claim(self, claims: Any, *, worker: str, give_up_at: float) -> Any:
+        answers = await super().claim(claims, worker=worker, give_up_at=give_up_at)
+        if self.held is not None:
+            await self.held.wait()
+        return answers
+
+    async def keep_output(self, handle: str, body: bytes, *, owner: str, keep: float) -> bool:
+        if not self.keeps:
+            await asyncio.Event().wait()
+        return await super().keep_output(handle, body, owner=owner, keep=keep)
+
+    async def settle(self, settlements: Any, *, give_up_at: float) -> list[str]:
+        if any(settlement.key == self.poison for settlement in settlements):
+            raise ValueError("this one cannot be stored")
+        return await super().settle(settlements, give_up_at=give_up_at)
+
+
+class Bench:
+    """An executor with its ledger, and what a dispatcher would be told."""
+
+    def __init__(
+        self,
+        slots: dict[RunIn, int],
+        children: ChildPool | None = None,
+        catalog: Catalog | None = None,
+    ) -> None:
+        self.ledger = Ledger()
+        self.leased_at: Callable[[], float] = time.monotonic
+        catalog = catalog or Catalog([wait, stay, stay_silent, stay_in_thread, write_much, touch])
+        self.settler = Settler(
+            worker="w", ledger=self.ledger, envelope=ENVELOPE, keep=60.0, keep_output=60.0
+        )
+        self.runner = Runner(worker="w", catalog=catalog, limits=Limits(1 << 20), children=children)
+        self.executor = Executor(
+            worker="w",
+            catalog=catalog,
+            runner=self.runner,
+            ledger=self.ledger,
+            settler=self.settler,
+            envelope=ENVELOPE,
+            slots=slots,
+        )
+        self.executor.leased_at = lambda: self.leased_at()
+
+    async def call(
+        self, key: str, name: str, /, *, timeout: float = 30.0, spare: float = 9.0, **arguments: Any
+    ) -> None:
+        opening = Opening(key, 1, rerunnable=False, wait=9.0, deadline=timeout + spare, keep=60.0)
+        await self.ledger.open(
+            [opening], nonce=new_nonce(), reply=REPLY, queue="", message=b"", give_up_at=0.0
+        )
+        call = CallMessage(
+            key=key, id=key, tool=name, digest="", arguments=arguments, timeout=timeout
+        )
+        batch = Batch(id=key, reply=REPLY, calls=(call,))
+        self.executor.receive(ENVELOPE.encode_batch(batch), lambda: None)
+
+    async def cancel(self, key: str) -> None:
+        """As a dispatcher does: end the call in the ledger, and tell its worker."""
+        ended = failure(Code.CANCELLED, "", Executed.UNKNOWN)
+        body = ENVELOPE.encode_reply(Settled(key=key, outcome=ended))
+        closing = Closing(
+            key, new_nonce(), self.ledger.epoch, 60.0, unclaimed=body, claimed=body,
+            doubtful=body, cancel=b"",
+        )  # fmt: skip
+        await self.ledger.close([closing], reply="", end=End.CANCEL, give_up_at=0.0)
+        self.executor.cancel(key)
+
+    def said(self) -> list[Reply]:
+        return [ENVELOPE.decode_reply(item) for item in self.ledger._inboxes[REPLY].items]
+
+    def outcomes(self) -> dict[str, Outcome]:
+        return {said.key: said.outcome for said in self.said() if isinstance(said, Settled)}
+
+    def ended(self) -> list[str]:
+        return [key for said in self.said() if isinstance(said, Ended) for key in said.keys]
+
+    async def running(self, count: int) -> None:
+        await eventually(lambda: self.executor.running == count, f"{count} run")
+
+
+@pytest.fixture(autouse=True)
+def soon_stuck(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(executors, "_STUCK_SECONDS", 0.2)
+
+
+@pytest.fixture
+def gate(tmp_path: Path) -> Iterator[Path]:
+    path = tmp_path / "gate"
+    yield path
+    path.touch()
+
+
+async def test_calls_that_end_when_their_lease_is_lost_wear_nothing_out() -> None:
+    bench = Bench({RunIn.LOOP: 4, RunIn.THREAD: 4})
+    for number in range(4):
+        await bench.call(f"k{number}", "wait")
+    await bench.running(4)
+    bench.leased_at = lambda: 0.0
+    bench.executor.end_exclusive_without_lease()
+    assert bench.executor.abandoned == 0
+    await bench.running(0)
+    assert not bench.executor.is_worn_out
+    assert bench.executor.free_slots()[RunIn.LOOP] == 4
+
+
+async def test_what_runs_goes_on_without_a_lease(gate: Path) -> None:
+    """Losing the server stops what would start, and of what runs only what asks for it."""
+    bench = Bench({RunIn.LOOP: 4})
+    await bench.call("a", "stay", gate=str(gate))
+    await bench.call("b", "wait")
+    await bench.running(2)
+    bench.leased_at = lambda: 0.0
+    bench.executor.end_exclusive_without_lease()
+    await bench.running(1)
+    await bench.call("c", "stay", gate=str(gate))
+    gate.touch()
+    await bench.running(0)
+    await bench.settler.flush()
+    outcomes = bench.outcomes()
+    assert outcomes["a"].ok
+    assert outcomes["b"].code is Code.WORKER_LOST
+    assert "c" not in outcomes, "nothing starts"
+
+
+async def test_an_attempt_that_was_started_here_is_not_started_again() -> None:
+    """Whoever can write to the server may replay a message, with a record made for it."""
+    bench = Bench({RunIn.LOOP: 4})
+    await bench.call("a", "touch", path="/dev/null")
+    await bench.settler.flush()
+    await eventually(lambda: bench.outcomes(), "it has run")
+    assert bench.outcomes()["a"].ok
+    bench.ledger.forget()
+    await bench.call("a", "touch", path="/dev/null")
+    await eventually(lambda: bench.outcomes()["a"].code, "it is answered")
+    assert bench.outcomes()["a"].executed is Executed.UNKNOWN
+
+
+async def test_arguments_that_fit_the_tool_as_it_was_offered_are_not_the_models_fault() -> None:
+    """No worker has the version of the tool that they are for: the release changed it (R6)."""
+    bench = Bench({RunIn.LOOP: 1}, None)
+    call = CallMessage(key="k", id="k", tool="stay", digest="old", arguments={}, final=True)
+    run = await bench.runner.run(call, 9.0, lambda *_: None)
+    outcome = run.ending.outcome
+    assert (outcome.code, outcome.error) == (Code.EXPIRED, "changed")
+    assert outcome.executed is Executed.NO
+
+
+async def test_a_message_is_refused_after_its_end() -> None:
+    bench = Bench({RunIn.LOOP: 4})
+    done: list[str] = []
+    bench.executor.server_time = lambda: 1000.0
+    for end in (994.0, 996.0):
+        batch = Batch(id="b", reply=REPLY, calls=(), sent_at=end - 9.0, ends_at=end)
+        bench.executor.receive(ENVELOPE.encode_batch(batch), lambda: done.append("acknowledged"))
+    assert bench.executor.rejected == 1
+    assert len(done) == 2
+
+
+async def test_a_call_for_a_tool_that_is_not_here_is_passed_on() -> None:
+    """Unclaimed, so that another worker may have it in the same attempt."""
+    bench = Bench({RunIn.LOOP: 4})
+    await bench.call("a", "elsewhere")
+    await eventually(lambda: any(isinstance(said, Passed) for said in bench.said()), "it is said")
+    assert bench.ledger.state("a") == "open"
+
+
+async def test_coroutines_that_swallow_their_cancellation_wear_a_worker_out(gate: Path) -> None:
+    """Against the slots of their own kind, and only once they had time to end."""
+    bench = Bench({RunIn.LOOP: 4, RunIn.THREAD: 2})
+    await bench.call("a", "stay", timeout=0.05, gate=str(gate))
+    await bench.call("b", "stay", timeout=30.0, gate=str(gate))
+    await bench.running(2)
+
+    async def is_counted(count: int) -> bool:
+        bench.executor.answer_overdue()
+        return bench.executor.abandoned == count
+
+    await eventually(lambda: is_counted(1), "the one that overran is counted")
+    assert not bench.executor.is_worn_out, "one of four"
+    await bench.cancel("b")
+    await eventually(lambda: is_counted(2), "the one that was cancelled is counted")
+    assert bench.executor.is_worn_out
+    gate.touch()
+    await eventually(lambda: is_counted(0), "they have ended")
+    assert not bench.executor.is_worn_out
+    assert bench.executor.free_slots()[RunIn.LOOP] == 4
+
+
+async def test_a_silent_coroutine_that_cannot_be_stopped_is_answered(gate: Path) -> None:
+    """Long before its timeout."""
+    bench = Bench({RunIn.LOOP: 4})
+    await bench.call("a", "stay_silent", timeout=30.0, gate=str(gate))
+
+    async def is_answered() -> bool:
+        bench.executor.answer_overdue()
+        return "a" in bench.outcomes()
+
+    await eventually(is_answered, "it is answered", 5.0)
+    assert bench.outcomes()["a"].code is Code.TIMEOUT
+    gate.touch()
+
+
+async def test_threads_that_do_not_end_are_counted_against_threads(gate: Path) -> None:
+    bench = Bench({RunIn.LOOP: 256, RunIn.THREAD: 2})
+    await bench.call("a", "stay_in_thread", timeout=0.3, gate=str(gate))
+    await eventually(lambda: bench.executor.is_worn_out, "half the threads are stuck")
+    assert bench.outcomes()["a"].code is Code.TIMEOUT
+    gate.touch()
+    await eventually(lambda: bench.executor.free_slots()[RunIn.THREAD] == 2, "its slot is free")
+    assert bench.executor.abandoned == 0
+
+
+async def test_the_end_of_a_thread_is_told_when_it_has_ended(gate: Path) -> None:
+    """A turn's next write waits for this word."""
+    bench = Bench({RunIn.THREAD: 2})
+    await bench.call("a", "stay_in_thread", gate=str(gate))
+    await bench.running(1)
+    bench.leased_at = lambda: 0.0
+    bench.executor.end_exclusive_without_lease()
+    await eventually(lambda: "a" in bench.outcomes(), "it is answered")
+    await bench.running(0)
+    await bench.settler.flush()
+    assert bench.ended() == [], "its thread goes on"
+    assert bench.executor.free_slots()[RunIn.THREAD] == 1
+    gate.touch()
+    await eventually(lambda: bench.ended() == ["a"], "its end is told")
+
+
+async def test_a_cancel_that_overtakes_the_claims_answer_is_heeded(tmp_path: Path) -> None:
+    bench = Bench({RunIn.LOOP: 2})
+    bench.ledger.held = asyncio.Event()
+    await bench.call("a", "touch", path=str(tmp_path / "trace"))
+    await eventually(lambda: bench.ledger.state("a") == "claimed", "it is claimed")
+    await bench.cancel("a")
+    bench.ledger.held.set()
+    await eventually(lambda: bench.ended() == ["a"], "nothing of it runs, and that is told")
+    assert not (tmp_path / "trace").exists()
+    assert bench.executor.free_slots()[RunIn.LOOP] == 2
+
+
+async def test_cancels_are_not_remembered_without_end() -> None:
+    bench = Bench({RunIn.LOOP: 2})
+    for number in range(5_000):
+        bench.executor.cancel(f"k{number}")
+    assert len(bench.executor._cancelled) <= 1_000
+    assert "k4999" in bench.executor._cancelled
+
+
+@pytest.mark.parametrize("spare", [0.0, 1.0])
+async def test_an_output_that_cannot_be_kept_does_not_cost_the_result(spare: float) -> None:
+    """The call has ended: it says so before its deadline, without a handle."""
+    bench = Bench({RunIn.LOOP: 2})
+    bench.ledger.keeps = False
+    await bench.call("a", "write_much", timeout=0.5, spare=spare)
+
+    async def is_settled() -> bool:
+        bench.executor.answer_overdue()
+        return "a" in bench.outcomes()
+
+    await eventually(is_settled, "it is answered")
+    outcome = bench.outcomes()["a"]
+    assert (outcome.ok, outcome.executed, outcome.output) == (True, Executed.YES, None)
+
+
+async def test_a_worker_that_stops_gives_up_an_output_and_not_its_result() -> None:
+    bench = Bench({RunIn.LOOP: 2})
+    bench.ledger.keeps = False
+    await bench.call("a", "write_much")
+    await bench.running(1)
+    await bench.executor.drain(0.1)
+    outcome = bench.outcomes()["a"]
+    assert (outcome.ok, outcome.executed) == (True, Executed.YES)
+
+
+async def test_one_outcome_that_cannot_be_stored_takes_no_other_with_it() -> None:
+    bench = Bench({RunIn.LOOP: 4})
+    bench.ledger.poison = "k1"
+    keys = [f"k{number}" for number in range(4)]
+    openings = [Opening(key, 1, rerunnable=False, wait=9, deadline=9, keep=9) for key in keys]
+    await bench.ledger.open(
+        openings, nonce=new_nonce(), reply=REPLY, queue="", message=b"", give_up_at=0.0
+    )
+    batch = Batch(id="b", reply=REPLY, calls=())
+    for key in keys:
+        call = CallMessage(key=key, id=key, tool="wait", digest="", arguments={})
+        bench.settler.settle(batch, call, Outcome(ok=True), busy=True)
+    await bench.settler.flush()
+    assert sorted(bench.outcomes()) == ["k0", "k2", "k3"]
+
+
+@pytest.mark.parametrize(("age", "starts", "goes_on"), [(1.0, True, True), (2.6, False, False)])
+async def test_how_old_a_lease_may_be_follows_from_when_it_is_gone(
+    age: float, starts: bool, goes_on: bool
+) -> None:
+    """A lease that is gone after 2 s is old after 1.25 s, and lost after 1.5 s."""
+    bench = Bench({RunIn.LOOP: 2})
+    bench.executor = Executor(
+        worker="w",
+        catalog=Catalog([wait]),
+        runner=bench.runner,
+        ledger=bench.ledger,
+        settler=bench.settler,
+        envelope=ENVELOPE,
+        slots={RunIn.LOOP: 2},
+        lease_gone=2.0,
+    )
+    await bench.call("a", "wait")
+    await bench.running(1)
+    bench.executor.leased_at = lambda: time.monotonic() - age
+    await bench.call("b", "wait")
+    bench.executor.end_exclusive_without_lease()
+    assert (bench.executor.running == 2 or bool(bench.executor._claiming)) is starts
+    await bench.settler.flush()
+    assert ("a" not in bench.outcomes()) is goes_on
+    await bench.executor.drain(0.0)
+
+
+async def test_a_recycling_worker_lets_its_other_calls_end(gate: Path, tmp_path: Path) -> None:
+    """R8, R33: what is stuck is given up, and costs nobody else their call."""
+    bench = Bench({RunIn.LOOP: 4, RunIn.THREAD: 2})
+    await bench.call("stuck", "stay_in_thread", timeout=0.2, gate=str(gate))
+    await bench.call("deaf", "stay", timeout=0.2, gate=str(gate))
+    other = tmp_path / "other"
+    await bench.call("well", "stay", timeout=30.0, gate=str(other))
+    await bench.running(3)
+
+    async def are_answered() -> bool:
+        bench.executor.answer_overdue()
+        return {"stuck", "deaf"} <= bench.outcomes().keys()
+
+    await eventually(are_answered, "what is stuck is answered")
+    draining = asyncio.ensure_future(bench.executor.drain(0.1, recycling=True))
+    await bench.call("late", "touch", path=str(tmp_path / "trace"))
+    await asyncio.sleep(0.5)
+    assert not draining.done(), "the grace is over, and the well one still has its time"
+    assert "well" not in bench.outcomes()
+    other.touch()
+    await asyncio.wait_for(draining, 5.0)
+    outcomes = bench.outcomes()
+    assert (outcomes["well"].ok, outcomes["well"].executed) == (True, Executed.YES)
+    assert outcomes["stuck"].code is outcomes["deaf"].code is Code.TIMEOUT
+    assert not (tmp_path / "trace").exists(), "nothing more is claimed"
+    assert "late" not in outcomes
+    gate.touch()
+    await eventually(lambda: not bench.executor.abandoned, "what was stuck has ended")
+
+
+async def test_a_recycling_drain_is_bounded_by_the_deadlines_of_its_calls(gate: Path) -> None:
+    bench = Bench({RunIn.LOOP: 4})
+    await bench.call("deaf", "stay", timeout=0.3, gate=str(gate))
+    await bench.running(1)
+    await asyncio.wait_for(bench.executor.drain(0.1, recycling=True), 10.0)
+    assert bench.outcomes()["deaf"].code is Code.TIMEOUT
+    gate.touch()
+
+
+async def test_a_stop_that_comes_while_recycling_has_its_grace_alone() -> None:
+    bench = Bench({RunIn.LOOP: 4})
+    await bench.call("a", "wait")
+    await bench.running(1)
+    recycling = asyncio.ensure_future(bench.executor.drain(0.1, recycling=True))
+    await asyncio.sleep(0.3)
+    assert not recycling.done()
+    await asyncio.wait_for(bench.executor.drain(0.1), 5.0)
+    await asyncio.wait_for(recycling, 5.0)
+    assert bench.outcomes()["a"].code is Code.WORKER_LOST
+
+
+@pytest.mark.parametrize("error", [SystemExit, KeyboardInterrupt, RuntimeError])
+async def test_whatever_comes_out_of_a_run_its_call_is_settled(
+    error: type[BaseException], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """R1: and its slot is free again."""
+    bench = Bench({RunIn.LOOP: 1})
+
+    async def run(*_: Any) -> None:
+        raise error
+
+    monkeypatch.setattr(bench.runner, "run", run)
+    await bench.call("a", "wait")
+    await eventually(lambda: "a" in bench.outcomes(), "it is settled")
+    outcome = bench.outcomes()["a"]
+    assert (outcome.code, outcome.executed) == (Code.INTERNAL, Executed.UNKNOWN)
+    assert bench.executor.free_slots()[RunIn.LOOP] == 1
+
+
+async def test_a_call_that_is_stopped_before_its_first_step_is_answered(tmp_path: Path) -> None:
+    """R1, R34: its task would end without a word, and keep its slot."""
+    bench = Bench({RunIn.LOOP: 1})
+    start, told = bench.executor._start, []
+
+    def start_and_cancel(*args: Any) -> None:
+        start(*args)
+        bench.executor.cancel("a")
+        told.append("a")
+
+    bench.executor._start = start_and_cancel  # type: ignore[method-assign]
+    await bench.call("a", "touch", path=str(tmp_path / "trace"))
+    await eventually(lambda: told and bench.executor.running == 0, "it has ended")
+    await bench.settler.flush()
+    outcome = bench.outcomes()["a"]
+    assert (outcome.code, outcome.executed) == (Code.CANCELLED, Executed.NO)
+    assert bench.executor.free_slots()[RunIn.LOOP] == 1
+    assert not (tmp_path / "trace").exists()
+
+
+@pytest.fixture
+async def children() -> AsyncIterator[ChildPool]:
+    """One process for two slots."""
+    pool = ChildPool(size=1, tools=[TOOLS], max_result=1 << 20, calls_per_child=100)
+    await pool.start()
+    yield pool
+    await pool.close()
+
+
+async def waiting_for_a_process(children: ChildPool, **times: float) -> Bench:
+    """A call "first" in the only process, and "second" claimed and not begun."""
+    bench = Bench({RunIn.PROCESS: 2}, children, Catalog.load([TOOLS]))
+    await bench.call("first", "sleep", seconds=3.0)
+    await eventually(lambda: not children._idle, "the first has the process")
+    await bench.call("second", "sleep", seconds=0.0, **times)
+    await eventually(lambda: len(children._waiters) == 1, "the second waits for it")
+    return bench
+
+
+async def test_a_call_that_waits_for_its_process_in_vain_was_not_executed(
+    children: ChildPool,
+) -> None:
+    """R8: though another child-process call, or an import, held the process."""
+    bench = await waiting_for_a_process(children, timeout=0.1, spare=1.0)
+
+    async def is_settled() -> bool:
+        bench.executor.answer_overdue()
+        return "second" in bench.outcomes()
+
+    await eventually(is_settled, "it is answered", 5.0)
+    outcome = bench.outcomes()["second"]
+    assert (outcome.code, outcome.executed) == (Code.EXPIRED, Executed.NO)
+    await eventually(lambda: "first" in bench.outcomes(), "the first ends as ever")
+    assert bench.outcomes()["first"].ok
+
+
+async def test_a_call_that_waits_for_its_process_has_its_whole_timeout(
+    children: ChildPool,
+) -> None:
+    """It began late, within its deadline."""
+    bench = await waiting_for_a_process(children, timeout=1.0, spare=9.0)
+
+    async def is_settled() -> bool:
+        bench.executor.answer_overdue()
+        return "second" in bench.outcomes()
+
+    await eventually(is_settled, "it is answered")
+    assert bench.outcomes()["second"].ok
+
+
+async def test_a_stopping_worker_gives_back_what_waits_for_a_process(children: ChildPool) -> None:
+    """R8: it goes to another worker, though it may not run twice: it never began."""
+    bench = await waiting_for_a_process(children)
+    await bench.executor.drain(0.1)
+    assert [said.key for said in bench.said() if isinstance(said, Released)] == ["second"]
+    assert list(bench.outcomes()) == ["first"]
+    assert bench.outcomes()["first"].code is Code.WORKER_LOST

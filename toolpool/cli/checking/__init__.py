@@ -1,0 +1,1 @@
+"""`toolpool tools check`: what is wrong with the declarations of tools."""

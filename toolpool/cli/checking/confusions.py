@@ -1,0 +1,56 @@
+"""What the rejected calls in a session record say about the tools' schemas (R43)."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from toolpool.cli.checking.soundness import Level, Problem
+from toolpool.cli.exits import Ended, ExitCode
+from toolpool.dispatcher.analytics import ToolFigures, read_record
+
+_FIELDS_NAMED = 5
+_MENDING = {
+    "required": "say in its description what to send, or give it a default",
+    "type": "say in its description which type and form it takes, with an example",
+    "enum": "list its members in the description too",
+    "const": "name its one value in the description",
+    "additionalProperties": "models expect a field of this name: rename one, or say what to use",
+    "anyOf": "tell its alternatives apart by a const field, or take one form only",
+    "oneOf": "tell its alternatives apart by a const field, or take one form only",
+    "format": "show the format in the description, with an example",
+    "pattern": "put the pattern into words in the description, with an example",
+}
+
+
+def check_record(path: Path) -> list[Problem]:
+    """One warning a tool that models were rejected for, and a hint for each of its worst fields."""
+    try:
+        with path.open(encoding="utf-8", errors="replace") as lines:
+            analytics, unread = read_record(lines)
+    except OSError as error:
+        raise Ended(
+            f"cannot read the record {path} ({error.strerror}): name a file that `record` wrote",
+            ExitCode.USAGE,
+        ) from None
+    found = [problem for figures in analytics.tools() for problem in _problems(figures)]
+    if unread:
+        told = "1 line is no row" if unread == 1 else f"{unread} lines are no rows"
+        found.append(Problem(Level.HINT, str(path), f"{told} of a record"))
+    return found
+
+
+def _problems(figures: ToolFigures) -> Iterator[Problem]:
+    if not figures.rejected:
+        return
+    told = f"{figures.rejected} of {figures.calls} calls were rejected"
+    if figures.retried:
+        told += f"; {figures.mended_at_once} of {figures.retried} were right at the first retry"
+    by_model = sorted(figures.models.items(), key=lambda item: -item[1][1])
+    if by_model:
+        told += "; by model: " + ", ".join(
+            f"{name} {rejected} of {calls}" for name, (calls, rejected) in by_model[:_FIELDS_NAMED]
+        )
+    yield Problem(Level.WARNING, figures.tool, told)
+    for (path, kind), count in figures.fields.most_common(_FIELDS_NAMED):
+        what = _MENDING.get(kind, "see what its description leaves open")
+        times = "once" if count == 1 else f"{count} times"
+        yield Problem(Level.HINT, figures.tool, f"{path} ({kind}), {times}: {what}")

@@ -1,0 +1,176 @@
+"""What is wrong with tools, as far as it can be seen without running them."""
+
+import math
+import pkgutil
+import sys
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, field
+from enum import StrEnum
+from typing import Any, cast
+
+from toolpool.cli.checking.legibility import Legibility, named
+from toolpool.contract.errors import Misconfigured, ToolDeclarationInvalid
+from toolpool.contract.spec import ToolSpec
+from toolpool.dispatcher.formats import FORMATS
+from toolpool.dispatcher.formats.names import alias
+from toolpool.workers.catalog import BUILT_IN, Catalog
+from toolpool.workers.tool import Tool
+
+_DEFAULT_DIALECT = "https://json-schema.org/draft/2020-12/schema"
+
+
+class Level(StrEnum):
+    """How bad a problem is: `broken` keeps the tool from working, a `warning` misleads a model."""
+
+    BROKEN = "broken"
+    WARNING = "warning"
+    HINT = "hint"
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """`where` is a tool or a source."""
+
+    level: Level
+    where: str
+    message: str
+
+
+@dataclass(slots=True)
+class Report:
+    """Everything found in some sources."""
+
+    tools: int = 0
+    problems: list[Problem] = field(default_factory=list)
+
+    @property
+    def broken(self) -> list[Problem]:
+        """The problems that must be mended."""
+        return [problem for problem in self.problems if problem.level is Level.BROKEN]
+
+    def as_json(self) -> dict[str, Any]:
+        """The report for programs."""
+        return {
+            "ok": not self.broken,
+            "tools": self.tools,
+            "problems": [asdict(problem) for problem in self.problems],
+        }
+
+
+def check_sources(sources: Sequence[str]) -> Report:
+    """Load every module on its own, so that one that fails does not hide the others' problems."""
+    report = Report()
+    by_name: dict[str, list[Tool]] = defaultdict(list)
+    for source in sources or [BUILT_IN]:
+        for tool in _load(source, report):
+            if not any(known is tool for known in by_name[tool.name]):
+                by_name[tool.name].append(tool)
+    for name, tools in sorted(by_name.items()):
+        report.tools += 1
+        if len(tools) > 1:
+            modules = " and ".join(tool.__module__ for tool in tools)
+            report.problems.append(
+                Problem(Level.BROKEN, name, f"two tools have this name, in {modules}; rename one")
+            )
+        for tool in tools:
+            report.problems += check_tool(tool.spec)
+    return report
+
+
+def _load(source: str, report: Report) -> Iterator[Tool]:
+    try:
+        yield from Catalog.load([source]).tools.values()
+        return
+    except Misconfigured as error:
+        package = getattr(sys.modules.get(source), "__path__", None)
+        if package is None:
+            report.problems.append(Problem(Level.BROKEN, source, str(error)))
+            return
+    for info in pkgutil.iter_modules(package, f"{source}."):
+        if info.ispkg:
+            yield from _load(info.name, report)
+            continue
+        try:
+            yield from Catalog.load([info.name]).tools.values()
+        except Misconfigured as error:
+            loaded = sys.modules.get(info.name)
+            if loaded is None or any(isinstance(value, Tool) for value in vars(loaded).values()):
+                report.problems.append(Problem(Level.BROKEN, info.name, str(error)))
+
+
+def check_tool(spec: ToolSpec) -> list[Problem]:
+    """What is wrong with one tool."""
+    problems = []
+    if not spec.description.strip():
+        problems.append(
+            Problem(Level.WARNING, spec.name, "no description: write a docstring for the model")
+        )
+    if not math.isfinite(spec.timeout):
+        problems.append(Problem(Level.BROKEN, spec.name, "its timeout must be a number of seconds"))
+    problems += _names_mapped(spec.name)
+    if spec.input_schema is None:
+        problems.append(
+            Problem(Level.HINT, spec.name, "no schema: any object is taken as its arguments")
+        )
+        return problems
+    faults = list(_schema_faults(spec.input_schema))
+    problems += [Problem(Level.BROKEN, spec.name, fault) for fault in faults]
+    if not faults:
+        problems += _parameter_problems(spec.name, spec.input_schema)
+    return problems
+
+
+def _schema_faults(schema: dict[str, Any]) -> Iterator[str]:
+    """Why a schema cannot be used: by its dialect's own rules, else by the validator's."""
+    from jsonschema import validators
+    from jsonschema.exceptions import SchemaError
+
+    from toolpool.contract.schema.validator import SchemaValidator
+
+    dialect = schema.get("$schema", _DEFAULT_DIALECT)
+    validator: Any = validators.validator_for({"$schema": dialect}, default=cast(Any, None))
+    if validator is None:
+        yield f"its $schema {dialect!r} is no dialect of JSON Schema from draft 4 to 2020-12"
+        return
+    try:
+        validator.check_schema(schema)
+        SchemaValidator(schema)
+    except SchemaError as error:
+        path = ".".join(str(part) for part in error.absolute_path)
+        # Of alternatives, as a type has, the first lists what there is to choose.
+        message = error.context[0].message if error.context else error.message
+        yield f"its schema is not valid JSON Schema: {f'{path}: ' if path else ''}{message}"
+    except ToolDeclarationInvalid as error:
+        yield str(error)
+    if schema.get("type", "object") != "object":
+        yield f"its schema asks for {schema['type']}; a tool's arguments are an object"
+
+
+def _parameter_problems(tool: str, schema: dict[str, Any]) -> Iterator[Problem]:
+    seen = Legibility(schema)
+    if silent := seen.undescribed():
+        message = f"no description of {named(silent)}: the model sees only the names"
+        yield Problem(Level.WARNING, tool, message)
+    for path in seen.ambiguous():
+        yield Problem(
+            Level.WARNING,
+            tool,
+            f"{path} takes several kinds of object with nothing to tell them apart: give each a "
+            'const field such as "kind"',
+        )
+    if unbounded := seen.unbounded():
+        message = f"{named(unbounded)} may be of any length: maxLength sets a limit"
+        yield Problem(Level.HINT, tool, message)
+
+
+def _names_mapped(name: str) -> Iterator[Problem]:
+    """Which providers refuse the name, and what they are offered in its place."""
+    by_alias: dict[str, list[str]] = defaultdict(list)
+    for format in FORMATS:
+        other = alias(name, format)
+        if other != name:
+            by_alias[other].append(format)
+    for other, formats in by_alias.items():
+        message = f"{', '.join(sorted(formats))} refuse this name: it is offered and called as "
+        yield Problem(Level.HINT, name, f"{message}{other!r} there, and led back to {name!r}")

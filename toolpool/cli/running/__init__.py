@@ -1,0 +1,1 @@
+"""`toolpool run`: responses in, answers out."""

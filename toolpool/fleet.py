@@ -1,0 +1,225 @@
+"""What a running fleet has written to Redis: its workers and its catalog."""
+
+import time
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+from msgspec.structs import replace
+
+from toolpool.contract.encoding import decode
+from toolpool.contract.envelope import CatalogEntry, Envelope, WorkerLease
+from toolpool.contract.errors import BrokerUnreachable, MessageRejected
+from toolpool.contract.names import Names
+from toolpool.contract.server.connection import keyring, open_sync, unreachable
+from toolpool.contract.settings import Settings
+from toolpool.contract.spec import ToolSpec
+
+
+@dataclass(frozen=True, slots=True)
+class Stranger:
+    """A worker that signs with another key: what it says of itself, which nobody has checked.
+
+    One that has our key and `is_unreadable` is of another version.
+    """
+
+    id: str
+    host: str = ""
+    key: str = ""
+    is_unreadable: bool = False
+
+    def __str__(self) -> str:
+        where = f" on {self.host}" if self.host else ""
+        return f"{self.id}{where}"
+
+
+@dataclass(frozen=True, slots=True)
+class Fleet:
+    """A look at workers and tools. What another key signed is named and otherwise passed over."""
+
+    names: Names = field(default_factory=Names)
+    workers: list[WorkerLease] = field(default_factory=list)
+    entries: dict[str, CatalogEntry] = field(default_factory=dict)
+    foreign_workers: list[Stranger] = field(default_factory=list)
+    foreign_tools: list[str] = field(default_factory=list)
+    offers: dict[str, dict[str, str]] = field(default_factory=dict)
+    """The digests of each worker's tools, by name, where it says so."""
+
+    def stale_tools(self, worker: str) -> list[str]:
+        """The tools that a worker has in another version than the one that is offered."""
+        return sorted(
+            name
+            for name, digest in self.offers.get(worker, {}).items()
+            if name in self.entries and self.entries[name].spec.digest != digest
+        )
+
+    def specs(self) -> list[ToolSpec]:
+        """The tools on offer, by name."""
+        return [self.entries[name].spec for name in sorted(self.entries)]
+
+    def tools_by_queue(self) -> dict[str, list[str]]:
+        """The names of the tools that each queue carries."""
+        tools: dict[str, list[str]] = defaultdict(list)
+        for spec in self.specs():
+            tools[self.names.queue(spec.queue, spec.run_in)].append(spec.name)
+        return dict(tools)
+
+    def queues(self) -> list[str]:
+        """Every queue that a tool is on or a worker takes from."""
+        served = {queue for lease in self.workers for queue in lease.slots}
+        return sorted(served | set(self.tools_by_queue()))
+
+
+@contextmanager
+def answering(settings: Settings) -> Iterator[Any]:
+    """A redis-py client of the server at the Redis URL (untyped: its stubs do not know bytes).
+
+    Raises `BrokerUnreachable` where the server fails in the block.
+    """
+    from redis.exceptions import AuthenticationError, ConnectionError, RedisError, TimeoutError
+
+    with open_sync(settings) as client:
+        try:
+            yield client
+        except AuthenticationError as error:
+            raise BrokerUnreachable(
+                f"the server refuses the user or password ({error}): "
+                "put the right ones into TOOLPOOL_REDIS_URL"
+            ) from None
+        except (ConnectionError, TimeoutError, OSError) as error:
+            raise BrokerUnreachable(unreachable(settings, error)) from None
+        except RedisError as error:
+            raise BrokerUnreachable(
+                f"the server refuses what toolpool asks of it ({error}); "
+                "`toolpool doctor` says more"
+            ) from None
+
+
+def read_fleet(settings: Settings) -> Fleet:
+    """What the server holds now. Raises `BrokerUnreachable` or `SigningKeyMissing`."""
+    names = Names(settings.key_prefix)
+    envelope = Envelope(keyring(settings))
+    fleet = Fleet(names=names)
+    with answering(settings) as client:
+        catalog: dict[bytes, bytes] = client.hgetall(names.catalog)
+        ids = [raw.decode(errors="replace") for raw in client.zrange(names.workers, 0, -1)]
+        leases = client.mget([names.worker(id_) for id_ in ids]) if ids else []
+        for id_, lease in zip(ids, leases, strict=True):
+            if lease is not None:  # else it is gone
+                _note_worker(fleet, envelope, id_, lease)
+        used = sorted({lease.toolset for lease in fleet.workers})
+        toolsets = client.mget([names.toolset(digest) for digest in used]) if used else []
+    _note_tools(fleet, envelope, toolsets)
+    _note_entries(fleet, envelope, catalog)
+    return fleet
+
+
+def _note_worker(fleet: Fleet, envelope: Envelope, id_: str, lease: bytes) -> None:
+    try:
+        known = envelope.decode_lease(lease)
+        if not known.ended:
+            fleet.workers.append(known)
+    except MessageRejected as error:
+        is_unreadable = error.reason == "malformed"
+        fleet.foreign_workers.append(_stranger(id_, lease, is_unreadable=is_unreadable))
+
+
+def _note_tools(fleet: Fleet, envelope: Envelope, bodies: Iterable[bytes | None]) -> None:
+    """What each worker offers, by the toolset that its lease names."""
+    tools: dict[str, dict[str, str]] = {}
+    for body in bodies:
+        with suppress(MessageRejected):  # who has our key signs both
+            if body is not None:
+                toolset = envelope.decode_toolset(body)
+                tools[toolset.digest] = toolset.tools
+    for lease in fleet.workers:
+        if lease.toolset in tools:
+            fleet.offers[lease.id] = tools[lease.toolset]
+
+
+def _stranger(id_: str, lease: bytes, *, is_unreadable: bool) -> Stranger:
+    key, _, rest = lease.partition(b".")
+    try:
+        said = decode(rest.partition(b".")[2])
+        host = said.get("host", "") if isinstance(said, dict) else ""
+    except (ValueError, RecursionError):
+        host = ""
+    return Stranger(
+        id=_shown(id_),
+        host=_shown(host),
+        key=_shown(key[:8].decode("ascii", "replace")),
+        is_unreadable=is_unreadable,
+    )
+
+
+def _shown(text: Any) -> str:
+    """What a stranger wrote, fit for a terminal."""
+    return "".join(each if each.isprintable() else "?" for each in str(text)[:64])
+
+
+def _note_entries(fleet: Fleet, envelope: Envelope, catalog: dict[bytes, bytes]) -> None:
+    """Of each tool the version that dispatchers offer: the newest that runs, or that there is."""
+    versions: dict[tuple[str, str], CatalogEntry] = {}
+    for field_name, body in catalog.items():
+        try:
+            entry = envelope.decode_entry(body)
+        except MessageRejected:
+            name = field_name.partition(b"\0")[0].decode(errors="replace")
+            fleet.foreign_tools.append(_shown(name))
+            continue
+        version = (entry.spec.name, entry.spec.digest)
+        known = versions.get(version)
+        if known is None or known.published_at < entry.published_at:
+            versions[version] = entry
+    live = {version for tools in fleet.offers.values() for version in tools.items()}
+    ordered = sorted(versions, key=lambda v: (v in live, versions[v].published_at))
+    for name, digest in ordered:  # the last one counts
+        if not versions[name, digest].removed:
+            fleet.entries[name] = versions[name, digest]
+
+
+def remove_tool(settings: Settings, name: str) -> int:
+    """Take every version of a tool out of the catalog; return how many there were.
+
+    Entries that we can read are replaced by signed removals, which workers that run leave alone.
+    """
+    names, envelope = Names(settings.key_prefix), Envelope(keyring(settings))
+    with answering(settings) as client:
+        catalog: dict[bytes, bytes] = client.hgetall(names.catalog)
+        seconds, _ = client.time()
+        fields = {
+            raw: body for raw, body in catalog.items() if raw.partition(b"\0")[0] == name.encode()
+        }
+        removed = 0
+        pipeline = client.pipeline(transaction=True)
+        for raw, body in fields.items():
+            try:
+                entry = envelope.decode_entry(body)
+            except MessageRejected:
+                pipeline.hdel(names.catalog, raw)
+                removed += 1
+                continue
+            if not entry.removed:
+                gone = replace(entry, removed=True, published_at=seconds + 1.0)
+                pipeline.hset(names.catalog, raw, envelope.encode_entry(gone))
+                removed += 1
+        if removed:
+            pipeline.incr(names.catalog_version)
+            pipeline.pexpire(names.catalog_version, round(settings.catalog_kept * 1000))
+            pipeline.execute()
+        return removed
+
+
+def describe(lease: WorkerLease, fleet: Fleet) -> dict[str, Any]:
+    """A worker for programs."""
+    return {
+        "id": lease.id,
+        "host": lease.host,
+        "pid": lease.pid,
+        "version": lease.version,
+        "up": round(max(0.0, time.time() - lease.started_at), 1),
+        "slots": lease.slots,
+        "stale_tools": fleet.stale_tools(lease.id),
+    }

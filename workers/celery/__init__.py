@@ -1,0 +1,1 @@
+"""The Celery worker around it: its queues, its pool and its messages."""

@@ -1,0 +1,147 @@
+"""The Celery application of a worker, and the blocking call that runs one."""
+
+import gc
+import logging
+import os
+import signal
+import threading
+from collections.abc import Sequence
+
+from celery import Celery
+from celery.signals import worker_shutting_down
+from kombu import Queue
+
+from toolpool.contract.names import BATCH_TASK
+from toolpool.contract.server import connection
+from toolpool.contract.settings import Settings
+from toolpool.contract.spec import RunIn
+from toolpool.workers.catalog import Catalog
+from toolpool.workers.celery.inbox import Inbox
+from toolpool.workers.celery.lanes import Lane, Lanes
+from toolpool.workers.celery.pool import ToolPool
+from toolpool.workers.running import forks, inside
+from toolpool.workers.service import WorkerService
+from toolpool.workers.supervision.link import Link
+
+log = logging.getLogger("toolpool.worker")
+
+_HANGS_SECONDS = 5.0
+"""After a stop was asked for: Celery comes to stopping its pool in one or two."""
+
+
+class WorkerApp(Celery):
+    """Celery with the service that its pool hands messages to."""
+
+    service: WorkerService
+    lanes: Sequence[Lane]
+    amqp_cls = "toolpool.workers.celery.inbox:GuardedAMQP"
+
+
+def make_app(settings: Settings, service: WorkerService, lanes: Sequence[Lane]) -> WorkerApp:
+    """Celery set up as a fast, lossy, duplicating transport: the guarantees are the ledger's."""
+    app = WorkerApp("toolpool", set_as_current=False)
+    app.service = service
+    app.lanes = lanes
+    app.steps["consumer"].add(Lanes)
+    app.conf.update(
+        broker_url=connection.broker_url(settings),
+        broker_transport_options=_transport_options(settings),
+        broker_connection_retry_on_startup=True,
+        broker_connection_max_retries=None,
+        # A primary that is demoted answers with errors: connect again, and let what runs go on.
+        broker_channel_error_retry=True,
+        task_queues=[Queue(name) for name in lanes[0].queues],
+        task_default_queue=lanes[0].queues[0],
+        task_acks_late=True,
+        task_reject_on_worker_lost=False,
+        task_ignore_result=True,
+        task_serializer="json",
+        accept_content=["json"],
+        worker_prefetch_multiplier=1,
+        worker_enable_remote_control=False,
+        worker_send_task_events=False,
+        worker_hijack_root_logger=False,
+        worker_redirect_stdouts=False,
+        worker_cancel_long_running_tasks_on_connection_loss=False,
+    )
+
+    @app.task(name=BATCH_TASK, bind=False)
+    def batch(signed: str) -> None:
+        raise AssertionError("batches run in ToolPool, not in Celery's tracer")
+
+    return app
+
+
+def _transport_options(settings: Settings) -> dict[str, str]:
+    """Names for kombu's own keys on Redis. Options that time its reads out make it stall."""
+    if connection.is_redis(connection.broker_url(settings)):
+        names = ("unacked", "unacked_index", "unacked_mutex")
+        return {f"{name}_key": f"{settings.key_prefix}:{name}" for name in names}
+    return {}
+
+
+def run_worker(
+    settings: Settings,
+    *,
+    tools: Sequence[str] = (),
+    run_in: Sequence[RunIn] = (RunIn.LOOP, RunIn.THREAD, RunIn.PROCESS),
+    queues: Sequence[str] = ("default",),
+    boot: str | None = None,
+    link: Link | None = None,
+) -> int:
+    """Run a worker until it is told to stop; its exit code. Raises `Misconfigured` errors.
+
+    `boot` is the id its supervisor knows it by, `link` where it tells it how it is.
+    """
+    inside.mark()
+    connection.broker_url(settings)  # raises, if it cannot be, before anything is started
+    forks.refuse()  # before tools are imported, some of which take the function by its name
+    catalog = Catalog.load(tools)
+    service = WorkerService(
+        settings, catalog=catalog, tools=tools, run_in=run_in, queues=queues, boot=boot, link=link
+    )
+    # Until Celery has its own handlers a TERM must not leave the lease and the children behind.
+    signal.signal(signal.SIGTERM, _exit_at_once)
+    try:
+        service.start()
+        app = make_app(settings, service, service.lanes)
+        worker = app.Worker(
+            pool_cls=ToolPool,
+            consumer_cls=Inbox,
+            concurrency=service.lanes[0].window,
+            hostname=f"toolpool@{service.id}",
+            loglevel="WARNING",
+            quiet=True,
+            without_gossip=True,
+            without_mingle=True,
+            without_heartbeat=True,
+        )
+        _stop_in_time(service)
+        gc.collect()
+        gc.freeze()  # what is loaded now stays: no need to look through it again and again
+        log.info("worker_started id=%s tools=%d", service.id, len(catalog.tools))
+        worker.start()
+        return int(worker.exitcode or 0)
+    finally:
+        service.stop()
+
+
+def _stop_in_time(service: WorkerService) -> None:
+    """Stop `service` even while Celery's thread hangs, as in a connection to a frozen server."""
+
+    def watch() -> None:
+        service.leaving.wait()
+        if not service.stopping.wait(_HANGS_SECONDS):
+            log.error("stop_forced: Celery's thread hangs")
+            service.stop()
+            os._exit(0)
+
+    def begin(**_: object) -> None:
+        service.leaving.set()
+
+    worker_shutting_down.connect(begin, weak=False)
+    threading.Thread(target=watch, name="stop", daemon=True).start()
+
+
+def _exit_at_once(number: int, frame: object) -> None:
+    raise SystemExit(0)

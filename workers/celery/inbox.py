@@ -1,0 +1,236 @@
+"""Keeps messages that are not ours from stopping the worker.
+
+Celery 5.7 meets most malformed messages with an exception that ends the process, or with a
+reconnect that brings the same message back for ever, and logs what they hold. Here they are
+dropped before Celery looks at them, counted, and reported without their content.
+"""
+
+import logging
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from queue import Empty
+from typing import Any
+
+import kombu
+from celery.app.amqp import AMQP
+from celery.worker.consumer import Consumer
+from kombu.transport import redis as kombu_redis
+from redis.exceptions import DataError, RedisError, ResponseError
+
+from toolpool.contract.errors import MessageRejected
+from toolpool.contract.ledger.steps import refuses_writes
+from toolpool.contract.names import BATCH_TASK
+from toolpool.workers.celery.form import Form
+from toolpool.workers.supervision.unanswered import Unanswered
+
+log = logging.getLogger("toolpool.inbox")
+
+
+class Inbox(Consumer):
+    """Celery's consumer, given nothing but batches."""
+
+    app: Any  # a WorkerApp
+
+    def create_task_handler(self, *args: Any, **kwargs: Any) -> Callable[[Any], None]:
+        """The function that every message of every broker is handed to."""
+        handle = super().create_task_handler(*args, **kwargs)
+
+        def take(message: Any) -> None:
+            try:
+                if _is_batch(message):
+                    handle(message)
+                    return
+                reason = "it is no batch"
+            except Exception as error:  # noqa: BLE001 - of a message anybody may have written
+                reason = _reason(error)
+            self._drop(message, reason)
+
+        return take
+
+    def on_decode_error(self, message: Any, exc: Exception) -> None:
+        """A message that was refused before it was unpacked. Celery's own would log its content."""
+        self._drop(message, _reason(exc))
+
+    def _drop(self, message: Any, reason: str) -> None:
+        self.app.service.reject(reason)
+        if not message.acknowledged:
+            errors: Any = self.connection_errors  # type: ignore[attr-defined]
+            message.reject_log_error(log, errors)
+
+    def perform_pending_operations(self) -> None:
+        """Called at each turn where the broker's transport has no event loop."""
+        super().perform_pending_operations()
+        self.app.service.main_turned()
+
+
+def _reason(error: Exception) -> str:
+    """Why a message was dropped, without anything of it."""
+    return str(error) if isinstance(error, MessageRejected) else type(error).__name__
+
+
+def _is_batch(message: Any) -> bool:
+    """Whether it has the form that dispatchers write. Raises what decoding a body raises."""
+    headers = message.headers
+    if not isinstance(headers, dict) or headers.get("task") != BATCH_TASK:
+        return False
+    if not isinstance(headers.get("id"), str) or headers.get("eta") or headers.get("expires"):
+        return False
+    body = message.payload
+    if not isinstance(body, list) or len(body) != 3:
+        return False
+    arguments = body[0]
+    return isinstance(arguments, list) and len(arguments) == 1 and isinstance(arguments[0], str)
+
+
+class _Guarded:
+    """A Redis channel that passes over list elements kombu cannot make a message of.
+
+    Such an element is off its list already, and in no other place yet.
+    """
+
+    def _brpop_read(self, **options: Any) -> Any:
+        try:
+            return super()._brpop_read(**options)  # type: ignore[misc]
+        except (Empty, RedisError, OSError) as error:
+            if isinstance(error, ResponseError) and refuses_writes(error):
+                time.sleep(_REFUSED_SECONDS)  # to take from a list is a write
+                raise Empty from None
+            if not isinstance(error, DataError):  # a delivery tag that Redis cannot store
+                raise
+            reason = _reason(error)
+        except Exception as error:  # noqa: BLE001 - of bytes anybody may have written
+            reason = _reason(error)
+        self.connection.client.reject(reason)  # type: ignore[attr-defined]
+        raise Empty
+
+    def _create_client(self, asynchronous: bool = False) -> Any:
+        client = super()._create_client(asynchronous)  # type: ignore[misc]
+        if asynchronous:  # the one that takes messages
+            client.set_response_callback("BRPOP", self._checked)
+        return client
+
+    def _checked(self, answer: Any, **_: Any) -> tuple[Any, Any] | None:
+        if not answer:
+            return None
+        queue, element = answer
+        form: Form | None = self.connection.client.form  # type: ignore[attr-defined]
+        if form is not None:
+            form.check_element(element)
+        return queue, element
+
+    def _connparams(self, asynchronous: bool = False) -> dict[str, Any]:
+        options: dict[str, Any] = super()._connparams(asynchronous=asynchronous)  # type: ignore[misc]
+        watch: Unanswered | None = self.connection.client.unanswered  # type: ignore[attr-defined]
+        if watch is not None:
+            options["connection_class"] = watch.watched(options["connection_class"])
+        return options
+
+    def close(self) -> None:
+        """Close, without waiting for ever for the answer that kombu reads before it does.
+
+        A server that answers does so within a second; one that is frozen, never.
+        """
+        waits_on: Any = getattr(self, "_in_poll", None)
+        if waits_on and not _is_readable(waits_on, _LAST_ANSWER_SECONDS):
+            self._in_poll = None
+            with suppress(Exception):
+                waits_on.disconnect()
+        super().close()  # type: ignore[misc]
+
+
+class _RedisChannel(_Guarded, kombu_redis.Channel):
+    pass
+
+
+class _RedisTransport(kombu_redis.Transport):
+    Channel = _RedisChannel
+
+
+class _SentinelChannel(_Guarded, kombu_redis.SentinelChannel):
+    pass
+
+
+class _SentinelTransport(kombu_redis.SentinelTransport):
+    Channel = _SentinelChannel
+
+
+def _is_readable(connection: Any, seconds: float) -> bool:
+    try:
+        return bool(connection.can_read(timeout=seconds))
+    except (RedisError, OSError):
+        return True  # reading will raise it, and is over
+
+
+_REFUSED_SECONDS = 0.1
+_LAST_ANSWER_SECONDS = 1.5
+_RECONNECT = {"interval_start": 0.5, "interval_step": 0.5, "interval_max": 2.0}
+_GUARDED = {
+    kombu_redis.Transport: _RedisTransport,
+    kombu_redis.SentinelTransport: _SentinelTransport,
+}
+
+
+class GuardedConnection(kombu.Connection):
+    """kombu's connection, with a guarded channel where the broker is Redis."""
+
+    def __init__(
+        self,
+        *args: Any,
+        reject: Callable[[str], None] = log.warning,
+        form: Form | None = None,
+        unanswered: Unanswered | None = None,
+        main_turned: Callable[[], None] = lambda: None,
+        **options: Any,
+    ) -> None:
+        super().__init__(*args, **options)
+        self.reject = reject
+        self.form = form
+        self.unanswered = unanswered
+        self._main_turned = main_turned
+
+    def get_transport_cls(self) -> Any:
+        """The class of the transport."""
+        found: Any = super().get_transport_cls()
+        return _GUARDED.get(found, found)
+
+    def channel(self) -> Any:
+        """A channel whose messages are looked at before they are unpacked."""
+        channel: Any = super().channel()
+        if self.form is not None:
+            channel.Message = self.form.guarding(channel.Message)
+        return channel
+
+    def ensure_connection(self, *args: Any, **options: Any) -> Any:
+        """Connect, and try again every second or two where kombu would come to wait for thirty.
+
+        Nothing is started while it waits, however long the server has been back.
+        """
+        callback = options.pop("callback", None)
+
+        def turned() -> None:
+            self._main_turned()
+            if callback is not None:
+                callback()
+
+        return super().ensure_connection(*args, **{**_RECONNECT, **options, "callback": turned})
+
+
+class GuardedAMQP(AMQP):
+    """Where a Celery application gets its connections from."""
+
+    app: Any  # a WorkerApp
+
+    def Connection(  # type: ignore[override]
+        self, *args: Any, **options: Any
+    ) -> GuardedConnection:
+        """A connection that tells the application's service what it has passed over."""
+        service = self.app.service
+        return GuardedConnection(
+            *args,
+            reject=service.reject,
+            form=service.form,
+            unanswered=service.unanswered,
+            main_turned=service.main_turned,
+            **options,
+        )

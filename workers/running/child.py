@@ -1,0 +1,204 @@
+"""A child process: loads the tools, then runs one call after another for its worker.
+
+Started fresh, never forked. Its protocol has a socket of its own, so that a tool, or a program a
+tool starts, may write what it likes to stdout and stderr.
+"""
+
+import argparse
+import contextlib
+import contextvars
+import os
+import signal
+import socket
+import sys
+import threading
+import time
+
+from toolpool.contract.errors import Misconfigured
+from toolpool.contract.outcome import Code, Executed, Outcome, failure
+from toolpool.workers.catalog import Catalog
+from toolpool.workers.context import ProgressGate, ToolContext
+from toolpool.workers.running import descendants, forks, frames, inside
+from toolpool.workers.running.heartbeat import BeatGate
+from toolpool.workers.running.invoke import Limits, invoke, raised
+from toolpool.workers.running.mark import Mark
+from toolpool.workers.running.output import Ending
+from toolpool.workers.running.process_state import ProcessState
+from toolpool.workers.supervision.lifeline import die_with_parent
+
+
+def main() -> int:
+    """Serve the worker on the other end of `--socket` until it closes it."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--socket", type=int, required=True)
+    parser.add_argument("--mark", type=int, required=True)
+    parser.add_argument("--parent", type=int, required=True)
+    parser.add_argument("--max-result", type=int, required=True)
+    parser.add_argument("--calls", type=int, required=True)
+    parser.add_argument("--tools", action="append", default=[])
+    options = parser.parse_args()
+    die_with_parent(options.parent)
+    inside.mark()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    descendants.adopt()
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
+    os.set_inheritable(options.socket, False)
+    line = _Line(socket.socket(fileno=options.socket), Mark(options.mark))
+    os.close(options.mark)
+    try:
+        catalog = Catalog.load(options.tools)
+    except Misconfigured as error:
+        line.say(frames.Failed(pid=line.pid, error=str(error)))
+        return 1
+    line.end_strayed_fork()  # of a tools module: it is not this process
+    server = _Server(line, catalog, Limits(options.max_result), ProcessState())
+    line.say(frames.Ready(pid=line.pid))
+    return server.serve(options.calls)
+
+
+class _Line:
+    """The socket to the worker, for this process alone: a fork holds it closed."""
+
+    def __init__(self, connection: socket.socket, mark: Mark) -> None:
+        self.pid = os.getpid()
+        self._mark = mark
+        self._connection = connection
+        self._file = os.fstat(connection.fileno()).st_ino
+        self._reader = frames.Reader(connection)
+        self._lock = threading.Lock()
+        self._run = 0
+        os.register_at_fork(after_in_child=self._leave)
+
+    def listen(self) -> frames.Frame | None:
+        """The worker's next frame; None when it wants nothing more."""
+        return self._reader.receive()
+
+    def begin(self, run: int) -> None:
+        """What is said from now on is about `run`, whose tool is about to be entered."""
+        self._run = run
+        self._mark.leave(run)
+
+    def say_of_run(self, frame: frames.Progressed | frames.Beat) -> None:
+        """From any thread; nothing from one that a tool left behind, or from a fork."""
+        if os.getpid() != self.pid:
+            return
+        with self._lock:
+            if frame.run == self._run:
+                self._connection.sendall(frames.pack(frame))
+
+    def end(self, done: frames.Done) -> None:
+        """The run's last frame."""
+        try:
+            packed = frames.pack(done)
+        except Exception as error:  # noqa: BLE001 - whatever a tool's words hold
+            reason = f"its outcome could not be encoded ({type(error).__name__})"
+            bad = failure(Code.BAD_RESULT, reason, Executed.YES)
+            packed = frames.pack(frames.Done(pid=self.pid, run=done.run, outcome=bad, spent=reason))
+        with self._lock:
+            self._run = 0
+            try:
+                self._connection.sendall(packed)
+            except OSError:
+                os._exit(frames.CUT_OFF)
+
+    def say(self, frame: frames.Ready | frames.Failed) -> None:
+        """Outside of a run."""
+        if os.getpid() == self.pid:
+            self._connection.sendall(frames.pack(frame))
+
+    def end_strayed_fork(self) -> None:
+        """End this process at once where it is a fork: it must not serve in the child's place."""
+        if os.getpid() != self.pid:
+            forks.end("its process")
+
+    def _leave(self) -> None:
+        """In a fork: let go of the socket, or of its number where a tool put another file there."""
+        with contextlib.suppress(OSError):
+            if os.fstat(self._connection.fileno()).st_ino == self._file:
+                self._connection.close()
+        self._connection.detach()
+
+
+class _Server:
+    """Runs one call after another."""
+
+    def __init__(self, line: _Line, catalog: Catalog, limits: Limits, state: ProcessState) -> None:
+        self._line = line
+        self._catalog = catalog
+        self._limits = limits
+        self._state = state
+        self._variables = contextvars.copy_context()
+
+    def serve(self, calls: int) -> int:
+        """Run at most so many calls, fewer where one leaves this process spent."""
+        for _ in range(calls):
+            frame = self._line.listen()
+            if not isinstance(frame, frames.Run):
+                break
+            done = self._run(frame)
+            self._line.end(done)
+            if done.spent:
+                break
+        return 0
+
+    def _run(self, frame: frames.Run) -> frames.Done:
+        tool = self._catalog.tools.get(frame.tool)
+        if tool is None:
+            reason = "the tool is not loaded in this process"
+            return self._done(frame, Ending(failure(Code.INTERNAL, reason, Executed.NO)))
+        self._line.begin(frame.run)
+        context = self._context(frame) if tool.signature.injected else None
+        ending, spent = None, ""
+        try:
+            variables = self._variables.copy()
+            ending = variables.run(invoke, tool, frame.arguments, context, self._limits)
+            self._line.end_strayed_fork()
+            spent = self._tidied(ending.outcome)
+        except BaseException as error:  # noqa: BLE001 - a timer of the tool's goes off only now
+            self._line.end_strayed_fork()
+            ending, spent = ending or Ending(raised(error)), "a signal handler"
+        return self._done(frame, ending, spent)
+
+    def _context(self, frame: frames.Run) -> ToolContext:
+        line, run = self._line, frame.run
+        return ToolContext(
+            call_id=frame.call_id,
+            tool=frame.tool,
+            session=frame.session,
+            attempt=frame.attempt,
+            context=frame.context or {},
+            ends_at=time.monotonic() + frame.timeout,
+            report_progress=ProgressGate(
+                lambda done, total, message: line.say_of_run(
+                    frames.Progressed(
+                        pid=line.pid, run=run, done=done, total=total, message=message
+                    )
+                )
+            ),
+            beat=BeatGate(
+                lambda: line.say_of_run(frames.Beat(pid=line.pid, run=run)), frame.heartbeat
+            ),
+        )
+
+    def _tidied(self, outcome: Outcome) -> str:
+        """Make this process what it was before the call; why it cannot be, in words."""
+        spent = "" if descendants.end_own() else "a running process"
+        spent = self._state.restore() or spent
+        with contextlib.suppress(OSError, ValueError):
+            sys.stdout.flush()
+        if (outcome.details or {}).get("exception") == "builtins.MemoryError":
+            spent = "too little memory"
+        return spent
+
+    def _done(self, frame: frames.Run, ending: Ending, spent: str = "") -> frames.Done:
+        return frames.Done(
+            pid=self._line.pid,
+            run=frame.run,
+            outcome=ending.outcome,
+            whole=ending.whole,
+            spent=spent,
+        )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,245 @@
+"""One child process as its worker holds it: the socket to it, and its end."""
+
+import asyncio
+import os
+import socket
+from collections.abc import Callable, Sequence
+from typing import Self
+
+import msgspec
+
+from toolpool.workers.context import ReportProgress
+from toolpool.workers.running import descendants, frames, mark
+from toolpool.workers.supervision import exits
+
+_EXIT_SECONDS = 1.0
+"""How long a child that closed its socket may take to exit, so that its exit code tells why."""
+
+
+class ChildLost(Exception):
+    """Raised when nothing more is to be expected of a child."""
+
+
+class _Breach(Exception):
+    """Raised when what came cannot be the child's own word; the text says what it was."""
+
+
+class RunningCall:
+    """A run in a child. `done` raises `ChildLost`; the others are called on the event loop."""
+
+    def __init__(
+        self, run: int, *, on_beat: Callable[[], None], on_progress: ReportProgress
+    ) -> None:
+        self.run = run
+        self.done: asyncio.Future[frames.Done] = asyncio.get_running_loop().create_future()
+        self._on_beat = on_beat
+        self._on_progress = on_progress
+
+    def take(self, frame: frames.Beat | frames.Progressed) -> None:
+        """A sign of life."""
+        self._on_beat()
+        if isinstance(frame, frames.Progressed):
+            self._on_progress(frame.done, frame.total, frame.message)
+
+
+class Child(asyncio.Protocol):
+    """A child process. `lost` is why it is of no more use; "" where its end says so.
+
+    `on_lost` is called once, on the event loop.
+    """
+
+    def __init__(self, *, max_frame: int) -> None:
+        self.lost: str | None = None
+        self.calls = 0
+        self.on_lost: Callable[[], None] = lambda: None
+        self._max_frame = max_frame
+        self._received = bytearray()
+        self._running: RunningCall | None = None
+        self._ready: asyncio.Future[frames.Ready | frames.Failed]
+        self._ready = asyncio.get_running_loop().create_future()
+        self._ending: asyncio.Task[int] | None = None
+
+    @classmethod
+    async def start(cls, command: Callable[[int, int], Sequence[str]], *, max_frame: int) -> Self:
+        """Start `command`, which is told its descriptors: socket and mark. Raises OSError."""
+        shared = mark.create()
+        ours, theirs = socket.socketpair()
+        try:
+            descriptors = theirs.fileno(), shared
+            process = await asyncio.create_subprocess_exec(
+                *command(*descriptors),
+                stdin=asyncio.subprocess.DEVNULL,
+                pass_fds=descriptors,
+                start_new_session=True,
+            )
+            child = cls(max_frame=max_frame)
+            child._mark = mark.Mark(shared)
+        except BaseException:
+            ours.close()
+            raise
+        finally:
+            theirs.close()
+            os.close(shared)
+        child._socket, child._process = ours, process
+        # A process that the tool started may keep the socket open after the child's own end.
+        child._exit = asyncio.ensure_future(process.wait())
+        loop = asyncio.get_running_loop()
+        try:
+            child._transport, _ = await loop.create_connection(lambda: child, sock=ours)
+        except BaseException:
+            ours.close()
+            process.kill()
+            await child._exit
+            raise
+        child._exit.add_done_callback(child._exited)
+        return child
+
+    _socket: socket.socket
+    _process: asyncio.subprocess.Process
+    _transport: asyncio.Transport
+    _exit: "asyncio.Task[int]"
+    _mark: mark.Mark
+
+    @property
+    def pid(self) -> int:
+        """The process's number."""
+        return self._process.pid
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether a run was given to it and has not ended."""
+        return self._running is not None
+
+    async def ready(self, within: float) -> str:
+        """Wait until it has loaded its tools; why it could not, in words."""
+        try:
+            async with asyncio.timeout(within):
+                frame = await self._ready
+        except (ChildLost, TimeoutError):
+            return "its process ended, or hung, while it loaded the tools"
+        return frame.error if isinstance(frame, frames.Failed) else ""
+
+    def give(self, frame: frames.Run, running: RunningCall) -> None:
+        """Have it run a call; it is told nothing else until that has ended."""
+        if self.lost is not None:
+            running.done.set_exception(ChildLost())
+            return
+        self._running = running
+        self.calls += 1
+        self._transport.write(frames.pack(frame))
+
+    async def end(self) -> int:
+        """Kill it with everything below it, and read what it still said; its exit code.
+
+        Minus the number of the signal that ended it.
+        """
+        if self._ending is None:
+            self._ending = asyncio.ensure_future(self._end())
+        return await asyncio.shield(self._ending)
+
+    async def how_it_ended(self) -> str:
+        """What follows "the tool's process", of one that is lost; it has ended by then."""
+        if self.lost:
+            await self.end()
+            return self.lost
+        done, _ = await asyncio.wait({self._exit}, timeout=_EXIT_SECONDS)
+        code = await self.end()
+        if not done or code == frames.CUT_OFF:
+            return "closed its connection to the worker"
+        return exits.described(code)
+
+    def has_entered(self, running: RunningCall) -> bool:
+        """Whether the tool of a run may have been entered; certain once this child has ended."""
+        return self._mark.run == running.run
+
+    @property
+    def exit_code(self) -> int | None:
+        """None while it runs."""
+        return self._process.returncode
+
+    async def _end(self) -> int:
+        if self._process.returncode is None:
+            await asyncio.to_thread(descendants.end_tree, self._process.pid)
+        else:
+            descendants.end_group(self._process.pid)
+        code = await asyncio.shield(self._exit)
+        self._transport.abort()
+        return code
+
+    def _exited(self, exit_: "asyncio.Task[int]") -> None:
+        """Nothing more comes from the child itself: take what it wrote, and no more."""
+        if not self._transport.is_closing():
+            self._transport.pause_reading()
+            left = self._max_frame
+            while left > 0 and self.lost is None:
+                try:
+                    data = self._socket.recv(1 << 18)
+                except OSError:
+                    break
+                if not data:
+                    break
+                left -= len(data)
+                self.data_received(data)
+        self._lose("")
+
+    def data_received(self, data: bytes) -> None:
+        """Called by the event loop with what came."""
+        if self.lost is not None:
+            return
+        self._received += data
+        try:
+            while (frame := self._next_frame()) is not None:
+                self._take(frame)
+        except _Breach as breach:
+            self._lose(str(breach))
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Called by the event loop at the socket's end."""
+        self._lose("")
+
+    def _next_frame(self) -> frames.Frame | None:
+        received = self._received
+        if len(received) < frames.HEADER_BYTES:
+            return None
+        end = frames.HEADER_BYTES + frames.body_length(received[: frames.HEADER_BYTES])
+        if end > self._max_frame:
+            raise _Breach("wrote to its worker what is no message")
+        if len(received) < end:
+            return None
+        try:
+            frame = frames.unpack(received[frames.HEADER_BYTES : end])
+        except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
+            raise _Breach("wrote to its worker what is no message") from None
+        del received[:end]
+        return frame
+
+    def _take(self, frame: frames.Frame) -> None:
+        if isinstance(frame, frames.Run):
+            raise _Breach("wrote to its worker what is no message")
+        if frame.pid != self._process.pid:
+            raise _Breach("was forked, and its fork answered in its place")
+        running = self._running
+        if isinstance(frame, (frames.Ready, frames.Failed)):
+            if self._ready.done():
+                raise _Breach("started twice")
+            self._ready.set_result(frame)
+        elif running is None or frame.run != running.run:
+            raise _Breach("answered a call that it does not run")
+        elif isinstance(frame, frames.Done):
+            self._running = None
+            if not running.done.done():
+                running.done.set_result(frame)
+        else:
+            running.take(frame)
+
+    def _lose(self, why: str) -> None:
+        if self.lost is not None:
+            return
+        self.lost = why
+        if not self._ready.done():
+            self._ready.set_exception(ChildLost())
+            self._ready.exception()  # not everybody waits for it
+        if self._running is not None and not self._running.done.done():
+            self._running.done.set_exception(ChildLost())
+            self._running.done.exception()
+        self.on_lost()

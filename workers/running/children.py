@@ -1,0 +1,251 @@
+"""The pool of child processes: started early, reused, recycled, killed as a tree."""
+
+import asyncio
+import contextlib
+import logging
+import os
+import sys
+from collections import deque
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any
+
+import msgspec
+
+from toolpool.contract.errors import ToolsUnimportable
+from toolpool.contract.outcome import Code, Executed, failure
+from toolpool.workers.context import ReportProgress
+from toolpool.workers.running import frames
+from toolpool.workers.running.child_handle import Child, ChildLost, RunningCall
+from toolpool.workers.running.heartbeat import Lifetime, interval
+from toolpool.workers.running.output import Ending
+
+log = logging.getLogger("toolpool.children")
+
+_START_SECONDS = 60.0
+_CHILDREN_A_CALL = 3
+"""A call goes to another child where the one it was given to ended before it began."""
+_ROOM_BYTES = 4 << 20
+
+
+class ChildPool:
+    """Runs calls in at most `size` child processes at once; the caller bounds how many it sends.
+
+    `start` raises `ToolsUnimportable` when a child cannot load the tools.
+    """
+
+    def __init__(
+        self, *, size: int, tools: Sequence[str], max_result: int, calls_per_child: int
+    ) -> None:
+        self._size = size
+        self._tools = tools
+        self._max_result = max_result
+        self._calls_per_child = calls_per_child
+        self._idle: deque[Child] = deque()
+        self._living: set[Child] = set()
+        self._leaving: set[Child] = set()
+        self._waiters: deque[asyncio.Future[Child]] = deque()
+        self._starting = 0
+        self._background_tasks: set[asyncio.Task[None]] = set()
+        self._told: set[tuple[str, str]] = set()
+        self._closed = False
+
+    async def start(self) -> None:
+        """Start every child and wait until they have loaded their tools."""
+        children = await asyncio.gather(*(self._spawn() for _ in range(self._size)))
+        for child in children:
+            self._give_back(child)
+
+    async def run(
+        self,
+        run: frames.Run,
+        report_progress: ReportProgress,
+        *,
+        within: float,
+        on_begin: Callable[[], None] = lambda: None,
+    ) -> Ending:
+        """One call in one child: within `run.timeout` of its begin, and `within` seconds in all.
+
+        It begins when it is given to a child that is ready; `on_begin` is called then, on the event
+        loop. Cancellation is raised
+        where the tool may have been; nothing else is.
+        """
+        ends_at = asyncio.get_running_loop().time() + within
+        for _ in range(_CHILDREN_A_CALL):
+            try:
+                child = await self._take(ends_at)
+            except TimeoutError:
+                return Ending(failure(Code.EXPIRED, "no process was ready for it", Executed.NO))
+            except asyncio.CancelledError:
+                return Ending(failure(Code.CANCELLED, "", Executed.NO))
+            except (OSError, ToolsUnimportable) as error:
+                reason = f"no process could be started: {error}"
+                return Ending(failure(Code.INTERNAL, reason, Executed.NO))
+            ending = await self._run_in(child, run, report_progress, ends_at, on_begin)
+            if ending is not None:
+                return ending
+        reason = f"{_CHILDREN_A_CALL} processes ended before it began in them"
+        return Ending(failure(Code.INTERNAL, reason, Executed.NO))
+
+    async def _run_in(
+        self,
+        child: Child,
+        run: frames.Run,
+        report_progress: ReportProgress,
+        ends_at: float,
+        on_begin: Callable[[], None],
+    ) -> Ending | None:
+        """How it ended; None where the child was lost before the call began in it."""
+        left = ends_at - asyncio.get_running_loop().time()
+        if run.timeout > left:
+            run = msgspec.structs.replace(run, timeout=left)
+        # The child passes on one sign of life an interval, and perhaps not the last.
+        slack = interval(run.heartbeat) if run.heartbeat is not None else 0.0
+        life = Lifetime(run.timeout, run.heartbeat, slack=slack)
+        running = RunningCall(run.run, on_beat=life.beat, on_progress=report_progress)
+        on_begin()
+        try:
+            async with life:
+                child.give(run, running)
+                done = await running.done
+        except TimeoutError:
+            await self._end(child)
+            if child.has_entered(running):
+                return Ending(life.outcome())
+            return Ending(failure(Code.EXPIRED, "its process did not begin it", Executed.NO))
+        except ChildLost:
+            return await self._lost_in(child, running)
+        except BaseException:
+            self._in_background(self._end(child))
+            raise
+        if done.spent or child.calls >= self._calls_per_child:
+            self._tell_of_spent(run.tool, done.spent)
+            self._in_background(self._end(child))
+        else:
+            self._give_back(child)
+        return Ending(done.outcome, done.whole)
+
+    async def _lost_in(self, child: Child, running: RunningCall) -> Ending | None:
+        try:
+            how = await child.how_it_ended()
+        except BaseException:  # cancelled: it may live, and only have closed its socket
+            self._in_background(self._end(child))
+            raise
+        self._leaving.discard(child)
+        if not child.has_entered(running):
+            log.warning("child_lost: it %s before the call began; trying another", how)
+            return None
+        reason = f"the tool's process {how} in the middle of the call"
+        details = {"exit_code": child.exit_code}
+        return Ending(failure(Code.CRASHED, reason, Executed.UNKNOWN, details=details))
+
+    def _tell_of_spent(self, tool: str, why: str) -> None:
+        """Once for a tool and a reason: a new process for every call makes a tool slow."""
+        if why and (tool, why) not in self._told:
+            self._told.add((tool, why))
+            log.warning("child_spent tool=%s: it left %s behind; replacing its process", tool, why)
+
+    async def _take(self, ends_at: float) -> Child:
+        """An idle child, or the next one that is. Raises what starting one raised."""
+        while self._idle:
+            child = self._idle.popleft()
+            if child.lost is None:
+                return child
+        self._in_background(self._refill())
+        waiter: asyncio.Future[Child] = asyncio.get_running_loop().create_future()
+        self._waiters.append(waiter)
+        try:
+            async with asyncio.timeout_at(ends_at):
+                return await waiter
+        except (asyncio.CancelledError, TimeoutError):
+            if waiter.done() and not waiter.cancelled() and waiter.exception() is None:
+                self._give_back(waiter.result())
+            raise
+
+    def _give_back(self, child: Child) -> None:
+        if child.lost is not None:
+            return
+        while self._waiters:
+            waiter = self._waiters.popleft()
+            if not waiter.done():
+                waiter.set_result(child)
+                return
+        self._idle.append(child)
+
+    def _on_lost(self, child: Child) -> None:
+        """Replaced at once; where a call ran in it, that sees to the rest."""
+        if child not in self._living:
+            return
+        if not child.is_busy:
+            log.warning("child_lost: it ended, or broke its word, between calls; replacing it")
+            self._in_background(self._end(child))
+        else:
+            self._living.discard(child)
+            self._leaving.add(child)
+            self._in_background(self._refill())
+
+    async def _end(self, child: Child) -> None:
+        """End a child; a fresh one starts in its place meanwhile."""
+        self._living.discard(child)
+        with contextlib.suppress(ValueError):
+            self._idle.remove(child)
+        self._in_background(self._refill())
+        self._leaving.add(child)
+        await child.end()
+        self._leaving.discard(child)
+
+    async def _refill(self) -> None:
+        if self._closed or len(self._living) + self._starting >= self._size:
+            return
+        self._starting += 1
+        try:
+            self._give_back(await self._spawn())
+        except (OSError, ToolsUnimportable) as error:
+            log.error("child_start_failed: %s", error)
+            while self._waiters:
+                waiter = self._waiters.popleft()
+                if not waiter.done():
+                    waiter.set_exception(error)
+        finally:
+            self._starting -= 1
+
+    def _in_background(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.ensure_future(work)
+        self._background_tasks.add(task)
+        task.add_done_callback(self._background_tasks.discard)
+
+    async def _spawn(self) -> Child:
+        child = await Child.start(self._command, max_frame=4 * self._max_result + _ROOM_BYTES)
+        try:
+            failed = await child.ready(_START_SECONDS)
+        except BaseException:
+            await child.end()
+            raise
+        if failed:
+            await child.end()
+            raise ToolsUnimportable(failed)
+        child.on_lost = lambda: self._on_lost(child)
+        self._living.add(child)
+        return child
+
+    def _command(self, socket: int, mark: int) -> list[str]:
+        return [
+            sys.executable,
+            "-m",
+            "toolpool.workers.running.child",
+            f"--socket={socket}",
+            f"--mark={mark}",
+            f"--parent={os.getpid()}",
+            f"--max-result={self._max_result}",
+            f"--calls={self._calls_per_child}",
+            *(f"--tools={source}" for source in self._tools),
+        ]
+
+    async def close(self) -> None:
+        """End every child. Calls still running in one are lost: wait for them before."""
+        self._closed = True
+        for task in list(self._background_tasks):
+            task.cancel()
+        await asyncio.gather(*self._background_tasks, return_exceptions=True)
+        children = self._living | self._leaving
+        self._living.clear()
+        await asyncio.gather(*(child.end() for child in children), return_exceptions=True)

@@ -1,0 +1,465 @@
+"""Runs claimed calls: a slot, a claim, a run, an outcome. Lives on one event loop."""
+
+import asyncio
+import logging
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+
+from toolpool.contract.envelope import Batch, CallMessage, Envelope
+from toolpool.contract.errors import MessageRejected
+from toolpool.contract.ledger.client import Claim, Hold, WorkerLedger
+from toolpool.contract.ledger.steps import ServerAway, new_nonce
+from toolpool.contract.outcome import Outcome
+from toolpool.contract.spec import RunIn
+from toolpool.workers.catalog import Catalog
+from toolpool.workers.celery.rejections import Rejections
+from toolpool.workers.running.claim_ahead import ClaimAhead
+from toolpool.workers.running.output import Ending
+from toolpool.workers.running.run import Run, Runner
+from toolpool.workers.running.running import Delivery, Running
+from toolpool.workers.running.settler import Settler
+
+log = logging.getLogger("toolpool.executor")
+
+_CLAIM_PATIENCE_SECONDS = 30.0
+_STOP_PATIENCE_SECONDS = 2.0
+_OVERDUE_SECONDS = 0.25
+_REPLY_MARGIN_SECONDS = 0.25
+_STUCK_SECONDS = 3.0
+"""What still runs this long after it was told to stop is not going to end soon."""
+_DRAIN_LOOK_SECONDS = 0.25
+_FRESH = 5 / 8
+"""User code starts only if the lease was confirmed this recently, as a share of `lease_gone`."""
+_ZOMBIE = 6 / 8
+_CANCELS_AT_MOST = 1_000
+_ENTERED_AT_MOST = 50_000
+_LATE_SECONDS = 5.0
+"""How much later than its end a message is still looked at: clocks are not read exactly."""
+_AWAY, _FAILED = "away", "failed"
+
+
+class Executor:
+    """Claims calls one by one as slots are free, so that no worker hoards what it cannot start."""
+
+    def __init__(
+        self,
+        *,
+        worker: str,
+        catalog: Catalog,
+        runner: Runner,
+        ledger: WorkerLedger,
+        settler: Settler,
+        envelope: Envelope,
+        slots: Mapping[RunIn, int],
+        lease_gone: float = 8.0,
+    ) -> None:
+        self._worker = worker
+        self._catalog = catalog
+        self._runner = runner
+        self._ledger = ledger
+        self._settler = settler
+        self._envelope = envelope
+        self._slots = dict(slots)
+        self._free = dict(slots)
+        """Less than 0 where calls are claimed ahead."""
+        self._ahead = ClaimAhead()
+        self._fresh_seconds = lease_gone * _FRESH
+        self._zombie_seconds = lease_gone * _ZOMBIE
+        self._waiting: dict[RunIn, deque[tuple[CallMessage, Delivery]]] = {
+            run_in: deque() for run_in in slots
+        }
+        self._running: dict[str, Running] = {}
+        self._told: set[Running] = set()
+        """What was told to stop, or answered, and still takes its slot."""
+        self._cancelled: dict[str, float] = {}
+        """Cancels of what does not run, with when they came: its claim may be on its way back."""
+        self._claiming: set[asyncio.Task[None]] = set()
+        self._draining = False
+        self._entered: dict[tuple[str, int], None] = {}
+        """Attempts of calls that may not run twice which were started here, the oldest first."""
+        self._pressed_at = float("inf")
+        """When a drain began that waits for its grace alone."""
+        self.leased_at: Callable[[], float] = lambda: float("inf")
+        """When the worker's lease was last confirmed, on the monotonic clock."""
+        self.server_time: Callable[[], float] = time.time
+        """The server's clock, Unix time in seconds."""
+        self.received = 0
+        self._rejections = Rejections()
+
+    @property
+    def running(self) -> int:
+        """Calls claimed and not yet ended."""
+        return len(self._running)
+
+    @property
+    def is_leaving(self) -> bool:
+        """Whether it drains for good: no worker takes its place as one does when it is recycled."""
+        return self._draining and self._pressed_at < float("inf")
+
+    @property
+    def rejected(self) -> int:
+        """Messages that were dropped."""
+        return self._rejections.count
+
+    @property
+    def abandoned(self) -> int:
+        """Slots held by what does not end, though it was told to."""
+        return sum(self._stuck().values())
+
+    @property
+    def is_worn_out(self) -> bool:
+        """Whether half the slots of a kind are held by what does not end."""
+        return any(count * 2 >= self._slots[kind] for kind, count in self._stuck().items())
+
+    def _stuck(self) -> Counter[RunIn]:
+        long_ago = time.monotonic() - _STUCK_SECONDS
+        told = list(self._told)  # the lease's thread asks as well
+        return Counter(r.run_in for r in told if r.told_at is not None and r.told_at < long_ago)
+
+    def free_slots(self) -> dict[RunIn, int]:
+        """Slots for calls that could be claimed now; none while draining."""
+        return {k: 0 if self._draining else max(0, free) for k, free in self._free.items()}
+
+    def receive(self, data: bytes, acknowledge: Callable[[], None]) -> None:
+        """Take a message. A bad one is dropped, counted and logged; `acknowledge` comes once."""
+        self.received += 1
+        try:
+            batch = self._envelope.decode_batch(data)
+        except MessageRejected as error:
+            self.reject(error.reason, str(error))
+            acknowledge()
+            return
+        if batch.ends_at and self.server_time() > batch.ends_at + _LATE_SECONDS:
+            self.reject("late", "nobody waits for its calls any more")
+            acknowledge()
+            return
+        delivery = Delivery(batch, len(batch.calls), acknowledge)
+        if not batch.calls:
+            acknowledge()
+        for call in batch.calls:
+            self._take(call, delivery)
+        self.claim_more()
+
+    def _take(self, call: CallMessage, delivery: Delivery) -> None:
+        if not self._runner.can_run(call):
+            self._settler.passed(delivery.batch, call)
+            delivery.decided()
+            return
+        run_in = self._catalog.tools[call.tool].spec.run_in
+        if run_in not in self._waiting:
+            run_in = next(iter(self._waiting))
+        self._waiting[run_in].append((call, delivery))
+
+    def reject(self, reason: str, why: str) -> None:
+        """Count and log a message that is dropped."""
+        self._rejections.note(reason, why)
+
+    def cancel(self, key: str) -> None:
+        """Stop a running call; its outcome, if it still has one, comes too late to count."""
+        running = self._running.get(key)
+        if running is None:
+            self._remember_cancel(key)
+        elif not running.has_ended:
+            self._tell_to_stop(running)
+
+    def _remember_cancel(self, key: str) -> None:
+        now = time.monotonic()
+        self._cancelled[key] = now
+        for known, came_at in list(self._cancelled.items()):  # the oldest first
+            if now - came_at < _CLAIM_PATIENCE_SECONDS and len(self._cancelled) <= _CANCELS_AT_MOST:
+                break
+            del self._cancelled[known]
+
+    def _was_cancelled(self, key: str) -> bool:
+        """Whether a cancel came while the claim was on its way: an older one meant another run."""
+        came_at = self._cancelled.pop(key, None)
+        return came_at is not None and time.monotonic() - came_at < _CLAIM_PATIENCE_SECONDS
+
+    def _tell_to_stop(self, running: Running) -> None:
+        if running.told_at is None:
+            running.told_at = time.monotonic()
+            self._told.add(running)
+        if running.task is not None and running.is_under_way:  # else it would not even start
+            running.task.cancel()
+
+    def server_changed(self) -> None:
+        """Say again what runs, and how the last calls ended: the server may have lost both.
+
+        Dispatchers wait one lease for this before they take a call to be free.
+        """
+        self._settler.send_again()
+        self._claiming.add(task := asyncio.ensure_future(self._hold()))
+        task.add_done_callback(self._claiming.discard)
+
+    async def _hold(self) -> None:
+        holds = [
+            Hold(
+                running.call.key,
+                running.call.attempt,
+                running.claim_nonce,
+                running.call.rerunnable,
+            )
+            for running in self._running.values()
+            if not running.answered
+        ]
+        if not holds:
+            return
+        try:
+            give_up_at = time.monotonic() + _CLAIM_PATIENCE_SECONDS
+            answers = await self._ledger.hold(holds, worker=self._worker, give_up_at=give_up_at)
+        except Exception as error:  # noqa: BLE001 - said here; the outcomes will still be settled
+            log.error("claims_not_held calls=%d: %s", len(holds), error)
+        else:
+            log.warning("claims_held calls=%d of=%d", answers.count("held"), len(holds))
+
+    async def drain(self, grace: float, *, recycling: bool = False) -> None:
+        """Claim nothing more, let running calls end, and after `grace` seconds give up on them.
+
+        What may run again is released for another worker; of the rest nobody will see the end.
+        A worker that is `recycling` has all the time its calls have: only what was told to stop,
+        and does not within `grace` seconds, is given up. Another drain, that is not, ends the wait.
+        """
+        self._draining = True
+        if not recycling:
+            self._pressed_at = min(self._pressed_at, time.monotonic())
+        if self._claiming:
+            await asyncio.wait(set(self._claiming), timeout=grace)
+        while (give_up_at := self._pressed_at + grace) > time.monotonic() and (
+            left := self._may_still_end(grace if recycling else float("inf"))
+        ):
+            patience = min(_DRAIN_LOOK_SECONDS, give_up_at - time.monotonic())
+            await asyncio.wait(left, timeout=patience, return_when=asyncio.FIRST_COMPLETED)
+            self.answer_overdue()
+        self._give_up("the worker was stopped", list(self._running.values()))
+        late = [running.task for running in self._running.values() if running.task]
+        if late:
+            await asyncio.wait(late, timeout=_STOP_PATIENCE_SECONDS)
+        await self._settler.flush()
+
+    def _may_still_end(self, grace: float) -> list[asyncio.Task[None]]:
+        """Runs that nobody told to stop, or less than `grace` seconds ago."""
+        long_ago = time.monotonic() - grace
+        return [
+            running.task
+            for running in self._running.values()
+            if running.task and (running.told_at is None or running.told_at > long_ago)
+        ]
+
+    def end_exclusive_without_lease(self) -> None:
+        """Stop exclusive calls that others may by now believe lost; to be called now and then.
+
+        All else goes on, and is settled when the server is back.
+        """
+        if time.monotonic() - self.leased_at() <= self._zombie_seconds:
+            return
+        exclusive = [r for r in self._running.values() if not r.answered and self._is_exclusive(r)]
+        if exclusive:
+            log.error("lease_lost calls=%d: stopping what is exclusive", len(exclusive))
+            self._give_up("its worker lost its lease", exclusive)
+
+    def _is_exclusive(self, running: Running) -> bool:
+        tool = self._catalog.tools.get(running.call.tool)
+        return tool is not None and tool.spec.is_exclusive
+
+    def _give_up(self, reason: str, calls: Iterable[Running]) -> None:
+        for running in calls:
+            if running.answered or running.given_up:
+                continue
+            if not running.begun:
+                running.given_up = True
+            elif not running.has_ended:  # else only its output is still being kept
+                running.answered = True
+                if running.call.rerunnable:
+                    self._release(running.call, running.batch, running.claim_nonce, entered=True)
+                else:
+                    outcome = self._runner.lost(running.call, reason)
+                    self._settler.settle(running.batch, running.call, outcome)
+            self._tell_to_stop(running)
+
+    def _release(self, call: CallMessage, batch: Batch, nonce: str, *, entered: bool) -> None:
+        """Give a call back, so that it is started elsewhere in its next attempt."""
+        self._settler.forget(batch, call.key)
+        self._settler.release(
+            call,
+            claim_nonce=nonce,
+            too_often=self._runner.released_too_often(call),
+            entered=entered,
+        )
+
+    def answer_overdue(self) -> None:
+        """Answer calls whose tool goes on past its timeout; to be called now and then."""
+        now = time.monotonic()
+        for running in self._running.values():
+            if now <= running.overdue_at or running.answered:
+                continue
+            if running.begun:
+                running.answered = True
+                log.error("tool_not_stoppable tool=%s", running.call.tool)
+                outcome = self._runner.not_stoppable(running.call)
+                self._settler.settle(running.batch, running.call, outcome)
+                self._tell_to_stop(running)
+            elif running.told_at is None:  # not executed: it says so as soon as it has stopped
+                self._tell_to_stop(running)
+
+    def claim_more(self) -> None:
+        """Claim what waits; to be called now and then, for when the lease is fresh again."""
+        if self._draining or not self._is_leased():
+            return
+        for run_in, waiting in self._waiting.items():
+            count = min(self._claimable(run_in), len(waiting))
+            if count > 0:
+                self._free[run_in] -= count
+                chosen = [waiting.popleft() for _ in range(count)]
+                task = asyncio.ensure_future(self._claim(run_in, chosen))
+                self._claiming.add(task)
+                task.add_done_callback(self._claiming.discard)
+
+    def _claimable(self, run_in: RunIn) -> int:
+        """Calls that a slot is free for; those for child processes wait there for a child."""
+        ahead = self._ahead.room(self._slots[run_in]) if run_in is RunIn.PROCESS else 0
+        return self._free[run_in] + ahead
+
+    def _is_leased(self) -> bool:
+        return time.monotonic() - self.leased_at() < self._fresh_seconds
+
+    async def _claim(self, run_in: RunIn, chosen: list[tuple[CallMessage, Delivery]]) -> None:
+        claims = [Claim(call.key, call.attempt, new_nonce()) for call, _ in chosen]
+        asked_at = time.monotonic()
+        try:
+            answers = await self._ledger.claim(
+                claims, worker=self._worker, give_up_at=asked_at + _CLAIM_PATIENCE_SECONDS
+            )
+            self._ahead.claimed(time.monotonic() - asked_at)
+        except ServerAway:
+            log.error("claim_unconfirmed calls=%d: the server is away", len(chosen))
+            answers = [_AWAY] * len(chosen)
+        except Exception:
+            log.exception("claim_failed calls=%d", len(chosen))
+            answers = [_FAILED] * len(chosen)
+        is_leased = self._is_leased()  # it may have been frozen meanwhile
+        for (call, delivery), claim, answer in zip(chosen, claims, answers, strict=True):
+            if isinstance(answer, str):
+                log.debug("claim_refused call=%s reason=%s", call.id, answer)
+                if answer in (_AWAY, _FAILED):  # it may be claimed all the same, and nobody ran it
+                    self._release(call, delivery.batch, claim.nonce, entered=False)
+                self._free[run_in] += 1
+            elif not is_leased or self._draining or call.tool not in self._catalog.tools:
+                self._release(call, delivery.batch, claim.nonce, entered=False)
+                self._free[run_in] += 1
+            elif self._was_cancelled(call.key):
+                # Told to dispatchers as one that came too late, and that nothing of it runs.
+                self._settler.settle(delivery.batch, call, self._runner.never_started(call))
+                self._free[run_in] += 1
+            elif self._has_entered(call):
+                log.error("call_started_before call=%s tool=%s", call.id, call.tool)
+                self._settler.settle(delivery.batch, call, self._runner.started_before(call))
+                self._free[run_in] += 1
+            else:
+                self._start(run_in, call, delivery.batch, claim.nonce, answer)
+            delivery.decided()
+        self.claim_more()
+
+    def _has_entered(self, call: CallMessage) -> bool:
+        """Whether this attempt was started here before; it is noted as started now.
+
+        A record that was lost, or forged by somebody who can write to the server, starts nothing
+        twice on the same worker.
+        """
+        if call.rerunnable:
+            return False
+        attempt = (call.key, call.attempt)
+        if attempt in self._entered:
+            return True
+        self._entered[attempt] = None
+        if len(self._entered) > _ENTERED_AT_MOST:
+            del self._entered[next(iter(self._entered))]
+        return False
+
+    def _start(
+        self, run_in: RunIn, call: CallMessage, batch: Batch, nonce: str, time_left: float
+    ) -> None:
+        self._settler.started(batch, call.key)
+        now = time.monotonic()
+        running = self._running[call.key] = Running(
+            run_in,
+            call,
+            batch,
+            nonce,
+            deadline=now + time_left,
+            overdue_at=now + time_left + _OVERDUE_SECONDS,
+        )
+        running.task = asyncio.ensure_future(self._run(running, time_left))
+
+    async def _run(self, running: Running, time_left: float) -> None:
+        call, busy_until = running.call, None
+        running.is_under_way = True
+        try:
+            run = await self._run_call(running, time_left)
+            outcome, busy_until = run.ending.outcome, run.busy_until
+            if run.ending.whole is not None:
+                outcome = await self._keep_whole(running, outcome, run.ending.whole)
+        except asyncio.CancelledError:
+            outcome = self._runner.cancelled(call)
+        except GeneratorExit:
+            raise
+        except BaseException as error:  # whatever it was, the call is answered
+            log.exception("run_failed call=%s", call.id)
+            outcome = self._runner.failed(call, error)
+        if self._running.get(call.key) is running:  # else released, and here again
+            del self._running[call.key]
+        if running.given_up and not running.begun and not running.answered:
+            self._release(call, running.batch, running.claim_nonce, entered=False)
+        elif not running.answered:
+            busy = bool(self._waiting[running.run_in])
+            self._settler.settle(running.batch, call, outcome, busy=busy)
+        if busy_until is not None:
+            if running.told_at is None:
+                running.told_at = time.monotonic()
+                self._told.add(running)
+            await busy_until
+        if running.answered or busy_until is not None:  # word of it may be waited for
+            self._settler.ended(running.batch.reply, [call.key])
+        self._told.discard(running)
+        if running.begun_at is not None and running.run_in is RunIn.PROCESS:
+            self._ahead.ran(time.monotonic() - running.begun_at)
+        self._free[running.run_in] += 1
+        self.claim_more()
+
+    async def _run_call(self, running: Running, time_left: float) -> Run:
+        if running.told_at is not None:  # before it came to its first step
+            return Run(Ending(self._runner.never_started(running.call)))
+        return await self._runner.run(
+            running.call,
+            time_left,
+            partial(self._settler.progress, running.batch, running.call.key),
+            partial(self._fell_silent, running),
+            partial(self._has_begun, running),
+        )
+
+    def _has_begun(self, running: Running) -> None:
+        """Its tool is entered: from now on it has its timeout."""
+        running.begun_at = time.monotonic()
+        ends_at = min(running.begun_at + running.call.timeout, running.deadline)
+        running.overdue_at = ends_at + _OVERDUE_SECONDS
+
+    def _fell_silent(self, running: Running) -> None:
+        """It was told to stop: answered soon, should it not."""
+        soon = time.monotonic() + _OVERDUE_SECONDS
+        running.overdue_at = min(running.overdue_at, soon)
+
+    async def _keep_whole(self, running: Running, outcome: Outcome, whole: str) -> Outcome:
+        """The tool has ended and its outcome is known, whatever comes of its whole output."""
+        running.has_ended = True
+        running.overdue_at = running.deadline
+        try:
+            return await self._settler.keep_whole(
+                running.batch,
+                running.call,
+                outcome,
+                whole,
+                within=running.deadline - time.monotonic() - _REPLY_MARGIN_SECONDS,
+            )
+        except asyncio.CancelledError:  # the worker is to stop, and will not wait for it
+            return outcome

@@ -1,0 +1,129 @@
+"""The private pipe between a worker and its child processes: length-prefixed JSON, never pickle.
+
+Every frame from a child says which process wrote it, and during a call which `run` it is about: a
+nonce that the worker chose. A fork of a tool holds the same socket, and what it writes must not
+pass for another call's result.
+"""
+
+import socket
+import struct
+from typing import Any
+
+import msgspec
+
+from toolpool.contract import encoding
+from toolpool.contract.outcome import Outcome
+
+_LENGTH = struct.Struct("!I")
+HEADER_BYTES = _LENGTH.size
+_LEAST_READ, _MOST_READ = 1 << 13, 1 << 20
+
+
+class Run(msgspec.Struct, frozen=True, kw_only=True, tag="run"):
+    """Run this tool. `timeout` is in seconds from now, `heartbeat` in seconds of silence.
+
+    `run` is the nonce, below 2**63, that every frame about this run carries.
+    """
+
+    run: int
+    call_id: str
+    tool: str
+    arguments: dict[str, Any]
+    timeout: float
+    heartbeat: float | None = None
+    session: str | None = None
+    attempt: int = 1
+    context: dict[str, Any] | None = None
+
+
+class Ready(msgspec.Struct, frozen=True, kw_only=True, tag="ready"):
+    """The child has loaded its tools."""
+
+    pid: int
+
+
+class Failed(msgspec.Struct, frozen=True, kw_only=True, tag="failed"):
+    """The child could not load its tools and ends."""
+
+    pid: int
+    error: str
+
+
+class Done(msgspec.Struct, frozen=True, kw_only=True, tag="done"):
+    """The run's outcome; a `spent` child takes no further call, and says why."""
+
+    pid: int
+    run: int
+    outcome: Outcome
+    whole: str | None = None
+    spent: str = ""
+
+
+class Progressed(msgspec.Struct, frozen=True, kw_only=True, tag="progressed"):
+    """The running call says how far it is."""
+
+    pid: int
+    run: int
+    done: float
+    total: float | None = None
+    message: str | None = None
+
+
+class Beat(msgspec.Struct, frozen=True, kw_only=True, tag="beat"):
+    """The running call says that it is alive."""
+
+    pid: int
+    run: int
+
+
+CUT_OFF = 74
+"""The exit code of a child that cannot tell its worker how a call ended."""
+
+Said = Ready | Failed | Done | Progressed | Beat
+"""What a child may say."""
+Frame = Run | Said
+_decoder: msgspec.json.Decoder[Frame] = msgspec.json.Decoder(Frame)
+
+
+def pack(frame: Frame) -> bytes:
+    """A frame's bytes with their length in front."""
+    body = encoding.encode(frame)
+    return _LENGTH.pack(len(body)) + body
+
+
+def body_length(header: bytes | bytearray) -> int:
+    """How many bytes follow a header."""
+    return int(_LENGTH.unpack(header)[0])
+
+
+def unpack(body: bytes | bytearray) -> Frame:
+    """The frame in `body`. Raises msgspec.DecodeError."""
+    return _decoder.decode(body)
+
+
+class Reader:
+    """Reads frames from a blocking socket, mostly with one system call each."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self._connection = connection
+        self._received = bytearray()
+
+    def receive(self) -> Frame | None:
+        """The next frame; None at the socket's end. Raises msgspec.DecodeError or OSError."""
+        if not self._fill(HEADER_BYTES):
+            return None
+        end = HEADER_BYTES + body_length(self._received[:HEADER_BYTES])
+        if not self._fill(end):
+            return None
+        body = self._received[HEADER_BYTES:end]
+        del self._received[:end]
+        return unpack(body)
+
+    def _fill(self, count: int) -> bool:
+        while len(self._received) < count:
+            missing = count - len(self._received)
+            part = self._connection.recv(min(max(missing, _LEAST_READ), _MOST_READ))
+            if not part:
+                return False
+            self._received += part
+        return True

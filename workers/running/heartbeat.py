@@ -1,0 +1,109 @@
+"""How long a run may take, and how long it may say nothing."""
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+from types import TracebackType
+
+from toolpool.contract.outcome import Code, Executed, Outcome, failure
+
+log = logging.getLogger("toolpool.heartbeat")
+
+_SECOND_LOOK_SECONDS = 0.1
+"""A loop that was held up reads first what came meanwhile, before anything is called silent."""
+
+
+def interval(heartbeat: float) -> float:
+    """How often signs of life are passed on, in seconds."""
+    return min(heartbeat / 4, 0.25)
+
+
+class BeatGate:
+    """Passes a sign of life on, at most one every `interval`. Never raises."""
+
+    def __init__(self, send: Callable[[], None], heartbeat: float | None) -> None:
+        self._send = send
+        self._interval = interval(heartbeat) if heartbeat is not None else float("inf")
+        self._open_at = 0.0 if heartbeat is not None else float("inf")
+
+    def __call__(self) -> None:
+        """Pass it on, or drop it."""
+        now = time.monotonic()
+        if now < self._open_at:
+            return
+        self._open_at = now + self._interval
+        try:
+            self._send()
+        except Exception as error:  # noqa: BLE001 - a sign of life never fails a tool
+            log.info("heartbeat_not_sent: %s", error)
+
+
+class Lifetime:
+    """Ends what runs in its `async with` by TimeoutError: at its timeout, or when it falls silent.
+
+    `seconds` bound the run; it is silent after `heartbeat` seconds without a `beat`, which may come
+    from any thread.
+    `on_silence` is called as it is ended for that.
+    """
+
+    def __init__(
+        self,
+        seconds: float,
+        heartbeat: float | None,
+        on_silence: Callable[[], None] = lambda: None,
+        *,
+        slack: float = 0.0,
+    ) -> None:
+        self.fell_silent = False
+        self._scope = asyncio.timeout(seconds)
+        self._heartbeat = heartbeat
+        self._slack = slack
+        self._on_silence = on_silence
+        self._heard_at = 0.0
+        self._suspected = False
+        self._timer: asyncio.TimerHandle | None = None
+
+    def beat(self) -> None:
+        """The run gave a sign of life."""
+        self._heard_at = time.monotonic()
+
+    def outcome(self, why: str = "", *, still_running: bool = False) -> Outcome:
+        """Of a run that was ended. `why` says what else there is to say."""
+        silence = self._heartbeat if self.fell_silent and self._heartbeat is not None else 0.0
+        return failure(
+            Code.TIMEOUT, why, Executed.UNKNOWN, still_running=still_running, silence=silence
+        )
+
+    async def __aenter__(self) -> "Lifetime":
+        await self._scope.__aenter__()
+        self.beat()
+        if self._heartbeat is not None:
+            self._look(self._heartbeat + self._slack)
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        await self._scope.__aexit__(kind, error, trace)
+
+    def _look(self, patience: float) -> None:
+        if self._scope.expired():
+            return  # its timeout ends it already
+        loop = asyncio.get_running_loop()
+        left = self._heard_at + patience - time.monotonic()
+        if left > 0:
+            self._suspected = False
+        elif self._suspected:
+            self.fell_silent = True
+            self._scope.reschedule(loop.time())
+            self._on_silence()
+            return
+        else:
+            self._suspected, left = True, _SECOND_LOOK_SECONDS
+        self._timer = loop.call_later(left, self._look, patience)

@@ -1,0 +1,57 @@
+"""Whether this process is a worker, or one of its children: what its tools' modules start there.
+
+Workers import the modules that hold their tools. A script that starts workers at its top level
+would be run by them, and start more, and they more.
+"""
+
+import os
+import sys
+from pathlib import Path
+
+from toolpool.contract.errors import Misconfigured
+
+DEPTH = "TOOLPOOL_WORKER_DEPTH"
+"""The variable that says how many fleets this process is inside of."""
+_DEEPEST = 2
+"""A tool may start a program that has a fleet of its own; one below that is a circle."""
+
+_importing: list[str] = []
+_is_worker = False
+
+
+def mark() -> None:
+    """Say that this process is a worker or a child of one."""
+    global _is_worker
+    _is_worker = True
+
+
+def depth() -> int:
+    """How many fleets this process is inside of; 0 outside of any."""
+    value = os.environ.get(DEPTH, "0")
+    return int(value) if value.isdigit() else 0
+
+
+class Importing:
+    """While its block runs, this process imports the tools in `source`."""
+
+    def __init__(self, source: str) -> None:
+        self._source = source
+
+    def __enter__(self) -> None:
+        _importing.append(self._source)
+
+    def __exit__(self, *error: object) -> None:
+        _importing.remove(self._source)
+
+
+def require_outside() -> None:
+    """Raise `Misconfigured` where no fleet may be started, with what to do."""
+    if not _importing and not _is_worker and depth() < _DEEPEST:
+        return
+    where = f"importing {_importing[-1]} for its tools" if _importing else "running as a worker"
+    script = Path(_importing[-1] if _importing else sys.argv[0]).name
+    raise Misconfigured(
+        f"this process is {where}, and must not start workers of its own: in {script}, put what "
+        'starts them (Dispatcher.local, SyncDispatcher.local) under `if __name__ == "__main__":`; '
+        "a tool that dispatches calls uses Dispatcher.connect"
+    )

@@ -1,0 +1,156 @@
+"""Calls one tool function and turns whatever happens into an `Outcome` (R5, R10, R11)."""
+
+import asyncio
+import inspect
+from typing import Any
+
+import msgspec
+import pydantic_core
+
+from toolpool.contract import encoding
+from toolpool.contract.content import error_of
+from toolpool.contract.errors import ToolError
+from toolpool.contract.outcome import Code, Executed, Outcome, failure
+from toolpool.workers import words
+from toolpool.workers.context import ToolContext
+from toolpool.workers.running.nesting import nests_deeper_than
+from toolpool.workers.running.output import Ending, fitted
+from toolpool.workers.signature import ArgumentsRefused
+from toolpool.workers.tool import Tool
+
+_MESSAGE_CHARACTERS = 2_000
+_REPORT_CHARACTERS = 16_000
+"""Of a ToolError, which is written for the model; `bash` reports output in one."""
+_REPORTED_NOTHING = "the tool reported an error"
+_LEVELS = 200
+"""How deep a result may be nested; readers of JSON give up at some thousand, or at fewer."""
+_PLAIN = (str, int, float, list, tuple, dict, type(None))
+"""What is JSON as it is; other types have rules of their own, as an SDK's objects do."""
+
+
+class Limits(msgspec.Struct, frozen=True):
+    """`max_result` bytes are taken from a tool at all."""
+
+    max_result: int
+
+
+async def invoke_coroutine(
+    tool: Tool, arguments: dict[str, Any], context: ToolContext | None, limits: Limits
+) -> Ending:
+    """Run an `async def` tool. Cancellation passes through; nothing else is raised."""
+    try:
+        bound = prepare(tool, arguments, context)
+        if isinstance(bound, Outcome):
+            return Ending(bound)
+        return returned(tool, await tool.function(**bound), limits)
+    except asyncio.CancelledError as error:
+        task = asyncio.current_task()
+        if task is not None and task.cancelling():
+            raise
+        return Ending(raised(error))
+    except BaseException as error:  # noqa: BLE001 - whatever a tool raises is a result
+        return Ending(raised(error))
+
+
+def invoke(
+    tool: Tool, arguments: dict[str, Any], context: ToolContext | None, limits: Limits
+) -> Ending:
+    """Run any tool to its end on this thread. Never raises."""
+    try:
+        bound = prepare(tool, arguments, context)
+        if isinstance(bound, Outcome):
+            return Ending(bound)
+        value = tool.function(**bound)
+        if inspect.iscoroutine(value):
+            value = asyncio.run(value)
+        return returned(tool, value, limits)
+    except BaseException as error:  # noqa: BLE001 - whatever a tool raises is a result
+        return Ending(raised(error))
+
+
+def prepare(
+    tool: Tool, arguments: dict[str, Any], context: ToolContext | None
+) -> dict[str, Any] | Outcome:
+    """The function's keyword arguments, or why the call is refused before the tool runs."""
+    try:
+        bound = tool.signature.bind(arguments, context)
+    except ArgumentsRefused as refused:
+        return failure(Code.INVALID_ARGUMENTS, "", Executed.NO, problems=refused.problems)
+    for check in tool.checks:
+        given = {name: bound[name] for name in bound if name not in tool.signature.injected}
+        try:
+            objection = check(**given)
+        except ValueError as error:
+            objection = words.text_of(error, _MESSAGE_CHARACTERS)
+        if issubclass(type(objection), str):
+            objection = words.text_of(objection, _MESSAGE_CHARACTERS)
+            return failure(Code.INVALID_ARGUMENTS, objection, Executed.NO)
+    return bound
+
+
+def returned(tool: Tool, value: Any, limits: Limits) -> Ending:
+    """The ending of a tool that returned `value` (R5)."""
+    if isinstance(value, dict):
+        if value.get("ok") is False and "error" in value:
+            return Ending(_reported(value))
+        if value.get("ok") is True and "data" in value:
+            value = value["data"]
+    try:
+        encoded = _as_json(value)
+    except (TypeError, ValueError, RecursionError, pydantic_core.PydanticSerializationError) as why:
+        reason = f"the tool returned something that is not JSON ({words.text_of(why, 200)})"
+        return Ending(failure(Code.BAD_RESULT, reason, Executed.YES))
+    if len(encoded) > limits.max_result:
+        taken = f"at most {limits.max_result:,} are taken"
+        reason = f"the tool returned {len(encoded):,} bytes; {taken}"
+        return Ending(failure(Code.BAD_RESULT, reason, Executed.YES))
+    if nests_deeper_than(_LEVELS, encoded):
+        reason = f"the tool returned data nested more than {_LEVELS} levels deep"
+        return Ending(failure(Code.BAD_RESULT, reason, Executed.YES))
+    error = error_of(value if isinstance(value, _PLAIN) else encoding.decode(encoded))
+    if error is not None:
+        error = words.text_of(error, _MESSAGE_CHARACTERS) or _REPORTED_NOTHING
+        return Ending(failure(Code.REPORTED, error, Executed.YES))
+    return fitted(encoded, tool.spec.max_output)
+
+
+def raised(error: BaseException) -> Outcome:
+    """The outcome of a tool that raised. Never raises, whatever the exception's own methods do."""
+    if issubclass(type(error), ToolError):
+        return failure(
+            Code.REPORTED,
+            words.text_of(error, _REPORT_CHARACTERS) or _REPORTED_NOTHING,
+            Executed.YES,
+            recommendations=words.recommendations_of(_attribute(error, "recommendations")),
+            retry_after=words.seconds_of(_attribute(error, "retry_after")),
+        )
+    return failure(
+        Code.RAISED,
+        words.text_of(error, _MESSAGE_CHARACTERS) or words.short_name_of(error),
+        Executed.YES,
+        details={"exception": words.name_of(error), "stack": words.stack_of(error)},
+    )
+
+
+def _attribute(error: BaseException, name: str) -> Any:
+    try:
+        return getattr(error, name, None)
+    except BaseException:  # noqa: BLE001 - a property of a subclass
+        return None
+
+
+def _reported(value: dict[str, Any]) -> Outcome:
+    return failure(
+        Code.REPORTED,
+        words.text_of(value["error"], _MESSAGE_CHARACTERS) or _REPORTED_NOTHING,
+        Executed.YES,
+        recommendations=words.recommendations_of(value.get("recommendations")),
+        retry_after=words.seconds_of(value.get("retryAfter")),
+    )
+
+
+def _as_json(value: Any) -> bytes:
+    try:
+        return encoding.encode(value)
+    except TypeError:
+        return encoding.encode(pydantic_core.to_jsonable_python(value))

@@ -1,0 +1,271 @@
+"""One claimed call to one `Outcome`, on the loop, in a thread, or in a child process."""
+
+import asyncio
+import contextlib
+import itertools
+import secrets
+import threading
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+import msgspec
+
+from toolpool.contract.envelope import CallMessage
+from toolpool.contract.errors import ToolDeclarationInvalid
+from toolpool.contract.outcome import Code, Executed, Outcome, failure
+from toolpool.contract.schema.validator import SchemaCache
+from toolpool.contract.spec import RunIn
+from toolpool.workers.catalog import Catalog
+from toolpool.workers.context import ProgressGate, ReportProgress, ToolContext
+from toolpool.workers.running import forks, frames
+from toolpool.workers.running.children import ChildPool
+from toolpool.workers.running.heartbeat import Lifetime
+from toolpool.workers.running.invoke import Limits, invoke, invoke_coroutine
+from toolpool.workers.running.output import Ending
+from toolpool.workers.running.threads import ThreadPool
+from toolpool.workers.tool import Tool
+
+_REPLY_MARGIN_SECONDS = 0.25
+"""A run ends this much before the caller's deadline, so that its outcome still arrives."""
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """An ending, and what still occupies the slot (a thread that outlived its timeout)."""
+
+    ending: Ending
+    busy_until: Awaitable[None] | None = None
+
+
+class Runner:
+    """Runs calls. Nothing a tool does is raised from `run`; only cancellation passes."""
+
+    def __init__(
+        self, *, worker: str, catalog: Catalog, limits: Limits, children: ChildPool | None
+    ) -> None:
+        self._worker = worker
+        self._catalog = catalog
+        self._limits = limits
+        self._children = children
+        self._threads = ThreadPool()
+        self._schemas = SchemaCache()
+        self._numbers = itertools.count(1 + secrets.randbits(62))
+
+    async def run(
+        self,
+        call: CallMessage,
+        time_left: float,
+        report_progress: ReportProgress,
+        on_silence: Callable[[], None] = lambda: None,
+        on_begin: Callable[[], None] = lambda: None,
+    ) -> Run:
+        """Run `call`, which is claimed, within its timeout and the `time_left` to its deadline.
+
+        `report_progress` is called on the event loop, and so are `on_begin` as the tool is entered,
+        and `on_silence` where a coroutine is told to stop for want of a sign of life.
+        """
+        began = time.monotonic()
+        tool = self._catalog.tools.get(call.tool)
+        assert tool is not None  # the executor releases what this worker does not have
+        if refusal := self._refuse(tool, call):
+            done = Run(Ending(refusal))
+        else:
+            left = time_left - _REPLY_MARGIN_SECONDS
+            done = await self._run(tool, call, left, report_progress, on_silence, on_begin)
+        outcome = self._signed_off(done.ending.outcome, call, time.monotonic() - began)
+        return Run(Ending(outcome, done.ending.whole), done.busy_until)
+
+    def can_run(self, call: CallMessage) -> bool:
+        """Whether this worker has the call's tool, in a version that takes its arguments."""
+        tool = self._catalog.tools.get(call.tool)
+        if tool is None:
+            return False
+        return call.final or self._refuse(tool, call) is None
+
+    def started_before(self, call: CallMessage) -> Outcome:
+        """The outcome of a call that this worker has started once, though its record denies it."""
+        return self._signed_off(failure(Code.WORKER_LOST, "forgotten", Executed.UNKNOWN), call, 0.0)
+
+    def cancelled(self, call: CallMessage) -> Outcome:
+        """The outcome of a run that was cancelled."""
+        return self._signed_off(failure(Code.CANCELLED, "", Executed.UNKNOWN), call, 0.0)
+
+    def never_started(self, call: CallMessage) -> Outcome:
+        """The outcome of a call that was cancelled while it was being claimed."""
+        return self._signed_off(failure(Code.CANCELLED, "", Executed.NO), call, 0.0)
+
+    def lost(self, call: CallMessage, reason: str) -> Outcome:
+        """The outcome of a run whose end this worker will not see."""
+        outcome = failure(Code.WORKER_LOST, reason, Executed.UNKNOWN)
+        return self._signed_off(outcome, call, 0.0)
+
+    def failed(self, call: CallMessage, error: BaseException) -> Outcome:
+        """The outcome of a run that failed for no reason of its tool's."""
+        reason = type(error).__name__
+        return self._signed_off(failure(Code.INTERNAL, reason, Executed.UNKNOWN), call, 0.0)
+
+    def released_too_often(self, call: CallMessage) -> Outcome:
+        """The outcome of a call that no worker would start."""
+        outcome = failure(Code.INTERNAL, "no worker would start it", Executed.NO)
+        return self._signed_off(outcome, call, 0.0)
+
+    def not_stoppable(self, call: CallMessage) -> Outcome:
+        """The outcome of a run that goes on although it was told to stop."""
+        outcome = failure(
+            Code.TIMEOUT, "it did not stop when told to", Executed.UNKNOWN, still_running=True
+        )
+        return self._signed_off(outcome, call, call.timeout)
+
+    def _signed_off(self, outcome: Outcome, call: CallMessage, duration: float) -> Outcome:
+        if outcome.executed is Executed.NO and call.attempt > 1 and call.rerunnable:
+            # An attempt before this one may have entered the tool; of calls that may not be run
+            # again only such come back as never did.
+            outcome = msgspec.structs.replace(outcome, executed=Executed.UNKNOWN)
+        return msgspec.structs.replace(
+            outcome, worker=self._worker, attempt=call.attempt, duration=round(duration, 6)
+        )
+
+    def _refuse(self, tool: Tool, call: CallMessage) -> Outcome | None:
+        """Arguments validated against another version of the tool are validated again here."""
+        if call.digest == tool.spec.digest:
+            return None
+        try:
+            validator = self._schemas.validator(tool.spec)
+        except ToolDeclarationInvalid as error:
+            return failure(Code.INTERNAL, str(error), Executed.NO)
+        problems = validator.problems(call.arguments) if validator else ()
+        if problems:
+            # Valid where they were asked for: the release that rolls is at fault, not the model.
+            return failure(Code.EXPIRED, "changed", Executed.NO)
+        return None
+
+    async def _run(
+        self,
+        tool: Tool,
+        call: CallMessage,
+        left: float,
+        report_progress: ReportProgress,
+        on_silence: Callable[[], None],
+        on_begin: Callable[[], None],
+    ) -> Run:
+        if left <= 0:
+            return Run(Ending(failure(Code.EXPIRED, "", Executed.NO)))
+        if tool.spec.run_in is RunIn.PROCESS:
+            return Run(await self._run_in_child(tool, call, left, report_progress, on_begin))
+        on_begin()
+        seconds = min(call.timeout, left)
+        if tool.spec.run_in is RunIn.THREAD:
+            return await self._run_in_thread(tool, call, seconds, report_progress)
+        gate = _gate(report_progress)
+        life = Lifetime(seconds, tool.spec.silence, on_silence)
+        context = _context(call, seconds, gate, life) if tool.signature.injected else None
+        try:
+            async with life:
+                ending = await invoke_coroutine(tool, call.arguments, context, self._limits)
+                forks.end_stray()
+                return Run(ending)
+        except TimeoutError:
+            return Run(Ending(life.outcome()))
+        finally:
+            gate.close()
+
+    async def _run_in_child(
+        self,
+        tool: Tool,
+        call: CallMessage,
+        left: float,
+        report_progress: ReportProgress,
+        on_begin: Callable[[], None],
+    ) -> Ending:
+        if self._children is None:
+            reason = "this worker runs no child processes"
+            return Ending(failure(Code.INTERNAL, reason, Executed.NO))
+        run = frames.Run(
+            run=next(self._numbers),
+            call_id=call.id,
+            tool=call.tool,
+            arguments=call.arguments,
+            timeout=call.timeout,
+            heartbeat=tool.spec.silence,
+            session=call.session,
+            attempt=call.attempt,
+            context=call.context,
+        )
+        return await self._children.run(run, report_progress, within=left, on_begin=on_begin)
+
+    async def _run_in_thread(
+        self, tool: Tool, call: CallMessage, seconds: float, report_progress: ReportProgress
+    ) -> Run:
+        """A thread cannot be killed: it is told, answered for, and its slot stays taken."""
+        loop = asyncio.get_running_loop()
+        ended: asyncio.Future[Ending] = loop.create_future()
+        stopped = threading.Event()
+
+        gate = _gate(report_progress)
+        life = Lifetime(seconds, tool.spec.silence)
+        context = _context(call, seconds, gate, life, stopped.is_set)
+
+        def work() -> None:
+            ending = invoke(tool, call.arguments, context, self._limits)
+            forks.end_stray()
+            gate.close()
+            with contextlib.suppress(RuntimeError):  # the loop ended before this thread did
+                loop.call_soon_threadsafe(_resolve, ended, ending)
+
+        self._threads.submit(work)
+        try:
+            async with life:
+                await asyncio.wait({ended})
+            return Run(ended.result())
+        except TimeoutError:
+            if ended.done():
+                return Run(ended.result())
+            outcome = life.outcome("its thread cannot be stopped", still_running=True)
+        except asyncio.CancelledError:
+            outcome = msgspec.structs.replace(self.cancelled(call), still_running=True)
+        stopped.set()
+        return Run(Ending(outcome), asyncio.ensure_future(_wait_for(ended)))
+
+    def close(self) -> None:
+        """Let idle threads end."""
+        self._threads.close()
+
+
+def _gate(report_progress: ReportProgress) -> ProgressGate:
+    """Reports on this event loop, from whichever thread the tool does."""
+    loop = asyncio.get_running_loop()
+
+    def send(done: float, total: float | None, message: str | None) -> None:
+        loop.call_soon_threadsafe(report_progress, done, total, message)
+
+    return ProgressGate(send)
+
+
+def _context(
+    call: CallMessage,
+    seconds: float,
+    report_progress: ReportProgress,
+    life: Lifetime,
+    is_cancelled: Callable[[], bool] = lambda: False,
+) -> ToolContext:
+    return ToolContext(
+        call_id=call.id,
+        tool=call.tool,
+        session=call.session,
+        attempt=call.attempt,
+        context=call.context or {},
+        ends_at=time.monotonic() + seconds,
+        report_progress=report_progress,
+        beat=life.beat,
+        is_cancelled=is_cancelled,
+    )
+
+
+def _resolve(future: "asyncio.Future[Ending]", ending: Ending) -> None:
+    if not future.done():
+        future.set_result(ending)
+
+
+async def _wait_for(future: "asyncio.Future[Ending]") -> None:
+    await future

@@ -1,0 +1,282 @@
+"""Sends outcomes to the ledger, and word of calls that run long, a group at a time."""
+
+import asyncio
+import logging
+import secrets
+import time
+from collections import defaultdict, deque
+from collections.abc import Coroutine, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from toolpool.contract import encoding
+from toolpool.contract.envelope import (
+    Batch,
+    CallMessage,
+    Ended,
+    Envelope,
+    Passed,
+    Progress,
+    Released,
+    Settled,
+    Started,
+    StoredOutput,
+)
+from toolpool.contract.ledger.client import Release, Settlement, WorkerLedger
+from toolpool.contract.ledger.steps import ServerAway, new_nonce
+from toolpool.contract.outcome import Code, Executed, Outcome, failure, may_still_run
+
+log = logging.getLogger("toolpool.settler")
+
+_GROUP_CALLS = 128
+_GROUP_BYTES = 1 << 20
+_KEEP_OUTPUT_SECONDS = 3.0
+_RECENT_BYTES = 16 << 20
+_GATHER_SECONDS = 0.002
+_NOTICE_SECONDS = 0.02
+"""A call that ends sooner than this is never announced as started: its outcome says it."""
+
+
+@dataclass(slots=True, eq=False)
+class _Notice:
+    batch: Batch
+    keys: set[str]
+
+
+class Settler:
+    """While one group is on its way to the ledger, the next one gathers."""
+
+    def __init__(
+        self,
+        *,
+        worker: str,
+        ledger: WorkerLedger,
+        envelope: Envelope,
+        keep: float,
+        keep_output: float,
+    ) -> None:
+        self._worker = worker
+        self._ledger = ledger
+        self._envelope = envelope
+        self._keep = keep
+        self._keep_output = keep_output
+        self._outcomes: deque[tuple[Settlement, bool]] = deque()
+        """Each with whether its tool has ended."""
+        self._recent: deque[tuple[float, Settlement]] = deque()
+        """Of calls that may not run twice, with when they ended: a server may forget its last."""
+        self._recent_bytes = 0
+        self._notices: dict[str, _Notice] = {}
+        self._sending: asyncio.Task[None] | None = None
+        self._gathering: asyncio.TimerHandle | None = None
+        self._background: set[asyncio.Task[None]] = set()
+
+    def settle(
+        self, batch: Batch, call: CallMessage, outcome: Outcome, *, busy: bool = False
+    ) -> None:
+        """Send the outcome of a call, again and again until the server has it.
+
+        From a `busy` worker, with calls waiting for a slot, outcomes gather for a moment: one at a
+        time they would cost as much as running the calls.
+        """
+        self.forget(batch, call.key)
+        body = self._encode(call.key, outcome)
+        keep = call.keep or self._keep
+        settlement = Settlement(call.key, new_nonce(), keep, batch.reply, body)
+        self._outcomes.append((settlement, not may_still_run(outcome)))
+        if not call.rerunnable:
+            self._remember(settlement)
+        if self._sending is not None:
+            return
+        if not busy:
+            self._send_now()
+        elif self._gathering is None:
+            loop = asyncio.get_running_loop()
+            self._gathering = loop.call_later(_GATHER_SECONDS, self._send_now)
+
+    def _remember(self, settlement: Settlement) -> None:
+        self._recent.append((time.monotonic(), settlement))
+        self._recent_bytes += len(settlement.body)
+        while self._recent_bytes > _RECENT_BYTES:
+            self._recent_bytes -= len(self._recent.popleft()[1].body)
+
+    def forget_before(self, when: float) -> None:
+        """The server will not lose any more what was settled before this (monotonic) time."""
+        while self._recent and self._recent[0][0] < when:
+            self._recent_bytes -= len(self._recent.popleft()[1].body)
+
+    def send_again(self) -> None:
+        """Settle the last calls once more: the server may have come back without them."""
+        self._outcomes.extend((settlement, False) for _, settlement in self._recent)
+        self._send_now()
+
+    def started(self, batch: Batch, key: str) -> None:
+        """Tell the dispatcher, if the call is still running in a moment."""
+        notice = self._notices.get(batch.id)
+        if notice is None:
+            notice = self._notices[batch.id] = _Notice(batch, set())
+            asyncio.get_running_loop().call_later(_NOTICE_SECONDS, self._announce, notice)
+        notice.keys.add(key)
+
+    async def keep_whole(
+        self, batch: Batch, call: CallMessage, outcome: Outcome, whole: str, *, within: float
+    ) -> Outcome:
+        """The outcome with the handle its whole output is kept under.
+
+        It is as it was if that failed, or took longer than `within` seconds.
+        """
+        output = StoredOutput(
+            handle=secrets.token_hex(16),
+            tenant=batch.tenant,
+            session=call.session,
+            tool=call.tool,
+            text=whole,
+        )
+        try:
+            async with asyncio.timeout(min(within, _KEEP_OUTPUT_SECONDS)):
+                is_kept = await self._ledger.keep_output(
+                    output.handle,
+                    self._envelope.encode_output(output),
+                    owner=encoding.digest([batch.tenant, call.session]),
+                    keep=self._keep_output,
+                )
+        except Exception as error:  # noqa: BLE001 - the cut output is an answer without it
+            log.warning("output_not_kept call=%s: %s", call.id, error)
+            return outcome
+        if not is_kept:
+            log.warning("output_not_kept call=%s: there is no room for it", call.id)
+            return outcome
+        return msgspec.structs.replace(outcome, output=output.handle)
+
+    def progress(
+        self, batch: Batch, key: str, done: float, total: float | None, message: str | None
+    ) -> None:
+        """Tell the dispatcher how far a call is; best effort."""
+        said = Progress(key=key, done=done, total=total, message=message)
+        self._in_background(self._tell(batch.reply, self._envelope.encode_reply(said)))
+
+    def ended(self, reply: str, keys: Iterable[str]) -> None:
+        """Tell the dispatcher that tools ended whose calls had been answered; best effort."""
+        said = Ended(worker=self._worker, keys=tuple(keys))
+        self._in_background(self._tell(reply, self._envelope.encode_reply(said)))
+
+    def passed(self, batch: Batch, call: CallMessage) -> None:
+        """Tell the dispatcher that another worker has to run the call; best effort."""
+        said = Passed(key=call.key, attempt=call.attempt, worker=self._worker)
+        self._in_background(self._tell(batch.reply, self._envelope.encode_reply(said)))
+
+    def forget(self, batch: Batch, key: str) -> None:
+        """Do not announce a call as started."""
+        notice = self._notices.get(batch.id)
+        if notice is not None:
+            notice.keys.discard(key)
+
+    def release(
+        self, call: CallMessage, *, claim_nonce: str, too_often: Outcome, entered: bool
+    ) -> None:
+        """Give a claimed call back, again and again until the server has it."""
+        notice = Released(key=call.key, attempt=call.attempt, worker=self._worker)
+        release = Release(
+            key=call.key,
+            claim_nonce=claim_nonce,
+            notice=self._envelope.encode_reply(notice),
+            keep=call.keep or self._keep,
+            too_often=self._encode(call.key, too_often),
+            entered=entered,
+        )
+        self._in_background(self._send_release(release))
+
+    async def flush(self) -> None:
+        """Return when everything given so far has been sent."""
+        while self._outcomes or self._sending is not None or self._background:
+            self._send_now()
+            waits = {*self._background, *([self._sending] if self._sending is not None else [])}
+            if waits:
+                await asyncio.wait(waits)
+
+    async def _send_release(self, release: Release) -> None:
+        try:
+            give_up_at = time.monotonic() + self._keep
+            await self._ledger.release([release], worker=self._worker, give_up_at=give_up_at)
+        except Exception as error:  # noqa: BLE001 - the lease will tell dispatchers as well
+            log.error("release_failed: %s", error)
+
+    def _in_background(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.ensure_future(work)
+        self._background.add(task)
+        task.add_done_callback(self._background.discard)
+
+    def _send_now(self) -> None:
+        if self._gathering is not None:
+            self._gathering.cancel()
+            self._gathering = None
+        if self._sending is None and self._outcomes:
+            self._sending = asyncio.ensure_future(self._send())
+
+    def _encode(self, key: str, outcome: Outcome) -> bytes:
+        try:
+            return self._envelope.encode_reply(Settled(key=key, outcome=outcome))
+        except (TypeError, ValueError, RecursionError) as error:
+            log.error("outcome_not_json key=%s: %s", key, type(error).__name__)
+            bad = failure(Code.BAD_RESULT, "the outcome could not be encoded", Executed.YES)
+            return self._envelope.encode_reply(Settled(key=key, outcome=bad))
+
+    def _announce(self, notice: _Notice) -> None:
+        self._notices.pop(notice.batch.id, None)
+        if notice.keys:
+            started = Started(
+                batch=notice.batch.id, worker=self._worker, keys=tuple(sorted(notice.keys))
+            )
+            self._in_background(
+                self._tell(notice.batch.reply, self._envelope.encode_reply(started))
+            )
+
+    async def _tell(self, reply: str, body: bytes) -> None:
+        try:
+            await self._ledger.tell(reply, body)
+        except Exception as error:  # noqa: BLE001 - best effort: the outcome says it too
+            log.info("started_not_told: %s", error)
+
+    async def _send(self) -> None:
+        try:
+            while self._outcomes:
+                await self._send_group(self._next_group())
+        finally:
+            self._sending = None
+            self._send_now()
+
+    def _next_group(self) -> list[tuple[Settlement, bool]]:
+        group: list[tuple[Settlement, bool]] = []
+        size = 0
+        while self._outcomes and len(group) < _GROUP_CALLS and size < _GROUP_BYTES:
+            group.append(self._outcomes.popleft())
+            size += len(group[-1][0].body)
+        return group
+
+    def _tell_late(self, late: list[tuple[Settlement, bool]]) -> None:
+        """Somebody answered before; a write may still be waited for, and has ended."""
+        if late:
+            log.info("outcomes_late calls=%d", len(late))
+        ended: defaultdict[str, list[str]] = defaultdict(list)
+        for settlement, has_ended in late:
+            if has_ended:
+                ended[settlement.reply].append(settlement.key)
+        for reply, keys in ended.items():
+            self.ended(reply, keys)
+
+    async def _send_group(self, group: list[tuple[Settlement, bool]]) -> None:
+        settlements = [settlement for settlement, _ in group]
+        give_up_at = time.monotonic() + self._keep
+        try:
+            answers = await self._ledger.settle(settlements, give_up_at=give_up_at)
+        except ServerAway:
+            log.error("outcomes_lost calls=%d: the server stayed away", len(group))
+        except Exception:
+            log.exception("settle_failed calls=%d", len(group))
+            if len(group) > 1:  # the others are not to be lost with the one that cannot be stored
+                for one in group:
+                    await self._send_group([one])
+        else:
+            answered = zip(group, answers, strict=True)
+            self._tell_late([sent for sent, answer in answered if answer == "late"])

@@ -1,0 +1,1 @@
+"""Starts a worker, watches over it, and starts it again."""

@@ -1,0 +1,260 @@
+"""Keeps a worker running: starts it again when it ends, and puts another in its place when it must.
+
+A worker that says nothing, frozen or hung, is ended. One that still turns but is of no use any
+more (worn out, or deaf to its queues) may hold calls that end well: a successor is started beside
+it, then it takes nothing new, and it exits when what it runs has ended. Nothing that the network
+does alone ends a worker; `toolpool.workers.supervision.unanswered` mends its connections.
+"""
+
+import contextlib
+import logging
+import os
+import select
+import signal
+import socket
+import subprocess
+import threading
+import time
+from collections.abc import Sequence
+from secrets import token_hex
+
+import redis
+from redis.exceptions import RedisError
+
+from toolpool.contract.server import connection
+from toolpool.contract.server.secrets import handed_over, secrets_of, without_secrets
+from toolpool.contract.settings import Settings
+from toolpool.workers.supervision import exits
+from toolpool.workers.supervision.ended import EndedWorkers
+from toolpool.workers.supervision.lifeline import tethered
+from toolpool.workers.supervision.link import Hurry, Link, Recycle
+from toolpool.workers.supervision.watch import Action, Verdict, Watch
+
+log = logging.getLogger("toolpool.supervise")
+
+_LOOK_SECONDS = 1.0
+_WAIT_SECONDS = 0.25
+_START_SECONDS = 90.0
+_FIRST_PAUSE = 0.25
+_LONGEST_PAUSE = 5.0
+_SETTLED_SECONDS = 60.0
+"""A worker that exits sooner is in a crash loop."""
+_STOP_MARGIN_SECONDS = 10.0
+"""How much longer than its grace a worker may take to stop."""
+_LEAVING_AT_MOST = 2
+MISCONFIGURED = 2
+
+
+class Backoff:
+    """How long to wait before a worker that ended starts again: longer in a crash loop."""
+
+    def __init__(self) -> None:
+        self._pause = _FIRST_PAUSE
+
+    def after(self, ran: float, *, has_stalled: bool) -> float:
+        """Seconds to wait, after a worker that ran for this many. A stall took pause enough."""
+        is_crash_loop = not has_stalled and ran <= _SETTLED_SECONDS
+        self._pause = min(self._pause * 2, _LONGEST_PAUSE) if is_crash_loop else _FIRST_PAUSE
+        return self._pause
+
+
+class _Worker:
+    """One worker process, tied to this one."""
+
+    def __init__(self, command: Sequence[str], settings: Settings) -> None:
+        self.id = f"{socket.gethostname()}-{os.getpid()}-{token_hex(4)}"
+        self.link, theirs = Link.pair()
+        self.is_told = False
+        """To leave, now that it has a successor."""
+        self.has_stalled = False
+        self.started_at = time.monotonic()
+        self.watch = Watch(
+            started_at=self.started_at,
+            stall_seconds=settings.worker_stall,
+            loop_seconds=settings.loop_stall,
+            knows_depths=not settings.broker_url,
+        )
+        secrets = secrets_of(settings)
+        with theirs, open(handed_over(secrets), "rb") as pipe:
+            descriptors = (theirs.fileno(), pipe.fileno())
+            options = ["--boot", self.id, "--link", str(descriptors[0])]
+            options += ["--secrets", str(descriptors[1])]
+            self.process = subprocess.Popen(
+                tethered([*command, *options]),
+                pass_fds=descriptors,
+                start_new_session=True,
+                env=without_secrets(os.environ, secrets),
+            )
+
+    def listen(self) -> None:
+        for frame in self.link.received():
+            self.watch.heard(frame, time.monotonic())
+
+    def leave(self) -> None:
+        if not self.is_told:
+            self.is_told = True
+            self.link.send(Recycle())
+
+    def kill(self) -> None:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self.process.pid, signal.SIGKILL)
+
+    def ended(self) -> int | None:
+        """Its exit code, once it and all it started are gone."""
+        code = self.process.poll()
+        if code is not None:
+            self.kill()
+            self.link.close()
+        return code
+
+
+class Supervisor:
+    """Runs `command`, to which options of a worker's own are added, until it is told to stop.
+
+    The first TERM or INT drains the worker, the second ends it.
+    """
+
+    def __init__(self, command: Sequence[str], settings: Settings) -> None:
+        self._command = list(command)
+        self._settings = settings
+        self._stopping = threading.Event()
+        self._signals = 0
+        self._stop_by = float("inf")
+        self._current: _Worker | None = None
+        self._leaving: list[_Worker] = []
+        """Those that have a successor: still to be told, or at their last calls."""
+        self._start_at = 0.0
+        self._backoff = Backoff()
+        self._booted_before = False
+        self._last_code = 0
+        self._ended = EndedWorkers(settings)
+
+    def run(self) -> int:
+        """Blocks; the worker's exit code, or 0 after a drain that was asked for."""
+        for number in (signal.SIGTERM, signal.SIGINT):
+            # An interrupt that was ignored from the start stays so: it is for the job in front.
+            if number is signal.SIGTERM or signal.getsignal(number) is not signal.SIG_IGN:
+                signal.signal(number, self._stop)
+        look_at = 0.0
+        with connection.open_sync(self._settings) as client:
+            while True:
+                self._listen()
+                code = self._collect()
+                if code is not None:
+                    return code
+                self._ended.tell()
+                if self._stopping.is_set():
+                    if self._current is None and not self._leaving:
+                        return 0 if self._last_code in (0, -signal.SIGTERM) else 1
+                    self._end_if_overdue()
+                elif self._current is None and time.monotonic() >= self._start_at:
+                    self._start()
+                elif time.monotonic() >= look_at:
+                    self._look(client)
+                    look_at = time.monotonic() + _LOOK_SECONDS
+
+    def _start(self) -> None:
+        self._current = _Worker(self._command, self._settings)
+        if self._stopping.is_set():  # as it was started: the signal has not reached it
+            self._current.process.terminate()
+
+    def _listen(self) -> None:
+        """Wait a moment, or until a worker says something, and take note of it."""
+        workers = [*self._leaving, *([self._current] if self._current else [])]
+        if not workers:
+            self._stopping.wait(_WAIT_SECONDS)
+            return
+        select.select([worker.link for worker in workers], [], [], _WAIT_SECONDS)
+        for worker in workers:
+            worker.listen()
+
+    def _collect(self) -> int | None:
+        """See which workers have ended. A code, where there is no use in starting again."""
+        for worker in list(self._leaving):
+            code = worker.ended()
+            if code is not None:
+                self._note_end(worker.id, code)
+                self._leaving.remove(worker)
+                log.warning("worker_left id=%s: it %s", worker.id, exits.described(code))
+        if self._current is None or (code := self._current.ended()) is None:
+            return None
+        worker, self._current = self._current, None
+        self._note_end(worker.id, code)
+        if self._stopping.is_set():
+            self._last_code = code
+            return None
+        ran = time.monotonic() - worker.started_at
+        if not self._booted_before and ran < _START_SECONDS and code in (MISCONFIGURED, 5):
+            return code
+        self._booted_before = True
+        pause = self._backoff.after(ran, has_stalled=worker.has_stalled)
+        self._start_at = time.monotonic() + pause
+        log.error("worker_ended %s; starting it again in %.1f s", exits.described(code), pause)
+        return None
+
+    def _note_end(self, worker: str, code: int) -> None:
+        if code != 0:  # else it has said so itself, and more
+            self._ended.note(worker)
+
+    def _look(self, client: "redis.Redis") -> None:
+        """Judge every worker by what it said, and by what waits for it."""
+        depths = self._depths(client)
+        for worker in [*self._leaving, self._current]:
+            if worker is None:
+                continue
+            worker.listen()  # to ask the server may have taken its time
+            verdict = worker.watch.look(depths, time.monotonic(), is_leaving=worker.is_told)
+            if verdict is not None:
+                self._carry_out(worker, verdict)
+        if self._current is not None and self._current.watch.is_ready:
+            self._booted_before = True
+            for worker in self._leaving:
+                worker.leave()
+
+    def _carry_out(self, worker: _Worker, verdict: Verdict) -> None:
+        if verdict.action is Action.END:
+            log.error("worker_stalled id=%s: %s", worker.id, verdict.reason)
+            worker.has_stalled = True
+            worker.kill()
+            worker.process.wait()
+        elif worker is self._current and len(self._leaving) < _LEAVING_AT_MOST:
+            log.error("worker_replaced id=%s: %s", worker.id, verdict.reason)
+            self._leaving.append(worker)
+            self._start()
+
+    def _depths(self, client: "redis.Redis") -> dict[str, int] | None:
+        """How many messages wait in the current worker's queues; None while nobody can say."""
+        if self._settings.broker_url or self._current is None:
+            return None
+        queues = list(self._current.watch.free)
+        try:
+            pipeline = client.pipeline(transaction=False)
+            pipeline.ping()
+            for queue in queues:
+                pipeline.llen(queue)
+            return dict(zip(queues, pipeline.execute()[1:], strict=True))
+        except (RedisError, OSError):
+            return None
+
+    def _end_if_overdue(self) -> None:
+        """A stop that takes longer than its grace and a margin waits for something that hangs."""
+        if time.monotonic() <= self._stop_by:
+            return
+        for worker in [*self._leaving, self._current]:
+            if worker is not None:
+                log.error("worker_not_stopped id=%s: killing it after its grace", worker.id)
+                worker.kill()
+
+    def _stop(self, number: int, frame: object) -> None:
+        self._signals += 1
+        if self._signals == 1:
+            self._stop_by = time.monotonic() + self._settings.drain_grace + _STOP_MARGIN_SECONDS
+        self._stopping.set()
+        for worker in [*self._leaving, self._current]:
+            if worker is None or worker.process.poll() is not None:
+                continue
+            if self._signals > 1:
+                worker.kill()
+            else:
+                worker.link.send(Hurry())
+                worker.process.terminate()

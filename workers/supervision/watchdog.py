@@ -1,0 +1,70 @@
+"""Sees a coroutine tool that blocks the event loop, names it, and in the end ends the worker.
+
+A blocked loop stalls every other call of the worker, and no cancellation reaches it. Only the end
+of the process does; the supervisor starts another, and dispatchers recover the calls.
+"""
+
+import logging
+import os
+import sys
+import threading
+import traceback
+from collections.abc import Callable
+from types import FrameType
+
+from toolpool.workers.running.invoke import invoke_coroutine
+
+log = logging.getLogger("toolpool.watchdog")
+
+_LOOK_SECONDS = 0.25
+BLOCKED = 75
+"""The exit code of a worker whose loop was blocked for too long."""
+
+
+class Watchdog:
+    """Watches one thread's event loop. `loop_lag` is in seconds; `limit` ends the process."""
+
+    def __init__(
+        self, *, thread: threading.Thread, loop_lag: Callable[[], float], warn: float, limit: float
+    ) -> None:
+        self._thread = thread
+        self._loop_lag = loop_lag
+        self._warn = warn
+        self._limit = limit
+        self._stopping = threading.Event()
+        self._warned = False
+
+    def start(self) -> None:
+        """Watch until `stop`."""
+        threading.Thread(target=self._watch, name="watchdog", daemon=True).start()
+
+    def stop(self) -> None:
+        """End the watch."""
+        self._stopping.set()
+
+    def _watch(self) -> None:
+        while not self._stopping.wait(_LOOK_SECONDS):
+            lag = self._loop_lag()
+            if lag < self._warn:
+                self._warned = False
+                continue
+            if not self._warned:
+                self._warned = True
+                log.error("loop_blocked tool=%s for %.1f s\n%s", *self._what(lag))
+            if lag > self._limit:
+                log.critical("loop_blocked_too_long tool=%s for %.1f s\n%s", *self._what(lag))
+                os._exit(BLOCKED)
+
+    def _what(self, lag: float) -> tuple[str, float, str]:
+        frame = sys._current_frames().get(self._thread.ident or 0)
+        stack = "".join(traceback.format_stack(frame, limit=20)) if frame is not None else ""
+        return tool_in(frame) or "unknown", lag, stack
+
+
+def tool_in(frame: FrameType | None) -> str | None:
+    """The tool that the frames of a loop's thread are inside of."""
+    while frame is not None:
+        if frame.f_code is invoke_coroutine.__code__:
+            return str(frame.f_locals["tool"].name)
+        frame = frame.f_back
+    return None
