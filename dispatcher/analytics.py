@@ -7,7 +7,7 @@ kept: only names, and the kinds of problems.
 import json
 import logging
 from collections import Counter, OrderedDict, deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,6 +16,7 @@ import msgspec
 from toolpool.contract.outcome import Code, ErrorType
 from toolpool.contract.result import ToolResult
 from toolpool.contract.schema.problem import Problem
+from toolpool.dispatcher.observe import Alert, Observers
 from toolpool.dispatcher.words.hindsight import fields_named
 
 log = logging.getLogger("toolpool.analytics")
@@ -32,17 +33,6 @@ _NO_SCHEMA_S_FAULT = frozenset({Code.UNKNOWN_TOOL, Code.LOOP})
 
 Fields = Sequence[tuple[str, str]]
 """Paths, with `*` for list indexes, and the kind of what was wrong there."""
-
-
-class Alert(msgspec.Struct, frozen=True, kw_only=True):
-    """More of a tool's last calls were rejected than should be: its schema may be at fault.
-
-    `field` is the one that most of them are about, `rate` the share of the last calls.
-    """
-
-    tool: str
-    field: str
-    rate: float
 
 
 @dataclass(slots=True)
@@ -75,12 +65,12 @@ class _Rejection(msgspec.Struct, frozen=True):
 class Analytics:
     """Counts. `alert_rate` is the share of a tool's last 20 calls that raises an alert."""
 
-    def __init__(self, *, alert_rate: float = 0.5) -> None:
+    def __init__(self, *, alert_rate: float = 0.5, observers: Observers | None = None) -> None:
         self._alert_rate = alert_rate
         self._tools: dict[str, ToolFigures] = {}
         self._turn = 0
         self._retries: OrderedDict[tuple[str, str], _Rejection] = OrderedDict()
-        self.listeners: list[Callable[[Alert], None]] = []
+        self._observers = observers or Observers()
         """Told once when a tool's rate comes over the threshold, and again after it was well."""
 
     def note(
@@ -160,11 +150,7 @@ class Analytics:
         figures.is_alerted = True
         alert = Alert(tool=figures.tool, field=figures.worst_field, rate=round(rate, 3))
         log.warning("rejections_high tool=%s field=%s rate=%.2f", alert.tool, alert.field, rate)
-        for listener in self.listeners:
-            try:
-                listener(alert)
-            except Exception:
-                log.exception("alert_listener_failed")
+        self._observers.tell("alerted", alert)
 
 
 def fields_of(problems: Sequence[Problem]) -> list[tuple[str, str]]:

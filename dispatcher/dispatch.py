@@ -25,9 +25,10 @@ from toolpool.dispatcher.analytics import Analytics
 from toolpool.dispatcher.background import Background
 from toolpool.dispatcher.calls.pending import Pending
 from toolpool.dispatcher.calls.traffic import Traffic
-from toolpool.dispatcher.events import Event
+from toolpool.dispatcher.events import Event, Events
 from toolpool.dispatcher.formats import FORMATS, Response, intake
 from toolpool.dispatcher.lifetime import Lifetime
+from toolpool.dispatcher.observe import Observer, Observers, Rejected
 from toolpool.dispatcher.transports.base import Transport
 from toolpool.dispatcher.transports.redis import RedisTransport
 from toolpool.dispatcher.turn import TurnResult
@@ -63,7 +64,10 @@ class Dispatcher:
         tools: Collection[str] | None = None,
         specs: Sequence[ToolSpec] | None = None,
         on_loop: OnLoop | None = None,
+        observers: Sequence[Observer] = (),
     ) -> None:
+        self._observers = Observers(observers)
+        self._events = Events(self._observers)
         self._lifetime = Lifetime()
         self._starting: asyncio.Task[None] | None = None
         self._closed: asyncio.Task[None] | None = None
@@ -79,13 +83,12 @@ class Dispatcher:
             envelope=envelope,
             catalog=self._catalog,
             follows_catalog=specs is None,
+            observers=self._observers,
         )
         self._background = Background(self._traffic, self._classify, self._wording)
         self._turns = Turns(self._traffic, self._background, settings, self._classify)
-        self.loops = LoopGuard(transport.loops, settings, on_loop)
-        self.loops.listeners.append(self._traffic.events.looped)
-        self.analytics = Analytics(alert_rate=settings.rejections_alert)
-        self.analytics.listeners.append(self._traffic.events.alerted)
+        self.loops = LoopGuard(transport.loops, settings, on_loop, self._observers)
+        self.analytics = Analytics(alert_rate=settings.rejections_alert, observers=self._observers)
 
     @classmethod
     def connect(
@@ -97,12 +100,14 @@ class Dispatcher:
         tools: Collection[str] | None = None,
         catalog: str | Path | None = None,
         on_loop: OnLoop | None = None,
+        observers: Sequence[Observer] = (),
     ) -> Self:
         """A dispatcher for workers on a Redis or Valkey server.
 
         The URL comes from `TOOLPOOL_REDIS_URL` where it is not given. `tools` is an allow-list of
         names; `catalog` a file that `toolpool tools export` wrote, in place of the live one;
-        `on_loop` may let a failing call run again. Raises `Misconfigured` here and on entering.
+        `on_loop` may let a failing call run again; `observers` are told what happens to calls.
+        Raises `Misconfigured` here and on entering.
         """
         settings = settings or Settings()
         given = {"redis_url": redis_url, "broker_url": broker_url}
@@ -114,6 +119,7 @@ class Dispatcher:
             tools=tools,
             specs=catalogs.read_file(catalog) if catalog is not None else None,
             on_loop=on_loop,
+            observers=observers,
         )
 
     async def __aenter__(self) -> Self:
@@ -137,6 +143,7 @@ class Dispatcher:
         await self.close()
 
     async def _start(self) -> None:
+        self._observers.start()
         await self._traffic.start()
         self.loops.start()
         if self._specs is not None:
@@ -158,11 +165,12 @@ class Dispatcher:
         if self._starting is not None and not self._starting.done():
             self._starting.cancel()
             await asyncio.wait({self._starting})
-        self._traffic.events.close()
+        self._events.close()
         self._background.close()
         await self.loops.close()
         self._turns.cancel(None, None)
         await self._traffic.close()
+        await self._observers.close()
 
     @property
     def specs(self) -> list[ToolSpec]:
@@ -193,7 +201,7 @@ class Dispatcher:
         The stream ends when the dispatcher is closed.
         """
         self._lifetime.require()
-        return self._traffic.events.follow(after)
+        return self._events.follow(after)
 
     def in_flight(self, session: str | None = None) -> int:
         """How many calls are open, of one session or of all."""
@@ -375,6 +383,7 @@ class Dispatcher:
             verdict = self._accepting.judge(call, allowed, found.format, looping.get(call.index))
             if isinstance(verdict, ToolResult):
                 results[call.index] = verdict
+                self._tell_rejected(verdict, shared.session)
             else:
                 accepted.append(verdict)
         answered = await self._turns.run(accepted, shared, since)
@@ -387,6 +396,14 @@ class Dispatcher:
         await self.loops.note(found.calls, news, shared.session)
         self.analytics.note(results, session=shared.session, model=found.model)
         return TurnResult([r for r in results if r is not None], format=found.format)
+
+    def _tell_rejected(self, result: ToolResult, session: str | None) -> None:
+        if self._observers.hear("rejected"):
+            assert result.code is not None
+            told = Rejected(
+                call_id=result.call_id, tool=result.name, session=session, code=result.code
+            )
+            self._observers.tell("rejected", told)
 
     def _classify(self, pending: Pending, unseen: str | None = None) -> ToolResult:
         """`unseen` names a write before it that may still run."""

@@ -12,11 +12,16 @@ from typing import Any, Literal
 
 import msgspec
 
-from toolpool.contract.envelope import Progress
-from toolpool.contract.outcome import Outcome
-from toolpool.dispatcher.admission.loop_guard import Loop
-from toolpool.dispatcher.analytics import Alert
-from toolpool.dispatcher.calls.pending import Pending
+from toolpool.dispatcher.observe import (
+    Alert,
+    CallFacts,
+    Ended,
+    Loop,
+    Observer,
+    Observers,
+    Progressed,
+    Turned,
+)
 
 _KEPT = 10_000
 
@@ -50,33 +55,32 @@ class Event(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     detail: dict[str, Any] | None = None
 
 
-class Events:
-    """The events of one dispatcher."""
+class Events(Observer):
+    """The events of one dispatcher. Observes nothing before somebody follows."""
 
-    def __init__(self) -> None:
-        self.are_followed = False
+    def __init__(self, observers: Observers) -> None:
+        self._observers = observers
+        self._is_followed = False
         self._kept: deque[Event] = deque(maxlen=_KEPT)
         self._last = 0
         self._more = asyncio.Event()
         self._is_closed = False
 
-    def started(self, pending: Pending) -> None:
+    def started(self, call: CallFacts, worker: str) -> None:
         """A worker runs the call."""
-        self._add("tool:start", pending, "RUNNING")
+        self._add("tool:start", call, "RUNNING")
 
-    def progressed(self, pending: Pending, progress: Progress) -> None:
+    def progressed(self, call: CallFacts, progressed: Progressed) -> None:
         """The tool says how far it is."""
-        detail = {"done": progress.done, "total": progress.total, "message": progress.message}
-        self._add("tool:progress", pending, "RUNNING", detail)
+        self._add("tool:progress", call, "RUNNING", msgspec.structs.asdict(progressed))
 
-    def ended(self, pending: Pending, outcome: Outcome) -> None:
+    def ended(self, call: CallFacts, ended: Ended) -> None:
         """The call was answered: a failed call's snapshot always says FAILED (R42)."""
-        if outcome.ok:
-            self._add("tool:end", pending, "COMPLETED")
+        if ended.code is None:
+            self._add("tool:end", call, "COMPLETED")
             return
-        code = outcome.code.value if outcome.code is not None else None
-        detail = {"code": code, "executed": outcome.executed.value}
-        self._add("tool:error", pending, "FAILED", detail)
+        detail = {"code": ended.code.value, "executed": ended.executed.value}
+        self._add("tool:error", call, "FAILED", detail)
 
     def looped(self, loop: Loop) -> None:
         """The loop guard caught a call, whatever becomes of it."""
@@ -100,10 +104,12 @@ class Events:
         """A tool's circuit is `open`, `half_open` or `closed`."""
         self._keep(kind="monitor:circuit", tool=tool, detail={"circuit": state})
 
-    def switched(self, tool: str, argument: str | None, *, denied: bool) -> None:
+    def switched(self, turned: Turned) -> None:
         """A tool, or a tool with some value of an argument, is denied to the fleet, or no more."""
-        detail = {"denied": denied} | ({"argument": argument} if argument is not None else {})
-        self._keep(kind="monitor:switch", tool=tool, detail=detail)
+        detail: dict[str, Any] = {"denied": turned.denied}
+        if turned.argument is not None:
+            detail["argument"] = turned.argument
+        self._keep(kind="monitor:switch", tool=turned.tool, detail=detail)
 
     def close(self) -> None:
         """Followers get what there is, and no more."""
@@ -116,7 +122,9 @@ class Events:
         Bookmarks are this dispatcher's own: one of another, or of before a restart, may be too high
         and is then taken for the last.
         """
-        self.are_followed = True
+        if not self._is_followed:
+            self._is_followed = True
+            self._observers.add(self)
         seen = self._last if after is None else min(after, self._last)
         while True:
             unseen = min(self._last - seen, len(self._kept))
@@ -130,19 +138,18 @@ class Events:
                 await self._more.wait()
 
     def _add(
-        self, kind: Kind, pending: Pending, state: State, detail: dict[str, Any] | None = None
+        self, kind: Kind, call: CallFacts, state: State, detail: dict[str, Any] | None = None
     ) -> None:
         self._keep(
             kind=kind,
-            call_id=pending.call.id,
-            tool=pending.call.name,
-            session=pending.message.session,
+            call_id=call.call_id,
+            tool=call.tool,
+            session=call.session,
             state=state,
             detail=detail,
         )
 
     def _keep(self, **fields: Any) -> None:
-        if self.are_followed:
-            self._last += 1
-            self._kept.append(Event(bookmark=self._last, **fields))
-            self._more.set()
+        self._last += 1
+        self._kept.append(Event(bookmark=self._last, **fields))
+        self._more.set()

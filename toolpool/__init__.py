@@ -26,6 +26,7 @@ if TYPE_CHECKING:
         openai_model,
         openai_responses_model,
     )
+    from toolpool.dispatcher.observe import Observer
     from toolpool.dispatcher.turn import TurnResult
     from toolpool.pool import Dispatcher
     from toolpool.sync import SyncDispatcher
@@ -47,6 +48,7 @@ _HOMES = {
     "toolpool.contract.outcome": ("Code", "ErrorType", "Executed"),
     "toolpool.contract.result": ("ToolResult",),
     "toolpool.contract.settings": ("Settings",),
+    "toolpool.dispatcher.observe": ("Observer",),
     "toolpool.dispatcher.turn": ("TurnResult",),
     "toolpool.correction": (
         "Conversation",
@@ -67,8 +69,7 @@ _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 def __getattr__(name: str) -> Any:
     """Import each name where it is first used.
 
-    So the command line starts fast, can say that a package of the user's hides one of ours instead
-    of failing on it, and a worker's children never load the dispatching side.
+    So the command line starts fast, and a worker's children never load the dispatching side.
     """
     from importlib import import_module
 
@@ -89,6 +90,7 @@ __all__ = [
     "ErrorType",
     "Executed",
     "Misconfigured",
+    "Observer",
     "ServerUnsuitable",
     "Settings",
     "SigningKeyMissing",

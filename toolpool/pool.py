@@ -14,6 +14,7 @@ from toolpool.contract.signing import Keyring, generate_key
 from toolpool.dispatcher.admission.loop_guard import OnLoop
 from toolpool.dispatcher.dispatch import Dispatcher as ConnectedDispatcher
 from toolpool.dispatcher.lifetime import MAKE_ANOTHER, Lifetime
+from toolpool.dispatcher.observe import Observer
 from toolpool.dispatcher.transports.memory import MemoryTransport
 from toolpool.in_memory import InMemoryWorker
 from toolpool.local import LocalFleet, ToolSource, as_sources
@@ -33,6 +34,7 @@ class Dispatcher(ConnectedDispatcher):
         tools: Sequence[ToolSource] = (),
         *,
         settings: Settings | None = None,
+        observers: Sequence[Observer] = (),
     ) -> "LocalDispatcher":
         """A dispatcher with an embedded server and workers of its own, started on entering.
 
@@ -46,7 +48,7 @@ class Dispatcher(ConnectedDispatcher):
                     f"{source!r} is not a tool: local takes names of modules, files, modules, and "
                     "@tool functions"
                 )
-        return LocalDispatcher(as_sources(tools), settings or Settings())
+        return LocalDispatcher(as_sources(tools), settings or Settings(), observers)
 
     @classmethod
     def in_memory(
@@ -56,12 +58,15 @@ class Dispatcher(ConnectedDispatcher):
         settings: Settings | None = None,
         allow: Collection[str] | None = None,
         on_loop: OnLoop | None = None,
+        observers: Sequence[Observer] = (),
     ) -> "InMemoryDispatcher":
         """A dispatcher and worker inside this process, without a server: for tests.
 
         Messages are encoded, signed and decoded as on the wire. Child-process tools run in threads.
         """
-        return InMemoryDispatcher(_tools_of(tools), settings or Settings(), allow, on_loop)
+        return InMemoryDispatcher(
+            _tools_of(tools), settings or Settings(), allow, on_loop, observers
+        )
 
 
 class LocalDispatcher:
@@ -70,8 +75,11 @@ class LocalDispatcher:
     Until it is entered they raise RuntimeError (R62).
     """
 
-    def __init__(self, sources: Sequence[str], settings: Settings) -> None:
+    def __init__(
+        self, sources: Sequence[str], settings: Settings, observers: Sequence[Observer] = ()
+    ) -> None:
         self._sources = sources
+        self._observers = observers
         self._settings = settings
         self._lifetime = Lifetime()
         self._fleet: LocalFleet | None = None
@@ -98,7 +106,9 @@ class LocalDispatcher:
         self._lifetime.enter()
         try:
             self._fleet = await _started(self._sources, self._settings)
-            dispatcher = Dispatcher.connect(settings=self._fleet.settings)
+            dispatcher = Dispatcher.connect(
+                settings=self._fleet.settings, observers=self._observers
+            )
             self._dispatcher = await dispatcher.__aenter__()
             self._lifetime.open()
             return self._dispatcher
@@ -130,6 +140,7 @@ class InMemoryDispatcher(Dispatcher):
         settings: Settings,
         allow: Collection[str] | None,
         on_loop: OnLoop | None = None,
+        observers: Sequence[Observer] = (),
     ) -> None:
         self._server = MemoryServer(loop_memory=settings.loop_memory, loop_kept=settings.loop_kept)
         self._tools = tools
@@ -140,6 +151,7 @@ class InMemoryDispatcher(Dispatcher):
             envelope=envelope,
             tools=allow,
             on_loop=on_loop,
+            observers=observers,
         )
         self._worker = InMemoryWorker(self._server, tools, settings=settings, envelope=envelope)
 

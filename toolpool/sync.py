@@ -11,7 +11,6 @@ from types import ModuleType, TracebackType
 from typing import Any, Self, TypeVar
 
 from toolpool.contract.result import ToolResult
-from toolpool.contract.settings import Settings
 from toolpool.contract.spec import ToolSpec
 from toolpool.dispatcher.events import Event
 from toolpool.dispatcher.lifetime import AFTER_A_FORK, MAKE_ANOTHER, Lifetime
@@ -60,9 +59,9 @@ class SyncDispatcher:
         return cls(Dispatcher.connect(redis_url, **options))
 
     @classmethod
-    def local(cls, tools: Sequence[ToolSource] = (), *, settings: Settings | None = None) -> Self:
+    def local(cls, tools: Sequence[ToolSource] = (), **options: Any) -> Self:
         """See `Dispatcher.local`."""
-        return cls(Dispatcher.local(tools, settings=settings))
+        return cls(Dispatcher.local(tools, **options))
 
     @classmethod
     def in_memory(cls, tools: Sequence[Tool | ModuleType], **options: Any) -> Self:

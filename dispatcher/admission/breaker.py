@@ -8,11 +8,11 @@ is open, calls are answered at once (`exception.circuit_open`); then one is let 
 import logging
 import time
 from collections import deque
-from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from toolpool.contract.outcome import Code, ErrorType, Outcome
 from toolpool.contract.settings import Settings
+from toolpool.dispatcher.observe import Observers
 
 _SAYS_NOTHING = frozenset(
     {
@@ -54,14 +54,13 @@ class _Circuit:
 class Breaker:
     """The circuits of one dispatcher. Times are on the monotonic clock."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, observers: Observers | None = None) -> None:
         self._rate = settings.breaker_rate
         self._calls = settings.breaker_calls
         self._window = settings.breaker_window
         self._pause = settings.breaker_pause
         self._circuits: dict[str, _Circuit] = {}
-        self.listeners: list[Callable[[str, str], None]] = []
-        """Told a tool and the state of its circuit: `open`, `half_open` or `closed`."""
+        self._observers = observers or Observers()
 
     def retry_after(self, tool: str) -> float | None:
         """Seconds until the tool may be tried again; None where it may be called now."""
@@ -129,8 +128,7 @@ class Breaker:
             del self._circuits[tool]
 
     def _tell(self, tool: str, state: str) -> None:
-        for listener in self.listeners:
-            listener(tool, state)
+        self._observers.tell("circuit", tool, state)
 
     def _open(self, tool: str, circuit: _Circuit, now: float) -> None:
         log.error("circuit_opened tool=%s for %.0f s", tool, self._pause)

@@ -7,7 +7,6 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
-import msgspec
 from redis.exceptions import RedisError
 
 from toolpool.contract import encoding
@@ -17,6 +16,7 @@ from toolpool.contract.ledger.steps import ServerAway
 from toolpool.contract.outcome import Code, ErrorType
 from toolpool.contract.result import ToolResult
 from toolpool.contract.settings import Settings
+from toolpool.dispatcher.observe import Loop, Observers
 
 log = logging.getLogger("toolpool.loops")
 
@@ -27,16 +27,6 @@ _COUNTED = frozenset({ErrorType.VALIDATION, ErrorType.RUNTIME, ErrorType.LOGICAL
 _NOT_COUNTED = frozenset({Code.LOOP, Code.TOO_MANY_CALLS})
 
 
-class Loop(msgspec.Struct, frozen=True, kw_only=True):
-    """A call that was caught: how often it failed, or that it takes turns with another."""
-
-    session: str
-    tool: str
-    call_id: str
-    failures: int
-    alternates: bool
-
-
 OnLoop = Callable[[Loop], Awaitable[bool | None] | bool | None]
 """Asked before a call is refused; what is true lets it run after all."""
 
@@ -45,7 +35,11 @@ class LoopGuard:
     """Knows which calls of a session to refuse. A server that is away never holds a call up."""
 
     def __init__(
-        self, ledger: LoopLedger, settings: Settings, on_loop: OnLoop | None = None
+        self,
+        ledger: LoopLedger,
+        settings: Settings,
+        on_loop: OnLoop | None = None,
+        observers: Observers | None = None,
     ) -> None:
         if on_loop is not None and not callable(on_loop):
             raise TypeError(f"on_loop must be a function, not {type(on_loop).__name__}")
@@ -55,8 +49,7 @@ class LoopGuard:
         self._following: asyncio.Task[None] | None = None
         self._noting: set[asyncio.Task[None]] = set()
         self._is_closed = False
-        self.listeners: list[Callable[[Loop], None]] = []
-        """Told of every loop, whatever becomes of it."""
+        self._observers = observers or Observers()
 
     def start(self) -> None:
         """Follow what others see, on the running loop."""
@@ -135,11 +128,7 @@ class LoopGuard:
             alternates=found.alternates,
         )
         log.warning("loop tool=%s call=%s failures=%d", loop.tool, loop.call_id, loop.failures)
-        for listener in self.listeners:
-            try:
-                listener(loop)
-            except Exception:
-                log.exception("loop_listener_failed")
+        self._observers.tell("looped", loop)
         if self._settings.loop_action == "warn":
             return False
         return not await self._ask(loop)

@@ -5,7 +5,7 @@ stays until it is taken back: it must not switch itself off, nor be taken back o
 somebody who can write to the server and has no key.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any
 
 import msgspec
@@ -15,6 +15,7 @@ from toolpool.contract.call import ToolCall
 from toolpool.contract.envelope import Envelope, Switch
 from toolpool.contract.errors import MessageRejected
 from toolpool.dispatcher.formats.blocks import LONGEST_NAME
+from toolpool.dispatcher.observe import Observers, Turned
 
 _LONGEST_REASON = 1_000
 
@@ -22,11 +23,10 @@ _LONGEST_REASON = 1_000
 class Switches:
     """The switches as this dispatcher knows them: for each the latest state that it ever saw."""
 
-    def __init__(self) -> None:
+    def __init__(self, observers: Observers | None = None) -> None:
         self._by_tool: dict[str, list[Switch]] = {}
         self._known: dict[str, tuple[Switch, bytes]] = {}
-        self.listeners: list[Callable[[Switch, bool], None]] = []
-        """Told each switch that is turned, and whether it denies now."""
+        self._observers = observers or Observers()
 
     def replace(self, entries: Iterable[bytes], envelope: Envelope) -> list[tuple[str, bytes]]:
         """Take what the server has; entries nobody we trust has signed do not count.
@@ -51,8 +51,8 @@ class Switches:
                 self._by_tool.setdefault(switch.tool, []).append(switch)
         for name, (switch, _) in self._known.items():
             if switch.on is not (name in before):
-                for listener in self.listeners:
-                    listener(switch, switch.on)
+                turned = Turned(tool=switch.tool, argument=switch.argument, denied=switch.on)
+                self._observers.tell("switched", turned)
         return [
             (name, body)
             for name, (switch, body) in self._known.items()

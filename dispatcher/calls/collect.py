@@ -7,7 +7,8 @@ from collections.abc import Callable, Sequence
 from toolpool.contract.envelope import Ended, Envelope, Passed, Progress, Released, Settled, Started
 from toolpool.contract.errors import MessageRejected
 from toolpool.contract.outcome import Outcome
-from toolpool.dispatcher.calls.pending import Pending
+from toolpool.dispatcher.calls.pending import Pending, root_of
+from toolpool.dispatcher.observe import Observers
 from toolpool.dispatcher.transports.base import Transport
 
 log = logging.getLogger("toolpool.collect")
@@ -30,6 +31,7 @@ class Collector:
         passed: Callable[[Pending], None],
         progressed: Callable[[Pending, Progress], None],
         ended: Callable[[Sequence[str]], None],
+        observers: Observers,
     ) -> None:
         self._transport = transport
         self._envelope = envelope
@@ -40,6 +42,7 @@ class Collector:
         self._passed = passed
         self._progressed = progressed
         self._ended = ended
+        self._observers = observers
 
     async def run(self) -> None:
         """Read replies for ever."""
@@ -83,6 +86,8 @@ class Collector:
         pending = self._find(reply.key)
         if pending is not None and pending.is_open:
             self._resolve(pending, reply.outcome)
+        else:
+            self._observers.tell("late", root_of(reply.key), reply.outcome.worker)
 
     def _take_word_of_one(self, reply: Released | Passed | Progress) -> None:
         pending = self._find(reply.key)

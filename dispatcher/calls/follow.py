@@ -13,6 +13,7 @@ from toolpool.dispatcher.calls.fleet import Fleet
 from toolpool.dispatcher.calls.pending import Pending
 from toolpool.dispatcher.calls.pump import Pump
 from toolpool.dispatcher.calls.recovery import Recovery
+from toolpool.dispatcher.observe import Observers
 from toolpool.dispatcher.transports.base import Transport
 
 log = logging.getLogger("toolpool.follow")
@@ -40,6 +41,7 @@ class Follower:
         calls: Callable[[], Iterable[Pending]],
         follows_catalog: bool,
         lease_gone: float,
+        observers: Observers,
     ) -> None:
         self._transport = transport
         self._envelope = envelope
@@ -53,6 +55,8 @@ class Follower:
         # A look must not seem to be missing: several belong into the time of a lease.
         self._every = min(_LONGEST_PAUSE_SECONDS, lease_gone / 8)
         self._strangers = 0
+        self._observers = observers
+        self._workers: set[str] = set()
         self._looking = asyncio.Lock()
 
     async def run(self) -> None:
@@ -99,11 +103,21 @@ class Follower:
         await self._follow_switches()
         leases = self._read(survey.leases)
         await self._fleet.follow(leases)
+        self._tell(leases)
         if self._follows_catalog:
             self._catalog.follow_live(self._fleet.live)
         self._pump.set_workers(self._fleet.slots)
         self._pump.set_memory(survey.memory)
         await self._recovery.examine(survey, leases, calls)
+
+    def _tell(self, leases: Iterable[WorkerLease]) -> None:
+        """Which workers came and went since the last look."""
+        seen = {lease.id for lease in leases if not (lease.ended or lease.leaving)}
+        for worker in seen - self._workers:
+            self._observers.tell("worker_up", worker)
+        for worker in self._workers - seen:
+            self._observers.tell("worker_down", worker)
+        self._workers = seen
 
     async def _follow_switches(self) -> None:
         """What the server lost, or somebody put back into an older state, is set again."""

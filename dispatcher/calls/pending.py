@@ -14,6 +14,7 @@ from toolpool.contract.envelope import CallMessage
 from toolpool.contract.ledger.client import Opening
 from toolpool.contract.outcome import Executed, Outcome
 from toolpool.contract.spec import ToolSpec
+from toolpool.dispatcher.observe import CallFacts
 
 _CLOCK_MARGIN_SECONDS = 0.25
 """How exactly the server's clock is known here."""
@@ -121,6 +122,21 @@ class Pending:
     def key(self) -> str:
         """The name of its ledger record."""
         return self.message.key
+
+    @property
+    def facts(self) -> CallFacts:
+        """Which call it is, for observers."""
+        message = self.message
+        return CallFacts(
+            call_id=self.call.id,
+            tool=self.call.name,
+            session=message.session,
+            turn=message.turn,
+            key=self.root,
+            queue=self.queue,
+            attempt=message.attempt,
+            retry=self.retries,
+        )
 
     @property
     def was_started(self) -> bool:

@@ -19,6 +19,7 @@ from toolpool.contract.settings import Settings
 from toolpool.contract.spec import RunIn
 from toolpool.dispatcher.calls.pace import Pace
 from toolpool.dispatcher.calls.pending import Pending, Stage
+from toolpool.dispatcher.observe import Observers
 from toolpool.dispatcher.transports.base import Transport
 from toolpool.dispatcher.words.classify import forgotten, not_queued
 
@@ -348,6 +349,7 @@ class QueuePump:
                 continue  # it is another try by now
             if pending.stage is Stage.PUBLISHING:
                 pending.stage = Stage.QUEUED
+                pump.observers.call("queued", pending)
             pending.epoch, pending.published_at = current, now
             if (worker := running_on(answer)) is not None:
                 pending.worker = worker
@@ -387,6 +389,7 @@ class Pump:
         refuse: Resolve,
         denial: Callable[[Pending], Outcome | None],
         unwanted: Callable[[Sequence[Pending]], None],
+        observers: Observers | None = None,
     ) -> None:
         self.transport = transport
         self.envelope = envelope
@@ -394,6 +397,7 @@ class Pump:
         self.refuse = refuse
         self.denial = denial
         self.unwanted = unwanted
+        self.observers = observers or Observers()
         self.resolve = resolve
         self.settled = settled
         self.waiting = 0

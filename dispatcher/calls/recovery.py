@@ -33,6 +33,7 @@ from toolpool.dispatcher.calls.fleet import Fleet
 from toolpool.dispatcher.calls.lease_watch import LeaseWatch
 from toolpool.dispatcher.calls.pending import Pending, Stage
 from toolpool.dispatcher.calls.pump import Pump
+from toolpool.dispatcher.observe import Observers
 from toolpool.dispatcher.transports.base import Survey, Transport
 
 log = logging.getLogger("toolpool.recovery")
@@ -60,6 +61,7 @@ class Recovery:
         pump: Pump,
         fleet: Fleet,
         settled: Callable[[bytes], None],
+        observers: Observers | None = None,
     ) -> None:
         self._transport = transport
         self._envelope = envelope
@@ -67,6 +69,7 @@ class Recovery:
         self._pump = pump
         self._fleet = fleet
         self._settled = settled
+        self._observers = observers or Observers()
         self._epoch: str | None = None
         self._epoch_since = _NEVER
         self._watch = LeaseWatch(lease_gone=settings.lease_gone)
@@ -190,8 +193,10 @@ class Recovery:
             queue=queue,
             give_up_at=now + _PATIENCE_SECONDS,
         )
-        for (pending, _), message, answer in zip(suspects, asked, answers, strict=True):
+        for (pending, worker), message, answer in zip(suspects, asked, answers, strict=True):
             if pending.is_open and pending.message is message:  # else it is another try by now
+                if worker and running_on(answer) is None:
+                    self._observers.call("lost", pending, worker)
                 await self._take(pending, answer)
 
     async def _take(self, pending: Pending, answer: bytes) -> None:

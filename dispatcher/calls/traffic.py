@@ -10,7 +10,7 @@ import msgspec
 
 from toolpool.contract import encoding
 from toolpool.contract.call import ToolCall
-from toolpool.contract.envelope import BackgroundCall, CallMessage, Envelope, Progress, Switch
+from toolpool.contract.envelope import BackgroundCall, CallMessage, Envelope, Progress
 from toolpool.contract.ledger.steps import new_nonce
 from toolpool.contract.names import Names
 from toolpool.contract.outcome import Code, Executed, Outcome, failure, may_still_run
@@ -29,7 +29,7 @@ from toolpool.dispatcher.calls.pending import Pending, Stage, retry_key, root_of
 from toolpool.dispatcher.calls.pump import Pump
 from toolpool.dispatcher.calls.recovery import Recovery
 from toolpool.dispatcher.calls.refusals import Refusals
-from toolpool.dispatcher.events import Events
+from toolpool.dispatcher.observe import Ended, Observers, Progressed
 from toolpool.dispatcher.transports.base import Transport
 from toolpool.dispatcher.turn_context import TurnContext
 from toolpool.dispatcher.words.classify import not_queued
@@ -51,18 +51,17 @@ class Traffic:
         envelope: Envelope,
         catalog: Catalog,
         follows_catalog: bool,
+        observers: Observers,
     ) -> None:
         self.transport = transport
+        self.observers = observers
         self.settings = settings
         self.envelope = envelope
         self.catalog = catalog
         self.open: dict[str, Pending] = {}
-        self.events = Events()
         self._fleet = Fleet(transport, envelope, Names(settings.key_prefix))
-        self.switches = Switches()
-        self.breaker = Breaker(settings)
-        self.breaker.listeners.append(self.events.circuit)
-        self.switches.listeners.append(self._switched)
+        self.switches = Switches(observers)
+        self.breaker = Breaker(settings, observers)
         self.endings = Endings(lease_gone=settings.lease_gone)
         self.pump = Pump(
             transport=transport,
@@ -73,6 +72,7 @@ class Traffic:
             refuse=self._refuse,
             denial=self._denial,
             unwanted=self._unwanted,
+            observers=observers,
         )
         self._refusals = Refusals(
             transport=transport,
@@ -98,6 +98,7 @@ class Traffic:
             pump=self.pump,
             fleet=self._fleet,
             settled=self._settled,
+            observers=observers,
         )
         self.follower = Follower(
             transport=transport,
@@ -110,6 +111,7 @@ class Traffic:
             calls=self.open.values,
             follows_catalog=follows_catalog,
             lease_gone=settings.lease_gone,
+            observers=observers,
         )
         self._collector = Collector(
             transport=transport,
@@ -121,6 +123,7 @@ class Traffic:
             passed=self._passed,
             progressed=self._progressed,
             ended=self.endings.heard,
+            observers=observers,
         )
         self._tasks: set[asyncio.Task[None]] = set()
         self._is_closed = False
@@ -164,6 +167,7 @@ class Traffic:
         if known is not None:
             return known
         pending = self._pending(key, call, spec, turn, since)
+        self.observers.call("accepted", pending)
         self.pump.submit(pending)
         return pending
 
@@ -387,12 +391,10 @@ class Traffic:
         if pending.spec.effects is Effects.WRITE and may_still_run(outcome):
             self.endings.watch(pending)
         if pending.is_news:
-            if self.events.are_followed:
-                if outcome.worker and pending.stage is not Stage.RUNNING:
-                    self.events.started(pending)  # it was too short to be announced
-                self.events.ended(pending, outcome)
             if outcome.worker:
+                self._tell_start(pending, outcome.worker)  # where it was too short to be announced
                 self._recovery.noticed_start(pending)
+            self._tell_end(pending, outcome)
         self._keeper.forget(pending)
         del self.open[pending.root]
         self.pump.done(pending)
@@ -412,6 +414,7 @@ class Traffic:
         )
         if pause is None:
             return False
+        self.observers.call("retried", pending, pause)
         self.pump.done(pending)
         self._keeper.forget(pending)
         pending.start_again(start_by=min(now + pause + self.settings.queue_wait, pending.deadline))
@@ -433,14 +436,32 @@ class Traffic:
 
     def _started(self, pending: Pending) -> None:
         self._recovery.noticed_start(pending)
-        if self.events.are_followed and pending.stage is not Stage.RUNNING:
-            self.events.started(pending)
+        self._tell_start(pending, pending.worker)
         self.pump.started(pending)
 
+    def _tell_start(self, pending: Pending, worker: str) -> None:
+        if pending.stage is not Stage.RUNNING:
+            self.observers.call("started", pending, worker)
+
+    def _tell_end(self, pending: Pending, outcome: Outcome) -> None:
+        if self.observers.hear("ended"):
+            ended = Ended(
+                code=outcome.code,
+                executed=outcome.executed,
+                worker=outcome.worker or "",
+                seconds=pending.ended - pending.began,
+            )
+            self.observers.call("ended", pending, ended)
+
     def _progressed(self, pending: Pending, progress: Progress) -> None:
-        self.events.progressed(pending, progress)
+        if self.observers.hear("progressed"):
+            done, total, message = progress.done, progress.total, progress.message
+            self.observers.call(
+                "progressed", pending, Progressed(done=done, total=total, message=message)
+            )
 
     def _released(self, pending: Pending) -> None:
+        self.observers.call("released", pending)
         self.in_background(self._recovery.released(pending))
 
     def _passed(self, pending: Pending) -> None:
@@ -453,9 +474,6 @@ class Traffic:
         """The ledger had the outcome before this dispatcher asked."""
         pending.is_news = False
         self._collector.take(reply)
-
-    def _switched(self, switch: Switch, denied: bool) -> None:
-        self.events.switched(switch.tool, switch.argument, denied=denied)
 
     def _unwanted(self, calls: Sequence[Pending]) -> None:
         self._keeper.close_unwanted(calls)

@@ -17,7 +17,7 @@ from tests.fleets import road as tools
 from tests.integration import fleet as fleets
 from tests.integration.fleet import call
 from tests.waiting import wait_until
-from toolpool import BrokerUnreachable, Dispatcher, SyncDispatcher
+from toolpool import BrokerUnreachable, Dispatcher, Observer, SyncDispatcher
 from toolpool.contract.outcome import Code
 from toolpool.contract.settings import Settings
 from toolpool.contract.signing import generate_key
@@ -158,19 +158,20 @@ def test_closing_while_threads_keep_asking() -> None:
 
 
 def test_asked_from_its_own_thread() -> None:
-    """In a listener, which the loop itself calls: it would wait for itself."""
+    """In an observer that the loop itself calls: it would wait for itself."""
     with SyncDispatcher.in_memory([tools]) as dispatcher:
         told: list[str] = []
 
-        def listener(_: Any) -> None:
-            for ask in (ASKED["dispatch"], SyncDispatcher.close):
-                try:
-                    ask(dispatcher)
-                except RuntimeError as error:
-                    told.append(str(error))
+        class Asking(Observer):
+            def looped(self, loop: Any) -> None:
+                for ask in (ASKED["dispatch"], SyncDispatcher.close):
+                    try:
+                        ask(dispatcher)
+                    except RuntimeError as error:
+                        told.append(str(error))
 
         assert dispatcher._dispatcher is not None
-        dispatcher._dispatcher.loops.listeners.append(listener)
+        dispatcher._dispatcher._observers.add(Asking())
         for _ in range(4):
             dispatcher.dispatch(call("echo"), session="loops")
         assert len(told) == 2

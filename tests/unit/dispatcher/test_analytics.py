@@ -7,7 +7,8 @@ from toolpool import Dispatcher, tool
 from toolpool.contract.outcome import Code
 from toolpool.contract.result import ToolResult
 from toolpool.contract.settings import Settings
-from toolpool.dispatcher.analytics import Alert, Analytics, read_record
+from toolpool.dispatcher.analytics import Analytics, read_record
+from toolpool.dispatcher.observe import Alert, Observer, Observers
 
 
 @tool
@@ -90,8 +91,14 @@ def test_only_the_call_after_the_first_rejection_is_a_first_retry() -> None:
 
 def test_a_high_rate_is_told_once_until_it_was_well() -> None:
     told: list[Alert] = []
-    analytics = Analytics(alert_rate=0.5)
-    analytics.listeners += [lambda _: 1 / 0, told.append]  # type: ignore[list-item]
+
+    class Told(Observer):
+        def alerted(self, alert: Alert) -> None:
+            told.append(alert)
+
+    observers = Observers()
+    observers.add(Told())
+    analytics = Analytics(alert_rate=0.5, observers=observers)
     count(analytics, True, 9)
     assert told == []  # too few to say
     count(analytics, True, 5)

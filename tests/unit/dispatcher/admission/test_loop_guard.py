@@ -14,7 +14,8 @@ from toolpool.contract.ledger.loops import MemoryLoops
 from toolpool.contract.ledger.steps import ServerAway
 from toolpool.contract.outcome import Code
 from toolpool.contract.settings import Settings
-from toolpool.dispatcher.admission.loop_guard import Loop, LoopGuard, digest_of
+from toolpool.dispatcher.admission.loop_guard import LoopGuard, digest_of
+from toolpool.dispatcher.observe import Loop, Observer
 
 runs: list[str] = []
 
@@ -161,16 +162,29 @@ async def test_sessions_and_calls_without_one_stay_apart() -> None:
             assert (await ask(dispatcher, "fails", None, what="x")).code is Code.REPORTED
 
 
+class Recording(Observer):
+    def __init__(self) -> None:
+        self.loops: list[Loop] = []
+
+    def looped(self, loop: Loop) -> None:
+        self.loops.append(loop)
+
+
+class Broken(Observer):
+    def looped(self, loop: Loop) -> None:
+        raise RuntimeError("observer")
+
+
 async def test_the_threshold_and_the_action_are_settings() -> None:
     async with Dispatcher.in_memory(TOOLS, settings=Settings(loop_threshold=1)) as dispatcher:
         assert await codes(dispatcher, SAME, SAME) == [Code.REPORTED, Code.LOOP]
     async with Dispatcher.in_memory(TOOLS, settings=Settings(loop_threshold=0)) as dispatcher:
         assert await codes(dispatcher, *[SAME] * 6) == [Code.REPORTED] * 6
-    async with Dispatcher.in_memory(TOOLS, settings=Settings(loop_action="warn")) as dispatcher:
-        told: list[Loop] = []
-        dispatcher.loops.listeners.append(told.append)
+    seen = Recording()
+    settings = Settings(loop_action="warn")
+    async with Dispatcher.in_memory(TOOLS, settings=settings, observers=[seen]) as dispatcher:
         assert await codes(dispatcher, *[SAME] * 4) == [Code.REPORTED] * 4
-        assert [loop.failures for loop in told] == [3]
+    assert [loop.failures for loop in seen.loops] == [3]
 
 
 async def test_a_hook_can_let_the_call_run_and_everybody_is_told() -> None:
@@ -194,14 +208,15 @@ async def test_a_hook_can_let_the_call_run_and_everybody_is_told() -> None:
     settings = Settings(hook_timeout=0.05)
     for hook, code in ((allow, Code.REPORTED), (refuse, Code.LOOP), (broken_hook, Code.LOOP),
                        (hangs, Code.LOOP)):  # fmt: skip
-        async with Dispatcher.in_memory(TOOLS, settings=settings, on_loop=hook) as dispatcher:
-            told: list[Loop] = []
-            dispatcher.loops.listeners += [lambda _: 1 / 0, told.append]  # type: ignore[list-item]
+        seen = Recording()
+        async with Dispatcher.in_memory(
+            TOOLS, settings=settings, on_loop=hook, observers=[Broken(), seen]
+        ) as dispatcher:
             assert await codes(dispatcher, *[SAME] * 4) == [Code.REPORTED] * 3 + [code]
-            assert told == [
-                Loop(session="s", tool="fails", call_id="c", failures=3, alternates=False)
-            ]
-    assert asked == told
+        assert seen.loops == [
+            Loop(session="s", tool="fails", call_id="c", failures=3, alternates=False)
+        ]
+    assert asked == seen.loops
 
 
 async def test_a_loop_is_an_event_for_whoever_follows() -> None:

@@ -1,0 +1,173 @@
+"""Observers: told every moment of a call, and never felt by one."""
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from tests.waiting import wait_until
+from toolpool import Dispatcher, Settings, ToolContext, tool
+from toolpool.contract.outcome import Code, Executed
+from toolpool.dispatcher import observe
+from toolpool.dispatcher.observe import MOMENTS, CallFacts, Observer, Observers
+
+
+@tool
+async def echo(value: int, ctx: ToolContext) -> int:
+    "Give it back."
+    ctx.progress(1, 2)
+    return value
+
+
+@tool(effects="read", retries=1)
+async def broken() -> int:
+    "Fail."
+    raise ValueError("always")
+
+
+TOOLS = [echo, broken]
+
+
+class Recording(Observer):
+    """Notes every moment with its facts."""
+
+    def __init__(self) -> None:
+        self.told: list[tuple[str, tuple[Any, ...]]] = []
+
+    @property
+    def moments(self) -> list[str]:
+        return [moment for moment, _ in self.told]
+
+    def of(self, moment: str) -> list[tuple[Any, ...]]:
+        return [facts for name, facts in self.told if name == moment]
+
+
+def _noting(moment: str) -> Any:
+    def note(self: Recording, *facts: Any) -> None:
+        self.told.append((moment, facts))
+
+    return note
+
+
+for _moment in MOMENTS:
+    setattr(Recording, _moment, _noting(_moment))
+
+
+def asked(name: str, **arguments: Any) -> list[dict[str, Any]]:
+    return [{"id": "c", "name": name, "input": arguments}]
+
+
+@pytest.fixture
+def seen() -> Recording:
+    return Recording()
+
+
+@pytest.fixture
+async def dispatcher(seen: Recording) -> AsyncIterator[Dispatcher]:
+    settings = Settings(retry_pause=0.01)
+    async with Dispatcher.in_memory(TOOLS, settings=settings, observers=[seen]) as dispatcher:
+        yield dispatcher
+
+
+async def eventually(seen: Recording, moment: str) -> None:
+    await asyncio.to_thread(wait_until, lambda: moment in seen.moments, f"{moment} is told")
+
+
+async def test_the_life_of_a_call_is_told_in_order(dispatcher: Dispatcher, seen: Recording) -> None:
+    await dispatcher.dispatch(asked("echo", value=7), session="s", turn="t")
+    await eventually(seen, "ended")
+    life = [moment for moment in seen.moments if moment != "worker_up"]
+    assert [m for m in life if m != "progressed"] == ["accepted", "queued", "started", "ended"]
+    [(call, ended)] = seen.of("ended")
+    assert (call.call_id, call.tool, call.session, call.turn) == ("c", "echo", "s", "t")
+    assert (ended.code, ended.executed) == (None, Executed.YES)
+    assert ended.worker
+    assert ended.seconds > 0
+
+
+async def test_what_the_model_has_to_mend_is_told(dispatcher: Dispatcher, seen: Recording) -> None:
+    await dispatcher.dispatch(asked("echo", value="no number"), session="s")
+    await eventually(seen, "rejected")
+    [(told,)] = seen.of("rejected")
+    assert (told.tool, told.session, told.code) == ("echo", "s", Code.INVALID_ARGUMENTS)
+    assert "accepted" not in seen.moments
+
+
+async def test_a_retry_by_the_pool_is_told(dispatcher: Dispatcher, seen: Recording) -> None:
+    await dispatcher.dispatch(asked("broken"))
+    await eventually(seen, "ended")
+    [(call, pause)] = seen.of("retried")
+    assert (call.retry, pause > 0) == (0, True)
+    [(call, ended)] = seen.of("ended")
+    assert (call.retry, ended.code) == (1, Code.RAISED)
+
+
+async def test_switches_and_workers_are_told(dispatcher: Dispatcher, seen: Recording) -> None:
+    await dispatcher.deny("echo", reason="maintenance")
+    await eventually(seen, "switched")
+    [(turned,)] = seen.of("switched")
+    assert (turned.tool, turned.argument, turned.denied) == ("echo", None, True)
+    assert len(seen.of("worker_up")) == 1
+
+
+async def test_no_fact_holds_an_argument_or_a_result(
+    dispatcher: Dispatcher, seen: Recording
+) -> None:
+    await dispatcher.dispatch(asked("echo", value=424242), session="s")
+    await dispatcher.dispatch(asked("echo", value="secret-424242"), session="s")
+    await eventually(seen, "rejected")
+    await eventually(seen, "ended")
+    assert "424242" not in repr(seen.told)
+
+
+async def test_one_that_raises_or_hangs_is_never_felt(
+    seen: Recording, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of what it is too slow for, the newest is dropped and counted."""
+    monkeypatch.setattr(observe, "_WAITING_AT_MOST", 2)
+    monkeypatch.setattr(observe, "_FLUSH_SECONDS", 0.01)
+    goes_on = threading.Event()
+
+    class Raising(Observer):
+        def accepted(self, call: CallFacts) -> None:
+            raise RuntimeError("observer")
+
+    class Hanging(Observer):
+        def accepted(self, call: CallFacts) -> None:
+            goes_on.wait(30)
+
+    try:
+        async with Dispatcher.in_memory(
+            TOOLS, observers=[Raising(), Hanging(), seen]
+        ) as dispatcher:
+            for value in range(8):
+                turn = await dispatcher.dispatch(asked("echo", value=value))
+                assert turn[0].data == value
+    finally:
+        goes_on.set()
+    messages = [record.getMessage() for record in caplog.records]
+    assert any("observer_failed" in each and "Raising" in each for each in messages)
+    assert any("observer_too_slow" in each and "Hanging" in each for each in messages)
+
+
+async def test_nothing_is_made_for_nobody() -> None:
+    class Never:
+        @property
+        def facts(self) -> CallFacts:
+            raise AssertionError("made in vain")
+
+    class Other(Observer):
+        def looped(self, loop: Any) -> None: ...
+
+    observers = Observers()
+    observers.add(Other())
+    for moment in MOMENTS:
+        assert observers.hear(moment) is (moment == "looped")
+    observers.call("ended", Never())
+
+
+def test_what_is_no_observer_is_refused() -> None:
+    with pytest.raises(TypeError, match=r"derive its class from toolpool\.Observer"):
+        Dispatcher.in_memory(TOOLS, observers=[print])  # type: ignore[list-item]
