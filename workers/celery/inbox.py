@@ -9,6 +9,7 @@ import logging
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from queue import Empty
 from typing import Any
 
@@ -16,7 +17,8 @@ import kombu
 from celery.app.amqp import AMQP
 from celery.worker.consumer import Consumer
 from kombu.transport import redis as kombu_redis
-from redis.exceptions import DataError, RedisError, ResponseError
+from kombu.transport.virtual import QoS as VirtualQoS
+from redis.exceptions import ConnectionError, DataError, RedisError, ResponseError
 
 from toolpool.contract.errors import MessageRejected
 from toolpool.contract.ledger.steps import refuses_writes
@@ -83,11 +85,40 @@ def _is_batch(message: Any) -> bool:
     return isinstance(arguments, list) and len(arguments) == 1 and isinstance(arguments[0], str)
 
 
+class _FreeingQoS(kombu_redis.QoS):
+    """Frees the window of a message whose acknowledgement the server does not take.
+
+    kombu would hold it in the window for ever: after a few lost connections a worker takes nothing
+    any more. What stays at the server is delivered again some day, and then nobody waits for it.
+    """
+
+    def ack(self, delivery_tag: str) -> None:
+        self._forget(delivery_tag, super().ack)
+
+    def reject(self, delivery_tag: str, requeue: bool = False) -> None:
+        self._forget(delivery_tag, partial(super().reject, requeue=requeue))
+
+    def _forget(self, delivery_tag: str, tell: Callable[[str], None]) -> None:
+        for _ in range(_TELL_TIMES):
+            try:
+                return tell(delivery_tag)
+            except ConnectionError as error:  # the next one goes over a new connection
+                reason = type(error).__name__
+            except (RedisError, OSError) as error:
+                reason = type(error).__name__
+                break
+        log.info("acknowledgement_not_taken: %s", reason)
+        VirtualQoS.ack(self, delivery_tag)
+        return None
+
+
 class _Guarded:
     """A Redis channel that passes over list elements kombu cannot make a message of.
 
     Such an element is off its list already, and in no other place yet.
     """
+
+    QoS: Any = _FreeingQoS
 
     def _brpop_read(self, **options: Any) -> Any:
         try:
@@ -162,6 +193,7 @@ def _is_readable(connection: Any, seconds: float) -> bool:
         return True  # reading will raise it, and is over
 
 
+_TELL_TIMES = 2
 _REFUSED_SECONDS = 0.1
 _LAST_ANSWER_SECONDS = 1.5
 _RECONNECT = {"interval_start": 0.5, "interval_step": 0.5, "interval_max": 2.0}

@@ -13,7 +13,7 @@ _LONG_ENOUGH_SECONDS = 14.0
 """To wait for one lease after the server changed, and be started then."""
 
 
-@row("lost-replies", short=3, long=40)
+@row("lost-replies", short=6, long=40)
 async def lost_replies(scene: Scene) -> None:
     """For a second or three, replies are lost on the way and connections cut."""
     server = await scene.server(listen="port")
