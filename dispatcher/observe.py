@@ -186,8 +186,12 @@ class Observers:
             thread.start()
 
     async def close(self) -> None:
-        """Let hosts' observers take what waits for them, for a second at most."""
-        await asyncio.gather(*(asyncio.to_thread(thread.close) for thread in self._threads))
+        """Let hosts' observers take what waits for them, each for two seconds at most."""
+        for thread in self._threads:
+            try:
+                await asyncio.to_thread(thread.close)
+            except RuntimeError:  # the program ends and starts no more threads
+                thread.close()
 
     def hear(self, moment: str) -> bool:
         """Whether anybody listens to it."""

@@ -152,6 +152,13 @@ async def test_one_that_raises_or_hangs_is_never_felt(
     assert any("observer_too_slow" in each and "Hanging" in each for each in messages)
 
 
+async def test_it_closes_while_the_program_ends(seen: Recording) -> None:
+    async with Dispatcher.in_memory(TOOLS, observers=[seen]) as dispatcher:
+        await dispatcher.dispatch(asked("echo", value=1))
+        await asyncio.get_running_loop().shutdown_default_executor()
+    assert "ended" in seen.moments, "what waited for it was still told"
+
+
 async def test_nothing_is_made_for_nobody() -> None:
     class Never:
         @property
