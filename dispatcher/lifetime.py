@@ -5,6 +5,7 @@ Anything else would wait for answers that nobody can bring (R62).
 
 import asyncio
 import os
+from collections.abc import Callable
 from enum import Enum
 
 _forks = 0
@@ -126,3 +127,11 @@ def _running_loop() -> asyncio.AbstractEventLoop | None:
         return asyncio.get_running_loop()
     except RuntimeError:
         return None
+
+
+async def in_a_thread(work: Callable[[], None]) -> None:
+    """Do what blocks beside the loop, or on it where a program that ends starts no more threads."""
+    try:
+        await asyncio.to_thread(work)
+    except RuntimeError:
+        work()

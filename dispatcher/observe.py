@@ -5,7 +5,6 @@ observer is told on a thread of its own, what it raises is logged and counted, a
 slow for the newest is dropped and counted. Facts hold no argument and no result.
 """
 
-import asyncio
 import itertools
 import logging
 import queue
@@ -16,6 +15,7 @@ from typing import Any, Protocol
 import msgspec
 
 from toolpool.contract.outcome import Code, Executed
+from toolpool.dispatcher.lifetime import in_a_thread
 
 log = logging.getLogger("toolpool.observe")
 
@@ -167,7 +167,7 @@ class Observers:
                     f"{observer!r} is no observer: derive its class from toolpool.Observer"
                 )
             self._threads.append(thread := _Thread(observer))
-            self._add(observer, lambda method, to=thread: to.telling(method))  # type: ignore[misc]
+            self._add(observer, thread.telling)
 
     def add(self, observer: Observer) -> None:
         """Listen from now on, on the event loop itself: for what is quick and our own."""
@@ -188,10 +188,7 @@ class Observers:
     async def close(self) -> None:
         """Let hosts' observers take what waits for them, each for two seconds at most."""
         for thread in self._threads:
-            try:
-                await asyncio.to_thread(thread.close)
-            except RuntimeError:  # the program ends and starts no more threads
-                thread.close()
+            await in_a_thread(thread.close)
 
     def hear(self, moment: str) -> bool:
         """Whether anybody listens to it."""

@@ -1,7 +1,7 @@
 """The dispatcher that users import: connected, local or in memory."""
 
 import asyncio
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -13,7 +13,7 @@ from toolpool.contract.settings import Settings
 from toolpool.contract.signing import Keyring, generate_key
 from toolpool.dispatcher.admission.loop_guard import OnLoop
 from toolpool.dispatcher.dispatch import Dispatcher as ConnectedDispatcher
-from toolpool.dispatcher.lifetime import MAKE_ANOTHER, Lifetime
+from toolpool.dispatcher.lifetime import MAKE_ANOTHER, Lifetime, in_a_thread
 from toolpool.dispatcher.observe import Observer
 from toolpool.dispatcher.transports.memory import MemoryTransport
 from toolpool.in_memory import InMemoryWorker
@@ -128,7 +128,7 @@ class LocalDispatcher:
                 await self._dispatcher.close()
         finally:
             if self._fleet is not None:
-                await _in_a_thread(self._fleet.close)
+                await in_a_thread(self._fleet.close)
 
 
 class InMemoryDispatcher(Dispatcher):
@@ -180,15 +180,8 @@ async def _started(sources: Sequence[str], settings: Settings) -> LocalFleet:
     except asyncio.CancelledError:
         is_unwanted = True
         for fleet in made:
-            await _in_a_thread(fleet.close)
+            await in_a_thread(fleet.close)
         raise
-
-
-async def _in_a_thread(work: Callable[[], None]) -> None:
-    try:
-        await asyncio.to_thread(work)
-    except RuntimeError:  # the interpreter ends and starts no more threads
-        work()
 
 
 def _tools_of(sources: Sequence[Tool | ModuleType]) -> list[Tool]:

@@ -76,9 +76,8 @@ class Presence:
         self._stopping.set()
         self._thread.join(self._settings.connect_timeout)
         try:
-            lease = msgspec.structs.replace(self._describe(), ended=True, beat=next(self._beats))
-            body = self._envelope.encode_lease(lease)
-            self._client.set(self._names.worker(self._worker), body, ex=ENDED_SAID_SECONDS)
+            name = self._names.worker(self._worker)
+            self._client.set(name, self._lease(ended=True), ex=ENDED_SAID_SECONDS)
         except (RedisError, OSError) as error:
             log.info("end_not_told: %s", error)
 
@@ -97,10 +96,14 @@ class Presence:
                 log.warning("lease_not_renewed: %s", error)
                 pause = min(pause, _RETRY_SECONDS)
 
+    def _lease(self, *, ended: bool = False) -> bytes:
+        described = self._describe()
+        lease = msgspec.structs.replace(described, beat=next(self._beats), ended=ended)
+        return self._envelope.encode_lease(lease)
+
     def _renew(self) -> bytes:
         """The catalog's version."""
         asked_at = time.monotonic()
-        lease = msgspec.structs.replace(self._describe(), beat=next(self._beats))
         epoch, now_ms, version = self._beat(
             keys=[
                 self._names.epoch,
@@ -111,7 +114,7 @@ class Presence:
             args=[
                 self._worker,  # a word nobody else uses, should there be no epoch
                 self._worker,
-                self._envelope.encode_lease(lease),
+                self._lease(),
                 int(self._settings.lease_gone * 1000),
                 _WORKERS_KEPT_SECONDS,
             ],

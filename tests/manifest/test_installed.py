@@ -3,7 +3,6 @@
 import json
 import os
 import subprocess
-import sys
 import sysconfig
 import tarfile
 import venv
@@ -13,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import REPOSITORY
+from tests.manifest.builds import build
 
 THEIRS = ("contract", "dispatcher", "workers")
 TOOLS = """
@@ -33,14 +33,6 @@ CALLS = [
     {"id": "1", "name": "greet", "input": {"name": "Ann"}},
     {"id": "2", "name": "part", "input": {"name": "Bob"}},
 ]
-
-
-def build(source: Path, kind: str, folder: Path) -> Path:
-    command = [sys.executable, "-m", "hatchling", "build", "-t", kind, "-d", str(folder)]
-    done = subprocess.run(command, cwd=source, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    [built] = folder.iterdir()
-    return built
 
 
 @pytest.fixture(scope="module", params=["wheel", "sdist"])

@@ -1,13 +1,12 @@
 """What is shipped: one package, whole, and nothing else."""
 
-import subprocess
-import sys
 import zipfile
 from pathlib import Path
 
 import pytest
 
 from tests.conftest import REPOSITORY
+from tests.manifest.builds import build
 
 FOLDERS = {
     "toolpool": REPOSITORY / "toolpool",
@@ -20,12 +19,7 @@ FOLDERS = {
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("wheel")
-    build = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(folder)]
-    done = subprocess.run(build, cwd=REPOSITORY, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    [built] = folder.glob("*.whl")
-    return built
+    return build(REPOSITORY, "wheel", tmp_path_factory.mktemp("wheel"))
 
 
 def names(wheel: Path) -> set[str]:

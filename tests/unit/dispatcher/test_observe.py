@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.waiting import wait_until
+from tests.waiting import eventually
 from toolpool import Dispatcher, Settings, ToolContext, tool
 from toolpool.contract.outcome import Code, Executed
 from toolpool.dispatcher import observe
@@ -71,13 +71,13 @@ async def dispatcher(seen: Recording) -> AsyncIterator[Dispatcher]:
         yield dispatcher
 
 
-async def eventually(seen: Recording, moment: str) -> None:
-    await asyncio.to_thread(wait_until, lambda: moment in seen.moments, f"{moment} is told")
+async def told(seen: Recording, moment: str) -> None:
+    await eventually(lambda: moment in seen.moments, f"{moment} is told")
 
 
 async def test_the_life_of_a_call_is_told_in_order(dispatcher: Dispatcher, seen: Recording) -> None:
     await dispatcher.dispatch(asked("echo", value=7), session="s", turn="t")
-    await eventually(seen, "ended")
+    await told(seen, "ended")
     life = [moment for moment in seen.moments if moment != "worker_up"]
     assert [m for m in life if m != "progressed"] == ["accepted", "queued", "started", "ended"]
     [(call, ended)] = seen.of("ended")
@@ -89,15 +89,15 @@ async def test_the_life_of_a_call_is_told_in_order(dispatcher: Dispatcher, seen:
 
 async def test_what_the_model_has_to_mend_is_told(dispatcher: Dispatcher, seen: Recording) -> None:
     await dispatcher.dispatch(asked("echo", value="no number"), session="s")
-    await eventually(seen, "rejected")
-    [(told,)] = seen.of("rejected")
-    assert (told.tool, told.session, told.code) == ("echo", "s", Code.INVALID_ARGUMENTS)
+    await told(seen, "rejected")
+    [(rejected,)] = seen.of("rejected")
+    assert (rejected.tool, rejected.session, rejected.code) == ("echo", "s", Code.INVALID_ARGUMENTS)
     assert "accepted" not in seen.moments
 
 
 async def test_a_retry_by_the_pool_is_told(dispatcher: Dispatcher, seen: Recording) -> None:
     await dispatcher.dispatch(asked("broken"))
-    await eventually(seen, "ended")
+    await told(seen, "ended")
     [(call, pause)] = seen.of("retried")
     assert (call.retry, pause > 0) == (0, True)
     [(call, ended)] = seen.of("ended")
@@ -106,7 +106,7 @@ async def test_a_retry_by_the_pool_is_told(dispatcher: Dispatcher, seen: Recordi
 
 async def test_switches_and_workers_are_told(dispatcher: Dispatcher, seen: Recording) -> None:
     await dispatcher.deny("echo", reason="maintenance")
-    await eventually(seen, "switched")
+    await told(seen, "switched")
     [(turned,)] = seen.of("switched")
     assert (turned.tool, turned.argument, turned.denied) == ("echo", None, True)
     assert len(seen.of("worker_up")) == 1
@@ -117,8 +117,8 @@ async def test_no_fact_holds_an_argument_or_a_result(
 ) -> None:
     await dispatcher.dispatch(asked("echo", value=424242), session="s")
     await dispatcher.dispatch(asked("echo", value="secret-424242"), session="s")
-    await eventually(seen, "rejected")
-    await eventually(seen, "ended")
+    await told(seen, "rejected")
+    await told(seen, "ended")
     assert "424242" not in repr(seen.told)
 
 
