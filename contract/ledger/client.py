@@ -109,7 +109,8 @@ class Closing:
     """A call to end, with the signed outcome for each thing the record may say.
 
     `epoch` is the one it was opened in. Of an `unsent` call, which this dispatcher never opened, it
-    is the one in which it was accepted; where it has no record, one is made that is settled.
+    is the one in which it was accepted; where it has no record, one is made that is settled. One
+    that is refused may be asked again after `anew_after` seconds, or not while its record is kept.
     """
 
     key: str
@@ -121,6 +122,7 @@ class Closing:
     doubtful: bytes
     cancel: bytes
     unsent: bool = False
+    anew_after: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -312,6 +314,7 @@ class RedisLedger:
                 closing.doubtful,
                 closing.cancel,
                 int(closing.unsent),
+                "" if closing.anew_after is None else _ms(closing.anew_after),
             )
         return await self._steps.run(Step.CLOSE, keys, arguments, give_up_at=give_up_at)
 

@@ -60,7 +60,8 @@ class _Record:
     releases: int = 0
     goes_on: str = ""
     keep: float = 0.0
-    refused_at: float | None = None
+    anew_at: float | None = None
+    """When a call that was refused, and never ran, may be asked again; Unix time in seconds."""
 
     def attach(self, reply: str, alive: set[str]) -> None:
         """Note a reply stream; where there are many, those of dead dispatchers make room."""
@@ -164,9 +165,9 @@ class MemoryServer:
         """None for a call that has a record only now."""
         now = time.monotonic()
         record = self._find(opening.key)
-        refused_at = record.refused_at if record is not None else None
-        if refused_at is not None and opening.asked_at > refused_at:
-            del self._records[opening.key]  # asked after that, and nobody ran it
+        anew_at = record.anew_at if record is not None else None
+        if anew_at is not None and opening.asked_at > anew_at:
+            del self._records[opening.key]
             record = None
         if record is None:
             if not opening.rerunnable and tried_in not in (None, self.epoch):
@@ -394,8 +395,8 @@ class MemoryServer:
         is_sure = closing.unsent and closing.epoch == self.epoch and closing.key not in self._ran
         body = closing.unclaimed if is_sure else closing.doubtful
         record = self._records[closing.key] = self._settled_record([])
-        if is_sure and end is End.REFUSED:
-            record.refused_at = time.time()
+        if is_sure and end is End.REFUSED and closing.anew_after is not None:
+            record.anew_at = time.time() + closing.anew_after
         self._finish(record, closing.nonce, closing.keep, body, "")
         return body
 

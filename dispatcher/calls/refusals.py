@@ -1,7 +1,8 @@
 """Calls that are not sent: answered `no`, once it is written that nobody may run them (R8, R18).
 
 A call that can be asked again has a record that any dispatcher may make. A `no` that was only read
-there is false as soon as another dispatcher sends the call, so the record is settled first.
+there is false as soon as another dispatcher sends the call, so the record is settled first. Whoever
+asks for the call later is told the same, until the time that a `retry_after` names has passed.
 """
 
 import asyncio
@@ -24,6 +25,7 @@ log = logging.getLogger("toolpool.refusals")
 
 _GROUP = 256
 _WRITE_SECONDS = 2.0
+_LEAST_WAIT_SECONDS = 30.0
 _ASKED_TOGETHER_SECONDS = 10.0
 """How much longer than a queue wait somebody may ask for a call that was refused to another."""
 
@@ -50,7 +52,7 @@ class Refusals:
     ) -> None:
         self._transport = transport
         self._envelope = envelope
-        self._keep = settings.queue_wait + _ASKED_TOGETHER_SECONDS
+        self._keep = max(settings.queue_wait, _LEAST_WAIT_SECONDS) + _ASKED_TOGETHER_SECONDS
         self._resolve = resolve
         self._known = known
         self._join = join
@@ -108,6 +110,7 @@ class Refusals:
             doubtful=doubtful,
             cancel=b"",
             unsent=pending.nobody_ran_it,
+            anew_after=outcome.retry_after,
         )
 
     def _signed(self, pending: Pending, outcome: Outcome) -> bytes:

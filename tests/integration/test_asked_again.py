@@ -323,6 +323,56 @@ async def test_two_that_refuse_one_call_say_the_same_and_nobody_runs_it() -> Non
     assert gate.came == []
 
 
+async def test_whoever_asks_for_a_refused_call_is_told_the_same_and_nobody_runs_it() -> None:
+    """R8: what the first was told would be made false by the second."""
+    gate = Gate()
+    gate.open()
+    async with alone([gated(gate)]) as first, second(first) as other:
+        await first.deny("write", reason="it is being repaired")
+        refused = (await first.dispatch(call("write", label="x"), **SAME))[0]
+        await first.allow("write")
+        again = (await other.dispatch(call("write", label="x"), **SAME))[0]
+        of_its_own = (await other.dispatch(call("write", "d", label="y"), **SAME))[0]
+    assert (refused.code, refused.executed) == (Code.DENIED, Executed.NO)
+    assert (again.code, again.executed) == (Code.DENIED, Executed.NO)
+    assert of_its_own.ok
+    assert gate.came == ["y"]
+
+
+async def test_a_refused_call_is_run_when_it_is_asked_again_as_its_result_said() -> None:
+    """R18: `retryAfter` is when; before that it is refused to everybody."""
+    gate, busy = Gate(), Gate()
+
+    @tool
+    async def hold(number: int) -> None:
+        """Hold."""
+        await busy.wait("hold")
+
+    tools = [gated(gate), hold]
+    async with alone(tools, in_flight_per_session=1, waiting_per_session=1) as dispatcher:
+        for number in range(2):
+            held = asyncio.ensure_future(
+                dispatcher.dispatch(call("hold", str(number), number=number), session="s")
+            )
+            await eventually(lambda: dispatcher.in_flight() == number + 1, "no room is left")  # noqa: B023
+        full = (await dispatcher.dispatch(call("write", label="x"), **SAME))[0]
+        assert full.code is Code.OVERLOADED
+        assert full.retry_after is not None
+        busy.open()
+        gate.open()
+        await held
+        at_once = (await dispatcher.dispatch(call("write", label="x"), **SAME))[0]
+        assert (at_once.code, at_once.executed) == (Code.OVERLOADED, Executed.NO)
+        async with asyncio.timeout(10.0):
+            while True:
+                again = (await dispatcher.dispatch(call("write", label="x"), **SAME))[0]
+                if again.ok:
+                    break
+                await asyncio.sleep(0.1)
+    assert again.data == "x"
+    assert gate.came == ["x"]
+
+
 async def test_every_one_of_very_many_askers_is_told() -> None:
     """A record notes so many; the others look for themselves."""
     gate = Gate()

@@ -132,6 +132,7 @@ class Server:
         end: End = End.DEADLINE,
         nonce: str = "x",
         unsent: bool = False,
+        anew_after: float | None = None,
     ) -> bytes:
         closing = Closing(
             key,
@@ -143,6 +144,7 @@ class Server:
             doubtful=b"unknown",
             cancel=b"cancel it",
             unsent=unsent,
+            anew_after=anew_after,
         )
         answers = await self.ledger.close([closing], reply=REPLY, end=end, give_up_at=soon())
         return answers[0]
@@ -283,12 +285,22 @@ async def test_whoever_asks_again_is_told_as_well(ledger: Server) -> None:
 
 
 async def test_a_no_is_written_where_there_was_no_record(ledger: Server) -> None:
-    """R8: whoever asked before it was said is told the same, and nobody runs the call."""
+    """R8: whoever asks for it is told the same, and nobody runs the call."""
     epoch, _ = await ledger.open(key="another")
     assert await ledger.close(epoch, end=End.REFUSED, unsent=True) == b"no"
     assert await ledger.open(nonce="before", asked_ago=10.0) == (epoch, [b"no"])
     assert await ledger.claim() == "settled"
-    assert await ledger.open(nonce="after") == (epoch, [NEW])
+    assert await ledger.open(nonce="after") == (epoch, [b"no"])
+
+
+async def test_what_is_refused_for_a_while_is_run_for_whoever_asks_after_it(
+    ledger: Server,
+) -> None:
+    """R18: who asked before that, however late the asking comes, is told what the first was."""
+    epoch, _ = await ledger.open(key="another")
+    assert await ledger.close(epoch, end=End.REFUSED, unsent=True, anew_after=5.0) == b"no"
+    assert await ledger.open(nonce="soon", asked_ago=0.0) == (epoch, [b"no"])
+    assert await ledger.open(nonce="later", asked_ago=-6.0) == (epoch, [NEW])
 
 
 async def test_a_no_is_not_said_of_what_another_has_sent(ledger: Server) -> None:

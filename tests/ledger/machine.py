@@ -110,8 +110,8 @@ class LedgerMachine(RuleBasedStateMachine):
         if record.rerun:  # nothing of it is remembered, and asking again begins anew
             self.histories[key].starts_here = 0
 
-    @rule(key=keys, asker=askers)
-    def refuse(self, key: str, asker: str) -> None:
+    @rule(key=keys, asker=askers, anew=st.booleans())
+    def refuse(self, key: str, asker: str, anew: bool) -> None:
         """By a dispatcher that has not sent it, and accepted it in this epoch."""
         self._do(
             "close",
@@ -122,6 +122,7 @@ class LedgerMachine(RuleBasedStateMachine):
             end=End.REFUSED,
             bodies=self._bodies(),
             unsent=True,
+            anew=anew,
         )
 
     @rule(key=keys, attempt=attempts, worker=workers)
@@ -360,7 +361,7 @@ class LedgerMachine(RuleBasedStateMachine):
         history.outcome = answer
         if answer.startswith(b"no:"):
             # A dispatcher that never sent it cannot know what a server forgot before it was asked.
-            starts = history.starts_here if record.refused else history.starts
+            starts = history.starts_here if record.never_sent else history.starts
             assert not starts, f"{key} was started"
 
     def _new_epoch(self) -> None:

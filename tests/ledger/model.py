@@ -36,8 +36,10 @@ class Record:
     released: str = ""
     settled: str = ""
     outcome: bytes | None = None
-    refused: bool = False
-    """Settled by a dispatcher that had not sent it: whoever asks later may run it."""
+    never_sent: bool = False
+    """Settled by a dispatcher that refused it."""
+    anew: bool = False
+    """Whoever asks for it later may run it."""
 
     def attach(self, reply: str, alive: set[str]) -> None:
         """Note who wants to be told; the dead make room, and who finds none is not told."""
@@ -82,7 +84,7 @@ class Model:
         is_new = False
         for key in keys:
             record = self.records.get(key)
-            if record is not None and record.refused and later:
+            if record is not None and record.anew and later:
                 record = None
             if record is None and not rerun and (again or key in self.marks):
                 self.records.pop(key, None)
@@ -160,6 +162,7 @@ class Model:
         end: End,
         bodies: dict[str, bytes],
         unsent: bool = False,
+        anew: bool = False,
     ) -> bytes:
         record = self.records.get(key)
         if record is None and end is End.UNSTARTED:
@@ -167,7 +170,8 @@ class Model:
         if record is None:
             is_sure = unsent and epoch == self.epoch and key not in self.marks
             record = self.records[key] = Record(self.epoch, "", False, False, [])
-            record.refused = is_sure and end is End.REFUSED
+            record.never_sent = is_sure and end is End.REFUSED
+            record.anew = record.never_sent and anew
             self._end(record, nonce, bodies["no" if is_sure else "unknown"])
             return bodies["no" if is_sure else "unknown"]
         if record.outcome is not None:

@@ -109,6 +109,7 @@ class Real:
         end: End,
         bodies: dict[str, bytes],
         unsent: bool = False,
+        anew: bool = False,
     ) -> bytes:
         closing = Closing(
             key,
@@ -120,6 +121,7 @@ class Real:
             doubtful=bodies["unknown"],
             cancel=bodies["cancel"],
             unsent=unsent,
+            anew_after=0.0 if anew else None,
         )
         (answer,) = self.run(
             self.ledger.close(

@@ -5,7 +5,8 @@
 --       'unstarted' (leave running calls alone), 'deadline', 'cancel' or 'refused' (leave others' calls
 --       alone), then for each record: nonce, epoch it was opened in (of one that was not sent: accepted
 --       in), keep ms, outcome if never claimed, outcome if claimed, outcome if nobody can know, cancel
---       message, 1 where the caller has not sent it
+--       message, 1 where the caller has not sent it, ms after which a refused call may be asked again
+--       ('' = never, while its record is kept)
 -- Answers for each record its outcome, 'running <worker>' or 'open' (left alone), 'others' (a living
 -- dispatcher waits for it longer: the caller is told no more) or 'missing'.
 local epoch = server_epoch(KEYS[1], ARGV[1])
@@ -32,25 +33,27 @@ local function others_wait(key, replies, until_ms, deadline_ms)
 end
 
 -- There is no record: one that is settled keeps anybody from running the call after this answer.
-local function settle_absent(key, nonce, opened_in, keep_ms, no, doubtful, unsent)
+local function settle_absent(key, nonce, opened_in, keep_ms, no, doubtful, unsent, anew_ms)
   local is_sure = unsent == '1' and opened_in == epoch and not is_marked(marks, key)
   local body = is_sure and no or doubtful
   redis.call('HSET', key, 'state', 'settled', 'epoch', epoch, 'settled_by', nonce, 'outcome', body)
-  if is_sure and which == 'refused' then redis.call('HSET', key, 'refused', now) end
+  if is_sure and which == 'refused' and anew_ms ~= '' then
+    redis.call('HSET', key, 'anew', now + anew_ms)
+  end
   redis.call('PEXPIRE', key, keep_ms)
   return body
 end
 
 local answers = {}
 for i = 2, #KEYS do
-  local at = 6 + (i - 2) * 8
+  local at = 6 + (i - 2) * 9
   local r = redis.call('HMGET', KEYS[i], 'state', 'outcome', 'worker', 'epoch', 'claims', 'replies',
     'until', 'deadline', 'keep')
   if not r[1] and which == 'unstarted' then
     answers[i - 1] = 'missing'
   elseif not r[1] then
     answers[i - 1] = settle_absent(KEYS[i], ARGV[at], ARGV[at + 1], ARGV[at + 2], ARGV[at + 3],
-      ARGV[at + 5], ARGV[at + 7])
+      ARGV[at + 5], ARGV[at + 7], ARGV[at + 8])
   elseif r[1] == 'settled' then
     answers[i - 1] = r[2]
   elseif which == 'refused' then

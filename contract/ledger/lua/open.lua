@@ -19,9 +19,9 @@ for i = 3, #KEYS do
     '^(%d+) (%d) (%-?%d+) (%-?%d+) (%-?%d+) (%-?%d+) (%d)$')
   local once = rerun ~= '1'
   local record = redis.call('HMGET', KEYS[i], 'state', 'opened', 'outcome', 'replies', 'worker',
-    'until', 'deadline', 'refused')
+    'until', 'deadline', 'anew')
   if record[8] and tonumber(asked_at) > tonumber(record[8]) then
-    redis.call('DEL', KEYS[i])  -- refused before this was asked, and never run: it may be asked anew
+    redis.call('DEL', KEYS[i])  -- refused, never run, and asked again when its answer said so
     record = {false}
   end
   if not record[1] and once and tried_in ~= '' and tried_in ~= epoch then

@@ -9,7 +9,7 @@
 --   replies  reply streams, space separated         worker    who claimed it
 --   opened / claimed / settled_by                   nonces: the same step sent again gets its answer again
 --   outcome  the signed first outcome               keep      ms its outcome is kept, where that is longer
---   refused  ms when it was settled by a dispatcher that had not sent it: it never ran
+--   anew     ms from which a call that was refused, and never ran, may be asked again
 --
 -- What may not run twice leaves a mark when it is claimed, `ran:<key>`, which outlives the record by far.
 
