@@ -28,6 +28,9 @@ class Settings(BaseSettings):
     key_prefix: str = Field("toolpool", description="Prefix of every Redis key and queue.")
     tenant: str = Field("default", description="Whose calls these are.")
     tools: str = Field("", description="Comma-separated tools modules or files.")
+    worker_observers: str = Field(
+        "", description="Comma-separated observers of workers, each `module:name`."
+    )
 
     queue_wait: float = Field(30.0, gt=0, description="How long a call may wait to be started.")
     background_wait: float = Field(

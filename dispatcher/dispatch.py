@@ -27,7 +27,7 @@ from toolpool.dispatcher.calls.pending import Pending
 from toolpool.dispatcher.calls.traffic import Traffic
 from toolpool.dispatcher.events import Event, Events
 from toolpool.dispatcher.formats import FORMATS, Response, intake
-from toolpool.dispatcher.lifetime import Lifetime
+from toolpool.dispatcher.lifetime import Lifetime, in_a_thread
 from toolpool.dispatcher.observe import Observer, Observers, Rejected
 from toolpool.dispatcher.transports.base import Transport
 from toolpool.dispatcher.transports.redis import RedisTransport
@@ -170,7 +170,7 @@ class Dispatcher:
         await self.loops.close()
         self._turns.cancel(None, None)
         await self._traffic.close()
-        await self._observers.close()
+        await in_a_thread(self._observers.close)
 
     @property
     def specs(self) -> list[ToolSpec]:

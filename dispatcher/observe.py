@@ -1,26 +1,15 @@
-"""The seam for observers: the moments of a call's life, told to whoever listens.
+"""The dispatcher's seam for observers: the moments of a call's life, and the facts of each.
 
-An observer hangs beside the road. It cannot change a call, and no call waits for it: a host's
-observer is told on a thread of its own, what it raises is logged and counted, and of what it is too
-slow for the newest is dropped and counted. Facts hold no argument and no result.
+`toolpool.contract.observing` says how they are told. Facts hold no argument and no result.
 """
 
-import itertools
-import logging
-import queue
-import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any, Protocol
 
 import msgspec
 
+from toolpool.contract.observing import Tellers
 from toolpool.contract.outcome import Code, Executed
-from toolpool.dispatcher.lifetime import in_a_thread
-
-log = logging.getLogger("toolpool.observe")
-
-_WAITING_AT_MOST = 10_000
-_FLUSH_SECONDS = 1.0
 
 
 class CallFacts(msgspec.Struct, frozen=True, kw_only=True):
@@ -143,9 +132,6 @@ class Observer:
         """A worker has ended, leaves for good, or has lost its lease."""
 
 
-MOMENTS = tuple(name for name in vars(Observer) if not name.startswith("_"))
-
-
 class Observed(Protocol):
     """Whatever knows which call it is."""
 
@@ -155,112 +141,13 @@ class Observed(Protocol):
         ...
 
 
-class Observers:
-    """Tells every observer. Where nobody listens to a moment, it costs one look."""
+class Observers(Tellers):
+    """Whoever listens to one dispatcher."""
 
     def __init__(self, hosts: Sequence[Observer] = ()) -> None:
-        self._listeners: dict[str, list[Callable[..., None]]] = {moment: [] for moment in MOMENTS}
-        self._threads: list[_Thread] = []
-        for observer in hosts:
-            if not isinstance(observer, Observer):
-                raise TypeError(
-                    f"{observer!r} is no observer: derive its class from toolpool.Observer"
-                )
-            self._threads.append(thread := _Thread(observer))
-            self._add(observer, thread.telling)
-
-    def add(self, observer: Observer) -> None:
-        """Listen from now on, on the event loop itself: for what is quick and our own."""
-        self._add(observer, guarded)
-
-    def _add(
-        self, observer: Observer, teller: Callable[[Callable[..., None]], Callable[..., None]]
-    ) -> None:
-        for moment in MOMENTS:
-            if getattr(type(observer), moment) is not getattr(Observer, moment):
-                self._listeners[moment].append(teller(getattr(observer, moment)))
-
-    def start(self) -> None:
-        """Start the threads of hosts' observers."""
-        for thread in self._threads:
-            thread.start()
-
-    async def close(self) -> None:
-        """Let hosts' observers take what waits for them, each for two seconds at most."""
-        for thread in self._threads:
-            await in_a_thread(thread.close)
-
-    def hear(self, moment: str) -> bool:
-        """Whether anybody listens to it."""
-        return bool(self._listeners[moment])
+        super().__init__(Observer, hosts)
 
     def call(self, moment: str, call: Observed, *more: Any) -> None:
         """Tell a moment in the life of a call."""
-        if listeners := self._listeners[moment]:
-            facts = call.facts
-            for tell in listeners:
-                tell(facts, *more)
-
-    def tell(self, moment: str, *facts: Any) -> None:
-        """Tell any other moment."""
-        for tell in self._listeners[moment]:
-            tell(*facts)
-
-
-def guarded(method: Callable[..., None]) -> Callable[..., None]:
-    """The same, but what it raises is logged."""
-
-    def tell(*facts: Any) -> None:
-        try:
-            method(*facts)
-        except Exception:
-            log.exception("observer_failed observer=%s", _named(method))
-
-    return tell
-
-
-def _named(method: Callable[..., None]) -> str:
-    return getattr(method, "__qualname__", repr(method))
-
-
-class _Thread:
-    """Tells one observer of a host, in order, on a thread of its own."""
-
-    def __init__(self, observer: Observer) -> None:
-        self._name = type(observer).__qualname__
-        self._waiting: queue.Queue[tuple[Callable[..., None], Iterable[Any]] | None]
-        self._waiting = queue.Queue(_WAITING_AT_MOST)
-        self._dropped = itertools.count(1)
-        self._thread: threading.Thread | None = None
-
-    def telling(self, method: Callable[..., None]) -> Callable[..., None]:
-        """What hands a moment over, and returns at once."""
-        told = guarded(method)
-
-        def tell(*facts: Any) -> None:
-            try:
-                self._waiting.put_nowait((told, facts))
-            except queue.Full:
-                dropped = next(self._dropped)
-                if dropped & (dropped - 1) == 0:  # 1, 2, 4, 8 ...: said, and not for ever
-                    log.error("observer_too_slow observer=%s dropped=%d", self._name, dropped)
-
-        return tell
-
-    def start(self) -> None:
-        self._thread = threading.Thread(target=self._run, name="toolpool-observer", daemon=True)
-        self._thread.start()
-
-    def close(self) -> None:
-        if self._thread is None:
-            return
-        try:
-            self._waiting.put(None, timeout=_FLUSH_SECONDS)
-        except queue.Full:
-            return
-        self._thread.join(_FLUSH_SECONDS)
-
-    def _run(self) -> None:
-        while (waiting := self._waiting.get()) is not None:
-            tell, facts = waiting
-            tell(*facts)
+        if self.hear(moment):
+            self.tell(moment, call.facts, *more)

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from toolpool.pool import Dispatcher
     from toolpool.sync import SyncDispatcher
     from toolpool.workers.context import ToolContext
+    from toolpool.workers.observe import WorkerObserver
     from toolpool.workers.tool import Tool, tool
 
 _HOMES = {
@@ -61,6 +62,7 @@ _HOMES = {
     "toolpool.pool": ("Dispatcher",),
     "toolpool.sync": ("SyncDispatcher",),
     "toolpool.workers.context": ("ToolContext",),
+    "toolpool.workers.observe": ("WorkerObserver",),
     "toolpool.workers.tool": ("Tool", "tool"),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
@@ -103,6 +105,7 @@ __all__ = [
     "ToolpoolError",
     "ToolsUnimportable",
     "TurnResult",
+    "WorkerObserver",
     "__version__",
     "anthropic_model",
     "converse",

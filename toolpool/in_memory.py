@@ -16,7 +16,9 @@ from toolpool.contract.settings import Settings
 from toolpool.contract.spec import RunIn, sealed
 from toolpool.contract.version import VERSION
 from toolpool.workers.catalog import Catalog
+from toolpool.workers.observe import WorkerObservers
 from toolpool.workers.running.executor import Executor
+from toolpool.workers.running.intake import Intake
 from toolpool.workers.running.invoke import Limits
 from toolpool.workers.running.run import Runner
 from toolpool.workers.running.settler import Settler
@@ -49,13 +51,15 @@ class InMemoryWorker:
         self._runner = Runner(
             worker=_WORKER, catalog=catalog, limits=Limits(settings.max_result), children=None
         )
+        observers = WorkerObservers()
         self._executor = Executor(
             worker=_WORKER,
             catalog=catalog,
             runner=self._runner,
             ledger=server,
             settler=self._settler,
-            envelope=envelope,
+            intake=Intake(envelope, observers),
+            observers=observers,
             slots={kind: settings.slots(kind) for kind in (RunIn.LOOP, RunIn.THREAD)},
         )
         specs = [tool.spec for tool in catalog.tools.values()]

@@ -18,6 +18,7 @@ from toolpool.contract.envelope import Envelope, WorkerLease
 from toolpool.contract.ledger.steps import Step, script
 from toolpool.contract.names import Names
 from toolpool.contract.settings import Settings
+from toolpool.workers.observe import WorkerObservers
 from toolpool.workers.shelf import Shelf
 
 log = logging.getLogger("toolpool.presence")
@@ -43,6 +44,7 @@ class Presence:
         describe: Callable[[], WorkerLease],
         shelf: Shelf,
         loop_lag: Callable[[], float],
+        observers: WorkerObservers,
     ) -> None:
         self._client = client
         self._settings = settings
@@ -51,6 +53,8 @@ class Presence:
         self._worker = describe().id
         self._shelf = shelf
         self._loop_lag = loop_lag
+        self._observers = observers
+        self._is_lost = False
         self._names = Names(settings.key_prefix)
         self._beats = itertools.count(1)
         self._beat = client.register_script(script(Step.BEAT)[0])
@@ -93,8 +97,21 @@ class Presence:
                 version = self._renew()
                 self._shelf.stock(version, self.clock.time())
             except (RedisError, OSError) as error:
-                log.warning("lease_not_renewed: %s", error)
+                self._lost(error)
                 pause = min(pause, _RETRY_SECONDS)
+
+    def _lost(self, error: Exception) -> None:
+        if not self._is_lost:
+            self._is_lost = True
+            log.warning("server_lost: the lease is not renewed: %s", error)
+            self._observers.tell("server_lost", str(error))
+
+    def _back(self, confirmed_before: float) -> None:
+        if self._is_lost:
+            self._is_lost = False
+            seconds = time.monotonic() - confirmed_before
+            log.warning("server_back: the lease is renewed again after %.1f s", seconds)
+            self._observers.tell("server_back", seconds)
 
     def _lease(self, *, ended: bool = False) -> bytes:
         described = self._describe()
@@ -122,5 +139,7 @@ class Presence:
         if self.clock.read(int(now_ms) / 1000, asked_at, time.monotonic()):
             log.warning("server_clock_jumped")
         self.epoch = epoch.decode()
+        confirmed_before = self.renewed_at
         self.renewed_at = asked_at  # after the epoch: whoever sees the one knows the other
+        self._back(confirmed_before)
         return bytes(version)

@@ -25,15 +25,26 @@ from toolpool.contract.version import VERSION
 from toolpool.workers.catalog import Catalog
 from toolpool.workers.celery.form import Form
 from toolpool.workers.celery.lanes import Lane
+from toolpool.workers.observe import WorkerFacts, WorkerObserver, WorkerObservers
 from toolpool.workers.presence import Presence
 from toolpool.workers.running import forks
 from toolpool.workers.running.children import ChildPool
 from toolpool.workers.running.executor import Executor
+from toolpool.workers.running.intake import Intake
 from toolpool.workers.running.invoke import Limits
 from toolpool.workers.running.run import Runner
 from toolpool.workers.running.settler import Settler
 from toolpool.workers.shelf import Shelf, toolset_of
-from toolpool.workers.supervision.link import Frame, Hurry, Link, LoopTurned, MainTurned, Recycle
+from toolpool.workers.supervision.link import (
+    Down,
+    Frame,
+    Hurry,
+    Link,
+    LoopTurned,
+    MainTurned,
+    Recycle,
+    Stalled,
+)
 from toolpool.workers.supervision.unanswered import Unanswered
 from toolpool.workers.supervision.watchdog import Watchdog
 
@@ -63,6 +74,7 @@ class WorkerService:
         queues: Sequence[str],
         boot: str | None = None,
         link: Link | None = None,
+        observers: Sequence[WorkerObserver] = (),
     ) -> None:
         self.id = boot or f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"
         self._started_at = time.time()
@@ -72,6 +84,8 @@ class WorkerService:
         self._slots = {kind: settings.slots(kind) for kind in run_in}
         self._queues = queues
         self._envelope = Envelope(connection.keyring(settings), max_bytes=settings.max_message)
+        self._observers = WorkerObservers(observers)
+        self._intake = Intake(self._envelope, self._observers)
         self._names = Names(settings.key_prefix)
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._turn, name="tools", daemon=True)
@@ -80,6 +94,7 @@ class WorkerService:
         self._link = link
         self._said_at = 0.0
         self._worn_out_said = False
+        self._is_ready = False
         self.sign_seconds = min(1.0, settings.worker_stall / 4)
         """How often each loop is to say that it turns."""
         self._foreign = 0
@@ -113,6 +128,7 @@ class WorkerService:
 
     def start(self) -> None:
         """Open connections, start children, publish the catalog, take the lease."""
+        self._observers.start()
         self._thread.start()
         self._on_loop(self._open(), _START_SECONDS)
         client = connection.open_sync(self._settings)
@@ -123,15 +139,17 @@ class WorkerService:
             describe=self._describe,
             shelf=Shelf(client, self._served(), envelope=self._envelope, settings=self._settings),
             loop_lag=self._loop_lag,
+            observers=self._observers,
         )
         self._executor.leased_at = lambda: self._presence.renewed_at
-        self._executor.server_time = self._presence.clock.time
+        self._intake.server_time = self._presence.clock.time
         self._on_loop(self._follow(), _START_SECONDS)
         self._watchdog = Watchdog(
             thread=self._thread,
             loop_lag=self._loop_lag,
             warn=self._settings.loop_warn,
             limit=self._settings.loop_stall,
+            observers=self._observers,
         )
         try:
             self._presence.start()
@@ -149,6 +167,10 @@ class WorkerService:
         elif isinstance(frame, Hurry) and self._recycling:
             drained = self._executor.drain(self._settings.drain_grace)
             asyncio.run_coroutine_threadsafe(drained, self._loop)
+        elif isinstance(frame, Down):
+            self._observers.tell("down", frame.worker, frame.reason)
+        elif isinstance(frame, Stalled):
+            self._observers.tell("stalled", frame.worker, frame.reason)
 
     def _recycle(self) -> None:
         """Leave: take nothing new, and let what runs end, however long it may take."""
@@ -158,8 +180,21 @@ class WorkerService:
 
     def main_turned(self) -> None:
         """Celery's loop turns; to be called from it about once a second."""
+        if not self._is_ready:
+            self._is_ready = True
+            self._observers.tell("ready", self._facts())
         if self._link is not None:
             self._link.send(MainTurned())
+
+    def _facts(self) -> WorkerFacts:
+        return WorkerFacts(
+            id=self.id,
+            host=socket.gethostname(),
+            pid=os.getpid(),
+            version=VERSION,
+            tools=tuple(sorted(spec.name for spec in self._served())),
+            queues=tuple(name for lane in self.lanes for name in lane.queues),
+        )
 
     def _broker_confirmed_at(self) -> float:
         if self._settings.broker_url:  # another server, of which the lease says nothing
@@ -180,7 +215,7 @@ class WorkerService:
             started_at=self._started_at,
             slots={queue: self._slots[kind] for queue, kind in kinds},
             free={queue: free[kind] for queue, kind in kinds},
-            received=self._executor.received,
+            received=self._intake.received,
             running=self._executor.running,
             abandoned=self._executor.abandoned,
             toolset=self._toolset.digest,
@@ -199,7 +234,7 @@ class WorkerService:
     def reject(self, reason: str) -> None:
         """Count and log a message that was dropped before it was one of ours; from any thread."""
         self._foreign += 1
-        self._loop.call_soon_threadsafe(self._executor.reject, "foreign", reason)
+        self._loop.call_soon_threadsafe(self._intake.refuse, "foreign", reason)
 
     def stop(self) -> None:
         """Let running calls end within the grace, settle them, drop the lease. Idempotent.
@@ -214,6 +249,7 @@ class WorkerService:
         self.stopping.set()
         if self._is_running:  # else its children end with this process
             self._watchdog.stop()
+            self._observers.tell("draining", self._facts())
             grace = None if self._recycling else self._settings.drain_grace + _FLUSH_SECONDS
             try:
                 self._on_loop(self._close(), grace)
@@ -221,6 +257,8 @@ class WorkerService:
                 log.error("drain_unfinished: the server did not take what was left in time")
             self._presence.stop()
             self.unanswered.stop()
+            self._observers.tell("stopped", self._facts())
+            self._observers.close()
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(5.0)
 
@@ -254,8 +292,9 @@ class WorkerService:
             runner=self._runner,
             ledger=ledger,
             settler=self._settler,
-            envelope=self._envelope,
+            intake=self._intake,
             slots=self._slots,
+            observers=self._observers,
             lease_gone=settings.lease_gone,
         )
 
@@ -315,6 +354,7 @@ class WorkerService:
         if is_worn_out and not self._worn_out_said and not self.stopping.is_set():
             self._worn_out_said = True
             log.error("worker_worn_out: half its slots of a kind do not end; draining")
+            self._observers.tell("worn_out", self._facts())
             if self._link is None:
                 self._recycle()
         now = time.monotonic()

@@ -26,6 +26,14 @@ def worker(
         int | None,
         typer.Option(min=1, help="Calls to run at once, of each kind. Default: see docs/settings."),
     ] = None,
+    observer: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="MODULE:NAME",
+            help="Told what happens in this worker: a toolpool.WorkerObserver, or what makes one. "
+            "May be given again. Default: TOOLPOOL_WORKER_OBSERVERS.",
+        ),
+    ] = None,
     boot: Annotated[str | None, typer.Option(hidden=True)] = None,
     link: Annotated[int | None, typer.Option(hidden=True)] = None,
     secrets: Annotated[int | None, typer.Option(hidden=True)] = None,
@@ -66,6 +74,7 @@ def worker(
         queues=names,
         boot=boot,
         link=Link.inherited(link) if link is not None else None,
+        observers=observer or comma_separated(settings.worker_observers),
     )
 
 

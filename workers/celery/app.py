@@ -19,6 +19,7 @@ from toolpool.workers.catalog import Catalog
 from toolpool.workers.celery.inbox import Inbox
 from toolpool.workers.celery.lanes import Lane, Lanes
 from toolpool.workers.celery.pool import ToolPool
+from toolpool.workers.observe import load
 from toolpool.workers.running import forks, inside
 from toolpool.workers.service import WorkerService
 from toolpool.workers.supervision.link import Link
@@ -88,17 +89,26 @@ def run_worker(
     queues: Sequence[str] = ("default",),
     boot: str | None = None,
     link: Link | None = None,
+    observers: Sequence[str] = (),
 ) -> int:
     """Run a worker until it is told to stop; its exit code. Raises `Misconfigured` errors.
 
     `boot` is the id its supervisor knows it by, `link` where it tells it how it is.
+    `observers` are `module:name`.
     """
     inside.mark()
     connection.broker_url(settings)  # raises, if it cannot be, before anything is started
     forks.refuse()  # before tools are imported, some of which take the function by its name
     catalog = Catalog.load(tools)
     service = WorkerService(
-        settings, catalog=catalog, tools=tools, run_in=run_in, queues=queues, boot=boot, link=link
+        settings,
+        catalog=catalog,
+        tools=tools,
+        run_in=run_in,
+        queues=queues,
+        boot=boot,
+        link=link,
+        observers=load(observers),
     )
     # Until Celery has its own handlers a TERM must not leave the lease and the children behind.
     signal.signal(signal.SIGTERM, _exit_at_once)

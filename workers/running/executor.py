@@ -3,23 +3,24 @@
 import asyncio
 import logging
 import time
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 
-from toolpool.contract.envelope import Batch, CallMessage, Envelope
-from toolpool.contract.errors import MessageRejected
+from toolpool.contract.envelope import Batch, CallMessage
 from toolpool.contract.ledger.client import Claim, Hold, WorkerLedger
 from toolpool.contract.ledger.steps import ServerAway, new_nonce
 from toolpool.contract.outcome import Outcome
 from toolpool.contract.spec import RunIn
 from toolpool.workers.catalog import Catalog
-from toolpool.workers.celery.rejections import Rejections
-from toolpool.workers.running.claim_ahead import ClaimAhead
+from toolpool.workers.observe import WorkerObservers
+from toolpool.workers.running.intake import Intake
+from toolpool.workers.running.known import EarlyCancels, Entered
 from toolpool.workers.running.output import Ending
 from toolpool.workers.running.run import Run, Runner
 from toolpool.workers.running.running import Delivery, Running
 from toolpool.workers.running.settler import Settler
+from toolpool.workers.running.slots import Slots
 
 log = logging.getLogger("toolpool.executor")
 
@@ -27,16 +28,10 @@ _CLAIM_PATIENCE_SECONDS = 30.0
 _STOP_PATIENCE_SECONDS = 2.0
 _OVERDUE_SECONDS = 0.25
 _REPLY_MARGIN_SECONDS = 0.25
-_STUCK_SECONDS = 3.0
-"""What still runs this long after it was told to stop is not going to end soon."""
 _DRAIN_LOOK_SECONDS = 0.25
 _FRESH = 5 / 8
 """User code starts only if the lease was confirmed this recently, as a share of `lease_gone`."""
 _ZOMBIE = 6 / 8
-_CANCELS_AT_MOST = 1_000
-_ENTERED_AT_MOST = 50_000
-_LATE_SECONDS = 5.0
-"""How much later than its end a message is still looked at: clocks are not read exactly."""
 _AWAY, _FAILED = "away", "failed"
 
 
@@ -51,8 +46,9 @@ class Executor:
         runner: Runner,
         ledger: WorkerLedger,
         settler: Settler,
-        envelope: Envelope,
+        intake: Intake,
         slots: Mapping[RunIn, int],
+        observers: WorkerObservers,
         lease_gone: float = 8.0,
     ) -> None:
         self._worker = worker
@@ -60,33 +56,23 @@ class Executor:
         self._runner = runner
         self._ledger = ledger
         self._settler = settler
-        self._envelope = envelope
-        self._slots = dict(slots)
-        self._free = dict(slots)
-        """Less than 0 where calls are claimed ahead."""
-        self._ahead = ClaimAhead()
+        self._intake = intake
+        self._slots = Slots(slots)
+        self._observers = observers
         self._fresh_seconds = lease_gone * _FRESH
         self._zombie_seconds = lease_gone * _ZOMBIE
         self._waiting: dict[RunIn, deque[tuple[CallMessage, Delivery]]] = {
             run_in: deque() for run_in in slots
         }
         self._running: dict[str, Running] = {}
-        self._told: set[Running] = set()
-        """What was told to stop, or answered, and still takes its slot."""
-        self._cancelled: dict[str, float] = {}
-        """Cancels of what does not run, with when they came: its claim may be on its way back."""
+        self._cancels = EarlyCancels()
         self._claiming: set[asyncio.Task[None]] = set()
         self._draining = False
-        self._entered: dict[tuple[str, int], None] = {}
-        """Attempts of calls that may not run twice which were started here, the oldest first."""
+        self._entered = Entered()
         self._pressed_at = float("inf")
         """When a drain began that waits for its grace alone."""
         self.leased_at: Callable[[], float] = lambda: float("inf")
         """When the worker's lease was last confirmed, on the monotonic clock."""
-        self.server_time: Callable[[], float] = time.time
-        """The server's clock, Unix time in seconds."""
-        self.received = 0
-        self._rejections = Rejections()
 
     @property
     def running(self) -> int:
@@ -99,45 +85,27 @@ class Executor:
         return self._draining and self._pressed_at < float("inf")
 
     @property
-    def rejected(self) -> int:
-        """Messages that were dropped."""
-        return self._rejections.count
-
-    @property
     def abandoned(self) -> int:
         """Slots held by what does not end, though it was told to."""
-        return sum(self._stuck().values())
+        return self._slots.stuck
 
     @property
     def is_worn_out(self) -> bool:
         """Whether half the slots of a kind are held by what does not end."""
-        return any(count * 2 >= self._slots[kind] for kind, count in self._stuck().items())
-
-    def _stuck(self) -> Counter[RunIn]:
-        long_ago = time.monotonic() - _STUCK_SECONDS
-        told = list(self._told)  # the lease's thread asks as well
-        return Counter(r.run_in for r in told if r.told_at is not None and r.told_at < long_ago)
+        return self._slots.are_worn_out
 
     def free_slots(self) -> dict[RunIn, int]:
         """Slots for calls that could be claimed now; none while draining."""
-        return {k: 0 if self._draining else max(0, free) for k, free in self._free.items()}
+        free = self._slots.free()
+        return dict.fromkeys(free, 0) if self._draining else free
 
     def receive(self, data: bytes, acknowledge: Callable[[], None]) -> None:
-        """Take a message. A bad one is dropped, counted and logged; `acknowledge` comes once."""
-        self.received += 1
-        try:
-            batch = self._envelope.decode_batch(data)
-        except MessageRejected as error:
-            self.reject(error.reason, str(error))
-            acknowledge()
-            return
-        if batch.ends_at and self.server_time() > batch.ends_at + _LATE_SECONDS:
-            self.reject("late", "nobody waits for its calls any more")
+        """Take a message. `acknowledge` is called once, also where it is dropped."""
+        batch = self._intake.read(data)
+        if batch is None or not batch.calls:
             acknowledge()
             return
         delivery = Delivery(batch, len(batch.calls), acknowledge)
-        if not batch.calls:
-            acknowledge()
         for call in batch.calls:
             self._take(call, delivery)
         self.claim_more()
@@ -145,6 +113,7 @@ class Executor:
     def _take(self, call: CallMessage, delivery: Delivery) -> None:
         if not self._runner.can_run(call):
             self._settler.passed(delivery.batch, call)
+            self._observers.run("passed", call)
             delivery.decided()
             return
         run_in = self._catalog.tools[call.tool].spec.run_in
@@ -152,35 +121,16 @@ class Executor:
             run_in = next(iter(self._waiting))
         self._waiting[run_in].append((call, delivery))
 
-    def reject(self, reason: str, why: str) -> None:
-        """Count and log a message that is dropped."""
-        self._rejections.note(reason, why)
-
     def cancel(self, key: str) -> None:
         """Stop a running call; its outcome, if it still has one, comes too late to count."""
         running = self._running.get(key)
         if running is None:
-            self._remember_cancel(key)
+            self._cancels.note(key)
         elif not running.has_ended:
             self._tell_to_stop(running)
 
-    def _remember_cancel(self, key: str) -> None:
-        now = time.monotonic()
-        self._cancelled[key] = now
-        for known, came_at in list(self._cancelled.items()):  # the oldest first
-            if now - came_at < _CLAIM_PATIENCE_SECONDS and len(self._cancelled) <= _CANCELS_AT_MOST:
-                break
-            del self._cancelled[known]
-
-    def _was_cancelled(self, key: str) -> bool:
-        """Whether a cancel came while the claim was on its way: an older one meant another run."""
-        came_at = self._cancelled.pop(key, None)
-        return came_at is not None and time.monotonic() - came_at < _CLAIM_PATIENCE_SECONDS
-
     def _tell_to_stop(self, running: Running) -> None:
-        if running.told_at is None:
-            running.told_at = time.monotonic()
-            self._told.add(running)
+        self._slots.tell(running)
         if running.task is not None and running.is_under_way:  # else it would not even start
             running.task.cancel()
 
@@ -275,7 +225,7 @@ class Executor:
                     self._release(running.call, running.batch, running.claim_nonce, entered=True)
                 else:
                     outcome = self._runner.lost(running.call, reason)
-                    self._settler.settle(running.batch, running.call, outcome)
+                    self._settle(running.batch, running.call, outcome)
             self._tell_to_stop(running)
 
     def _release(self, call: CallMessage, batch: Batch, nonce: str, *, entered: bool) -> None:
@@ -287,6 +237,13 @@ class Executor:
             too_often=self._runner.released_too_often(call),
             entered=entered,
         )
+        self._observers.run("released", call)
+
+    def _settle(
+        self, batch: Batch, call: CallMessage, outcome: Outcome, *, busy: bool = False
+    ) -> None:
+        self._settler.settle(batch, call, outcome, busy=busy)
+        self._observers.ended(call, outcome)
 
     def answer_overdue(self) -> None:
         """Answer calls whose tool goes on past its timeout; to be called now and then."""
@@ -298,7 +255,7 @@ class Executor:
                 running.answered = True
                 log.error("tool_not_stoppable tool=%s", running.call.tool)
                 outcome = self._runner.not_stoppable(running.call)
-                self._settler.settle(running.batch, running.call, outcome)
+                self._settle(running.batch, running.call, outcome)
                 self._tell_to_stop(running)
             elif running.told_at is None:  # not executed: it says so as soon as it has stopped
                 self._tell_to_stop(running)
@@ -308,18 +265,13 @@ class Executor:
         if self._draining or not self._is_leased():
             return
         for run_in, waiting in self._waiting.items():
-            count = min(self._claimable(run_in), len(waiting))
+            count = min(self._slots.claimable(run_in), len(waiting))
             if count > 0:
-                self._free[run_in] -= count
+                self._slots.take(run_in, count)
                 chosen = [waiting.popleft() for _ in range(count)]
                 task = asyncio.ensure_future(self._claim(run_in, chosen))
                 self._claiming.add(task)
                 task.add_done_callback(self._claiming.discard)
-
-    def _claimable(self, run_in: RunIn) -> int:
-        """Calls that a slot is free for; those for child processes wait there for a child."""
-        ahead = self._ahead.room(self._slots[run_in]) if run_in is RunIn.PROCESS else 0
-        return self._free[run_in] + ahead
 
     def _is_leased(self) -> bool:
         return time.monotonic() - self.leased_at() < self._fresh_seconds
@@ -331,7 +283,7 @@ class Executor:
             answers = await self._ledger.claim(
                 claims, worker=self._worker, give_up_at=asked_at + _CLAIM_PATIENCE_SECONDS
             )
-            self._ahead.claimed(time.monotonic() - asked_at)
+            self._slots.claimed(time.monotonic() - asked_at)
         except ServerAway:
             log.error("claim_unconfirmed calls=%d: the server is away", len(chosen))
             answers = [_AWAY] * len(chosen)
@@ -340,42 +292,33 @@ class Executor:
             answers = [_FAILED] * len(chosen)
         is_leased = self._is_leased()  # it may have been frozen meanwhile
         for (call, delivery), claim, answer in zip(chosen, claims, answers, strict=True):
-            if isinstance(answer, str):
-                log.debug("claim_refused call=%s reason=%s", call.id, answer)
-                if answer in (_AWAY, _FAILED):  # it may be claimed all the same, and nobody ran it
-                    self._release(call, delivery.batch, claim.nonce, entered=False)
-                self._free[run_in] += 1
-            elif not is_leased or self._draining or call.tool not in self._catalog.tools:
-                self._release(call, delivery.batch, claim.nonce, entered=False)
-                self._free[run_in] += 1
-            elif self._was_cancelled(call.key):
-                # Told to dispatchers as one that came too late, and that nothing of it runs.
-                self._settler.settle(delivery.batch, call, self._runner.never_started(call))
-                self._free[run_in] += 1
-            elif self._has_entered(call):
-                log.error("call_started_before call=%s tool=%s", call.id, call.tool)
-                self._settler.settle(delivery.batch, call, self._runner.started_before(call))
-                self._free[run_in] += 1
+            time_left = self._admitted(call, delivery.batch, claim, answer, is_leased=is_leased)
+            if time_left is None:
+                self._slots.give_back(run_in)
             else:
-                self._start(run_in, call, delivery.batch, claim.nonce, answer)
+                self._start(run_in, call, delivery.batch, claim.nonce, time_left)
             delivery.decided()
         self.claim_more()
 
-    def _has_entered(self, call: CallMessage) -> bool:
-        """Whether this attempt was started here before; it is noted as started now.
-
-        A record that was lost, or forged by somebody who can write to the server, starts nothing
-        twice on the same worker.
-        """
-        if call.rerunnable:
-            return False
-        attempt = (call.key, call.attempt)
-        if attempt in self._entered:
-            return True
-        self._entered[attempt] = None
-        if len(self._entered) > _ENTERED_AT_MOST:
-            del self._entered[next(iter(self._entered))]
-        return False
+    def _admitted(
+        self, call: CallMessage, batch: Batch, claim: Claim, answer: str | float, *, is_leased: bool
+    ) -> float | None:
+        """The seconds left for a call that may start; what may not is answered or given back."""
+        if isinstance(answer, str):
+            log.debug("claim_refused call=%s reason=%s", call.id, answer)
+            if answer in (_AWAY, _FAILED):  # it may be claimed all the same, and nobody ran it
+                self._release(call, batch, claim.nonce, entered=False)
+        elif not is_leased or self._draining or call.tool not in self._catalog.tools:
+            self._release(call, batch, claim.nonce, entered=False)
+        elif self._cancels.take(call.key):
+            # Told to dispatchers as one that came too late, and that nothing of it runs.
+            self._settle(batch, call, self._runner.never_started(call))
+        elif self._entered.again(call):
+            log.error("call_started_before call=%s tool=%s", call.id, call.tool)
+            self._settle(batch, call, self._runner.started_before(call))
+        else:
+            return answer
+        return None
 
     def _start(
         self, run_in: RunIn, call: CallMessage, batch: Batch, nonce: str, time_left: float
@@ -413,18 +356,13 @@ class Executor:
             self._release(call, running.batch, running.claim_nonce, entered=False)
         elif not running.answered:
             busy = bool(self._waiting[running.run_in])
-            self._settler.settle(running.batch, call, outcome, busy=busy)
+            self._settle(running.batch, call, outcome, busy=busy)
         if busy_until is not None:
-            if running.told_at is None:
-                running.told_at = time.monotonic()
-                self._told.add(running)
+            self._slots.tell(running)
             await busy_until
         if running.answered or busy_until is not None:  # word of it may be waited for
             self._settler.ended(running.batch.reply, [call.key])
-        self._told.discard(running)
-        if running.begun_at is not None and running.run_in is RunIn.PROCESS:
-            self._ahead.ran(time.monotonic() - running.begun_at)
-        self._free[running.run_in] += 1
+        self._slots.ended(running)
         self.claim_more()
 
     async def _run_call(self, running: Running, time_left: float) -> Run:
@@ -443,6 +381,7 @@ class Executor:
         running.begun_at = time.monotonic()
         ends_at = min(running.begun_at + running.call.timeout, running.deadline)
         running.overdue_at = ends_at + _OVERDUE_SECONDS
+        self._observers.run("started", running.call)
 
     def _fell_silent(self, running: Running) -> None:
         """It was told to stop: answered soon, should it not."""

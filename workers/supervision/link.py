@@ -1,7 +1,8 @@
 """What a worker and its supervisor tell each other, over a pair of sockets that only they hold.
 
 The worker says about once a second that its loops turn, and what it has taken; the supervisor asks
-it to leave. A frame that finds no room is dropped: another follows it soon.
+it to leave, and tells it what became of those before it. A frame that finds no room is dropped:
+another follows it soon.
 """
 
 import socket
@@ -34,7 +35,21 @@ class Hurry(msgspec.Struct, tag="hurry", frozen=True):
     """The supervisor is to stop as well: what was told to recycle has its grace, no longer."""
 
 
-Frame = LoopTurned | MainTurned | Recycle | Hurry
+class Down(msgspec.Struct, tag="down", frozen=True):
+    """A worker that was here before ended by itself, or was ended."""
+
+    worker: str
+    reason: str
+
+
+class Stalled(msgspec.Struct, tag="stalled", frozen=True):
+    """A worker that was here before was found to be of no use."""
+
+    worker: str
+    reason: str
+
+
+Frame = LoopTurned | MainTurned | Recycle | Hurry | Down | Stalled
 
 _encode = msgspec.json.Encoder().encode
 _decoder: msgspec.json.Decoder[Frame] = msgspec.json.Decoder(Frame)
@@ -65,10 +80,12 @@ class Link:
         """For `select`."""
         return self._socket.fileno()
 
-    def send(self, frame: Frame) -> None:
-        """Tell the other end, if it listens."""
+    def send(self, frame: Frame) -> bool:
+        """Tell the other end; whether it has the frame now."""
         with suppress(OSError):
             self._socket.send(_encode(frame), socket.MSG_DONTWAIT)
+            return True
+        return False
 
     def received(self) -> list[Frame]:
         """What has come meanwhile."""

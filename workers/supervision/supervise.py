@@ -15,6 +15,7 @@ import socket
 import subprocess
 import threading
 import time
+from collections import deque
 from collections.abc import Sequence
 from secrets import token_hex
 
@@ -27,7 +28,7 @@ from toolpool.contract.settings import Settings
 from toolpool.workers.supervision import exits
 from toolpool.workers.supervision.ended import EndedWorkers
 from toolpool.workers.supervision.lifeline import tethered
-from toolpool.workers.supervision.link import Hurry, Link, Recycle
+from toolpool.workers.supervision.link import Down, Hurry, Link, Recycle, Stalled
 from toolpool.workers.supervision.watch import Action, Verdict, Watch
 
 log = logging.getLogger("toolpool.supervise")
@@ -42,6 +43,7 @@ _SETTLED_SECONDS = 60.0
 _STOP_MARGIN_SECONDS = 10.0
 """How much longer than its grace a worker may take to stop."""
 _LEAVING_AT_MOST = 2
+_UNTOLD_AT_MOST = 32
 MISCONFIGURED = 2
 
 
@@ -90,6 +92,10 @@ class _Worker:
         for frame in self.link.received():
             self.watch.heard(frame, time.monotonic())
 
+    @property
+    def is_ready(self) -> bool:
+        return self.watch.is_ready and not self.has_stalled
+
     def leave(self) -> None:
         if not self.is_told:
             self.is_told = True
@@ -128,6 +134,8 @@ class Supervisor:
         self._booted_before = False
         self._last_code = 0
         self._ended = EndedWorkers(settings)
+        self._untold: deque[Down | Stalled] = deque(maxlen=_UNTOLD_AT_MOST)
+        """What became of workers, until another is there whose observers can be told."""
 
     def run(self) -> int:
         """Blocks; the worker's exit code, or 0 after a drain that was asked for."""
@@ -176,6 +184,8 @@ class Supervisor:
                 self._note_end(worker.id, code)
                 self._leaving.remove(worker)
                 log.warning("worker_left id=%s: it %s", worker.id, exits.described(code))
+                if code != 0:
+                    self._untold.append(Down(worker.id, exits.described(code)))
         if self._current is None or (code := self._current.ended()) is None:
             return None
         worker, self._current = self._current, None
@@ -189,6 +199,7 @@ class Supervisor:
         self._booted_before = True
         pause = self._backoff.after(ran, has_stalled=worker.has_stalled)
         self._start_at = time.monotonic() + pause
+        self._untold.append(Down(worker.id, exits.described(code)))
         log.error("worker_ended %s; starting it again in %.1f s", exits.described(code), pause)
         return None
 
@@ -206,19 +217,23 @@ class Supervisor:
             verdict = worker.watch.look(depths, time.monotonic(), is_leaving=worker.is_told)
             if verdict is not None:
                 self._carry_out(worker, verdict)
-        if self._current is not None and self._current.watch.is_ready:
+        if self._current is not None and self._current.is_ready:
             self._booted_before = True
             for worker in self._leaving:
                 worker.leave()
+            while self._untold and self._current.link.send(self._untold[0]):
+                del self._untold[0]
 
     def _carry_out(self, worker: _Worker, verdict: Verdict) -> None:
         if verdict.action is Action.END:
             log.error("worker_stalled id=%s: %s", worker.id, verdict.reason)
+            self._untold.append(Stalled(worker.id, verdict.reason))
             worker.has_stalled = True
             worker.kill()
             worker.process.wait()
         elif worker is self._current and len(self._leaving) < _LEAVING_AT_MOST:
             log.error("worker_replaced id=%s: %s", worker.id, verdict.reason)
+            self._untold.append(Stalled(worker.id, verdict.reason))
             self._leaving.append(worker)
             self._start()
 

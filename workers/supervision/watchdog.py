@@ -12,6 +12,7 @@ import traceback
 from collections.abc import Callable
 from types import FrameType
 
+from toolpool.workers.observe import Blocked, WorkerObservers
 from toolpool.workers.running.invoke import invoke_coroutine
 
 log = logging.getLogger("toolpool.watchdog")
@@ -25,12 +26,19 @@ class Watchdog:
     """Watches one thread's event loop. `loop_lag` is in seconds; `limit` ends the process."""
 
     def __init__(
-        self, *, thread: threading.Thread, loop_lag: Callable[[], float], warn: float, limit: float
+        self,
+        *,
+        thread: threading.Thread,
+        loop_lag: Callable[[], float],
+        warn: float,
+        limit: float,
+        observers: WorkerObservers,
     ) -> None:
         self._thread = thread
         self._loop_lag = loop_lag
         self._warn = warn
         self._limit = limit
+        self._observers = observers
         self._stopping = threading.Event()
         self._warned = False
 
@@ -50,15 +58,21 @@ class Watchdog:
                 continue
             if not self._warned:
                 self._warned = True
-                log.error("loop_blocked tool=%s for %.1f s\n%s", *self._what(lag))
+                self._tell("loop_blocked", self._blocked(lag, is_fatal=False))
             if lag > self._limit:
-                log.critical("loop_blocked_too_long tool=%s for %.1f s\n%s", *self._what(lag))
+                self._tell("loop_blocked_too_long", self._blocked(lag, is_fatal=True))
+                self._observers.close()
                 os._exit(BLOCKED)
 
-    def _what(self, lag: float) -> tuple[str, float, str]:
+    def _tell(self, what: str, blocked: Blocked) -> None:
+        tool = blocked.tool or "unknown"
+        log.error("%s tool=%s for %.1f s\n%s", what, tool, blocked.seconds, blocked.stack)
+        self._observers.tell("blocked", blocked)
+
+    def _blocked(self, lag: float, *, is_fatal: bool) -> Blocked:
         frame = sys._current_frames().get(self._thread.ident or 0)
         stack = "".join(traceback.format_stack(frame, limit=20)) if frame is not None else ""
-        return tool_in(frame) or "unknown", lag, stack
+        return Blocked(tool=tool_in(frame), seconds=lag, stack=stack, is_fatal=is_fatal)
 
 
 def tool_in(frame: FrameType | None) -> str | None:

@@ -9,9 +9,10 @@ import pytest
 
 from tests.waiting import eventually
 from toolpool import Dispatcher, Settings, ToolContext, tool
+from toolpool.contract import observing
+from toolpool.contract.observing import moments
 from toolpool.contract.outcome import Code, Executed
-from toolpool.dispatcher import observe
-from toolpool.dispatcher.observe import MOMENTS, CallFacts, Observer, Observers
+from toolpool.dispatcher.observe import CallFacts, Observer, Observers
 
 
 @tool
@@ -51,7 +52,7 @@ def _noting(moment: str) -> Any:
     return note
 
 
-for _moment in MOMENTS:
+for _moment in moments(Observer):
     setattr(Recording, _moment, _noting(_moment))
 
 
@@ -126,8 +127,8 @@ async def test_one_that_raises_or_hangs_is_never_felt(
     seen: Recording, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of what it is too slow for, the newest is dropped and counted."""
-    monkeypatch.setattr(observe, "_WAITING_AT_MOST", 2)
-    monkeypatch.setattr(observe, "_FLUSH_SECONDS", 0.01)
+    monkeypatch.setattr(observing, "_WAITING_AT_MOST", 2)
+    monkeypatch.setattr(observing, "_FLUSH_SECONDS", 0.01)
     goes_on = threading.Event()
 
     class Raising(Observer):
@@ -170,7 +171,7 @@ async def test_nothing_is_made_for_nobody() -> None:
 
     observers = Observers()
     observers.add(Other())
-    for moment in MOMENTS:
+    for moment in moments(Observer):
         assert observers.hear(moment) is (moment == "looped")
     observers.call("ended", Never())
 

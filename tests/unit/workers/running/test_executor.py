@@ -27,9 +27,11 @@ from toolpool.contract.signing import Keyring
 from toolpool.contract.spec import RunIn
 from toolpool.workers.catalog import Catalog
 from toolpool.workers.context import ToolContext
-from toolpool.workers.running import executor as executors
+from toolpool.workers.observe import WorkerObserver, WorkerObservers
+from toolpool.workers.running import slots
 from toolpool.workers.running.children import ChildPool
 from toolpool.workers.running.executor import Executor
+from toolpool.workers.running.intake import Intake
 from toolpool.workers.running.invoke import Limits
 from toolpool.workers.running.run import Runner
 from toolpool.workers.running.settler import Settler
@@ -122,6 +124,8 @@ class Bench:
         catalog: Catalog | None = None,
     ) -> None:
         self.ledger = Ledger()
+        self.observers = WorkerObservers()
+        self.intake = Intake(ENVELOPE, self.observers)
         self.leased_at: Callable[[], float] = time.monotonic
         catalog = catalog or Catalog([wait, stay, stay_silent, stay_in_thread, write_much, touch])
         self.settler = Settler(
@@ -134,7 +138,8 @@ class Bench:
             runner=self.runner,
             ledger=self.ledger,
             settler=self.settler,
-            envelope=ENVELOPE,
+            intake=self.intake,
+            observers=self.observers,
             slots=slots,
         )
         self.executor.leased_at = lambda: self.leased_at()
@@ -178,7 +183,7 @@ class Bench:
 
 @pytest.fixture(autouse=True)
 def soon_stuck(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(executors, "_STUCK_SECONDS", 0.2)
+    monkeypatch.setattr(slots, "_STUCK_SECONDS", 0.2)
 
 
 @pytest.fixture
@@ -245,12 +250,19 @@ async def test_arguments_that_fit_the_tool_as_it_was_offered_are_not_the_models_
 
 async def test_a_message_is_refused_after_its_end() -> None:
     bench = Bench({RunIn.LOOP: 4})
+    refused: list[str] = []
+
+    class Watching(WorkerObserver):
+        def refused(self, reason: str) -> None:
+            refused.append(reason)
+
+    bench.observers.add(Watching())
     done: list[str] = []
-    bench.executor.server_time = lambda: 1000.0
+    bench.intake.server_time = lambda: 1000.0
     for end in (994.0, 996.0):
         batch = Batch(id="b", reply=REPLY, calls=(), sent_at=end - 9.0, ends_at=end)
         bench.executor.receive(ENVELOPE.encode_batch(batch), lambda: done.append("acknowledged"))
-    assert bench.executor.rejected == 1
+    assert refused == ["late"]
     assert len(done) == 2
 
 
@@ -340,8 +352,8 @@ async def test_cancels_are_not_remembered_without_end() -> None:
     bench = Bench({RunIn.LOOP: 2})
     for number in range(5_000):
         bench.executor.cancel(f"k{number}")
-    assert len(bench.executor._cancelled) <= 1_000
-    assert "k4999" in bench.executor._cancelled
+    assert len(bench.executor._cancels._came_at) <= 1_000
+    assert "k4999" in bench.executor._cancels._came_at
 
 
 @pytest.mark.parametrize("spare", [0.0, 1.0])
@@ -398,7 +410,8 @@ async def test_how_old_a_lease_may_be_follows_from_when_it_is_gone(
         runner=bench.runner,
         ledger=bench.ledger,
         settler=bench.settler,
-        envelope=ENVELOPE,
+        intake=bench.intake,
+        observers=bench.observers,
         slots={RunIn.LOOP: 2},
         lease_gone=2.0,
     )

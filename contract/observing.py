@@ -1,0 +1,132 @@
+"""How observers are told of what happens, on both sides.
+
+An observer hangs beside the road. It cannot change a call, and no call waits for it: a host's
+observer is told on a thread of its own, what it raises is logged, and of what it is too slow for
+the newest is dropped and counted.
+"""
+
+import itertools
+import logging
+import queue
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+log = logging.getLogger("toolpool.observe")
+
+_WAITING_AT_MOST = 10_000
+_FLUSH_SECONDS = 1.0
+
+
+def moments(base: type) -> tuple[str, ...]:
+    """The methods of an observer's base class: what it can be told."""
+    return tuple(name for name in vars(base) if not name.startswith("_"))
+
+
+class Tellers:
+    """Tells every observer. Where nobody listens to a moment, it costs one look.
+
+    `base` is the class that the observers derive from. Raises TypeError for one that does not.
+    """
+
+    def __init__(self, base: type, hosts: Sequence[Any] = ()) -> None:
+        self._base = base
+        self._listeners: dict[str, list[Callable[..., None]]]
+        self._listeners = {moment: [] for moment in moments(base)}
+        self._threads: list[_Thread] = []
+        for observer in hosts:
+            if not isinstance(observer, base):
+                raise TypeError(
+                    f"{observer!r} is no observer: derive its class from toolpool.{base.__name__}"
+                )
+            self._threads.append(thread := _Thread(observer))
+            self._add(observer, thread.telling)
+
+    def add(self, observer: Any) -> None:
+        """Listen from now on, where it happens: for what is quick and our own."""
+        self._add(observer, guarded)
+
+    def _add(
+        self, observer: Any, teller: Callable[[Callable[..., None]], Callable[..., None]]
+    ) -> None:
+        for moment, listeners in self._listeners.items():
+            if getattr(type(observer), moment) is not getattr(self._base, moment):
+                listeners.append(teller(getattr(observer, moment)))
+
+    def start(self) -> None:
+        """Start the threads of hosts' observers."""
+        for thread in self._threads:
+            thread.start()
+
+    def close(self) -> None:
+        """Let hosts' observers take what waits for them, each for two seconds at most. Blocks."""
+        for thread in self._threads:
+            thread.close()
+
+    def hear(self, moment: str) -> bool:
+        """Whether anybody listens to it."""
+        return bool(self._listeners[moment])
+
+    def tell(self, moment: str, *facts: Any) -> None:
+        """Tell whoever listens to it."""
+        for tell in self._listeners[moment]:
+            tell(*facts)
+
+
+def guarded(method: Callable[..., None]) -> Callable[..., None]:
+    """The same, but what it raises is logged."""
+
+    def tell(*facts: Any) -> None:
+        try:
+            method(*facts)
+        except Exception:
+            log.exception("observer_failed observer=%s", _named(method))
+
+    return tell
+
+
+def _named(method: Callable[..., None]) -> str:
+    return getattr(method, "__qualname__", repr(method))
+
+
+class _Thread:
+    """Tells one observer of a host, in order, on a thread of its own."""
+
+    def __init__(self, observer: object) -> None:
+        self._name = type(observer).__qualname__
+        self._waiting: queue.Queue[tuple[Callable[..., None], Iterable[Any]] | None]
+        self._waiting = queue.Queue(_WAITING_AT_MOST)
+        self._dropped = itertools.count(1)
+        self._thread: threading.Thread | None = None
+
+    def telling(self, method: Callable[..., None]) -> Callable[..., None]:
+        """What hands a moment over, and returns at once."""
+        told = guarded(method)
+
+        def tell(*facts: Any) -> None:
+            try:
+                self._waiting.put_nowait((told, facts))
+            except queue.Full:
+                dropped = next(self._dropped)
+                if dropped & (dropped - 1) == 0:  # 1, 2, 4, 8 ...: said, and not for ever
+                    log.error("observer_too_slow observer=%s dropped=%d", self._name, dropped)
+
+        return tell
+
+    def start(self) -> None:
+        self._thread = threading.Thread(target=self._run, name="toolpool-observer", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        if self._thread is None:
+            return
+        try:
+            self._waiting.put(None, timeout=_FLUSH_SECONDS)
+        except queue.Full:
+            return
+        self._thread.join(_FLUSH_SECONDS)
+
+    def _run(self) -> None:
+        while (waiting := self._waiting.get()) is not None:
+            tell, facts = waiting
+            tell(*facts)

@@ -1,0 +1,173 @@
+"""The workers' seam for observers: what happens in a worker, and the facts of each moment.
+
+`toolpool.contract.observing` says how they are told. Facts hold no argument and no result.
+"""
+
+import importlib
+import sys
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from toolpool.contract.envelope import CallMessage
+from toolpool.contract.errors import Misconfigured
+from toolpool.contract.observing import Tellers
+from toolpool.contract.outcome import Code, Executed, Outcome
+
+
+class WorkerFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """Which worker it is, and what it serves. `pid` is that of its process."""
+
+    id: str
+    host: str
+    pid: int
+    version: str
+    tools: tuple[str, ...]
+    queues: tuple[str, ...]
+
+
+class RunFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """Which call a worker has claimed."""
+
+    call_id: str
+    tool: str
+    session: str | None
+    turn: str | None
+    key: str
+    attempt: int
+
+
+class RunEnded(msgspec.Struct, frozen=True, kw_only=True):
+    """How a worker answered a call: `code` is None where it went well; `seconds` of its run."""
+
+    code: Code | None
+    executed: Executed
+    seconds: float
+
+
+class Blocked(msgspec.Struct, frozen=True, kw_only=True):
+    """A tool that blocks the event loop, `seconds` so far.
+
+    `tool` is None where it is not known; `stack` is where the loop's thread is. `is_fatal`: the
+    worker ends at once, as nothing else stops it.
+    """
+
+    tool: str | None
+    seconds: float
+    stack: str
+    is_fatal: bool
+
+
+class WorkerObserver:
+    """To be derived from: each method is a moment. What is not overridden costs nothing.
+
+    An instance lives in each worker process.
+    """
+
+    def ready(self, worker: WorkerFacts) -> None:
+        """This worker is in touch with the server, and takes calls."""
+
+    def draining(self, worker: WorkerFacts) -> None:
+        """It takes nothing new, and lets what runs end."""
+
+    def stopped(self, worker: WorkerFacts) -> None:
+        """Its last call has ended, and it exits."""
+
+    def started(self, call: RunFacts) -> None:
+        """A tool is entered."""
+
+    def ended(self, call: RunFacts, ended: RunEnded) -> None:
+        """A call was answered, entered or not: `executed` says it."""
+
+    def released(self, call: RunFacts) -> None:
+        """A claimed call was given back, to be run by another worker."""
+
+    def passed(self, call: RunFacts) -> None:
+        """A call was passed on: this worker lacks its tool, or the version of it."""
+
+    def refused(self, reason: str) -> None:
+        """A message was dropped: it is not one of ours, not whole, or too late."""
+
+    def blocked(self, blocked: Blocked) -> None:
+        """A tool blocks the event loop: nothing else of this worker goes on."""
+
+    def worn_out(self, worker: WorkerFacts) -> None:
+        """Half its slots of a kind are held by calls that do not end: it will be replaced."""
+
+    def server_lost(self, reason: str) -> None:
+        """The server does not confirm the lease: what runs goes on, and little starts."""
+
+    def server_back(self, seconds: float) -> None:
+        """The server confirms the lease again, after so long."""
+
+    def down(self, worker: str, reason: str) -> None:
+        """Another worker of this supervisor, here before, ended by itself."""
+
+    def stalled(self, worker: str, reason: str) -> None:
+        """Another worker of this supervisor, here before, was ended or replaced for this reason."""
+
+
+class WorkerObservers(Tellers):
+    """Whoever listens to one worker."""
+
+    def __init__(self, hosts: Sequence[WorkerObserver] = ()) -> None:
+        super().__init__(WorkerObserver, hosts)
+
+    def run(self, moment: str, call: CallMessage) -> None:
+        """Tell a moment in the life of a claimed call."""
+        if self.hear(moment):
+            self.tell(moment, _facts(call))
+
+    def ended(self, call: CallMessage, outcome: Outcome) -> None:
+        """Tell how a call was answered."""
+        if self.hear("ended"):
+            ended = RunEnded(
+                code=outcome.code, executed=outcome.executed, seconds=outcome.duration or 0.0
+            )
+            self.tell("ended", _facts(call), ended)
+
+
+def _facts(call: CallMessage) -> RunFacts:
+    return RunFacts(
+        call_id=call.id,
+        tool=call.tool,
+        session=call.session,
+        turn=call.turn,
+        key=call.key,
+        attempt=call.attempt,
+    )
+
+
+def load(sources: Iterable[str]) -> list[WorkerObserver]:
+    """The observers that `module:name` stands for: an instance, or what makes one when called.
+
+    Raises `Misconfigured`, saying what is wrong with it.
+    """
+    return [_load(source) for source in sources]
+
+
+def _load(source: str) -> WorkerObserver:
+    module_name, _, name = source.partition(":")
+    if not module_name or not name:
+        raise Misconfigured(
+            f"the observer {source!r} is not of the form module:name, as in shop.watching:Pager"
+        )
+    current = str(Path.cwd())
+    if current not in sys.path:
+        sys.path.insert(0, current)
+    try:
+        found: Any = getattr(importlib.import_module(module_name), name)
+        if not isinstance(found, WorkerObserver) and callable(found):
+            found = found()
+    except Exception as error:
+        raise Misconfigured(
+            f"the observer {source} cannot be loaded: {type(error).__name__}: {error}"
+        ) from error
+    if not isinstance(found, WorkerObserver):
+        raise Misconfigured(
+            f"the observer {source} is {type(found).__name__}, not an observer: derive its class "
+            "from toolpool.WorkerObserver"
+        )
+    return found

@@ -1,0 +1,53 @@
+"""What a worker remembers of calls it does not run: early cancels, and attempts it entered."""
+
+import time
+
+from toolpool.contract.envelope import CallMessage
+
+_CANCELS_SECONDS = 30.0
+_CANCELS_AT_MOST = 1_000
+_ENTERED_AT_MOST = 50_000
+
+
+class EarlyCancels:
+    """Cancels of calls that do not run here: their claim may be on its way back."""
+
+    def __init__(self) -> None:
+        self._came_at: dict[str, float] = {}
+
+    def note(self, key: str) -> None:
+        """A cancel came."""
+        now = time.monotonic()
+        self._came_at[key] = now
+        for known, came_at in list(self._came_at.items()):  # the oldest first
+            if now - came_at < _CANCELS_SECONDS and len(self._came_at) <= _CANCELS_AT_MOST:
+                break
+            del self._came_at[known]
+
+    def take(self, key: str) -> bool:
+        """Whether a cancel came while the claim was on its way: an older one meant another run."""
+        came_at = self._came_at.pop(key, None)
+        return came_at is not None and time.monotonic() - came_at < _CANCELS_SECONDS
+
+
+class Entered:
+    """Attempts of calls that may not run twice which were started here, the oldest first.
+
+    A record that was lost, or forged by somebody who can write to the server, starts nothing
+    twice on the same worker.
+    """
+
+    def __init__(self) -> None:
+        self._attempts: dict[tuple[str, int], None] = {}
+
+    def again(self, call: CallMessage) -> bool:
+        """Whether this attempt was started here before; it is noted as started now."""
+        if call.rerunnable:
+            return False
+        attempt = (call.key, call.attempt)
+        if attempt in self._attempts:
+            return True
+        self._attempts[attempt] = None
+        if len(self._attempts) > _ENTERED_AT_MOST:
+            del self._attempts[next(iter(self._attempts))]
+        return False
