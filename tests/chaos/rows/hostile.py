@@ -28,7 +28,10 @@ async def hostile_exits(scene: Scene) -> None:
 
         async def leave() -> Collection[str]:
             how, mode = plays[scene.figures.faults % len(plays)]
+            known = set(load.asked)
             load.burst(1, mode=mode, how=how)
+            if (how, mode) in deadly:
+                scene.deadly.update(load.asked - known)
             await asyncio.sleep(0.3)
             return [mode] if mode == "process" else ["loop", "thread"]
 
