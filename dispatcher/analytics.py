@@ -65,12 +65,12 @@ class _Rejection(msgspec.Struct, frozen=True):
 class Analytics:
     """Counts. `alert_rate` is the share of a tool's last 20 calls that raises an alert."""
 
-    def __init__(self, *, alert_rate: float = 0.5, observers: Observers | None = None) -> None:
+    def __init__(self, *, alert_rate: float = 0.5, observers: Observers) -> None:
         self._alert_rate = alert_rate
         self._tools: dict[str, ToolFigures] = {}
         self._turn = 0
         self._retries: OrderedDict[tuple[str, str], _Rejection] = OrderedDict()
-        self._observers = observers or Observers()
+        self._observers = observers
         """Told once when a tool's rate comes over the threshold, and again after it was well."""
 
     def note(
@@ -167,7 +167,7 @@ def fields_of(problems: Sequence[Problem]) -> list[tuple[str, str]]:
 
 def read_record(lines: Iterable[str]) -> tuple[Analytics, int]:
     """What a session record (R39) says, and how many of its lines could not be read."""
-    analytics = Analytics()
+    analytics = Analytics(observers=Observers())
     calls: dict[str, str] = {}
     unread = 0
     for line in lines:

@@ -19,8 +19,10 @@ from toolpool.contract.errors import MessageRejected
 from toolpool.contract.outcome import Code, Executed, Outcome, failure
 from toolpool.contract.result import ToolResult
 from toolpool.contract.spec import ToolSpec
+from toolpool.dispatcher.admission.catalog import Catalog
 from toolpool.dispatcher.admission.task_tools import LISTED_AT_MOST, LONGEST_WAIT_SECONDS
-from toolpool.dispatcher.calls.pending import Pending, Stage, root_of
+from toolpool.dispatcher.calls.pending import Pending, State
+from toolpool.dispatcher.calls.services import Services
 from toolpool.dispatcher.calls.traffic import Traffic
 from toolpool.dispatcher.words import feedback
 from toolpool.dispatcher.words.feedback import Wording
@@ -103,9 +105,18 @@ class Background:
     """Handles of one dispatcher's tenant; any dispatcher adopts a handle whose own one died."""
 
     def __init__(
-        self, traffic: Traffic, classify: Callable[[Pending], ToolResult], wording: Wording
+        self,
+        services: Services,
+        traffic: Traffic,
+        catalog: Catalog,
+        classify: Callable[[Pending], ToolResult],
+        wording: Wording,
     ) -> None:
+        self._transport = services.transport
+        self._envelope = services.envelope
+        self._settings = services.settings
         self._traffic = traffic
+        self._catalog = catalog
         self._classify = classify
         self._wording = wording
         self._completed = _Completed()
@@ -119,26 +130,26 @@ class Background:
 
         Where the server is away, this dispatcher alone knows the handle until it is back.
         """
-        settings = self._traffic.settings
         session, now = pending.message.session, time.monotonic()
-        server_now = self._traffic.transport.server_time()
+        server_now = self._transport.server_time()
         left = max(0.0, pending.deadline - now)
         call = BackgroundCall(
             handle=secrets.token_hex(16),
-            tenant=settings.tenant,
+            tenant=self._settings.tenant,
             session=session,
             queue=pending.queue,
             message=pending.message,
             started_at=server_now - (now - pending.began),
             deadline=server_now + left,
         )
-        self._traffic.handed_over(pending, settings.background_kept)
+        kept = self._settings.background_kept
+        self._traffic.handed_over(pending, kept)
         self._unkept[call.handle] = call
         if session is None:
             self._own[call.handle] = call
             if len(self._own) > _OWN_KEPT:
                 del self._own[next(iter(self._own))]
-        keeping = self._traffic.in_background(self._keep(call, left + settings.background_kept))
+        keeping = self._traffic.in_background(self._keep(call, left + kept))
         await asyncio.wait({keeping}, timeout=_KEEP_HANDLE_SECONDS)
         if not pending.is_open:
             return None
@@ -148,7 +159,7 @@ class Background:
             call_id=pending.call.provider_id,
             name=pending.call.name,
             ok=True,
-            data={"handle": call.handle, "state": _state(pending)},
+            data={"handle": call.handle, "state": pending.state.value},
             executed=Executed.UNKNOWN,
             note=" ".join(filter(None, (pending.call.note, said))),
             handle=call.handle,
@@ -158,17 +169,17 @@ class Background:
 
     async def _keep(self, call: BackgroundCall, seconds: float) -> None:
         """Until the server has it."""
-        settings, pause = self._traffic.settings, _FIRST_PAUSE_SECONDS
+        pause = _FIRST_PAUSE_SECONDS
         give_up_at = time.monotonic() + seconds
         while time.monotonic() < give_up_at:
             try:
-                await self._traffic.transport.keep_handle(
+                await self._transport.keep_handle(
                     call.handle,
-                    self._traffic.envelope.encode_background(call),
+                    self._envelope.encode_background(call),
                     owner=self._owner(call.session) if call.session is not None else None,
                     call=call.message.key,
                     keep=seconds,
-                    outcome_kept=settings.background_kept,
+                    outcome_kept=self._settings.background_kept,
                 )
             except Exception as error:  # noqa: BLE001 - whatever it was, it may pass
                 log.warning("handle_not_kept call=%s: %s", call.message.id, error)
@@ -232,17 +243,17 @@ class Background:
 
         Raises `NoSuchPage`.
         """
-        body = await self._traffic.transport.output(handle) if isinstance(handle, str) else None
+        body = await self._transport.output(handle) if isinstance(handle, str) else None
         if body is None:
             return None
         try:
-            output = self._traffic.envelope.decode_output(body)
+            output = self._envelope.decode_output(body)
         except MessageRejected:
             return None
-        owner = (handle, session, self._traffic.settings.tenant)
+        owner = (handle, session, self._settings.tenant)
         if (output.handle, output.session, output.tenant) != owner:
             return None
-        size = self._traffic.settings.output_page
+        size = self._settings.output_page
         pages = max(1, -(-len(output.text) // size))
         if not 1 <= number <= pages:
             raise NoSuchPage(number, pages)
@@ -269,7 +280,7 @@ class Background:
         return self._shown(handed)
 
     def _shown(self, handed: "list[tuple[BackgroundCall, str | None]]") -> list[dict[str, Any]]:
-        now = self._traffic.transport.server_time()
+        now = self._transport.server_time()
         return [
             {
                 "handle": call.handle,
@@ -288,9 +299,9 @@ class Background:
         Without a session only those that this dispatcher handed out: whoever has a handle may use
         it, but is told of no other.
         """
-        transport, older = self._traffic.transport, 0
+        transport, older = self._transport, 0
         if session is None:
-            gone = transport.server_time() - self._traffic.settings.background_kept
+            gone = transport.server_time() - self._settings.background_kept
             calls = [call for call in self._own.values() if call.deadline > gone]
         else:
             bodies, older = await transport.handles(self._owner(session), newest)
@@ -299,9 +310,9 @@ class Background:
         return list(zip(calls, states, strict=True)), older
 
     def _state(self, call: BackgroundCall, recorded: str | None) -> str:
-        pending = self._traffic.open.get(root_of(call.message.key))
+        pending = self._traffic.root(call.message.key)
         if pending is not None:  # it may be in a retry, whose record is another
-            return "RUNNING" if pending.retries else _state(pending)
+            return State.RUNNING.value if pending.retries else pending.state.value
         return _STATES.get(recorded, "EXPIRED")
 
     async def completed(self, session: str | None) -> AsyncIterator[str]:
@@ -328,12 +339,12 @@ class Background:
         await pending.wait(wait)
         answer: dict[str, Any] = {"handle": found.handle, "tool": found.message.tool}
         if pending.is_open:
-            return answer | {"state": _state(pending)}
+            return answer | {"state": pending.state.value}
         result = self._classify(pending)
         if result.ok:
-            done = answer | {"state": "COMPLETED", "result": result.data}
+            done = answer | {"state": State.COMPLETED.value, "result": result.data}
             return done | ({"note": result.note} if result.note else {})
-        return answer | {"state": "FAILED", **result.payload()}
+        return answer | {"state": State.FAILED.value, **result.payload()}
 
     async def _cancel(self, found: BackgroundCall) -> dict[str, Any]:
         pending = await self._pending(found)
@@ -342,7 +353,7 @@ class Background:
         return await self._result(found, 0.0)
 
     async def _pending(self, found: BackgroundCall) -> Pending:
-        known = self._traffic.open.get(root_of(found.message.key))
+        known = self._traffic.root(found.message.key)
         if known is None:
             known = await self._traffic.adopt(found, self._spec(found.message.tool))
         self._notify(known, found)
@@ -359,32 +370,28 @@ class Background:
             return None
         call = self._unkept.get(handle)
         if call is None:
-            body = await self._traffic.transport.handle(handle)
+            body = await self._transport.handle(handle)
             call = self._read(body) if body is not None else None
         if call is None or call.handle != handle or call.session != session:
             return None
-        return call if call.tenant == self._traffic.settings.tenant else None
+        return call if call.tenant == self._settings.tenant else None
 
     def _read(self, body: bytes) -> BackgroundCall | None:
         try:
-            return self._traffic.envelope.decode_background(body)
+            return self._envelope.decode_background(body)
         except MessageRejected:
             return None
 
     def _spec(self, tool: str) -> ToolSpec:
-        offer = self._traffic.catalog.offers.get(tool)
+        offer = self._catalog.offers.get(tool)
         return offer.spec if offer is not None else ToolSpec(name=tool)
 
     def _owner(self, session: str) -> str:
-        return encoding.digest([self._traffic.settings.tenant, session])
+        return encoding.digest([self._settings.tenant, session])
 
 
 _STATES: Mapping[str | None, str] = {
-    "open": "QUEUED",
-    "claimed": "RUNNING",
+    "open": State.QUEUED.value,
+    "claimed": State.RUNNING.value,
     "settled": "FINISHED",
 }
-
-
-def _state(pending: Pending) -> str:
-    return "RUNNING" if pending.stage is Stage.RUNNING else "QUEUED"

@@ -8,8 +8,6 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from msgspec.structs import replace
-
 from toolpool.contract.envelope import Envelope
 from toolpool.contract.result import ToolResult
 from toolpool.contract.server import connection
@@ -19,11 +17,11 @@ from toolpool.dispatcher.admission import catalog as catalogs
 from toolpool.dispatcher.admission.accepting import Accepting
 from toolpool.dispatcher.admission.catalog import Catalog
 from toolpool.dispatcher.admission.loop_guard import LoopGuard, OnLoop
-from toolpool.dispatcher.admission.switches import make_switch, switch_name
 from toolpool.dispatcher.admission.validate import Accepted
 from toolpool.dispatcher.analytics import Analytics
 from toolpool.dispatcher.background import Background
 from toolpool.dispatcher.calls.pending import Pending
+from toolpool.dispatcher.calls.services import Services
 from toolpool.dispatcher.calls.traffic import Traffic
 from toolpool.dispatcher.events import Event, Events
 from toolpool.dispatcher.formats import FORMATS, Response, intake
@@ -72,22 +70,17 @@ class Dispatcher:
         self._starting: asyncio.Task[None] | None = None
         self._closed: asyncio.Task[None] | None = None
         self._settings = settings
-        self._envelope = envelope
         self._specs = specs
         self._catalog = Catalog()
         self._wording = feedback.wording_of(settings)
         self._accepting = Accepting(self._catalog, settings, self._wording, tools)
-        self._traffic = Traffic(
-            transport,
-            settings=settings,
-            envelope=envelope,
-            catalog=self._catalog,
-            follows_catalog=specs is None,
-            observers=self._observers,
+        services = Services(transport, envelope, settings, self._observers)
+        self._traffic = Traffic(services, self._catalog, follows_catalog=specs is None)
+        self._background = Background(
+            services, self._traffic, self._catalog, self._classify, self._wording
         )
-        self._background = Background(self._traffic, self._classify, self._wording)
         self._turns = Turns(self._traffic, self._background, settings, self._classify)
-        self.loops = LoopGuard(transport.loops, settings, on_loop, self._observers)
+        self.loops = LoopGuard(transport.loops, settings, self._observers, on_loop)
         self.analytics = Analytics(alert_rate=settings.rejections_alert, observers=self._observers)
 
     @classmethod
@@ -148,7 +141,7 @@ class Dispatcher:
         self.loops.start()
         if self._specs is not None:
             self._catalog.replace(self._specs)
-        await self._traffic.follower.wait_for_tools(self._settings.catalog_wait)
+        await self._traffic.wait_for_tools(self._settings.catalog_wait)
 
     async def close(self) -> None:
         """Cancel what is still running and let go of every connection. Idempotent.
@@ -206,7 +199,7 @@ class Dispatcher:
     def in_flight(self, session: str | None = None) -> int:
         """How many calls are open, of one session or of all."""
         self._lifetime.require_open()
-        calls = list(self._traffic.open.values())  # any thread may ask
+        calls = list(self._traffic.all_open())  # any thread may ask
         return sum(session is None or p.message.session == session for p in calls)
 
     async def cancel(self, session: str | None = None, *, call_id: str | None = None) -> int:
@@ -221,7 +214,7 @@ class Dispatcher:
             raise ValueError("cancel needs a session, a call_id, or both")
         calls = [
             pending
-            for pending in self._traffic.open.values()
+            for pending in self._traffic.all_open()
             if (session is None or pending.message.session == session)
             and call_id in (None, pending.call.provider_id)
         ]
@@ -278,23 +271,12 @@ class Dispatcher:
         dispatcher could follow.
         """
         self._lifetime.require()
-        await self._turn_switch(tool, argument, value, reason, on=True)
+        await self._traffic.turn_switch(tool, argument, value, reason, on=True)
 
     async def allow(self, tool: str, *, argument: str | None = None, value: Any = None) -> None:
         """Take a `deny` with the same tool, argument and value back."""
         self._lifetime.require()
-        await self._turn_switch(tool, argument, value, "", on=False)
-
-    async def _turn_switch(
-        self, tool: str, argument: str | None, value: Any, reason: str, *, on: bool
-    ) -> None:
-        transport = self._traffic.transport
-        now = transport.server_time()
-        switch = make_switch(tool, argument, value, reason, set_at=now, on=on)
-        name = switch_name(tool, argument, value)
-        switch = replace(switch, set_at=self._traffic.switches.next_time(name, now))
-        await transport.set_switch(name, self._envelope.encode_switch(switch))
-        await self._traffic.follower.once()
+        await self._traffic.turn_switch(tool, argument, value, "", on=False)
 
     def completed(self, *, session: str | None = None) -> AsyncIterator[str]:
         """The handles of a session's background calls as they end, for a host to push on.

@@ -88,7 +88,7 @@ class Turns:
             if session in (None, turn.session):
                 count += turn.cancel(call_id)
                 if turn.is_cancelled:  # there is nothing left to hold
-                    self._traffic.endings.heard(pending.key for pending in turn.answered)
+                    self._traffic.ended(pending.key for pending in turn.answered)
         return count
 
     async def _run_in_order(
@@ -113,14 +113,11 @@ class Turns:
     async def _end_of(self, pendings: Sequence[Pending]) -> str | None:
         """Wait for the end of a write that may still run; its name, if nobody saw it end.
 
-        A worker that lost its lease stops what it runs before the time is over. One that goes on in
-        the background is not waited for: that may take a day.
+        A worker that lost its lease stops what it runs before the time is over.
         """
         for pending in pendings:
-            if pending.spec.effects is not Effects.WRITE:
-                continue
-            left = pending.ended + self._traffic.endings.patience - time.monotonic()
-            if pending.is_open or not await self._traffic.endings.wait(pending, left):
+            is_write = pending.spec.effects is Effects.WRITE
+            if is_write and not await self._traffic.end_of_write(pending):
                 return pending.call.name
         return None
 
@@ -135,7 +132,7 @@ class Turns:
         """Send an accepted call on its way, or answer it here, with `refusal` if there is one."""
         refusal = refusal or self._traffic.refusal(call)
         if refusal is not None:
-            return self._traffic.refuse(call, spec, shared, since, refusal)
+            return self._traffic.answer(call, spec, shared, since, refusal)
         if spec is task_tools.SPECS.get(spec.name):
             work = self._background.answer(call, shared.session)
             return self._traffic.run_here(call, spec, shared.session, work)

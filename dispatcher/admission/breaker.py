@@ -54,13 +54,13 @@ class _Circuit:
 class Breaker:
     """The circuits of one dispatcher. Times are on the monotonic clock."""
 
-    def __init__(self, settings: Settings, observers: Observers | None = None) -> None:
+    def __init__(self, settings: Settings, observers: Observers) -> None:
         self._rate = settings.breaker_rate
         self._calls = settings.breaker_calls
         self._window = settings.breaker_window
         self._pause = settings.breaker_pause
         self._circuits: dict[str, _Circuit] = {}
-        self._observers = observers or Observers()
+        self._observers = observers
 
     def retry_after(self, tool: str) -> float | None:
         """Seconds until the tool may be tried again; None where it may be called now."""

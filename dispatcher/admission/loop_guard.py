@@ -38,8 +38,8 @@ class LoopGuard:
         self,
         ledger: LoopLedger,
         settings: Settings,
+        observers: Observers,
         on_loop: OnLoop | None = None,
-        observers: Observers | None = None,
     ) -> None:
         if on_loop is not None and not callable(on_loop):
             raise TypeError(f"on_loop must be a function, not {type(on_loop).__name__}")
@@ -49,7 +49,7 @@ class LoopGuard:
         self._following: asyncio.Task[None] | None = None
         self._noting: set[asyncio.Task[None]] = set()
         self._is_closed = False
-        self._observers = observers or Observers()
+        self._observers = observers
 
     def start(self) -> None:
         """Follow what others see, on the running loop."""

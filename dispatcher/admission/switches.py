@@ -23,10 +23,10 @@ _LONGEST_REASON = 1_000
 class Switches:
     """The switches as this dispatcher knows them: for each the latest state that it ever saw."""
 
-    def __init__(self, observers: Observers | None = None) -> None:
+    def __init__(self, observers: Observers) -> None:
         self._by_tool: dict[str, list[Switch]] = {}
         self._known: dict[str, tuple[Switch, bytes]] = {}
-        self._observers = observers or Observers()
+        self._observers = observers
 
     def replace(self, entries: Iterable[bytes], envelope: Envelope) -> list[tuple[str, bytes]]:
         """Take what the server has; entries nobody we trust has signed do not count.
@@ -59,10 +59,28 @@ class Switches:
             if name not in found or found[name][0].set_at < switch.set_at
         ]
 
-    def next_time(self, name: str, now: float) -> float:
-        """When a switch that is turned now is said to be set: later than its last state."""
+    def turned(
+        self,
+        envelope: Envelope,
+        tool: str,
+        argument: str | None,
+        value: Any,
+        reason: str,
+        *,
+        now: float,
+        on: bool,
+    ) -> tuple[str, bytes]:
+        """The name and the signed state of a switch that is turned now, later than its last state.
+
+        Raises ValueError for one that no dispatcher could follow.
+        """
+        switch = make_switch(tool, argument, value, reason, set_at=now, on=on)
+        name = switch_name(tool, argument, value)
         known = self._known.get(name)
-        return now if known is None else max(now, known[0].set_at + 0.001)
+        if known is not None:
+            set_at = max(now, known[0].set_at + 0.001)
+            switch = msgspec.structs.replace(switch, set_at=set_at)
+        return name, envelope.encode_switch(switch)
 
     def denial(self, call: ToolCall) -> str | None:
         """Why a call is denied; None where it is not."""

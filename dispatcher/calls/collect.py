@@ -2,14 +2,11 @@
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
 
-from toolpool.contract.envelope import Ended, Envelope, Passed, Progress, Released, Settled, Started
+from toolpool.contract.envelope import Ended, Passed, Progress, Released, Settled, Started
 from toolpool.contract.errors import MessageRejected
-from toolpool.contract.outcome import Outcome
-from toolpool.dispatcher.calls.pending import Pending, root_of
-from toolpool.dispatcher.observe import Observers
-from toolpool.dispatcher.transports.base import Transport
+from toolpool.dispatcher.calls.pending import root_of
+from toolpool.dispatcher.calls.services import Calls, Services
 
 log = logging.getLogger("toolpool.collect")
 
@@ -19,30 +16,11 @@ _LONGEST_PAUSE_SECONDS = 1.0
 class Collector:
     """Runs until cancelled; a fault is logged and the reading goes on."""
 
-    def __init__(
-        self,
-        *,
-        transport: Transport,
-        envelope: Envelope,
-        find: Callable[[str], Pending | None],
-        resolve: Callable[[Pending, Outcome], None],
-        started: Callable[[Pending], None],
-        released: Callable[[Pending], None],
-        passed: Callable[[Pending], None],
-        progressed: Callable[[Pending, Progress], None],
-        ended: Callable[[Sequence[str]], None],
-        observers: Observers,
-    ) -> None:
-        self._transport = transport
-        self._envelope = envelope
-        self._find = find
-        self._resolve = resolve
-        self._started = started
-        self._released = released
-        self._passed = passed
-        self._progressed = progressed
-        self._ended = ended
-        self._observers = observers
+    def __init__(self, services: Services, calls: Calls) -> None:
+        self._transport = services.transport
+        self._envelope = services.envelope
+        self._observers = services.observers
+        self._calls = calls
 
     async def run(self) -> None:
         """Read replies for ever."""
@@ -74,29 +52,28 @@ class Collector:
                 self._take_outcome(reply)
             case Started():
                 for key in reply.keys:
-                    if (pending := self._find(key)) is not None:
-                        pending.worker = reply.worker
-                        self._started(pending)
+                    if (pending := self._calls.find(key)) is not None:
+                        self._calls.started(pending, reply.worker)
             case Ended():
-                self._ended(reply.keys)
+                self._calls.ended(reply.keys)
             case _:
                 self._take_word_of_one(reply)
 
     def _take_outcome(self, reply: Settled) -> None:
-        pending = self._find(reply.key)
+        pending = self._calls.find(reply.key)
         if pending is not None and pending.is_open:
-            self._resolve(pending, reply.outcome)
+            self._calls.resolve(pending, reply.outcome)
         else:
             self._observers.tell("late", root_of(reply.key), reply.outcome.worker)
 
     def _take_word_of_one(self, reply: Released | Passed | Progress) -> None:
-        pending = self._find(reply.key)
+        pending = self._calls.find(reply.key)
         if pending is None:
             return
         if isinstance(reply, Progress):
-            self._progressed(pending, reply)
+            self._calls.progressed(pending, reply)
         elif isinstance(reply, Passed):
             if pending.message.attempt == reply.attempt:
-                self._passed(pending)
+                self._calls.passed(pending)
         elif pending.message.attempt <= reply.attempt:
-            self._released(pending)
+            self._calls.released(pending)

@@ -3,18 +3,16 @@
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 
-from toolpool.contract.envelope import Envelope, WorkerLease
+from toolpool.contract.envelope import WorkerLease
 from toolpool.contract.errors import CatalogEmpty, MessageRejected, Misconfigured
 from toolpool.dispatcher.admission.catalog import Catalog
 from toolpool.dispatcher.admission.switches import Switches
 from toolpool.dispatcher.calls.fleet import Fleet
-from toolpool.dispatcher.calls.pending import Pending
 from toolpool.dispatcher.calls.pump import Pump
 from toolpool.dispatcher.calls.recovery import Recovery
-from toolpool.dispatcher.observe import Observers
-from toolpool.dispatcher.transports.base import Transport
+from toolpool.dispatcher.calls.services import Calls, Services
 
 log = logging.getLogger("toolpool.follow")
 
@@ -30,32 +28,29 @@ class Follower:
 
     def __init__(
         self,
+        services: Services,
+        calls: Calls,
         *,
-        transport: Transport,
-        envelope: Envelope,
         catalog: Catalog,
         pump: Pump,
         recovery: Recovery,
         fleet: Fleet,
         switches: Switches,
-        calls: Callable[[], Iterable[Pending]],
         follows_catalog: bool,
-        lease_gone: float,
-        observers: Observers,
     ) -> None:
-        self._transport = transport
-        self._envelope = envelope
+        self._transport = services.transport
+        self._envelope = services.envelope
+        self._observers = services.observers
+        self._calls = calls
         self._catalog = catalog
         self._pump = pump
         self._recovery = recovery
         self._fleet = fleet
         self._switches = switches
-        self._calls = calls
         self._follows_catalog = follows_catalog
         # A look must not seem to be missing: several belong into the time of a lease.
-        self._every = min(_LONGEST_PAUSE_SECONDS, lease_gone / 8)
+        self._every = min(_LONGEST_PAUSE_SECONDS, services.settings.lease_gone / 8)
         self._strangers = 0
-        self._observers = observers
         self._workers: set[str] = set()
         self._looking = asyncio.Lock()
 
@@ -96,7 +91,7 @@ class Follower:
             if entries is not None:
                 self._catalog.replace_published(entries, self._envelope)
             self._catalog.forget_gone()
-        calls = list(self._calls())
+        calls = list(self._calls.all_open())
         survey = await self._transport.survey(
             sorted({pending.queue for pending in calls if pending.queue})
         )

@@ -10,12 +10,12 @@ import time
 from collections.abc import Callable, Sequence
 from enum import Enum
 
-from toolpool.contract.envelope import Cancel, Envelope, Settled
+from toolpool.contract.envelope import Cancel, Settled
 from toolpool.contract.ledger.client import MISSING, OTHERS, Closing, End, running_on
 from toolpool.contract.ledger.steps import new_nonce
 from toolpool.contract.outcome import Code, Executed, Outcome, failure
 from toolpool.dispatcher.calls.pending import Latch, Pending, Stage
-from toolpool.dispatcher.transports.base import Transport
+from toolpool.dispatcher.calls.services import Calls, Services
 from toolpool.dispatcher.words.classify import not_queued, unconfirmed
 
 log = logging.getLogger("toolpool.keeper")
@@ -24,8 +24,6 @@ _AHEAD_SECONDS = 0.1
 _LONGEST_ASK = 1.0
 _GROUP = 64
 _GROUPS_AT_ONCE = 4
-
-Resolve = Callable[[Pending, Outcome], None]
 
 
 class Ending(Enum):
@@ -48,27 +46,12 @@ class Ending(Enum):
 
 
 class Keeper:
-    """Expires and cancels.
+    """Expires and cancels."""
 
-    `settled` takes a signed outcome from the ledger, `refuse` that of a call never sent from here.
-    """
-
-    def __init__(
-        self,
-        *,
-        transport: Transport,
-        envelope: Envelope,
-        resolve: Resolve,
-        settled: Callable[[bytes], None],
-        started: Callable[[Pending], None],
-        refuse: Resolve,
-    ) -> None:
-        self._transport = transport
-        self._envelope = envelope
-        self._resolve = resolve
-        self._settled = settled
-        self._started = started
-        self._refuse = refuse
+    def __init__(self, services: Services, calls: Calls) -> None:
+        self._transport = services.transport
+        self._envelope = services.envelope
+        self._calls = calls
         # Queue waits end in the order they began, so one timer serves them all: a timer each costs
         # more than the rest of keeping a call that is answered soon.
         self._line: dict[Pending, None] = {}
@@ -100,11 +83,11 @@ class Keeper:
         """End calls that nobody wants any more; each is answered `aborted.cancelled` (R34)."""
         calls = [pending for pending in calls if pending.is_open]
         for pending in calls:
-            pending.is_unwanted = True
+            pending.unwanted()
             if not pending.queue:  # one of the pool's own tools is at it
-                self._resolve(pending, _unknown(Code.CANCELLED))
+                self._calls.resolve(pending, _unknown(Code.CANCELLED))
             elif pending.is_unsent and not pending.may_be_known:
-                self._resolve(pending, not_queued(Code.CANCELLED))
+                self._calls.resolve(pending, not_queued(Code.CANCELLED))
             else:
                 self._add_due(pending, Ending.CANCEL)
         await Latch(calls).wait()
@@ -153,7 +136,7 @@ class Keeper:
             return
         self._at(pending.deadline - _AHEAD_SECONDS, self._nearly_over, pending)
         if pending.stage is Stage.WAITING:
-            self._refuse(pending, not_queued(Code.EXPIRED))
+            self._calls.refuse(pending, not_queued(Code.EXPIRED))
         elif pending.stage in (Stage.QUEUED, Stage.STRANDED) and not pending.was_started:
             self._add_due(pending, Ending.QUEUE_WAIT)
 
@@ -168,7 +151,7 @@ class Keeper:
 
     def _over(self, pending: Pending) -> None:
         if pending.is_open:
-            self._resolve(
+            self._calls.resolve(
                 pending,
                 unconfirmed(
                     started=pending.stage is Stage.RUNNING,
@@ -200,25 +183,23 @@ class Keeper:
                     give_up_at=give_up_at,
                 )
         except Exception as error:  # noqa: BLE001 - a call is answered whatever closing it raises
-            log.warning("calls_not_fenced calls=%d: %s", len(calls), error)
-            if ending is Ending.CANCEL:
-                for pending in calls:
-                    self._resolve(pending, _unknown(ending.code))
-            return
-        for pending, answer in zip(calls, answers, strict=True):
-            if (worker := running_on(answer)) is not None:
-                pending.worker = worker
-                self._started(pending)
-            elif answer == OTHERS:
-                is_running = ending is Ending.DEADLINE and pending.stage is Stage.RUNNING
-                self._resolve(pending, _unknown(Code.TIMEOUT if is_running else ending.code))
-            elif (
-                answer == MISSING
-            ):  # only where the queue wait is over: its worker may still settle
-                if not pending.epoch:  # adopted, and whoever had it never sent it
-                    self._resolve(pending, _unknown(Code.WORKER_LOST))
-            else:
-                self._settled(answer)
+            log.warning("calls_not_closed calls=%d: %s", len(calls), error)
+            for pending in calls if ending is Ending.CANCEL else ():
+                self._calls.resolve(pending, _unknown(ending.code))
+        else:
+            for pending, answer in zip(calls, answers, strict=True):
+                self._take(pending, answer, ending)
+
+    def _take(self, pending: Pending, answer: bytes, ending: Ending) -> None:
+        if (worker := running_on(answer)) is not None:
+            self._calls.started(pending, worker)
+        elif answer == OTHERS:
+            is_running = ending is Ending.DEADLINE and pending.stage is Stage.RUNNING
+            self._calls.resolve(pending, _unknown(Code.TIMEOUT if is_running else ending.code))
+        elif answer != MISSING:
+            self._calls.settled(answer)
+        elif not pending.epoch:  # adopted, and whoever had it never sent it
+            self._calls.resolve(pending, _unknown(Code.WORKER_LOST))
 
     def _closing_of(self, pending: Pending, code: Code) -> Closing:
         claimed = Code.CANCELLED if code is Code.CANCELLED else Code.TIMEOUT

@@ -2,9 +2,9 @@
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from enum import Enum
+from enum import Enum, StrEnum
 from typing import Protocol
 
 import msgspec
@@ -18,6 +18,7 @@ from toolpool.dispatcher.observe import CallFacts
 
 _CLOCK_MARGIN_SECONDS = 0.25
 """How exactly the server's clock is known here."""
+_FORGOTTEN_EPOCH = "forgotten"
 
 
 def root_of(key: str) -> str:
@@ -30,15 +31,45 @@ def retry_key(root: str, number: int) -> str:
     return f"{root}.{number}" if number else root
 
 
+class State(StrEnum):
+    """What a call's state is called outside; the last two are final."""
+
+    PENDING = "PENDING"
+    QUEUED = "QUEUED"
+    RUNNING = "RUNNING"
+    COMPLETED = "COMPLETED"
+    FAILED = "FAILED"
+
+
 class Stage(Enum):
-    """How far a pending call has come."""
+    """How far an open call has come."""
 
     NEW = "new"
     WAITING = "waiting"  # in the pump: nothing was ever sent
     PUBLISHING = "publishing"  # on its way to the server, not confirmed
     QUEUED = "queued"
-    RUNNING = "running"
     STRANDED = "stranded"  # published, but nobody may start it any more
+    RUNNING = "running"
+
+
+NEXT_STAGES: Mapping[Stage, frozenset[Stage]] = {
+    Stage.NEW: frozenset({Stage.WAITING, Stage.QUEUED}),
+    Stage.WAITING: frozenset({Stage.PUBLISHING, Stage.QUEUED}),
+    Stage.PUBLISHING: frozenset({Stage.QUEUED}),
+    Stage.QUEUED: frozenset({Stage.RUNNING, Stage.STRANDED}),
+    Stage.STRANDED: frozenset({Stage.RUNNING, Stage.QUEUED}),
+    Stage.RUNNING: frozenset({Stage.QUEUED}),
+}
+"""Where a call may go from each stage. A retry starts again as a new call, from wherever it was."""
+
+_STATES: Mapping[Stage, State] = {
+    Stage.NEW: State.PENDING,
+    Stage.WAITING: State.PENDING,
+    Stage.PUBLISHING: State.QUEUED,
+    Stage.QUEUED: State.QUEUED,
+    Stage.STRANDED: State.QUEUED,
+    Stage.RUNNING: State.RUNNING,
+}
 
 
 class Waiter(Protocol):
@@ -77,7 +108,10 @@ class Latch:
 
 @dataclass(slots=True, eq=False)
 class Pending:
-    """Times are on the monotonic clock: `start_by` ends the queue wait, `deadline` everything."""
+    """Times are on the monotonic clock: `start_by` ends the queue wait, `deadline` everything.
+
+    Only its own methods change it.
+    """
 
     call: ToolCall
     spec: ToolSpec
@@ -163,14 +197,93 @@ class Pending:
         """Whether nobody has answered it yet."""
         return self.outcome is None
 
-    def start_again(self, *, start_by: float) -> None:
-        """Become the next retry of the same call: a new record, nothing sent yet."""
+    @property
+    def state(self) -> State:
+        """What is said of it outside."""
+        if self.outcome is not None:
+            return State.COMPLETED if self.outcome.ok else State.FAILED
+        return _STATES[self.stage]
+
+    @property
+    def is_in_flight(self) -> bool:
+        """Whether it takes a place among those of its session that are on their way."""
+        return self.is_open and self.stage not in (Stage.NEW, Stage.WAITING)
+
+    @property
+    def is_unstarted(self) -> bool:
+        """Whether it has been sent and no worker has taken it yet."""
+        return self.stage in (Stage.PUBLISHING, Stage.QUEUED)
+
+    def to(self, stage: Stage) -> bool:
+        """Go on to `stage`; whether it may. A call that is answered goes nowhere."""
+        if not self.is_open or stage not in NEXT_STAGES[self.stage]:
+            return False
+        self.stage = stage
+        return True
+
+    def published(self, epoch: str, at: float) -> None:
+        """The server has its message, which was sent at that time."""
+        self.epoch, self.published_at = epoch, at
+
+    def published_again(self, at: float) -> None:
+        """Another message was sent for it, at that time; whoever had it is no more."""
+        self.published_at, self.worker = at, ""
+        self.republished += 1
+
+    def forget_epoch(self) -> None:
+        """No server has the record it was opened in: nobody can say any more that nobody ran it."""
+        self.epoch = _FORGOTTEN_EPOCH
+
+    def held_by(self, worker: str) -> None:
+        """A worker has it."""
+        self.worker = worker
+
+    def attached(self, is_attached: bool = True) -> None:
+        """Another dispatcher asked for it first, or did not."""
+        self.is_attached = is_attached
+
+    def known_before(self) -> None:
+        """Its outcome had been stored before this dispatcher asked."""
+        self.is_news = False
+
+    def unwanted(self) -> None:
+        """Nobody wants it any more."""
+        self.is_unwanted = True
+
+    def rerouted(self, queue: str) -> None:
+        """It goes on in another queue."""
+        self.queue = queue
+
+    def in_attempt(self, attempt: int) -> None:
+        """It is started again, in this attempt, under the same record."""
+        self.message = msgspec.structs.replace(self.message, attempt=attempt)
+
+    def for_any_version(self) -> None:
+        """No worker has the version of its tool that it was validated against."""
+        self.message = msgspec.structs.replace(self.message, final=True)
+
+    def answered_by(self, work: "asyncio.Task[None]") -> None:
+        """This dispatcher answers it itself."""
+        self.work = work
+
+    def handed_over(self, keep: float) -> None:
+        """Nobody waits for it any more; its outcome is kept for `keep` seconds."""
+        self.in_background, self.keep = True, keep
+        self.message = msgspec.structs.replace(self.message, keep=keep)  # if it is yet to be sent
+
+    def start_again(self, *, start_by: float, executed: Executed) -> None:
+        """Become the next retry of the same call: a new record, nothing sent yet.
+
+        `executed` says whether the try before it ran.
+        """
         self.retries += 1
         key = retry_key(self.root, self.retries)
         self.message = msgspec.structs.replace(self.message, key=key, attempt=1)
         self.stage, self.start_by = Stage.NEW, start_by
         self.accepted_in, self.epoch, self.again = self.epoch or self.accepted_in, "", False
         self.worker, self.republished, self.is_news, self.is_attached = "", 0, True, False
+        if executed is not Executed.NO:
+            self.ran_before = executed
 
     def answer(self, outcome: Outcome) -> None:
         """Note the outcome and wake whoever waits for it. To be called once."""

@@ -8,12 +8,12 @@ server was watched for as long as a lease lasts.
 import logging
 import time
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 
 import msgspec
 
-from toolpool.contract.envelope import Batch, Envelope, Settled, WorkerLease
+from toolpool.contract.envelope import Batch, Settled, WorkerLease
 from toolpool.contract.ledger.client import (
     ATTACHED,
     MISSING,
@@ -28,54 +28,39 @@ from toolpool.contract.ledger.client import (
 from toolpool.contract.ledger.client import Recovery as Step
 from toolpool.contract.ledger.steps import new_nonce
 from toolpool.contract.outcome import Code, Executed, failure
-from toolpool.contract.settings import Settings
 from toolpool.dispatcher.calls.fleet import Fleet
 from toolpool.dispatcher.calls.lease_watch import LeaseWatch
 from toolpool.dispatcher.calls.pending import Pending, Stage
 from toolpool.dispatcher.calls.pump import Pump
-from toolpool.dispatcher.observe import Observers
-from toolpool.dispatcher.transports.base import Survey, Transport
+from toolpool.dispatcher.calls.queue_watch import QueueWatch
+from toolpool.dispatcher.calls.services import Calls, Services
+from toolpool.dispatcher.transports.base import Survey
 
 log = logging.getLogger("toolpool.recovery")
 
-_OVERDUE_SECONDS = 3.0
 _UNTOLD_SECONDS = 10.0
-"""Overdue where the broker does not say how many messages wait."""
+"""After this long an outcome is looked for that this dispatcher may not have been told."""
 _GROUP = 64
 _PATIENCE_SECONDS = 5.0
 _NEVER = float("inf")
 _ASKED_AT_ONCE = 128
-_FORGOTTEN_EPOCH = "forgotten"
-"""Of a call whose record was lost: no server has it, so that nobody says `no` of it."""
 
 
 class Recovery:
     """Looks at every call on its way, once for each survey of the server."""
 
-    def __init__(
-        self,
-        *,
-        transport: Transport,
-        envelope: Envelope,
-        settings: Settings,
-        pump: Pump,
-        fleet: Fleet,
-        settled: Callable[[bytes], None],
-        observers: Observers | None = None,
-    ) -> None:
-        self._transport = transport
-        self._envelope = envelope
-        self._settings = settings
+    def __init__(self, services: Services, calls: Calls, *, pump: Pump, fleet: Fleet) -> None:
+        self._transport = services.transport
+        self._envelope = services.envelope
+        self._settings = services.settings
+        self._observers = services.observers
+        self._calls = calls
         self._pump = pump
         self._fleet = fleet
-        self._settled = settled
-        self._observers = observers or Observers()
         self._epoch: str | None = None
         self._epoch_since = _NEVER
-        self._watch = LeaseWatch(lease_gone=settings.lease_gone)
-        self._empty_since: dict[str, float] = {}
-        self._idle_since: dict[str, float] = {}
-        self._progress: dict[str, float] = {}
+        self._leases = LeaseWatch(lease_gone=services.settings.lease_gone)
+        self._queues = QueueWatch()
         self._asked_from = 0
         self._homeless: dict[Pending, None] = {}
         """Calls whose tool no living worker has."""
@@ -84,13 +69,12 @@ class Recovery:
 
     def interrupted(self) -> None:
         """The server did not answer: what was seen before says nothing about now."""
-        self._watch.interrupted()
-        self._forget_queues()
+        self._leases.interrupted()
+        self._queues.forget()
 
     def noticed_start(self, pending: Pending) -> None:
         """A worker has a call: what its queue was sent well before it should have started too."""
-        known = self._progress.get(pending.queue, 0.0)
-        self._progress[pending.queue] = max(known, pending.published_at)
+        self._queues.started(pending.queue, pending.published_at)
 
     async def released(self, pending: Pending) -> None:
         """A worker gave the call back, or another dispatcher had it: see where it stands.
@@ -145,7 +129,7 @@ class Recovery:
                     queue = self._fleet.queue_for_another(pending.spec)
                     if queue is None:
                         continue
-                    pending.message = msgspec.structs.replace(pending.message, final=True)
+                    pending.for_any_version()
                 await self._send_to(pending, queue or self._fleet.queue_for(pending.spec))
             del self._homeless[pending]
 
@@ -165,13 +149,7 @@ class Recovery:
             if pending in unsure:
                 suspects[pending.queue].append((pending, ""))
                 continue
-            match pending.stage:
-                case Stage.RUNNING:
-                    is_suspect = self._is_lost(pending, now)
-                case Stage.QUEUED:
-                    is_suspect = survey.clock_jumped or self._is_overdue(pending, survey, now)
-                case _:
-                    is_suspect = self._had_time(pending, now)
+            is_suspect = self._is_suspect(pending, survey, now)
             if is_suspect:
                 lost_worker = pending.worker if pending.stage is Stage.RUNNING else ""
                 suspects[pending.queue].append((pending, lost_worker))
@@ -182,6 +160,15 @@ class Recovery:
         except BaseException:
             self._unsure |= unsure
             raise
+
+    def _is_suspect(self, pending: Pending, survey: Survey, now: float) -> bool:
+        match pending.stage:
+            case Stage.RUNNING:
+                return self._is_lost(pending, now)
+            case Stage.QUEUED:
+                return survey.clock_jumped or self._is_overdue(pending, survey, now)
+            case _:
+                return self._had_time(pending, now)
 
     async def recover(self, queue: str, suspects: Sequence[tuple[Pending, str]]) -> None:
         """Ask the ledger about calls of one queue, each with the worker believed lost ('' none)."""
@@ -204,24 +191,26 @@ class Recovery:
             self._sent_again(pending)
         elif (attempt := again_in(answer)) is not None:
             log.info("call_again call=%s attempt=%d", pending.call.id, attempt)
-            pending.message = msgspec.structs.replace(pending.message, attempt=attempt)
+            pending.in_attempt(attempt)
             self._sent_again(pending)
-        elif (worker := running_on(answer)) is not None:
-            pending.worker = worker
-            self._pump.started(pending)
         elif answer == UNCLAIMED and not pending.message.rerunnable:
             await self._open_again(pending, pending.message.attempt)
         elif answer in (MISSING, UNCLAIMED):
             await self._reopen(pending)
-        elif answer == MOVED:
+        else:
+            self._take_what_is_known(pending, answer)
+
+    def _take_what_is_known(self, pending: Pending, answer: bytes) -> None:
+        if (worker := running_on(answer)) is not None:
+            pending.held_by(worker)
+            self._pump.started(pending)
+        elif answer in (MOVED, RAN):
             self._pump.stranded(pending)
         else:
-            self._settled(answer)
+            self._calls.settled(answer)
 
     def _sent_again(self, pending: Pending) -> None:
-        pending.published_at = time.monotonic()
-        pending.republished += 1
-        pending.worker = ""
+        pending.published_again(time.monotonic())
         self._pump.published_again(pending)
 
     async def _reopen(self, pending: Pending) -> None:
@@ -234,11 +223,11 @@ class Recovery:
             self._pump.stranded(pending)
             return
         await self._open_again(pending, pending.message.attempt + 1)
-        pending.epoch = _FORGOTTEN_EPOCH
+        pending.forget_epoch()
 
     async def _open_again(self, pending: Pending, attempt: int) -> None:
         now = time.monotonic()
-        pending.message = msgspec.structs.replace(pending.message, attempt=attempt)
+        pending.in_attempt(attempt)
         opening = pending.opening(now, self._transport.server_time())
         _, (answer,) = await self._transport.publish(
             [replace(opening, wait=opening.deadline)],
@@ -249,13 +238,8 @@ class Recovery:
         )
         if answer in (NEW, ATTACHED):
             self._sent_again(pending)
-        elif (worker := running_on(answer)) is not None:
-            pending.worker = worker
-            self._pump.started(pending)
-        elif answer in (MOVED, RAN):
-            self._pump.stranded(pending)
         else:
-            self._settled(answer)
+            self._take_what_is_known(pending, answer)
 
     async def _take_what_others_were_told(self, calls: Iterable[Pending]) -> None:
         """Look for outcomes that this dispatcher was not told, a few calls at each look.
@@ -271,26 +255,16 @@ class Recovery:
             return
         for outcome in await self._transport.outcomes([pending.key for pending in group]):
             if outcome is not None:
-                self._settled(outcome)
-
-    def _forget_queues(self) -> None:
-        self._empty_since.clear()
-        self._idle_since.clear()
+                self._calls.settled(outcome)
 
     def _note(self, survey: Survey, leases: Collection[WorkerLease], now: float) -> None:
-        was_watched = self._watch.since != _NEVER
-        self._watch.look(leases, now, clock_jumped=survey.clock_jumped)
+        was_watched = self._leases.since != _NEVER
+        self._leases.look(leases, now, clock_jumped=survey.clock_jumped)
         if survey.epoch != self._epoch or not was_watched:
             self._epoch, self._epoch_since = survey.epoch, now
-            self._watch.since = now
-            self._forget_queues()
-        for queue, depth in (survey.depths or {}).items():
-            is_idle = not depth and any(lease.free.get(queue, 0) for lease in leases)
-            for since, holds in ((self._empty_since, not depth), (self._idle_since, is_idle)):
-                if holds:
-                    since.setdefault(queue, now)
-                else:
-                    since.pop(queue, None)
+            self._leases.since = now
+            self._queues.forget()
+        self._queues.look(survey.depths or {}, leases, now)
 
     def _is_lost(self, pending: Pending, now: float) -> bool:
         """A late outcome is worth more than an early `unknown`: what cannot be started again waits
@@ -301,7 +275,7 @@ class Recovery:
             is_long = pending.in_background or pending.spec.background
             settings = self._settings
             patience = settings.background_worker_return if is_long else settings.worker_return
-        return bool(pending.worker) and self._watch.is_lost(
+        return bool(pending.worker) and self._leases.is_lost(
             pending.worker, known_since=pending.published_at, patience=patience, now=now
         )
 
@@ -310,32 +284,22 @@ class Recovery:
 
         Never of calls that were seen to start: the server may have lost that, and the worker died.
         """
-        since = max(self._epoch_since, self._watch.since)
+        since = max(self._epoch_since, self._leases.since)
         is_over = now - since > self._settings.lease_gone
         return is_over and pending.stage is Stage.STRANDED
 
     def _is_overdue(self, pending: Pending, survey: Survey, now: float) -> bool:
-        """Later messages of its queue have started, or the queue is empty; with back-off.
-
-        Without, where the queue is empty and a worker has nothing to do: then it can only be lost,
-        and until it is sent again it keeps others from being sent.
-
-        What may not be started in another epoch than its own is looked at as soon as that changes.
-        """
+        """What may not be started in another epoch than its own is looked at when that changes."""
         sent_before = pending.published_at < self._epoch_since
         if sent_before and pending.epoch != survey.epoch and not pending.message.rerunnable:
             return True
-        idle_since = max(self._idle_since.get(pending.queue, _NEVER), pending.published_at)
-        if now - idle_since >= _OVERDUE_SECONDS:
-            return True
-        patience = _OVERDUE_SECONDS if survey.depths is not None else _UNTOLD_SECONDS
-        if now - pending.published_at < patience * 2 ** min(pending.republished, 10):
-            return False
-        if survey.depths is None:
-            return True
-        later = self._progress.get(pending.queue, 0.0) - pending.published_at
-        empty_since = self._empty_since.get(pending.queue, now)
-        return later >= _OVERDUE_SECONDS or now - empty_since >= _OVERDUE_SECONDS
+        return self._queues.is_overdue(
+            pending.queue,
+            published_at=pending.published_at,
+            republished=pending.republished,
+            told=survey.depths is not None,
+            now=now,
+        )
 
     def _step(self, pending: Pending, worker: str, now: float) -> Step:
         attempt = pending.message.attempt

@@ -8,18 +8,16 @@ asks for the call later is told the same, until the time that a `retry_after` na
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Coroutine, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import msgspec
 
-from toolpool.contract.envelope import Envelope, Settled
+from toolpool.contract.envelope import Settled
 from toolpool.contract.ledger.client import ATTACHED, Closing, End, running_on
 from toolpool.contract.ledger.steps import new_nonce
 from toolpool.contract.outcome import Executed, Outcome
-from toolpool.contract.settings import Settings
 from toolpool.dispatcher.calls.pending import Pending
-from toolpool.dispatcher.transports.base import Transport
+from toolpool.dispatcher.calls.services import Calls, Services
 
 log = logging.getLogger("toolpool.refusals")
 
@@ -33,36 +31,20 @@ Refused = tuple[Pending, Outcome]
 
 
 class Refusals:
-    """Writes refusals, those of one turn of the loop together.
+    """Writes refusals, those of one turn of the loop together."""
 
-    `resolve` answers a call; `known` takes the signed outcome that it had before; `join` goes on
-    with a call that another dispatcher has sent.
-    """
-
-    def __init__(
-        self,
-        *,
-        transport: Transport,
-        envelope: Envelope,
-        settings: Settings,
-        resolve: Callable[[Pending, Outcome], None],
-        known: Callable[[Pending, bytes], None],
-        join: Callable[[Pending], None],
-        in_background: Callable[[Coroutine[Any, Any, None]], object],
-    ) -> None:
-        self._transport = transport
-        self._envelope = envelope
-        self._keep = max(settings.queue_wait, _LEAST_WAIT_SECONDS) + _ASKED_TOGETHER_SECONDS
-        self._resolve = resolve
-        self._known = known
-        self._join = join
-        self._in_background = in_background
+    def __init__(self, services: Services, calls: Calls) -> None:
+        self._transport = services.transport
+        self._envelope = services.envelope
+        wait = max(services.settings.queue_wait, _LEAST_WAIT_SECONDS)
+        self._keep = wait + _ASKED_TOGETHER_SECONDS
+        self._calls = calls
         self._gathered: list[Refused] = []
 
     def refuse(self, pending: Pending, outcome: Outcome) -> None:
         """Answer a call that is not sent, unless the ledger has it from another asking."""
         if not pending.may_be_known:  # nobody else can know its key
-            self._resolve(pending, outcome)
+            self._calls.resolve(pending, outcome)
             return
         self._gathered.append((pending, outcome))
         if len(self._gathered) == 1:
@@ -71,7 +53,7 @@ class Refusals:
     def _write_gathered(self) -> None:
         gathered, self._gathered = self._gathered, []
         for start in range(0, len(gathered), _GROUP):
-            self._in_background(self._write(gathered[start : start + _GROUP]))
+            self._calls.in_background(self._write(gathered[start : start + _GROUP]))
 
     async def _write(self, refused: Sequence[Refused]) -> None:
         closings = [self._closing(pending, outcome) for pending, outcome in refused]
@@ -89,14 +71,14 @@ class Refusals:
             if not pending.is_open:
                 continue
             if answer == closing.unclaimed:
-                self._resolve(pending, outcome)
+                self._calls.resolve(pending, outcome)
             elif answer is None or answer == closing.doubtful:
-                self._resolve(pending, _unsure(outcome))
+                self._calls.resolve(pending, _unsure(outcome))
             elif answer == ATTACHED or running_on(answer) is not None:
-                pending.is_attached = True
-                self._join(pending)
+                pending.attached()
+                self._calls.join(pending)
             else:
-                self._known(pending, answer)
+                self._calls.known(pending, answer)
 
     def _closing(self, pending: Pending, outcome: Outcome) -> Closing:
         doubtful = self._signed(pending, _unsure(outcome))

@@ -55,7 +55,7 @@ async def test_whoever_asks_during_a_retry_joins_it() -> None:
         gate.open()
         assert [(await turn)[0].data for turn in asked] == [2, 2]
         assert dispatcher.in_flight() == 0
-        queue = next(iter(dispatcher._traffic.pump._queues.values()))
+        queue = next(iter(dispatcher._traffic._pump._shared.queues.values()))
         assert (queue._in_flight, queue._unstarted, queue._lines) == (0, 0, {})
 
 
@@ -247,12 +247,12 @@ async def test_a_call_met_twice_on_its_way_out_takes_one_place() -> None:
         await eventually(lambda: gate.came, "it runs for the first")
         again = asyncio.ensure_future(other.dispatch(call("write", label="x"), **SAME))
         await eventually(lambda: other.in_flight() == 1, "it is asked again")
-        pending = next(iter(other._traffic.open.values()))
-        other._traffic.pump.adopt(pending)
-        other._traffic.pump.adopt(pending)
+        pending = next(iter(other._traffic.all_open()))
+        other._traffic._pump.adopt(pending)
+        other._traffic._pump.adopt(pending)
         gate.open()
         await asyncio.gather(first, again)
-        assert other._traffic.pump.sessions == {}
+        assert other._traffic._pump._shared.sessions == {}
 
 
 async def test_a_write_asked_again_after_its_result_has_gone_is_not_run_again() -> None:

@@ -54,7 +54,7 @@ async def test_what_is_cancelled_on_its_way_does_not_start(
         started.append("work")
 
     async with alone([work]) as dispatcher:
-        transport, way = dispatcher._traffic.transport, Gate()
+        transport, way = dispatcher._traffic._transport, Gate()
         publish = transport.publish
 
         async def slowly(*args: Any, **kwargs: Any) -> Any:
@@ -91,7 +91,7 @@ async def test_a_cancelled_call_is_not_tried_again(monkeypatch: pytest.MonkeyPat
         raise ConnectionError("not yet")
 
     async with alone([fails], retry_pause=0.01) as dispatcher:
-        transport = dispatcher._traffic.transport
+        transport = dispatcher._traffic._transport
         close_calls = transport.close_calls
 
         async def slowly(*args: Any, **kwargs: Any) -> Any:

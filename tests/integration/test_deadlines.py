@@ -166,7 +166,7 @@ async def test_a_server_that_hangs_while_the_call_runs(
             assert (await asked(dispatcher, timeout=10, value=1)).ok
             hold = {"gate": str(tmp_path / "gate"), "trace": str(trace)}
             turn = asyncio.ensure_future(asked(dispatcher, "hold", **hold))
-            calls = dispatcher._traffic.open.values()
+            calls = dispatcher._traffic.all_open()
             await eventually(
                 lambda: [pending for pending in calls if pending.stage is Stage.RUNNING],
                 "the dispatcher knows that it runs",

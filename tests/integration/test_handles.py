@@ -88,7 +88,7 @@ async def test_a_handle_that_cannot_be_stored_delays_no_result(
         async def never(*args: object, **kwargs: object) -> None:
             await way.wait("store")
 
-        monkeypatch.setattr(dispatcher._traffic.transport, "keep_handle", never)
+        monkeypatch.setattr(dispatcher._background._transport, "keep_handle", never)
         turn = asyncio.ensure_future(dispatcher.dispatch(call("work"), session="s", wait=0.02))
         await eventually(lambda: way.came and gate.came, "its handle is being stored")
         gate.open()
@@ -144,16 +144,16 @@ async def test_a_server_that_is_away_leaves_no_unwatched_call(
 
     async with alone([work]) as first, second(first) as other:
         handle = str((await first.dispatch(call("work"), session="s", wait=0.02))[0].handle)
-        states = other._traffic.transport.states
+        states = other._background._transport.states
 
         async def away(keys: object) -> list[str | None]:
             raise OSError("away")
 
-        monkeypatch.setattr(other._traffic.transport, "states", away)
+        monkeypatch.setattr(other._background._transport, "states", away)
         with pytest.raises(OSError, match="away"):
             await other.task_result(handle, session="s")
         assert other.in_flight() == 0
-        monkeypatch.setattr(other._traffic.transport, "states", states)
+        monkeypatch.setattr(other._background._transport, "states", states)
         gate.open()
         assert (await other.task_result(handle, session="s", wait=5.0)).data == "done"  # type: ignore[union-attr]
 
@@ -229,19 +229,19 @@ async def test_a_call_is_handed_over_in_time_though_the_server_is_away(
         return "done"
 
     async with alone([work]) as first, second(first) as other:
-        keep = first._traffic.transport.keep_handle
+        keep = first._background._transport.keep_handle
 
         async def away(*args: object, **kwargs: object) -> None:
             raise OSError("away")
 
-        monkeypatch.setattr(first._traffic.transport, "keep_handle", away)
+        monkeypatch.setattr(first._background._transport, "keep_handle", away)
         async with asyncio.timeout(5.0):
             result = (await first.dispatch(call("work"), session="s", wait=0.02))[0]
         handle = str(result.handle)
         assert await first.task_result(handle, session="s") is None
         with pytest.raises(KeyError):
             await other.task_result(handle, session="s")
-        monkeypatch.setattr(first._traffic.transport, "keep_handle", keep)
+        monkeypatch.setattr(first._background._transport, "keep_handle", keep)
 
         async def is_known() -> bool:
             return handle in first._server.handles

@@ -137,5 +137,5 @@ async def test_a_stopped_fleet_finishes_what_it_runs() -> None:
 
 
 async def _is_running(dispatcher: Dispatcher) -> bool:
-    listed = [pending.worker for pending in dispatcher._traffic.open.values()]
+    listed = [pending.worker for pending in dispatcher._traffic.all_open()]
     return all(listed)

@@ -26,7 +26,7 @@ async def second(first: InMemoryDispatcher, **settings: Any) -> AsyncIterator[Co
     dispatcher = Connected(
         MemoryTransport(first._server, f"reply:{len(first._server.dispatchers)}"),
         settings=Settings(**settings),
-        envelope=first._envelope,
+        envelope=first._background._envelope,
     )
     async with dispatcher:
         yield dispatcher

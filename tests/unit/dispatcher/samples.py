@@ -2,17 +2,23 @@
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from typing import Any
 
 from toolpool.contract.call import ToolCall
-from toolpool.contract.envelope import CallMessage
+from toolpool.contract.envelope import CallMessage, Envelope, Progress
 from toolpool.contract.ledger.client import NEW, Opening
 from toolpool.contract.ledger.memory import MemoryServer
 from toolpool.contract.ledger.steps import ServerAway
 from toolpool.contract.names import Names
+from toolpool.contract.outcome import Outcome
+from toolpool.contract.settings import Settings
+from toolpool.contract.signing import Keyring
 from toolpool.contract.spec import RunIn, ToolSpec
 from toolpool.dispatcher.calls.pending import Pending
+from toolpool.dispatcher.calls.services import Calls, Services
+from toolpool.dispatcher.observe import Observers
+from toolpool.dispatcher.transports.base import Transport
 from toolpool.dispatcher.transports.memory import MemoryTransport
 
 
@@ -38,6 +44,83 @@ def pending(
         deadline=now + deadline,
         keep=60.0,
     )
+
+
+class Told(Calls):
+    """Stands for the calls of a dispatcher; notes what its parts say of them."""
+
+    def __init__(self) -> None:
+        self.calls: dict[str, Pending] = {}
+        self.said: list[tuple[str, str]] = []
+        """What was said of which call."""
+        self.denials: dict[str, Outcome] = {}
+        self.replies: list[bytes] = []
+        self.progress: list[Progress] = []
+        self.tasks: list[asyncio.Task[None]] = []
+        self.on_answer: Callable[[Pending], None] = lambda pending: None
+
+    def words(self, key: str) -> list[str]:
+        """What was said of a call."""
+        return [word for word, of in self.said if of == key]
+
+    def find(self, key: str) -> Pending | None:
+        return self.calls.get(key)
+
+    def all_open(self) -> list[Pending]:
+        return [pending for pending in self.calls.values() if pending.is_open]
+
+    def resolve(self, pending: Pending, outcome: Outcome) -> None:
+        """As the dispatcher does: answer, then tell the parts."""
+        if pending.is_open:
+            self.said.append(("answered", pending.key))
+            pending.answer(outcome)
+            self.on_answer(pending)
+
+    def refuse(self, pending: Pending, outcome: Outcome) -> None:
+        self.said.append(("refused", pending.key))
+        self.resolve(pending, outcome)
+
+    def settled(self, reply: bytes) -> None:
+        self.replies.append(reply)
+
+    def known(self, pending: Pending, reply: bytes) -> None:
+        self.said.append(("known", pending.key))
+        self.replies.append(reply)
+
+    def denial(self, pending: Pending) -> Outcome | None:
+        return self.denials.get(pending.key)
+
+    def join(self, pending: Pending) -> None:
+        self.said.append(("joined", pending.key))
+
+    def unwanted(self, calls: Sequence[Pending]) -> None:
+        self.said += [("unwanted", pending.key) for pending in calls]
+
+    def started(self, pending: Pending, worker: str) -> None:
+        pending.held_by(worker)
+        self.said.append(("started", pending.key))
+
+    def released(self, pending: Pending) -> None:
+        self.said.append(("released", pending.key))
+
+    def passed(self, pending: Pending) -> None:
+        self.said.append(("passed", pending.key))
+
+    def progressed(self, pending: Pending, progress: Progress) -> None:
+        self.progress.append(progress)
+
+    def ended(self, keys: Iterable[str]) -> None:
+        self.said += [("ended", key) for key in keys]
+
+    def in_background(self, work: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
+        self.tasks.append(task := asyncio.ensure_future(work))
+        return task
+
+
+def services(transport: Transport, **settings: Any) -> Services:
+    """What the parts of a dispatcher share, with a key of this process's own."""
+    envelope = Envelope(Keyring.local())
+    return Services(transport, envelope, Settings(**settings), Observers())
 
 
 class HeldTransport(MemoryTransport):

@@ -64,7 +64,7 @@ def test_only_the_call_after_the_first_rejection_is_a_first_retry() -> None:
 
     def retries(*turns: list[bool]) -> tuple[int, int]:
         """How many were retried, and right at once. A turn says of each call if it was rejected."""
-        analytics = Analytics()
+        analytics = Analytics(observers=Observers())
         for turn in turns:
             analytics.note(
                 [

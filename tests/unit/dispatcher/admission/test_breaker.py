@@ -5,12 +5,14 @@ import pytest
 from toolpool.contract.outcome import Code, Executed, Outcome, failure
 from toolpool.contract.settings import Settings
 from toolpool.dispatcher.admission.breaker import Breaker
+from toolpool.dispatcher.observe import Observers
 
 FAILED = failure(Code.RAISED, "no", Executed.YES, worker="w")
 
 
 def breaker(**settings: float) -> Breaker:
-    return Breaker(Settings(**({"breaker_calls": 4, "breaker_rate": 0.5} | settings)))
+    changed = {"breaker_calls": 4, "breaker_rate": 0.5} | settings
+    return Breaker(Settings(**changed), Observers())
 
 
 def is_open(made: Breaker) -> bool:

@@ -15,7 +15,7 @@ from toolpool.contract.ledger.steps import ServerAway
 from toolpool.contract.outcome import Code
 from toolpool.contract.settings import Settings
 from toolpool.dispatcher.admission.loop_guard import LoopGuard, digest_of
-from toolpool.dispatcher.observe import Loop, Observer
+from toolpool.dispatcher.observe import Loop, Observer, Observers
 
 runs: list[str] = []
 
@@ -259,7 +259,7 @@ class Away(MemoryLoops):
 
 async def test_a_server_that_is_away_holds_nothing_up() -> None:
     async with Dispatcher.in_memory(TOOLS) as dispatcher:
-        dispatcher.loops = LoopGuard(Away(), Settings())
+        dispatcher.loops = LoopGuard(Away(), Settings(), Observers())
         assert await codes(dispatcher, *[SAME] * 5) == [Code.REPORTED] * 5
 
 
@@ -277,7 +277,7 @@ async def test_a_session_without_failures_costs_no_question() -> None:
 
     async with Dispatcher.in_memory(TOOLS) as dispatcher:
         counting = Counting()
-        dispatcher.loops = LoopGuard(counting, Settings())
+        dispatcher.loops = LoopGuard(counting, Settings(), Observers())
         await codes(dispatcher, *[("flaky", {"key": "k"})] * 5)
         assert counting.asked == 0
         await codes(dispatcher, SAME)

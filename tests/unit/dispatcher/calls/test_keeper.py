@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.unit.dispatcher.samples import pending
+from tests.unit.dispatcher.samples import Told, pending, services
 from tests.waiting import eventually
 from toolpool.contract.envelope import Cancel, Envelope, Settled
 from toolpool.contract.ledger.client import Claim, End, Settlement
@@ -22,28 +22,16 @@ ENVELOPE = Envelope(Keyring.local())
 SOON = 0.05
 
 
-class Bench:
+class Bench(Told):
     """A keeper over a server in memory, and what became of its calls."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.server = MemoryServer()
         self.transport = MemoryTransport(self.server)
-        self.calls: dict[str, Pending] = {}
-        self.started: list[str] = []
-        self.keeper = Keeper(
-            transport=self.transport,
-            envelope=ENVELOPE,
-            resolve=self.resolve,
-            settled=self.settled,
-            started=lambda call: self.started.append(call.key),
-            refuse=self.resolve,
-        )
-
-    def resolve(self, call: Pending, outcome: Outcome) -> None:
-        """As the dispatcher does."""
-        if call.is_open:
-            call.answer(outcome)
-            self.keeper.forget(call)
+        self.services = services(self.transport)
+        self.keeper = Keeper(self.services, self)
+        self.on_answer = self.keeper.forget
 
     def settled(self, reply: bytes) -> None:
         """As the collector does."""
@@ -105,7 +93,7 @@ async def test_a_queued_call_that_a_worker_has_meanwhile_goes_on() -> None:
     await bench.open(call)
     await bench.claim(call)
     bench.keep(call, Stage.QUEUED)
-    await eventually(lambda: bench.started == ["k"], "the keeper has heard of it")
+    await eventually(lambda: bench.words("k") == ["started"], "the keeper has heard of it")
     assert call.is_open
     assert await outcome_of(call) == (Code.TIMEOUT, Executed.UNKNOWN)
     assert await bench.server.take("cancel:w-1") == (
@@ -227,17 +215,19 @@ async def test_calls_expire_in_the_order_of_their_waits() -> None:
     assert calls[1].is_open, "nobody keeps its times any more"
 
 
-async def test_a_fault_with_one_call_does_not_stop_the_clock_of_the_others() -> None:
+async def test_a_fault_with_one_call_does_not_stop_the_clock_of_the_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     bench = Bench()
     first = bench.keep(pending("a", wait=SOON), Stage.WAITING)
     second = bench.keep(pending("b", wait=2 * SOON), Stage.WAITING)
-    answer = bench.keeper._refuse
+    answer = bench.refuse
 
-    def fail_once(call: Pending, outcome: Outcome) -> None:
-        bench.keeper._refuse = answer
+    def fail_once(pending: Pending, outcome: Outcome) -> None:
+        monkeypatch.setattr(bench, "refuse", answer)
         raise ZeroDivisionError
 
-    bench.keeper._refuse = fail_once
+    monkeypatch.setattr(bench, "refuse", fail_once)
     asyncio.get_running_loop().set_exception_handler(lambda loop, context: None)
     await eventually(lambda: second.outcome is not None, "the other is answered")
     assert first.outcome is None

@@ -6,13 +6,10 @@ from typing import Any
 
 import pytest
 
-from tests.unit.dispatcher.samples import HeldTransport, away, pending, turns
+from tests.unit.dispatcher.samples import HeldTransport, Told, away, pending, services, turns
 from tests.waiting import eventually
-from toolpool.contract.envelope import Envelope
 from toolpool.contract.names import Names
 from toolpool.contract.outcome import Code, Executed, Outcome, failure
-from toolpool.contract.settings import Settings
-from toolpool.contract.signing import Keyring
 from toolpool.contract.spec import RunIn
 from toolpool.dispatcher.calls.pending import Pending, Stage
 from toolpool.dispatcher.calls.pump import Pump
@@ -20,33 +17,22 @@ from toolpool.dispatcher.calls.pump import Pump
 LOOP = "toolpool.default.loop"
 
 
-class Bench:
+class Bench(Told):
     """A pump, its transport, and what became of its calls."""
 
     def __init__(self, **settings: Any) -> None:
+        super().__init__()
         self.transport = HeldTransport()
         self.answers: dict[str, Outcome] = {}
-        self.settled: list[bytes] = []
-        self.denials: dict[str, Outcome] = {}
-        self.unwanted: list[Pending] = []
-        self.pump = Pump(
-            transport=self.transport,
-            envelope=Envelope(Keyring.local()),
-            settings=Settings(**settings),
-            resolve=self.resolve,
-            settled=lambda _, reply: self.settled.append(reply),
-            refuse=self.resolve,
-            denial=lambda call: self.denials.get(call.key),
-            unwanted=self.unwanted.extend,
-        )
+        self.pump = Pump(services(self.transport, **settings), self)
         self.pump.set_workers({Names().queue("default", run_in): [1] for run_in in RunIn})
 
-    def resolve(self, call: Pending, outcome: Outcome) -> None:
+    def resolve(self, pending: Pending, outcome: Outcome) -> None:
         """As the dispatcher does: answer, then tell the pump."""
-        if call.is_open:
-            call.answer(outcome)
-            self.answers[call.key] = outcome
-            self.pump.done(call)
+        if pending.is_open:
+            pending.answer(outcome)
+            self.answers[pending.key] = outcome
+            self.pump.done(pending)
 
     @property
     def sent(self) -> list[str]:
@@ -255,7 +241,7 @@ async def test_what_is_being_cancelled_is_not_sent(bench: Callable[..., Bench]) 
     made = bench(in_flight_per_session=1)
     first, second, _ = made.submit("a-0", "a-1", "a-2")
     await turns()
-    second.is_unwanted = True
+    second.unwanted()
     made.resolve(first, Outcome(ok=True))
     await turns()
     assert made.transport.batches == [["a-0"], ["a-2"]]
@@ -301,7 +287,7 @@ async def test_calls_answered_on_their_way_are_to_be_closed(bench: Callable[...,
     made.resolve(call, Outcome(ok=False, code=Code.CANCELLED))
     made.transport.let_go()
     await turns()
-    assert made.unwanted == [call]
+    assert made.words(call.key) == ["unwanted"]
 
 
 async def test_a_server_that_is_nearly_full_takes_no_new_calls(
@@ -376,7 +362,7 @@ async def test_nothing_is_left_of_calls_that_are_answered(bench: Callable[..., B
                 made.pump.started(call)
                 made.resolve(call, Outcome(ok=True))
         await turns(20)
-    (queue,) = made.pump._queues.values()
+    (queue,) = made.pump._shared.queues.values()
     assert (made.pump.waiting, queue._unstarted, queue._in_flight) == (0, 0, 0)
     assert (queue._lines, list(queue._ring)) == ({}, [])
     assert sorted(made.sent) == sorted(call.key for call in calls)
@@ -420,7 +406,7 @@ async def test_a_call_that_was_handed_over_takes_no_place_of_its_session(
     assert made.sent == ["a-0", "a-1"]
     for call in (first, second):
         made.pump.handed_over(call)
-        call.in_background = True
+        call.handed_over(60.0)
     made.submit("a-3", "a-4")
     await turns()
     assert made.sent == ["a-0", "a-1", "a-2", "a-3"]
@@ -435,9 +421,9 @@ async def test_a_call_changes_its_queue_with_its_count(bench: Callable[..., Benc
     (call,) = made.submit("a-0")
     await turns()
     made.pump.reroute(call, "elsewhere")
-    known, other = made.pump._queues[LOOP], made.pump._queue(call)
+    known, other = made.pump._shared.queues[LOOP], made.pump._queue(call)
     assert (known._unstarted, known._in_flight, known._lines) == (0, 0, {})
     assert (other._unstarted, other._in_flight) == (1, 1)
     made.resolve(call, Outcome(ok=True))
     assert (other._unstarted, other._in_flight, other._lines) == (0, 0, {})
-    assert made.pump.sessions == {}
+    assert made.pump._shared.sessions == {}

@@ -1,0 +1,141 @@
+"""Makes the calls that are moved: accepted now, answered here, or sent by another dispatcher."""
+
+import time
+from collections.abc import Sequence
+
+import msgspec
+
+from toolpool.contract import encoding
+from toolpool.contract.call import ToolCall
+from toolpool.contract.envelope import BackgroundCall, CallMessage
+from toolpool.contract.ledger.steps import new_nonce
+from toolpool.contract.settings import Settings
+from toolpool.contract.spec import ToolSpec
+from toolpool.dispatcher.calls.pending import Pending, retry_key, root_of
+from toolpool.dispatcher.turn_context import TurnContext
+
+ANSWER_MARGIN_SECONDS = 1.0
+"""Between the end of a tool's time and its call's deadline, for the answer to arrive."""
+
+
+def key_of(call: ToolCall, turn: TurnContext, tenant: str) -> str:
+    """Stable for the same call of the same turn of the same session; else random (R18)."""
+    if turn.session is None or turn.id is None:
+        return new_nonce()
+    return encoding.digest(
+        [tenant, turn.session, turn.id, call.index, call.id, call.name, call.arguments]
+    )
+
+
+def accepted(
+    key: str,
+    call: ToolCall,
+    spec: ToolSpec,
+    turn: TurnContext,
+    *,
+    since: float,
+    settings: Settings,
+    queue: str,
+    epoch: str,
+) -> Pending:
+    """A call whose times run from `since`, accepted in this epoch of the server."""
+    assert call.arguments is not None
+    message = CallMessage(
+        key=key,
+        id=call.id,
+        tool=call.name,
+        digest=spec.digest,
+        arguments=call.arguments,
+        index=call.index,
+        session=turn.session,
+        turn=turn.id,
+        context=turn.context,
+        timeout=turn.timeout if turn.timeout is not None else spec.timeout,
+        rerunnable=spec.rerunnable,
+    )
+    start_by = since + settings.queue_wait
+    return Pending(
+        call=call,
+        spec=spec,
+        message=message,
+        queue=queue,
+        line=turn.line,
+        size=len(encoding.encode(message.arguments)) + turn.context_bytes,
+        start_by=start_by,
+        deadline=start_by + message.timeout + ANSWER_MARGIN_SECONDS,
+        keep=settings.results_kept,
+        began=since,
+        again=turn.again,
+        accepted_in=epoch,
+    )
+
+
+def answered_here(call: ToolCall, spec: ToolSpec, session: str | None) -> Pending:
+    """A call that this dispatcher answers itself: it is on no queue, and has no deadline."""
+    now = time.monotonic()
+    message = CallMessage(
+        key=new_nonce(),
+        id=call.id,
+        tool=call.name,
+        digest=spec.digest,
+        arguments={},
+        session=session,
+    )
+    return Pending(
+        call=call,
+        spec=spec,
+        message=message,
+        queue="",
+        line="",
+        size=0,
+        start_by=now,
+        deadline=now,
+        keep=0.0,
+        began=now,
+    )
+
+
+def record_keys(found: BackgroundCall, spec: ToolSpec) -> list[str]:
+    """The records that a call of another dispatcher may have: its own and those of retries."""
+    root = root_of(found.message.key)
+    return [retry_key(root, number) for number in range(spec.retries + 1)]
+
+
+def adopted(
+    found: BackgroundCall,
+    spec: ToolSpec,
+    states: Sequence[str | None],
+    *,
+    queue: str,
+    settings: Settings,
+    server_now: float,
+) -> Pending:
+    """A call of another dispatcher, in the last of its tries; `states` are those of its records.
+
+    Where it has none, whoever gave the handle may not have sent it: it may still be started.
+    """
+    now = time.monotonic()
+    deadline = now + max(0.0, found.deadline - server_now)
+    last = max((n for n, state in enumerate(states) if state is not None), default=0)
+    message = msgspec.structs.replace(found.message, key=record_keys(found, spec)[last])
+    start_by = now + found.started_at + settings.queue_wait - server_now
+    may_still_start = states[last] is None and start_by > now
+    return Pending(
+        call=ToolCall(
+            index=message.index, id=message.id, name=message.tool, arguments=message.arguments
+        ),
+        spec=spec,
+        message=message,
+        queue=queue,
+        line=message.session or message.key,
+        size=0,
+        start_by=start_by if may_still_start else deadline,
+        deadline=deadline,
+        keep=settings.background_kept,
+        in_background=True,
+        is_attached=True,
+        began=now - max(0.0, server_now - found.started_at),
+        published_at=now,
+        retries=last,
+        is_news=states[last] not in (None, "settled"),
+    )

@@ -1,0 +1,121 @@
+"""Publishes a batch until the server confirms it, and takes what it answers for each call."""
+
+import logging
+import time
+from typing import Protocol
+
+from toolpool.contract.envelope import Batch
+from toolpool.contract.ledger.client import ATTACHED, MOVED, NEW, RAN, running_on
+from toolpool.contract.ledger.steps import ServerAway, new_nonce
+from toolpool.contract.outcome import Code, Executed, failure
+from toolpool.dispatcher.calls.pending import Pending, Stage
+from toolpool.dispatcher.calls.services import Calls, Services
+from toolpool.dispatcher.words.classify import forgotten
+
+log = logging.getLogger("toolpool.pump")
+
+
+class Queue(Protocol):
+    """Where the calls of a batch were taken from."""
+
+    name: str
+
+    def started(self, pending: Pending) -> None:
+        """A worker has a call."""
+        ...
+
+    def stranded(self, pending: Pending) -> None:
+        """Nobody will start a call any more."""
+        ...
+
+
+class Publisher:
+    """Publishes for one queue."""
+
+    def __init__(self, services: Services, calls: Calls, queue: Queue) -> None:
+        self._transport = services.transport
+        self._envelope = services.envelope
+        self._settings = services.settings
+        self._observers = services.observers
+        self._calls = calls
+        self._queue = queue
+
+    async def publish(
+        self, taken: list[Pending], *, sent: bool = False, epoch: str | None = None
+    ) -> bool:
+        """Publish until the server confirms it; calls whose queue wait ends first are answered.
+
+        `sent`: an earlier try may have been taken, in this epoch. Answers whether anything went.
+        """
+        epoch = epoch if sent else self._transport.epoch  # before anything was sent
+        nonce = new_nonce()  # one for every try, so that what is noted is still to be published
+        while taken := [pending for pending in taken if pending.is_open]:
+            try:
+                await self._publish_once(taken, nonce, epoch if sent else None)
+                return True
+            except ServerAway as away:
+                sent = sent or away.sent
+                self._give_up_overdue(taken, sent=sent)
+            except Exception as error:
+                log.exception("publish_failed queue=%s calls=%d", self._queue.name, len(taken))
+                if len(taken) > 1:  # one may be at fault for all
+                    went = [await self.publish([one], sent=sent, epoch=epoch) for one in taken]
+                    return any(went)
+                reason = f"publishing failed ({type(error).__name__})"
+                self._calls.resolve(taken[0], failure(Code.INTERNAL, reason, Executed.UNKNOWN))
+                break  # it may be open again, as a retry that is submitted in a while
+        return False
+
+    def _give_up_overdue(self, taken: list[Pending], *, sent: bool) -> None:
+        now = time.monotonic()
+        for pending in taken:
+            if pending.start_by <= now:
+                may_have_run = sent or pending.may_be_known
+                executed = Executed.UNKNOWN if may_have_run else Executed.NO
+                self._calls.resolve(pending, failure(Code.QUEUE_UNREACHABLE, "", executed))
+
+    async def _publish_once(self, taken: list[Pending], nonce: str, epoch: str | None) -> None:
+        """`epoch` is the server's before an earlier try that it may have taken."""
+        now, server_now = time.monotonic(), self._transport.server_time()
+        batch = Batch(
+            id=new_nonce(),
+            reply=self._transport.reply,
+            calls=tuple(pending.message for pending in taken),
+            tenant=self._settings.tenant,
+            sent_at=server_now,
+            ends_at=server_now + max(pending.start_by for pending in taken) - now,
+        )
+        current, answers = await self._transport.publish(
+            [pending.opening(now, server_now) for pending in taken],
+            nonce=nonce,
+            queue=self._queue.name,
+            message=self._envelope.encode_batch(batch),
+            give_up_at=min(pending.start_by for pending in taken),
+            tried_in=epoch,
+        )
+        unwanted: list[Pending] = []
+        for pending, message, answer in zip(taken, batch.calls, answers, strict=True):
+            if not pending.is_open:
+                unwanted += [pending] if answer == NEW else []
+            elif (pending.key, pending.message.attempt) == (message.key, message.attempt):
+                pending.published(current, now)
+                self._take(pending, answer)  # else it is another try by now
+        if unwanted:
+            self._calls.unwanted(unwanted)
+
+    def _take(self, pending: Pending, answer: bytes) -> None:
+        if pending.stage is Stage.PUBLISHING:
+            pending.to(Stage.QUEUED)
+            self._observers.call("queued", pending)
+        worker = running_on(answer)
+        pending.attached(worker is not None or answer == ATTACHED)
+        if worker is not None:
+            pending.held_by(worker)
+            self._queue.started(pending)
+        elif answer == MOVED:
+            self._queue.stranded(pending)
+        elif answer == RAN:
+            pending.known_before()
+            self._calls.resolve(pending, forgotten())
+        elif answer not in (NEW, ATTACHED):
+            self._calls.known(pending, answer)

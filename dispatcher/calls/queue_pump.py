@@ -1,0 +1,320 @@
+"""The calls of one queue: round robin over the sessions, many in one message.
+
+While one publish is under way, what arrives gathers, and leaves in the next. An idle queue sends at
+once, so batching never adds latency.
+"""
+
+import asyncio
+import time
+from collections import OrderedDict, deque
+from dataclasses import dataclass, field
+
+from toolpool.contract.spec import RunIn
+from toolpool.dispatcher.calls.batching import next_batch
+from toolpool.dispatcher.calls.pace import Pace
+from toolpool.dispatcher.calls.pending import Pending, Stage
+from toolpool.dispatcher.calls.publishing import Publisher
+from toolpool.dispatcher.calls.services import Calls, Services
+
+_TOO_LATE_SECONDS = 0.1
+"""Before the end of its queue wait a call is not sent any more: no worker could start it."""
+_FIRST_BATCH = {RunIn.LOOP: 64, RunIn.THREAD: 8, RunIn.PROCESS: 1}
+
+
+@dataclass(slots=True, eq=False)
+class Session:
+    """One session's calls in all queues together."""
+
+    waiting: int = 0
+    in_flight: int = 0
+
+
+@dataclass(slots=True, eq=False)
+class _Line:
+    """One session's calls for one queue."""
+
+    session: Session
+    waiting: OrderedDict[Pending, None] = field(default_factory=OrderedDict)
+    in_flight: int = 0
+    in_ring: bool = False
+
+
+class Shared:
+    """What the queues of one dispatcher have in common."""
+
+    def __init__(self) -> None:
+        self.waiting = 0
+        """Calls that wait in all queues."""
+        self.sessions: dict[str, Session] = {}
+        self.queues: dict[str, QueuePump] = {}
+        self.knows_workers = False
+        """Whether the last look at the server said which workers live."""
+        self._slots: dict[str, list[int]] = {}
+
+    def session(self, name: str) -> Session:
+        """A session's calls in all queues; none at first."""
+        return self.sessions.setdefault(name, Session())
+
+    def forget_if_empty(self, name: str) -> None:
+        """Forget a session that has no calls."""
+        session = self.sessions.get(name)
+        if session is not None and not session.waiting and not session.in_flight:
+            del self.sessions[name]
+
+    def has_room(self, line: str) -> None:
+        """A call of this session has left: its others may go, whatever their queue."""
+        for queue in self.queues.values():
+            queue.has_room(line)
+
+    def slots(self, queue: str) -> list[int]:
+        """The slots of each living worker of a queue."""
+        return self._slots.get(queue, [])
+
+    def set_workers(self, slots: dict[str, list[int]]) -> None:
+        """Which workers live, by queue; what they make room for is sent."""
+        self._slots, self.knows_workers = slots, True
+        self.wake()
+
+    def wake(self) -> None:
+        """Send what may go now."""
+        for queue in self.queues.values():
+            queue.wake()
+
+
+class QueuePump:
+    """The calls of one queue."""
+
+    def __init__(
+        self,
+        services: Services,
+        calls: Calls,
+        shared: Shared,
+        name: str,
+        run_in: RunIn,
+    ) -> None:
+        self.name = name
+        self.cap: int | None = None
+        """How many of its calls may be on their way, where it is the queue of one tool."""
+        self._settings = services.settings
+        self._calls = calls
+        self._shared = shared
+        self._publisher = Publisher(services, calls, self)
+        self._in_flight = 0
+        largest = services.settings.batch_size(run_in)
+        self._pace = Pace(largest=largest, first=_FIRST_BATCH[run_in])
+        self._lines: dict[str, _Line] = {}
+        self._ring: deque[str] = deque()
+        self._sending: asyncio.Task[None] | None = None
+        self._is_closed = False
+        self._waiting = 0
+        self._next_size = 0
+        self._unstarted = 0
+        self._most_in_flight = services.settings.in_flight_per_session
+        self._sent_to_nobody = False
+        """Whether a message lies on the queue since before any worker was there to take it."""
+
+    def submit(self, pending: Pending) -> None:
+        """Queue a call behind its session's others."""
+        line = self._line(pending.line)
+        pending.to(Stage.WAITING)
+        line.waiting[pending] = None
+        self._count_waiting(line, 1)
+        self._join_ring(pending.line, line)
+        self.wake()
+
+    def wake(self) -> None:
+        """Send what may go now."""
+        if self._sending is None and not self._is_closed and self._may_send():
+            self._sending = asyncio.ensure_future(self._send())
+
+    def started(self, pending: Pending) -> None:
+        """A worker has the call: there is room for another."""
+        self._leave_queue(pending, Stage.RUNNING)
+
+    def stranded(self, pending: Pending) -> None:
+        """Nobody will start the call any more: it must not keep others from being sent."""
+        self._leave_queue(pending, Stage.STRANDED)
+
+    def handed_over(self, pending: Pending) -> None:
+        """Nobody waits for the call any more: its session may have another in its place."""
+        line = self._lines.get(pending.line)
+        if line is not None and not pending.in_background and pending.is_in_flight:
+            line.session.in_flight -= 1
+            self._shared.has_room(pending.line)
+
+    def _leave_queue(self, pending: Pending, stage: Stage) -> None:
+        was_unstarted = pending.is_unstarted
+        if pending.to(stage) and was_unstarted:
+            self._unstarted -= 1
+            self.wake()
+
+    def adopt(self, pending: Pending) -> None:
+        """Take over a call that another dispatcher published; one that is taken stays as it is."""
+        if pending.stage not in (Stage.NEW, Stage.WAITING):
+            return
+        if pending.stage is Stage.WAITING:
+            self._stop_waiting(pending)
+        line = self._line(pending.line)
+        self._count_in_flight(line, 1, of_session=not pending.in_background)
+        pending.to(Stage.QUEUED)
+        self._unstarted += 1
+
+    def leave(self, pending: Pending) -> None:
+        """A published call goes on in another queue."""
+        line = self._lines[pending.line]
+        self._unstarted -= pending.is_unstarted
+        self._count_in_flight(line, -1, of_session=not pending.in_background)
+        self._forget_if_empty(pending.line, line)
+        self.wake()
+
+    def enter(self, pending: Pending) -> None:
+        """A published call comes from another queue."""
+        line = self._line(pending.line)
+        self._count_in_flight(line, 1, of_session=not pending.in_background)
+        self._unstarted += pending.is_unstarted
+
+    def published_again(self, pending: Pending) -> None:
+        """A call that a worker had waits to be started once more."""
+        if pending.stage is not Stage.PUBLISHING and pending.to(Stage.QUEUED):
+            self._unstarted += 1
+
+    def done(self, pending: Pending) -> None:
+        """The call was answered, wherever it was."""
+        if pending.stage is Stage.NEW:
+            return
+        if pending.stage is Stage.WAITING:
+            self._stop_waiting(pending)
+            return
+        line = self._lines[pending.line]
+        self._unstarted -= pending.is_unstarted
+        if pending.outcome is not None:
+            self._pace.note(pending.outcome)
+        self._count_in_flight(line, -1, of_session=not pending.in_background)
+        self._forget_if_empty(pending.line, line)
+        if line.session.waiting:
+            self._shared.has_room(pending.line)
+        self.wake()
+
+    def _line(self, name: str) -> _Line:
+        line = self._lines.get(name)
+        if line is None:
+            line = self._lines[name] = _Line(self._shared.session(name))
+        return line
+
+    def _forget_if_empty(self, name: str, line: _Line) -> None:
+        if line.waiting or line.in_flight or line.in_ring:
+            return
+        self._lines.pop(name, None)
+        self._shared.forget_if_empty(name)
+
+    def has_room(self, name: str) -> None:
+        """A session may have one more in flight, in whichever queue it has calls waiting."""
+        line = self._lines.get(name)
+        if line is not None and line.waiting and not line.in_ring:
+            self._join_ring(name, line)
+            self.wake()
+
+    def _stop_waiting(self, pending: Pending) -> None:
+        line = self._line(pending.line)
+        line.waiting.pop(pending, None)
+        self._count_waiting(line, -1)
+        self._forget_if_empty(pending.line, line)
+
+    def _join_ring(self, name: str, line: _Line) -> None:
+        if not line.in_ring and line.session.in_flight < self._most_in_flight:
+            line.in_ring = True
+            self._ring.append(name)
+
+    def _count_waiting(self, line: _Line, change: int) -> None:
+        self._waiting += change
+        self._shared.waiting += change
+        line.session.waiting += change
+
+    def _count_in_flight(self, line: _Line, change: int, *, of_session: bool) -> None:
+        line.in_flight += change
+        self._in_flight += change
+        line.session.in_flight += change if of_session else 0
+
+    def _may_send(self) -> bool:
+        """Whether to send now, or to gather a little more.
+
+        Where no worker is there, one message is sent, for autoscalers to see; more would lie there
+        long after their calls have ended.
+        """
+        if not self._ring:
+            return False
+        slots = self._shared.slots(self.name)
+        if slots:
+            self._sent_to_nobody = False
+        elif self._sent_to_nobody and self._shared.knows_workers:
+            return False
+        self._next_size = next_batch(
+            slots=slots,
+            waiting=self._waiting,
+            unstarted=self._unstarted,
+            largest=self._pace.batch_size(max(slots, default=1)),
+            left=None if self.cap is None else self.cap - self._in_flight,
+        )
+        return self._next_size > 0
+
+    def _take(self) -> list[Pending]:
+        """The next batch, one call a session in turn."""
+        taken: list[Pending] = []
+        size = 0
+        settings = self._settings
+        too_late = time.monotonic() + min(_TOO_LATE_SECONDS, settings.queue_wait / 4)
+        while self._ring and len(taken) < self._next_size and size < settings.batch_bytes:
+            name = self._ring.popleft()
+            line = self._lines[name]
+            line.in_ring = False
+            if line.session.in_flight >= self._most_in_flight:
+                continue  # its calls of another queue took its place
+            pending = self._first(line, too_late)
+            if pending is None:
+                self._forget_if_empty(name, line)
+                continue
+            if taken and size + pending.size > settings.batch_bytes:
+                line.in_ring = True
+                self._ring.appendleft(name)
+                break
+            del line.waiting[pending]
+            self._count_in_flight(line, 1, of_session=not pending.in_background)
+            self._count_waiting(line, -1)
+            pending.to(Stage.PUBLISHING)
+            self._unstarted += 1
+            size += pending.size
+            taken.append(pending)
+            if line.waiting:
+                self._join_ring(name, line)
+        return taken
+
+    def _first(self, line: _Line, too_late: float) -> Pending | None:
+        """The first of a session's calls that may go; what may not is out of the line after this.
+
+        A call that no worker could start in time expires where it is; one that is being cancelled
+        is on its way out.
+        """
+        while line.waiting:
+            pending = next(iter(line.waiting))
+            denial = self._calls.denial(pending)
+            if denial is None and pending.start_by > too_late and not pending.is_unwanted:
+                return pending
+            del line.waiting[pending]
+            if denial is not None and not pending.is_unwanted:
+                self._calls.refuse(pending, denial)
+        return None
+
+    def close(self) -> None:
+        """Send nothing more."""
+        self._is_closed = True
+        if self._sending is not None:
+            self._sending.cancel()
+
+    async def _send(self) -> None:
+        try:
+            while self._may_send() and (taken := self._take()):
+                if await self._publisher.publish(taken):
+                    self._sent_to_nobody = not self._shared.slots(self.name)
+        finally:
+            self._sending = None
+            self.wake()

@@ -1,0 +1,87 @@
+"""What the parts that move calls are given: the services they share, and the calls themselves."""
+
+import asyncio
+from collections.abc import Collection, Coroutine, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from toolpool.contract.envelope import Envelope, Progress
+from toolpool.contract.outcome import Outcome
+from toolpool.contract.settings import Settings
+from toolpool.dispatcher.calls.pending import Pending
+from toolpool.dispatcher.observe import Observers
+from toolpool.dispatcher.transports.base import Transport
+
+
+@dataclass(frozen=True, slots=True)
+class Services:
+    """One dispatcher's, for all of its parts."""
+
+    transport: Transport
+    envelope: Envelope
+    settings: Settings
+    observers: Observers
+
+
+class Calls(Protocol):
+    """The calls of one dispatcher, told by its parts what they learn of them."""
+
+    def find(self, key: str) -> Pending | None:
+        """The open call of this record; None for one of an earlier retry."""
+        ...
+
+    def all_open(self) -> Collection[Pending]:
+        """Every call that has no answer yet."""
+        ...
+
+    def resolve(self, pending: Pending, outcome: Outcome) -> None:
+        """Answer a call; only the first answer counts."""
+        ...
+
+    def refuse(self, pending: Pending, outcome: Outcome) -> None:
+        """Answer a call that is not sent, unless the ledger has it from another asking."""
+        ...
+
+    def settled(self, reply: bytes) -> None:
+        """Take a signed outcome that the ledger has."""
+        ...
+
+    def known(self, pending: Pending, reply: bytes) -> None:
+        """Take a signed outcome that the ledger had before this dispatcher asked."""
+        ...
+
+    def denial(self, pending: Pending) -> Outcome | None:
+        """Why a call may not be sent any more."""
+        ...
+
+    def join(self, pending: Pending) -> None:
+        """Go on with a call that another dispatcher has sent."""
+        ...
+
+    def unwanted(self, calls: Sequence[Pending]) -> None:
+        """Calls were answered while their message was on its way: nobody is to start them."""
+        ...
+
+    def started(self, pending: Pending, worker: str) -> None:
+        """A worker has a call."""
+        ...
+
+    def released(self, pending: Pending) -> None:
+        """A worker gave a call back."""
+        ...
+
+    def passed(self, pending: Pending) -> None:
+        """A worker took the message of a call and lacks its tool."""
+        ...
+
+    def progressed(self, pending: Pending, progress: Progress) -> None:
+        """A tool says how far it is."""
+        ...
+
+    def ended(self, keys: Iterable[str]) -> None:
+        """Tools ended whose calls had been answered before."""
+        ...
+
+    def in_background(self, work: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
+        """Let work go on that ends with this dispatcher at the latest."""
+        ...
