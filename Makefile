@@ -29,7 +29,7 @@ PIP := $(PY) -m pip --disable-pip-version-check
 WITH_PIP = rm -rf .venv && '$(PYTHON)' -m venv .venv && \
   $(PIP) install $(FROM_LOCK) && $(PIP) install $(THE_PROJECT)
 
-.PHONY: help setup run test test-all chaos-short chaos check format bench lock clean
+.PHONY: help setup run test test-all test-types chaos-short chaos check format bench lock clean
 
 help: ## Say what there is
 	@echo 'Usage: make TARGET'
@@ -58,6 +58,9 @@ test: $(SET_UP) ## Run the unit and the integration tests, two files at a time
 
 test-all: $(SET_UP) ## Run every test, those that kill servers in a loop as well
 	@$(PY) -m pytest tests $(ARGS)
+
+test-types: $(SET_UP) ## Hold the types that users get to pyright, in an environment of its own
+	@$(PY) -m pytest tests/typing $(ARGS)
 
 chaos-short: $(SET_UP) ## Kill, freeze and cut off everything for a few minutes; nothing may be lost
 	@$(PY) -m tests.chaos --short --jobs 2 $(ARGS)

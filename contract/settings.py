@@ -20,108 +20,163 @@ class Settings(BaseSettings):
 
     model_config = SettingsConfigDict(env_prefix="TOOLPOOL_", frozen=True, extra="ignore")
 
-    redis_url: str | None = Field(None, description="Redis or Valkey for records and replies.")
-    broker_url: str | None = Field(None, description="Celery broker; the Redis URL by default.")
-    signing_key: SecretStr | None = Field(
-        None, description="Comma-separated keys: the first signs, all verify."
+    redis_url: str | None = Field(
+        default=None, description="Redis or Valkey for records and replies."
     )
-    key_prefix: str = Field("toolpool", description="Prefix of every Redis key and queue.")
-    tenant: str = Field("default", description="Whose calls these are.")
-    tools: str = Field("", description="Comma-separated tools modules or files.")
+    broker_url: str | None = Field(
+        default=None, description="Celery broker; the Redis URL by default."
+    )
+    signing_key: SecretStr | None = Field(
+        default=None, description="Comma-separated keys: the first signs, all verify."
+    )
+    key_prefix: str = Field(default="toolpool", description="Prefix of every Redis key and queue.")
+    tenant: str = Field(default="default", description="Whose calls these are.")
+    tools: str = Field(default="", description="Comma-separated tools modules or files.")
     worker_observers: str = Field(
-        "", description="Comma-separated observers of workers, each `module:name`."
+        default="", description="Comma-separated observers of workers, each `module:name`."
     )
 
-    queue_wait: float = Field(30.0, gt=0, description="How long a call may wait to be started.")
+    queue_wait: float = Field(
+        default=30.0, gt=0, description="How long a call may wait to be started."
+    )
     background_wait: float = Field(
-        10.0, ge=0, description="How long a background call is waited for before its handle."
+        default=10.0,
+        ge=0,
+        description="How long a background call is waited for before its handle.",
     )
     background_kept: float = Field(
-        86_400.0, gt=0, description="How long results of background calls are kept."
+        default=86_400.0, gt=0, description="How long results of background calls are kept."
     )
-    results_kept: float = Field(300.0, gt=0, description="How long a settled record is kept.")
+    results_kept: float = Field(
+        default=300.0, gt=0, description="How long a settled record is kept."
+    )
     remembered: float = Field(
-        86_400.0,
+        default=86_400.0,
         gt=0,
         description="How long a call that may not run twice is remembered after it was claimed.",
     )
     worker_return: float = Field(
-        10.0,
+        default=10.0,
         ge=0,
         description="How long a call that may not run twice waits for a lost worker to return.",
     )
     background_worker_return: float = Field(
-        60.0, ge=0, description="The same, for background calls."
+        default=60.0, ge=0, description="The same, for background calls."
     )
-    connect_timeout: float = Field(5.0, gt=0, description="How long to wait for Redis.")
-    catalog_wait: float = Field(10.0, ge=0, description="How long to wait for a first tool.")
-    catalog_kept: float = Field(604_800.0, gt=0, description="How long tools outlive workers.")
-    lease_renewed: float = Field(2.0, gt=0, description="How often a worker renews its lease.")
-    lease_gone: float = Field(8.0, gt=0, description="When an unrenewed lease is gone.")
-    worker_stall: float = Field(10.0, gt=0, description="When a worker that says nothing is ended.")
-    loop_warn: float = Field(1.0, gt=0, description="When a blocked event loop is reported.")
-    loop_stall: float = Field(10.0, gt=0, description="When a blocked event loop ends the worker.")
-    drain_grace: float = Field(10.0, ge=0, description="How long a stopping worker lets calls run.")
+    connect_timeout: float = Field(default=5.0, gt=0, description="How long to wait for Redis.")
+    catalog_wait: float = Field(
+        default=10.0, ge=0, description="How long to wait for a first tool."
+    )
+    catalog_kept: float = Field(
+        default=604_800.0, gt=0, description="How long tools outlive workers."
+    )
+    lease_renewed: float = Field(
+        default=2.0, gt=0, description="How often a worker renews its lease."
+    )
+    lease_gone: float = Field(default=8.0, gt=0, description="When an unrenewed lease is gone.")
+    worker_stall: float = Field(
+        default=10.0, gt=0, description="When a worker that says nothing is ended."
+    )
+    loop_warn: float = Field(
+        default=1.0, gt=0, description="When a blocked event loop is reported."
+    )
+    loop_stall: float = Field(
+        default=10.0, gt=0, description="When a blocked event loop ends the worker."
+    )
+    drain_grace: float = Field(
+        default=10.0, ge=0, description="How long a stopping worker lets calls run."
+    )
 
-    max_arguments: int = Field(_MIB, gt=0, description="Size of one call's arguments.")
-    max_message: int = Field(2 * _MIB, gt=0, description="Size of one message.")
-    output_page: int = Field(32_768, ge=1, description="Characters of one page of an output.")
-    output_kept: float = Field(3_600.0, gt=0, description="How long a whole output is kept.")
+    max_arguments: int = Field(default=_MIB, gt=0, description="Size of one call's arguments.")
+    max_message: int = Field(default=2 * _MIB, gt=0, description="Size of one message.")
+    output_page: int = Field(
+        default=32_768, ge=1, description="Characters of one page of an output."
+    )
+    output_kept: float = Field(
+        default=3_600.0, gt=0, description="How long a whole output is kept."
+    )
     outputs_per_session: int = Field(
-        32 * _MIB, ge=0, description="Whole outputs that one session may keep."
+        default=32 * _MIB, ge=0, description="Whole outputs that one session may keep."
     )
-    max_result: int = Field(8 * _MIB, gt=0, description="Output of one call that is taken at all.")
-    batch_loop: int = Field(128, ge=1, description="Calls in one message, coroutine tools.")
-    batch_thread: int = Field(64, ge=1, description="Calls in one message, thread tools.")
-    batch_process: int = Field(32, ge=1, description="Calls in one message, process tools.")
-    batch_bytes: int = Field(512 * _KIB, gt=0, description="Arguments in one message.")
-    slots_loop: int = Field(256, ge=1, description="Coroutine tools running at once.")
-    slots_thread: int = Field(16, ge=1, description="Thread tools running at once.")
+    max_result: int = Field(
+        default=8 * _MIB, gt=0, description="Output of one call that is taken at all."
+    )
+    batch_loop: int = Field(default=128, ge=1, description="Calls in one message, coroutine tools.")
+    batch_thread: int = Field(default=64, ge=1, description="Calls in one message, thread tools.")
+    batch_process: int = Field(default=32, ge=1, description="Calls in one message, process tools.")
+    batch_bytes: int = Field(default=512 * _KIB, gt=0, description="Arguments in one message.")
+    slots_loop: int = Field(default=256, ge=1, description="Coroutine tools running at once.")
+    slots_thread: int = Field(default=16, ge=1, description="Thread tools running at once.")
     slots_process: int = Field(
-        max(2, os.cpu_count() or 2), ge=1, description="Child processes running at once."
+        default=max(2, os.cpu_count() or 2), ge=1, description="Child processes running at once."
     )
-    child_calls: int = Field(10_000, ge=1, description="Calls before a child process is replaced.")
+    child_calls: int = Field(
+        default=10_000, ge=1, description="Calls before a child process is replaced."
+    )
 
     order: Literal["effects", "strict"] = Field(
-        "effects", description="`strict`: a write among a turn's calls makes them all wait in line."
+        default="effects",
+        description="`strict`: a write among a turn's calls makes them all wait in line.",
     )
-    calls_per_turn: int = Field(64, ge=1, description="Calls taken from one model response.")
-    in_flight_per_session: int = Field(64, ge=1, description="Calls of a session on the queue.")
-    waiting_per_session: int = Field(10_000, ge=1, description="Calls of a session waiting.")
-    waiting_per_dispatcher: int = Field(20_000, ge=1, description="Calls waiting in all.")
+    calls_per_turn: int = Field(
+        default=64, ge=1, description="Calls taken from one model response."
+    )
+    in_flight_per_session: int = Field(
+        default=64, ge=1, description="Calls of a session on the queue."
+    )
+    waiting_per_session: int = Field(
+        default=10_000, ge=1, description="Calls of a session waiting."
+    )
+    waiting_per_dispatcher: int = Field(default=20_000, ge=1, description="Calls waiting in all.")
 
     breaker_rate: float = Field(
-        0.9, gt=0, le=1, description="Share of failures at which a tool's circuit opens."
+        default=0.9, gt=0, le=1, description="Share of failures at which a tool's circuit opens."
     )
-    breaker_calls: int = Field(50, ge=1, description="Calls of a tool it takes to judge it.")
-    breaker_window: float = Field(60.0, gt=0, description="How far back failures count.")
-    breaker_pause: float = Field(30.0, gt=0, description="How long an open circuit stays open.")
-    retry_pause: float = Field(0.2, gt=0, description="First pause before a retry by the pool.")
+    breaker_calls: int = Field(
+        default=50, ge=1, description="Calls of a tool it takes to judge it."
+    )
+    breaker_window: float = Field(default=60.0, gt=0, description="How far back failures count.")
+    breaker_pause: float = Field(
+        default=30.0, gt=0, description="How long an open circuit stays open."
+    )
+    retry_pause: float = Field(
+        default=0.2, gt=0, description="First pause before a retry by the pool."
+    )
 
-    feedback_errors: int = Field(5, ge=1, description="Errors named in one rejection.")
-    feedback_characters: int = Field(100, ge=20, description="Characters of one error.")
-    feedback_names: int = Field(30, ge=1, description="Tools listed for an unknown name.")
+    feedback_errors: int = Field(default=5, ge=1, description="Errors named in one rejection.")
+    feedback_characters: int = Field(default=100, ge=20, description="Characters of one error.")
+    feedback_names: int = Field(default=30, ge=1, description="Tools listed for an unknown name.")
     feedback_style: Literal["default", "numbered", "pointer", "brief"] = Field(
-        "default", description="How a rejection is laid out."
+        default="default", description="How a rejection is laid out."
     )
     loop_threshold: int = Field(
-        3, ge=0, description="Failures of one call in a session before it is a loop; 0 is off."
+        default=3,
+        ge=0,
+        description="Failures of one call in a session before it is a loop; 0 is off.",
     )
     loop_action: Literal["refuse", "warn"] = Field(
-        "refuse", description="Whether a loop is refused, or only reported."
+        default="refuse", description="Whether a loop is refused, or only reported."
     )
-    loop_memory: int = Field(32, ge=3, description="Failed calls remembered of a session.")
-    loop_kept: float = Field(3600.0, gt=0, description="How long they are remembered.")
+    loop_memory: int = Field(default=32, ge=3, description="Failed calls remembered of a session.")
+    loop_kept: float = Field(default=3600.0, gt=0, description="How long they are remembered.")
     rejections_alert: float = Field(
-        0.5, gt=0, description="Share of a tool's last 20 calls rejected that raises an alert."
+        default=0.5,
+        gt=0,
+        description="Share of a tool's last 20 calls rejected that raises an alert.",
     )
-    hook_timeout: float = Field(5.0, gt=0, description="How long a hook may take.")
-    repair: bool = Field(True, description="Whether arguments are put right where it is certain.")
-    locale: str = Field("en", description="Language of what the model reads: `en` or `zh`.")
+    hook_timeout: float = Field(default=5.0, gt=0, description="How long a hook may take.")
+    repair: bool = Field(
+        default=True, description="Whether arguments are put right where it is certain."
+    )
+    locale: str = Field(default="en", description="Language of what the model reads: `en` or `zh`.")
 
-    workspace: Path = Field(Path("."), description="Root that the file tools are confined to.")
-    bash: bool = Field(False, description="Whether the bash tool runs commands.")
-    http_private: bool = Field(False, description="Whether http_get may reach private addresses.")
+    workspace: Path = Field(
+        default=Path("."), description="Root that the file tools are confined to."
+    )
+    bash: bool = Field(default=False, description="Whether the bash tool runs commands.")
+    http_private: bool = Field(
+        default=False, description="Whether http_get may reach private addresses."
+    )
 
     @field_validator("key_prefix")
     @classmethod

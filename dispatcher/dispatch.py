@@ -24,7 +24,7 @@ from toolpool.dispatcher.calls.pending import Pending
 from toolpool.dispatcher.calls.services import Services
 from toolpool.dispatcher.calls.traffic import Traffic
 from toolpool.dispatcher.events import Event, Events
-from toolpool.dispatcher.formats import FORMATS, Response, intake
+from toolpool.dispatcher.formats import FORMATS, Response, intake, named
 from toolpool.dispatcher.lifetime import Lifetime, in_a_thread
 from toolpool.dispatcher.observe import Observer, Observers, Rejected
 from toolpool.dispatcher.transports.base import Transport
@@ -172,20 +172,19 @@ class Dispatcher:
         offers = self._accepting.listed(None)
         return [offers[name].spec for name in sorted(offers)]
 
-    def tools(
-        self, format: str = "anthropic", *, only: Collection[str] | None = None
-    ) -> list[dict[str, Any]]:
-        """What to offer the model, in a provider's form (`anthropic`, `openai_chat`, `bare`).
+    def tools(self, format: str = "anthropic", *, only: Collection[str] | None = None) -> list[Any]:
+        """What to offer the model, in a provider's form; plain dicts, which the SDKs' types take.
 
-        The pool's own `task_result`, `task_cancel` and `task_list` are among them where any tool is
-        a background tool. They can always be called: a host that hands over calls with `wait`, or
-        has tools with long output, names them in `only`.
+        `format` is `anthropic`, `openai_chat` (or `openai`), `openai_responses`, `gemini`,
+        `bedrock`, `mcp` or `bare`. The pool's own `task_result`, `task_cancel` and `task_list` are
+        among them where any tool is a background tool. They can always be called: a host that hands
+        over calls with `wait`, or has tools with long output, names them in `only`. Raises
+        ValueError for another format.
         """
         self._lifetime.require_open()
-        if format not in FORMATS:
-            raise ValueError(f"unknown format {format!r}: use one of {', '.join(FORMATS)}")
+        module = FORMATS[named(format)]
         offers = self._accepting.listed(only)
-        return FORMATS[format].offer([offers[name].spec for name in sorted(offers)])
+        return module.offer([offers[name].spec for name in sorted(offers)])
 
     def events(self, after: int | None = None) -> AsyncIterator[Event]:
         """What happens: a call starts, goes on, ends, fails, loops; a tool rejects too much (R41).

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, overload
 
 from toolpool.contract.result import ToolResult
-from toolpool.dispatcher.formats import FORMATS
+from toolpool.dispatcher.formats import FORMATS, named
 
 
 class TurnResult(Sequence[ToolResult]):
@@ -21,14 +21,14 @@ class TurnResult(Sequence[ToolResult]):
         self.format = format
         self.error = error
 
-    def messages(self, format: str | None = None) -> list[dict[str, Any]]:
+    def messages(self, format: str | None = None) -> list[Any]:
         """What to append to the conversation, in the provider's own form (R3, R4).
 
-        Raises ValueError for a format that there is none of.
+        Plain dicts, which fit the list types of the providers' SDKs. `format` is `anthropic`,
+        `openai_chat` (or `openai`), `openai_responses`, `gemini`, `bedrock`, `mcp` or `bare`; the
+        response's own by default. Raises ValueError for another.
         """
-        module = FORMATS.get(format or self.format)
-        if module is None:
-            raise ValueError(f"unknown format {format!r}: use one of {', '.join(FORMATS)}")
+        module = FORMATS[named(format or self.format)]
         if self.error is not None:
             return module.render_refusal(self.error)
         return module.render(list(self._results))

@@ -4,16 +4,29 @@ import asyncio
 import atexit
 import concurrent.futures
 import threading
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Sequence
+from collections.abc import (
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Collection,
+    Coroutine,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from contextlib import AbstractAsyncContextManager, suppress
 from enum import Enum
+from pathlib import Path
 from types import ModuleType, TracebackType
 from typing import Any, Self, TypeVar
 
 from toolpool.contract.result import ToolResult
+from toolpool.contract.settings import Settings
 from toolpool.contract.spec import ToolSpec
+from toolpool.dispatcher.admission.loop_guard import OnLoop
 from toolpool.dispatcher.events import Event
 from toolpool.dispatcher.lifetime import AFTER_A_FORK, MAKE_ANOTHER, Lifetime
+from toolpool.dispatcher.observe import Observer
 from toolpool.dispatcher.turn import TurnResult
 from toolpool.local import ToolSource
 from toolpool.pool import Dispatcher
@@ -54,19 +67,57 @@ class SyncDispatcher:
         self._asked: set[concurrent.futures.Future[Any]] = set()
 
     @classmethod
-    def connect(cls, redis_url: str | None = None, **options: Any) -> Self:
+    def connect(
+        cls,
+        redis_url: str | None = None,
+        *,
+        broker_url: str | None = None,
+        settings: Settings | None = None,
+        tools: Collection[str] | None = None,
+        catalog: str | Path | None = None,
+        on_loop: OnLoop | None = None,
+        observers: Sequence[Observer] = (),
+    ) -> Self:
         """See `Dispatcher.connect`."""
-        return cls(Dispatcher.connect(redis_url, **options))
+        return cls(
+            Dispatcher.connect(
+                redis_url,
+                broker_url=broker_url,
+                settings=settings,
+                tools=tools,
+                catalog=catalog,
+                on_loop=on_loop,
+                observers=observers,
+            )
+        )
 
     @classmethod
-    def local(cls, tools: Sequence[ToolSource] = (), **options: Any) -> Self:
+    def local(
+        cls,
+        tools: Sequence[ToolSource] = (),
+        *,
+        settings: Settings | None = None,
+        observers: Sequence[Observer] = (),
+    ) -> Self:
         """See `Dispatcher.local`."""
-        return cls(Dispatcher.local(tools, **options))
+        return cls(Dispatcher.local(tools, settings=settings, observers=observers))
 
     @classmethod
-    def in_memory(cls, tools: Sequence[Tool | ModuleType], **options: Any) -> Self:
+    def in_memory(
+        cls,
+        tools: Sequence[Tool | ModuleType],
+        *,
+        settings: Settings | None = None,
+        allow: Collection[str] | None = None,
+        on_loop: OnLoop | None = None,
+        observers: Sequence[Observer] = (),
+    ) -> Self:
         """See `Dispatcher.in_memory`."""
-        return cls(Dispatcher.in_memory(tools, **options))
+        return cls(
+            Dispatcher.in_memory(
+                tools, settings=settings, allow=allow, on_loop=on_loop, observers=observers
+            )
+        )
 
     def __enter__(self) -> Self:
         return self.open()
@@ -162,17 +213,43 @@ class SyncDispatcher:
         """See `Dispatcher.specs`."""
         return self._opened().specs
 
-    def tools(self, format: str = "anthropic", **options: Any) -> list[dict[str, Any]]:
+    def tools(self, format: str = "anthropic", *, only: Collection[str] | None = None) -> list[Any]:
         """See `Dispatcher.tools`."""
-        return self._opened().tools(format, **options)
+        return self._opened().tools(format, only=only)
 
-    def dispatch(self, response: Any, **options: Any) -> TurnResult:
+    def dispatch(
+        self,
+        response: Any,
+        *,
+        session: str | None = None,
+        turn: str | None = None,
+        tools: Collection[str] | None = None,
+        context: Mapping[str, Any] | None = None,
+        timeout: float | None = None,
+        wait: float | None = None,
+        format: str | None = None,
+        again: bool = False,
+    ) -> TurnResult:
         """See `Dispatcher.dispatch`. An interrupted wait (Ctrl-C) cancels the calls."""
-        return self._run(self._opened().dispatch(response, **options))
+        return self._run(
+            self._opened().dispatch(
+                response,
+                session=session,
+                turn=turn,
+                tools=tools,
+                context=context,
+                timeout=timeout,
+                wait=wait,
+                format=format,
+                again=again,
+            )
+        )
 
-    def check(self, response: Any, **options: Any) -> list[ToolResult | None]:
+    def check(
+        self, response: Any, *, tools: Collection[str] | None = None
+    ) -> list[ToolResult | None]:
         """See `Dispatcher.check`."""
-        return self._opened().check(response, **options)
+        return self._opened().check(response, tools=tools)
 
     def in_flight(self, session: str | None = None) -> int:
         """See `Dispatcher.in_flight`."""

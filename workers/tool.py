@@ -2,9 +2,10 @@
 
 import inspect
 from collections.abc import Callable, Sequence
-from typing import Any, Literal, ParamSpec, TypeVar, overload
+from typing import Any, Generic, Literal, overload
 
 import msgspec
+from typing_extensions import ParamSpec, TypeVar
 
 from toolpool.contract.errors import ToolDeclarationInvalid
 from toolpool.contract.names import is_queue
@@ -18,17 +19,18 @@ from toolpool.contract.spec import (
 )
 from toolpool.workers.signature import Signature
 
-P = ParamSpec("P")
-R = TypeVar("R")
+# A bare `Tool` is one of whatever signature: PEP 696.
+P = ParamSpec("P", default=...)
+R = TypeVar("R", default=Any)
 Check = Callable[..., object]
 
 
-class Tool:
+class Tool(Generic[P, R]):
     """A declared tool: its spec, its signature, and the function itself, which stays callable."""
 
     def __init__(
         self,
-        function: Callable[..., Any],
+        function: Callable[P, R],
         spec: ToolSpec,
         signature: Signature,
         checks: tuple[Check, ...] = (),
@@ -52,7 +54,7 @@ class Tool:
         """Whether the function is `async def`."""
         return inspect.iscoroutinefunction(self.function)
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """Call the function itself, as in its own tests."""
         return self.function(*args, **kwargs)
 
@@ -61,7 +63,7 @@ class Tool:
 
 
 @overload
-def tool(function: Callable[P, R], /) -> Tool: ...
+def tool(function: Callable[P, R], /) -> Tool[P, R]: ...
 
 
 @overload
@@ -85,7 +87,7 @@ def tool(
     repair: bool = True,
     concurrency: int | None = None,
     retries: int = 0,
-) -> Callable[[Callable[P, R]], Tool]: ...
+) -> Callable[[Callable[P, R]], Tool[P, R]]: ...
 
 
 def tool(function: Callable[..., Any] | None = None, /, **options: Any) -> Any:

@@ -69,6 +69,16 @@ FORMATS: dict[str, Format] = {
     for module in (bedrock, anthropic, openai_chat, openai_responses, gemini, mcp, bare)
 }
 """By name, in the order in which they are asked: those of a narrow shape before the wide ones."""
+ALIASES = {"openai": openai_chat.NAME}
+
+
+def named(name: str) -> str:
+    """The name of a format, which may be given by an alias. Raises ValueError for another."""
+    found = ALIASES.get(name, name)
+    if found not in FORMATS:
+        known = ", ".join([*FORMATS, *ALIASES])
+        raise ValueError(f"unknown format {name!r}: use one of {known}")
+    return found
 
 
 def detect(response: Any) -> str | None:
@@ -86,4 +96,4 @@ def detect(response: Any) -> str | None:
     return None
 
 
-__all__ = ["FORMATS", "Format", "NotAResponse", "Response", "detect"]
+__all__ = ["ALIASES", "FORMATS", "Format", "NotAResponse", "Response", "detect", "named"]

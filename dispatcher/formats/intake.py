@@ -3,7 +3,7 @@
 from typing import Any
 
 from toolpool.contract import encoding
-from toolpool.dispatcher.formats import FORMATS, NotAResponse, Response, arguments, detect
+from toolpool.dispatcher.formats import FORMATS, NotAResponse, Response, arguments, detect, named
 from toolpool.dispatcher.formats.bare import NAME as BARE
 from toolpool.dispatcher.formats.blocks import Reader, is_usable, stand_in
 from toolpool.dispatcher.formats.mcp import NAME as MCP
@@ -40,11 +40,9 @@ def read(
     """
     try:
         plain, doubled_keys = _plain(response)
-        name = format if format not in (None, "auto") else detect(plain)
+        name = detect(plain) if format in (None, "auto") else named(str(format))
         if name is None:
             raise NotAResponse("unknown_form")
-        if name not in FORMATS:
-            raise ValueError(f"unknown format {name!r}: use one of {', '.join(FORMATS)}")
     except NotAResponse as error:
         raise _unreadable(error, BARE, wording) from None
     module = FORMATS[name]

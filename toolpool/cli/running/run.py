@@ -27,7 +27,11 @@ Out = Annotated[
     typer.Option(metavar="FILE", help="Where answers go. Default: standard output."),
 ]
 Format = Annotated[
-    str, typer.Option(help="The provider's format: auto, anthropic, openai_chat or bare.")
+    str,
+    typer.Option(
+        help="The provider's format: auto, anthropic, openai_chat (or openai), openai_responses, "
+        "gemini, bedrock, mcp or bare."
+    ),
 ]
 Workspace = Annotated[
     Path | None, typer.Option(metavar="DIR", help="Folder that file tools work on.")
@@ -106,9 +110,10 @@ def run(
 
 
 def _require_format(name: str) -> None:
-    from toolpool.dispatcher.formats import FORMATS
+    from toolpool.dispatcher.formats import named
 
-    if name != "auto" and name not in FORMATS:
-        raise typer.BadParameter(
-            f"{name!r} is not one of auto, {', '.join(FORMATS)}", param_hint="--format"
-        )
+    try:
+        if name != "auto":
+            named(name)
+    except ValueError as error:
+        raise typer.BadParameter(f"{error}, or auto", param_hint="--format") from None

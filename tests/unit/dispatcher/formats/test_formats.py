@@ -551,6 +551,16 @@ def test_a_format_can_be_named_where_the_shape_says_nothing() -> None:
     assert detect({"method": "tools/list"}) is None
 
 
+def test_a_format_has_one_name_and_its_alias_everywhere() -> None:
+    turn = TurnResult([a_result("x")], format="bare")
+    assert turn.messages("openai") == turn.messages("openai_chat")
+    response = {"choices": [{"message": {"role": "assistant", "content": "hello"}}]}
+    assert read(response, format="openai").format == "openai_chat"
+    known = "bedrock, anthropic, openai_chat, openai_responses, gemini, mcp, bare, openai"
+    with pytest.raises(ValueError, match=f"unknown format 'gpt': use one of {known}"):
+        turn.messages("gpt")
+
+
 def test_an_mcp_request_s_number_is_its_id() -> None:
     request = {"jsonrpc": "2.0", "id": 7, "method": "tools/call", "params": {"name": "a"}}
     [call] = read(request).calls
