@@ -22,7 +22,7 @@ class ToolCall(msgspec.Struct, frozen=True, kw_only=True):
     """A tool call at its place in a turn.
 
     `arguments` are None where a `flaw` says why they could not be read. `note` tells the model what
-    was assumed (a missing id, for one; R15); `id_given` is False where the provider sent none.
+    was assumed (a missing id, for one); `id_given` is False where the provider sent none.
     `long_id` is the provider's own where `id`, which goes on the wire, only stands for it.
     """
 

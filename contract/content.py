@@ -1,4 +1,4 @@
-"""MCP content blocks in what a tool returned, for workers and for the providers' forms (R3).
+"""MCP content blocks in what a tool returned, for workers and for the providers' forms.
 
 A tool returns them as a list of blocks, or as a `CallToolResult` object around that list. What a
 provider cannot show is named in words, with its type and size, so that the model knows of it.

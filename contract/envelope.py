@@ -100,7 +100,7 @@ class Ended(msgspec.Struct, frozen=True, kw_only=True, tag="ended"):
 
 
 class Progress(msgspec.Struct, frozen=True, kw_only=True, tag="progress"):
-    """How far a running call says it is (R36)."""
+    """How far a running call says it is."""
 
     key: str
     done: float
@@ -154,7 +154,7 @@ class Switch(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class StoredOutput(msgspec.Struct, frozen=True, kw_only=True):
-    """The whole output of a call that returned more than a model is shown (R37)."""
+    """The whole output of a call that returned more than a model is shown."""
 
     handle: str
     tenant: str

@@ -11,7 +11,7 @@ ToolpoolError
 ├── MessageRejected            bytes from the network that are not ours, or not whole
 └── ToolError                  raised by a tool: it ran, and reports failure to the model
 
-What a model gets wrong is never an exception: it is a `ToolResult` (R9).
+What a model gets wrong is never an exception: it is a `ToolResult`.
 """
 
 from collections.abc import Sequence

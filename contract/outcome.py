@@ -1,4 +1,4 @@
-"""How a call can end: five error types, twenty codes, three answers to "did it run?" (R6–R8)."""
+"""How a call can end: five error types, twenty codes, three answers to "did it run?"."""
 
 from enum import StrEnum
 from typing import Any
@@ -9,7 +9,7 @@ from toolpool.contract.schema.problem import Problem
 
 
 class ErrorType(StrEnum):
-    """What kind of failure a result reports (R6)."""
+    """What kind of failure a result reports."""
 
     VALIDATION = "validation"  # the call could not be accepted
     RUNTIME = "runtime"  # the tool raised or its process died
@@ -19,7 +19,7 @@ class ErrorType(StrEnum):
 
 
 class Code(StrEnum):
-    """Every way a call can fail (R7); the part before the dot is its `ErrorType`."""
+    """Every way a call can fail; the part before the dot is its `ErrorType`."""
 
     INVALID_ARGUMENTS = "validation.arguments"
     UNKNOWN_TOOL = "validation.unknown_tool"
@@ -49,7 +49,7 @@ class Code(StrEnum):
 
 
 class Executed(StrEnum):
-    """Whether the tool ran (R8). Never guessed."""
+    """Whether the tool ran. Never guessed."""
 
     NO = "no"  # nobody ran it and nobody can any more
     YES = "yes"  # it returned or raised
@@ -66,7 +66,7 @@ _RETRYABLE = {
 
 
 def is_retryable(code: Code, executed: Executed, *, rerunnable: bool) -> bool:
-    """Whether the same arguments may be sent again (R6).
+    """Whether the same arguments may be sent again.
 
     `rerunnable` is true of reads and idempotent tools. A pool failure of anything else is
     retryable only where the tool certainly did not run.
@@ -81,8 +81,8 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The end of one call, as a worker reports it or a dispatcher concludes it.
 
     `error` is the bare message; `dispatcher/words` makes the sentence the model reads. `details`
-    are for operators (exception class, stack) and never reach the model (R11). Where `data` is cut,
-    the whole output of `output_bytes` is kept under the handle `output` (R37). `still_running`: the
+    are for operators (exception class, stack) and never reach the model. Where `data` is cut,
+    the whole output of `output_bytes` is kept under the handle `output`. `still_running`: the
     worker answered for a tool that it cannot stop. `silence`: it was ended for giving no sign
     of life for so long. Times are seconds.
     """

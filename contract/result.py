@@ -8,7 +8,7 @@ from toolpool.contract.outcome import Code, ErrorType, Executed
 
 
 class ToolResult(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of one tool call (R2).
+    """What became of one tool call.
 
     `data` is what the tool returned; `error` is the text the model reads. `retry_after` and
     `duration` (from leaving the order barrier to the result) are in seconds. `details` hold the
@@ -39,7 +39,7 @@ class ToolResult(msgspec.Struct, frozen=True, kw_only=True):
         return self.code.error_type if self.code is not None else None
 
     def payload(self) -> dict[str, Any]:
-        """The result as the model's JSON; absent fields are left out (R2)."""
+        """The result as the model's JSON; absent fields are left out."""
         if self.ok:
             payload: dict[str, Any] = {"ok": True, "data": self.data}
             if self.note is not None:

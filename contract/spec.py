@@ -30,7 +30,7 @@ class Effects(StrEnum):
 class ToolSpec(msgspec.Struct, frozen=True, kw_only=True):
     """One tool as workers publish it and dispatchers follow it.
 
-    `input_schema` is JSON Schema (None: any object is taken, R28). `timeout` is in seconds from the
+    `input_schema` is JSON Schema (None: any object is taken). `timeout` is in seconds from the
     claim, `heartbeat` the seconds it may give no sign of life for, `max_output` in bytes; `retries`
     counts attempts by the pool beyond the first. An `exclusive` tool is stopped where its worker
     cannot be sure any more that nobody else runs the call. What is UNSET is not written, so that

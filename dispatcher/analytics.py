@@ -1,4 +1,4 @@
-"""Which tools, fields and models calls are rejected for: what to improve in a schema (R43).
+"""Which tools, fields and models calls are rejected for: what to improve in a schema.
 
 Counted as calls are answered, or read back from a session record. Nothing of an argument's value is
 kept: only names, and the kinds of problems.
@@ -17,7 +17,6 @@ from toolpool.contract.outcome import Code, ErrorType
 from toolpool.contract.result import ToolResult
 from toolpool.contract.schema.problem import Problem
 from toolpool.dispatcher.observe import Alert, Observers
-from toolpool.dispatcher.words.hindsight import fields_named
 
 log = logging.getLogger("toolpool.analytics")
 
@@ -43,7 +42,7 @@ class ToolFigures:
     calls: int = 0
     rejected: int = 0
     retried: int = 0
-    mended_at_once: int = 0
+    right_at_once: int = 0
     fields: Counter[tuple[str, str]] = field(default_factory=Counter)
     models: dict[str, list[int]] = field(default_factory=dict)
     recent: deque[bool] = field(default_factory=lambda: deque(maxlen=_WINDOW))
@@ -133,7 +132,7 @@ class Analytics:
         self._retries.pop(key, None)
         if before is not None and before.is_first:
             figures.retried += 1
-            figures.mended_at_once += not rejected
+            figures.right_at_once += not rejected
         if rejected:
             self._retries[key] = _Rejection(self._turn, is_first=before is None)
             if len(self._retries) > _RETRIES_REMEMBERED:
@@ -166,7 +165,11 @@ def fields_of(problems: Sequence[Problem]) -> list[tuple[str, str]]:
 
 
 def read_record(lines: Iterable[str]) -> tuple[Analytics, int]:
-    """What a session record (R39) says, and how many of its lines could not be read."""
+    """What a session record says, and how many of its lines could not be read.
+
+    Which fields a call was rejected for, and what was wrong with each, is in the `fields` of its
+    result row's metadata: pairs of path and kind.
+    """
     analytics = Analytics(observers=Observers())
     calls: dict[str, str] = {}
     unread = 0
@@ -197,12 +200,11 @@ def _count_row(analytics: Analytics, tool: str, row: dict[str, Any]) -> None:
     kind = metadata.get("errorType") or payload.get("errorType") or code.partition(".")[0]
     if code in _NO_SCHEMA_S_FAULT:
         return
-    told = metadata.get("fields")
-    fields = [(str(path), str(what)) for path, what in told] if told else None
+    fields = [(str(path), str(what)) for path, what in metadata.get("fields") or ()]
     analytics.count(
         tool,
         session=str(metadata.get("session") or "record"),
         model=metadata.get("model"),
         rejected=kind == ErrorType.VALIDATION.value,
-        fields=fields if fields is not None else fields_named(str(payload.get("error") or "")),
+        fields=fields,
     )

@@ -1,4 +1,4 @@
-"""Calls that outlive their wait budget: a handle now, the result when it is asked for (R35).
+"""Calls that outlive their wait budget: a handle now, the result when it is asked for.
 
 The model gets three tools for it; the host gets the same as methods. The final result is never a
 second `tool_result` for the first call's id.
@@ -214,7 +214,7 @@ class Background:
         except NoSuchPage as error:
             told = feedback.no_such_page(error.page, error.pages, self._wording)
             return failure(Code.REPORTED, told, Executed.YES)
-        except Exception as error:  # noqa: BLE001 - R9: an answer, whatever happens
+        except Exception as error:  # noqa: BLE001 - an answer, whatever happens
             return failure(Code.INTERNAL, type(error).__name__, Executed.UNKNOWN)
 
     async def result(self, handle: str, session: str | None, wait: float) -> ToolResult | None:
@@ -239,7 +239,7 @@ class Background:
         return self._classify(pending)
 
     async def page(self, handle: Any, session: str | None, number: int) -> dict[str, Any] | None:
-        """One page of a whole output, counted from 1; None for a handle that is not one (R37).
+        """One page of a whole output, counted from 1; None for a handle that is not one.
 
         Raises `NoSuchPage`.
         """

@@ -50,7 +50,7 @@ class Dispatcher:
     Use it as `async with Dispatcher.connect(url) as dispatcher`. One dispatcher serves any number
     of concurrent `dispatch` calls on one event loop. Its methods raise RuntimeError where it is not
     entered, is closed, or belongs to another event loop or to the process before a fork; what only
-    looks (`tools`, `specs`, `check`, `in_flight`) may be called from any thread (R62).
+    looks (`tools`, `specs`, `check`, `in_flight`) may be called from any thread.
     """
 
     def __init__(
@@ -59,7 +59,7 @@ class Dispatcher:
         *,
         settings: Settings,
         envelope: Envelope,
-        tools: Collection[str] | None = None,
+        only: Collection[str] | None = None,
         specs: Sequence[ToolSpec] | None = None,
         on_loop: OnLoop | None = None,
         observers: Sequence[Observer] = (),
@@ -73,7 +73,7 @@ class Dispatcher:
         self._specs = specs
         self._catalog = Catalog()
         self._wording = feedback.wording_of(settings)
-        self._accepting = Accepting(self._catalog, settings, self._wording, tools)
+        self._accepting = Accepting(self._catalog, settings, self._wording, only)
         services = Services(transport, envelope, settings, self._observers)
         self._traffic = Traffic(services, self._catalog, follows_catalog=specs is None)
         self._background = Background(
@@ -90,14 +90,14 @@ class Dispatcher:
         *,
         broker_url: str | None = None,
         settings: Settings | None = None,
-        tools: Collection[str] | None = None,
+        only: Collection[str] | None = None,
         catalog: str | Path | None = None,
         on_loop: OnLoop | None = None,
         observers: Sequence[Observer] = (),
     ) -> Self:
         """A dispatcher for workers on a Redis or Valkey server.
 
-        The URL comes from `TOOLPOOL_REDIS_URL` where it is not given. `tools` is an allow-list of
+        The URL comes from `TOOLPOOL_REDIS_URL` where it is not given. `only` is an allow-list of
         names; `catalog` a file that `toolpool tools export` wrote, in place of the live one;
         `on_loop` may let a failing call run again; `observers` are told what happens to calls.
         Raises `Misconfigured` here and on entering.
@@ -109,7 +109,7 @@ class Dispatcher:
             RedisTransport(settings),
             settings=settings,
             envelope=Envelope(connection.keyring(settings), max_bytes=settings.max_message),
-            tools=tools,
+            only=only,
             specs=catalogs.read_file(catalog) if catalog is not None else None,
             on_loop=on_loop,
             observers=observers,
@@ -187,7 +187,7 @@ class Dispatcher:
         return module.offer([offers[name].spec for name in sorted(offers)])
 
     def events(self, after: int | None = None) -> AsyncIterator[Event]:
-        """What happens: a call starts, goes on, ends, fails, loops; a tool rejects too much (R41).
+        """What happens: a call starts, goes on, ends, fails, loops; a tool rejects too much.
 
         `after` is the bookmark of the last event seen; what is still kept since then comes first.
         The stream ends when the dispatcher is closed.
@@ -202,7 +202,7 @@ class Dispatcher:
         return sum(session is None or p.message.session == session for p in calls)
 
     async def cancel(self, session: str | None = None, *, call_id: str | None = None) -> int:
-        """Cancel what this dispatcher has open of a session, or one call by its id (R34).
+        """Cancel what this dispatcher has open of a session, or one call by its id.
 
         Ids repeat between sessions, so name both where there is one. Each `dispatch` they belong to
         answers `aborted.cancelled`, saying whether the tool had started. Answers how many calls
@@ -250,7 +250,7 @@ class Dispatcher:
     async def output(
         self, handle: str, *, session: str | None = None, page: int = 1
     ) -> dict[str, Any]:
-        """A page of a whole output (R37): `page`, `pages`, `text`.
+        """A page of a whole output: `page`, `pages`, `text`.
 
         Raises KeyError as `task_result` does, and ValueError for a page that there is none of.
         """
@@ -286,14 +286,14 @@ class Dispatcher:
         return self._background.completed(session)
 
     def check(
-        self, response: Any, *, tools: Collection[str] | None = None
+        self, response: Any, *, only: Collection[str] | None = None
     ) -> list[ToolResult | None]:
         """What would happen to each call: its rejection, or None where it would be queued.
 
         Raises `intake.Unreadable` for a response without calls to check.
         """
         self._lifetime.require_open()
-        allowed = self._accepting.allowed(tools)
+        allowed = self._accepting.allowed(only)
         found = self._read(response)
         verdicts = [self._accepting.judge(call, allowed, found.format) for call in found.calls]
         return [verdict if isinstance(verdict, ToolResult) else None for verdict in verdicts]
@@ -304,31 +304,31 @@ class Dispatcher:
         *,
         session: str | None = None,
         turn: str | None = None,
-        tools: Collection[str] | None = None,
+        only: Collection[str] | None = None,
         context: Mapping[str, Any] | None = None,
         timeout: float | None = None,
         wait: float | None = None,
         format: str | None = None,
         again: bool = False,
     ) -> TurnResult:
-        """Run every tool call of a model response; one result a call, in order (R1).
+        """Run every tool call of a model response; one result a call, in order.
 
         `response` is any provider's response (an SDK object, plain data or JSON), or a list of
         bare calls `{"id", "name", "input"}`. `session` names the conversation: with it, and the
         response's id or `turn`, the same call asked again attaches to its record and is never run
-        twice (R18). `tools` narrows the allow-list, `context` is handed to the tools and shown to
+        twice. `only` narrows the allow-list, `context` is handed to the tools and shown to
         nobody, `timeout` (seconds) replaces the tools' own. A call that runs longer than `wait`
-        seconds goes on in the background and answers with a handle (R35). `again` says that the
+        seconds goes on in the background and answers with a handle. `again` says that the
         turn may have been dispatched before, by a host that is no more: a call that may not run
         twice and has no record is then answered `executed: unknown`, and not run. Never raises for
         what a model or a tool does; cancelling it cancels its calls. Raises ValueError for times
         that are none, for a `session` or `turn` that is empty, longer than 256 characters or no
-        Unicode, for `tools` that are no names, and for a `context` that is not JSON or larger than
+        Unicode, for an `only` of no names, and for a `context` that is not JSON or larger than
         one call's arguments may be.
         """
         self._require(session)
         require_name("turn", turn)
-        allowed = self._accepting.allowed(tools)
+        allowed = self._accepting.allowed(only)
         try:
             found = self._read(response, turn=turn, format=format)
         except intake.Unreadable as error:

@@ -1,4 +1,4 @@
-"""What happens to calls, for whoever follows it (R36, R41, R42): a side road, never in the way.
+"""What happens to calls, for whoever follows it: a side road, never in the way.
 
 Nothing is kept before somebody follows; from then on the last events are, so that a follower who
 names the bookmark it has seen misses none of them.
@@ -41,9 +41,9 @@ State = Literal["RUNNING", "COMPLETED", "FAILED"]
 class Event(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One event; `bookmark` counts up from 1. `detail` is of the kind: progress, or the error.
 
-    Those of the monitor have no `state`: `monitor:loop` is a call that the loop guard caught (R30),
-    `monitor:rejections` a tool whose calls are rejected too often (R43), `monitor:circuit` a tool
-    that is left alone, tried again or well again, `monitor:switch` a kill switch turned (R32).
+    Those of the monitor have no `state`: `monitor:loop` is a call that the loop guard caught,
+    `monitor:rejections` a tool whose calls are rejected too often, `monitor:circuit` a tool
+    that is left alone, tried again or well again, `monitor:switch` a kill switch turned.
     """
 
     bookmark: int
@@ -75,7 +75,7 @@ class Events(Observer):
         self._add("tool:progress", call, "RUNNING", msgspec.structs.asdict(progressed))
 
     def ended(self, call: CallFacts, ended: Ended) -> None:
-        """The call was answered: a failed call's snapshot always says FAILED (R42)."""
+        """The call was answered: a failed call's snapshot always says FAILED."""
         if ended.code is None:
             self._add("tool:end", call, "COMPLETED")
             return

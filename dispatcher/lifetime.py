@@ -1,6 +1,6 @@
 """When and where a dispatcher may be used: entered, not closed, in its process, on its event loop.
 
-Anything else would wait for answers that nobody can bring (R62).
+Anything else would wait for answers that nobody can bring.
 """
 
 import asyncio

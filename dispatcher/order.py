@@ -1,4 +1,4 @@
-"""The order of one turn's calls: reads side by side, a declared write alone (R32)."""
+"""The order of one turn's calls: reads side by side, a declared write alone."""
 
 from collections.abc import Callable, Sequence
 from typing import TypeVar

@@ -1,4 +1,4 @@
-"""The results of one turn, in the order of its calls (R1)."""
+"""The results of one turn, in the order of its calls."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any, overload
@@ -11,7 +11,7 @@ class TurnResult(Sequence[ToolResult]):
     """A sequence of `ToolResult`.
 
     `format` is the provider's; `error` is set, and the sequence empty, for a response that was no
-    response (R14).
+    response.
     """
 
     def __init__(
@@ -22,7 +22,7 @@ class TurnResult(Sequence[ToolResult]):
         self.error = error
 
     def messages(self, format: str | None = None) -> list[Any]:
-        """What to append to the conversation, in the provider's own form (R3, R4).
+        """What to append to the conversation, in the provider's own form.
 
         Plain dicts, which fit the list types of the providers' SDKs. `format` is `anthropic`,
         `openai_chat` (or `openai`), `openai_responses`, `gemini`, `bedrock`, `mcp` or `bare`; the

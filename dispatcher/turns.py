@@ -1,4 +1,4 @@
-"""The accepted calls of one turn: stage after stage, each call to its result (R1, R32)."""
+"""The accepted calls of one turn: stage after stage, each call to its result."""
 
 import asyncio
 import time
@@ -82,7 +82,7 @@ class Turns:
             self._running.discard(turn)
 
     def cancel(self, session: str | None, call_id: str | None) -> int:
-        """Cancel calls that wait for others of their turn; how many there were (R34)."""
+        """Cancel calls that wait for others of their turn; how many there were."""
         count = 0
         for turn in self._running:
             if session in (None, turn.session):
@@ -160,7 +160,7 @@ class Turns:
     async def _hand_over_late(
         self, pendings: Sequence[Pending], shared: TurnContext
     ) -> dict[str, ToolResult]:
-        """The answers of calls that outlive their wait budget, by root (R35)."""
+        """The answers of calls that outlive their wait budget, by root."""
         budgets: list[tuple[Pending, float]] = []
         for pending in pendings:
             wait = shared.wait

@@ -1,4 +1,4 @@
-"""The round a model goes: call the model, run its tool calls, give it the results, again (R31).
+"""The round a model goes: call the model, run its tool calls, give it the results, again.
 
     conversation = await converse(
         anthropic_model(client, model="…", max_tokens=1024),
@@ -67,25 +67,25 @@ async def converse(
     *,
     format: str | None = None,
     session: str | None = None,
-    tools: Sequence[str] | None = None,
+    only: Sequence[str] | None = None,
     attempts: int = 3,
     model_calls: int = 50,
 ) -> Conversation:
     """Talk until the model answers without tool calls.
 
     `model` is an adapter's, or any async callable; its tools are offered in `format` (the adapter's
-    own, else `anthropic`). `tools` narrows what is offered and allowed. Raises `CorrectionFailed`
+    own, else `anthropic`). `only` narrows what is offered and allowed. Raises `CorrectionFailed`
     after `attempts` model calls in a row with a rejected call, or `model_calls` in all.
     """
     offered_as = format or getattr(model, "format", None) or "anthropic"
-    offer = dispatcher.tools(offered_as, only=tools)
+    offer = dispatcher.tools(offered_as, only=only)
     said = list(messages)
     turns: list[TurnResult] = []
     failed_in_a_row = 0
     for _ in range(model_calls):
         response = await model(said, offer)
         turn = await dispatcher.dispatch(
-            response, session=session, turn=_turn_id(session, said), tools=tools
+            response, session=session, turn=_turn_id(session, said), only=only
         )
         said += said_by_model(response)
         said += turn.messages()
@@ -99,7 +99,7 @@ async def converse(
 
 
 def _turn_id(session: str | None, said: list[Message]) -> str | None:
-    """The place in the conversation, so that two equal responses are two turns (R18)."""
+    """The place in the conversation, so that two equal responses are two turns."""
     return f"message-{len(said)}" if session is not None else None
 
 

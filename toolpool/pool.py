@@ -56,7 +56,7 @@ class Dispatcher(ConnectedDispatcher):
         tools: Sequence[Tool | ModuleType],
         *,
         settings: Settings | None = None,
-        allow: Collection[str] | None = None,
+        only: Collection[str] | None = None,
         on_loop: OnLoop | None = None,
         observers: Sequence[Observer] = (),
     ) -> "InMemoryDispatcher":
@@ -65,14 +65,14 @@ class Dispatcher(ConnectedDispatcher):
         Messages are encoded, signed and decoded as on the wire. Child-process tools run in threads.
         """
         return InMemoryDispatcher(
-            _tools_of(tools), settings or Settings(), allow, on_loop, observers
+            _tools_of(tools), settings or Settings(), only, on_loop, observers
         )
 
 
 class LocalDispatcher:
     """What `Dispatcher.local` gives: enter it to get the dispatcher, whose methods it has as well.
 
-    Until it is entered they raise RuntimeError (R62).
+    Until it is entered they raise RuntimeError.
     """
 
     def __init__(
@@ -138,7 +138,7 @@ class InMemoryDispatcher(Dispatcher):
         self,
         tools: Sequence[Tool],
         settings: Settings,
-        allow: Collection[str] | None,
+        only: Collection[str] | None,
         on_loop: OnLoop | None = None,
         observers: Sequence[Observer] = (),
     ) -> None:
@@ -149,7 +149,7 @@ class InMemoryDispatcher(Dispatcher):
             MemoryTransport(self._server),
             settings=settings,
             envelope=envelope,
-            tools=allow,
+            only=only,
             on_loop=on_loop,
             observers=observers,
         )

@@ -52,7 +52,7 @@ class SyncDispatcher:
 
     Safe to use from any number of threads at once. Use it as `with SyncDispatcher.connect(url) as
     dispatcher`, or call `open()` and `close()` yourself. Every method raises RuntimeError where it
-    is not open, or belongs to the process before a fork (R62). One that is never closed holds up
+    is not open, or belongs to the process before a fork. One that is never closed holds up
     the end of the program for two seconds at most.
     """
 
@@ -73,7 +73,7 @@ class SyncDispatcher:
         *,
         broker_url: str | None = None,
         settings: Settings | None = None,
-        tools: Collection[str] | None = None,
+        only: Collection[str] | None = None,
         catalog: str | Path | None = None,
         on_loop: OnLoop | None = None,
         observers: Sequence[Observer] = (),
@@ -84,7 +84,7 @@ class SyncDispatcher:
                 redis_url,
                 broker_url=broker_url,
                 settings=settings,
-                tools=tools,
+                only=only,
                 catalog=catalog,
                 on_loop=on_loop,
                 observers=observers,
@@ -108,14 +108,14 @@ class SyncDispatcher:
         tools: Sequence[Tool | ModuleType],
         *,
         settings: Settings | None = None,
-        allow: Collection[str] | None = None,
+        only: Collection[str] | None = None,
         on_loop: OnLoop | None = None,
         observers: Sequence[Observer] = (),
     ) -> Self:
         """See `Dispatcher.in_memory`."""
         return cls(
             Dispatcher.in_memory(
-                tools, settings=settings, allow=allow, on_loop=on_loop, observers=observers
+                tools, settings=settings, only=only, on_loop=on_loop, observers=observers
             )
         )
 
@@ -223,7 +223,7 @@ class SyncDispatcher:
         *,
         session: str | None = None,
         turn: str | None = None,
-        tools: Collection[str] | None = None,
+        only: Collection[str] | None = None,
         context: Mapping[str, Any] | None = None,
         timeout: float | None = None,
         wait: float | None = None,
@@ -236,7 +236,7 @@ class SyncDispatcher:
                 response,
                 session=session,
                 turn=turn,
-                tools=tools,
+                only=only,
                 context=context,
                 timeout=timeout,
                 wait=wait,
@@ -246,10 +246,10 @@ class SyncDispatcher:
         )
 
     def check(
-        self, response: Any, *, tools: Collection[str] | None = None
+        self, response: Any, *, only: Collection[str] | None = None
     ) -> list[ToolResult | None]:
         """See `Dispatcher.check`."""
-        return self._opened().check(response, tools=tools)
+        return self._opened().check(response, only=only)
 
     def in_flight(self, session: str | None = None) -> int:
         """See `Dispatcher.in_flight`."""

@@ -1,4 +1,4 @@
-"""A tool function's parameters: their JSON Schema, and typed values from validated JSON (R22)."""
+"""A tool function's parameters: their JSON Schema, and typed values from validated JSON."""
 
 import inspect
 import types
@@ -153,7 +153,7 @@ def _without_titles(node: Any, *, names: bool = False) -> Any:
 _KINDS = {
     "missing": "required",
     "extra_forbidden": "additionalProperties",
-    # pydantic repeats the value in what it says of these, and it may be a secret (R25)
+    # pydantic repeats the value in what it says of these, and it may be a secret
     "union_tag_invalid": "schema",
     "import_error": "schema",
 }

@@ -1,4 +1,4 @@
-"""The `@tool` decorator: one declaration serves validator, model, worker and docs (R20)."""
+"""The `@tool` decorator: one declaration serves validator, model, worker and docs."""
 
 import inspect
 from collections.abc import Callable, Sequence

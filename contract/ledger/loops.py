@@ -1,4 +1,4 @@
-"""What failed in a session, remembered for the whole fleet (R30).
+"""What failed in a session, remembered for the whole fleet.
 
 A session without failures costs nothing: every dispatcher follows one stream of the sessions that
 have some, and asks the server about those alone.

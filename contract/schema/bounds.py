@@ -1,4 +1,4 @@
-"""How much work a schema may ask for, found out before it is compiled (R20).
+"""How much work a schema may ask for, found out before it is compiled.
 
 A schema comes from wherever a tool comes from. Its size is bounded by counting. Its time is bounded
 by following references as a validator would: a value at some depth of the arguments is looked at

@@ -1,4 +1,4 @@
-"""Schemas written in another dialect, as the JSON Schema they mean (R20).
+"""Schemas written in another dialect, as the JSON Schema they mean.
 
 Gemini's own form writes types in capitals and has `nullable`; both are common in catalogs that
 were made for it. Any other schema is left exactly as it is.

@@ -1,4 +1,4 @@
-"""From a validator's errors to problems that a model can act on (R21, R25)."""
+"""From a validator's errors to problems that a model can act on."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
@@ -105,7 +105,7 @@ class Explainer:
         """The branch that the argument resembles; what there is to choose where it resembles none.
 
         A branch is out where the value's own type is wrong. Then the one is meant whose tag fits
-        (a `const` or `enum` field such as `kind: "circle"`), then the one with least to mend.
+        (a `const` or `enum` field such as `kind: "circle"`), then the one with the fewest errors.
         """
         kind: Any = error.kind
         branches: list[list[Error]] = getattr(kind, "context", [])[:_BRANCHES_AT_MOST]
@@ -115,7 +115,7 @@ class Explainer:
         open_branches = [b for b in branches if not any(_shuts_out(e, path) for e in b)]
         fitting = [b for b in open_branches if not any(_is_tag(e, path) for e in b)]
         if fitting:
-            for inner in min(fitting, key=_to_mend):
+            for inner in min(fitting, key=_distance):
                 yield from self._explain(inner, arguments)
         elif open_branches:
             yield from self._tags(open_branches, path, arguments)
@@ -239,7 +239,7 @@ def _is_tag(error: Error, path: Path) -> bool:
     return all(isinstance(option, str) for option in options)
 
 
-def _to_mend(branch: list[Error]) -> tuple[int, int]:
+def _distance(branch: list[Error]) -> tuple[int, int]:
     """How far off: first by the fields that lack or are too many, then by all that is wrong."""
     strange = 0
     for error in branch:

@@ -1,4 +1,4 @@
-"""Compiled JSON Schemas: one validator a schema, cached by the spec's digest (R20, R21).
+"""Compiled JSON Schemas: one validator a schema, cached by the spec's digest.
 
 Drafts 4 to 2020-12 by `$schema`, 2020-12 by default; `format` is asserted. Nothing is ever fetched:
 a remote or file `$ref` is refused when the schema is compiled. Compiling and checking take bounded
@@ -161,7 +161,7 @@ def _has_more_values_than(most: int, value: Any) -> bool:
 
 
 class SchemaCache:
-    """Validators by schema digest. A spec without a schema, or with it off, has None (R28)."""
+    """Validators by schema digest. A spec without a schema, or with it off, has None."""
 
     def __init__(self) -> None:
         self._validators: dict[str, SchemaValidator] = {}

@@ -26,16 +26,16 @@ class Accepting:
         catalog: Catalog,
         settings: Settings,
         wording: Wording,
-        tools: Collection[str] | None,
+        only: Collection[str] | None,
     ) -> None:
         self._catalog = catalog
         self._settings = settings
         self._wording = wording
-        self._allowed = tool_names("tools", tools)
+        self._allowed = tool_names("only", only)
 
-    def allowed(self, tools: Collection[str] | None) -> Collection[str] | None:
+    def allowed(self, only: Collection[str] | None) -> Collection[str] | None:
         """The names that a narrower list leaves; None is all. Raises ValueError."""
-        asked = tool_names("tools", tools)
+        asked = tool_names("only", only)
         if asked is None or self._allowed is None:
             return self._allowed if asked is None else asked
         return asked & self._allowed

@@ -57,7 +57,7 @@ class Catalog:
         return {n: offer for n, offer in self._offers.items() if n not in self.unlisted}
 
     def replace(self, specs: Iterable[ToolSpec]) -> None:
-        """Offer exactly these tools and the pool's own, listed beside any background tool (R35)."""
+        """Offer exactly these tools and the pool's own, listed beside any background tool."""
         specs = list(specs)
         if specs:
             named = {spec.name for spec in specs}

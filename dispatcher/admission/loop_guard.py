@@ -1,4 +1,4 @@
-"""The loop guard: a call that keeps failing in the same way is not run again (R30)."""
+"""The loop guard: a call that keeps failing in the same way is not run again."""
 
 import asyncio
 import inspect
@@ -134,7 +134,7 @@ class LoopGuard:
         return not await self._ask(loop)
 
     async def _ask(self, loop: Loop) -> bool:
-        """Whether the hook lets the call run; one that raises or hangs does not (R10, R45)."""
+        """Whether the hook lets the call run; one that raises or hangs does not."""
         if self._on_loop is None:
             return False
         try:

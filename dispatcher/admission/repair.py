@@ -1,4 +1,4 @@
-"""Arguments put right where only one thing can have been meant (R29).
+"""Arguments put right where only one thing can have been meant.
 
 A string that is JSON of the wanted type, a number or boolean in quotes, a single item where an
 array of it is wanted, null for a field that need not be there. What is changed is exactly what the
@@ -41,7 +41,7 @@ def repair(
         if any(problem.kind not in _KINDS or not problem.expected for problem in problems):
             return None
         for problem in problems:
-            changed = _mended(problem, _at(arguments, problem.path))
+            changed = _repaired(problem, _at(arguments, problem.path))
             if changed is None:
                 return None
             kind, value = changed
@@ -55,7 +55,7 @@ def repair(
     return None
 
 
-def _mended(problem: Problem, value: Any) -> tuple[str, Any] | None:
+def _repaired(problem: Problem, value: Any) -> tuple[str, Any] | None:
     """What was meant by `value`; None where nothing is, or more than one thing may be."""
     wanted = problem.expected.split("|")
     if value is None:

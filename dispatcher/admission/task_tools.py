@@ -1,4 +1,4 @@
-"""The tools that the pool itself offers to the model beside any background tool (R35)."""
+"""The tools that the pool itself offers to the model beside any background tool."""
 
 from collections.abc import Mapping
 from typing import Any

@@ -1,4 +1,4 @@
-"""The one place that decides whether a call is accepted, before anything is queued (R19)."""
+"""The one place that decides whether a call is accepted, before anything is queued."""
 
 import logging
 from collections.abc import Collection, Mapping, Sequence
@@ -72,10 +72,10 @@ def validate(
         problems = offer.validator.problems(call.arguments)
         if not problems:
             return call, offer
-        return _mended_or_rejected(call, offer, problems, wording, repairs=repairs)
+        return _repaired_or_rejected(call, offer, problems, wording, repairs=repairs)
     except Exception:
         log.exception("arguments_not_checked tool=%s call=%s", call.name, call.id)
-        return rejected(call, Code.INTERNAL, wording.words.not_checked, wording)  # R10
+        return rejected(call, Code.INTERNAL, wording.words.not_checked, wording)
 
 
 def _unusable(
@@ -87,7 +87,7 @@ def _unusable(
     return rejected(call, Code.LOOP, text + feedback.again(seen, wording), wording)
 
 
-def _mended_or_rejected(
+def _repaired_or_rejected(
     call: ToolCall,
     offer: Offer,
     problems: Sequence[Problem],
@@ -97,13 +97,13 @@ def _mended_or_rejected(
 ) -> Accepted | ToolResult:
     """A call whose arguments break the schema.
 
-    Of what the host injects (R27) the model is told nothing: it cannot mend it.
+    Of what the host injects the model is told nothing: it cannot mend it.
     """
     assert call.arguments is not None and offer.validator is not None
     if repairs and offer.spec.repair:
-        mended = repair(call.arguments, problems, offer.validator)
-        if mended is not None:
-            arguments, done = mended
+        repaired = repair(call.arguments, problems, offer.validator)
+        if repaired is not None:
+            arguments, done = repaired
             note = feedback.repaired(done, wording)
             note = f"{call.note} {note}" if call.note else note
             return msgspec.structs.replace(call, arguments=arguments, note=note), offer

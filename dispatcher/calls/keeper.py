@@ -80,7 +80,7 @@ class Keeper:
             pending.timer.cancel()
 
     async def cancel(self, calls: Sequence[Pending]) -> None:
-        """End calls that nobody wants any more; each is answered `aborted.cancelled` (R34)."""
+        """End calls that nobody wants any more; each is answered `aborted.cancelled`."""
         calls = [pending for pending in calls if pending.is_open]
         for pending in calls:
             pending.unwanted()

@@ -19,7 +19,7 @@ ANSWER_MARGIN_SECONDS = 1.0
 
 
 def key_of(call: ToolCall, turn: TurnContext, tenant: str) -> str:
-    """Stable for the same call of the same turn of the same session; else random (R18)."""
+    """Stable for the same call of the same turn of the same session; else random."""
     if turn.session is None or turn.id is None:
         return new_nonce()
     return encoding.digest(

@@ -147,7 +147,7 @@ class Pending:
     work: asyncio.Task[None] | None = None
     """What answers it, where this dispatcher does so itself."""
     root: str = field(init=False)
-    """The same for all retries of a call: the name it is asked again by (R18)."""
+    """The same for all retries of a call: the name it is asked again by."""
 
     def __post_init__(self) -> None:
         self.root = root_of(self.message.key)
@@ -179,7 +179,7 @@ class Pending:
 
     @property
     def may_be_known(self) -> bool:
-        """Whether the ledger may have it although this dispatcher has not sent it (R18)."""
+        """Whether the ledger may have it although this dispatcher has not sent it."""
         return self.message.session is not None and self.message.turn is not None
 
     @property

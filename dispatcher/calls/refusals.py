@@ -1,4 +1,4 @@
-"""Calls that are not sent: answered `no`, once it is written that nobody may run them (R8, R18).
+"""Calls that are not sent: answered `no`, once it is written that nobody may run them.
 
 A call that can be asked again has a record that any dispatcher may make. A `no` that was only read
 there is false as soon as another dispatcher sends the call, so the record is settled first. Whoever

@@ -100,7 +100,7 @@ class Traffic(Calls):
         await self._transport.close()
 
     def submit(self, call: ToolCall, spec: ToolSpec, turn: TurnContext, since: float) -> Pending:
-        """Send an accepted call on its way, or join it if it is already open (R18).
+        """Send an accepted call on its way, or join it if it is already open.
 
         Its times run from `since`, when it left its barrier.
         """
@@ -249,7 +249,7 @@ class Traffic(Calls):
         return await self._endings.wait(pending, left)
 
     async def cancel(self, calls: Sequence[Pending]) -> None:
-        """End calls; each is answered `aborted.cancelled`, saying whether it had started (R34)."""
+        """End calls; each is answered `aborted.cancelled`, saying whether it had started."""
         if calls:
             await self._keeper.cancel(calls)
 

@@ -55,7 +55,7 @@ class Format(Protocol):
 
     @staticmethod
     def render_refusal(text: str) -> list[dict[str, Any]]:
-        """The message for a response that was no response (R14)."""
+        """The message for a response that was no response."""
         ...
 
     @staticmethod

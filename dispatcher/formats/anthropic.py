@@ -1,4 +1,4 @@
-"""Anthropic Messages: `tool_use` blocks in, one message of `tool_result` blocks out (R3, R4)."""
+"""Anthropic Messages: `tool_use` blocks in, one message of `tool_result` blocks out."""
 
 from typing import Any
 
@@ -26,7 +26,7 @@ def identity(response: dict[str, Any]) -> tuple[Any, Any]:
 
 
 def parse(response: Any, reader: Reader) -> list[ToolCall]:
-    """The `tool_use` blocks; text, thinking and server-side blocks are passed over (R13)."""
+    """The `tool_use` blocks; text, thinking and server-side blocks are passed over."""
     content = response.get("content")
     if not isinstance(content, list):
         raise NotAResponse("no_content")

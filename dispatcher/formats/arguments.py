@@ -1,4 +1,4 @@
-"""Arguments as a model sent them, to one JSON object or the reason why not (R15, R16)."""
+"""Arguments as a model sent them, to one JSON object or the reason why not."""
 
 import json
 import math
@@ -82,7 +82,7 @@ def loads(text: str, *, control_characters: bool = False) -> Any:
 
 
 def accept(arguments: dict[str, Any], max_bytes: int) -> dict[str, Any] | Flaw:
-    """The arguments, or what about them no tool can be given (R16)."""
+    """The arguments, or what about them no tool can be given."""
     try:
         encoded = encoding.encode(arguments)
     except UnicodeEncodeError:
@@ -154,7 +154,7 @@ def _no_constant(name: str) -> float:
 
 
 def _broken(error: json.JSONDecodeError) -> Flaw:
-    """What broke, where, and the few characters around it (R25)."""
+    """What broke, where, and the few characters around it."""
     start = max(0, error.pos - _AROUND_CHARACTERS)
     around = error.doc[start : error.pos + _AROUND_CHARACTERS]
     before = "…" if start else ""

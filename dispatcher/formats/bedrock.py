@@ -1,4 +1,4 @@
-"""Bedrock Converse: `toolUse` blocks in, one message of `toolResult` blocks out (R4)."""
+"""Bedrock Converse: `toolUse` blocks in, one message of `toolResult` blocks out."""
 
 import base64
 import binascii
@@ -43,7 +43,7 @@ def identity(response: dict[str, Any]) -> tuple[Any, Any]:
 
 
 def parse(response: Any, reader: Reader) -> list[ToolCall]:
-    """The `toolUse` blocks; text, reasoning and server-side tools are passed over (R13)."""
+    """The `toolUse` blocks; text, reasoning and server-side tools are passed over."""
     output = response.get("output")
     message = output.get("message") if isinstance(output, dict) else response
     content = message.get("content") if isinstance(message, dict) else None

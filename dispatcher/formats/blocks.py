@@ -1,4 +1,4 @@
-"""Reading one tool-call block, the same for every provider (R14–R17)."""
+"""Reading one tool-call block, the same for every provider."""
 
 import hashlib
 from dataclasses import dataclass
@@ -7,7 +7,7 @@ from typing import Any, TypeGuard
 from toolpool.contract.call import Flaw, ToolCall
 from toolpool.contract.encoding import printable
 from toolpool.contract.outcome import Code
-from toolpool.dispatcher.formats import arguments, mending
+from toolpool.dispatcher.formats import arguments, text_repair
 from toolpool.dispatcher.words import feedback
 from toolpool.dispatcher.words.feedback import PLAIN, Wording
 
@@ -15,7 +15,7 @@ LONGEST_NAME = 256
 
 
 class NotAResponse(Exception):
-    """Raised when a response holds no content list at all (R14).
+    """Raised when a response holds no content list at all.
 
     `reason` names the sentence in a locale's `unreadable`, with what fills its blanks.
     """
@@ -72,7 +72,7 @@ class Reader:
             if isinstance(parsed, Flaw):
                 flaw = parsed
                 if isinstance(raw, str) and flaw.code is Code.UNPARSEABLE and not cut_off:
-                    values, flaw, note = self._mended(raw, flaw, note)
+                    values, flaw, note = self._repaired(raw, flaw, note)
             else:
                 values = parsed
         whole_text = isinstance(raw, str) and values is not None
@@ -90,17 +90,17 @@ class Reader:
             long_id=long_id,
         )
 
-    def _mended(
+    def _repaired(
         self, raw: str, flaw: Flaw, note: str | None
     ) -> tuple[dict[str, Any] | None, Flaw | None, str | None]:
         """What the text certainly means all the same: its values and a note, or its flaw."""
-        mended = mending.mend(raw)
-        if mended is None:
+        repaired = text_repair.repaired(raw)
+        if repaired is None:
             return None, flaw, note
-        values = arguments.accept(mended[0], self.max_bytes)
+        values = arguments.accept(repaired[0], self.max_bytes)
         if isinstance(values, Flaw):
             return None, values, note
-        told = feedback.mended(mended[1], self.wording)
+        told = feedback.text_repaired(repaired[1], self.wording)
         return values, None, f"{note} {told}" if note else told
 
     def unreadable(self, index: int, *, id: Any = None, name: Any = None) -> ToolCall:

@@ -1,4 +1,4 @@
-"""Gemini: `functionCall` parts in, one message of `functionResponse` parts out (R4).
+"""Gemini: `functionCall` parts in, one message of `functionResponse` parts out.
 
 Calls mostly come without an id: then they are answered without one, in their order, by name. The
 REST API writes keys in camelCase, the Python SDK's objects in snake_case: both are read.

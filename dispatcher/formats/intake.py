@@ -1,4 +1,4 @@
-"""From whatever a caller hands in to the calls in it (R13–R18)."""
+"""From whatever a caller hands in to the calls in it."""
 
 from typing import Any
 
@@ -14,7 +14,7 @@ _TAKE_LISTS = (BARE, MCP)
 
 
 class Unreadable(Exception):
-    """Raised when a response holds no calls that could be answered one by one (R14).
+    """Raised when a response holds no calls that could be answered one by one.
 
     Its text asks the model for a valid response. `format` is the provider whose form the answer
     should have.
@@ -94,7 +94,7 @@ def _dumped(response: Any) -> Any:
 
 
 def _stable_name(plain: Any) -> str:
-    """A name for a response without one: the same response has the same (R15)."""
+    """A name for a response without one: the same response has the same."""
     try:
         return f"turn-{encoding.digest(plain)[:12]}"
     except (TypeError, ValueError, RecursionError):

@@ -1,4 +1,4 @@
-"""MCP: `tools/call` requests in, a `CallToolResult` a call out (R4)."""
+"""MCP: `tools/call` requests in, a `CallToolResult` a call out."""
 
 from typing import Any
 

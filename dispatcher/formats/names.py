@@ -1,4 +1,4 @@
-"""Tool names a provider refuses, mapped for it and back: deterministic, and no two alike (R40).
+"""Tool names a provider refuses, mapped for it and back: deterministic, and no two alike.
 
 A name that the provider takes stays as it is. Of any other the refused characters become `_` and
 a short digest of the whole name follows, so that `mcp.a/b` and `mcp.a.b` stay two tools.

@@ -1,4 +1,4 @@
-"""OpenAI Chat Completions: `tool_calls` in, one `tool` message a call out (R4)."""
+"""OpenAI Chat Completions: `tool_calls` in, one `tool` message a call out."""
 
 from typing import Any
 

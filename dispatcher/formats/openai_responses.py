@@ -1,4 +1,4 @@
-"""OpenAI Responses: `function_call` items in, one `function_call_output` item a call out (R4)."""
+"""OpenAI Responses: `function_call` items in, one `function_call_output` item a call out."""
 
 from typing import Any
 
@@ -27,7 +27,7 @@ def identity(response: dict[str, Any]) -> tuple[Any, Any]:
 
 
 def parse(response: Any, reader: Reader) -> list[ToolCall]:
-    """The `function_call` items; messages, reasoning and hosted tools are passed over (R13)."""
+    """The `function_call` items; messages, reasoning and hosted tools are passed over."""
     output = response.get("output")
     if not isinstance(output, list):
         raise NotAResponse("no_output")

@@ -1,4 +1,4 @@
-"""A result as the one string that text-only providers take (R3), and the schema a model sees."""
+"""A result as the one string that text-only providers take, and the schema a model sees."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""What to do next, by error type, tool and error text (R12); the words are in the locales."""
+"""What to do next, by error type, tool and error text; the words are in the locales."""
 
 from collections.abc import Sequence
 
@@ -29,7 +29,7 @@ def recommendations(
     retryable: bool = True,
     locale: str = "en",
 ) -> tuple[str, ...]:
-    """At most three hints, the most specific first; the tool's own win (R5, R12).
+    """At most three hints, the most specific first; the tool's own win.
 
     `error` is the tool's own text: in a sentence about it the tool's name might say something else.
     """

@@ -1,4 +1,4 @@
-"""From an outcome to the result a caller sees: type, retryable, words, advice. No I/O (R6–R8)."""
+"""From an outcome to the result a caller sees: type, retryable, words, advice. No I/O."""
 
 import msgspec
 
@@ -13,7 +13,7 @@ __all__ = ["Wording", "classified", "forgotten", "not_queued", "rejected", "unco
 
 
 def rejected(call: ToolCall, code: Code, text: str, wording: Wording) -> ToolResult:
-    """A call that was not accepted: it never ran, and not with these arguments (R6)."""
+    """A call that was not accepted: it never ran, and not with these arguments."""
     return _failure(
         call,
         code,

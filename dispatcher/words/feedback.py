@@ -1,4 +1,4 @@
-"""The only place that makes sentences for the model (R11, R23–R27).
+"""The only place that makes sentences for the model.
 
 The words are in `locales`, one file a language; the four styles of a rejection differ in them by
 key. No sentence holds a rejected value: it may be a secret.
@@ -31,7 +31,7 @@ class Caps:
 
 @dataclass(frozen=True, slots=True)
 class Wording:
-    """How much to say, in which language, and how a rejection is laid out (R24)."""
+    """How much to say, in which language, and how a rejection is laid out."""
 
     caps: Caps = Caps()
     locale: str = "en"
@@ -55,7 +55,7 @@ def wording_of(settings: Settings) -> Wording:
 
 
 def invalid_arguments(problems: Sequence[Problem], wording: Wording = PLAIN) -> str:
-    """What is wrong with the arguments, one line a problem (R23, R24)."""
+    """What is wrong with the arguments, one line a problem."""
     words, style, caps = wording.words, wording.style, wording.caps
     lines = [_line(problem, wording) for problem in problems[: caps.errors]]
     more = len(problems) - len(lines)
@@ -75,7 +75,7 @@ def refused_by_check(message: str, wording: Wording = PLAIN) -> str:
 
 
 def unknown_tool(name: str, offered: Sequence[str], wording: Wording = PLAIN) -> str:
-    """`Tool 'x' not found`, what was probably meant, and what there is (R26)."""
+    """`Tool 'x' not found`, what was probably meant, and what there is."""
     words = wording.words
     text = words.unknown_tool.format(name=cut_at(_one_line(name), _LONGEST_NAME))
     near = closest(name, offered)
@@ -96,7 +96,7 @@ def _tools(offered: Sequence[str], wording: Wording) -> str:
 
 
 def nameless(offered: Sequence[str], wording: Wording = PLAIN) -> str:
-    """A call that names no tool, and what there is (R15, R26)."""
+    """A call that names no tool, and what there is."""
     return wording.words.nameless + _tools(offered, wording)
 
 
@@ -112,15 +112,15 @@ def flawed(flaw: Flaw, wording: Wording = PLAIN) -> str:
 
 
 def made_up_id(id: str, wording: Wording = PLAIN) -> str:
-    """A call that came without an id, or with one that cannot be sent back (R15)."""
+    """A call that came without an id, or with one that cannot be sent back."""
     return wording.words.made_up_id.format(id=id)
 
 
-def mended(what: Sequence[str], wording: Wording = PLAIN) -> str:
-    """What was put right in text that was no strict JSON (R15)."""
+def text_repaired(what: Sequence[str], wording: Wording = PLAIN) -> str:
+    """What was put right in text that was no strict JSON."""
     words = wording.words
-    told = words.listed.join(words.mendings[each] for each in what)
-    return words.mended.format(what=told)
+    told = words.listed.join(words.text_repairs[each] for each in what)
+    return words.text_repaired.format(what=told)
 
 
 def too_many_calls(cap: int, wording: Wording = PLAIN) -> str:
@@ -129,25 +129,25 @@ def too_many_calls(cap: int, wording: Wording = PLAIN) -> str:
 
 
 def no_response(reason: str, blanks: Mapping[str, str], wording: Wording = PLAIN) -> str:
-    """A response that held nothing to answer (R14)."""
+    """A response that held nothing to answer."""
     words = wording.words
     return words.no_response.format(reason=words.unreadable[reason].format(**blanks))
 
 
 def loop(name: str, seen: Seen, wording: Wording = PLAIN) -> str:
-    """A call that keeps failing in the same way (R30)."""
+    """A call that keeps failing in the same way."""
     template = wording.words.loop_in_turns if seen.alternates else wording.words.loop
     return template.format(name=name, count=seen.failures)
 
 
 def again(seen: Seen, wording: Wording = PLAIN) -> str:
-    """What is added to a rejection that keeps coming (R30)."""
+    """What is added to a rejection that keeps coming."""
     template = wording.words.again_in_turns if seen.alternates else wording.words.again
     return template.format(count=seen.failures)
 
 
 def repaired(repairs: Sequence[Problem], wording: Wording = PLAIN) -> str:
-    """What was put right in the arguments before the call (R29)."""
+    """What was put right in the arguments before the call."""
     words = wording.words
     told = [
         words.repairs[repair.kind].format(path=_path(repair), type=repair.expected)
@@ -159,29 +159,29 @@ def repaired(repairs: Sequence[Problem], wording: Wording = PLAIN) -> str:
 
 
 def cut(size: int, handle: str | None, wording: Wording = PLAIN) -> str:
-    """An output that was cut in the middle (R37)."""
+    """An output that was cut in the middle."""
     words = wording.words
     how = words.cut_less if handle is None else words.cut_pages.format(handle=handle)
     return f"{words.cut.format(size=f'{size:,}')} {how}"
 
 
 def still_running(handle: str, wording: Wording = PLAIN) -> str:
-    """A call that goes on in the background (R35)."""
+    """A call that goes on in the background."""
     return wording.words.still_running.format(handle=handle)
 
 
 def unseen_end(name: str, wording: Wording = PLAIN) -> str:
-    """A call that went on although the write before it may still run (R32)."""
+    """A call that went on although the write before it may still run."""
     return wording.words.unseen_end.format(name=name)
 
 
 def no_such_handle(wording: Wording = PLAIN) -> str:
-    """An unknown, expired or foreign handle: one and the same answer (R35)."""
+    """An unknown, expired or foreign handle: one and the same answer."""
     return wording.words.no_such_handle
 
 
 def no_such_page(page: int, pages: int, wording: Wording = PLAIN) -> str:
-    """A page beyond the end of a long output (R37)."""
+    """A page beyond the end of a long output."""
     return wording.words.no_such_page.format(page=page, pages=pages)
 
 

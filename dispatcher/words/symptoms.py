@@ -1,4 +1,4 @@
-"""What a tool's error text says went wrong, where it says so beyond doubt (R12).
+"""What a tool's error text says went wrong, where it says so beyond doubt.
 
 An error names things too, such as an order or an argument: `order 14290` is no status 429, and
 `timeout must be a number` is no timeout. So a symptom is a phrase of whole words, or a code beside

@@ -46,13 +46,13 @@ async def test_a_host_s_bad_name_is_told_to_the_host(dispatcher: Dispatcher, nam
 async def test_an_allow_list_is_a_list_of_names(dispatcher: Dispatcher) -> None:
     """One string is no list of its letters, of which no tool would be found."""
     with pytest.raises(ValueError, match="collection of tool names, not str"):
-        await dispatcher.dispatch(call("echo", value=1), tools="echo")
-    with pytest.raises(ValueError, match="tools takes the names of tools, not Tool"):
-        dispatcher.check(call("echo", value=1), tools=[tools.echo])  # type: ignore[list-item]
+        await dispatcher.dispatch(call("echo", value=1), only="echo")
+    with pytest.raises(ValueError, match="only takes the names of tools, not Tool"):
+        dispatcher.check(call("echo", value=1), only=[tools.echo])  # type: ignore[list-item]
     with pytest.raises(ValueError, match="collection of tool names"):
         dispatcher.tools(only="echo")
     with pytest.raises(ValueError, match="collection of tool names"):
-        Dispatcher.in_memory([tools], allow="echo")
+        Dispatcher.in_memory([tools], only="echo")
 
 
 def response(format: str, *, id: str, call_id: str, name: str = "echo") -> dict[str, Any]:

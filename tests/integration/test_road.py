@@ -173,7 +173,7 @@ async def test_a_tool_outside_the_allow_list_is_unknown_to_its_caller(
     trace = tmp_path / "trace"
     turn = await dispatcher.dispatch(
         calls(("count", {"file": str(trace)}), ("echoo", {}), ("echo", {"value": 1})),
-        tools=["echo", "fail"],
+        only=["echo", "fail"],
     )
     assert codes(turn) == [Code.UNKNOWN_TOOL, Code.UNKNOWN_TOOL, None]
     assert turn[0].error == "Tool 'count' not found. Available tools: echo, fail."
@@ -185,10 +185,10 @@ async def test_a_tool_outside_the_allow_list_is_unknown_to_its_caller(
 
 
 async def test_a_narrower_list_never_widens_the_dispatchers_own(fleet: LocalFleet) -> None:
-    async with Dispatcher.connect(settings=fleet.settings, tools=["echo", "fail"]) as connected:
-        async with Dispatcher.in_memory([tools], allow=["echo", "fail"]) as in_memory:
+    async with Dispatcher.connect(settings=fleet.settings, only=["echo", "fail"]) as connected:
+        async with Dispatcher.in_memory([tools], only=["echo", "fail"]) as in_memory:
             for dispatcher in (connected, in_memory):
-                turn = await dispatcher.dispatch(call("whoami"), tools=["whoami", "echo"])
+                turn = await dispatcher.dispatch(call("whoami"), only=["whoami", "echo"])
                 assert turn[0].error == "Tool 'whoami' not found. Available tools: echo."
                 names = [tool["name"] for tool in dispatcher.tools("bare")]
                 assert {"echo", "fail"} <= set(names)

@@ -122,13 +122,13 @@ async def converse() -> None:
             print(final)
     async with Dispatcher.local([search_orders, "shop.tools"]) as local:
         print((await local.dispatch([])).messages(), local.in_flight())
-    async with Dispatcher.in_memory([search_orders, add, count], allow=["add"]) as memory:
+    async with Dispatcher.in_memory([search_orders, add, count], only=["add"]) as memory:
         print(await memory.cancel(session="s-1"))
 
 
 def blocking() -> None:
     """The same, for code that blocks."""
-    with SyncDispatcher.connect(settings=SETTINGS, tools=["add"]) as dispatcher:
+    with SyncDispatcher.connect(settings=SETTINGS, only=["add"]) as dispatcher:
         turn: TurnResult = dispatcher.dispatch([], session="s", timeout=3.0)
         print(turn.messages(), dispatcher.tools("gemini"), dispatcher.check([]))
         for event in dispatcher.events():

@@ -115,8 +115,8 @@ def check(
 
     Exits 1 when something is broken; hints alone do not count.
     """
-    from toolpool.cli.checking.confusions import check_record
-    from toolpool.cli.checking.soundness import check_sources
+    from toolpool.cli.checking.declarations import check_sources
+    from toolpool.cli.checking.record import check_record
 
     settings = load_settings()
     found = check_record(record) if record is not None else []

@@ -1,4 +1,4 @@
-"""Calls one tool function and turns whatever happens into an `Outcome` (R5, R10, R11)."""
+"""Calls one tool function and turns whatever happens into an `Outcome`."""
 
 import asyncio
 import inspect
@@ -89,7 +89,7 @@ def prepare(
 
 
 def returned(tool: Tool, value: Any, limits: Limits) -> Ending:
-    """The ending of a tool that returned `value` (R5)."""
+    """The ending of a tool that returned `value`."""
     if isinstance(value, dict):
         if value.get("ok") is False and "error" in value:
             return Ending(_reported(value))

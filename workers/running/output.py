@@ -1,4 +1,4 @@
-"""What a tool returned, cut where it is more than a model is shown (R37)."""
+"""What a tool returned, cut where it is more than a model is shown."""
 
 from typing import Any
 
@@ -13,7 +13,7 @@ _LEAST_BYTES = 200
 
 
 class Ending(msgspec.Struct, frozen=True):
-    """How a call ended, and the `whole` output where the outcome holds it cut (R37)."""
+    """How a call ended, and the `whole` output where the outcome holds it cut."""
 
     outcome: Outcome
     whole: str | None = None

@@ -105,8 +105,8 @@ class Locale:
     more_tasks: str
     tasks_of_no_session: str
     made_up_id: str
-    mended: str
-    mendings: Mapping[str, str]
+    text_repaired: str
+    text_repairs: Mapping[str, str]
     listed: str
     """Between the members of a list."""
     repaired: str

@@ -217,8 +217,8 @@ LOCALE = Locale(
         "handles that the calls answered with."
     ),
     made_up_id="The call had no usable id and was given the id '{id}'.",
-    mended="The arguments were not strict JSON ({what}) and were mended.",
-    mendings={
+    text_repaired="The arguments were not strict JSON ({what}) and were repaired.",
+    text_repairs={
         "fence": "Markdown fence",
         "around": "text around the object",
         "comma": "a comma before a closing bracket",

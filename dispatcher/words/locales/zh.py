@@ -196,8 +196,8 @@ LOCALE = Locale(
     more_tasks="还有 {count} 个较早的后台任务未列出。",
     tasks_of_no_session="此对话没有会话，无法列出后台任务：请使用各次调用返回的句柄。",
     made_up_id="该调用没有可用的 id，已给定 id '{id}'。",
-    mended="参数不是严格的 JSON（{what}），已修正。",
-    mendings={
+    text_repaired="参数不是严格的 JSON（{what}），已修正。",
+    text_repairs={
         "fence": "Markdown 代码围栏",
         "around": "对象前后的文字",
         "comma": "右括号之前的逗号",

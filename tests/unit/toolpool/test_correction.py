@@ -110,7 +110,7 @@ async def test_equal_responses_of_one_session_are_separate_turns() -> None:
 
 async def test_tools_that_are_not_offered_are_unknown() -> None:
     conversation, script = await run(
-        asks("add", {"a": 1, "b": 1}), says("I have no tools"), tools=[]
+        asks("add", {"a": 1, "b": 1}), says("I have no tools"), only=[]
     )
     assert conversation.turns[0][0].code is Code.UNKNOWN_TOOL
     assert script.offered == []

@@ -133,7 +133,7 @@ def test_what_certainly_means_one_object_is_taken_with_a_note(
     call = read(raw)
     assert call.arguments == values
     assert call.flaw is None
-    assert call.note == f"The arguments were not strict JSON ({what}) and were mended."
+    assert call.note == f"The arguments were not strict JSON ({what}) and were repaired."
 
 
 @pytest.mark.parametrize(
@@ -217,7 +217,7 @@ def test_text_that_is_not_json_says_where_it_broke(raw: str, said: str) -> None:
     assert len(text) < 240
 
 
-def test_a_call_that_was_cut_off_is_never_mended() -> None:
+def test_a_call_that_was_cut_off_is_never_repaired() -> None:
     """R17."""
     for raw in ("{'a': 1}", '{"a": 1,}', '```json\n{"a": 1}\n```', '{"a": 1'):
         flaw = read(raw, cut_off=True).flaw
@@ -233,9 +233,9 @@ def scalars(value: Any) -> list[Any]:
 
 
 def test_every_recorded_malformed_text_is_read_or_refused(shared_data: Path) -> None:
-    """R15, R16: none crashes, none is guessed: nothing in a mended object is not in the text."""
+    """R15, R16: none crashes, none is guessed: nothing in a repaired object is not in the text."""
     lines = (shared_data / "malformed_arguments.jsonl").read_text().splitlines()
-    mended = refused = 0
+    repaired = refused = 0
     for line in lines:
         raw = json.loads(line)["arguments"]
         call = read(raw)
@@ -249,14 +249,14 @@ def test_every_recorded_malformed_text_is_read_or_refused(shared_data: Path) -> 
         elif call.note is None:
             assert call.arguments == json.loads(raw if raw.strip() else "{}")
         else:
-            mended += 1
+            repaired += 1
             held = raw.replace("\\", "")
             for scalar in scalars(call.arguments):
                 text = scalar if isinstance(scalar, str) else json.dumps(scalar)
                 assert text.lower().replace("\\", "") in held.lower()
             assert held.count("{") >= 1
-    assert mended + refused >= 190
-    assert mended >= 20
+    assert repaired + refused >= 190
+    assert repaired >= 20
 
 
 JSON_VALUES = st.recursive(
@@ -279,7 +279,7 @@ def test_strict_json_is_taken_as_it_is(values: dict[str, Any]) -> None:
 
 
 @given(OBJECTS, st.sampled_from(["fence", "python", "comma", "twice", "breaks"]))
-def test_a_mended_object_is_the_one_that_was_meant(values: dict[str, Any], slip: str) -> None:
+def test_a_repaired_object_is_the_one_that_was_meant(values: dict[str, Any], slip: str) -> None:
     strict = json.dumps(values)
     text = {
         "fence": f"```json\n{strict}\n```",

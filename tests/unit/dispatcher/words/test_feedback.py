@@ -556,10 +556,11 @@ def test_what_was_assumed_is_told_in_both_languages() -> None:
     zh = Wording(locale="zh")
     assert feedback.made_up_id("t-1") == "The call had no usable id and was given the id 't-1'."
     assert feedback.made_up_id("t-1", zh) == "该调用没有可用的 id，已给定 id 't-1'。"
-    assert feedback.mended(["fence", "keys"]) == (
-        "The arguments were not strict JSON (Markdown fence, keys without quotes) and were mended."
+    assert feedback.text_repaired(["fence", "keys"]) == (
+        "The arguments were not strict JSON (Markdown fence, keys without quotes) and were "
+        "repaired."
     )
-    assert feedback.mended(["fence", "keys"], zh) == (
+    assert feedback.text_repaired(["fence", "keys"], zh) == (
         "参数不是严格的 JSON（Markdown 代码围栏、没有引号的键），已修正。"
     )
 

@@ -45,7 +45,7 @@ def test_every_language_has_every_sentence_with_the_same_blanks(name: str) -> No
     [
         ("flaws", r'Flaw\(\s*Code\.\w+,\s*f?"(\w+)'),
         ("unreadable", r'NotAResponse\(\s*"(\w+)"'),
-        ("mendings", r'done\["(\w+)"(?: if .+ else "(\w+)")?\]|or \("(\w+)",\)'),
+        ("text_repairs", r'done\["(\w+)"(?: if .+ else "(\w+)")?\]|or \("(\w+)",\)'),
     ],
 )
 def test_every_reason_that_the_code_gives_has_words_and_no_other(field: str, asked: str) -> None:
@@ -89,7 +89,7 @@ def ask(arguments: Any) -> dict[str, Any]:
 
 
 async def test_what_is_said_of_reading_a_call_is_in_the_model_s_language() -> None:
-    """R15, R25: the reason, the note on the id, and the note on mended text."""
+    """R15, R25: the reason, the note on the id, and the note on repaired text."""
     async with Dispatcher.in_memory([search], settings=Settings(locale="zh")) as dispatcher:
         [broken] = await dispatcher.dispatch(ask('{"limit": 1'), turn="t")
         assert broken.error == (
@@ -97,9 +97,9 @@ async def test_what_is_said_of_reading_a_call_is_in_the_model_s_language() -> No
             '附近为 `{"limit": 1`。请重新发送该调用：一个 JSON 对象，键和字符串使用双引号。'
         )
         assert broken.note == "该调用没有可用的 id，已给定 id 't-0'。"
-        [mended] = await dispatcher.dispatch(ask('{"limit": 1,}'), turn="t")
-        assert mended.ok
-        assert mended.note == (
+        [repaired] = await dispatcher.dispatch(ask('{"limit": 1,}'), turn="t")
+        assert repaired.ok
+        assert repaired.note == (
             "该调用没有可用的 id，已给定 id 't-0'。 "
             "参数不是严格的 JSON（右括号之前的逗号），已修正。"
         )

@@ -1,6 +1,6 @@
-"""Arguments that are not strict JSON but certainly mean one object (R15, R25).
+"""Arguments that are not strict JSON but certainly mean one object.
 
-The rule: the text is mended only where its own grammar leaves one reading, and every character of
+The rule: the text is repaired only where its own grammar leaves one reading, and every character of
 it is accounted for. That grammar is JSON with what other notations allow, which models fall into:
 a Markdown fence around the one object, a comma before a closing bracket, comments, strings in
 single quotes, plain words as keys, `True`, `False` and `None`, line breaks and tabs inside a
@@ -36,10 +36,10 @@ _ESCAPE = re.compile(r"\\(.)", re.DOTALL)
 _RAW = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
 
 
-def mend(text: str) -> tuple[dict[str, Any], tuple[str, ...]] | None:
-    """The one object that `text` certainly means, and what was mended; None where it is unsure.
+def repaired(text: str) -> tuple[dict[str, Any], tuple[str, ...]] | None:
+    """The one object that `text` certainly means, and what was put right; None where it is unsure.
 
-    What was mended is named by the keys of a locale's `mendings`.
+    What was put right is named by the keys of a locale's `text_repairs`.
     """
     done: dict[str, None] = {}
     inner = _unfenced(text.removeprefix("\ufeff").strip(), done)
@@ -88,7 +88,7 @@ def _read(text: str, done: dict[str, None]) -> Any:
         done["escaped"] = None
         return loads(unescaped)
     if len(text) > _LONGEST:
-        raise ValueError("too long to be mended")
+        raise ValueError("too long to be repaired")
     return loads(_strict(text, done))
 
 

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from typing import Any, cast
 
-from toolpool.cli.checking.legibility import Legibility, named
+from toolpool.cli.checking.gaps import Gaps, named
 from toolpool.contract.errors import Misconfigured, ToolDeclarationInvalid
 from toolpool.contract.spec import ToolSpec
 from toolpool.dispatcher.formats import FORMATS
@@ -148,18 +148,18 @@ def _schema_faults(schema: dict[str, Any]) -> Iterator[str]:
 
 
 def _parameter_problems(tool: str, schema: dict[str, Any]) -> Iterator[Problem]:
-    seen = Legibility(schema)
-    if silent := seen.undescribed():
+    gaps = Gaps(schema)
+    if silent := gaps.undescribed():
         message = f"no description of {named(silent)}: the model sees only the names"
         yield Problem(Level.WARNING, tool, message)
-    for path in seen.ambiguous():
+    for path in gaps.ambiguous():
         yield Problem(
             Level.WARNING,
             tool,
             f"{path} takes several kinds of object with nothing to tell them apart: give each a "
             'const field such as "kind"',
         )
-    if unbounded := seen.unbounded():
+    if unbounded := gaps.unbounded():
         message = f"{named(unbounded)} may be of any length: maxLength sets a limit"
         yield Problem(Level.HINT, tool, message)
 

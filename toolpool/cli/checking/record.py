@@ -1,14 +1,14 @@
-"""What the rejected calls in a session record say about the tools' schemas (R43)."""
+"""What the rejected calls in a session record say about the tools' schemas."""
 
 from collections.abc import Iterator
 from pathlib import Path
 
-from toolpool.cli.checking.soundness import Level, Problem
+from toolpool.cli.checking.declarations import Level, Problem
 from toolpool.cli.exits import Ended, ExitCode
 from toolpool.dispatcher.analytics import ToolFigures, read_record
 
 _FIELDS_NAMED = 5
-_MENDING = {
+_ADVICE = {
     "required": "say in its description what to send, or give it a default",
     "type": "say in its description which type and form it takes, with an example",
     "enum": "list its members in the description too",
@@ -43,7 +43,7 @@ def _problems(figures: ToolFigures) -> Iterator[Problem]:
         return
     told = f"{figures.rejected} of {figures.calls} calls were rejected"
     if figures.retried:
-        told += f"; {figures.mended_at_once} of {figures.retried} were right at the first retry"
+        told += f"; {figures.right_at_once} of {figures.retried} were right at the first retry"
     by_model = sorted(figures.models.items(), key=lambda item: -item[1][1])
     if by_model:
         told += "; by model: " + ", ".join(
@@ -51,6 +51,6 @@ def _problems(figures: ToolFigures) -> Iterator[Problem]:
         )
     yield Problem(Level.WARNING, figures.tool, told)
     for (path, kind), count in figures.fields.most_common(_FIELDS_NAMED):
-        what = _MENDING.get(kind, "see what its description leaves open")
+        what = _ADVICE.get(kind, "see what its description leaves open")
         times = "once" if count == 1 else f"{count} times"
         yield Problem(Level.HINT, figures.tool, f"{path} ({kind}), {times}: {what}")

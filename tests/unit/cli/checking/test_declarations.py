@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.unit.cli.conftest import Ran
-from toolpool.cli.checking.soundness import Level, check_tool
+from toolpool.cli.checking.declarations import Level, check_tool
 from toolpool.contract.spec import ToolSpec
 
 Run = Callable[..., Ran]

@@ -14,7 +14,7 @@ Nodes = dict[str, list[dict[str, Any]]]
 """What a schema says of each value, by its dotted path; `*` is every item or other field."""
 
 
-class Legibility:
+class Gaps:
     """What one schema leaves open."""
 
     def __init__(self, schema: dict[str, Any]) -> None:
