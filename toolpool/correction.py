@@ -19,7 +19,7 @@ from typing import Any, Protocol
 from toolpool.contract.errors import ToolpoolError
 from toolpool.contract.outcome import ErrorType
 from toolpool.dispatcher.dispatch import Dispatcher
-from toolpool.dispatcher.formats import detect
+from toolpool.dispatcher.formats import FORMATS, detect
 from toolpool.dispatcher.turn import TurnResult
 
 Message = dict[str, Any]
@@ -113,23 +113,7 @@ def said_by_model(response: Any) -> list[Message]:
     """The response as it goes back into the conversation, in its provider's own form."""
     plain = _plain(response)
     name = detect(plain)
-    if name == "anthropic" and isinstance(plain.get("content"), list):
-        return [{"role": "assistant", "content": plain["content"]}]
-    if name == "openai_chat":
-        choices = plain.get("choices") or [{"message": plain}]
-        message = choices[0].get("message") if isinstance(choices[0], dict) else None
-        if isinstance(message, dict):
-            kept = {key: message[key] for key in ("content", "tool_calls") if key in message}
-            return [{"role": "assistant", **kept}]
-    if name == "openai_responses" and isinstance(plain.get("output"), list):
-        return list(plain["output"])
-    if name == "gemini" and plain.get("candidates"):
-        content = plain["candidates"][0].get("content")
-        return [content] if isinstance(content, dict) else []
-    if name == "bedrock":
-        message = plain["output"].get("message") if "output" in plain else plain
-        return [message] if isinstance(message, dict) else []
-    return []
+    return FORMATS[name].said(plain) if name is not None and isinstance(plain, dict) else []
 
 
 def _plain(response: Any) -> Any:

@@ -15,7 +15,7 @@ from toolpool.contract.errors import MessageRejected, Misconfigured, ToolDeclara
 from toolpool.contract.schema.validator import SchemaCache, SchemaValidator
 from toolpool.contract.spec import ToolSpec, sealed
 from toolpool.dispatcher.admission import task_tools
-from toolpool.dispatcher.formats.names import originals
+from toolpool.dispatcher.formats import tools_by_offered_name
 
 log = logging.getLogger("toolpool.catalog")
 
@@ -78,7 +78,7 @@ class Catalog:
                 refused[spec.name] = str(error)
                 if self.refused.get(spec.name) != str(error):
                     log.error("tool_refused tool=%s: %s", spec.name, error)
-        self._offers, self.refused, self.aliases = offers, refused, originals(offers)
+        self._offers, self.refused, self.aliases = offers, refused, tools_by_offered_name(offers)
 
     def replace_published(self, entries: Iterable[bytes], envelope: Envelope) -> None:
         """Take what workers have published. Entries nobody we trust has signed are passed over."""

@@ -13,7 +13,7 @@ from toolpool.contract.schema.problem import Problem
 from toolpool.dispatcher.admission.catalog import Offer
 from toolpool.dispatcher.admission.repair import repair
 from toolpool.dispatcher.analytics import fields_of
-from toolpool.dispatcher.formats.names import alias
+from toolpool.dispatcher.formats import offered_name
 from toolpool.dispatcher.words import feedback
 from toolpool.dispatcher.words.classify import rejected
 from toolpool.dispatcher.words.feedback import Wording
@@ -54,7 +54,7 @@ def validate(
             call, offer = msgspec.structs.replace(call, name=name), offers.get(name)
     if offer is None or (allowed is not None and call.name not in allowed):
         shown = [n for n in offers if (n not in unlisted if allowed is None else n in allowed)]
-        names = sorted(alias(n, format) for n in shown)
+        names = sorted(offered_name(n, format) for n in shown)
         if call.name:
             text = feedback.unknown_tool(call.name, names, wording)
             return _unusable(call, Code.UNKNOWN_TOOL, text, wording, seen)

@@ -1,5 +1,7 @@
 """One file a provider: how its responses are parsed and its answers rendered."""
 
+import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -12,6 +14,7 @@ from toolpool.dispatcher.formats import (
     bedrock,
     gemini,
     mcp,
+    names,
     openai_chat,
     openai_responses,
 )
@@ -32,6 +35,12 @@ class Format(Protocol):
     """A provider's module."""
 
     NAME: str
+    ALIASES: tuple[str, ...]
+    """Other names of it."""
+    TOOL_NAMES: re.Pattern[str]
+    """The names of tools that the provider takes."""
+    TAKES_LISTS: bool
+    """Whether a list may be a response."""
 
     @staticmethod
     def recognises(response: Any) -> bool:
@@ -46,6 +55,11 @@ class Format(Protocol):
     @staticmethod
     def parse(response: Any, reader: Reader) -> list[ToolCall]:
         """The tool calls of a response, in order. Raises `NotAResponse`."""
+        ...
+
+    @staticmethod
+    def said(response: dict[str, Any]) -> list[dict[str, Any]]:
+        """A response as what the model said, to go back into the conversation."""
         ...
 
     @staticmethod
@@ -69,16 +83,32 @@ FORMATS: dict[str, Format] = {
     for module in (bedrock, anthropic, openai_chat, openai_responses, gemini, mcp, bare)
 }
 """By name, in the order in which they are asked: those of a narrow shape before the wide ones."""
-ALIASES = {"openai": openai_chat.NAME}
+_BY_ALIAS = {alias: name for name, module in FORMATS.items() for alias in module.ALIASES}
 
 
 def named(name: str) -> str:
     """The name of a format, which may be given by an alias. Raises ValueError for another."""
-    found = ALIASES.get(name, name)
+    found = _BY_ALIAS.get(name, name)
     if found not in FORMATS:
-        known = ", ".join([*FORMATS, *ALIASES])
+        known = ", ".join([*FORMATS, *_BY_ALIAS])
         raise ValueError(f"unknown format {name!r}: use one of {known}")
     return found
+
+
+def offered_name(tool: str, format: str) -> str:
+    """The name under which a tool is offered in this format."""
+    return names.alias(tool, FORMATS[format].TOOL_NAMES)
+
+
+def tools_by_offered_name(tools: Iterable[str]) -> dict[str, str]:
+    """The way back: tools by every name they are offered under that is not their own."""
+    rules = {module.TOOL_NAMES for module in FORMATS.values()}
+    return {
+        other: tool
+        for tool in tools
+        for rule in rules
+        if (other := names.alias(tool, rule)) != tool
+    }
 
 
 def detect(response: Any) -> str | None:
@@ -96,4 +126,13 @@ def detect(response: Any) -> str | None:
     return None
 
 
-__all__ = ["ALIASES", "FORMATS", "Format", "NotAResponse", "Response", "detect", "named"]
+__all__ = [
+    "FORMATS",
+    "Format",
+    "NotAResponse",
+    "Response",
+    "detect",
+    "named",
+    "offered_name",
+    "tools_by_offered_name",
+]

@@ -7,10 +7,13 @@ from toolpool.contract.content import IMAGE_TYPES, blocks_of, media_of, words_fo
 from toolpool.contract.result import ToolResult
 from toolpool.contract.spec import ToolSpec
 from toolpool.dispatcher.formats.blocks import NotAResponse, Reader
-from toolpool.dispatcher.formats.names import alias
+from toolpool.dispatcher.formats.names import PLAIN, alias
 from toolpool.dispatcher.formats.text import as_text, note_of, schema_of
 
 NAME = "anthropic"
+ALIASES = ()
+TOOL_NAMES = PLAIN
+TAKES_LISTS = False
 
 
 def recognises(response: Any) -> bool:
@@ -45,6 +48,12 @@ def parse(response: Any, reader: Reader) -> list[ToolCall]:
             )
         )
     return calls
+
+
+def said(response: dict[str, Any]) -> list[dict[str, Any]]:
+    """The response as the model's own message."""
+    content = response.get("content")
+    return [{"role": "assistant", "content": content}] if isinstance(content, list) else []
 
 
 def render(results: list[ToolResult]) -> list[dict[str, Any]]:
@@ -99,7 +108,7 @@ def offer(specs: list[ToolSpec]) -> list[dict[str, Any]]:
     """The `tools` parameter of the Messages API."""
     return [
         {
-            "name": alias(spec.name, NAME),
+            "name": alias(spec.name, TOOL_NAMES),
             "description": spec.description,
             "input_schema": schema_of(spec.input_schema),
         }

@@ -6,9 +6,13 @@ from toolpool.contract.call import ToolCall
 from toolpool.contract.result import ToolResult
 from toolpool.contract.spec import ToolSpec
 from toolpool.dispatcher.formats.blocks import Reader
+from toolpool.dispatcher.formats.names import ANY
 from toolpool.dispatcher.formats.text import schema_of
 
 NAME = "bare"
+ALIASES = ()
+TOOL_NAMES = ANY
+TAKES_LISTS = True
 
 
 def recognises(response: Any) -> bool:
@@ -41,6 +45,11 @@ def parse(response: Any, reader: Reader) -> list[ToolCall]:
         else reader.unreadable(index)
         for index, block in enumerate(blocks)
     ]
+
+
+def said(response: Any) -> list[dict[str, Any]]:
+    """Nothing: bare calls belong to no conversation."""
+    return []
 
 
 def render(results: list[ToolResult]) -> list[dict[str, Any]]:

@@ -10,10 +10,13 @@ from toolpool.contract.content import IMAGE_TYPES, blocks_of, media_of, words_fo
 from toolpool.contract.result import ToolResult
 from toolpool.contract.spec import ToolSpec
 from toolpool.dispatcher.formats.blocks import NotAResponse, Reader
-from toolpool.dispatcher.formats.names import alias
+from toolpool.dispatcher.formats.names import PLAIN, alias
 from toolpool.dispatcher.formats.text import note_of, schema_of
 
 NAME = "bedrock"
+ALIASES = ()
+TOOL_NAMES = PLAIN
+TAKES_LISTS = False
 
 _DOCUMENTS = {
     "application/pdf": "pdf",
@@ -70,6 +73,12 @@ def parse(response: Any, reader: Reader) -> list[ToolCall]:
             )
         )
     return calls
+
+
+def said(response: dict[str, Any]) -> list[dict[str, Any]]:
+    """The response's own message."""
+    message = response["output"].get("message") if "output" in response else response
+    return [message] if isinstance(message, dict) else []
 
 
 def render(results: list[ToolResult]) -> list[dict[str, Any]]:
@@ -143,7 +152,7 @@ def offer(specs: list[ToolSpec]) -> list[dict[str, Any]]:
     return [
         {
             "toolSpec": {
-                "name": alias(spec.name, NAME),
+                "name": alias(spec.name, TOOL_NAMES),
                 **({"description": spec.description} if spec.description else {}),
                 "inputSchema": {"json": schema_of(spec.input_schema)},
             }

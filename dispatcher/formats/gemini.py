@@ -4,6 +4,7 @@ Calls mostly come without an id: then they are answered without one, in their or
 REST API writes keys in camelCase, the Python SDK's objects in snake_case: both are read.
 """
 
+import re
 from typing import Any
 
 from toolpool.contract.call import ToolCall
@@ -16,6 +17,9 @@ from toolpool.dispatcher.formats.names import alias
 from toolpool.dispatcher.formats.text import schema_of
 
 NAME = "gemini"
+ALIASES = ()
+TOOL_NAMES = re.compile(r"[a-zA-Z_][a-zA-Z0-9_.-]{0,63}")
+TAKES_LISTS = False
 
 
 def recognises(response: Any) -> bool:
@@ -76,6 +80,13 @@ def _either(holder: dict[str, Any], camel: str, snake: str) -> Any:
     return value if value is not None else holder.get(snake)
 
 
+def said(response: dict[str, Any]) -> list[dict[str, Any]]:
+    """The first candidate's content."""
+    candidates = response.get("candidates")
+    content = candidates[0].get("content") if candidates else None
+    return [content] if isinstance(content, dict) else []
+
+
 def render(results: list[ToolResult]) -> list[dict[str, Any]]:
     """One user message with a part a result."""
     if not results:
@@ -87,7 +98,7 @@ def render(results: list[ToolResult]) -> list[dict[str, Any]]:
 
 def _response(result: ToolResult) -> dict[str, Any]:
     made: dict[str, Any] = {"id": result.call_id} if result.id_given else {}
-    made["name"] = alias(result.name, NAME) or "unnamed"
+    made["name"] = alias(result.name, TOOL_NAMES) or "unnamed"
     blocks = blocks_of(result.data) if result.ok else None
     if not result.ok:
         made["response"] = {"error": result.payload()}
@@ -123,7 +134,7 @@ def offer(specs: list[ToolSpec]) -> list[dict[str, Any]]:
         {
             "functionDeclarations": [
                 {
-                    "name": alias(spec.name, NAME),
+                    "name": alias(spec.name, TOOL_NAMES),
                     "description": spec.description,
                     "parametersJsonSchema": schema_of(spec.input_schema),
                 }

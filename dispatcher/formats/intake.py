@@ -6,11 +6,8 @@ from toolpool.contract import encoding
 from toolpool.dispatcher.formats import FORMATS, NotAResponse, Response, arguments, detect, named
 from toolpool.dispatcher.formats.bare import NAME as BARE
 from toolpool.dispatcher.formats.blocks import Reader, is_usable, stand_in
-from toolpool.dispatcher.formats.mcp import NAME as MCP
 from toolpool.dispatcher.words import feedback
 from toolpool.dispatcher.words.feedback import PLAIN, Wording
-
-_TAKE_LISTS = (BARE, MCP)
 
 
 class Unreadable(Exception):
@@ -50,7 +47,7 @@ def read(
     turn = turn or _named(response_id)
     reader = Reader(turn or _stable_name(plain), max_bytes, doubled_keys, wording)
     try:
-        if not isinstance(plain, dict) and name not in _TAKE_LISTS:
+        if not isinstance(plain, dict) and not module.TAKES_LISTS:
             raise NotAResponse("unknown_form")
         calls = module.parse(plain, reader)
     except NotAResponse as error:

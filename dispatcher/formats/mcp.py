@@ -1,5 +1,6 @@
 """MCP: `tools/call` requests in, a `CallToolResult` a call out."""
 
+import re
 from typing import Any
 
 from toolpool.contract import encoding
@@ -12,6 +13,9 @@ from toolpool.dispatcher.formats.names import alias
 from toolpool.dispatcher.formats.text import note_of, schema_of
 
 NAME = "mcp"
+ALIASES = ()
+TOOL_NAMES = re.compile(r"[a-zA-Z0-9_./-]{1,128}")
+TAKES_LISTS = True
 
 _METHOD = "tools/call"
 
@@ -56,6 +60,11 @@ def parse(response: Any, reader: Reader) -> list[ToolCall]:
     return calls
 
 
+def said(response: Any) -> list[dict[str, Any]]:
+    """Nothing: a request is no part of a conversation."""
+    return []
+
+
 def render(results: list[ToolResult]) -> list[dict[str, Any]]:
     """One `CallToolResult` a result."""
     return [_result(result) for result in results]
@@ -94,7 +103,7 @@ def offer(specs: list[ToolSpec]) -> list[dict[str, Any]]:
     offered: list[dict[str, Any]] = []
     for spec in specs:
         tool: dict[str, Any] = {
-            "name": alias(spec.name, NAME),
+            "name": alias(spec.name, TOOL_NAMES),
             "description": spec.description,
             "inputSchema": schema_of(spec.input_schema),
         }

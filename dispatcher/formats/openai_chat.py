@@ -6,10 +6,13 @@ from toolpool.contract.call import ToolCall
 from toolpool.contract.result import ToolResult
 from toolpool.contract.spec import ToolSpec
 from toolpool.dispatcher.formats.blocks import NotAResponse, Reader
-from toolpool.dispatcher.formats.names import alias
+from toolpool.dispatcher.formats.names import PLAIN, alias
 from toolpool.dispatcher.formats.text import as_text, schema_of
 
 NAME = "openai_chat"
+ALIASES = ("openai",)
+TOOL_NAMES = PLAIN
+TAKES_LISTS = False
 
 
 def recognises(response: Any) -> bool:
@@ -63,6 +66,16 @@ def _call(index: int, block: Any, reader: Reader, *, cut_off: bool) -> ToolCall:
     )
 
 
+def said(response: dict[str, Any]) -> list[dict[str, Any]]:
+    """The response as the model's own message."""
+    choices = response.get("choices") or [{"message": response}]
+    message = choices[0].get("message") if isinstance(choices[0], dict) else None
+    if not isinstance(message, dict):
+        return []
+    kept = {key: message[key] for key in ("content", "tool_calls") if key in message}
+    return [{"role": "assistant", **kept}]
+
+
 def render(results: list[ToolResult]) -> list[dict[str, Any]]:
     """One message a result."""
     return [
@@ -82,7 +95,7 @@ def offer(specs: list[ToolSpec]) -> list[dict[str, Any]]:
         {
             "type": "function",
             "function": {
-                "name": alias(spec.name, NAME),
+                "name": alias(spec.name, TOOL_NAMES),
                 "description": spec.description,
                 "parameters": schema_of(spec.input_schema),
             },

@@ -8,10 +8,13 @@ from toolpool.contract.outcome import Code
 from toolpool.contract.result import ToolResult
 from toolpool.contract.spec import ToolSpec
 from toolpool.dispatcher.formats.blocks import NotAResponse, Reader
-from toolpool.dispatcher.formats.names import alias
+from toolpool.dispatcher.formats.names import PLAIN, alias
 from toolpool.dispatcher.formats.text import as_text, note_of, schema_of
 
 NAME = "openai_responses"
+ALIASES = ()
+TOOL_NAMES = PLAIN
+TAKES_LISTS = False
 
 
 def recognises(response: Any) -> bool:
@@ -58,6 +61,12 @@ def _no_text(arguments: Any) -> Flaw | None:
     return Flaw(Code.UNPARSEABLE, "no_text")
 
 
+def said(response: dict[str, Any]) -> list[dict[str, Any]]:
+    """The response's own items."""
+    output = response.get("output")
+    return list(output) if isinstance(output, list) else []
+
+
 def render(results: list[ToolResult]) -> list[dict[str, Any]]:
     """One item a result: a string, or parts where there is a picture to show."""
     return [
@@ -99,7 +108,7 @@ def offer(specs: list[ToolSpec]) -> list[dict[str, Any]]:
     return [
         {
             "type": "function",
-            "name": alias(spec.name, NAME),
+            "name": alias(spec.name, TOOL_NAMES),
             "description": spec.description,
             "parameters": schema_of(spec.input_schema),
             "strict": False,

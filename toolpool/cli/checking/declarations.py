@@ -12,8 +12,7 @@ from typing import Any, cast
 from toolpool.cli.checking.gaps import Gaps, named
 from toolpool.contract.errors import Misconfigured, ToolDeclarationInvalid
 from toolpool.contract.spec import ToolSpec
-from toolpool.dispatcher.formats import FORMATS
-from toolpool.dispatcher.formats.names import alias
+from toolpool.dispatcher.formats import FORMATS, offered_name
 from toolpool.workers.catalog import BUILT_IN, Catalog
 from toolpool.workers.tool import Tool
 
@@ -168,7 +167,7 @@ def _names_mapped(name: str) -> Iterator[Problem]:
     """Which providers refuse the name, and what they are offered in its place."""
     by_alias: dict[str, list[str]] = defaultdict(list)
     for format in FORMATS:
-        other = alias(name, format)
+        other = offered_name(name, format)
         if other != name:
             by_alias[other].append(format)
     for other, formats in by_alias.items():

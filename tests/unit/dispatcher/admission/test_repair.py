@@ -15,7 +15,7 @@ from toolpool.contract.result import ToolResult
 from toolpool.contract.spec import ToolSpec, sealed
 from toolpool.dispatcher.admission.catalog import Catalog
 from toolpool.dispatcher.admission.validate import Accepted, validate
-from toolpool.dispatcher.formats.names import alias
+from toolpool.dispatcher.formats import offered_name as alias
 from toolpool.dispatcher.words.feedback import Wording
 
 
