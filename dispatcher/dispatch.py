@@ -26,7 +26,7 @@ from toolpool.dispatcher.calls.traffic import Traffic
 from toolpool.dispatcher.events import Event, Events
 from toolpool.dispatcher.formats import FORMATS, Response, intake, named
 from toolpool.dispatcher.lifetime import Lifetime, in_a_thread
-from toolpool.dispatcher.observe import Observer, Observers, Rejected
+from toolpool.dispatcher.observe import Observer, Observers
 from toolpool.dispatcher.transports.base import Transport
 from toolpool.dispatcher.transports.redis import RedisTransport
 from toolpool.dispatcher.turn import TurnResult
@@ -364,7 +364,7 @@ class Dispatcher:
             verdict = self._accepting.judge(call, allowed, found.format, looping.get(call.index))
             if isinstance(verdict, ToolResult):
                 results[call.index] = verdict
-                self._tell_rejected(verdict, shared.session)
+                self._observers.rejected(verdict, shared.session)
             else:
                 accepted.append(verdict)
         answered = await self._turns.run(accepted, shared, since)
@@ -377,14 +377,6 @@ class Dispatcher:
         await self.loops.note(found.calls, news, shared.session)
         self.analytics.note(results, session=shared.session, model=found.model)
         return TurnResult([r for r in results if r is not None], format=found.format)
-
-    def _tell_rejected(self, result: ToolResult, session: str | None) -> None:
-        if self._observers.hear("rejected"):
-            assert result.code is not None
-            told = Rejected(
-                call_id=result.call_id, tool=result.name, session=session, code=result.code
-            )
-            self._observers.tell("rejected", told)
 
     def _classify(self, pending: Pending, unseen: str | None = None) -> ToolResult:
         """`unseen` names a write before it that may still run."""

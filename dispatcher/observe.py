@@ -10,6 +10,7 @@ import msgspec
 
 from toolpool.contract.observing import Tellers
 from toolpool.contract.outcome import Code, Executed
+from toolpool.contract.result import ToolResult
 
 
 class CallFacts(msgspec.Struct, frozen=True, kw_only=True):
@@ -151,3 +152,12 @@ class Observers(Tellers):
         """Tell a moment in the life of a call."""
         if self.hear(moment):
             self.tell(moment, call.facts, *more)
+
+    def rejected(self, result: ToolResult, session: str | None) -> None:
+        """Tell of a call that was answered at once."""
+        if self.hear("rejected"):
+            assert result.code is not None
+            told = Rejected(
+                call_id=result.call_id, tool=result.name, session=session, code=result.code
+            )
+            self.tell("rejected", told)

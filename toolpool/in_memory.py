@@ -22,6 +22,7 @@ from toolpool.workers.running.intake import Intake
 from toolpool.workers.running.invoke import Limits
 from toolpool.workers.running.run import Runner
 from toolpool.workers.running.settler import Settler
+from toolpool.workers.running.slots import Slots
 from toolpool.workers.tool import Tool
 
 _WORKER = "memory"
@@ -60,7 +61,7 @@ class InMemoryWorker:
             settler=self._settler,
             intake=Intake(envelope, observers),
             observers=observers,
-            slots={kind: settings.slots(kind) for kind in (RunIn.LOOP, RunIn.THREAD)},
+            slots=Slots({kind: settings.slots(kind) for kind in (RunIn.LOOP, RunIn.THREAD)}),
         )
         specs = [tool.spec for tool in catalog.tools.values()]
         names = Names(settings.key_prefix)

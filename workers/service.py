@@ -34,6 +34,7 @@ from toolpool.workers.running.intake import Intake
 from toolpool.workers.running.invoke import Limits
 from toolpool.workers.running.run import Runner
 from toolpool.workers.running.settler import Settler
+from toolpool.workers.running.slots import Slots
 from toolpool.workers.shelf import Shelf, toolset_of
 from toolpool.workers.supervision.link import (
     Down,
@@ -81,7 +82,7 @@ class WorkerService:
         self._settings = settings
         self._catalog = catalog
         self._tools = tools
-        self._slots = {kind: settings.slots(kind) for kind in run_in}
+        self._slots = Slots({kind: settings.slots(kind) for kind in run_in})
         self._queues = queues
         self._envelope = Envelope(connection.keyring(settings), max_bytes=settings.max_message)
         self._observers = WorkerObservers(observers)
@@ -118,7 +119,7 @@ class WorkerService:
                 tuple(name for queue in self._queues for name in self._queues_of(queue, kind)),
                 -(-count // self._settings.batch_size(kind)) + 1,
             )
-            for kind, count in self._slots.items()
+            for kind, count in self._slots.counts.items()
         ]
 
     def _queues_of(self, queue: str, kind: RunIn) -> tuple[str, str]:
@@ -205,19 +206,19 @@ class WorkerService:
         return time.monotonic() - self._last_turn
 
     def _describe(self) -> WorkerLease:
-        free = self._executor.free_slots()
-        kinds = [(self._names.queue(q, kind), kind) for q in self._queues for kind in self._slots]
+        free, counts = self._slots.free(), self._slots.counts
+        kinds = [(self._names.queue(q, kind), kind) for q in self._queues for kind in counts]
         return WorkerLease(
             id=self.id,
             host=socket.gethostname(),
             pid=os.getpid(),
             version=VERSION,
             started_at=self._started_at,
-            slots={queue: self._slots[kind] for queue, kind in kinds},
+            slots={queue: counts[kind] for queue, kind in kinds},
             free={queue: free[kind] for queue, kind in kinds},
             received=self._intake.received,
             running=self._executor.running,
-            abandoned=self._executor.abandoned,
+            abandoned=self._slots.stuck,
             toolset=self._toolset.digest,
             leaving=self._executor.is_leaving,
         )
@@ -225,7 +226,7 @@ class WorkerService:
     def _served(self) -> list[ToolSpec]:
         """The tools that calls for this worker's queues may name."""
         specs = [tool.spec for tool in self._catalog.tools.values()]
-        return [s for s in specs if s.run_in in self._slots and s.queue in self._queues]
+        return [s for s in specs if s.run_in in self._slots.counts and s.queue in self._queues]
 
     def receive(self, data: bytes, acknowledge: Callable[[], None]) -> None:
         """Take a message from any thread; `acknowledge` is called on the event loop's."""
@@ -308,10 +309,10 @@ class WorkerService:
         uses_children = any(
             tool.spec.run_in is RunIn.PROCESS for tool in self._catalog.tools.values()
         )
-        if RunIn.PROCESS not in self._slots or not uses_children:
+        if RunIn.PROCESS not in self._slots.counts or not uses_children:
             return None
         children = ChildPool(
-            size=self._slots[RunIn.PROCESS],
+            size=self._slots.counts[RunIn.PROCESS],
             tools=self._tools,
             max_result=self._settings.max_result,
             calls_per_child=self._settings.child_calls,
@@ -350,7 +351,7 @@ class WorkerService:
 
     def _say(self) -> None:
         """Tell the supervisor that the loop turns, and whether another worker is needed."""
-        is_worn_out = self._executor.is_worn_out
+        is_worn_out = self._slots.are_worn_out
         if is_worn_out and not self._worn_out_said and not self.stopping.is_set():
             self._worn_out_said = True
             log.error("worker_worn_out: half its slots of a kind do not end; draining")

@@ -4,7 +4,7 @@ import asyncio
 import logging
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from functools import partial
 
 from toolpool.contract.envelope import Batch, CallMessage
@@ -47,7 +47,7 @@ class Executor:
         ledger: WorkerLedger,
         settler: Settler,
         intake: Intake,
-        slots: Mapping[RunIn, int],
+        slots: Slots,
         observers: WorkerObservers,
         lease_gone: float = 8.0,
     ) -> None:
@@ -57,12 +57,12 @@ class Executor:
         self._ledger = ledger
         self._settler = settler
         self._intake = intake
-        self._slots = Slots(slots)
+        self._slots = slots
         self._observers = observers
         self._fresh_seconds = lease_gone * _FRESH
         self._zombie_seconds = lease_gone * _ZOMBIE
         self._waiting: dict[RunIn, deque[tuple[CallMessage, Delivery]]] = {
-            run_in: deque() for run_in in slots
+            run_in: deque() for run_in in slots.counts
         }
         self._running: dict[str, Running] = {}
         self._cancels = EarlyCancels()
@@ -83,21 +83,6 @@ class Executor:
     def is_leaving(self) -> bool:
         """Whether it drains for good: no worker takes its place as one does when it is recycled."""
         return self._draining and self._pressed_at < float("inf")
-
-    @property
-    def abandoned(self) -> int:
-        """Slots held by what does not end, though it was told to."""
-        return self._slots.stuck
-
-    @property
-    def is_worn_out(self) -> bool:
-        """Whether half the slots of a kind are held by what does not end."""
-        return self._slots.are_worn_out
-
-    def free_slots(self) -> dict[RunIn, int]:
-        """Slots for calls that could be claimed now; none while draining."""
-        free = self._slots.free()
-        return dict.fromkeys(free, 0) if self._draining else free
 
     def receive(self, data: bytes, acknowledge: Callable[[], None]) -> None:
         """Take a message. `acknowledge` is called once, also where it is dropped."""
@@ -172,6 +157,7 @@ class Executor:
         and does not within `grace` seconds, is given up. Another drain, that is not, ends the wait.
         """
         self._draining = True
+        self._slots.close()
         if not recycling:
             self._pressed_at = min(self._pressed_at, time.monotonic())
         if self._claiming:

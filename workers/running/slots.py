@@ -16,7 +16,8 @@ class Slots:
     """Counts of each kind. The lease's thread reads them as well."""
 
     def __init__(self, counts: Mapping[RunIn, int]) -> None:
-        self._counts = dict(counts)
+        self.counts: Mapping[RunIn, int] = dict(counts)
+        self._is_closed = False
         self._free = dict(counts)
         """Less than 0 where calls are claimed ahead."""
         self._ahead = ClaimAhead()
@@ -24,12 +25,16 @@ class Slots:
         """What was told to stop, or answered, and still takes its slot."""
 
     def free(self) -> dict[RunIn, int]:
-        """Slots that no call takes."""
-        return {kind: max(0, free) for kind, free in self._free.items()}
+        """Slots for calls that could be claimed now."""
+        return {k: 0 if self._is_closed else max(0, free) for k, free in self._free.items()}
+
+    def close(self) -> None:
+        """Nothing more is claimed."""
+        self._is_closed = True
 
     def claimable(self, kind: RunIn) -> int:
         """Calls that a slot is free for; those for child processes wait there for a child."""
-        ahead = self._ahead.room(self._counts[kind]) if kind is RunIn.PROCESS else 0
+        ahead = self._ahead.room(self.counts[kind]) if kind is RunIn.PROCESS else 0
         return self._free[kind] + ahead
 
     def take(self, kind: RunIn, count: int) -> None:
@@ -65,7 +70,7 @@ class Slots:
     @property
     def are_worn_out(self) -> bool:
         """Whether half the slots of a kind are held by what does not end."""
-        return any(count * 2 >= self._counts[kind] for kind, count in self._stuck().items())
+        return any(count * 2 >= self.counts[kind] for kind, count in self._stuck().items())
 
     def _stuck(self) -> Counter[RunIn]:
         long_ago = time.monotonic() - _STUCK_SECONDS

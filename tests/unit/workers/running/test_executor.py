@@ -28,13 +28,14 @@ from toolpool.contract.spec import RunIn
 from toolpool.workers.catalog import Catalog
 from toolpool.workers.context import ToolContext
 from toolpool.workers.observe import WorkerObserver, WorkerObservers
-from toolpool.workers.running import slots
+from toolpool.workers.running import slots as slots_module
 from toolpool.workers.running.children import ChildPool
 from toolpool.workers.running.executor import Executor
 from toolpool.workers.running.intake import Intake
 from toolpool.workers.running.invoke import Limits
 from toolpool.workers.running.run import Runner
 from toolpool.workers.running.settler import Settler
+from toolpool.workers.running.slots import Slots
 from toolpool.workers.tool import tool
 
 ENVELOPE = Envelope(Keyring.local())
@@ -125,6 +126,7 @@ class Bench:
     ) -> None:
         self.ledger = Ledger()
         self.observers = WorkerObservers()
+        self.slots = Slots(slots)
         self.intake = Intake(ENVELOPE, self.observers)
         self.leased_at: Callable[[], float] = time.monotonic
         catalog = catalog or Catalog([wait, stay, stay_silent, stay_in_thread, write_much, touch])
@@ -140,7 +142,7 @@ class Bench:
             settler=self.settler,
             intake=self.intake,
             observers=self.observers,
-            slots=slots,
+            slots=self.slots,
         )
         self.executor.leased_at = lambda: self.leased_at()
 
@@ -183,7 +185,7 @@ class Bench:
 
 @pytest.fixture(autouse=True)
 def soon_stuck(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(slots, "_STUCK_SECONDS", 0.2)
+    monkeypatch.setattr(slots_module, "_STUCK_SECONDS", 0.2)
 
 
 @pytest.fixture
@@ -200,10 +202,10 @@ async def test_calls_that_end_when_their_lease_is_lost_wear_nothing_out() -> Non
     await bench.running(4)
     bench.leased_at = lambda: 0.0
     bench.executor.end_exclusive_without_lease()
-    assert bench.executor.abandoned == 0
+    assert bench.slots.stuck == 0
     await bench.running(0)
-    assert not bench.executor.is_worn_out
-    assert bench.executor.free_slots()[RunIn.LOOP] == 4
+    assert not bench.slots.are_worn_out
+    assert bench.slots.free()[RunIn.LOOP] == 4
 
 
 async def test_what_runs_goes_on_without_a_lease(gate: Path) -> None:
@@ -283,17 +285,17 @@ async def test_coroutines_that_swallow_their_cancellation_wear_a_worker_out(gate
 
     async def is_counted(count: int) -> bool:
         bench.executor.answer_overdue()
-        return bench.executor.abandoned == count
+        return bench.slots.stuck == count
 
     await eventually(lambda: is_counted(1), "the one that overran is counted")
-    assert not bench.executor.is_worn_out, "one of four"
+    assert not bench.slots.are_worn_out, "one of four"
     await bench.cancel("b")
     await eventually(lambda: is_counted(2), "the one that was cancelled is counted")
-    assert bench.executor.is_worn_out
+    assert bench.slots.are_worn_out
     gate.touch()
     await eventually(lambda: is_counted(0), "they have ended")
-    assert not bench.executor.is_worn_out
-    assert bench.executor.free_slots()[RunIn.LOOP] == 4
+    assert not bench.slots.are_worn_out
+    assert bench.slots.free()[RunIn.LOOP] == 4
 
 
 async def test_a_silent_coroutine_that_cannot_be_stopped_is_answered(gate: Path) -> None:
@@ -313,11 +315,11 @@ async def test_a_silent_coroutine_that_cannot_be_stopped_is_answered(gate: Path)
 async def test_threads_that_do_not_end_are_counted_against_threads(gate: Path) -> None:
     bench = Bench({RunIn.LOOP: 256, RunIn.THREAD: 2})
     await bench.call("a", "stay_in_thread", timeout=0.3, gate=str(gate))
-    await eventually(lambda: bench.executor.is_worn_out, "half the threads are stuck")
+    await eventually(lambda: bench.slots.are_worn_out, "half the threads are stuck")
     assert bench.outcomes()["a"].code is Code.TIMEOUT
     gate.touch()
-    await eventually(lambda: bench.executor.free_slots()[RunIn.THREAD] == 2, "its slot is free")
-    assert bench.executor.abandoned == 0
+    await eventually(lambda: bench.slots.free()[RunIn.THREAD] == 2, "its slot is free")
+    assert bench.slots.stuck == 0
 
 
 async def test_the_end_of_a_thread_is_told_when_it_has_ended(gate: Path) -> None:
@@ -331,7 +333,7 @@ async def test_the_end_of_a_thread_is_told_when_it_has_ended(gate: Path) -> None
     await bench.running(0)
     await bench.settler.flush()
     assert bench.ended() == [], "its thread goes on"
-    assert bench.executor.free_slots()[RunIn.THREAD] == 1
+    assert bench.slots.free()[RunIn.THREAD] == 1
     gate.touch()
     await eventually(lambda: bench.ended() == ["a"], "its end is told")
 
@@ -345,7 +347,7 @@ async def test_a_cancel_that_overtakes_the_claims_answer_is_heeded(tmp_path: Pat
     bench.ledger.held.set()
     await eventually(lambda: bench.ended() == ["a"], "nothing of it runs, and that is told")
     assert not (tmp_path / "trace").exists()
-    assert bench.executor.free_slots()[RunIn.LOOP] == 2
+    assert bench.slots.free()[RunIn.LOOP] == 2
 
 
 async def test_cancels_are_not_remembered_without_end() -> None:
@@ -412,7 +414,7 @@ async def test_how_old_a_lease_may_be_follows_from_when_it_is_gone(
         settler=bench.settler,
         intake=bench.intake,
         observers=bench.observers,
-        slots={RunIn.LOOP: 2},
+        slots=Slots({RunIn.LOOP: 2}),
         lease_gone=2.0,
     )
     await bench.call("a", "wait")
@@ -453,7 +455,7 @@ async def test_a_recycling_worker_lets_its_other_calls_end(gate: Path, tmp_path:
     assert not (tmp_path / "trace").exists(), "nothing more is claimed"
     assert "late" not in outcomes
     gate.touch()
-    await eventually(lambda: not bench.executor.abandoned, "what was stuck has ended")
+    await eventually(lambda: not bench.slots.stuck, "what was stuck has ended")
 
 
 async def test_a_recycling_drain_is_bounded_by_the_deadlines_of_its_calls(gate: Path) -> None:
@@ -492,7 +494,7 @@ async def test_whatever_comes_out_of_a_run_its_call_is_settled(
     await eventually(lambda: "a" in bench.outcomes(), "it is settled")
     outcome = bench.outcomes()["a"]
     assert (outcome.code, outcome.executed) == (Code.INTERNAL, Executed.UNKNOWN)
-    assert bench.executor.free_slots()[RunIn.LOOP] == 1
+    assert bench.slots.free()[RunIn.LOOP] == 1
 
 
 async def test_a_call_that_is_stopped_before_its_first_step_is_answered(tmp_path: Path) -> None:
@@ -511,7 +513,7 @@ async def test_a_call_that_is_stopped_before_its_first_step_is_answered(tmp_path
     await bench.settler.flush()
     outcome = bench.outcomes()["a"]
     assert (outcome.code, outcome.executed) == (Code.CANCELLED, Executed.NO)
-    assert bench.executor.free_slots()[RunIn.LOOP] == 1
+    assert bench.slots.free()[RunIn.LOOP] == 1
     assert not (tmp_path / "trace").exists()
 
 
