@@ -1,6 +1,6 @@
 """Keeps every deadline from this process's own clock, whatever Redis does.
 
-At the end of the queue wait a call that nobody started is fenced; from 100 ms
+At the end of the queue wait a call that nobody started is ended; from 100 ms
 before the deadline the ledger is asked to expire it; at the deadline it is answered.
 """
 

@@ -228,7 +228,7 @@ async def test_an_outcome_without_its_record_still_reaches_the_dispatcher(ledger
     assert await ledger.sent(REPLY) == [b"done"]
 
 
-async def test_a_call_nobody_claimed_is_fenced(ledger: Server) -> None:
+async def test_a_call_nobody_claimed_is_ended_for_good(ledger: Server) -> None:
     """R8: `no` only for a present record that no attempt claimed, in the epoch it was opened in."""
     epoch, _ = await ledger.open()
     assert await ledger.close(epoch) == b"never ran"

@@ -75,7 +75,7 @@ async def test_a_call_that_never_left_expires_here() -> None:
     assert await outcome_of(call) == (Code.EXPIRED, Executed.NO)
 
 
-async def test_a_queued_call_is_fenced_when_its_queue_wait_ends() -> None:
+async def test_a_queued_call_is_ended_when_its_queue_wait_ends() -> None:
     bench = Bench()
     call = pending("k", wait=SOON, deadline=60)
     await bench.open(call)
