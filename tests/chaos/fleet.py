@@ -116,9 +116,11 @@ class Fleet:
         """The workers that run tools this way."""
         return [worker for worker in self.workers if group in worker.run_in]
 
-    def living(self) -> int:
-        """How many workers have a lease and have not ended."""
-        return len(read_fleet(self.settings).workers)
+    def living(self, group: str = "") -> int:
+        """How many workers, all or those of a group, have a lease and have not ended."""
+        mode = group.partition(",")[0]
+        workers = read_fleet(self.settings).workers
+        return sum(any(queue.endswith(mode) for queue in lease.slots) for lease in workers)
 
     def wait_for_leases(self, count: int) -> None:
         """Return when so many workers live."""

@@ -15,11 +15,15 @@ _OVERHEAD_SECONDS = 6.0
 
 @row("warm-stop", short=2, long=50)
 async def warm_stop(scene: Scene) -> None:
-    """TERM: a worker drains and ends; another starts in its place. Every call is ok."""
+    """TERM: a worker drains and ends; another starts in its place. Every call is ok.
+
+    One of each kind always runs: without any, calls can do nothing but expire.
+    """
     fleet = await _staffed(scene)
 
     async def stop() -> Collection[str]:
         worker = scene.rng.choice(fleet.workers)
+        await _all_back(scene, fleet, worker.run_in)
         worker.stop()
         await _ended(scene, worker, fleet.settings.drain_grace + _OVERHEAD_SECONDS)
         await scene.off_loop(worker.start)
@@ -82,6 +86,7 @@ async def _ended(scene: Scene, worker: Worker, within: float) -> None:
         scene.figures.problems.append(f"a worker that was stopped ended with status {code}")
 
 
-async def _all_back(scene: Scene, fleet: Fleet) -> None:
-    while await scene.off_loop(fleet.living) < len(fleet.workers):
+async def _all_back(scene: Scene, fleet: Fleet, group: str = "") -> None:
+    expected = sum(group in worker.run_in for worker in fleet.workers)
+    while await scene.off_loop(lambda: fleet.living(group)) < expected:
         await asyncio.sleep(0.1)
