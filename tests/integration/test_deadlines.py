@@ -94,7 +94,7 @@ async def asked(
 
 
 async def test_no_worker_starts_it(server: Server, dispatcher: Dispatcher) -> None:
-    """Answered when the queue wait ends, and for good: a worker that comes later does not run it."""
+    """Answered when the queue wait ends, for good: a worker that comes later does not run it."""
     result = await asked(dispatcher, value=1)
     assert (result.code, result.executed, result.retryable) == (
         Code.EXPIRED, Executed.NO, True,
