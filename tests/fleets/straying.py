@@ -40,6 +40,25 @@ def append(path: str, line: str) -> str:
     return line
 
 
+@tool(run_in="process", effects="write")
+def write_over_all(path: str, how: str) -> None:
+    """Spoil every descriptor that is not its own, and end the process."""
+    with open(path, "a") as file:
+        file.write("started\n")
+    for descriptor in range(3, 64):
+        try:
+            match how:
+                case "truncate":
+                    os.ftruncate(descriptor, 0)
+                case "zeros":
+                    os.pwrite(descriptor, bytes(64), 0)
+                case _:
+                    os.write(descriptor, b"a line of somebody's log\n")
+        except OSError:
+            continue
+    os._exit(1)
+
+
 def _fork(how: str) -> int:
     if how == "os":
         return os.fork()

@@ -99,6 +99,8 @@ class Child(asyncio.Protocol):
     _transport: asyncio.Transport
     _exit: "asyncio.Task[int]"
     _mark: mark.Mark
+    _mark_before: int = 0
+    """What it was when the last run was given to the child."""
 
     @property
     def pid(self) -> int:
@@ -121,6 +123,7 @@ class Child(asyncio.Protocol):
 
     def give(self, frame: frames.Run, running: RunningCall) -> None:
         """Have it run a call; it is told nothing else until that has ended."""
+        self._mark_before = self._mark.run
         if self.lost is not None:
             running.done.set_exception(ChildLost())
             return
@@ -148,9 +151,10 @@ class Child(asyncio.Protocol):
             return "closed its connection to the worker"
         return exits.described(code)
 
-    def has_entered(self, running: RunningCall) -> bool:
-        """Whether the tool of a run may have been entered; certain once this child has ended."""
-        return self._mark.run == running.run
+    @property
+    def has_entered(self) -> bool:
+        """Whether the tool of its last run may have been entered; certain once it has ended."""
+        return self._mark.run != self._mark_before
 
     @property
     def exit_code(self) -> int | None:

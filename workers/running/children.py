@@ -109,11 +109,11 @@ class ChildPool:
                 done = await running.done
         except TimeoutError:
             await self._end(child)
-            if child.has_entered(running):
+            if child.has_entered:
                 return Ending(life.outcome())
             return Ending(failure(Code.EXPIRED, "its process did not begin it", Executed.NO))
         except ChildLost:
-            return await self._lost_in(child, running)
+            return await self._lost_in(child)
         except BaseException:
             self._in_background(self._end(child))
             raise
@@ -124,14 +124,14 @@ class ChildPool:
             self._give_back(child)
         return Ending(done.outcome, done.whole)
 
-    async def _lost_in(self, child: Child, running: RunningCall) -> Ending | None:
+    async def _lost_in(self, child: Child) -> Ending | None:
         try:
             how = await child.how_it_ended()
         except BaseException:  # cancelled: it may live, and only have closed its socket
             self._in_background(self._end(child))
             raise
         self._leaving.discard(child)
-        if not child.has_entered(running):
+        if not child.has_entered:
             log.warning("child_lost: it %s before the call began; trying another", how)
             return None
         reason = f"the tool's process {how} in the middle of the call"

@@ -121,6 +121,19 @@ async def test_a_tool_that_breaks_into_its_own_socket_has_crashed(
     assert await one.data("echo", text="hi") == "hi"
 
 
+@pytest.mark.parametrize("how", ["text", "zeros", "truncate"])
+async def test_a_tool_that_writes_over_what_is_not_its_own_was_started_once(
+    one: Calls, tmp_path: Path, how: str
+) -> None:
+    """Whatever it does to the mark: nobody says that it did not run, or starts it again (R8)."""
+    starts = tmp_path / "starts"
+    for count in (1, 2, 3):
+        outcome = await one.call("write_over_all", path=str(starts), how=how)
+        assert (outcome.code, outcome.executed) == (Code.CRASHED, Executed.UNKNOWN)
+        assert len(starts.read_text().splitlines()) == count
+    assert await one.data("echo", text="hi") == "hi"
+
+
 async def test_half_a_message_hides_the_answer_until_the_timeout(one: Calls) -> None:
     """Nobody can tell the rest of it from the answer: the end was not seen."""
     outcome = await one.call("write_to_the_socket", how="half", timeout=0.5)
