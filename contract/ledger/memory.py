@@ -172,7 +172,7 @@ class MemoryServer:
         if record is None:
             if not opening.rerunnable and tried_in not in (None, self.epoch):
                 return MOVED
-            if not opening.rerunnable and (opening.again or opening.key in self._ran):
+            if opening.key in self._ran or (opening.again and not opening.rerunnable):
                 self._ran.add(opening.key)
                 return RAN
             self._records[opening.key] = _Record(

@@ -280,6 +280,28 @@ async def test_a_write_asked_again_after_its_result_has_gone_is_not_run_again() 
     assert len(starts) == 2
 
 
+async def test_what_ran_as_a_write_is_remembered_though_its_tool_is_a_read_by_now() -> None:
+    """R18: a release says what calls may do from then on, not what one has done."""
+    gate, starts = Gate(), list[str]()
+    gate.open()
+
+    @tool(name="write", effects="read")
+    async def harmless(label: str) -> str:
+        """Write."""
+        starts.append(label)
+        return label
+
+    async with alone([gated(gate)], results_kept=0.05) as first:
+        await first.dispatch(call("write", label="x"), **SAME)
+        key = next(iter(first._server._ran))
+        await eventually(lambda: first._server.state(key) is None, "its result has gone")
+        async with alone([harmless]) as released:
+            released._server._ran = first._server._ran
+            again = (await released.dispatch(call("write", label="x"), **SAME))[0]
+    assert (again.code, again.executed) == (Code.WORKER_LOST, Executed.UNKNOWN)
+    assert starts == []
+
+
 async def test_what_may_have_been_asked_before_is_not_run_where_nothing_is_known() -> None:
     """R18: a host that starts again after a crash, on a server that lost its data."""
     gate = Gate()

@@ -86,7 +86,7 @@ class Model:
             record = self.records.get(key)
             if record is not None and record.anew and later:
                 record = None
-            if record is None and not rerun and (again or key in self.marks):
+            if record is None and (key in self.marks or (again and not rerun)):
                 self.records.pop(key, None)
                 self.marks.add(key)
                 answers.append(b"ran")

@@ -26,7 +26,7 @@ for i = 3, #KEYS do
   end
   if not record[1] and once and tried_in ~= '' and tried_in ~= epoch then
     answers[i - 1] = 'moved'
-  elseif not record[1] and once and (again == '1' or is_marked(marks, KEYS[i])) then
+  elseif not record[1] and (once and again == '1' or is_marked(marks, KEYS[i])) then
     mark(marks, KEYS[i], mark_ms)
     answers[i - 1] = 'ran'
   elseif not record[1] then
