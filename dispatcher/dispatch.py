@@ -9,6 +9,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from toolpool.contract.envelope import Envelope
+from toolpool.contract.outcome import Outcome
 from toolpool.contract.result import ToolResult
 from toolpool.contract.server import connection
 from toolpool.contract.settings import Settings
@@ -378,16 +379,19 @@ class Dispatcher:
         self.analytics.note(results, session=shared.session, model=found.model)
         return TurnResult([r for r in results if r is not None], format=found.format)
 
-    def _classify(self, pending: Pending, unseen: str | None = None) -> ToolResult:
-        """`unseen` names a write before it that may still run."""
+    def _classify(
+        self, pending: Pending, unseen: str | None = None, *, outcome: Outcome | None = None
+    ) -> ToolResult:
+        """See `Classify`."""
         note = feedback.unseen_end(unseen, self._wording) if unseen is not None else None
-        assert pending.outcome is not None
+        told = outcome or pending.outcome
+        assert told is not None
         return classified(
             pending.call,
             pending.spec,
-            pending.outcome,
+            told,
             timeout=pending.message.timeout,
-            duration=pending.ended - pending.began,
+            duration=(pending.ended or time.monotonic()) - pending.began,
             wording=self._wording,
             retries=pending.retries,
             pages_offered=self._accepting.offers("task_result"),

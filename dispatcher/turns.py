@@ -2,25 +2,36 @@
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from collections.abc import Coroutine, Sequence
+from typing import Any, NamedTuple, Protocol
 
 from toolpool.contract.call import ToolCall
-from toolpool.contract.outcome import Code, Outcome
+from toolpool.contract.outcome import Code, Executed, Outcome, failure
 from toolpool.contract.result import ToolResult
 from toolpool.contract.settings import Settings
 from toolpool.contract.spec import Effects, ToolSpec
 from toolpool.dispatcher.admission import task_tools
 from toolpool.dispatcher.admission.validate import Accepted
 from toolpool.dispatcher.background import Background
-from toolpool.dispatcher.calls.pending import Latch, Pending, Waiter
+from toolpool.dispatcher.calls.opening import deadline_of
+from toolpool.dispatcher.calls.pending import Latch, Pending, Stage, Waiter
 from toolpool.dispatcher.calls.traffic import Traffic
 from toolpool.dispatcher.order import stages
 from toolpool.dispatcher.turn_context import TurnContext
 from toolpool.dispatcher.words.classify import not_queued
 
-Classify = Callable[[Pending, str | None], ToolResult]
-"""The result of an answered call. The name is that of a write before it whose end nobody saw."""
+
+class Classify(Protocol):
+    """Makes a result."""
+
+    def __call__(
+        self, pending: Pending, unseen: str | None = None, *, outcome: Outcome | None = None
+    ) -> ToolResult:
+        """Of an answered call, or of an `outcome` for this asker alone.
+
+        `unseen` names a write before it whose end nobody saw.
+        """
+        ...
 
 
 class Answered(NamedTuple):
@@ -73,7 +84,8 @@ class Turns:
         groups = stages(accepted, lambda item: item[1].spec.effects, strict=is_strict)
         if len(groups) == 1:  # nothing waits for anything, and all of it can be cancelled
             pendings = [self._submit(call, offer.spec, shared, since) for call, offer in accepted]
-            return _of_whom_asked(accepted, pendings, await self._await(pendings, shared))
+            found = await self._await(accepted, pendings, shared, since)
+            return _of_whom_asked(accepted, pendings, found)
         turn = _Turn(shared.session, accepted)
         self._running.add(turn)
         try:
@@ -103,7 +115,7 @@ class Turns:
                 is_cancelled = call.index in turn.cancelled
                 refusal = not_queued(Code.CANCELLED) if is_cancelled else None
                 pendings.append(self._submit(call, offer.spec, shared, since, refusal))
-            found = await self._await(pendings, shared, unseen)
+            found = await self._await(group, pendings, shared, since, unseen)
             results |= _of_whom_asked(group, pendings, found)
             turn.answered = pendings
             unseen = await self._end_of(pendings) if not turn.is_cancelled else None
@@ -139,45 +151,74 @@ class Turns:
         return self._traffic.submit(call, spec, shared, since)
 
     async def _await(
-        self, pendings: Sequence[Pending], shared: TurnContext, unseen: str | None = None
+        self,
+        group: Sequence[Accepted],
+        pendings: Sequence[Pending],
+        shared: TurnContext,
+        since: float,
+        unseen: str | None = None,
     ) -> dict[int, Answered]:
         """A result each, at the latest when its wait budget ends, if it has one."""
         latches: set[Waiter] = {latch := Latch(pendings)}
         try:
-            handed = await self._hand_over_late(pendings, shared)
-            if handed:
-                latch = Latch([pending for pending in pendings if pending.root not in handed])
+            early = await self._answer_early(group, pendings, shared, since)
+            if early:
+                latch = Latch([pending for pending in pendings if pending.root not in early])
                 latches.add(latch)
             await latch.wait()
         except asyncio.CancelledError:
             await asyncio.shield(self._abandon(pendings, latches))
             raise
         return {
-            p.call.index: Answered(handed.get(p.root) or self._classify(p, unseen), p.is_news)
+            p.call.index: Answered(early.get(p.root) or self._classify(p, unseen), p.is_news)
             for p in pendings
         }
 
-    async def _hand_over_late(
-        self, pendings: Sequence[Pending], shared: TurnContext
+    async def _answer_early(
+        self,
+        group: Sequence[Accepted],
+        pendings: Sequence[Pending],
+        shared: TurnContext,
+        since: float,
     ) -> dict[str, ToolResult]:
-        """The answers of calls that outlive their wait budget, by root."""
-        budgets: list[tuple[Pending, float]] = []
-        for pending in pendings:
+        """The answers of calls that are not waited for to their end, by root.
+
+        Those that outlive their wait budget, and those that somebody asked for before who waits for
+        them longer than this one (R18, R35).
+        """
+        waits: list[tuple[Pending, Coroutine[Any, Any, ToolResult | None]]] = []
+        for (call, offer), pending in zip(group, pendings, strict=True):
+            if not pending.queue:
+                continue
+            has_joined = pending.call is not call
             wait = shared.wait
             if wait is None and pending.spec.background:
                 wait = self._settings.background_wait
-            if wait is not None and pending.queue:
-                budgets.append((pending, pending.began + wait))
-        if not budgets:
+            if wait is not None:
+                until = (since if has_joined else pending.began) + wait
+                waits.append((pending, self._hand_over(pending, until)))
+            elif has_joined:
+                queue_wait = self._settings.queue_wait
+                until = deadline_of(offer.spec, shared, since=since, queue_wait=queue_wait)
+                if until < pending.deadline:
+                    waits.append((pending, self._give_up(pending, until)))
+        if not waits:
             return {}
-        async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(self._hand_over(*budget)) for budget in budgets]
-        answers = zip(budgets, tasks, strict=True)
+        async with asyncio.TaskGroup() as tasks:
+            running = [tasks.create_task(work) for _, work in waits]
+        answers = zip(waits, running, strict=True)
         return {p.root: answer for (p, _), task in answers if (answer := task.result()) is not None}
 
     async def _hand_over(self, pending: Pending, until: float) -> ToolResult | None:
         await pending.wait(until - time.monotonic())
         return await self._background.hand_over(pending) if pending.is_open else None
+
+    async def _give_up(self, pending: Pending, until: float) -> ToolResult | None:
+        await pending.wait(until - time.monotonic())
+        if not pending.is_open:
+            return None
+        code = Code.TIMEOUT if pending.stage is Stage.RUNNING else Code.EXPIRED
+        return self._classify(pending, outcome=failure(code, "", Executed.UNKNOWN))
 
     async def _abandon(self, pendings: Sequence[Pending], latches: set[Waiter]) -> None:
         """Cancel the calls of a cancelled dispatch that nobody else asked for."""

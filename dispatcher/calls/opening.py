@@ -50,10 +50,9 @@ def accepted(
         session=turn.session,
         turn=turn.id,
         context=turn.context,
-        timeout=turn.timeout if turn.timeout is not None else spec.timeout,
+        timeout=_timeout_of(spec, turn),
         rerunnable=spec.rerunnable,
     )
-    start_by = since + settings.queue_wait
     return Pending(
         call=call,
         spec=spec,
@@ -61,13 +60,22 @@ def accepted(
         queue=queue,
         line=turn.line,
         size=len(encoding.encode(message.arguments)) + turn.context_bytes,
-        start_by=start_by,
-        deadline=start_by + message.timeout + ANSWER_MARGIN_SECONDS,
+        start_by=since + settings.queue_wait,
+        deadline=deadline_of(spec, turn, since=since, queue_wait=settings.queue_wait),
         keep=settings.results_kept,
         began=since,
         again=turn.again,
         accepted_in=epoch,
     )
+
+
+def _timeout_of(spec: ToolSpec, turn: TurnContext) -> float:
+    return turn.timeout if turn.timeout is not None else spec.timeout
+
+
+def deadline_of(spec: ToolSpec, turn: TurnContext, *, since: float, queue_wait: float) -> float:
+    """When whoever asks at `since` is answered at the latest, on the monotonic clock."""
+    return since + queue_wait + _timeout_of(spec, turn) + ANSWER_MARGIN_SECONDS
 
 
 def answered_here(call: ToolCall, spec: ToolSpec, session: str | None) -> Pending:

@@ -395,6 +395,38 @@ async def test_a_refused_call_is_run_when_it_is_asked_again_as_its_result_said()
     assert gate.came == ["x"]
 
 
+async def test_each_asker_of_one_dispatcher_is_answered_by_its_own_deadline() -> None:
+    """R33: the second has less time than the first, whose call goes on."""
+    gate = Gate()
+    async with alone([gated(gate)], queue_wait=0.1) as dispatcher:
+        first = asyncio.ensure_future(dispatcher.dispatch(call("write", label="x"), **SAME))
+        await eventually(lambda: gate.came, "it runs")
+        async with asyncio.timeout(10.0):
+            hurried = (await dispatcher.dispatch(call("write", label="x"), **SAME, timeout=0.1))[0]
+        assert (hurried.code, hurried.executed) == (Code.TIMEOUT, Executed.UNKNOWN)
+        assert not first.done()
+        gate.open()
+        answered = (await first)[0]
+    assert answered.data == "x"
+    assert gate.came == ["x"]
+
+
+async def test_a_wait_budget_begins_when_it_is_asked_for() -> None:
+    """R35: also of a call that somebody else asked for before."""
+    gate = Gate()
+    async with alone([gated(gate)]) as dispatcher:
+        first = asyncio.ensure_future(dispatcher.dispatch(call("write", label="x"), **SAME))
+        await eventually(lambda: gate.came, "it runs")
+        await asyncio.sleep(0.2)
+        again = asyncio.ensure_future(
+            dispatcher.dispatch(call("write", label="x"), **SAME, wait=0.15)
+        )
+        await asyncio.sleep(0)
+        gate.open()
+        results = [(await turn)[0] for turn in (first, again)]
+    assert [(result.data, result.handle) for result in results] == [("x", None)] * 2
+
+
 async def test_every_one_of_very_many_askers_is_told() -> None:
     """A record notes so many; the others look for themselves."""
     gate = Gate()
