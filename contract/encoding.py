@@ -5,6 +5,7 @@ lose between the model and its tool.
 """
 
 import hashlib
+import math
 from typing import Any
 
 import msgspec
@@ -40,3 +41,21 @@ def printable(text: str) -> str:
 def digest(value: Any) -> str:
     """32 hex characters that stand for the canonical form of `value`."""
     return hashlib.blake2b(canonical(value), digest_size=16).hexdigest()
+
+
+def is_json(value: Any) -> bool:
+    """Whether a value is what JSON has: texts as keys, and no number that is none."""
+    left = [value]
+    for item in left:
+        if isinstance(item, dict):
+            if not all(isinstance(key, str) for key in item):
+                return False
+            left.extend(item.values())
+        elif isinstance(item, (list, tuple)):
+            left.extend(item)
+        elif isinstance(item, float):
+            if not math.isfinite(item):
+                return False
+        elif not (item is None or isinstance(item, (str, int))):
+            return False
+    return True

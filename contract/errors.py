@@ -75,5 +75,6 @@ class ToolError(ToolpoolError):
         retry_after: float | None = None,
     ) -> None:
         super().__init__(message)
-        self.recommendations = tuple(recommendations)
+        one = isinstance(recommendations, str)
+        self.recommendations = (recommendations,) if one else tuple(recommendations)
         self.retry_after = retry_after

@@ -14,6 +14,7 @@ from typing import Any
 
 from toolpool.contract import encoding
 from toolpool.contract.call import ToolCall
+from toolpool.contract.encoding import printable
 from toolpool.contract.envelope import BackgroundCall
 from toolpool.contract.errors import MessageRejected
 from toolpool.contract.outcome import Code, Executed, Outcome, failure
@@ -36,6 +37,12 @@ _LONGEST_PAUSE_SECONDS = 2.0
 _COMPLETED_KEPT = 1_000
 _SESSIONS_KEPT = 10_000
 _OWN_KEPT = 1_000
+
+
+NO_SUCH_HANDLE = (
+    "no such handle: it is unknown, expired or another session's; a handle is good for the session "
+    "that its call was dispatched in, and for as long as results of background calls are kept"
+)
 
 
 class NoSuchPage(ValueError):
@@ -224,7 +231,7 @@ class Background:
         """
         found = await self._find(handle, session)
         if found is None:
-            raise KeyError(handle)
+            raise KeyError(NO_SUCH_HANDLE)
         pending = await self._pending(found)
         await pending.wait(wait)
         return None if pending.is_open else self._classify(pending)
@@ -233,7 +240,7 @@ class Background:
         """Stop a background call; its final result. Raises KeyError as `result` does."""
         found = await self._find(handle, session)
         if found is None:
-            raise KeyError(handle)
+            raise KeyError(NO_SUCH_HANDLE)
         pending = await self._pending(found)
         await self._traffic.cancel([pending] if pending.is_open else [])
         return self._classify(pending)
@@ -243,7 +250,7 @@ class Background:
 
         Raises `NoSuchPage`.
         """
-        body = await self._transport.output(handle) if isinstance(handle, str) else None
+        body = await self._transport.output(handle) if _is_handle(handle) else None
         if body is None:
             return None
         try:
@@ -366,7 +373,7 @@ class Background:
 
     async def _find(self, handle: Any, session: str | None) -> BackgroundCall | None:
         """One answer for unknown, expired and foreign handles: nobody learns which."""
-        if not isinstance(handle, str):
+        if not _is_handle(handle):
             return None
         call = self._unkept.get(handle)
         if call is None:
@@ -395,3 +402,7 @@ _STATES: Mapping[str | None, str] = {
     "claimed": State.RUNNING.value,
     "settled": "FINISHED",
 }
+
+
+def _is_handle(value: Any) -> bool:
+    return isinstance(value, str) and printable(value) == value

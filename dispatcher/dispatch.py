@@ -20,7 +20,7 @@ from toolpool.dispatcher.admission.catalog import Catalog
 from toolpool.dispatcher.admission.loop_guard import LoopGuard, OnLoop
 from toolpool.dispatcher.admission.validate import Accepted
 from toolpool.dispatcher.analytics import Analytics
-from toolpool.dispatcher.background import Background
+from toolpool.dispatcher.background import NO_SUCH_HANDLE, Background
 from toolpool.dispatcher.calls.pending import Pending
 from toolpool.dispatcher.calls.services import Services
 from toolpool.dispatcher.calls.traffic import Traffic
@@ -258,7 +258,7 @@ class Dispatcher:
         self._require(session)
         found = await self._background.page(handle, session, page_number(page))
         if found is None:
-            raise KeyError(handle)
+            raise KeyError(NO_SUCH_HANDLE)
         return found
 
     async def deny(

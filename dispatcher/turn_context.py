@@ -10,6 +10,8 @@ from toolpool.contract.encoding import printable
 from toolpool.contract.ledger.steps import new_nonce
 from toolpool.dispatcher.formats.blocks import LONGEST_NAME
 
+_LONGEST_SECONDS = 100 * 365 * 86_400
+
 
 @dataclass(frozen=True, slots=True)
 class TurnContext:
@@ -64,8 +66,7 @@ def patience(wait: Any) -> float:
     """
     if not (_is_number(wait) and wait >= 0):
         raise ValueError(f"wait must be a number of seconds, 0 or more, not {wait!r}")
-    found: float = wait
-    return found
+    return math.inf if wait > _LONGEST_SECONDS else float(wait)
 
 
 def page_number(page: Any) -> int:
@@ -94,8 +95,11 @@ def turn_context(
 
     Names are to be checked before. Raises ValueError.
     """
-    if timeout is not None and not (_is_number(timeout) and 0 < timeout < math.inf):
-        raise ValueError(f"timeout must be a number of seconds above 0, not {timeout!r}")
+    if timeout is not None and not (_is_number(timeout) and 0 < timeout <= _LONGEST_SECONDS):
+        raise ValueError(
+            f"timeout must be a number of seconds above 0 and at most {_LONGEST_SECONDS:,} (a "
+            f"century), not {str(timeout)[:40]}"
+        )
     if wait is not None:
         wait = patience(wait)
     if again and (session is None or turn is None):
@@ -108,6 +112,11 @@ def turn_context(
             size = len(encoding.encode(context))
         except (TypeError, ValueError, RecursionError) as error:
             raise ValueError(f"context must be JSON: {error}") from None
+        if not encoding.is_json(dict(context)):
+            raise ValueError(
+                "context must be JSON: its keys are texts, its values texts, numbers that are "
+                "finite, true, false, null, and lists and mappings of these"
+            )
         if size > max_bytes:
             raise ValueError(f"context has {size} bytes; at most {max_bytes} are taken")
     return TurnContext(

@@ -55,12 +55,12 @@ def recommendations_of(value: Any) -> tuple[str, ...]:
 
 
 def seconds_of(value: Any) -> float | None:
-    """A number of seconds; None where it is none that JSON has. Never raises."""
+    """A number of seconds, 0 or more; None where it is none that JSON has. Never raises."""
     try:
         seconds = float(value) if issubclass(type(value), (int, float)) else math.nan
     except BaseException:  # noqa: BLE001 - as above, and integers may be too large
         return None
-    return seconds if math.isfinite(seconds) else None
+    return seconds if math.isfinite(seconds) and seconds >= 0 else None
 
 
 def cut(text: str, characters: int) -> str:

@@ -5,7 +5,8 @@ from collections.abc import Collection, Mapping, Sequence
 
 import msgspec
 
-from toolpool.contract.call import ToolCall
+from toolpool.contract import encoding
+from toolpool.contract.call import Flaw, ToolCall
 from toolpool.contract.ledger.loops import Seen
 from toolpool.contract.outcome import Code
 from toolpool.contract.result import ToolResult
@@ -38,7 +39,7 @@ def validate(
     repairs: bool = True,
     seen: Seen | None = None,
 ) -> Accepted | ToolResult:
-    """The call to queue, or the result that tells the model what to mend.
+    """The call to queue, or the result that tells the model what to correct.
 
     `allowed` are the tool names offered to this caller; None is all. `aliases` lead from the names
     that a provider of this `format` was offered to the tools' own. Without `repairs` nothing is put
@@ -47,25 +48,38 @@ def validate(
     """
     if call.flaw is not None and call.flaw.code is not Code.UNPARSEABLE:
         return _unusable(call, call.flaw.code, feedback.flawed(call.flaw, wording), wording, seen)
-    offer = offers.get(call.name)
-    if offer is None and call.name in aliases:
-        name = aliases[call.name]
-        if allowed is None or name in allowed:
-            call, offer = msgspec.structs.replace(call, name=name), offers.get(name)
-    if offer is None or (allowed is not None and call.name not in allowed):
-        shown = [n for n in offers if (n not in unlisted if allowed is None else n in allowed)]
-        names = sorted(offered_name(n, format) for n in shown)
+    name = aliases.get(call.name) if call.name not in offers else None
+    if name is not None and (allowed is None or name in allowed):
+        call = msgspec.structs.replace(call, name=name)
+    offer = offers.get(call.name) if allowed is None or call.name in allowed else None
+    if offer is None and (call.name or call.flaw is None or call.flaw.reason == "no_name"):
+        names = _shown(offers, allowed, unlisted, format)
         if call.name:
             text = feedback.unknown_tool(call.name, names, wording)
             return _unusable(call, Code.UNKNOWN_TOOL, text, wording, seen)
-        if call.flaw is None or call.flaw.reason == "no_name":
-            text = feedback.nameless(names, wording)
-            return _unusable(call, Code.UNPARSEABLE, text, wording, seen)
+        return _unusable(call, Code.UNPARSEABLE, feedback.nameless(names, wording), wording, seen)
     if call.flaw is not None or offer is None:
         assert call.flaw is not None
         return _unusable(call, call.flaw.code, feedback.flawed(call.flaw, wording), wording, seen)
     if seen is not None:
         return rejected(call, Code.LOOP, feedback.loop(call.name, seen, wording), wording)
+    return _checked(call, offer, wording, repairs=repairs)
+
+
+def _shown(
+    offers: Mapping[str, Offer],
+    allowed: Collection[str] | None,
+    unlisted: Collection[str],
+    format: str,
+) -> list[str]:
+    """The names of the tools that the caller was offered, as it was."""
+    shown = [n for n in offers if (n not in unlisted if allowed is None else n in allowed)]
+    return sorted(offered_name(name, format) for name in shown)
+
+
+def _checked(
+    call: ToolCall, offer: Offer, wording: Wording, *, repairs: bool
+) -> Accepted | ToolResult:
     if offer.validator is None:
         return call, offer
     try:
@@ -74,6 +88,9 @@ def validate(
             return call, offer
         return _repaired_or_rejected(call, offer, problems, wording, repairs=repairs)
     except Exception:
+        if not encoding.is_json(call.arguments):  # as a host may have put them together
+            flaw = Flaw(Code.UNPARSEABLE, "no_json_value")
+            return rejected(call, flaw.code, feedback.flawed(flaw, wording), wording)
         log.exception("arguments_not_checked tool=%s call=%s", call.name, call.id)
         return rejected(call, Code.INTERNAL, wording.words.not_checked, wording)
 

@@ -43,6 +43,23 @@ async def test_a_host_s_bad_name_is_told_to_the_host(dispatcher: Dispatcher, nam
         dispatcher.completed(session=name)
 
 
+@pytest.mark.parametrize("handle", ["0" * 32, HALF, "x" * 10_000, "", 5, None])
+async def test_a_handle_that_nobody_gave_is_told_to_the_host(
+    dispatcher: Dispatcher, handle: Any
+) -> None:
+    for ask in (dispatcher.task_result, dispatcher.task_cancel, dispatcher.output):
+        with pytest.raises(KeyError, match="unknown, expired or another session's"):
+            await ask(handle, session="s")
+
+
+@pytest.mark.parametrize("odd", [{5: 1}, {"value": {1}}, {"value": {(1, 2): 3}}, {"value": 5j}])
+async def test_arguments_that_a_host_put_together_wrongly_are_no_fault_of_ours(
+    dispatcher: Dispatcher, odd: Any
+) -> None:
+    [result] = await dispatcher.dispatch([{"id": "c", "name": "echo", "input": odd}])
+    assert result.code in (Code.UNPARSEABLE, Code.INVALID_ARGUMENTS)
+
+
 async def test_an_allow_list_is_a_list_of_names(dispatcher: Dispatcher) -> None:
     """One string is no list of its letters, of which no tool would be found."""
     with pytest.raises(ValueError, match="collection of tool names, not str"):

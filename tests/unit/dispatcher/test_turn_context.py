@@ -57,7 +57,29 @@ def test_no_times(name: str, wrong: Any) -> None:
         patience(wrong)
 
 
-@pytest.mark.parametrize("wrong", ["x", [("a", 1)], 5, {"a": object()}, {"a": "b" * 200}])
+@pytest.mark.parametrize("wrong", [1e16, 1e300, 10**400])
+def test_no_time_that_a_server_could_keep(wrong: float) -> None:
+    with pytest.raises(ValueError, match="timeout must be a number of seconds above 0 and at most"):
+        asked(timeout=wrong)
+    assert patience(wrong) == float("inf")
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        "x",
+        [("a", 1)],
+        5,
+        {"a": object()},
+        {"a": "b" * 200},
+        {1: 2},
+        {"a": float("nan")},
+        {"a": [{"b": float("inf")}]},
+        {"a": {(1, 2): 3}},
+        {"a": {1, 2}},
+        {"a": b"bytes"},
+    ],
+)
 def test_no_context(wrong: Any) -> None:
     with pytest.raises(ValueError, match="context"):
         asked(context=wrong)
