@@ -30,14 +30,26 @@ def pending(
     size: int = 10,
     wait: float = 10.0,
     deadline: float = 20.0,
+    spec: ToolSpec | None = None,
+    session: str | None = None,
 ) -> Pending:
-    """A call that was accepted just now."""
+    """A call that was accepted just now; of a session, another dispatcher may ask for it too."""
     now = time.monotonic()
+    spec = spec or ToolSpec(name="t", run_in=run_in)
     return Pending(
-        call=ToolCall(index=0, id=key, name="t", arguments={}),
-        spec=ToolSpec(name="t", run_in=run_in),
-        message=CallMessage(key=key, id=key, tool="t", digest="", arguments={}),
-        queue=Names().queue("default", run_in),
+        call=ToolCall(index=0, id=key, name=spec.name, arguments={}),
+        spec=spec,
+        message=CallMessage(
+            key=key,
+            id=key,
+            tool=spec.name,
+            digest=spec.digest,
+            arguments={},
+            session=session,
+            turn=None if session is None else "turn",
+            rerunnable=spec.rerunnable,
+        ),
+        queue=Names().queue(spec.queue, spec.run_in),
         line=line,
         size=size,
         start_by=now + wait,
