@@ -1,6 +1,7 @@
 """Calls whose message or worker is lost, against the ledger in memory; time is moved on here."""
 
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
@@ -206,7 +207,7 @@ class Bench(Told):
 @pytest.fixture
 def bench(monkeypatch: pytest.MonkeyPatch) -> Bench:
     clock = Clock()
-    for module in ("recovery", "fleet"):
+    for module in ("recovery", "fleet", "publishing"):
         monkeypatch.setattr(f"toolpool.dispatcher.calls.{module}.time", clock)
     return Bench(clock)
 
@@ -287,6 +288,7 @@ async def test_a_write_whose_worker_is_gone_waits_for_it_to_come_back(
     assert bench.transport.recovered == []
     await bench.watch(2)
     assert said(call) == WORKER_LOST
+    assert bench.server.state("k") == "settled", "whoever asks later is told the same"
     assert await bench.messages() == [], "it is started nowhere else"
     assert bench.lost.told == [("k", "w-1")]
 
@@ -348,6 +350,37 @@ async def test_what_was_settled_before_its_worker_died_is_the_answer(bench: Benc
     assert call.outcome == DONE
 
 
+@pytest.mark.parametrize("what", ["another epoch", "its clock jumped", "a late look"])
+async def test_where_the_server_was_not_itself_workers_have_their_time_anew(
+    bench: Bench, what: str
+) -> None:
+    call = await bench.run("k")
+    await bench.look()
+    await bench.watch(6)
+    if what == "another epoch":
+        bench.server.epoch = "memory.another"
+    elif what == "a late look":
+        bench.clock.ahead += 5.0
+    await bench.watch(1, clock_jumped=what == "its clock jumped")
+    await bench.watch(7)
+    assert (call.stage, call.message.attempt) == (Stage.RUNNING, 1)
+    await bench.watch(2)
+    assert call.message.attempt == 2
+
+
+async def test_a_worker_that_was_never_seen_has_its_time_from_when_it_had_the_call(
+    bench: Bench,
+) -> None:
+    """It may have come and gone between two looks."""
+    await bench.look()
+    await bench.watch(20)
+    call = await bench.run("k")
+    await bench.watch(7)
+    assert (call.stage, call.message.attempt) == (Stage.RUNNING, 1)
+    await bench.watch(2)
+    assert call.message.attempt == 2
+
+
 # Lost messages.
 
 
@@ -363,6 +396,28 @@ async def test_a_lost_message_is_sent_again(bench: Bench) -> None:
     assert await bench.attempts() == [], "it is waited for twice as long as before"
     await bench.watch(1)
     assert await bench.attempts() == [("k", 1)]
+
+
+async def test_a_message_sent_again_may_be_started_until_its_call_s_deadline(
+    bench: Bench,
+) -> None:
+    call = await bench.send_and_lose("k")
+    record = bench.server._records["k"]
+    record.until = 0.0
+    await bench.look(clock_jumped=True)
+    assert await bench.attempts() == [("k", 1)]
+    assert record.until == pytest.approx(call.deadline, abs=1.0)
+
+
+async def test_where_the_broker_does_not_say_what_waits_a_message_is_lost_after_a_while(
+    bench: Bench,
+) -> None:
+    call = await bench.send("k")
+    await bench.look(depths=None)
+    await bench.watch(9, depths=None)
+    assert call.republished == 0
+    await bench.watch(1, depths=None)
+    assert call.republished == 1
 
 
 async def test_a_message_that_others_overtook_is_sent_again(bench: Bench) -> None:
@@ -542,14 +597,27 @@ async def test_a_homeless_call_that_went_on_meanwhile_is_left_alone(
     await bench.look(lease(tools=has))
     await bench.watch(2, lease(tools=has))
     assert await bench.attempts() == []
+    assert bench.recovery._homeless == {}, "nothing is kept of it"
 
 
 async def test_a_call_that_runs_was_not_passed(bench: Bench) -> None:
     """The word is of an older message."""
     call = await bench.run("k")
+    has, lacks = bench.toolset("a", READ), bench.toolset("b", NEWER_READ)
+    await bench.fleet.follow([lease("w-1", tools=has), lease("w-2", tools=lacks)])
     await bench.recovery.passed(call)
-    await bench.look(lease(tools=bench.toolset("a", READ)))
-    assert (call.stage, bench.transport.recovered) == (Stage.RUNNING, [])
+    assert (call.stage, call.queue, bench.transport.recovered) == (Stage.RUNNING, QUEUE, [])
+
+
+async def test_a_call_that_nobody_runs_is_not_sent_where_it_would_be_passed_again(
+    bench: Bench,
+) -> None:
+    gone = toolset_queue(QUEUE, bench.toolset("a", READ).digest)
+    bench.pump.set_workers({gone: [4]})
+    call = await bench.send("k", queue=gone)
+    await bench.fleet.follow([lease(tools=bench.toolset("b", NEWER_READ))])
+    await bench.recovery.passed(call)
+    assert (call.stage, bench.transport.recovered) == (Stage.STRANDED, [])
 
 
 async def test_what_lies_on_a_queue_that_nobody_takes_from_is_sent_to_the_common_one(
@@ -591,6 +659,32 @@ async def test_across_an_epoch_a_read_goes_on_as_before(bench: Bench) -> None:
     bench.server.epoch = "memory.another"
     await bench.watch(20, lease())
     assert (call.stage, bench.transport.recovered) == (Stage.QUEUED, [])
+
+
+async def test_in_another_epoch_queues_are_watched_anew(bench: Bench) -> None:
+    """That one was empty may be all that the server lost."""
+    call = await bench.send_and_lose("k")
+    await bench.look()
+    await bench.watch(2)
+    bench.server.epoch = "memory.another"
+    await bench.watch(3)
+    assert call.republished == 0
+    await bench.watch(1)
+    assert call.republished == 1
+
+
+async def test_after_a_pause_of_its_own_a_dispatcher_gives_workers_their_time_anew(
+    bench: Bench,
+) -> None:
+    call = await bench.send_and_lose("k", WRITE)
+    await bench.look(lease())
+    bench.server.epoch = "memory.another"
+    await bench.watch(6, lease())
+    bench.clock.ahead += 5.0
+    await bench.watch(8, lease())
+    assert (call.stage, await bench.attempts()) == (Stage.STRANDED, [])
+    await bench.watch(2, lease())
+    assert (call.stage, await bench.attempts()) == (Stage.QUEUED, [("k", 1)])
 
 
 async def test_a_write_that_was_seen_to_start_is_not_sent_again_in_another_epoch(
@@ -684,6 +778,7 @@ async def test_a_read_that_nobody_had_claimed_is_opened_in_its_next_attempt(
     await bench.watch(3)
     assert await bench.attempts() == [("k", 2)]
     assert call.message.attempt == 2
+    assert call.epoch not in ("", bench.server.epoch)
 
 
 async def test_an_opened_record_may_be_claimed_until_its_deadline(bench: Bench) -> None:
@@ -746,6 +841,17 @@ async def test_an_outcome_that_this_dispatcher_was_not_told_is_looked_for(bench:
     assert call.outcome == DONE
 
 
+async def test_an_outcome_of_a_stranded_call_is_looked_for_too(bench: Bench) -> None:
+    call = await bench.send("k", WRITE)
+    await bench.watch(12, lease())
+    bench.server.epoch = "memory.another"
+    await bench.watch(1, lease())
+    assert (call.stage, call.is_open) == (Stage.STRANDED, True)
+    await bench.settle(call)
+    await bench.watch(1, lease())
+    assert call.outcome == DONE
+
+
 async def test_a_call_that_another_asked_for_first_is_looked_for_at_once(bench: Bench) -> None:
     """Of many askers not all are told."""
     call = await bench.run("k", WRITE)
@@ -763,9 +869,11 @@ async def test_of_many_calls_some_are_looked_for_at_each_look_and_all_in_turn(
     calls = [await bench.run(f"k-{n}") for n in range(300)]
     for call in calls:
         call.attached()
-    await bench.watch(3, lease())
-    assert [len(keys) for keys in bench.transport.looked_for] == [128, 128, 128]
-    assert {key for keys in bench.transport.looked_for for key in keys} == set(bench.calls)
+    await bench.watch(6, lease())
+    assert [len(keys) for keys in bench.transport.looked_for] == [128] * 6
+    times = Counter(key for keys in bench.transport.looked_for for key in keys)
+    assert set(times) == set(bench.calls)
+    assert min(times.values()) == 2
 
 
 async def test_few_calls_are_looked_for_once_each_at_a_look(bench: Bench) -> None:
@@ -779,4 +887,12 @@ async def test_what_was_not_sent_is_not_looked_for(bench: Bench) -> None:
     call = bench.calls["k"] = pending("k")
     assert call.stage is Stage.NEW
     await bench.watch(20, lease())
+    assert (bench.transport.looked_for, bench.transport.recovered) == ([], [])
+
+
+async def test_what_was_answered_is_not_looked_for(bench: Bench) -> None:
+    call = await bench.run("k")
+    call.attached()
+    call.answer(DONE)
+    await bench.recovery.examine(await bench.transport.survey([]), [], [call])
     assert bench.transport.looked_for == []
