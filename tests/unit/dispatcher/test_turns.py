@@ -1,6 +1,7 @@
 """The calls of one turn: in order, together where they may be, each to its result (R1, R32)."""
 
 import asyncio
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -140,6 +141,18 @@ async def test_turns_of_one_session_do_not_wait_for_each_other(bench: Bench) -> 
     assert said(await first) + said(await second) == went_well("w1 w2")
 
 
+async def test_the_times_of_a_call_begin_when_it_has_left_its_barrier() -> None:
+    """However long the write before it took."""
+    async with bench_with(queue_wait=0.2) as bench:
+        turn = bench.dispatch("w1 r2")
+        await bench.assert_has("w1")
+        over = time.monotonic() + 0.2
+        await eventually(lambda: time.monotonic() > over, "the first queue wait is over")
+        await bench.hand.end("w1")
+        await bench.hand.end("r2")
+        assert said(await turn) == went_well("w1 r2")
+
+
 # A write that was answered and may still run.
 
 
@@ -172,6 +185,15 @@ async def test_a_read_that_was_answered_and_may_still_run_holds_nothing(bench: B
     await bench.hand.end("r1", STILL_RUNS)
     await bench.hand.end("w2")
     assert said(await turn)[1:] == went_well("w2")
+
+
+async def test_a_read_in_the_background_is_nothing_to_be_told_of() -> None:
+    async with bench_with(background_wait=0.0) as bench:
+        turn = bench.dispatch("s1 w2")
+        await bench.hand.end("w2")
+        slow, written = await turn
+        assert slow.handle
+        assert (written.data, written.note) == ("w2", None)
 
 
 async def test_a_write_in_the_background_holds_nothing_and_the_model_is_told() -> None:
@@ -218,17 +240,17 @@ async def test_turns_of_other_sessions_are_not_cancelled(bench: Bench) -> None:
     assert said(await turn) == went_well("w1 r2")
 
 
-async def test_the_end_of_a_write_is_not_waited_for_where_nothing_ahead_is_wanted(
-    bench: Bench,
-) -> None:
-    turn = bench.dispatch("w1 r2 r3")
-    await bench.hand.end("w1", STILL_RUNS)
-    await eventually(lambda: bench.dispatcher.in_flight() == 0, "the write is answered")
-    await bench.dispatcher.cancel("s-1", call_id="r2")
-    await turns(50)
-    assert not turn.done(), "one is still wanted"
-    await bench.dispatcher.cancel("s-1", call_id="r3")
-    assert said(await turn)[1:] == [("r2", *CANCELLED), ("r3", *CANCELLED)]
+async def test_the_end_of_a_write_is_not_waited_for_where_nothing_ahead_is_wanted() -> None:
+    async with bench_with(lease_gone=60.0) as bench:
+        turn = bench.dispatch("w1 r2 r3")
+        await bench.hand.end("w1", STILL_RUNS)
+        await eventually(lambda: bench.dispatcher.in_flight() == 0, "the write is answered")
+        await bench.dispatcher.cancel("s-1", call_id="r2")
+        await turns(50)
+        assert not turn.done(), "one is still wanted"
+        await bench.dispatcher.cancel("s-1", call_id="r3")
+        await eventually(turn.done, "nobody waits for the end of the write")
+        assert said(await turn)[1:] == [("r2", *CANCELLED), ("r3", *CANCELLED)]
 
 
 async def test_nothing_is_kept_of_a_turn_that_is_over(bench: Bench) -> None:
