@@ -1,7 +1,7 @@
 """Calls that outlive their wait budget: whose handles they are, and what becomes of them (R35)."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -30,6 +30,12 @@ class Keeping(MemoryTransport):
     """Cannot keep handles, a few times."""
 
     failures = 0
+    ahead = 0.0
+    """How far the server's clock is said to have gone on, in seconds."""
+
+    def server_time(self) -> float:
+        """See `Transport.server_time`."""
+        return super().server_time() + self.ahead
 
     async def keep_handle(self, handle: str, body: bytes, **options: Any) -> None:
         """See `Transport.keep_handle`."""
@@ -187,6 +193,18 @@ async def test_a_model_gets_the_result_with_the_handle(
     assert done.data == {"handle": handle, "tool": "slow", "state": "COMPLETED", "result": "a"}
 
 
+async def test_a_model_that_asks_for_a_result_waits_for_it(
+    bench: Bench, dispatcher: Dispatcher
+) -> None:
+    handle = await hand_over(dispatcher, "a")
+    asked = asyncio.create_task(ask(dispatcher, "task_result", key="b", handle=handle, wait=LONG))
+    await eventually(lambda: bench.hand.ids == ["a"], "it runs")
+    await turns(50)
+    assert not asked.done()
+    await bench.hand.end("a")
+    assert (await asked).data["result"] == "a"
+
+
 async def test_a_model_is_told_why_a_background_call_failed(
     bench: Bench, dispatcher: Dispatcher
 ) -> None:
@@ -233,6 +251,23 @@ async def test_a_session_s_calls_are_listed_with_their_states_the_newest_last(
     assert [(task["handle"], task["tool"], task["state"]) for task in listed] == [
         (handles[0], "slow", "FINISHED"), (handles[1], "slow", "RUNNING"),
     ]  # fmt: skip
+
+
+async def test_another_dispatcher_lists_the_state_of_the_record(
+    bench: Bench, dispatcher: Dispatcher
+) -> None:
+    await hand_over(dispatcher, "a")
+    await eventually(lambda: bench.hand.ids == ["a"], "it runs")
+    async with bench.dispatcher("reply:other") as other:
+        (task,) = await other.task_list(session="s-1")
+    assert task["state"] == "RUNNING"
+
+
+async def test_what_is_kept_no_more_is_not_listed(bench: Bench, dispatcher: Dispatcher) -> None:
+    await hand_over(dispatcher, "a", None)
+    assert len(await dispatcher.task_list()) == 1
+    bench.transport.ahead = 2 * 86_400.0
+    assert await dispatcher.task_list() == []
 
 
 async def test_a_call_whose_record_is_gone_is_listed_as_expired(
@@ -347,6 +382,21 @@ async def test_what_ended_before_anybody_listened_comes_first(
     assert await anext(stream) == first
     await bench.hand.end("b")
     assert await anext(stream) == second
+
+
+async def test_whoever_stops_listening_misses_nothing_by_it(
+    bench: Bench, dispatcher: Dispatcher
+) -> None:
+    first, second = [await hand_over(dispatcher, key) for key in "ab"]
+    stream = dispatcher.completed(session="s-1")
+    assert isinstance(stream, AsyncGenerator)
+    await bench.hand.end("a")
+    assert await anext(stream) == first
+    await stream.aclose()
+    assert dispatcher._background._completed._followed == {}
+    await bench.hand.end("b")
+    await final(dispatcher, second)
+    assert await anext(dispatcher.completed(session="s-1")) == second
 
 
 async def test_of_what_nobody_takes_the_oldest_is_dropped(
