@@ -5,9 +5,18 @@ import time
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from typing import Any
 
+from tests.waiting import eventually
 from toolpool.contract.call import ToolCall
-from toolpool.contract.envelope import CallMessage, Envelope, Progress
-from toolpool.contract.ledger.client import NEW, Opening
+from toolpool.contract.envelope import (
+    CallMessage,
+    Ended,
+    Envelope,
+    Progress,
+    Settled,
+    Started,
+    WorkerLease,
+)
+from toolpool.contract.ledger.client import NEW, Claim, Opening, Settlement
 from toolpool.contract.ledger.memory import MemoryServer
 from toolpool.contract.ledger.steps import ServerAway
 from toolpool.contract.names import Names
@@ -30,14 +39,26 @@ def pending(
     size: int = 10,
     wait: float = 10.0,
     deadline: float = 20.0,
+    spec: ToolSpec | None = None,
+    session: str | None = None,
 ) -> Pending:
-    """A call that was accepted just now."""
+    """A call that was accepted just now; of a session, another dispatcher may ask for it too."""
     now = time.monotonic()
+    spec = spec or ToolSpec(name="t", run_in=run_in)
     return Pending(
-        call=ToolCall(index=0, id=key, name="t", arguments={}),
-        spec=ToolSpec(name="t", run_in=run_in),
-        message=CallMessage(key=key, id=key, tool="t", digest="", arguments={}),
-        queue=Names().queue("default", run_in),
+        call=ToolCall(index=0, id=key, name=spec.name, arguments={}),
+        spec=spec,
+        message=CallMessage(
+            key=key,
+            id=key,
+            tool=spec.name,
+            digest=spec.digest,
+            arguments={},
+            session=session,
+            turn=None if session is None else "turn",
+            rerunnable=spec.rerunnable,
+        ),
+        queue=Names().queue(spec.queue, spec.run_in),
         line=line,
         size=size,
         start_by=now + wait,
@@ -155,6 +176,62 @@ class HeldTransport(MemoryTransport):
         if self.fails:
             raise self.fails.pop(0)
         return "epoch", [NEW] * len(openings)
+
+
+class Hand:
+    """A worker in the test's hand: it takes what is sent, and ends calls when the test says so."""
+
+    id = "w-1"
+
+    def __init__(self, server: MemoryServer, *queues: str) -> None:
+        self._server = server
+        self._queues = queues or (Names().queue("default", RunIn.LOOP),)
+        self.envelope = Envelope(Keyring.local())
+        self.taken: dict[str, CallMessage] = {}
+        """What it runs or has run, by the id of the call."""
+        self._replies: dict[str, str] = {}
+        lease = WorkerLease(
+            id=self.id,
+            host="h",
+            pid=1,
+            version="1",
+            started_at=0.0,
+            slots=dict.fromkeys(self._queues, 4),
+        )
+        server.leases[self.id] = self.envelope.encode_lease(lease)
+
+    @property
+    def ids(self) -> list[str]:
+        """The ids of the calls that it was sent, in order."""
+        return list(self.taken)
+
+    async def run(self) -> None:
+        """Take calls for ever."""
+        while True:
+            _, body = await self._server.take(*self._queues)
+            batch = self.envelope.decode_batch(body)
+            for call in batch.calls:
+                claim = Claim(call.key, call.attempt, f"claim-{call.key}")
+                (answer,) = await self._server.claim([claim], worker=self.id, give_up_at=0.0)
+                if isinstance(answer, float):
+                    self.taken[call.id] = call
+                    self._replies[call.id] = batch.reply
+                    told = Started(batch=batch.id, worker=self.id, keys=(call.key,))
+                    self._server.put(batch.reply, self.envelope.encode_reply(told))
+
+    async def end(self, call_id: str, outcome: Outcome | None = None) -> None:
+        """Settle a call; it went well where nothing else is said."""
+        await eventually(lambda: call_id in self.taken, f"the worker has {call_id}")
+        key = self.taken[call_id].key
+        outcome = outcome or Outcome(ok=True, data=call_id, worker=self.id)
+        body = self.envelope.encode_reply(Settled(key=key, outcome=outcome))
+        settlement = Settlement(key, f"end-{key}", 60.0, self._replies[call_id], body)
+        await self._server.settle([settlement], give_up_at=0.0)
+
+    def say_ended(self, call_id: str) -> None:
+        """Say that nothing of a call runs any more, though it had been answered before."""
+        told = Ended(worker=self.id, keys=(self.taken[call_id].key,))
+        self._server.put(self._replies[call_id], self.envelope.encode_reply(told))
 
 
 def away(*, sent: bool) -> ServerAway:
