@@ -52,6 +52,11 @@ class Catalog:
         return MappingProxyType(self._offers)
 
     @property
+    def has_tools(self) -> bool:
+        """Whether any tool is offered besides the pool's own."""
+        return any(o.spec is not task_tools.SPECS.get(n) for n, o in self._offers.items())
+
+    @property
     def listed(self) -> dict[str, Offer]:
         """What is shown, to a model as to a user."""
         return {n: offer for n, offer in self._offers.items() if n not in self.unlisted}

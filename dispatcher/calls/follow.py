@@ -63,7 +63,7 @@ class Follower:
     async def wait_for_tools(self, seconds: float) -> None:
         """Return as soon as there is a tool. Raises `CatalogEmpty` or `Misconfigured`."""
         give_up_at = time.monotonic() + seconds
-        while not self._catalog.offers:
+        while not self._catalog.has_tools:
             if self._catalog.refused:
                 name, reason = next(iter(self._catalog.refused.items()))
                 raise Misconfigured(f"no tool can be offered: {name}: {reason}")

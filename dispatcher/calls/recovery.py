@@ -82,6 +82,7 @@ class Recovery:
         Never raises: the next survey tries again.
         """
         self._bring_home(pending)
+        self._unsure.discard(pending)
         try:
             await self.recover(pending.queue, [(pending, "")])
         except Exception as error:  # noqa: BLE001 - whatever it was, the call is looked at again
@@ -143,9 +144,10 @@ class Recovery:
         await self._take_what_others_were_told(calls)
         await self._send_homeless()
         suspects: defaultdict[str, list[tuple[Pending, str]]] = defaultdict(list)
-        unsure, self._unsure = self._unsure, set()
         for pending in calls:
             self._bring_home(pending)
+        unsure, self._unsure = self._unsure, set()
+        for pending in calls:
             if pending in unsure:
                 suspects[pending.queue].append((pending, ""))
                 continue
@@ -220,6 +222,7 @@ class Recovery:
         was started in the old one.
         """
         if not pending.message.rerunnable:
+            pending.held_by("")  # should its worker come back, it says so
             self._pump.stranded(pending)
             return
         await self._open_again(pending, pending.message.attempt + 1)

@@ -12,7 +12,7 @@ from tests.unit.dispatcher.samples import Told, pending, services, turns
 from tests.waiting import eventually
 from toolpool.contract.call import ToolCall
 from toolpool.contract.envelope import CatalogEntry, Envelope, Switch, Toolset, WorkerLease
-from toolpool.contract.errors import CatalogEmpty
+from toolpool.contract.errors import CatalogEmpty, Misconfigured
 from toolpool.contract.ledger.client import Claim
 from toolpool.contract.ledger.memory import MemoryServer
 from toolpool.contract.names import Names
@@ -281,6 +281,12 @@ async def test_one_tool_that_can_be_offered_is_enough(bench: Bench) -> None:
     bench.publish(BAD, OLD)
     await bench.follower.wait_for_tools(60.0)
     assert bench.offered() == {"t": OLD.digest}
+
+
+async def test_where_no_tool_can_be_offered_it_is_said_why(bench: Bench) -> None:
+    bench.publish(BAD)
+    with pytest.raises(Misconfigured, match="no tool can be offered: bad: "):
+        await bench.follower.wait_for_tools(60.0)
 
 
 # The pump and recovery.

@@ -896,3 +896,12 @@ async def test_what_was_answered_is_not_looked_for(bench: Bench) -> None:
     call.answer(DONE)
     await bench.recovery.examine(await bench.transport.survey([]), [], [call])
     assert bench.transport.looked_for == []
+
+
+async def test_a_lost_worker_is_told_once(bench: Bench) -> None:
+    """However often its call, whose record is lost as well, is looked at."""
+    await bench.run("k", WRITE)
+    await bench.look()
+    bench.server.forget()
+    await bench.watch(40)
+    assert len(bench.lost.told) == 1
