@@ -92,7 +92,7 @@ class Released(msgspec.Struct, frozen=True, kw_only=True, tag="released"):
     worker: str
 
 
-class Ended(msgspec.Struct, frozen=True, kw_only=True, tag="ended"):
+class RunsEnded(msgspec.Struct, frozen=True, kw_only=True, tag="ended"):
     """Tools ended whose calls had been answered before: nothing of them runs any more."""
 
     worker: str
@@ -116,7 +116,7 @@ class Passed(msgspec.Struct, frozen=True, kw_only=True, tag="passed"):
     worker: str
 
 
-Reply = Started | Settled | Released | Passed | Ended | Progress
+Reply = Started | Settled | Released | Passed | RunsEnded | Progress
 
 
 class CatalogEntry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -226,7 +226,7 @@ _TOOLSET = "toolset"
 _encoder = msgspec.json.Encoder()
 _batches = msgspec.json.Decoder(Batch)
 _replies: msgspec.json.Decoder[Reply] = msgspec.json.Decoder(
-    Started | Settled | Released | Passed | Ended | Progress
+    Started | Settled | Released | Passed | RunsEnded | Progress
 )
 _cancels = msgspec.json.Decoder(Cancel)
 _entries = msgspec.json.Decoder(CatalogEntry)
@@ -275,7 +275,7 @@ class Envelope:
         return self._keyring.sign(_REPLY, _encoder.encode(reply))
 
     def decode_reply(self, data: bytes) -> Reply:
-        """A `Started`, `Settled`, `Released`, `Passed`, `Ended` or `Progress`.
+        """A `Started`, `Settled`, `Released`, `Passed`, `RunsEnded` or `Progress`.
 
         A call whose outcome cannot be read has ended all the same, and nobody else will say so: it
         is `Settled` with a fault of the pool.

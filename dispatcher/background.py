@@ -9,7 +9,6 @@ import logging
 import secrets
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from toolpool.contract import encoding
@@ -25,6 +24,7 @@ from toolpool.dispatcher.admission.task_tools import LISTED_AT_MOST, LONGEST_WAI
 from toolpool.dispatcher.calls.pending import Pending, State
 from toolpool.dispatcher.calls.services import Services
 from toolpool.dispatcher.calls.traffic import Traffic
+from toolpool.dispatcher.completed import Completed, Completion
 from toolpool.dispatcher.words import feedback
 from toolpool.dispatcher.words.feedback import Wording
 
@@ -34,8 +34,6 @@ _KEEP_HANDLE_SECONDS = 0.25
 """How much later than at its wait budget a call is answered for its handle to be kept first."""
 _FIRST_PAUSE_SECONDS = 0.1
 _LONGEST_PAUSE_SECONDS = 2.0
-_COMPLETED_KEPT = 1_000
-_SESSIONS_KEPT = 10_000
 _OWN_KEPT = 1_000
 
 
@@ -52,60 +50,6 @@ class NoSuchPage(ValueError):
         super().__init__(f"there is no page {page}: the output has {pages}, counted from 1")
         self.page = page
         self.pages = pages
-
-
-class _Completed:
-    """Handles of ended calls, by session, until the session's host takes them; bounded."""
-
-    def __init__(self) -> None:
-        self._inboxes: dict[str | None, asyncio.Queue[str]] = {}
-        self._followed: dict[str | None, asyncio.Queue[str]] = {}
-
-    def close(self) -> None:
-        """An empty handle ends the stream of each who follows."""
-        for session in self._followed:
-            self.add("", session)
-
-    def follow(self, session: str | None) -> "asyncio.Queue[str]":
-        """Where the session's handles come; the oldest are dropped where nobody takes them."""
-        inbox = self._inbox(session)
-        self._inboxes.pop(session, None)
-        self._followed[session] = inbox
-        return inbox
-
-    def unfollow(self, session: str | None) -> None:
-        """Nobody takes them for now."""
-        inbox = self._followed.pop(session, None)
-        if inbox is not None:
-            self._inboxes[session] = inbox
-
-    def _inbox(self, session: str | None) -> "asyncio.Queue[str]":
-        if session in self._followed:
-            return self._followed[session]
-        inbox = self._inboxes.pop(session, None) or asyncio.Queue(_COMPLETED_KEPT)
-        self._inboxes[session] = inbox  # now the last to be forgotten
-        if len(self._inboxes) > _SESSIONS_KEPT:
-            del self._inboxes[next(iter(self._inboxes))]
-        return inbox
-
-    def add(self, handle: str, session: str | None) -> None:
-        """A call has ended."""
-        inbox = self._inbox(session)
-        if inbox.full():
-            inbox.get_nowait()
-        inbox.put_nowait(handle)
-
-
-@dataclass(frozen=True, slots=True)
-class _Completion:
-    """Puts a finished call's handle where its session's host waits for it."""
-
-    handle: str
-    session: str | None
-    completed: _Completed
-
-    def release(self) -> None:
-        self.completed.add(self.handle, self.session)
 
 
 class Background:
@@ -126,7 +70,7 @@ class Background:
         self._catalog = catalog
         self._classify = classify
         self._wording = wording
-        self._completed = _Completed()
+        self._completed = Completed()
         self._unkept: dict[str, BackgroundCall] = {}
         """By handle: what the server does not have yet."""
         self._own: dict[str, BackgroundCall] = {}
@@ -367,7 +311,7 @@ class Background:
         return known
 
     def _notify(self, pending: Pending, call: BackgroundCall) -> None:
-        completion = _Completion(call.handle, call.session, self._completed)
+        completion = Completion(call.handle, call.session, self._completed)
         if pending.is_open and completion not in pending.latches:
             pending.latches.append(completion)
 

@@ -5,235 +5,26 @@ Dispatchers `open` and `close` (expire, cancel); workers `claim` and `settle`.
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
-from enum import StrEnum
-from typing import Protocol
 
+from toolpool.contract.ledger.base import (
+    ATTEMPTS_AT_MOST,
+    RELEASES_AT_MOST,
+    Claim,
+    CloseReason,
+    Closing,
+    Hold,
+    Opening,
+    Recovery,
+    Refusal,
+    Release,
+    Settlement,
+)
 from toolpool.contract.ledger.steps import Step, Steps
 from toolpool.contract.names import Names
-
-Refusal = str
-"""Why a claim was not won: absent, settled, attempt, claimed, expired or moved."""
 
 _OUTPUT_SECONDS = 5.0
 _OUTPUTS_SHARE = "0.75"
 """Of the memory that the server may use: beyond it no whole output is kept, and the oldest go."""
-
-ATTEMPTS_AT_MOST = 3
-RELEASES_AT_MOST = 3
-
-NEW = b"new"
-ATTACHED = b"open"
-MISSING = b"missing"
-SENT = b"sent"
-MOVED = b"moved"
-RAN = b"ran"
-"""There is no record, and the call may have been run: nobody knows how it ended."""
-UNCLAIMED = b"unclaimed"
-"""There is no record any more, and nobody had claimed the call: it may be opened again."""
-OTHERS = b"others"
-"""Another living dispatcher waits for the call longer: it goes on, without the one that asked."""
-_RUNNING = b"running "
-_AGAIN = b"again "
-
-
-def running_on(answer: bytes) -> str | None:
-    """The worker in the answer `running <worker>`; None for any other answer."""
-    return answer[len(_RUNNING) :].decode() if answer.startswith(_RUNNING) else None
-
-
-def again_in(answer: bytes) -> int | None:
-    """The attempt in the answer `again <attempt>`; None for any other answer."""
-    return int(answer[len(_AGAIN) :]) if answer.startswith(_AGAIN) else None
-
-
-class End(StrEnum):
-    """Why a dispatcher closes calls."""
-
-    UNSTARTED = "unstarted"  # the queue wait is over: what runs is left alone
-    DEADLINE = "deadline"
-    CANCEL = "cancel"
-    REFUSED = "refused"  # by a dispatcher that will not send it: what others asked is left alone
-
-
-@dataclass(frozen=True, slots=True)
-class Opening:
-    """A call to note. `wait` (to be claimed), `deadline` and `keep` are seconds from now.
-
-    It was asked at `asked_at`, Unix time by the server's clock. `again`: it may have been asked
-    before, so that without a record it is not run (`RAN`) unless it may run twice.
-    """
-
-    key: str
-    attempt: int
-    rerunnable: bool
-    wait: float
-    deadline: float
-    keep: float
-    asked_at: float = 0.0
-    again: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Claim:
-    """A call that a worker has a free slot for."""
-
-    key: str
-    attempt: int
-    nonce: str
-
-
-@dataclass(frozen=True, slots=True)
-class Hold:
-    """A call that a worker claimed and runs."""
-
-    key: str
-    attempt: int
-    claim_nonce: str
-    rerunnable: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Settlement:
-    """An outcome to store for `keep` seconds; `reply` is told even if the record is gone."""
-
-    key: str
-    nonce: str
-    keep: float
-    reply: str
-    body: bytes
-
-
-@dataclass(frozen=True, slots=True)
-class Closing:
-    """A call to end, with the signed outcome for each thing the record may say.
-
-    `epoch` is the one it was opened in. Of an `unsent` call, which this dispatcher never opened, it
-    is the one in which it was accepted; where it has no record, one is made that is settled. One
-    that is refused may be asked again after `anew_after` seconds, or not while its record is kept.
-    """
-
-    key: str
-    nonce: str
-    epoch: str
-    keep: float
-    unclaimed: bytes
-    claimed: bytes
-    doubtful: bytes
-    cancel: bytes
-    unsent: bool = False
-    anew_after: float | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Recovery:
-    """A call whose message, or whose `lost_worker`, is believed lost. Times are seconds.
-
-    `message` is for the attempt it is believed to be in, `next_message` for the one after it.
-    `had_time`: since the server's epoch changed, a worker that runs it could have said so.
-    `epoch` is the one it was opened in.
-    """
-
-    key: str
-    nonce: str
-    lost_worker: str
-    attempt: int
-    wait: float
-    message: bytes
-    next_message: bytes
-    keep: float
-    lost: bytes
-    had_time: bool = False
-    epoch: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Release:
-    """A claimed call that a worker gives back; `entered` says that its tool had started."""
-
-    key: str
-    claim_nonce: str
-    notice: bytes
-    keep: float
-    too_often: bytes
-    entered: bool
-
-
-class DispatcherLedger(Protocol):
-    """The steps of the asking side. All raise `ServerAway` past `give_up_at` (monotonic)."""
-
-    async def open(
-        self,
-        openings: Sequence[Opening],
-        *,
-        nonce: str,
-        reply: str,
-        queue: str,
-        message: bytes,
-        give_up_at: float,
-        tried_in: str | None = None,
-    ) -> tuple[str, list[bytes]]:
-        """Note calls and publish their message, if it is not empty.
-
-        Answers the server's epoch, and for each call `NEW`, `ATTACHED` or `running_on` (somebody
-        asked before), `MOVED`, `RAN`, or the signed outcome it already has.
-        """
-        ...
-
-    async def close(
-        self, closings: Sequence[Closing], *, reply: str, end: End, give_up_at: float
-    ) -> list[bytes]:
-        """End calls.
-
-        Answers for each its outcome, `running_on` or `ATTACHED` (both: left alone), `OTHERS` or
-        `MISSING`.
-        """
-        ...
-
-    async def recover(
-        self, recoveries: Sequence[Recovery], *, reply: str, queue: str, give_up_at: float
-    ) -> list[bytes]:
-        """Start calls again that may be, and settle as lost those that may not.
-
-        Answers for each call `SENT`, `again_in`, `running_on`, `MOVED`, `UNCLAIMED`, `MISSING` or
-        its outcome.
-        """
-        ...
-
-
-class WorkerLedger(Protocol):
-    """The steps of the running side. All raise `ServerAway` past `give_up_at` (monotonic)."""
-
-    async def claim(
-        self, claims: Sequence[Claim], *, worker: str, give_up_at: float
-    ) -> list[float | Refusal]:
-        """Take calls. Answers for each the seconds left to its deadline, or why it was lost."""
-        ...
-
-    async def hold(self, holds: Sequence[Hold], *, worker: str, give_up_at: float) -> list[str]:
-        """Say again what is claimed. Answers `held`, `settled`, `absent` or `lost` for each."""
-        ...
-
-    async def settle(self, settlements: Sequence[Settlement], *, give_up_at: float) -> list[str]:
-        """Store outcomes. Answers `first`, `late` or `gone` for each."""
-        ...
-
-    async def release(
-        self, releases: Sequence[Release], *, worker: str, give_up_at: float
-    ) -> list[str]:
-        """Give calls back. Answers `released` or `late` for each."""
-        ...
-
-    async def keep_output(self, handle: str, body: bytes, *, owner: str, keep: float) -> bool:
-        """Store a whole output for `keep` seconds, within its owner's share; whether it was.
-
-        Raises what the client does.
-        """
-        ...
-
-    async def tell(self, reply: str, body: bytes) -> None:
-        """Put a message on a reply stream; best effort, raises what the client does."""
-        ...
 
 
 def _ms(seconds: float) -> int:
@@ -293,7 +84,7 @@ class RedisLedger:
         return epoch.decode(), answers
 
     async def close(
-        self, closings: Sequence[Closing], *, reply: str, end: End, give_up_at: float
+        self, closings: Sequence[Closing], *, reply: str, end: CloseReason, give_up_at: float
     ) -> list[bytes]:
         """See `DispatcherLedger.close`."""
         keys = [self._names.epoch, *(self._names.call(c.key) for c in closings)]

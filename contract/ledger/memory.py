@@ -11,7 +11,7 @@ from collections import defaultdict, deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from toolpool.contract.ledger.client import (
+from toolpool.contract.ledger.base import (
     ATTACHED,
     ATTEMPTS_AT_MOST,
     MISSING,
@@ -23,8 +23,8 @@ from toolpool.contract.ledger.client import (
     SENT,
     UNCLAIMED,
     Claim,
+    CloseReason,
     Closing,
-    End,
     Hold,
     Opening,
     Recovery,
@@ -33,44 +33,10 @@ from toolpool.contract.ledger.client import (
     Settlement,
 )
 from toolpool.contract.ledger.loops import MemoryLoops
+from toolpool.contract.ledger.record import Record, running
 
-_REPLIES_AT_MOST = 16
 _OUTPUTS_BYTES = 32 << 20
 _OTHERS_AHEAD_SECONDS = 0.2
-
-
-@dataclass(slots=True)
-class _Record:
-    epoch: str
-    opened: str
-    attempt: int
-    rerunnable: bool
-    until: float
-    deadline: float
-    gone_at: float
-    replies: list[str]
-    state: str = "open"
-    claims: int = 0
-    claimed: str = ""
-    worker: str = ""
-    settled_by: str = ""
-    outcome: bytes = b""
-    recovered: str = ""
-    released: str = ""
-    releases: int = 0
-    goes_on: str = ""
-    keep: float = 0.0
-    anew_at: float | None = None
-    """When a call that was refused, and never ran, may be asked again; Unix time in seconds."""
-
-    def attach(self, reply: str, alive: set[str]) -> None:
-        """Note a reply stream; where there are many, those of dead dispatchers make room."""
-        if reply in self.replies:
-            return
-        if len(self.replies) >= _REPLIES_AT_MOST:
-            self.replies = [known for known in self.replies if known in alive]
-        if len(self.replies) < _REPLIES_AT_MOST:
-            self.replies.append(reply)
 
 
 @dataclass(slots=True)
@@ -95,7 +61,7 @@ class MemoryServer:
         self._ran: set[str] = set()
         """What may not run twice and was claimed, whether its record is still there or not."""
         self.loops = MemoryLoops(remembered=loop_memory, kept=loop_kept)
-        self._records: dict[str, _Record] = {}
+        self._records: dict[str, Record] = {}
         self._inboxes: defaultdict[str, _Inbox] = defaultdict(_Inbox)
 
     def put(self, name: str, item: bytes) -> None:
@@ -175,7 +141,7 @@ class MemoryServer:
             if opening.key in self._ran or (opening.again and not opening.rerunnable):
                 self._ran.add(opening.key)
                 return RAN
-            self._records[opening.key] = _Record(
+            self._records[opening.key] = Record(
                 epoch=self.epoch,
                 opened=nonce,
                 attempt=opening.attempt,
@@ -194,7 +160,7 @@ class MemoryServer:
         record.until = max(record.until, now + opening.wait)
         record.deadline = max(record.deadline, now + opening.deadline)
         record.gone_at = max(record.gone_at, now + opening.keep)
-        return _running(record) if record.state == "claimed" else ATTACHED
+        return running(record) if record.state == "claimed" else ATTACHED
 
     async def claim(
         self, claims: Sequence[Claim], *, worker: str, give_up_at: float
@@ -280,9 +246,9 @@ class MemoryServer:
         self._finish(record, settlement.nonce, settlement.keep, settlement.body, "")
         return "first"
 
-    def _settled_record(self, replies: list[str]) -> _Record:
+    def _settled_record(self, replies: list[str]) -> Record:
         now = time.monotonic()
-        return _Record(
+        return Record(
             epoch=self.epoch,
             opened="",
             attempt=1,
@@ -324,7 +290,7 @@ class MemoryServer:
             self.put(queue, recovery.message)
             return SENT
         if not recovery.lost_worker or record.worker != recovery.lost_worker:
-            return _running(record)
+            return running(record)
         if record.rerunnable and record.attempt < ATTEMPTS_AT_MOST:
             record.state, record.worker = "open", ""
             record.attempt += 1
@@ -361,22 +327,22 @@ class MemoryServer:
         return "released"
 
     async def close(
-        self, closings: Sequence[Closing], *, reply: str, end: End, give_up_at: float
+        self, closings: Sequence[Closing], *, reply: str, end: CloseReason, give_up_at: float
     ) -> list[bytes]:
         """See `DispatcherLedger.close`."""
         return [self._close(closing, reply, end) for closing in closings]
 
-    def _close(self, closing: Closing, reply: str, end: End) -> bytes:
+    def _close(self, closing: Closing, reply: str, end: CloseReason) -> bytes:
         record = self._find(closing.key)
         if record is None:
-            return MISSING if end is End.UNSTARTED else self._close_absent(closing, end)
+            return MISSING if end is CloseReason.UNSTARTED else self._close_absent(closing, end)
         if record.state == "settled":
             return record.outcome
-        if end is End.REFUSED:
+        if end is CloseReason.REFUSED:
             record.attach(reply, self.dispatchers)
-            return _running(record) if record.state == "claimed" else ATTACHED
-        if record.state == "claimed" and end is End.UNSTARTED:
-            return _running(record)
+            return running(record) if record.state == "claimed" else ATTACHED
+        if record.state == "claimed" and end is CloseReason.UNSTARTED:
+            return running(record)
         if self._others_wait(record, reply, end):
             record.replies = [other for other in record.replies if other != reply]
             return OTHERS
@@ -390,30 +356,30 @@ class MemoryServer:
         self._finish(record, closing.nonce, closing.keep, body, reply)
         return body
 
-    def _close_absent(self, closing: Closing, end: End) -> bytes:
+    def _close_absent(self, closing: Closing, end: CloseReason) -> bytes:
         """What is settled keeps anybody from running the call after this answer."""
         is_sure = closing.unsent and closing.epoch == self.epoch and closing.key not in self._ran
         body = closing.unclaimed if is_sure else closing.doubtful
         record = self._records[closing.key] = self._settled_record([])
-        if is_sure and end is End.REFUSED and closing.anew_after is not None:
+        if is_sure and end is CloseReason.REFUSED and closing.anew_after is not None:
             record.anew_at = time.time() + closing.anew_after
         self._finish(record, closing.nonce, closing.keep, body, "")
         return body
 
-    def _others_wait(self, record: _Record, reply: str, end: End) -> bool:
+    def _others_wait(self, record: Record, reply: str, end: CloseReason) -> bool:
         now = time.monotonic()
         left = {
-            End.CANCEL: 1.0,
-            End.UNSTARTED: record.until - now,
-            End.DEADLINE: record.deadline - now - _OTHERS_AHEAD_SECONDS,
-            End.REFUSED: 1.0,
+            CloseReason.CANCEL: 1.0,
+            CloseReason.UNSTARTED: record.until - now,
+            CloseReason.DEADLINE: record.deadline - now - _OTHERS_AHEAD_SECONDS,
+            CloseReason.REFUSED: 1.0,
         }
         return left[end] > 0 and any(
             other in self.dispatchers for other in record.replies if other != reply
         )
 
     def _finish(
-        self, record: _Record, nonce: str, keep: float, body: bytes, except_reply: str
+        self, record: Record, nonce: str, keep: float, body: bytes, except_reply: str
     ) -> None:
         record.state, record.settled_by, record.outcome = "settled", nonce, body
         record.gone_at = time.monotonic() + max(keep, record.keep)
@@ -421,16 +387,12 @@ class MemoryServer:
             if reply != except_reply:
                 self.put(reply, body)
 
-    def _may_go(self, record: _Record) -> bool:
+    def _may_go(self, record: Record) -> bool:
         return record.rerunnable or self.epoch in (record.epoch, record.goes_on)
 
-    def _find(self, key: str) -> _Record | None:
+    def _find(self, key: str) -> Record | None:
         record = self._records.get(key)
         if record is not None and record.gone_at <= time.monotonic():
             del self._records[key]
             return None
         return record
-
-
-def _running(record: _Record) -> bytes:
-    return b"running " + record.worker.encode()

@@ -3,7 +3,7 @@
 import asyncio
 import logging
 
-from toolpool.contract.envelope import Ended, Passed, Progress, Released, Settled, Started
+from toolpool.contract.envelope import Passed, Progress, Released, RunsEnded, Settled, Started
 from toolpool.contract.errors import MessageRejected
 from toolpool.dispatcher.calls.pending import root_of
 from toolpool.dispatcher.calls.services import Calls, Services
@@ -54,7 +54,7 @@ class Collector:
                 for key in reply.keys:
                     if (pending := self._calls.find(key)) is not None:
                         self._calls.started(pending, reply.worker)
-            case Ended():
+            case RunsEnded():
                 self._calls.ended(reply.keys)
             case _:
                 self._take_word_of_one(reply)

@@ -8,10 +8,9 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Sequence
-from enum import Enum
 
 from toolpool.contract.envelope import Cancel, Settled
-from toolpool.contract.ledger.client import MISSING, OTHERS, Closing, End, running_on
+from toolpool.contract.ledger.base import MISSING, OTHERS, CloseReason, Closing, running_on
 from toolpool.contract.ledger.steps import new_nonce
 from toolpool.contract.outcome import Code, Executed, Outcome, failure
 from toolpool.dispatcher.calls.pending import Latch, Pending, Stage
@@ -26,23 +25,17 @@ _GROUP = 64
 _GROUPS_AT_ONCE = 4
 
 
-class Ending(Enum):
-    """Why calls are closed, and how long the ledger is asked for it, in seconds."""
+_ASKED_FOR = {
+    CloseReason.UNSTARTED: 30.0,
+    CloseReason.DEADLINE: 60.0,
+    CloseReason.CANCEL: 5.0,
+}
+"""How long the ledger is asked to close calls, in seconds."""
 
-    QUEUE_WAIT = 30.0  # only what nobody has started
-    DEADLINE = 60.0
-    CANCEL = 5.0
 
-    @property
-    def end(self) -> End:
-        """How the ledger has it."""
-        ends = {Ending.QUEUE_WAIT: End.UNSTARTED, Ending.DEADLINE: End.DEADLINE}
-        return ends.get(self, End.CANCEL)
-
-    @property
-    def code(self) -> Code:
-        """What a call comes to that was not started."""
-        return Code.CANCELLED if self is Ending.CANCEL else Code.EXPIRED
+def _code(reason: CloseReason) -> Code:
+    """What a call comes to that was not started."""
+    return Code.CANCELLED if reason is CloseReason.CANCEL else Code.EXPIRED
 
 
 class Keeper:
@@ -56,8 +49,8 @@ class Keeper:
         # more than the rest of keeping a call that is answered soon.
         self._line: dict[Pending, None] = {}
         self._line_timer: asyncio.TimerHandle | None = None
-        self._due: dict[Ending, list[Pending]] = {ending: [] for ending in Ending}
-        self._turns = {ending: asyncio.Semaphore(_GROUPS_AT_ONCE) for ending in Ending}
+        self._due: dict[CloseReason, list[Pending]] = {reason: [] for reason in _ASKED_FOR}
+        self._turns = {reason: asyncio.Semaphore(_GROUPS_AT_ONCE) for reason in _ASKED_FOR}
         self._closing: set[asyncio.Task[None]] = set()
 
     def watch(self, pending: Pending, *, alone: bool = False) -> None:
@@ -89,13 +82,13 @@ class Keeper:
             elif pending.is_unsent and not pending.may_be_known:
                 self._calls.resolve(pending, not_queued(Code.CANCELLED))
             else:
-                self._add_due(pending, Ending.CANCEL)
+                self._add_due(pending, CloseReason.CANCEL)
         await Latch(calls).wait()
 
     def close_unwanted(self, calls: Sequence[Pending]) -> None:
         """Calls that were answered while their message was on its way: nobody is to start them."""
         for pending in calls:
-            self._add_due(pending, Ending.CANCEL)
+            self._add_due(pending, CloseReason.CANCEL)
 
     def close(self) -> None:
         """Stop every background step."""
@@ -138,7 +131,7 @@ class Keeper:
         if pending.stage is Stage.WAITING:
             self._calls.refuse(pending, not_queued(Code.EXPIRED))
         elif pending.stage in (Stage.QUEUED, Stage.STRANDED) and not pending.was_started:
-            self._add_due(pending, Ending.QUEUE_WAIT)
+            self._add_due(pending, CloseReason.UNSTARTED)
 
     def _nearly_over(self, pending: Pending) -> None:
         if not pending.is_open:
@@ -147,7 +140,7 @@ class Keeper:
         now = time.monotonic()
         behind = now - (pending.deadline - _AHEAD_SECONDS)
         self._at(max(pending.deadline, now + min(behind, _LONGEST_ASK)), self._over, pending)
-        self._add_due(pending, Ending.DEADLINE)
+        self._add_due(pending, CloseReason.DEADLINE)
 
     def _over(self, pending: Pending) -> None:
         if pending.is_open:
@@ -159,43 +152,43 @@ class Keeper:
                 ),
             )
 
-    def _add_due(self, pending: Pending, ending: Ending) -> None:
+    def _add_due(self, pending: Pending, reason: CloseReason) -> None:
         """Calls that are due in the same turn of the loop are closed together."""
-        due = self._due[ending]
+        due = self._due[reason]
         due.append(pending)
         if len(due) == 1:
-            asyncio.get_running_loop().call_soon(self._close_due, ending)
+            asyncio.get_running_loop().call_soon(self._close_due, reason)
 
-    def _close_due(self, ending: Ending) -> None:
-        due, self._due[ending] = self._due[ending], []
+    def _close_due(self, reason: CloseReason) -> None:
+        due, self._due[reason] = self._due[reason], []
         for start in range(0, len(due), _GROUP):
-            task = asyncio.ensure_future(self._close(due[start : start + _GROUP], ending))
+            task = asyncio.ensure_future(self._close(due[start : start + _GROUP], reason))
             self._closing.add(task)
             task.add_done_callback(self._closing.discard)
 
-    async def _close(self, calls: Sequence[Pending], ending: Ending) -> None:
-        give_up_at = time.monotonic() + ending.value
+    async def _close(self, calls: Sequence[Pending], reason: CloseReason) -> None:
+        give_up_at = time.monotonic() + _ASKED_FOR[reason]
         try:
-            async with asyncio.timeout(ending.value), self._turns[ending]:
+            async with asyncio.timeout(_ASKED_FOR[reason]), self._turns[reason]:
                 answers = await self._transport.close_calls(
-                    [self._closing_of(pending, ending.code) for pending in calls],
-                    end=ending.end,
+                    [self._closing_of(pending, _code(reason)) for pending in calls],
+                    end=reason,
                     give_up_at=give_up_at,
                 )
         except Exception as error:  # noqa: BLE001 - a call is answered whatever closing it raises
             log.warning("calls_not_closed calls=%d: %s", len(calls), error)
-            for pending in calls if ending is Ending.CANCEL else ():
-                self._calls.resolve(pending, _unknown(ending.code))
+            for pending in calls if reason is CloseReason.CANCEL else ():
+                self._calls.resolve(pending, _unknown(_code(reason)))
         else:
             for pending, answer in zip(calls, answers, strict=True):
-                self._take(pending, answer, ending)
+                self._take(pending, answer, reason)
 
-    def _take(self, pending: Pending, answer: bytes, ending: Ending) -> None:
+    def _take(self, pending: Pending, answer: bytes, reason: CloseReason) -> None:
         if (worker := running_on(answer)) is not None:
             self._calls.started(pending, worker)
         elif answer == OTHERS:
-            is_running = ending is Ending.DEADLINE and pending.stage is Stage.RUNNING
-            self._calls.resolve(pending, _unknown(Code.TIMEOUT if is_running else ending.code))
+            is_running = reason is CloseReason.DEADLINE and pending.stage is Stage.RUNNING
+            self._calls.resolve(pending, _unknown(Code.TIMEOUT if is_running else _code(reason)))
         elif answer != MISSING:
             self._calls.settled(answer)
         elif not pending.epoch:  # adopted, and whoever had it never sent it

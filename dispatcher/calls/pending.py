@@ -11,7 +11,7 @@ import msgspec
 
 from toolpool.contract.call import ToolCall
 from toolpool.contract.envelope import CallMessage
-from toolpool.contract.ledger.client import Opening
+from toolpool.contract.ledger.base import Opening
 from toolpool.contract.outcome import Executed, Outcome
 from toolpool.contract.spec import ToolSpec
 from toolpool.dispatcher.observe import CallFacts

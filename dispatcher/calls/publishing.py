@@ -5,7 +5,7 @@ import time
 from typing import Protocol
 
 from toolpool.contract.envelope import Batch
-from toolpool.contract.ledger.client import ATTACHED, MOVED, NEW, RAN, running_on
+from toolpool.contract.ledger.base import ATTACHED, MOVED, NEW, RAN, running_on
 from toolpool.contract.ledger.steps import ServerAway, new_nonce
 from toolpool.contract.outcome import Code, Executed, failure
 from toolpool.dispatcher.calls.pending import Pending, Stage

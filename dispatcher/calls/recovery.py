@@ -14,7 +14,7 @@ from dataclasses import replace
 import msgspec
 
 from toolpool.contract.envelope import Batch, Settled, WorkerLease
-from toolpool.contract.ledger.client import (
+from toolpool.contract.ledger.base import (
     ATTACHED,
     MISSING,
     MOVED,
@@ -25,7 +25,7 @@ from toolpool.contract.ledger.client import (
     again_in,
     running_on,
 )
-from toolpool.contract.ledger.client import Recovery as Step
+from toolpool.contract.ledger.base import Recovery as Step
 from toolpool.contract.ledger.steps import new_nonce
 from toolpool.contract.outcome import Code, Executed, failure
 from toolpool.dispatcher.calls.fleet import Fleet

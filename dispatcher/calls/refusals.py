@@ -13,7 +13,7 @@ from collections.abc import Sequence
 import msgspec
 
 from toolpool.contract.envelope import Settled
-from toolpool.contract.ledger.client import ATTACHED, Closing, End, running_on
+from toolpool.contract.ledger.base import ATTACHED, CloseReason, Closing, running_on
 from toolpool.contract.ledger.steps import new_nonce
 from toolpool.contract.outcome import Executed, Outcome
 from toolpool.dispatcher.calls.pending import Pending
@@ -62,7 +62,7 @@ class Refusals:
             async with asyncio.timeout(_WRITE_SECONDS):
                 answers = await self._transport.close_calls(
                     closings,
-                    end=End.REFUSED,
+                    end=CloseReason.REFUSED,
                     give_up_at=time.monotonic() + _WRITE_SECONDS,
                 )
         except Exception as error:  # noqa: BLE001 - whatever it was, nobody can know

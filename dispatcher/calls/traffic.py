@@ -17,10 +17,10 @@ from toolpool.dispatcher.admission.catalog import Catalog
 from toolpool.dispatcher.admission.switches import Switches
 from toolpool.dispatcher.calls import opening, retries
 from toolpool.dispatcher.calls.collect import Collector
-from toolpool.dispatcher.calls.endings import Endings
 from toolpool.dispatcher.calls.fleet import Fleet
 from toolpool.dispatcher.calls.follow import Follower
 from toolpool.dispatcher.calls.keeper import Keeper
+from toolpool.dispatcher.calls.late_writes import LateWrites
 from toolpool.dispatcher.calls.pending import Pending, Stage, root_of
 from toolpool.dispatcher.calls.pump import Pump
 from toolpool.dispatcher.calls.recovery import Recovery
@@ -47,7 +47,7 @@ class Traffic(Calls):
         self._fleet = Fleet(services.transport, services.envelope, Names(settings.key_prefix))
         self._switches = Switches(observers)
         self._breaker = Breaker(settings, observers)
-        self._endings = Endings(lease_gone=settings.lease_gone)
+        self._late_writes = LateWrites(lease_gone=settings.lease_gone)
         self._pump = Pump(services, self)
         self._refusals = Refusals(services, self)
         self._keeper = Keeper(services, self)
@@ -245,8 +245,8 @@ class Traffic(Calls):
         """
         if pending.is_open:
             return False
-        left = pending.ended + self._endings.patience - time.monotonic()
-        return await self._endings.wait(pending, left)
+        left = pending.ended + self._late_writes.patience - time.monotonic()
+        return await self._late_writes.wait(pending, left)
 
     async def cancel(self, calls: Sequence[Pending]) -> None:
         """End calls; each is answered `aborted.cancelled`, saying whether it had started."""
@@ -270,7 +270,7 @@ class Traffic(Calls):
         if pending.work is not None:
             pending.work.cancel()
         if pending.spec.effects is Effects.WRITE and may_still_run(outcome):
-            self._endings.watch(pending)
+            self._late_writes.watch(pending)
         if pending.is_news:
             if outcome.worker:
                 self._tell_start(pending, outcome.worker)  # where it was too short to be announced
@@ -353,7 +353,7 @@ class Traffic(Calls):
 
     def ended(self, keys: Iterable[str]) -> None:
         """See `Calls.ended`."""
-        self._endings.heard(keys)
+        self._late_writes.heard(keys)
 
     def settled(self, reply: bytes) -> None:
         """See `Calls.settled`."""

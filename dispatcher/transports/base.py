@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from toolpool.contract.ledger.client import Closing, End, Opening, Recovery
+from toolpool.contract.ledger.base import CloseReason, Closing, Opening, Recovery
 from toolpool.contract.ledger.loops import LoopLedger
 
 
@@ -68,7 +68,7 @@ class Transport(Protocol):
         ...
 
     async def close_calls(
-        self, closings: Sequence[Closing], *, end: End, give_up_at: float
+        self, closings: Sequence[Closing], *, end: CloseReason, give_up_at: float
     ) -> list[bytes]:
         """End calls; answers as `DispatcherLedger.close`."""
         ...

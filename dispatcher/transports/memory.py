@@ -3,7 +3,7 @@
 import time
 from collections.abc import Sequence
 
-from toolpool.contract.ledger.client import Closing, End, Opening, Recovery
+from toolpool.contract.ledger.base import CloseReason, Closing, Opening, Recovery
 from toolpool.contract.ledger.loops import LoopLedger
 from toolpool.contract.ledger.memory import MemoryServer
 from toolpool.dispatcher.transports.base import Survey
@@ -62,7 +62,7 @@ class MemoryTransport:
         )
 
     async def close_calls(
-        self, closings: Sequence[Closing], *, end: End, give_up_at: float
+        self, closings: Sequence[Closing], *, end: CloseReason, give_up_at: float
     ) -> list[bytes]:
         """See `Transport.close_calls`."""
         return await self._server.close(closings, reply=self._reply, end=end, give_up_at=give_up_at)

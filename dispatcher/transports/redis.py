@@ -12,16 +12,16 @@ from kombu.exceptions import OperationalError
 from redis.exceptions import RedisError
 
 from toolpool.contract.clock import ServerClock
-from toolpool.contract.ledger.client import (
+from toolpool.contract.ledger.base import (
     NEW,
     SENT,
+    CloseReason,
     Closing,
-    End,
     Opening,
     Recovery,
-    RedisLedger,
     again_in,
 )
+from toolpool.contract.ledger.client import RedisLedger
 from toolpool.contract.ledger.loops import RedisLoops
 from toolpool.contract.ledger.steps import ServerAway, Step, Steps, send
 from toolpool.contract.names import Names
@@ -127,7 +127,7 @@ class RedisTransport:
         return epoch, answers
 
     async def close_calls(
-        self, closings: Sequence[Closing], *, end: End, give_up_at: float
+        self, closings: Sequence[Closing], *, end: CloseReason, give_up_at: float
     ) -> list[bytes]:
         """See `Transport.close_calls`."""
         return await self._ledger.close(closings, reply=self._reply, end=end, give_up_at=give_up_at)

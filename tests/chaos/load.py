@@ -12,7 +12,7 @@ from tests.chaos.book import Asked, Book
 from tests.chaos.tools import TIMEOUT
 from toolpool import Dispatcher
 from toolpool.contract.settings import Settings
-from toolpool.dispatcher.calls.endings import LEASES_TO_WAIT
+from toolpool.dispatcher.calls.late_writes import LEASES_TO_WAIT
 
 KINDS = ("read", "write", "plain")
 _MODES = ("loop", "loop", "loop", "thread", "process")

@@ -19,11 +19,11 @@ from toolpool.contract.envelope import (
     CallMessage,
     Cancel,
     CatalogEntry,
-    Ended,
     Envelope,
     Passed,
     Progress,
     Released,
+    RunsEnded,
     Settled,
     Started,
     StoredOutput,
@@ -167,7 +167,7 @@ SAMPLES = {
         )
     ),
     "passed": _reply(Passed(key=CALL.key, attempt=1, worker="w-1")),
-    "ended": _reply(Ended(worker="w-1", keys=(CALL.key,))),
+    "ended": _reply(RunsEnded(worker="w-1", keys=(CALL.key,))),
     "released": _reply(Released(key=CALL.key, attempt=1, worker="w-1")),
     "progress": _reply(Progress(key=CALL.key, done=3.0, total=10.0, message="reading")),
     "switch": Sample(

@@ -11,7 +11,8 @@ from tests.integration.fleet import call
 from tests.integration.twins import Gate, alone, second
 from tests.waiting import eventually
 from toolpool import Dispatcher, tool
-from toolpool.contract.ledger.client import Claim, Opening, RedisLedger, Settlement
+from toolpool.contract.ledger.base import Claim, Opening, Settlement
+from toolpool.contract.ledger.client import RedisLedger
 from toolpool.contract.ledger.steps import Step, Steps
 from toolpool.contract.names import Names
 from toolpool.contract.outcome import Code

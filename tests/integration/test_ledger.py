@@ -7,7 +7,7 @@ from unittest.mock import ANY
 
 import pytest
 
-from toolpool.contract.ledger.client import (
+from toolpool.contract.ledger.base import (
     ATTACHED,
     MISSING,
     MOVED,
@@ -15,14 +15,14 @@ from toolpool.contract.ledger.client import (
     OTHERS,
     RAN,
     Claim,
+    CloseReason,
     Closing,
-    End,
     Opening,
-    RedisLedger,
     Release,
     Settlement,
     running_on,
 )
+from toolpool.contract.ledger.client import RedisLedger
 from toolpool.contract.ledger.memory import MemoryServer
 from toolpool.contract.ledger.steps import ServerAway, Step, Steps, new_nonce
 from toolpool.contract.names import Names
@@ -129,7 +129,7 @@ class Server:
         epoch: str,
         *,
         key: str = "k",
-        end: End = End.DEADLINE,
+        end: CloseReason = CloseReason.DEADLINE,
         nonce: str = "x",
         unsent: bool = False,
         anew_after: float | None = None,
@@ -238,7 +238,7 @@ async def test_a_call_nobody_claimed_is_ended_for_good(ledger: Server) -> None:
 async def test_a_claimed_call_is_closed_as_running_and_its_worker_told(ledger: Server) -> None:
     epoch, _ = await ledger.open()
     await ledger.claim()
-    assert running_on(await ledger.close(epoch, end=End.UNSTARTED)) == WORKER
+    assert running_on(await ledger.close(epoch, end=CloseReason.UNSTARTED)) == WORKER
     assert await ledger.close(epoch) == b"was running"
     assert await ledger.sent(ledger.cancels(WORKER)) == [b"cancel it"]
     assert await ledger.settle() == "late"
@@ -261,7 +261,7 @@ async def test_a_lost_record_is_missing_until_its_call_is_closed(ledger: Server)
     """R8: nobody knows what became of it, and that is written before it is said."""
     epoch, _ = await ledger.open()
     await ledger.lose_data()
-    assert await ledger.close(epoch, end=End.UNSTARTED) == MISSING
+    assert await ledger.close(epoch, end=CloseReason.UNSTARTED) == MISSING
     assert await ledger.close(epoch) == b"unknown"
     assert await ledger.open(nonce="later") == (ANY, [b"unknown"])
 
@@ -287,7 +287,7 @@ async def test_whoever_asks_again_is_told_as_well(ledger: Server) -> None:
 async def test_a_no_is_written_where_there_was_no_record(ledger: Server) -> None:
     """R8: whoever asks for it is told the same, and nobody runs the call."""
     epoch, _ = await ledger.open(key="another")
-    assert await ledger.close(epoch, end=End.REFUSED, unsent=True) == b"no"
+    assert await ledger.close(epoch, end=CloseReason.REFUSED, unsent=True) == b"no"
     assert await ledger.open(nonce="before", asked_ago=10.0) == (epoch, [b"no"])
     assert await ledger.claim() == "settled"
     assert await ledger.open(nonce="after") == (epoch, [b"no"])
@@ -298,16 +298,16 @@ async def test_what_is_refused_for_a_while_is_run_for_whoever_asks_after_it(
 ) -> None:
     """R18: who asked before that, however late the asking comes, is told what the first was."""
     epoch, _ = await ledger.open(key="another")
-    assert await ledger.close(epoch, end=End.REFUSED, unsent=True, anew_after=5.0) == b"no"
+    assert await ledger.close(epoch, end=CloseReason.REFUSED, unsent=True, anew_after=5.0) == b"no"
     assert await ledger.open(nonce="soon", asked_ago=0.0) == (epoch, [b"no"])
     assert await ledger.open(nonce="later", asked_ago=-6.0) == (epoch, [NEW])
 
 
 async def test_a_no_is_not_said_of_what_another_has_sent(ledger: Server) -> None:
     epoch, _ = await ledger.open()
-    assert await ledger.close(epoch, end=End.REFUSED, unsent=True) == ATTACHED
+    assert await ledger.close(epoch, end=CloseReason.REFUSED, unsent=True) == ATTACHED
     await ledger.claim()
-    running = await ledger.close(epoch, end=End.REFUSED, unsent=True)
+    running = await ledger.close(epoch, end=CloseReason.REFUSED, unsent=True)
     assert running_on(running) == WORKER
 
 
@@ -319,7 +319,7 @@ async def test_a_no_is_not_said_where_nobody_can_know(ledger: Server, what: str)
     await ledger.end_record()
     if what == "epoch":
         await ledger.change_epoch()
-    assert await ledger.close(epoch, end=End.REFUSED, unsent=True) == b"unknown"
+    assert await ledger.close(epoch, end=CloseReason.REFUSED, unsent=True) == b"unknown"
 
 
 async def test_what_may_not_run_twice_is_remembered_longer_than_its_result(ledger: Server) -> None:
@@ -348,9 +348,9 @@ async def test_what_may_have_been_asked_before_is_not_run_without_a_record(ledge
     assert (await ledger.open(key="read", again=True, rerunnable=True))[1] == [NEW]
 
 
-@pytest.mark.parametrize("end", [End.CANCEL, End.DEADLINE, End.UNSTARTED])
+@pytest.mark.parametrize("end", [CloseReason.CANCEL, CloseReason.DEADLINE, CloseReason.UNSTARTED])
 async def test_a_call_that_another_waits_for_goes_on_without_the_one_that_ends_it(
-    ledger: Server, end: End
+    ledger: Server, end: CloseReason
 ) -> None:
     """R34: only while the other lives: what a dead one asked for is nobody's."""
     epoch, _ = await ledger.open()

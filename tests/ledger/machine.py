@@ -10,7 +10,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from tests.ledger.model import Model
 from tests.ledger.servers import Real
-from toolpool.contract.ledger.client import End
+from toolpool.contract.ledger.base import CloseReason
 
 KEYS = ("a", "b", "c")
 ASKERS = tuple(f"d{number}" for number in range(20))
@@ -119,7 +119,7 @@ class LedgerMachine(RuleBasedStateMachine):
             nonce=self._nonce(),
             epoch=self.model.epoch,
             reply=asker,
-            end=End.REFUSED,
+            end=CloseReason.REFUSED,
             bodies=self._bodies(),
             unsent=True,
             anew=anew,
@@ -147,8 +147,8 @@ class LedgerMachine(RuleBasedStateMachine):
         self.real.live(asker, alive)
         (self.model.alive.add if alive else self.model.alive.discard)(asker)
 
-    @rule(key=keys, who=st.integers(0, 2), end=st.sampled_from(End))
-    def close(self, key: str, who: int, end: End) -> None:
+    @rule(key=keys, who=st.integers(0, 2), end=st.sampled_from(CloseReason))
+    def close(self, key: str, who: int, end: CloseReason) -> None:
         """By somebody who asked, with the epoch it was told."""
         asked = self.histories[key].asked
         if not asked:

@@ -6,7 +6,7 @@ Written from the design, not from the Lua. Times are left out: a record's queue 
 from collections import defaultdict
 from dataclasses import dataclass, field
 
-from toolpool.contract.ledger.client import End
+from toolpool.contract.ledger.base import CloseReason
 
 ATTEMPTS = 3
 RELEASES = 3
@@ -159,30 +159,30 @@ class Model:
         nonce: str,
         epoch: str,
         reply: str,
-        end: End,
+        end: CloseReason,
         bodies: dict[str, bytes],
         unsent: bool = False,
         anew: bool = False,
     ) -> bytes:
         record = self.records.get(key)
-        if record is None and end is End.UNSTARTED:
+        if record is None and end is CloseReason.UNSTARTED:
             return b"missing"
         if record is None:
             is_sure = unsent and epoch == self.epoch and key not in self.marks
             record = self.records[key] = Record(self.epoch, "", False, False, [])
-            record.never_sent = is_sure and end is End.REFUSED
+            record.never_sent = is_sure and end is CloseReason.REFUSED
             record.anew = record.never_sent and anew
             self._end(record, nonce, bodies["no" if is_sure else "unknown"])
             return bodies["no" if is_sure else "unknown"]
         if record.outcome is not None:
             return record.outcome
-        if end is End.REFUSED:
+        if end is CloseReason.REFUSED:
             record.attach(reply, self.alive)
             return _running(record) if record.claimed else b"open"
-        if record.claimed and end is End.UNSTARTED:
+        if record.claimed and end is CloseReason.UNSTARTED:
             return _running(record)
         others = [asker for asker in record.askers if asker != reply]
-        if self.alive.intersection(others) and not (end is End.UNSTARTED and record.over):
+        if self.alive.intersection(others) and not (end is CloseReason.UNSTARTED and record.over):
             record.askers = others
             return b"others"
         if record.claimed:

@@ -7,17 +7,17 @@ from typing import Any, Protocol
 
 import redis
 
-from toolpool.contract.ledger.client import (
+from toolpool.contract.ledger.base import (
     Claim,
+    CloseReason,
     Closing,
-    End,
     Hold,
     Opening,
     Recovery,
-    RedisLedger,
     Release,
     Settlement,
 )
+from toolpool.contract.ledger.client import RedisLedger
 from toolpool.contract.ledger.memory import MemoryServer
 from toolpool.contract.ledger.steps import Steps
 from toolpool.contract.names import Names
@@ -106,7 +106,7 @@ class Real:
         nonce: str,
         epoch: str,
         reply: str,
-        end: End,
+        end: CloseReason,
         bodies: dict[str, bytes],
         unsent: bool = False,
         anew: bool = False,

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from toolpool.cli import call, doctor, keygen, screen, status, tools, worker
-from toolpool.cli.exits import Ended, ExitCode, ReaderGone
+from toolpool.cli.exits import ExitCode, ExitNow, ReaderGone
 from toolpool.cli.running import run
 
 _DEBUG_VARIABLE = "TOOLPOOL_TRACEBACK"
@@ -68,7 +68,7 @@ def run_command(argv: Sequence[str] | None = None) -> int:
 def _explain(error: Exception) -> int:
     if os.environ.get(_DEBUG_VARIABLE):
         traceback.print_exception(error)
-    if isinstance(error, Ended):
+    if isinstance(error, ExitNow):
         screen.complain(str(error))
         return error.code
     format_usage = getattr(error, "format_message", None)

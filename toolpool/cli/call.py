@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from toolpool.cli import screen
-from toolpool.cli.exits import Ended, ExitCode
+from toolpool.cli.exits import ExitCode, ExitNow
 from toolpool.cli.options import (
     JsonOption,
     ToolsOption,
@@ -100,7 +100,7 @@ def _text(arguments: str) -> str:
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or "it is not UTF-8"
         name = "standard input" if arguments == "-" else arguments[1:]
-        raise Ended(f"cannot read the arguments from {name} ({reason})", ExitCode.USAGE) from None
+        raise ExitNow(f"cannot read the arguments from {name} ({reason})", ExitCode.USAGE) from None
     return arguments
 
 

@@ -21,7 +21,7 @@ class ReaderGone(Exception):
     """Raised when what read the output has ended; the command then ends without a word."""
 
 
-class Ended(Exception):
+class ExitNow(Exception):
     """Raised to end a command with `code` after one line that says why."""
 
     def __init__(self, message: str, code: ExitCode = ExitCode.FAILED) -> None:

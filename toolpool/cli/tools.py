@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from toolpool.cli import screen
-from toolpool.cli.exits import Ended, ExitCode
+from toolpool.cli.exits import ExitCode, ExitNow
 from toolpool.cli.options import JsonOption, ToolsOption, load_settings, tool_sources
 
 if TYPE_CHECKING:
@@ -92,7 +92,7 @@ def export(
     try:
         out.write_text(text + "\n", encoding="utf-8")
     except OSError as error:
-        raise Ended(
+        raise ExitNow(
             f"cannot write {out} ({error.strerror}): name a file that this user can write",
             ExitCode.USAGE,
         ) from None
@@ -181,7 +181,7 @@ def _one(specs: "list[ToolSpec]", name: str) -> "ToolSpec":
 
     near = closest(name, [spec.name for spec in specs])
     hint = f"did you mean {near}?" if near else "`toolpool tools list` names them all"
-    raise Ended(f"there is no tool {name!r}; {hint}")
+    raise ExitNow(f"there is no tool {name!r}; {hint}")
 
 
 def _plain(spec: "ToolSpec") -> dict[str, Any]:

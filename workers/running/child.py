@@ -22,7 +22,7 @@ from toolpool.workers.running import descendants, forks, frames, inside
 from toolpool.workers.running.heartbeat import BeatGate
 from toolpool.workers.running.invoke import Limits, invoke, raised
 from toolpool.workers.running.mark import Mark
-from toolpool.workers.running.output import Ending
+from toolpool.workers.running.output import Completion
 from toolpool.workers.running.process_state import ProcessState
 from toolpool.workers.supervision.lifeline import die_with_parent
 
@@ -145,7 +145,7 @@ class _Server:
         tool = self._catalog.tools.get(frame.tool)
         if tool is None:
             reason = "the tool is not loaded in this process"
-            return self._done(frame, Ending(failure(Code.INTERNAL, reason, Executed.NO)))
+            return self._done(frame, Completion(failure(Code.INTERNAL, reason, Executed.NO)))
         self._line.begin(frame.run)
         context = self._context(frame) if tool.signature.injected else None
         ending, spent = None, ""
@@ -156,7 +156,7 @@ class _Server:
             spent = self._tidied(ending.outcome)
         except BaseException as error:  # noqa: BLE001 - a timer of the tool's goes off only now
             self._line.end_strayed_fork()
-            ending, spent = ending or Ending(raised(error)), "a signal handler"
+            ending, spent = ending or Completion(raised(error)), "a signal handler"
         return self._done(frame, ending, spent)
 
     def _context(self, frame: frames.Run) -> ToolContext:
@@ -190,7 +190,7 @@ class _Server:
             spent = "too little memory"
         return spent
 
-    def _done(self, frame: frames.Run, ending: Ending, spent: str = "") -> frames.Done:
+    def _done(self, frame: frames.Run, ending: Completion, spent: str = "") -> frames.Done:
         return frames.Done(
             pid=self._line.pid,
             run=frame.run,

@@ -17,7 +17,7 @@ from toolpool.workers.context import ReportProgress
 from toolpool.workers.running import frames
 from toolpool.workers.running.child_handle import Child, ChildLost, RunningCall
 from toolpool.workers.running.heartbeat import Lifetime, interval
-from toolpool.workers.running.output import Ending
+from toolpool.workers.running.output import Completion
 
 log = logging.getLogger("toolpool.children")
 
@@ -62,7 +62,7 @@ class ChildPool:
         *,
         within: float,
         on_begin: Callable[[], None] = lambda: None,
-    ) -> Ending:
+    ) -> Completion:
         """One call in one child: within `run.timeout` of its begin, and `within` seconds in all.
 
         It begins when it is given to a child that is ready; `on_begin` is called then, on the event
@@ -74,17 +74,17 @@ class ChildPool:
             try:
                 child = await self._take(ends_at)
             except TimeoutError:
-                return Ending(failure(Code.EXPIRED, "no process was ready for it", Executed.NO))
+                return Completion(failure(Code.EXPIRED, "no process was ready for it", Executed.NO))
             except asyncio.CancelledError:
-                return Ending(failure(Code.CANCELLED, "", Executed.NO))
+                return Completion(failure(Code.CANCELLED, "", Executed.NO))
             except (OSError, ToolsUnimportable) as error:
                 reason = f"no process could be started: {error}"
-                return Ending(failure(Code.INTERNAL, reason, Executed.NO))
+                return Completion(failure(Code.INTERNAL, reason, Executed.NO))
             ending = await self._run_in(child, run, report_progress, ends_at, on_begin)
             if ending is not None:
                 return ending
         reason = f"{_CHILDREN_A_CALL} processes ended before it began in them"
-        return Ending(failure(Code.INTERNAL, reason, Executed.NO))
+        return Completion(failure(Code.INTERNAL, reason, Executed.NO))
 
     async def _run_in(
         self,
@@ -93,7 +93,7 @@ class ChildPool:
         report_progress: ReportProgress,
         ends_at: float,
         on_begin: Callable[[], None],
-    ) -> Ending | None:
+    ) -> Completion | None:
         """How it ended; None where the child was lost before the call began in it."""
         left = ends_at - asyncio.get_running_loop().time()
         if run.timeout > left:
@@ -110,8 +110,8 @@ class ChildPool:
         except TimeoutError:
             await self._end(child)
             if child.has_entered:
-                return Ending(life.outcome())
-            return Ending(failure(Code.EXPIRED, "its process did not begin it", Executed.NO))
+                return Completion(life.outcome())
+            return Completion(failure(Code.EXPIRED, "its process did not begin it", Executed.NO))
         except ChildLost:
             return await self._lost_in(child)
         except BaseException:
@@ -122,9 +122,9 @@ class ChildPool:
             self._in_background(self._end(child))
         else:
             self._give_back(child)
-        return Ending(done.outcome, done.whole)
+        return Completion(done.outcome, done.whole)
 
-    async def _lost_in(self, child: Child) -> Ending | None:
+    async def _lost_in(self, child: Child) -> Completion | None:
         try:
             how = await child.how_it_ended()
         except BaseException:  # cancelled: it may live, and only have closed its socket
@@ -136,7 +136,7 @@ class ChildPool:
             return None
         reason = f"the tool's process {how} in the middle of the call"
         details = {"exit_code": child.exit_code}
-        return Ending(failure(Code.CRASHED, reason, Executed.UNKNOWN, details=details))
+        return Completion(failure(Code.CRASHED, reason, Executed.UNKNOWN, details=details))
 
     def _tell_of_spent(self, tool: str, why: str) -> None:
         """Once for a tool and a reason: a new process for every call makes a tool slow."""

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from functools import partial
 
 from toolpool.contract.envelope import Batch, CallMessage
-from toolpool.contract.ledger.client import Claim, Hold, WorkerLedger
+from toolpool.contract.ledger.base import Claim, Hold, WorkerLedger
 from toolpool.contract.ledger.steps import ServerAway, new_nonce
 from toolpool.contract.outcome import Outcome
 from toolpool.contract.spec import RunIn
@@ -16,7 +16,7 @@ from toolpool.workers.catalog import Catalog
 from toolpool.workers.observe import WorkerObservers
 from toolpool.workers.running.intake import Intake
 from toolpool.workers.running.known import EarlyCancels, Entered
-from toolpool.workers.running.output import Ending
+from toolpool.workers.running.output import Completion
 from toolpool.workers.running.run import Run, Runner
 from toolpool.workers.running.running import Delivery, Running
 from toolpool.workers.running.settler import Settler
@@ -353,7 +353,7 @@ class Executor:
 
     async def _run_call(self, running: Running, time_left: float) -> Run:
         if running.told_at is not None:  # before it came to its first step
-            return Run(Ending(self._runner.never_started(running.call)))
+            return Run(Completion(self._runner.never_started(running.call)))
         return await self._runner.run(
             running.call,
             time_left,

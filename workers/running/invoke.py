@@ -14,7 +14,7 @@ from toolpool.contract.outcome import Code, Executed, Outcome, failure
 from toolpool.workers import words
 from toolpool.workers.context import ToolContext
 from toolpool.workers.running.nesting import nests_deeper_than
-from toolpool.workers.running.output import Ending, fitted
+from toolpool.workers.running.output import Completion, fitted
 from toolpool.workers.signature import ArgumentsRefused
 from toolpool.workers.tool import Tool
 
@@ -36,36 +36,36 @@ class Limits(msgspec.Struct, frozen=True):
 
 async def invoke_coroutine(
     tool: Tool, arguments: dict[str, Any], context: ToolContext | None, limits: Limits
-) -> Ending:
+) -> Completion:
     """Run an `async def` tool. Cancellation passes through; nothing else is raised."""
     try:
         bound = prepare(tool, arguments, context)
         if isinstance(bound, Outcome):
-            return Ending(bound)
+            return Completion(bound)
         return returned(tool, await tool.function(**bound), limits)
     except asyncio.CancelledError as error:
         task = asyncio.current_task()
         if task is not None and task.cancelling():
             raise
-        return Ending(raised(error))
+        return Completion(raised(error))
     except BaseException as error:  # noqa: BLE001 - whatever a tool raises is a result
-        return Ending(raised(error))
+        return Completion(raised(error))
 
 
 def invoke(
     tool: Tool, arguments: dict[str, Any], context: ToolContext | None, limits: Limits
-) -> Ending:
+) -> Completion:
     """Run any tool to its end on this thread. Never raises."""
     try:
         bound = prepare(tool, arguments, context)
         if isinstance(bound, Outcome):
-            return Ending(bound)
+            return Completion(bound)
         value = tool.function(**bound)
         if inspect.iscoroutine(value):
             value = asyncio.run(value)
         return returned(tool, value, limits)
     except BaseException as error:  # noqa: BLE001 - whatever a tool raises is a result
-        return Ending(raised(error))
+        return Completion(raised(error))
 
 
 def prepare(
@@ -88,29 +88,29 @@ def prepare(
     return bound
 
 
-def returned(tool: Tool, value: Any, limits: Limits) -> Ending:
+def returned(tool: Tool, value: Any, limits: Limits) -> Completion:
     """The ending of a tool that returned `value`."""
     if isinstance(value, dict):
         if value.get("ok") is False and "error" in value:
-            return Ending(_reported(value))
+            return Completion(_reported(value))
         if value.get("ok") is True and "data" in value:
             value = value["data"]
     try:
         encoded = _as_json(value)
     except (TypeError, ValueError, RecursionError, pydantic_core.PydanticSerializationError) as why:
         reason = f"the tool returned something that is not JSON ({words.text_of(why, 200)})"
-        return Ending(failure(Code.BAD_RESULT, reason, Executed.YES))
+        return Completion(failure(Code.BAD_RESULT, reason, Executed.YES))
     if len(encoded) > limits.max_result:
         taken = f"at most {limits.max_result:,} are taken"
         reason = f"the tool returned {len(encoded):,} bytes; {taken}"
-        return Ending(failure(Code.BAD_RESULT, reason, Executed.YES))
+        return Completion(failure(Code.BAD_RESULT, reason, Executed.YES))
     if nests_deeper_than(_LEVELS, encoded):
         reason = f"the tool returned data nested more than {_LEVELS} levels deep"
-        return Ending(failure(Code.BAD_RESULT, reason, Executed.YES))
+        return Completion(failure(Code.BAD_RESULT, reason, Executed.YES))
     error = error_of(value if isinstance(value, _PLAIN) else encoding.decode(encoded))
     if error is not None:
         error = words.text_of(error, _MESSAGE_CHARACTERS) or _REPORTED_NOTHING
-        return Ending(failure(Code.REPORTED, error, Executed.YES))
+        return Completion(failure(Code.REPORTED, error, Executed.YES))
     return fitted(encoded, tool.spec.max_output)
 
 

@@ -12,20 +12,20 @@ _LEAST_BYTES = 200
 """Room for what is said of a block that is left out."""
 
 
-class Ending(msgspec.Struct, frozen=True):
+class Completion(msgspec.Struct, frozen=True):
     """How a call ended, and the `whole` output where the outcome holds it cut."""
 
     outcome: Outcome
     whole: str | None = None
 
 
-def fitted(encoded: bytes, cap: int) -> Ending:
+def fitted(encoded: bytes, cap: int) -> Completion:
     """The success that `encoded`, a tool's output as JSON, stands for: at most `cap` bytes of it.
 
     Of a text the middle is left out; MCP content blocks stay blocks; anything else becomes text.
     """
     if len(encoded) <= cap:
-        return Ending(Outcome(ok=True, data=msgspec.Raw(encoded)))
+        return Completion(Outcome(ok=True, data=msgspec.Raw(encoded)))
     value = encoding.decode(encoded)
     whole = value if isinstance(value, str) else encoded.decode()
     size = len(whole.encode())
@@ -33,8 +33,8 @@ def fitted(encoded: bytes, cap: int) -> Ending:
     if shown is None:
         shown = in_the_middle(whole, cap)
     if shown == whole:  # it is only JSON's escapes that made it too long
-        return Ending(Outcome(ok=True, data=msgspec.Raw(encoded)))
-    return Ending(Outcome(ok=True, data=shown, output_bytes=size), whole)
+        return Completion(Outcome(ok=True, data=msgspec.Raw(encoded)))
+    return Completion(Outcome(ok=True, data=shown, output_bytes=size), whole)
 
 
 def in_the_middle(text: str, cap: int) -> str:

@@ -22,7 +22,7 @@ from toolpool.workers.running import forks, frames
 from toolpool.workers.running.children import ChildPool
 from toolpool.workers.running.heartbeat import Lifetime
 from toolpool.workers.running.invoke import Limits, invoke, invoke_coroutine
-from toolpool.workers.running.output import Ending
+from toolpool.workers.running.output import Completion
 from toolpool.workers.running.threads import ThreadPool
 from toolpool.workers.tool import Tool
 
@@ -34,7 +34,7 @@ _REPLY_MARGIN_SECONDS = 0.25
 class Run:
     """An ending, and what still occupies the slot (a thread that outlived its timeout)."""
 
-    ending: Ending
+    ending: Completion
     busy_until: Awaitable[None] | None = None
 
 
@@ -69,12 +69,12 @@ class Runner:
         tool = self._catalog.tools.get(call.tool)
         assert tool is not None  # the executor releases what this worker does not have
         if refusal := self._refuse(tool, call):
-            done = Run(Ending(refusal))
+            done = Run(Completion(refusal))
         else:
             left = time_left - _REPLY_MARGIN_SECONDS
             done = await self._run(tool, call, left, report_progress, on_silence, on_begin)
         outcome = self._signed_off(done.ending.outcome, call, time.monotonic() - began)
-        return Run(Ending(outcome, done.ending.whole), done.busy_until)
+        return Run(Completion(outcome, done.ending.whole), done.busy_until)
 
     def can_run(self, call: CallMessage) -> bool:
         """Whether this worker has the call's tool, in a version that takes its arguments."""
@@ -150,7 +150,7 @@ class Runner:
         on_begin: Callable[[], None],
     ) -> Run:
         if left <= 0:
-            return Run(Ending(failure(Code.EXPIRED, "", Executed.NO)))
+            return Run(Completion(failure(Code.EXPIRED, "", Executed.NO)))
         if tool.spec.run_in is RunIn.PROCESS:
             return Run(await self._run_in_child(tool, call, left, report_progress, on_begin))
         on_begin()
@@ -166,7 +166,7 @@ class Runner:
                 forks.end_stray()
                 return Run(ending)
         except TimeoutError:
-            return Run(Ending(life.outcome()))
+            return Run(Completion(life.outcome()))
         finally:
             gate.close()
 
@@ -177,10 +177,10 @@ class Runner:
         left: float,
         report_progress: ReportProgress,
         on_begin: Callable[[], None],
-    ) -> Ending:
+    ) -> Completion:
         if self._children is None:
             reason = "this worker runs no child processes"
-            return Ending(failure(Code.INTERNAL, reason, Executed.NO))
+            return Completion(failure(Code.INTERNAL, reason, Executed.NO))
         run = frames.Run(
             run=next(self._numbers),
             call_id=call.id,
@@ -199,7 +199,7 @@ class Runner:
     ) -> Run:
         """A thread cannot be killed: it is told, answered for, and its slot stays taken."""
         loop = asyncio.get_running_loop()
-        ended: asyncio.Future[Ending] = loop.create_future()
+        ended: asyncio.Future[Completion] = loop.create_future()
         stopped = threading.Event()
 
         gate = _gate(report_progress)
@@ -225,7 +225,7 @@ class Runner:
         except asyncio.CancelledError:
             outcome = msgspec.structs.replace(self.cancelled(call), still_running=True)
         stopped.set()
-        return Run(Ending(outcome), asyncio.ensure_future(_wait_for(ended)))
+        return Run(Completion(outcome), asyncio.ensure_future(_wait_for(ended)))
 
     def close(self) -> None:
         """Let idle threads end."""
@@ -262,10 +262,10 @@ def _context(
     )
 
 
-def _resolve(future: "asyncio.Future[Ending]", ending: Ending) -> None:
+def _resolve(future: "asyncio.Future[Completion]", ending: Completion) -> None:
     if not future.done():
         future.set_result(ending)
 
 
-async def _wait_for(future: "asyncio.Future[Ending]") -> None:
+async def _wait_for(future: "asyncio.Future[Completion]") -> None:
     await future

@@ -15,16 +15,16 @@ from toolpool.contract import encoding
 from toolpool.contract.envelope import (
     Batch,
     CallMessage,
-    Ended,
     Envelope,
     Passed,
     Progress,
     Released,
+    RunsEnded,
     Settled,
     Started,
     StoredOutput,
 )
-from toolpool.contract.ledger.client import Release, Settlement, WorkerLedger
+from toolpool.contract.ledger.base import Release, Settlement, WorkerLedger
 from toolpool.contract.ledger.steps import ServerAway, new_nonce
 from toolpool.contract.outcome import Code, Executed, Outcome, failure, may_still_run
 
@@ -158,7 +158,7 @@ class Settler:
 
     def ended(self, reply: str, keys: Iterable[str]) -> None:
         """Tell the dispatcher that tools ended whose calls had been answered; best effort."""
-        said = Ended(worker=self._worker, keys=tuple(keys))
+        said = RunsEnded(worker=self._worker, keys=tuple(keys))
         self._in_background(self._tell(reply, self._envelope.encode_reply(said)))
 
     def passed(self, batch: Batch, call: CallMessage) -> None:

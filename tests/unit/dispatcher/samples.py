@@ -9,14 +9,14 @@ from tests.waiting import eventually
 from toolpool.contract.call import ToolCall
 from toolpool.contract.envelope import (
     CallMessage,
-    Ended,
     Envelope,
     Progress,
+    RunsEnded,
     Settled,
     Started,
     WorkerLease,
 )
-from toolpool.contract.ledger.client import NEW, Claim, Opening, Settlement
+from toolpool.contract.ledger.base import NEW, Claim, Opening, Settlement
 from toolpool.contract.ledger.memory import MemoryServer
 from toolpool.contract.ledger.steps import ServerAway
 from toolpool.contract.names import Names
@@ -230,7 +230,7 @@ class Hand:
 
     def say_ended(self, call_id: str) -> None:
         """Say that nothing of a call runs any more, though it had been answered before."""
-        told = Ended(worker=self.id, keys=(self.taken[call_id].key,))
+        told = RunsEnded(worker=self.id, keys=(self.taken[call_id].key,))
         self._server.put(self._replies[call_id], self.envelope.encode_reply(told))
 
 

@@ -16,7 +16,7 @@ from toolpool.contract.result import ToolResult
 from toolpool.contract.settings import Settings
 from toolpool.contract.signing import Keyring, generate_key
 from toolpool.contract.spec import Effects, ToolSpec, sealed
-from toolpool.dispatcher import background
+from toolpool.dispatcher import background, completed
 from toolpool.dispatcher.dispatch import Dispatcher
 from toolpool.dispatcher.transports.memory import MemoryTransport
 
@@ -402,7 +402,7 @@ async def test_whoever_stops_listening_misses_nothing_by_it(
 async def test_of_what_nobody_takes_the_oldest_is_dropped(
     bench: Bench, dispatcher: Dispatcher, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(background, "_COMPLETED_KEPT", 2)
+    monkeypatch.setattr(completed, "_COMPLETED_KEPT", 2)
     handles = [await hand_over(dispatcher, key) for key in "abc"]
     for key, handle in zip("abc", handles, strict=True):
         await bench.hand.end(key)
@@ -414,7 +414,7 @@ async def test_of_what_nobody_takes_the_oldest_is_dropped(
 async def test_the_sessions_that_nobody_listens_to_are_forgotten_the_oldest_first(
     bench: Bench, dispatcher: Dispatcher, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(background, "_SESSIONS_KEPT", 2)
+    monkeypatch.setattr(completed, "_SESSIONS_KEPT", 2)
     handles = {}
     for key in "abc":
         handles[key] = await hand_over(dispatcher, key, key)

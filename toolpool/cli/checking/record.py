@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from toolpool.cli.checking.declarations import Level, Problem
-from toolpool.cli.exits import Ended, ExitCode
+from toolpool.cli.exits import ExitCode, ExitNow
 from toolpool.dispatcher.analytics import ToolFigures, read_record
 
 _FIELDS_NAMED = 5
@@ -27,7 +27,7 @@ def check_record(path: Path) -> list[Problem]:
         with path.open(encoding="utf-8", errors="replace") as lines:
             analytics, unread = read_record(lines)
     except OSError as error:
-        raise Ended(
+        raise ExitNow(
             f"cannot read the record {path} ({error.strerror}): name a file that `record` wrote",
             ExitCode.USAGE,
         ) from None

@@ -8,7 +8,7 @@ import threading
 from types import TracebackType
 from typing import Self
 
-from toolpool.cli.exits import Ended, ReaderGone
+from toolpool.cli.exits import ExitNow, ReaderGone
 from toolpool.contract.errors import Misconfigured
 
 
@@ -39,7 +39,7 @@ class Sink:
     async def write(self, lines: bytes) -> None:
         """Write whole lines; they are out when this returns.
 
-        Raises `ReaderGone` when the reader has ended, and `Ended` for a full disk and the like;
+        Raises `ReaderGone` when the reader has ended, and `ExitNow` for a full disk and the like;
         then no half line is left in a file.
         """
         if self._is_file:
@@ -105,7 +105,7 @@ def _report(name: str, error: OSError | None) -> None:
     if isinstance(error, BrokenPipeError):
         raise ReaderGone
     if error is not None:
-        raise Ended(
+        raise ExitNow(
             f"cannot write {name} any more ({error.strerror}): what was written so far is whole; "
             "make room and run the rest again"
         )

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from toolpool.cli.exits import Ended, ReaderGone
+from toolpool.cli.exits import ExitNow, ReaderGone
 from toolpool.cli.running.sink import Sink
 from toolpool.contract.errors import Misconfigured
 
@@ -42,7 +42,7 @@ async def test_a_full_disk_leaves_whole_lines(
         await sink.write(b"1\n")
         room = 10
         monkeypatch.setattr(os, "write", until_full)
-        with pytest.raises(Ended, match="No space left"):
+        with pytest.raises(ExitNow, match="No space left"):
             await sink.write(b"2345\n789012\n")
         monkeypatch.undo()
     assert path.read_bytes() == b"1\n2345\n"

@@ -9,12 +9,12 @@ import pytest
 from tests.unit.dispatcher.samples import Told, pending, services
 from tests.waiting import eventually
 from toolpool.contract.envelope import (
-    Ended,
     Envelope,
     Passed,
     Progress,
     Released,
     Reply,
+    RunsEnded,
     Settled,
     Started,
 )
@@ -133,7 +133,7 @@ def test_a_start_is_passed_on_for_each_call_of_ours_in_the_batch(bench: Bench) -
 
 
 def test_the_end_of_tools_is_passed_on_though_their_calls_were_answered(bench: Bench) -> None:
-    bench.take(Ended(worker="w-1", keys=("a", "b")))
+    bench.take(RunsEnded(worker="w-1", keys=("a", "b")))
     assert bench.said == [("ended", "a"), ("ended", "b")]
 
 

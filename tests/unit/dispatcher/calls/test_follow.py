@@ -13,7 +13,7 @@ from tests.waiting import eventually
 from toolpool.contract.call import ToolCall
 from toolpool.contract.envelope import CatalogEntry, Envelope, Switch, Toolset, WorkerLease
 from toolpool.contract.errors import CatalogEmpty, Misconfigured
-from toolpool.contract.ledger.client import Claim
+from toolpool.contract.ledger.base import Claim
 from toolpool.contract.ledger.memory import MemoryServer
 from toolpool.contract.names import Names
 from toolpool.contract.outcome import Code, Outcome

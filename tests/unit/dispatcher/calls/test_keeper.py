@@ -10,7 +10,7 @@ import pytest
 from tests.unit.dispatcher.samples import Told, pending, services
 from tests.waiting import eventually
 from toolpool.contract.envelope import Cancel, Envelope, Settled
-from toolpool.contract.ledger.client import Claim, End, Settlement
+from toolpool.contract.ledger.base import Claim, CloseReason, Settlement
 from toolpool.contract.ledger.memory import MemoryServer
 from toolpool.contract.outcome import Code, Executed, Outcome
 from toolpool.contract.signing import Keyring
@@ -261,8 +261,8 @@ async def test_a_cancel_does_not_queue_behind_what_waits_for_an_absent_server(
     gone: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
     answers = bench.transport.close_calls
 
-    async def absent(*args: Any, end: End, **kwargs: Any) -> Any:
-        return await (answers(*args, end=end, **kwargs) if end is End.CANCEL else gone)
+    async def absent(*args: Any, end: CloseReason, **kwargs: Any) -> Any:
+        return await (answers(*args, end=end, **kwargs) if end is CloseReason.CANCEL else gone)
 
     monkeypatch.setattr(bench.transport, "close_calls", absent)
     stuck = [bench.keep(pending(f"s{n}", wait=SOON), Stage.QUEUED) for n in range(1000)]

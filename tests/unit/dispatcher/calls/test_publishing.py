@@ -8,7 +8,7 @@ import pytest
 
 from tests.unit.dispatcher.samples import Told, away, pending, services
 from toolpool.contract.envelope import Batch, Envelope, Settled
-from toolpool.contract.ledger.client import Claim, Opening, Settlement
+from toolpool.contract.ledger.base import Claim, Opening, Settlement
 from toolpool.contract.ledger.memory import MemoryServer
 from toolpool.contract.outcome import Code, Executed, Outcome
 from toolpool.contract.signing import Keyring

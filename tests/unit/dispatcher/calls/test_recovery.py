@@ -10,8 +10,8 @@ import pytest
 
 from tests.unit.dispatcher.samples import Told, away, pending, services, turns
 from toolpool.contract.envelope import Batch, Envelope, Settled, Toolset, WorkerLease
-from toolpool.contract.ledger.client import Claim, Release, Settlement
-from toolpool.contract.ledger.client import Recovery as Step
+from toolpool.contract.ledger.base import Claim, Release, Settlement
+from toolpool.contract.ledger.base import Recovery as Step
 from toolpool.contract.ledger.memory import MemoryServer
 from toolpool.contract.names import Names, toolset_queue
 from toolpool.contract.outcome import Code, Executed, Outcome

@@ -9,7 +9,7 @@ import pytest
 from tests.unit.dispatcher.samples import Told, away, pending, services, turns
 from tests.waiting import eventually
 from toolpool.contract.envelope import Envelope, Settled
-from toolpool.contract.ledger.client import NEW, Claim, Closing, End, Settlement
+from toolpool.contract.ledger.base import NEW, Claim, CloseReason, Closing, Settlement
 from toolpool.contract.ledger.memory import MemoryServer
 from toolpool.contract.outcome import Code, Executed, Outcome
 from toolpool.contract.signing import Keyring
@@ -36,7 +36,7 @@ class Writing(MemoryTransport):
         self.stands_still = False
 
     async def close_calls(
-        self, closings: Sequence[Closing], *, end: End, give_up_at: float
+        self, closings: Sequence[Closing], *, end: CloseReason, give_up_at: float
     ) -> list[bytes]:
         """See `Transport.close_calls`."""
         self.written.append(list(closings))

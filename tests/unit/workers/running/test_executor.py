@@ -12,14 +12,14 @@ from tests.waiting import eventually
 from toolpool.contract.envelope import (
     Batch,
     CallMessage,
-    Ended,
     Envelope,
     Passed,
     Released,
     Reply,
+    RunsEnded,
     Settled,
 )
-from toolpool.contract.ledger.client import Closing, End, Opening
+from toolpool.contract.ledger.base import CloseReason, Closing, Opening
 from toolpool.contract.ledger.memory import MemoryServer
 from toolpool.contract.ledger.steps import new_nonce
 from toolpool.contract.outcome import Code, Executed, Outcome, failure
@@ -167,7 +167,7 @@ class Bench:
             key, new_nonce(), self.ledger.epoch, 60.0, unclaimed=body, claimed=body,
             doubtful=body, cancel=b"",
         )  # fmt: skip
-        await self.ledger.close([closing], reply="", end=End.CANCEL, give_up_at=0.0)
+        await self.ledger.close([closing], reply="", end=CloseReason.CANCEL, give_up_at=0.0)
         self.executor.cancel(key)
 
     def said(self) -> list[Reply]:
@@ -177,7 +177,7 @@ class Bench:
         return {said.key: said.outcome for said in self.said() if isinstance(said, Settled)}
 
     def ended(self) -> list[str]:
-        return [key for said in self.said() if isinstance(said, Ended) for key in said.keys]
+        return [key for said in self.said() if isinstance(said, RunsEnded) for key in said.keys]
 
     async def running(self, count: int) -> None:
         await eventually(lambda: self.executor.running == count, f"{count} run")

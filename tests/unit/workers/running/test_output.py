@@ -14,7 +14,7 @@ from toolpool.contract.outcome import Code, Executed, Outcome
 from toolpool.contract.result import ToolResult
 from toolpool.dispatcher.formats import FORMATS
 from toolpool.workers.running.invoke import Limits, invoke
-from toolpool.workers.running.output import Ending, fitted, in_the_middle
+from toolpool.workers.running.output import Completion, fitted, in_the_middle
 
 CAP = 1_000
 PNG = base64.b64encode(bytes(2_000)).decode()
@@ -27,7 +27,7 @@ BINARY = {"type": "resource", "resource": {"uri": "file:///b", "blob": PNG}}
 LINK = {"type": "resource_link", "uri": "file:///c", "name": "n" * 3_000}
 
 
-def ending_of(value: Any) -> Ending:
+def ending_of(value: Any) -> Completion:
     @tool(max_output=CAP)
     def give() -> Any:
         return value

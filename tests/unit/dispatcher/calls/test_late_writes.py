@@ -4,7 +4,7 @@ import asyncio
 
 from tests.unit.dispatcher.samples import pending, turns
 from tests.waiting import eventually
-from toolpool.dispatcher.calls.endings import Endings
+from toolpool.dispatcher.calls.late_writes import LateWrites
 
 LONG = 60.0
 """Longer than any test."""
@@ -12,15 +12,15 @@ LONG = 60.0
 
 async def test_word_of_an_end_is_waited_for_for_two_leases() -> None:
     """By then a worker that lost its lease has stopped what it ran."""
-    assert Endings(lease_gone=8.0).patience == 16.0
+    assert LateWrites(lease_gone=8.0).patience == 16.0
 
 
 async def test_a_write_that_nobody_watches_has_ended() -> None:
-    assert await Endings(lease_gone=8.0).wait(pending("k"), 0.0)
+    assert await LateWrites(lease_gone=8.0).wait(pending("k"), 0.0)
 
 
 async def test_a_write_has_ended_when_its_worker_says_so() -> None:
-    endings, call = Endings(lease_gone=8.0), pending("k")
+    endings, call = LateWrites(lease_gone=8.0), pending("k")
     endings.watch(call)
     wait = asyncio.create_task(endings.wait(call, LONG))
     await turns()
@@ -32,21 +32,21 @@ async def test_a_write_has_ended_when_its_worker_says_so() -> None:
 
 
 async def test_an_end_that_was_heard_before_anybody_asked_counts() -> None:
-    endings, call = Endings(lease_gone=8.0), pending("k")
+    endings, call = LateWrites(lease_gone=8.0), pending("k")
     endings.watch(call)
     endings.heard(["k"])
     assert await endings.wait(call, LONG)
 
 
 async def test_whoever_has_waited_long_enough_is_told_that_nobody_saw_the_end() -> None:
-    endings, call = Endings(lease_gone=8.0), pending("k")
+    endings, call = LateWrites(lease_gone=8.0), pending("k")
     endings.watch(call)
     assert not await endings.wait(call, 0.0)
     assert not await endings.wait(call, -1.0)
 
 
 async def test_the_end_of_one_write_says_nothing_about_another() -> None:
-    endings, first, second = Endings(lease_gone=8.0), pending("a"), pending("b")
+    endings, first, second = LateWrites(lease_gone=8.0), pending("a"), pending("b")
     endings.watch(first)
     endings.watch(second)
     endings.heard(["a"])
@@ -56,7 +56,7 @@ async def test_the_end_of_one_write_says_nothing_about_another() -> None:
 
 async def test_word_of_a_write_that_nobody_watches_is_passed_over() -> None:
     """It may have been answered by another dispatcher, or long ago."""
-    endings, call = Endings(lease_gone=8.0), pending("k")
+    endings, call = LateWrites(lease_gone=8.0), pending("k")
     endings.heard(["k"])
     assert endings._unended == {}, "nothing is kept of it"
     endings.watch(call)
@@ -64,7 +64,7 @@ async def test_word_of_a_write_that_nobody_watches_is_passed_over() -> None:
 
 
 async def test_nothing_is_kept_of_a_write_that_nobody_can_wait_for_any_more() -> None:
-    endings, call = Endings(lease_gone=0.001), pending("k")
+    endings, call = LateWrites(lease_gone=0.001), pending("k")
     endings.watch(call)
     assert not await endings.wait(call, 0.0), "it is watched for longer than anybody waits"
     await eventually(lambda: endings.wait(call, 0.0), "it is forgotten")

@@ -9,7 +9,7 @@ LEASES_TO_WAIT = 2
 """How long the end of a lost write is waited for: until then its worker has stopped it."""
 
 
-class Endings:
+class LateWrites:
     """`lease_gone` is in seconds."""
 
     def __init__(self, *, lease_gone: float) -> None:
