@@ -150,8 +150,10 @@ class Observers(Tellers):
 
     def call(self, moment: str, call: Observed, *more: Any) -> None:
         """Tell a moment in the life of a call."""
-        if self.hear(moment):
-            self.tell(moment, call.facts, *more)
+        if listeners := self._listeners[moment]:
+            facts = call.facts
+            for tell in listeners:
+                tell(facts, *more)
 
     def rejected(self, result: ToolResult, session: str | None) -> None:
         """Tell of a call that was answered at once."""

@@ -161,7 +161,9 @@ class Turns:
         """A result each, at the latest when its wait budget ends, if it has one."""
         latches: set[Waiter] = {latch := Latch(pendings)}
         try:
-            early = await self._answer_early(group, pendings, shared, since)
+            early: dict[str, ToolResult] = {}
+            if shared.wait is not None or any(map(_may_be_early, group, pendings)):
+                early = await self._answer_early(group, pendings, shared, since)
             if early:
                 latch = Latch([pending for pending in pendings if pending.root not in early])
                 latches.add(latch)
@@ -227,10 +229,15 @@ class Turns:
         await self._traffic.cancel([p for p in pendings if p.is_open and not p.latches])
 
 
+def _may_be_early(accepted: Accepted, pending: Pending) -> bool:
+    """Whether a call may be answered before it has ended: it is in the background, or joined."""
+    return pending.spec.background or pending.call is not accepted[0]
+
+
 def _of_whom_asked(
     group: Sequence[Accepted], pendings: Sequence[Pending], found: dict[int, Answered]
 ) -> dict[int, Answered]:
-    """A call that others joined is news to the first who asked alone."""
+    """A call that was asked again is new to the first asker alone."""
     for (call, _), pending in zip(group, pendings, strict=True):
         if pending.call is not call:
             found[call.index] = found[call.index]._replace(is_news=False)

@@ -117,12 +117,12 @@ class WorkerObservers(Tellers):
 
     def run(self, moment: str, call: CallMessage) -> None:
         """Tell a moment in the life of a claimed call."""
-        if self.hear(moment):
+        if self._listeners[moment]:
             self.tell(moment, _facts(call))
 
     def ended(self, call: CallMessage, outcome: Outcome) -> None:
         """Tell how a call was answered."""
-        if self.hear("ended"):
+        if self._listeners["ended"]:
             ended = RunEnded(
                 code=outcome.code, executed=outcome.executed, seconds=outcome.duration or 0.0
             )

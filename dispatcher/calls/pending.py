@@ -44,6 +44,9 @@ class State(StrEnum):
 class Stage(Enum):
     """How far an open call has come."""
 
+    next: tuple["Stage", ...]
+    """Where it may go from here, as `NEXT_STAGES` has it."""
+
     NEW = "new"
     WAITING = "waiting"  # in the pump: nothing was ever sent
     PUBLISHING = "publishing"  # on its way to the server, not confirmed
@@ -61,6 +64,9 @@ NEXT_STAGES: Mapping[Stage, frozenset[Stage]] = {
     Stage.RUNNING: frozenset({Stage.QUEUED}),
 }
 """Where a call may go from each stage. A retry starts again as a new call, from wherever it was."""
+
+for _stage, _allowed in NEXT_STAGES.items():  # on the stages, since to look one up takes longer
+    _stage.next = tuple(_allowed)
 
 _STATES: Mapping[Stage, State] = {
     Stage.NEW: State.PENDING,
@@ -216,7 +222,7 @@ class Pending:
 
     def to(self, stage: Stage) -> bool:
         """Go on to `stage`; whether it may. A call that is answered goes nowhere."""
-        if not self.is_open or stage not in NEXT_STAGES[self.stage]:
+        if self.outcome is not None or stage not in self.stage.next:
             return False
         self.stage = stage
         return True
