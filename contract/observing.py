@@ -9,13 +9,14 @@ import itertools
 import logging
 import queue
 import threading
+import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 log = logging.getLogger("toolpool.observe")
 
 _WAITING_AT_MOST = 10_000
-_FLUSH_SECONDS = 1.0
+_FLUSH_SECONDS = 2.0
 
 
 def moments(base: type) -> tuple[str, ...]:
@@ -59,9 +60,10 @@ class Tellers:
             thread.start()
 
     def close(self) -> None:
-        """Let hosts' observers take what waits for them, each for two seconds at most. Blocks."""
+        """Let hosts' observers take what waits for them, for two seconds at most. Blocks."""
+        give_up_at = time.monotonic() + _FLUSH_SECONDS
         for thread in self._threads:
-            thread.close()
+            thread.close(give_up_at)
 
     def hear(self, moment: str) -> bool:
         """Whether anybody listens to it."""
@@ -117,14 +119,14 @@ class _Thread:
         self._thread = threading.Thread(target=self._run, name="toolpool-observer", daemon=True)
         self._thread.start()
 
-    def close(self) -> None:
+    def close(self, give_up_at: float) -> None:
         if self._thread is None:
             return
         try:
-            self._waiting.put(None, timeout=_FLUSH_SECONDS)
+            self._waiting.put(None, timeout=max(0.0, give_up_at - time.monotonic()))
         except queue.Full:
             return
-        self._thread.join(_FLUSH_SECONDS)
+        self._thread.join(max(0.0, give_up_at - time.monotonic()))
 
     def _run(self) -> None:
         while (waiting := self._waiting.get()) is not None:

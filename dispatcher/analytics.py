@@ -69,8 +69,8 @@ class Analytics:
         self._tools: dict[str, ToolFigures] = {}
         self._turn = 0
         self._retries: OrderedDict[tuple[str, str], _Rejection] = OrderedDict()
+        # Told once when a tool's rate comes over the threshold, and again after it was well.
         self._observers = observers
-        """Told once when a tool's rate comes over the threshold, and again after it was well."""
 
     def note(
         self, results: Iterable[ToolResult | None], *, session: str | None, model: str | None

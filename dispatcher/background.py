@@ -24,7 +24,7 @@ from toolpool.dispatcher.admission.task_tools import LISTED_AT_MOST, LONGEST_WAI
 from toolpool.dispatcher.calls.pending import Pending, State
 from toolpool.dispatcher.calls.services import Services
 from toolpool.dispatcher.calls.traffic import Traffic
-from toolpool.dispatcher.completed import Completed, Completion
+from toolpool.dispatcher.completed import Completed, Notice
 from toolpool.dispatcher.words import feedback
 from toolpool.dispatcher.words.feedback import Wording
 
@@ -311,9 +311,9 @@ class Background:
         return known
 
     def _notify(self, pending: Pending, call: BackgroundCall) -> None:
-        completion = Completion(call.handle, call.session, self._completed)
-        if pending.is_open and completion not in pending.latches:
-            pending.latches.append(completion)
+        notice = Notice(call.handle, call.session, self._completed)
+        if pending.is_open and notice not in pending.latches:
+            pending.latches.append(notice)
 
     async def _find(self, handle: Any, session: str | None) -> BackgroundCall | None:
         """One answer for unknown, expired and foreign handles: nobody learns which."""

@@ -50,7 +50,7 @@ class Completed:
 
 
 @dataclass(frozen=True, slots=True)
-class Completion:
+class Notice:
     """Puts a finished call's handle where its session's host waits for it."""
 
     handle: str

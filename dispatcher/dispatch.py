@@ -9,7 +9,6 @@ from types import TracebackType
 from typing import Any, Self
 
 from toolpool.contract.envelope import Envelope
-from toolpool.contract.outcome import Outcome
 from toolpool.contract.result import ToolResult
 from toolpool.contract.server import connection
 from toolpool.contract.settings import Settings
@@ -38,7 +37,7 @@ from toolpool.dispatcher.turn_context import (
     require_name,
     turn_context,
 )
-from toolpool.dispatcher.turns import Turns
+from toolpool.dispatcher.turns import Alone, Turns
 from toolpool.dispatcher.words import feedback
 from toolpool.dispatcher.words.classify import classified
 
@@ -380,18 +379,21 @@ class Dispatcher:
         return TurnResult([r for r in results if r is not None], format=found.format)
 
     def _classify(
-        self, pending: Pending, unseen: str | None = None, *, outcome: Outcome | None = None
+        self, pending: Pending, unseen: str | None = None, *, alone: Alone | None = None
     ) -> ToolResult:
         """See `Classify`."""
         note = feedback.unseen_end(unseen, self._wording) if unseen is not None else None
-        told = outcome or pending.outcome
-        assert told is not None
+        outcome, ended = pending.outcome, pending.ended
+        timeout, since = pending.message.timeout, pending.began
+        if alone is not None:
+            (outcome, timeout, since), ended = alone, time.monotonic()
+        assert outcome is not None
         return classified(
             pending.call,
             pending.spec,
-            told,
-            timeout=pending.message.timeout,
-            duration=(pending.ended or time.monotonic()) - pending.began,
+            outcome,
+            timeout=timeout,
+            duration=ended - since,
             wording=self._wording,
             retries=pending.retries,
             pages_offered=self._accepting.offers("task_result"),

@@ -6,32 +6,40 @@ from collections.abc import Coroutine, Sequence
 from typing import Any, NamedTuple, Protocol
 
 from toolpool.contract.call import ToolCall
-from toolpool.contract.outcome import Code, Executed, Outcome, failure
+from toolpool.contract.outcome import Code, Outcome
 from toolpool.contract.result import ToolResult
 from toolpool.contract.settings import Settings
 from toolpool.contract.spec import Effects, ToolSpec
 from toolpool.dispatcher.admission import task_tools
 from toolpool.dispatcher.admission.validate import Accepted
 from toolpool.dispatcher.background import Background
-from toolpool.dispatcher.calls.opening import deadline_of
+from toolpool.dispatcher.calls.opening import deadline_of, timeout_of
 from toolpool.dispatcher.calls.pending import Latch, Pending, Stage, Waiter
 from toolpool.dispatcher.calls.traffic import Traffic
 from toolpool.dispatcher.order import stages
 from toolpool.dispatcher.turn_context import TurnContext
-from toolpool.dispatcher.words.classify import not_queued
+from toolpool.dispatcher.words.classify import left_to_others, not_queued
 
 
 class Classify(Protocol):
     """Makes a result."""
 
     def __call__(
-        self, pending: Pending, unseen: str | None = None, *, outcome: Outcome | None = None
+        self, pending: Pending, unseen: str | None = None, *, alone: "Alone | None" = None
     ) -> ToolResult:
-        """Of an answered call, or of an `outcome` for this asker alone.
+        """Of an answered call, or of one that this asker `alone` waits for no longer.
 
         `unseen` names a write before it whose end nobody saw.
         """
         ...
+
+
+class Alone(NamedTuple):
+    """What one asker is told of a call that goes on: its own timeout, and since when it waited."""
+
+    outcome: Outcome
+    timeout: float
+    since: float
 
 
 class Answered(NamedTuple):
@@ -171,6 +179,8 @@ class Turns:
         except asyncio.CancelledError:
             await asyncio.shield(self._abandon(pendings, latches))
             raise
+        if early:
+            self._traffic.in_background(self._abandon(pendings, latches))
         return {
             p.call.index: Answered(early.get(p.root) or self._classify(p, unseen), p.is_news)
             for p in pendings
@@ -186,7 +196,7 @@ class Turns:
         """The answers of calls that are not waited for to their end, by root.
 
         Those that outlive their wait budget, and those that somebody asked for before who waits for
-        them longer than this one (R18, R35).
+        them longer than this one.
         """
         waits: list[tuple[Pending, Coroutine[Any, Any, ToolResult | None]]] = []
         for (call, offer), pending in zip(group, pendings, strict=True):
@@ -202,8 +212,9 @@ class Turns:
             elif has_joined:
                 queue_wait = self._settings.queue_wait
                 until = deadline_of(offer.spec, shared, since=since, queue_wait=queue_wait)
+                timeout = timeout_of(offer.spec, shared)
                 if until < pending.deadline:
-                    waits.append((pending, self._give_up(pending, until)))
+                    waits.append((pending, self._give_up(pending, until, timeout, since)))
         if not waits:
             return {}
         async with asyncio.TaskGroup() as tasks:
@@ -215,18 +226,24 @@ class Turns:
         await pending.wait(until - time.monotonic())
         return await self._background.hand_over(pending) if pending.is_open else None
 
-    async def _give_up(self, pending: Pending, until: float) -> ToolResult | None:
+    async def _give_up(
+        self, pending: Pending, until: float, timeout: float, since: float
+    ) -> ToolResult | None:
         await pending.wait(until - time.monotonic())
         if not pending.is_open:
             return None
-        code = Code.TIMEOUT if pending.stage is Stage.RUNNING else Code.EXPIRED
-        return self._classify(pending, outcome=failure(code, "", Executed.UNKNOWN))
+        outcome = left_to_others(started=pending.stage is Stage.RUNNING)
+        return self._classify(pending, alone=Alone(outcome, timeout, since))
 
     async def _abandon(self, pendings: Sequence[Pending], latches: set[Waiter]) -> None:
-        """Cancel the calls of a cancelled dispatch that nobody else asked for."""
+        """Wait no longer for calls; those that nobody else waits for are cancelled.
+
+        One that was handed over goes on in the background, whoever waits for it.
+        """
         for pending in pendings:
             pending.latches[:] = [latch for latch in pending.latches if latch not in latches]
-        await self._traffic.cancel([p for p in pendings if p.is_open and not p.latches])
+        left = [p for p in pendings if p.is_open and not p.latches and not p.in_background]
+        await self._traffic.cancel(left)
 
 
 def _may_be_early(accepted: Accepted, pending: Pending) -> bool:

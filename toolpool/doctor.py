@@ -1,4 +1,4 @@
-"""What can be wrong with a set-up, and how to mend it: `toolpool doctor`."""
+"""What can be wrong with a set-up, and how to put it right: `toolpool doctor`."""
 
 import sys
 from collections.abc import Iterator, Sequence

@@ -40,7 +40,10 @@ class RunFacts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RunEnded(msgspec.Struct, frozen=True, kw_only=True):
-    """How a worker answered a call: `code` is None where it went well; `seconds` of its run."""
+    """How a worker answered a call: `code` is None where it went well.
+
+    `seconds` since it was given to what runs its tool; 0 where it never was.
+    """
 
     code: Code | None
     executed: Executed
@@ -76,7 +79,7 @@ class WorkerObserver:
         """Its last call has ended, and it exits."""
 
     def started(self, call: RunFacts) -> None:
-        """A tool is entered."""
+        """A call is given to what runs its tool: the event loop, a thread, a child process."""
 
     def ended(self, call: RunFacts, ended: RunEnded) -> None:
         """A call was answered, entered or not: `executed` says it."""
@@ -103,7 +106,7 @@ class WorkerObserver:
         """The server confirms the lease again, after so long."""
 
     def down(self, worker: str, reason: str) -> None:
-        """Another worker of this supervisor, here before, ended by itself."""
+        """Another worker of this supervisor, here before, ended by itself or was killed."""
 
     def stalled(self, worker: str, reason: str) -> None:
         """Another worker of this supervisor, here before, was ended or replaced for this reason."""
@@ -120,11 +123,11 @@ class WorkerObservers(Tellers):
         if self._listeners[moment]:
             self.tell(moment, _facts(call))
 
-    def ended(self, call: CallMessage, outcome: Outcome) -> None:
-        """Tell how a call was answered."""
+    def ended(self, call: CallMessage, outcome: Outcome, seconds: float) -> None:
+        """Tell how a call was answered, so many seconds after it was given to what runs it."""
         if self._listeners["ended"]:
             ended = RunEnded(
-                code=outcome.code, executed=outcome.executed, seconds=outcome.duration or 0.0
+                code=outcome.code, executed=outcome.executed, seconds=round(seconds, 6)
             )
             self.tell("ended", _facts(call), ended)
 

@@ -114,7 +114,7 @@ def _repaired_or_rejected(
 ) -> Accepted | ToolResult:
     """A call whose arguments break the schema.
 
-    Of what the host injects the model is told nothing: it cannot mend it.
+    Of what the host injects the model is told nothing: it cannot correct it.
     """
     assert call.arguments is not None and offer.validator is not None
     if repairs and offer.spec.repair:

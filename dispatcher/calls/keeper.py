@@ -15,7 +15,7 @@ from toolpool.contract.ledger.steps import new_nonce
 from toolpool.contract.outcome import Code, Executed, Outcome, failure
 from toolpool.dispatcher.calls.pending import Latch, Pending, Stage
 from toolpool.dispatcher.calls.services import Calls, Services
-from toolpool.dispatcher.words.classify import not_queued, unconfirmed
+from toolpool.dispatcher.words.classify import left_to_others, not_queued, unconfirmed
 
 log = logging.getLogger("toolpool.keeper")
 
@@ -188,7 +188,9 @@ class Keeper:
             self._calls.started(pending, worker)
         elif answer == OTHERS:
             is_running = reason is CloseReason.DEADLINE and pending.stage is Stage.RUNNING
-            self._calls.resolve(pending, _unknown(Code.TIMEOUT if is_running else _code(reason)))
+            is_cancelled = reason is CloseReason.CANCEL
+            told = _unknown(Code.CANCELLED) if is_cancelled else left_to_others(started=is_running)
+            self._calls.resolve(pending, told)
         elif answer != MISSING:
             self._calls.settled(answer)
         elif not pending.epoch:  # adopted, and whoever had it never sent it

@@ -50,7 +50,7 @@ def accepted(
         session=turn.session,
         turn=turn.id,
         context=turn.context,
-        timeout=_timeout_of(spec, turn),
+        timeout=timeout_of(spec, turn),
         rerunnable=spec.rerunnable,
     )
     return Pending(
@@ -69,13 +69,14 @@ def accepted(
     )
 
 
-def _timeout_of(spec: ToolSpec, turn: TurnContext) -> float:
+def timeout_of(spec: ToolSpec, turn: TurnContext) -> float:
+    """How long a tool may run for whoever asks, in seconds."""
     return turn.timeout if turn.timeout is not None else spec.timeout
 
 
 def deadline_of(spec: ToolSpec, turn: TurnContext, *, since: float, queue_wait: float) -> float:
     """When whoever asks at `since` is answered at the latest, on the monotonic clock."""
-    return since + queue_wait + _timeout_of(spec, turn) + ANSWER_MARGIN_SECONDS
+    return since + queue_wait + timeout_of(spec, turn) + ANSWER_MARGIN_SECONDS
 
 
 def answered_here(call: ToolCall, spec: ToolSpec, session: str | None) -> Pending:

@@ -16,7 +16,7 @@ from toolpool.contract.outcome import Executed, Outcome
 from toolpool.contract.spec import ToolSpec
 from toolpool.dispatcher.observe import CallFacts
 
-_CLOCK_MARGIN_SECONDS = 0.25
+CLOCK_MARGIN_SECONDS = 0.25
 """How exactly the server's clock is known here."""
 _FORGOTTEN_EPOCH = "forgotten"
 
@@ -320,6 +320,6 @@ class Pending:
             wait=max(0.001, self.start_by - now),
             deadline=deadline,
             keep=deadline + self.keep,
-            asked_at=server_now - (now - self.began) - _CLOCK_MARGIN_SECONDS,
+            asked_at=server_now - (now - self.began) - CLOCK_MARGIN_SECONDS,
             again=self.again,
         )

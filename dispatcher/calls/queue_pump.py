@@ -175,7 +175,7 @@ class QueuePump:
 
     def published_again(self, pending: Pending) -> None:
         """A call that a worker had waits to be started once more."""
-        if pending.stage is not Stage.PUBLISHING and pending.to(Stage.QUEUED):
+        if pending.stage in (Stage.RUNNING, Stage.STRANDED) and pending.to(Stage.QUEUED):
             self._unstarted += 1
 
     def done(self, pending: Pending) -> None:

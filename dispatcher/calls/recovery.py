@@ -222,15 +222,17 @@ class Recovery:
         was started in the old one.
         """
         if not pending.message.rerunnable:
-            pending.held_by("")  # should its worker come back, it says so
+            pending.held_by("")  # only its outcome may come, should its worker be back
             self._pump.stranded(pending)
             return
-        await self._open_again(pending, pending.message.attempt + 1)
-        pending.forget_epoch()
+        if await self._open_again(pending, pending.message.attempt + 1):
+            pending.forget_epoch()
 
-    async def _open_again(self, pending: Pending, attempt: int) -> None:
+    async def _open_again(self, pending: Pending, attempt: int) -> bool:
+        """Whether the call is still in the try that it was opened for."""
         now = time.monotonic()
         pending.in_attempt(attempt)
+        message = pending.message
         opening = pending.opening(now, self._transport.server_time())
         _, (answer,) = await self._transport.publish(
             [replace(opening, wait=opening.deadline)],
@@ -239,10 +241,13 @@ class Recovery:
             message=self._message(pending, attempt),
             give_up_at=now + _PATIENCE_SECONDS,
         )
+        if not pending.is_open or pending.message is not message:
+            return False
         if answer in (NEW, ATTACHED):
             self._sent_again(pending)
         else:
             self._take_what_is_known(pending, answer)
+        return True
 
     async def _take_what_others_were_told(self, calls: Iterable[Pending]) -> None:
         """Look for outcomes that this dispatcher was not told, a few calls at each look.

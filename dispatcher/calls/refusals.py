@@ -16,12 +16,14 @@ from toolpool.contract.envelope import Settled
 from toolpool.contract.ledger.base import ATTACHED, CloseReason, Closing, running_on
 from toolpool.contract.ledger.steps import new_nonce
 from toolpool.contract.outcome import Executed, Outcome
-from toolpool.dispatcher.calls.pending import Pending
+from toolpool.dispatcher.calls.pending import CLOCK_MARGIN_SECONDS, Pending
 from toolpool.dispatcher.calls.services import Calls, Services
 
 log = logging.getLogger("toolpool.refusals")
 
 _GROUP = 256
+_ROUNDED_SECONDS = 0.1
+"""How exactly a result says when to ask again."""
 _WRITE_SECONDS = 2.0
 _LEAST_WAIT_SECONDS = 30.0
 _ASKED_TOGETHER_SECONDS = 10.0
@@ -92,11 +94,18 @@ class Refusals:
             doubtful=doubtful,
             cancel=b"",
             unsent=pending.nobody_ran_it,
-            anew_after=outcome.retry_after,
+            anew_after=_anew_after(outcome),
         )
 
     def _signed(self, pending: Pending, outcome: Outcome) -> bytes:
         return self._envelope.encode_reply(Settled(key=pending.key, outcome=outcome))
+
+
+def _anew_after(outcome: Outcome) -> float | None:
+    """When whoever asks again as its result said is heard, however its clock is read."""
+    if outcome.retry_after is None:
+        return None
+    return max(0.0, outcome.retry_after - CLOCK_MARGIN_SECONDS - _ROUNDED_SECONDS)
 
 
 def _unsure(outcome: Outcome) -> Outcome:

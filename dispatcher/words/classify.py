@@ -88,6 +88,12 @@ def forgotten() -> Outcome:
     return failure(Code.WORKER_LOST, "forgotten", Executed.UNKNOWN)
 
 
+def left_to_others(*, started: bool) -> Outcome:
+    """What one asker of a call is told that goes on for others, who wait for it longer."""
+    code = Code.TIMEOUT if started else Code.EXPIRED
+    return failure(code, feedback.OTHERS_WAIT, Executed.UNKNOWN, still_running=started)
+
+
 def unconfirmed(*, started: bool, sent: bool) -> Outcome:
     """A call whose deadline came while the server said nothing."""
     if started:

@@ -195,6 +195,10 @@ def tasks_of_no_session(wording: Wording = PLAIN) -> str:
     return wording.words.tasks_of_no_session
 
 
+OTHERS_WAIT = "others"
+"""The reason of a call that goes on for another asker, of an outcome that only one is told."""
+
+
 def failed(name: str, outcome: Outcome, *, timeout: float, wording: Wording = PLAIN) -> str:
     """What a call that was accepted came to."""
     code, error, words = outcome.code, outcome.error, wording.words
@@ -209,6 +213,7 @@ def failed(name: str, outcome: Outcome, *, timeout: float, wording: Wording = PL
         return words.fell_silent.format(name=name, silence=f"{outcome.silence:g}", whether=whether)
     if code is Code.TIMEOUT:
         end = words.but.format(error=error) if error else words.and_was_stopped
+        end = words.but_goes_on if error == OTHERS_WAIT else end
         return words.timed_out.format(name=name, timeout=f"{timeout:g}", end=end, whether=whether)
     templates = {
         Code.RAISED: words.raised,

@@ -114,6 +114,8 @@ async def test_what_became_of_a_worker_is_told_to_the_next_one(
         os.kill(frozen, signal.SIGSTOP)
         await eventually(lambda: moments.of("stalled"), "the next worker is told", 40.0)
         assert "it has said nothing for" in moments.of("stalled")[0][2]
+        stalled = moments.of("stalled")[0][1]
+        assert stalled not in [worker for _, worker, _ in moments.of("down")]
 
 
 async def test_a_tool_that_blocks_the_loop_is_told_with_its_stack_though_it_ends_the_worker(

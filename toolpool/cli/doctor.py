@@ -1,4 +1,4 @@
-"""`toolpool doctor`: says what is wrong with a set-up and how to mend it."""
+"""`toolpool doctor`: says what is wrong with a set-up and how to put it right."""
 
 from dataclasses import asdict
 from typing import TYPE_CHECKING
@@ -14,9 +14,9 @@ _STYLES = {"ok": "green", "warn": "yellow", "fail": "bold red"}
 
 
 def doctor(json: JsonOption = False) -> int:
-    """Say what is wrong with this set-up and how to mend it.
+    """Say what is wrong with this set-up and how to put it right.
 
-    Exits 1 when something must be mended, 0 when there is at most something to look at.
+    Exits 1 when something must be put right, 0 when there is at most something to look at.
     """
     from toolpool.contract.errors import Misconfigured
     from toolpool.doctor import Finding, Level, examine

@@ -148,16 +148,16 @@ class _Server:
             return self._done(frame, Completion(failure(Code.INTERNAL, reason, Executed.NO)))
         self._line.begin(frame.run)
         context = self._context(frame) if tool.signature.injected else None
-        ending, spent = None, ""
+        completion, spent = None, ""
         try:
             variables = self._variables.copy()
-            ending = variables.run(invoke, tool, frame.arguments, context, self._limits)
+            completion = variables.run(invoke, tool, frame.arguments, context, self._limits)
             self._line.end_strayed_fork()
-            spent = self._tidied(ending.outcome)
+            spent = self._tidied(completion.outcome)
         except BaseException as error:  # noqa: BLE001 - a timer of the tool's goes off only now
             self._line.end_strayed_fork()
-            ending, spent = ending or Completion(raised(error)), "a signal handler"
-        return self._done(frame, ending, spent)
+            completion, spent = completion or Completion(raised(error)), "a signal handler"
+        return self._done(frame, completion, spent)
 
     def _context(self, frame: frames.Run) -> ToolContext:
         line, run = self._line, frame.run
@@ -190,12 +190,12 @@ class _Server:
             spent = "too little memory"
         return spent
 
-    def _done(self, frame: frames.Run, ending: Completion, spent: str = "") -> frames.Done:
+    def _done(self, frame: frames.Run, completion: Completion, spent: str = "") -> frames.Done:
         return frames.Done(
             pid=self._line.pid,
             run=frame.run,
-            outcome=ending.outcome,
-            whole=ending.whole,
+            outcome=completion.outcome,
+            whole=completion.whole,
             spent=spent,
         )
 

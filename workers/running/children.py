@@ -80,9 +80,9 @@ class ChildPool:
             except (OSError, ToolsUnimportable) as error:
                 reason = f"no process could be started: {error}"
                 return Completion(failure(Code.INTERNAL, reason, Executed.NO))
-            ending = await self._run_in(child, run, report_progress, ends_at, on_begin)
-            if ending is not None:
-                return ending
+            completion = await self._run_in(child, run, report_progress, ends_at, on_begin)
+            if completion is not None:
+                return completion
         reason = f"{_CHILDREN_A_CALL} processes ended before it began in them"
         return Completion(failure(Code.INTERNAL, reason, Executed.NO))
 

@@ -211,7 +211,7 @@ class Executor:
                     self._release(running.call, running.batch, running.claim_nonce, entered=True)
                 else:
                     outcome = self._runner.lost(running.call, reason)
-                    self._settle(running.batch, running.call, outcome)
+                    self._settle(running.batch, running.call, outcome, seconds=running.seconds)
             self._tell_to_stop(running)
 
     def _release(self, call: CallMessage, batch: Batch, nonce: str, *, entered: bool) -> None:
@@ -226,10 +226,16 @@ class Executor:
         self._observers.run("released", call)
 
     def _settle(
-        self, batch: Batch, call: CallMessage, outcome: Outcome, *, busy: bool = False
+        self,
+        batch: Batch,
+        call: CallMessage,
+        outcome: Outcome,
+        *,
+        seconds: float = 0.0,
+        busy: bool = False,
     ) -> None:
         self._settler.settle(batch, call, outcome, busy=busy)
-        self._observers.ended(call, outcome)
+        self._observers.ended(call, outcome, seconds)
 
     def answer_overdue(self) -> None:
         """Answer calls whose tool goes on past its timeout; to be called now and then."""
@@ -241,7 +247,7 @@ class Executor:
                 running.answered = True
                 log.error("tool_not_stoppable tool=%s", running.call.tool)
                 outcome = self._runner.not_stoppable(running.call)
-                self._settle(running.batch, running.call, outcome)
+                self._settle(running.batch, running.call, outcome, seconds=running.seconds)
                 self._tell_to_stop(running)
             elif running.told_at is None:  # not executed: it says so as soon as it has stopped
                 self._tell_to_stop(running)
@@ -326,9 +332,9 @@ class Executor:
         running.is_under_way = True
         try:
             run = await self._run_call(running, time_left)
-            outcome, busy_until = run.ending.outcome, run.busy_until
-            if run.ending.whole is not None:
-                outcome = await self._keep_whole(running, outcome, run.ending.whole)
+            outcome, busy_until = run.completion.outcome, run.busy_until
+            if run.completion.whole is not None:
+                outcome = await self._keep_whole(running, outcome, run.completion.whole)
         except asyncio.CancelledError:
             outcome = self._runner.cancelled(call)
         except GeneratorExit:
@@ -342,7 +348,7 @@ class Executor:
             self._release(call, running.batch, running.claim_nonce, entered=False)
         elif not running.answered:
             busy = bool(self._waiting[running.run_in])
-            self._settle(running.batch, call, outcome, busy=busy)
+            self._settle(running.batch, call, outcome, seconds=running.seconds, busy=busy)
         if busy_until is not None:
             self._slots.tell(running)
             await busy_until
@@ -364,10 +370,12 @@ class Executor:
 
     def _has_begun(self, running: Running) -> None:
         """Its tool is entered: from now on it has its timeout."""
+        is_first = running.begun_at is None
         running.begun_at = time.monotonic()
         ends_at = min(running.begun_at + running.call.timeout, running.deadline)
         running.overdue_at = ends_at + _OVERDUE_SECONDS
-        self._observers.run("started", running.call)
+        if is_first:  # else a child process was lost before it came to it
+            self._observers.run("started", running.call)
 
     def _fell_silent(self, running: Running) -> None:
         """It was told to stop: answered soon, should it not."""

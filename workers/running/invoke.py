@@ -89,7 +89,7 @@ def prepare(
 
 
 def returned(tool: Tool, value: Any, limits: Limits) -> Completion:
-    """The ending of a tool that returned `value`."""
+    """The completion of a tool that returned `value`."""
     if isinstance(value, dict):
         if value.get("ok") is False and "error" in value:
             return Completion(_reported(value))

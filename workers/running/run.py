@@ -32,9 +32,9 @@ _REPLY_MARGIN_SECONDS = 0.25
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """An ending, and what still occupies the slot (a thread that outlived its timeout)."""
+    """A completion, and what still occupies the slot (a thread that outlived its timeout)."""
 
-    ending: Completion
+    completion: Completion
     busy_until: Awaitable[None] | None = None
 
 
@@ -73,8 +73,8 @@ class Runner:
         else:
             left = time_left - _REPLY_MARGIN_SECONDS
             done = await self._run(tool, call, left, report_progress, on_silence, on_begin)
-        outcome = self._signed_off(done.ending.outcome, call, time.monotonic() - began)
-        return Run(Completion(outcome, done.ending.whole), done.busy_until)
+        outcome = self._signed_off(done.completion.outcome, call, time.monotonic() - began)
+        return Run(Completion(outcome, done.completion.whole), done.busy_until)
 
     def can_run(self, call: CallMessage) -> bool:
         """Whether this worker has the call's tool, in a version that takes its arguments."""
@@ -162,9 +162,9 @@ class Runner:
         context = _context(call, seconds, gate, life) if tool.signature.injected else None
         try:
             async with life:
-                ending = await invoke_coroutine(tool, call.arguments, context, self._limits)
+                completion = await invoke_coroutine(tool, call.arguments, context, self._limits)
                 forks.end_stray()
-                return Run(ending)
+                return Run(completion)
         except TimeoutError:
             return Run(Completion(life.outcome()))
         finally:
@@ -207,11 +207,11 @@ class Runner:
         context = _context(call, seconds, gate, life, stopped.is_set)
 
         def work() -> None:
-            ending = invoke(tool, call.arguments, context, self._limits)
+            completion = invoke(tool, call.arguments, context, self._limits)
             forks.end_stray()
             gate.close()
             with contextlib.suppress(RuntimeError):  # the loop ended before this thread did
-                loop.call_soon_threadsafe(_resolve, ended, ending)
+                loop.call_soon_threadsafe(_resolve, ended, completion)
 
         self._threads.submit(work)
         try:
@@ -262,9 +262,9 @@ def _context(
     )
 
 
-def _resolve(future: "asyncio.Future[Completion]", ending: Completion) -> None:
+def _resolve(future: "asyncio.Future[Completion]", completion: Completion) -> None:
     if not future.done():
-        future.set_result(ending)
+        future.set_result(completion)
 
 
 async def _wait_for(future: "asyncio.Future[Completion]") -> None:

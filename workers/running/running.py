@@ -1,6 +1,7 @@
 """What an executor holds: the messages it took, and the calls that it claimed."""
 
 import asyncio
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -51,3 +52,8 @@ class Running:
     def begun(self) -> bool:
         """Whether its tool was entered."""
         return self.begun_at is not None
+
+    @property
+    def seconds(self) -> float:
+        """How long ago its tool was entered; 0 where it was not."""
+        return 0.0 if self.begun_at is None else time.monotonic() - self.begun_at

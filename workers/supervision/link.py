@@ -36,7 +36,7 @@ class Hurry(msgspec.Struct, tag="hurry", frozen=True):
 
 
 class Down(msgspec.Struct, tag="down", frozen=True):
-    """A worker that was here before ended by itself, or was ended."""
+    """A worker that was here before ended by itself, or was killed by somebody else."""
 
     worker: str
     reason: str
@@ -81,7 +81,7 @@ class Link:
         return self._socket.fileno()
 
     def send(self, frame: Frame) -> bool:
-        """Tell the other end; whether it has the frame now."""
+        """Tell the other end; whether there was room for the frame."""
         with suppress(OSError):
             self._socket.send(_encode(frame), socket.MSG_DONTWAIT)
             return True

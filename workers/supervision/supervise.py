@@ -199,7 +199,8 @@ class Supervisor:
         self._booted_before = True
         pause = self._backoff.after(ran, has_stalled=worker.has_stalled)
         self._start_at = time.monotonic() + pause
-        self._untold.append(Down(worker.id, exits.described(code)))
+        if not worker.has_stalled:
+            self._untold.append(Down(worker.id, exits.described(code)))
         log.error("worker_ended %s; starting it again in %.1f s", exits.described(code), pause)
         return None
 

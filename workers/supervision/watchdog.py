@@ -66,7 +66,8 @@ class Watchdog:
 
     def _tell(self, what: str, blocked: Blocked) -> None:
         tool = blocked.tool or "unknown"
-        log.error("%s tool=%s for %.1f s\n%s", what, tool, blocked.seconds, blocked.stack)
+        level = logging.CRITICAL if blocked.is_fatal else logging.ERROR
+        log.log(level, "%s tool=%s for %.1f s\n%s", what, tool, blocked.seconds, blocked.stack)
         self._observers.tell("blocked", blocked)
 
     def _blocked(self, lag: float, *, is_fatal: bool) -> Blocked:

@@ -84,6 +84,7 @@ class Locale:
     timed_out: str
     fell_silent: str
     and_was_stopped: str
+    but_goes_on: str
     but: str
     cancelled: str
     denied: str

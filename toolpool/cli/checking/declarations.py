@@ -45,7 +45,7 @@ class Report:
 
     @property
     def broken(self) -> list[Problem]:
-        """The problems that must be mended."""
+        """The problems that must be put right."""
         return [problem for problem in self.problems if problem.level is Level.BROKEN]
 
     def as_json(self) -> dict[str, Any]:

@@ -427,3 +427,18 @@ async def test_a_call_changes_its_queue_with_its_count(bench: Callable[..., Benc
     made.resolve(call, Outcome(ok=True))
     assert (other._unstarted, other._in_flight, other._lines) == (0, 0, {})
     assert made.pump._shared.sessions == {}
+
+
+async def test_a_retry_that_was_not_sent_is_not_counted_as_sent(
+    bench: Callable[..., Bench],
+) -> None:
+    """Word that its first try was sent again may come when it is a retry by then."""
+    made = bench()
+    made.pump.set_workers({})
+    first, second = made.submit("a-0", "b-0")
+    await turns()
+    made.pump.published_again(second)
+    made.resolve(first, Outcome(ok=True))
+    made.resolve(second, Outcome(ok=True))
+    (queue,) = made.pump._shared.queues.values()
+    assert (made.pump.waiting, queue._unstarted, queue._in_flight) == (0, 0, 0)

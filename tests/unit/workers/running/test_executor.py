@@ -245,7 +245,7 @@ async def test_arguments_that_fit_the_tool_as_it_was_offered_are_not_the_models_
     bench = Bench({RunIn.LOOP: 1}, None)
     call = CallMessage(key="k", id="k", tool="stay", digest="old", arguments={}, final=True)
     run = await bench.runner.run(call, 9.0, lambda *_: None)
-    outcome = run.ending.outcome
+    outcome = run.completion.outcome
     assert (outcome.code, outcome.error) == (Code.EXPIRED, "changed")
     assert outcome.executed is Executed.NO
 
