@@ -433,12 +433,13 @@ async def test_a_retry_that_was_not_sent_is_not_counted_as_sent(
     bench: Callable[..., Bench],
 ) -> None:
     """Word that its first try was sent again may come when it is a retry by then."""
-    made = bench()
-    made.pump.set_workers({})
-    first, second = made.submit("a-0", "b-0")
+    made = bench(in_flight_per_session=1)
+    retry = pending("a-0", line="a")
+    made.pump.published_again(retry)
+    assert retry.stage is Stage.NEW
+    _, waiting = made.submit("b-0", "b-1")
     await turns()
-    made.pump.published_again(second)
-    made.resolve(first, Outcome(ok=True))
-    made.resolve(second, Outcome(ok=True))
+    made.pump.published_again(waiting)
+    assert waiting.stage is Stage.WAITING
     (queue,) = made.pump._shared.queues.values()
-    assert (made.pump.waiting, queue._unstarted, queue._in_flight) == (0, 0, 0)
+    assert (queue._unstarted, queue._in_flight) == (1, 1)
