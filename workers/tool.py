@@ -135,14 +135,7 @@ def _declare(
     where = f"tool {tool_name!r} in {getattr(function, '__module__', '?')}"
     if not inspect.isroutine(function):
         raise ToolDeclarationInvalid(f"{where}: @tool goes on a function")
-    if not tool_name or len(tool_name) > 128 or not tool_name.isprintable() or " " in tool_name:
-        raise ToolDeclarationInvalid(
-            f"{where}: a tool's name is 1 to 128 printable characters without spaces"
-        )
-    if not is_queue(queue):
-        raise ToolDeclarationInvalid(
-            f"{where}: queue={queue!r} is no name of a queue: letters, digits, _ and -, 64 at most"
-        )
+    _require_names(tool_name, queue, where)
     signature = Signature(function, where=where, input_schema=input_schema)
     schema = signature.json_schema() if input_schema is None else input_schema
     if timeout is None:
@@ -172,6 +165,17 @@ def _declare(
         _require_heard(heartbeat, signature, where)
     checks = (check,) if callable(check) else tuple(check)
     return Tool(function, sealed(spec), signature, checks)
+
+
+def _require_names(tool: str, queue: str, where: str) -> None:
+    if not tool or len(tool) > 128 or not tool.isprintable() or " " in tool:
+        raise ToolDeclarationInvalid(
+            f"{where}: a tool's name is 1 to 128 printable characters without spaces"
+        )
+    if not is_queue(queue):
+        raise ToolDeclarationInvalid(
+            f"{where}: queue={queue!r} is no name of a queue: letters, digits, _ and -, 64 at most"
+        )
 
 
 def _require_heard(heartbeat: float, signature: Signature, where: str) -> None:

@@ -44,17 +44,7 @@ def worker(
     running calls finish first; a second one ends them. A worker that exits or stalls is started
     again.
     """
-    kinds = _kinds(run_in)
-    from toolpool.contract.names import is_queue
-
-    names = comma_separated(queues)
-    if not names:
-        raise typer.BadParameter("name at least one queue", param_hint="--queues")
-    for name in names:
-        if not is_queue(name):
-            raise typer.BadParameter(
-                f"{name!r} has other signs than letters, digits, _ and -", param_hint="--queues"
-            )
+    kinds, names = _kinds(run_in), _queues(queues)
     slots = dict.fromkeys([f"slots_{kind}" for kind in kinds], concurrency)
     settings = _settings(secrets, slots)
     if boot is None:
@@ -93,6 +83,20 @@ def _without_option(arguments: list[str], option: str) -> list[str]:
         return arguments
     at = arguments.index(option)
     return arguments[:at] + arguments[at + 2 :]
+
+
+def _queues(queues: str) -> list[str]:
+    from toolpool.contract.names import is_queue
+
+    names = comma_separated(queues)
+    if not names:
+        raise typer.BadParameter("name at least one queue", param_hint="--queues")
+    for name in names:
+        if not is_queue(name):
+            raise typer.BadParameter(
+                f"{name!r} has other signs than letters, digits, _ and -", param_hint="--queues"
+            )
+    return names
 
 
 def _kinds(run_in: str) -> list[str]:
