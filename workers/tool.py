@@ -131,7 +131,7 @@ def _declare(
     exclusive: bool = False,
     **options: Any,
 ) -> Tool:
-    tool_name: str = name or getattr(function, "__name__", "")
+    tool_name = name or str(getattr(function, "__name__", ""))
     where = f"tool {tool_name!r} in {getattr(function, '__module__', '?')}"
     if not inspect.isroutine(function):
         raise ToolDeclarationInvalid(f"{where}: @tool goes on a function")
