@@ -153,7 +153,7 @@ class Turns:
         refusal = refusal or self._traffic.refusal(call)
         if refusal is not None:
             return self._traffic.answer(call, spec, shared, since, refusal)
-        if spec is task_tools.SPECS.get(spec.name):
+        if task_tools.is_own(spec):
             work = self._background.answer(call, shared.session)
             return self._traffic.run_here(call, spec, shared.session, work)
         return self._traffic.submit(call, spec, shared, since)
@@ -202,7 +202,7 @@ class Turns:
         for (call, offer), pending in zip(group, pendings, strict=True):
             if not pending.queue:
                 continue
-            has_joined = pending.call is not call
+            has_joined = _has_joined(call, pending)
             wait = shared.wait
             if wait is None and pending.spec.background:
                 wait = self._settings.background_wait
@@ -246,9 +246,14 @@ class Turns:
         await self._traffic.cancel(left)
 
 
+def _has_joined(call: ToolCall, pending: Pending) -> bool:
+    """Whether a call was open already when this turn asked for it."""
+    return pending.call is not call
+
+
 def _may_be_early(accepted: Accepted, pending: Pending) -> bool:
     """Whether a call may be answered before it has ended: it is in the background, or joined."""
-    return pending.spec.background or pending.call is not accepted[0]
+    return pending.spec.background or _has_joined(accepted[0], pending)
 
 
 def _of_whom_asked(
@@ -256,6 +261,6 @@ def _of_whom_asked(
 ) -> dict[int, Answered]:
     """A call that was asked again is new to the first asker alone."""
     for (call, _), pending in zip(group, pendings, strict=True):
-        if pending.call is not call:
+        if _has_joined(call, pending):
             found[call.index] = found[call.index]._replace(is_news=False)
     return found

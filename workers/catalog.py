@@ -9,7 +9,7 @@ from pathlib import Path
 from types import MappingProxyType, ModuleType
 
 from toolpool.contract.errors import ToolDeclarationInvalid, ToolsUnimportable
-from toolpool.workers.running.inside import Importing
+from toolpool.workers.running.inside import Importing, import_from_here
 from toolpool.workers.tool import Tool
 
 BUILT_IN = "toolpool.workers.tools"
@@ -52,9 +52,7 @@ class Catalog:
 
 
 def _modules(source: str) -> Iterator[ModuleType]:
-    current = str(Path.cwd())
-    if current not in sys.path:
-        sys.path.insert(0, current)
+    import_from_here()
     with Importing(source):
         module = _import_file(source) if source.endswith(".py") else _import(source)
     yield module

@@ -4,9 +4,7 @@
 """
 
 import importlib
-import sys
 from collections.abc import Iterable, Sequence
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -15,6 +13,7 @@ from toolpool.contract.envelope import CallMessage
 from toolpool.contract.errors import Misconfigured
 from toolpool.contract.observing import Tellers
 from toolpool.contract.outcome import Code, Executed, Outcome
+from toolpool.workers.running.inside import import_from_here
 
 
 class WorkerFacts(msgspec.Struct, frozen=True, kw_only=True):
@@ -157,9 +156,7 @@ def _load(source: str) -> WorkerObserver:
         raise Misconfigured(
             f"the observer {source!r} is not of the form module:name, as in shop.watching:Pager"
         )
-    current = str(Path.cwd())
-    if current not in sys.path:
-        sys.path.insert(0, current)
+    import_from_here()
     try:
         found: Any = getattr(importlib.import_module(module_name), name)
         if not isinstance(found, WorkerObserver) and callable(found):

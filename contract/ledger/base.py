@@ -26,9 +26,19 @@ _RUNNING = b"running "
 _AGAIN = b"again "
 
 
+def running(worker: str) -> bytes:
+    """The answer for a call that a worker has."""
+    return _RUNNING + worker.encode()
+
+
 def running_on(answer: bytes) -> str | None:
     """The worker in the answer `running <worker>`; None for any other answer."""
     return answer[len(_RUNNING) :].decode() if answer.startswith(_RUNNING) else None
+
+
+def again(attempt: int) -> bytes:
+    """The answer for a call that is in a later attempt."""
+    return _AGAIN + b"%d" % attempt
 
 
 def again_in(answer: bytes) -> int | None:

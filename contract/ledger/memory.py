@@ -31,9 +31,11 @@ from toolpool.contract.ledger.base import (
     Refusal,
     Release,
     Settlement,
+    again,
+    running,
 )
 from toolpool.contract.ledger.loops import MemoryLoops
-from toolpool.contract.ledger.record import Record, running
+from toolpool.contract.ledger.record import Record
 
 _OUTPUTS_BYTES = 32 << 20
 _OTHERS_AHEAD_SECONDS = 0.2
@@ -160,7 +162,7 @@ class MemoryServer:
         record.until = max(record.until, now + opening.wait)
         record.deadline = max(record.deadline, now + opening.deadline)
         record.gone_at = max(record.gone_at, now + opening.keep)
-        return running(record) if record.state == "claimed" else ATTACHED
+        return running(record.worker) if record.state == "claimed" else ATTACHED
 
     async def claim(
         self, claims: Sequence[Claim], *, worker: str, give_up_at: float
@@ -274,14 +276,14 @@ class MemoryServer:
             return record.outcome
         record.attach(reply, self.dispatchers)
         if record.recovered == recovery.nonce:
-            return b"again %d" % record.attempt
+            return again(record.attempt)
         until = max(record.until, time.monotonic() + recovery.wait)
         if record.state == "open":
             if record.attempt > recovery.attempt:
                 if record.attempt == recovery.attempt + 1 and self._may_go(record):
                     record.until = until
                     self.put(queue, recovery.next_message)
-                return b"again %d" % record.attempt
+                return again(record.attempt)
             if not self._may_go(record):
                 if not recovery.had_time:
                     return MOVED
@@ -290,13 +292,13 @@ class MemoryServer:
             self.put(queue, recovery.message)
             return SENT
         if not recovery.lost_worker or record.worker != recovery.lost_worker:
-            return running(record)
+            return running(record.worker)
         if record.rerunnable and record.attempt < ATTEMPTS_AT_MOST:
             record.state, record.worker = "open", ""
             record.attempt += 1
             record.until, record.recovered = until, recovery.nonce
             self.put(queue, recovery.next_message)
-            return b"again %d" % record.attempt
+            return again(record.attempt)
         self._finish(record, recovery.nonce, recovery.keep, recovery.lost, reply)
         return recovery.lost
 
@@ -340,9 +342,9 @@ class MemoryServer:
             return record.outcome
         if end is CloseReason.REFUSED:
             record.attach(reply, self.dispatchers)
-            return running(record) if record.state == "claimed" else ATTACHED
+            return running(record.worker) if record.state == "claimed" else ATTACHED
         if record.state == "claimed" and end is CloseReason.UNSTARTED:
-            return running(record)
+            return running(record.worker)
         if self._others_wait(record, reply, end):
             record.replies = [other for other in record.replies if other != reply]
             return OTHERS

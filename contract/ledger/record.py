@@ -39,8 +39,3 @@ class Record:
             self.replies = [known for known in self.replies if known in alive]
         if len(self.replies) < _REPLIES_AT_MOST:
             self.replies.append(reply)
-
-
-def running(record: Record) -> bytes:
-    """The answer for a call that a worker has."""
-    return b"running " + record.worker.encode()

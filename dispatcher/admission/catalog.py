@@ -54,7 +54,7 @@ class Catalog:
     @property
     def has_tools(self) -> bool:
         """Whether any tool is offered besides the pool's own."""
-        return any(o.spec is not task_tools.SPECS.get(n) for n, o in self._offers.items())
+        return not all(task_tools.is_own(offer.spec) for offer in self._offers.values())
 
     @property
     def listed(self) -> dict[str, Offer]:
@@ -125,7 +125,7 @@ class Catalog:
         self._gone = {
             name: self._gone.get(name, now)
             for name, offer in self._offers.items()
-            if name not in newest and offer.spec is not task_tools.SPECS.get(name)
+            if name not in newest and not task_tools.is_own(offer.spec)
         }
         gone = [self._offers[name].spec for name in self._gone]
         self.replace([*(entry.spec for entry in newest.values()), *gone])

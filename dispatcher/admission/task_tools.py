@@ -76,3 +76,8 @@ SPECS: Mapping[str, ToolSpec] = {
     )
 }
 """The tools offered to the model beside any background tool."""
+
+
+def is_own(spec: ToolSpec) -> bool:
+    """Whether it is the pool's own tool, and not a worker's of the same name."""
+    return spec is SPECS.get(spec.name)

@@ -31,6 +31,13 @@ def depth() -> int:
     return int(value) if value.isdigit() else 0
 
 
+def import_from_here() -> None:
+    """Make modules in the current directory importable."""
+    current = str(Path.cwd())
+    if current not in sys.path:
+        sys.path.insert(0, current)
+
+
 class Importing:
     """While its block runs, this process imports the tools in `source`."""
 
