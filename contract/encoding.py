@@ -35,7 +35,7 @@ def canonical(value: Any) -> bytes:
 
 def printable(text: str) -> str:
     """`text` with what UTF-8 cannot hold, halves of surrogate pairs, as question marks."""
-    return text.encode("utf-8", "replace").decode()
+    return text if text.isascii() else text.encode("utf-8", "replace").decode()
 
 
 def digest(value: Any) -> str:

@@ -368,12 +368,10 @@ class Dispatcher:
             else:
                 accepted.append(verdict)
         answered = await self._turns.run(accepted, shared, since)
-        for index, (result, _) in answered.items():
+        news = list(results)
+        for index, (result, is_news) in answered.items():
             results[index] = result
-        news = [
-            result if index not in answered or answered[index].is_news else None
-            for index, result in enumerate(results)
-        ]
+            news[index] = result if is_news else None
         await self.loops.note(found.calls, news, shared.session)
         self.analytics.note(results, session=shared.session, model=found.model)
         return TurnResult([r for r in results if r is not None], format=found.format)

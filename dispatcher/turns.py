@@ -92,8 +92,7 @@ class Turns:
         groups = stages(accepted, lambda item: item[1].spec.effects, strict=is_strict)
         if len(groups) == 1:  # nothing waits for anything, and all of it can be cancelled
             pendings = [self._submit(call, offer.spec, shared, since) for call, offer in accepted]
-            found = await self._await(accepted, pendings, shared, since)
-            return _of_whom_asked(accepted, pendings, found)
+            return await self._await(accepted, pendings, shared, since)
         turn = _Turn(shared.session, accepted)
         self._running.add(turn)
         try:
@@ -123,8 +122,7 @@ class Turns:
                 is_cancelled = call.index in turn.cancelled
                 refusal = not_queued(Code.CANCELLED) if is_cancelled else None
                 pendings.append(self._submit(call, offer.spec, shared, since, refusal))
-            found = await self._await(group, pendings, shared, since, unseen)
-            results |= _of_whom_asked(group, pendings, found)
+            results |= await self._await(group, pendings, shared, since, unseen)
             turn.answered = pendings
             unseen = await self._end_of(pendings) if not turn.is_cancelled else None
             since = time.monotonic()
@@ -182,8 +180,11 @@ class Turns:
         if early:
             self._traffic.in_background(self._abandon(pendings, latches))
         return {
-            p.call.index: Answered(early.get(p.root) or self._classify(p, unseen), p.is_news)
-            for p in pendings
+            call.index: Answered(
+                early.get(pending.root) or self._classify(pending, unseen),
+                pending.is_news and not _has_joined(call, pending),
+            )
+            for (call, _), pending in zip(group, pendings, strict=True)
         }
 
     async def _answer_early(
@@ -254,13 +255,3 @@ def _has_joined(call: ToolCall, pending: Pending) -> bool:
 def _may_be_early(accepted: Accepted, pending: Pending) -> bool:
     """Whether a call may be answered before it has ended: it is in the background, or joined."""
     return pending.spec.background or _has_joined(accepted[0], pending)
-
-
-def _of_whom_asked(
-    group: Sequence[Accepted], pendings: Sequence[Pending], found: dict[int, Answered]
-) -> dict[int, Answered]:
-    """A call that was asked again is new to the first asker alone."""
-    for (call, _), pending in zip(group, pendings, strict=True):
-        if _has_joined(call, pending):
-            found[call.index] = found[call.index]._replace(is_news=False)
-    return found

@@ -54,6 +54,7 @@ def accepted(
         rerunnable=spec.rerunnable,
     )
     return Pending(
+        root=key,
         call=call,
         spec=spec,
         message=message,
@@ -91,6 +92,7 @@ def answered_here(call: ToolCall, spec: ToolSpec, session: str | None) -> Pendin
         session=session,
     )
     return Pending(
+        root=message.key,
         call=call,
         spec=spec,
         message=message,
@@ -130,6 +132,7 @@ def adopted(
     start_by = now + found.started_at + settings.queue_wait - server_now
     may_still_start = states[last] is None and start_by > now
     return Pending(
+        root=root_of(message.key),
         call=ToolCall(
             index=message.index, id=message.id, name=message.tool, arguments=message.arguments
         ),

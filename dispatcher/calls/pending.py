@@ -119,6 +119,8 @@ class Pending:
     Only its own methods change it.
     """
 
+    root: str
+    """The same for all retries of a call: the name it is asked again by."""
     call: ToolCall
     spec: ToolSpec
     message: CallMessage
@@ -152,12 +154,6 @@ class Pending:
     timer: asyncio.TimerHandle | None = None
     work: asyncio.Task[None] | None = None
     """What answers it, where this dispatcher does so itself."""
-    root: str = field(init=False)
-    """The same for all retries of a call: the name it is asked again by."""
-
-    def __post_init__(self) -> None:
-        self.root = root_of(self.message.key)
-
     @property
     def key(self) -> str:
         """The name of its ledger record."""

@@ -24,7 +24,7 @@ from toolpool.contract.outcome import Outcome
 from toolpool.contract.settings import Settings
 from toolpool.contract.signing import Keyring
 from toolpool.contract.spec import RunIn, ToolSpec
-from toolpool.dispatcher.calls.pending import Pending
+from toolpool.dispatcher.calls.pending import Pending, root_of
 from toolpool.dispatcher.calls.services import Calls, Services
 from toolpool.dispatcher.observe import Observers
 from toolpool.dispatcher.transports.base import Transport
@@ -46,6 +46,7 @@ def pending(
     now = time.monotonic()
     spec = spec or ToolSpec(name="t", run_in=run_in)
     return Pending(
+        root=root_of(key),
         call=ToolCall(index=0, id=key, name=spec.name, arguments={}),
         spec=spec,
         message=CallMessage(
