@@ -23,7 +23,9 @@ class ToolCall(msgspec.Struct, frozen=True, kw_only=True):
 
     `arguments` are None where a `flaw` says why they could not be read. `note` tells the model what
     was assumed (a missing id, for one); `id_given` is False where the provider sent none.
-    `long_id` is the provider's own where `id`, which goes on the wire, only stands for it.
+    `long_id` is the provider's own where `id`, which goes on the wire, only stands for it. `origin`
+    is what the provider's form must have back with the answer. `text` is the input of a call that
+    is free text and has no arguments.
     """
 
     index: int
@@ -34,6 +36,8 @@ class ToolCall(msgspec.Struct, frozen=True, kw_only=True):
     note: str | None = None
     id_given: bool = True
     long_id: str | None = None
+    origin: dict[str, Any] | None = None
+    text: str | None = None
 
     @property
     def provider_id(self) -> str:

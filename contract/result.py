@@ -13,7 +13,7 @@ class ToolResult(msgspec.Struct, frozen=True, kw_only=True):
     `data` is what the tool returned; `error` is the text the model reads. `retry_after` and
     `duration` (from leaving the order barrier to the result) are in seconds. `details` hold the
     exception class and stack for operators; `payload()` leaves them out. `id_given` is False where
-    the model's call had no id of its own.
+    the model's call had no id of its own, `origin` what its provider's form must have back.
     """
 
     call_id: str
@@ -32,6 +32,7 @@ class ToolResult(msgspec.Struct, frozen=True, kw_only=True):
     attempts: int = 1
     details: dict[str, Any] | None = None
     id_given: bool = True
+    origin: dict[str, Any] | None = None
 
     @property
     def error_type(self) -> ErrorType | None:

@@ -33,8 +33,9 @@ class ToolSpec(msgspec.Struct, frozen=True, kw_only=True):
     `input_schema` is JSON Schema (None: any object is taken). `timeout` is in seconds from the
     claim, `heartbeat` the seconds it may give no sign of life for, `max_output` in bytes; `retries`
     counts attempts by the pool beyond the first. An `exclusive` tool is stopped where its worker
-    cannot be sure any more that nobody else runs the call. What is UNSET is not written, so that
-    a tool without it has the digest that older versions give it.
+    cannot be sure any more that nobody else runs the call. `text_parameter` is the one argument of
+    a tool whose input is free text, `text_format` the grammar that the text has. What is UNSET is
+    not written, so that a tool without it has the digest that older versions give it.
     """
 
     name: str
@@ -55,6 +56,8 @@ class ToolSpec(msgspec.Struct, frozen=True, kw_only=True):
     injected: tuple[str, ...] = ()
     heartbeat: float | msgspec.UnsetType = msgspec.UNSET
     exclusive: bool | msgspec.UnsetType = msgspec.UNSET
+    text_parameter: str | msgspec.UnsetType = msgspec.UNSET
+    text_format: dict[str, Any] | msgspec.UnsetType = msgspec.UNSET
     digest: str = ""
 
     @property
@@ -66,6 +69,11 @@ class ToolSpec(msgspec.Struct, frozen=True, kw_only=True):
     def is_exclusive(self) -> bool:
         """Whether a run is stopped when its worker's lease is lost."""
         return self.exclusive is True
+
+    @property
+    def text_input(self) -> str | None:
+        """The argument that takes a call's free text; None for a tool of JSON arguments."""
+        return None if self.text_parameter is msgspec.UNSET else self.text_parameter
 
     @property
     def rerunnable(self) -> bool:

@@ -8,6 +8,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+import msgspec
+
 from toolpool.contract.envelope import Envelope
 from toolpool.contract.result import ToolResult
 from toolpool.contract.server import connection
@@ -332,7 +334,7 @@ class Dispatcher:
         try:
             found = self._read(response, turn=turn, format=format)
         except intake.Unreadable as error:
-            return TurnResult([], format=error.format, error=str(error))
+            return TurnResult([], format=error.format, error=str(error), response=response)
         shared = turn_context(
             found.id,
             session,
@@ -342,7 +344,8 @@ class Dispatcher:
             again=again,
             max_bytes=self._settings.max_arguments,
         )
-        return await self._run_turn(found, shared, allowed)
+        results = await self._run_turn(found, shared, allowed)
+        return TurnResult(results, format=found.format, stop=found.stop, response=response)
 
     def _require(self, session: str | None) -> None:
         """Raises RuntimeError where it cannot be used, and ValueError for no name of a session."""
@@ -355,7 +358,7 @@ class Dispatcher:
 
     async def _run_turn(
         self, found: Response, shared: TurnContext, allowed: Collection[str] | None
-    ) -> TurnResult:
+    ) -> list[ToolResult]:
         results: list[ToolResult | None] = [None] * len(found.calls)
         accepted: list[Accepted] = []
         since = time.monotonic()  # the look into the past is on the first calls' own time
@@ -372,9 +375,13 @@ class Dispatcher:
         for index, (result, is_news) in answered.items():
             results[index] = result
             news[index] = result if is_news else None
+        for call in found.calls:
+            told = results[call.index]
+            if call.origin is not None and told is not None:
+                results[call.index] = msgspec.structs.replace(told, origin=call.origin)
         await self.loops.note(found.calls, news, shared.session)
         self.analytics.note(results, session=shared.session, model=found.model)
-        return TurnResult([r for r in results if r is not None], format=found.format)
+        return [result for result in results if result is not None]
 
     def _classify(
         self, pending: Pending, unseen: str | None = None, *, alone: Alone | None = None

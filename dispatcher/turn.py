@@ -3,6 +3,9 @@
 from collections.abc import Iterator, Sequence
 from typing import Any, overload
 
+import msgspec
+
+from toolpool.contract import encoding
 from toolpool.contract.result import ToolResult
 from toolpool.dispatcher.formats import FORMATS, named
 
@@ -11,27 +14,55 @@ class TurnResult(Sequence[ToolResult]):
     """A sequence of `ToolResult`.
 
     `format` is the provider's; `error` is set, and the sequence empty, for a response that was no
-    response.
+    response. `stop` is the provider's word for why the response ended, where it is not one whose
+    calls are run: cut off, refused, or to be continued.
     """
 
     def __init__(
-        self, results: Sequence[ToolResult], *, format: str, error: str | None = None
+        self,
+        results: Sequence[ToolResult],
+        *,
+        format: str,
+        error: str | None = None,
+        stop: str | None = None,
+        response: Any = None,
     ) -> None:
         self._results = tuple(results)
+        self._response = response
         self.format = format
         self.error = error
+        self.stop = stop
 
-    def messages(self, format: str | None = None) -> list[Any]:
+    def messages(self, format: str | None = None, *, choice: int = 0) -> list[Any]:
         """What to append to the conversation, in the provider's own form.
 
         Plain dicts, which fit the list types of the providers' SDKs. `format` is `anthropic`,
         `openai_chat` (or `openai`), `openai_responses`, `gemini`, `bedrock`, `mcp` or `bare`; the
-        response's own by default. Raises ValueError for another.
+        response's own by default. Of a response with several choices those of the first are run,
+        and answered here; `choice` names another, whose calls were not. Raises ValueError for
+        another format.
         """
-        module = FORMATS[named(format or self.format)]
+        name = named(format or self.format)
         if self.error is not None:
-            return module.render_refusal(self.error)
-        return module.render(list(self._results))
+            return FORMATS[name].render_refusal(self.error)
+        told = [result for result in self._results if _choice_of(result) == choice]
+        if name != self.format:
+            told = [msgspec.structs.replace(result, origin=None) for result in told]
+        return FORMATS[name].render(told)
+
+    def assistant(self) -> list[Any]:
+        """The response as it goes back into the conversation, before `messages()`.
+
+        In the provider's own form: what its API does not take back is left out, calls that came
+        without an id have the one that their answers name, and what the API wants back unchanged
+        (thoughts with signatures, callers, reasoning) is there. Empty where nothing was said.
+        """
+        plain = plain_response(self._response)
+        if not isinstance(plain, dict):
+            return []
+        first = [result for result in self._results if _choice_of(result) == 0]
+        ids = {index: result.call_id for index, result in enumerate(first) if _is_made_up(result)}
+        return FORMATS[self.format].said(plain, ids)
 
     @property
     def ok(self) -> bool:
@@ -55,3 +86,27 @@ class TurnResult(Sequence[ToolResult]):
 
     def __repr__(self) -> str:
         return f"<TurnResult {self.format} {len(self)} calls, ok={self.ok}>"
+
+
+def _choice_of(result: ToolResult) -> int:
+    return 0 if result.origin is None else int(result.origin.get("choice", 0))
+
+
+def _is_made_up(result: ToolResult) -> bool:
+    """Whether the provider sent no id, and its form needs one."""
+    return not result.id_given and "function" not in (result.origin or {})
+
+
+def plain_response(response: Any) -> Any:
+    """Plain data without what an SDK fills in: the APIs refuse null where they sent nothing."""
+    dump = getattr(response, "model_dump", None)
+    if callable(dump):
+        return dump(
+            mode="json", by_alias=True, exclude_unset=True, exclude_none=True, warnings=False
+        )
+    if isinstance(response, (str, bytes)):
+        try:
+            return encoding.decode(response)
+        except ValueError:
+            return None
+    return response

@@ -10,20 +10,52 @@ from botocore.validate import ParamValidator
 from google.genai.types import Content, FunctionDeclaration
 from mcp.types import CallToolResult
 from mcp.types import Tool as McpTool
-from openai.types.chat import ChatCompletionFunctionToolParam, ChatCompletionToolMessageParam
-from openai.types.responses import FunctionToolParam
-from openai.types.responses.response_input_item_param import FunctionCallOutput
+from openai.types.chat import (
+    ChatCompletionAssistantMessageParam,
+    ChatCompletionFunctionMessageParam,
+    ChatCompletionFunctionToolParam,
+    ChatCompletionToolMessageParam,
+)
+from openai.types.responses import (
+    EasyInputMessageParam,
+    FunctionToolParam,
+    ResponseCustomToolCallOutputParam,
+    ResponseToolSearchOutputItemParamParam,
+)
+from openai.types.responses.response_input_item_param import (
+    ApplyPatchCallOutput,
+    ComputerCallOutput,
+    FunctionCallOutput,
+    LocalShellCallOutput,
+    McpApprovalResponse,
+    ShellCallOutput,
+)
 from pydantic import TypeAdapter
 
 _TYPED_DICTS: dict[str, TypeAdapter[Any]] = {
     "anthropic": TypeAdapter(MessageParam),
+    "anthropic assistant": TypeAdapter(MessageParam),
     "anthropic block": TypeAdapter(ToolResultBlockParam),
     "anthropic tool": TypeAdapter(ToolParam),
     "openai_chat": TypeAdapter(ChatCompletionToolMessageParam),
     "openai_chat tool": TypeAdapter(ChatCompletionFunctionToolParam),
     "openai_responses": TypeAdapter(FunctionCallOutput),
     "openai_responses tool": TypeAdapter(FunctionToolParam),
+    "openai_chat assistant": TypeAdapter(ChatCompletionAssistantMessageParam),
+    "openai_chat function": TypeAdapter(ChatCompletionFunctionMessageParam),
 }
+_ITEMS: dict[str | None, TypeAdapter[Any]] = {
+    "function_call_output": TypeAdapter(FunctionCallOutput),
+    "custom_tool_call_output": TypeAdapter(ResponseCustomToolCallOutputParam),
+    "shell_call_output": TypeAdapter(ShellCallOutput),
+    "local_shell_call_output": TypeAdapter(LocalShellCallOutput),
+    "apply_patch_call_output": TypeAdapter(ApplyPatchCallOutput),
+    "computer_call_output": TypeAdapter(ComputerCallOutput),
+    "tool_search_output": TypeAdapter(ResponseToolSearchOutputItemParamParam),
+    "mcp_approval_response": TypeAdapter(McpApprovalResponse),
+    None: TypeAdapter(EasyInputMessageParam),
+}
+"""Of OpenAI's Responses, by type; a message has none."""
 _MODELS: dict[str, TypeAdapter[Any]] = {
     "gemini": TypeAdapter(Content),
     "gemini tool": TypeAdapter(FunctionDeclaration),
@@ -46,6 +78,12 @@ def hold(kind: str, message: dict[str, Any]) -> None:
         model = _MODELS[kind].validate_python(message)
         taken = model.model_dump(by_alias=True, exclude_unset=True, mode="json")
         assert taken == message, f"the SDK's type drops a part: {taken} of {message}"
+
+
+def hold_item(item: dict[str, Any]) -> None:
+    """Raises where no input item of OpenAI's Responses takes `item`, or would drop a part of it."""
+    taken = _forced(_ITEMS[item.get("type")].validate_python(item, strict=True))
+    assert taken == item, f"the SDK's type drops a part: {taken} of {item}"
 
 
 def _forced(value: Any) -> Any:

@@ -19,7 +19,6 @@ from typing import Any, Protocol
 from toolpool.contract.errors import ToolpoolError
 from toolpool.contract.outcome import ErrorType
 from toolpool.dispatcher.dispatch import Dispatcher
-from toolpool.dispatcher.formats import FORMATS, detect
 from toolpool.dispatcher.turn import TurnResult
 
 Message = dict[str, Any]
@@ -87,7 +86,7 @@ async def converse(
         turn = await dispatcher.dispatch(
             response, session=session, turn=_turn_id(session, said), only=only
         )
-        said += said_by_model(response)
+        said += turn.assistant()
         said += turn.messages()
         if not len(turn) and turn.error is None:
             return Conversation(said, response, turns)
@@ -107,21 +106,6 @@ def _was_rejected(turn: TurnResult) -> bool:
     return turn.error is not None or any(
         result.error_type is ErrorType.VALIDATION for result in turn
     )
-
-
-def said_by_model(response: Any) -> list[Message]:
-    """The response as it goes back into the conversation, in its provider's own form."""
-    plain = _plain(response)
-    name = detect(plain)
-    return FORMATS[name].said(plain) if name is not None and isinstance(plain, dict) else []
-
-
-def _plain(response: Any) -> Any:
-    """Plain data without what an SDK fills in: the APIs refuse null where they sent nothing."""
-    dump = getattr(response, "model_dump", None)
-    if callable(dump):
-        return dump(mode="json", by_alias=True, exclude_unset=True, exclude_none=True)
-    return response
 
 
 @dataclass(frozen=True)

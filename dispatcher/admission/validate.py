@@ -55,15 +55,28 @@ def validate(
     if offer is None and (call.name or call.flaw is None or call.flaw.reason == "no_name"):
         names = _shown(offers, allowed, unlisted, format)
         if call.name:
-            text = feedback.unknown_tool(call.name, names, wording)
+            text = _not_offered(call, names, wording)
             return _unusable(call, Code.UNKNOWN_TOOL, text, wording, seen)
         return _unusable(call, Code.UNPARSEABLE, feedback.nameless(names, wording), wording, seen)
     if call.flaw is not None or offer is None:
         assert call.flaw is not None
         return _unusable(call, call.flaw.code, feedback.flawed(call.flaw, wording), wording, seen)
+    if call.text is not None:
+        if offer.spec.text_input is None:
+            flaw = Flaw(Code.UNPARSEABLE, "free_text", {"name": call.name})
+            return _unusable(call, flaw.code, feedback.flawed(flaw, wording), wording, seen)
+        call = msgspec.structs.replace(call, arguments={offer.spec.text_input: call.text})
     if seen is not None:
         return rejected(call, Code.LOOP, feedback.loop(call.name, seen, wording), wording)
     return _checked(call, offer, wording, repairs=repairs)
+
+
+def _not_offered(call: ToolCall, names: Sequence[str], wording: Wording) -> str:
+    """That there is no such tool; of a provider's built-in kind, that it is not supported."""
+    kind = (call.origin or {}).get("built_in")
+    if isinstance(kind, str):
+        return feedback.unsupported(kind, call.name, names, wording)
+    return feedback.unknown_tool(call.name, names, wording)
 
 
 def _shown(

@@ -1,7 +1,7 @@
 """One file a provider: how its responses are parsed and its answers rendered."""
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -23,12 +23,16 @@ from toolpool.dispatcher.formats.blocks import NotAResponse, Reader
 
 @dataclass(frozen=True, slots=True)
 class Response:
-    """What was found in a model response. `id` and `model` where the provider says them."""
+    """What was found in a model response. `id` and `model` where the provider says them.
+
+    `stop` is the provider's word where the response did not end as one whose calls are run.
+    """
 
     format: str
     calls: tuple[ToolCall, ...]
     id: str | None = None
     model: str | None = None
+    stop: str | None = None
 
 
 class Format(Protocol):
@@ -53,13 +57,21 @@ class Format(Protocol):
         ...
 
     @staticmethod
+    def stopped(response: dict[str, Any]) -> tuple[Any, Any]:
+        """Why the response ended, as `stops.STOPS` has it, and what the provider says of it."""
+        ...
+
+    @staticmethod
     def parse(response: Any, reader: Reader) -> list[ToolCall]:
         """The tool calls of a response, in order. Raises `NotAResponse`."""
         ...
 
     @staticmethod
-    def said(response: dict[str, Any]) -> list[dict[str, Any]]:
-        """A response as what the model said, to go back into the conversation."""
+    def said(response: dict[str, Any], ids: Mapping[int, str]) -> list[dict[str, Any]]:
+        """A response as what the model said, to go back into the conversation.
+
+        `ids` are those that calls were given here, by the index of the call.
+        """
         ...
 
     @staticmethod

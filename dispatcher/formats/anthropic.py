@@ -1,14 +1,15 @@
 """Anthropic Messages: `tool_use` blocks in, one message of `tool_result` blocks out."""
 
+from collections.abc import Mapping
 from typing import Any
 
 from toolpool.contract.call import ToolCall
 from toolpool.contract.content import IMAGE_TYPES, blocks_of, media_of, words_for
 from toolpool.contract.result import ToolResult
 from toolpool.contract.spec import ToolSpec
-from toolpool.dispatcher.formats.blocks import NotAResponse, Reader
+from toolpool.dispatcher.formats.blocks import NotAResponse, Reader, last_block
 from toolpool.dispatcher.formats.names import PLAIN, alias
-from toolpool.dispatcher.formats.text import as_text, note_of, schema_of
+from toolpool.dispatcher.formats.text import as_bare, as_text, note_of, schema_of
 
 NAME = "anthropic"
 ALIASES = ()
@@ -28,12 +29,20 @@ def identity(response: dict[str, Any]) -> tuple[Any, Any]:
     return response.get("id"), response.get("model")
 
 
+def stopped(response: dict[str, Any]) -> tuple[Any, Any]:
+    """Its stop reason; a message that says it has none yet is still being written."""
+    if "stop_reason" not in response:
+        return None, None
+    reason = response["stop_reason"]
+    return "null" if reason is None else reason, None
+
+
 def parse(response: Any, reader: Reader) -> list[ToolCall]:
     """The `tool_use` blocks; text, thinking and server-side blocks are passed over."""
     content = response.get("content")
     if not isinstance(content, list):
         raise NotAResponse("no_content")
-    cut_off = response.get("stop_reason") == "max_tokens"
+    last = last_block(content)
     calls: list[ToolCall] = []
     for position, block in enumerate(content):
         if not isinstance(block, dict) or block.get("type") != "tool_use":
@@ -44,16 +53,36 @@ def parse(response: Any, reader: Reader) -> list[ToolCall]:
                 id=block.get("id"),
                 name=block.get("name"),
                 raw=block.get("input"),
-                cut_off=cut_off and position == len(content) - 1,
+                namespace=block.get("toolset_name"),
+                is_last=position == last,
+                origin=_origin(block),
             )
         )
     return calls
 
 
-def said(response: dict[str, Any]) -> list[dict[str, Any]]:
-    """The response as the model's own message."""
+def _origin(block: dict[str, Any]) -> dict[str, Any] | None:
+    """Who called, where that is a program, and the toolset that the tool is of."""
+    caller, toolset = block.get("caller"), block.get("toolset_name")
+    is_direct = not isinstance(caller, dict) or caller.get("type") == "direct"
+    if is_direct and toolset is None:
+        return None
+    return {"program": not is_direct, "toolset_name": toolset}
+
+
+def said(response: dict[str, Any], ids: Mapping[int, str]) -> list[dict[str, Any]]:
+    """The response as the model's own message, with the ids of calls that came without one."""
     content = response.get("content")
-    return [{"role": "assistant", "content": content}] if isinstance(content, list) else []
+    if not isinstance(content, list):
+        return []
+    index = 0
+    blocks: list[Any] = []
+    for block in content:
+        if isinstance(block, dict) and block.get("type") == "tool_use":
+            block = {**block, "id": ids[index]} if index in ids else block
+            index += 1
+        blocks.append(block)
+    return [{"role": "assistant", "content": blocks}]
 
 
 def render(results: list[ToolResult]) -> list[dict[str, Any]]:
@@ -63,17 +92,22 @@ def render(results: list[ToolResult]) -> list[dict[str, Any]]:
     return [
         {
             "role": "user",
-            "content": [
-                {
-                    "type": "tool_result",
-                    "tool_use_id": result.call_id,
-                    "content": _content(result),
-                    "is_error": not result.ok,
-                }
-                for result in results
-            ],
+            "content": [_block(result) for result in results],
         }
     ]
+
+
+def _block(result: ToolResult) -> dict[str, Any]:
+    origin = result.origin or {}
+    block = {
+        "type": "tool_result",
+        "tool_use_id": result.call_id,
+        "content": as_bare(result) if origin.get("program") else _content(result),
+        "is_error": not result.ok,
+    }
+    if origin.get("toolset_name") is not None:
+        block["toolset_name"] = origin["toolset_name"]
+    return block
 
 
 def _content(result: ToolResult) -> str | list[dict[str, Any]]:

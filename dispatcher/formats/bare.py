@@ -1,5 +1,6 @@
 """Bare calls, `{"id", "name", "input"}`, alone or in a list: for files, tests and own agents."""
 
+from collections.abc import Mapping
 from typing import Any
 
 from toolpool.contract.call import ToolCall
@@ -31,6 +32,11 @@ def identity(response: Any) -> tuple[Any, Any]:
     return None, None
 
 
+def stopped(response: dict[str, Any]) -> tuple[Any, Any]:
+    """Nothing: a call by itself has no such reason."""
+    return None, None
+
+
 def parse(response: Any, reader: Reader) -> list[ToolCall]:
     """One call an object."""
     blocks = response if isinstance(response, list) else [response]
@@ -47,7 +53,7 @@ def parse(response: Any, reader: Reader) -> list[ToolCall]:
     ]
 
 
-def said(response: Any) -> list[dict[str, Any]]:
+def said(response: Any, ids: Mapping[int, str]) -> list[dict[str, Any]]:
     """Nothing: bare calls belong to no conversation."""
     return []
 

@@ -2,6 +2,7 @@
 
 import base64
 import binascii
+from collections.abc import Mapping
 from typing import Any
 
 from toolpool.contract import encoding
@@ -9,7 +10,7 @@ from toolpool.contract.call import ToolCall
 from toolpool.contract.content import IMAGE_TYPES, blocks_of, media_of, words_for
 from toolpool.contract.result import ToolResult
 from toolpool.contract.spec import ToolSpec
-from toolpool.dispatcher.formats.blocks import NotAResponse, Reader
+from toolpool.dispatcher.formats.blocks import NotAResponse, Reader, last_block
 from toolpool.dispatcher.formats.names import PLAIN, alias
 from toolpool.dispatcher.formats.text import note_of, schema_of
 
@@ -45,6 +46,11 @@ def identity(response: dict[str, Any]) -> tuple[Any, Any]:
     return (metadata.get("RequestId") if isinstance(metadata, dict) else None), None
 
 
+def stopped(response: dict[str, Any]) -> tuple[Any, Any]:
+    """Its stop reason; a bare message has none."""
+    return response.get("stopReason"), None
+
+
 def parse(response: Any, reader: Reader) -> list[ToolCall]:
     """The `toolUse` blocks; text, reasoning and server-side tools are passed over."""
     output = response.get("output")
@@ -52,7 +58,7 @@ def parse(response: Any, reader: Reader) -> list[ToolCall]:
     content = message.get("content") if isinstance(message, dict) else None
     if not isinstance(content, list):
         raise NotAResponse("no_content")
-    cut_off = response.get("stopReason") == "max_tokens"
+    last = last_block(content)
     calls: list[ToolCall] = []
     for position, block in enumerate(content):
         use = block.get("toolUse") if isinstance(block, dict) else None
@@ -69,16 +75,28 @@ def parse(response: Any, reader: Reader) -> list[ToolCall]:
                 id=use.get("toolUseId"),
                 name=use.get("name"),
                 raw=use.get("input"),
-                cut_off=cut_off and position == len(content) - 1,
+                is_last=position == last,
             )
         )
     return calls
 
 
-def said(response: dict[str, Any]) -> list[dict[str, Any]]:
-    """The response's own message."""
+def said(response: dict[str, Any], ids: Mapping[int, str]) -> list[dict[str, Any]]:
+    """The response's own message, with the ids of calls that came without one."""
     message = response["output"].get("message") if "output" in response else response
-    return [message] if isinstance(message, dict) else []
+    if not isinstance(message, dict) or not isinstance(message.get("content"), list):
+        return []
+    index = 0
+    blocks: list[Any] = []
+    for block in message["content"]:
+        use = block.get("toolUse") if isinstance(block, dict) else None
+        if isinstance(use, dict) and use.get("type") == "server_tool_use":
+            use = None
+        if isinstance(use, dict) and index in ids:
+            block = {"toolUse": {**use, "toolUseId": ids[index]}}
+        index += use is not None
+        blocks.append(block)
+    return [{"role": "assistant", "content": blocks}]
 
 
 def render(results: list[ToolResult]) -> list[dict[str, Any]]:

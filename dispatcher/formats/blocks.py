@@ -8,6 +8,7 @@ from toolpool.contract.call import Flaw, ToolCall
 from toolpool.contract.encoding import printable
 from toolpool.contract.outcome import Code
 from toolpool.dispatcher.formats import arguments, text_repair
+from toolpool.dispatcher.formats.stops import WHOLE, Ending, Verdict
 from toolpool.dispatcher.words import feedback
 from toolpool.dispatcher.words.feedback import PLAIN, Wording
 
@@ -31,13 +32,14 @@ class Reader:
     """Makes calls of blocks. `turn` names calls that came without an id: stable, never random.
 
     `doubled_keys` says that some object in the response had a key twice. `wording` has the language
-    of the notes on what was assumed.
+    of the notes on what was assumed. `ending` is how the response ended.
     """
 
     turn: str
     max_bytes: int
     doubled_keys: bool = False
     wording: Wording = PLAIN
+    ending: Ending = WHOLE
 
     def call(
         self,
@@ -46,12 +48,23 @@ class Reader:
         id: Any,
         name: Any,
         raw: Any,
-        cut_off: bool = False,
+        namespace: Any = None,
+        is_text: bool = False,
+        is_last: bool = False,
+        is_partial: bool = False,
         flaw: Flaw | None = None,
         id_is_optional: bool = False,
+        origin: dict[str, Any] | None = None,
     ) -> ToolCall:
-        """The call in a block, or the flaw that keeps it from being one."""
-        note = long_id = None
+        """The call in a block, or the flaw that keeps it from being one.
+
+        A `namespace` is part of the name, unless the API made it of the name. `is_text`: `raw` is
+        free text, and no arguments.
+        `is_last`: nothing of the response came after it, so that a limit may have cut it off;
+        `is_partial`: its provider says that it is not whole.
+        """
+        note = long_id = text = values = None
+        flaw = flaw or self._ended(is_partial=is_partial)
         given = isinstance(id, str) and bool(id)
         if not given:
             missing = id is None
@@ -64,21 +77,14 @@ class Reader:
             flaw = Flaw(Code.UNPARSEABLE, "no_name")
         if not isinstance(name, str):
             name = ""
-        values = None
-        if flaw is None and self.doubled_keys and (key := arguments.doubled_key(raw)) is not None:
-            flaw = arguments.doubled(key)
+        elif isinstance(namespace, str) and namespace not in ("", name):
+            name = f"{namespace}.{name}"
         if flaw is None:
-            parsed = arguments.parse(raw, max_bytes=self.max_bytes)
-            if isinstance(parsed, Flaw):
-                flaw = parsed
-                if isinstance(raw, str) and flaw.code is Code.UNPARSEABLE and not cut_off:
-                    values, flaw, note = self._repaired(raw, flaw, note)
+            cut_off = is_last and self.ending.verdict is Verdict.CUT_OFF
+            if is_text:
+                text, flaw = self._text(raw, cut_off=cut_off)
             else:
-                values = parsed
-        whole_text = isinstance(raw, str) and values is not None
-        if cut_off and not whole_text:
-            flaw = Flaw(Code.TRUNCATED, "cut_off")
-            values = None
+                values, flaw, note = self._arguments(raw, note, cut_off=cut_off)
         return ToolCall(
             index=index,
             id=id,
@@ -88,7 +94,48 @@ class Reader:
             note=note,
             id_given=given,
             long_id=long_id,
+            origin=origin,
+            text=text,
         )
+
+    def _arguments(
+        self, raw: Any, note: str | None, *, cut_off: bool
+    ) -> tuple[dict[str, Any] | None, Flaw | None, str | None]:
+        """The arguments, or their flaw, and the note on what was assumed.
+
+        Of a call that may be cut off only text can show that it is whole.
+        """
+        if self.doubled_keys and (key := arguments.doubled_key(raw)) is not None:
+            return None, arguments.doubled(key), note
+        parsed = arguments.parse(raw, max_bytes=self.max_bytes)
+        is_flawed = isinstance(parsed, Flaw)
+        if cut_off and (is_flawed or not isinstance(raw, str) or not raw.strip()):
+            return None, Flaw(Code.TRUNCATED, "cut_off"), note
+        if not isinstance(parsed, Flaw):
+            return parsed, None, note
+        if isinstance(raw, str) and parsed.code is Code.UNPARSEABLE:
+            return self._repaired(raw, parsed, note)
+        return None, parsed, note
+
+    def _text(self, raw: Any, *, cut_off: bool) -> tuple[str | None, Flaw | None]:
+        """The input of a call that is free text: it cannot show that it is whole."""
+        if cut_off:
+            return None, Flaw(Code.TRUNCATED, "cut_off")
+        if not isinstance(raw, str):
+            return None, Flaw(Code.UNPARSEABLE, "no_form")
+        accepted = arguments.accept({"input": raw}, self.max_bytes)
+        return (None, accepted) if isinstance(accepted, Flaw) else (raw, None)
+
+    def _ended(self, *, is_partial: bool) -> Flaw | None:
+        """Why the response's end, or the block's own state, keeps a call from being run."""
+        verdict = self.ending.verdict
+        if is_partial or verdict is Verdict.BROKEN_OFF:
+            return Flaw(Code.TRUNCATED, "broken_off")
+        if verdict is Verdict.REFUSE:
+            return Flaw(Code.DENIED, "stopped", {"stop": self.ending.stop or ""})
+        if verdict is Verdict.MALFORMED:
+            return Flaw(Code.UNPARSEABLE, "malformed_call", {"why": self.ending.why})
+        return None
 
     def _repaired(
         self, raw: str, flaw: Flaw, note: str | None
@@ -96,6 +143,8 @@ class Reader:
         """What the text certainly means all the same: its values and a note, or its flaw."""
         repaired = text_repair.repaired(raw)
         if repaired is None:
+            if flaw.reason == "not_json.unclosed" and self.ending.stop is None:
+                flaw = Flaw(Code.TRUNCATED, "broken_off")  # text that ends inside a string
             return None, flaw, note
         values = arguments.accept(repaired[0], self.max_bytes)
         if isinstance(values, Flaw):
@@ -112,6 +161,23 @@ class Reader:
             raw=None,
             flaw=Flaw(Code.UNPARSEABLE, "no_form"),
         )
+
+
+def last_block(content: list[Any]) -> int:
+    """Where the last block is that says anything: some providers end with an empty text."""
+    for position in range(len(content) - 1, -1, -1):
+        block = content[position]
+        if not (isinstance(block, dict) and block.get("text") == ""):
+            return position
+    return -1
+
+
+def another_choice(number: int) -> tuple[Flaw, dict[str, Any]]:
+    """Of a call in a choice beyond the first: they are alternatives, and one conversation goes on.
+
+    Its flaw, and the origin by which its answer is told from those of the first choice.
+    """
+    return Flaw(Code.DENIED, "another_choice"), {"choice": number}
 
 
 def is_usable(id: Any) -> TypeGuard[str]:

@@ -5,14 +5,14 @@ REST API writes keys in camelCase, the Python SDK's objects in snake_case: both 
 """
 
 import re
+from collections.abc import Mapping
 from typing import Any
 
 from toolpool.contract.call import ToolCall
 from toolpool.contract.content import blocks_of, media_of, words_for
-from toolpool.contract.encoding import printable
 from toolpool.contract.result import ToolResult
 from toolpool.contract.spec import ToolSpec
-from toolpool.dispatcher.formats.blocks import NotAResponse, Reader
+from toolpool.dispatcher.formats.blocks import NotAResponse, Reader, another_choice
 from toolpool.dispatcher.formats.names import alias
 from toolpool.dispatcher.formats.text import schema_of
 
@@ -36,43 +36,71 @@ def identity(response: dict[str, Any]) -> tuple[Any, Any]:
     )
 
 
-def parse(response: Any, reader: Reader) -> list[ToolCall]:
-    """The `functionCall` parts of the first candidate; text, thoughts and code are passed over."""
+def stopped(response: dict[str, Any]) -> tuple[Any, Any]:
+    """The first candidate's finish reason; that of a blocked prompt where there is no candidate."""
     candidates = response.get("candidates")
+    if isinstance(candidates, list) and candidates and isinstance(candidates[0], dict):
+        first = candidates[0]
+        message = _either(first, "finishMessage", "finish_message")
+        return _either(first, "finishReason", "finish_reason"), message
+    feedback = _either(response, "promptFeedback", "prompt_feedback")
+    if not isinstance(feedback, dict):
+        return None, None
+    message = _either(feedback, "blockReasonMessage", "block_reason_message")
+    return _either(feedback, "blockReason", "block_reason"), message
+
+
+def parse(response: Any, reader: Reader) -> list[ToolCall]:
+    """The `functionCall` parts; text, thoughts and code are passed over.
+
+    Those of the first candidate are run: more candidates are alternatives to it.
+    """
+    candidates = response.get("candidates")
+    if not candidates and reader.ending.stop is not None:
+        return []  # the prompt was blocked
     if not isinstance(candidates, list) or not candidates or not isinstance(candidates[0], dict):
         raise NotAResponse("no_candidates")
-    candidate = candidates[0]
-    reason = _either(candidate, "finishReason", "finish_reason")
-    content = candidate.get("content")
-    parts = content.get("parts") if isinstance(content, dict) else None
-    if parts is None:
-        if reason in (None, "STOP"):
-            parts = []  # an empty answer is sent without parts
-        else:
-            raise NotAResponse(
-                "no_parts", finish_reason=printable(str(getattr(reason, "value", reason))[:40])
-            )
-    if not isinstance(parts, list):
-        raise NotAResponse("no_parts_list")
     calls: list[ToolCall] = []
-    for position, part in enumerate(parts):
-        call = _either(part, "functionCall", "function_call") if isinstance(part, dict) else None
-        if call is None:
-            continue
-        if not isinstance(call, dict):
-            calls.append(reader.unreadable(len(calls)))
-            continue
-        calls.append(
-            reader.call(
-                len(calls),
-                id=call.get("id"),
-                name=call.get("name"),
-                raw=call.get("args"),
-                cut_off=reason == "MAX_TOKENS" and position == len(parts) - 1,
-                id_is_optional=True,
-            )
-        )
+    for number, candidate in enumerate(candidates):
+        content = candidate.get("content") if isinstance(candidate, dict) else None
+        parts = content.get("parts") if isinstance(content, dict) else None
+        if parts is None:
+            continue  # an empty answer is sent without parts
+        if isinstance(parts, list):
+            calls += _calls(parts, reader, len(calls), number)
+        elif number == 0:
+            raise NotAResponse("no_parts_list")
     return calls
+
+
+def _calls(parts: list[Any], reader: Reader, first: int, number: int) -> list[ToolCall]:
+    """The calls of one candidate, counted from `first`.
+
+    The last one may be cut off whatever comes after it: empty parts do.
+    """
+    found = [call for part in parts if (call := _call_in(part)) is not None]
+    flaw, origin = another_choice(number) if number else (None, None)
+    return [
+        reader.call(
+            first + position,
+            id=call.get("id"),
+            name=call.get("name"),
+            raw=call.get("args"),
+            is_last=position == len(found) - 1,
+            is_partial=bool(_either(call, "willContinue", "will_continue"))
+            or bool(_either(call, "partialArgs", "partial_args")),
+            flaw=flaw,
+            id_is_optional=True,
+            origin=origin,
+        )
+        if isinstance(call, dict)
+        else reader.unreadable(first + position)
+        for position, call in enumerate(found)
+    ]
+
+
+def _call_in(part: Any) -> Any:
+    return _either(part, "functionCall", "function_call") if isinstance(part, dict) else None
 
 
 def _either(holder: dict[str, Any], camel: str, snake: str) -> Any:
@@ -80,8 +108,8 @@ def _either(holder: dict[str, Any], camel: str, snake: str) -> Any:
     return value if value is not None else holder.get(snake)
 
 
-def said(response: dict[str, Any]) -> list[dict[str, Any]]:
-    """The first candidate's content."""
+def said(response: dict[str, Any], ids: Mapping[int, str]) -> list[dict[str, Any]]:
+    """The first candidate's content; calls without an id stay so."""
     candidates = response.get("candidates")
     content = candidates[0].get("content") if candidates else None
     return [content] if isinstance(content, dict) else []

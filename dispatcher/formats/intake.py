@@ -6,6 +6,7 @@ from toolpool.contract import encoding
 from toolpool.dispatcher.formats import FORMATS, NotAResponse, Response, arguments, detect, named
 from toolpool.dispatcher.formats.bare import NAME as BARE
 from toolpool.dispatcher.formats.blocks import Reader, is_usable, stand_in
+from toolpool.dispatcher.formats.stops import WHOLE, Verdict, ending
 from toolpool.dispatcher.words import feedback
 from toolpool.dispatcher.words.feedback import PLAIN, Wording
 
@@ -45,11 +46,14 @@ def read(
     module = FORMATS[name]
     response_id, model = module.identity(plain) if isinstance(plain, dict) else (None, None)
     turn = turn or _named(response_id)
-    reader = Reader(turn or _stable_name(plain), max_bytes, doubled_keys, wording)
+    end = ending(name, *module.stopped(plain)) if isinstance(plain, dict) else WHOLE
+    reader = Reader(turn or _stable_name(plain), max_bytes, doubled_keys, wording, end)
     try:
         if not isinstance(plain, dict) and not module.TAKES_LISTS:
             raise NotAResponse("unknown_form")
-        calls = module.parse(plain, reader)
+        calls = module.parse(plain, reader) if end.verdict is not Verdict.LEAVE else []
+        if end.verdict is Verdict.MALFORMED and not calls:
+            raise NotAResponse("malformed_call", why=end.why)
     except NotAResponse as error:
         raise _unreadable(error, name, wording) from None
     return Response(
@@ -57,6 +61,7 @@ def read(
         calls=tuple(calls),
         id=turn,
         model=model if is_usable(model) else None,
+        stop=None if end.verdict is Verdict.RUN else end.stop,
     )
 
 
@@ -87,7 +92,7 @@ def _dumped(response: Any) -> Any:
     """An SDK's object as plain data; anything else as it is."""
     dump = getattr(response, "model_dump", None)
     # Not in JSON mode: that makes null of an infinite number, and raises for what is no text.
-    return dump(exclude_unset=True) if callable(dump) else response
+    return dump(exclude_unset=True, warnings=False) if callable(dump) else response
 
 
 def _stable_name(plain: Any) -> str:

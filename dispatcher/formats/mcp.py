@@ -1,6 +1,7 @@
 """MCP: `tools/call` requests in, a `CallToolResult` a call out."""
 
 import re
+from collections.abc import Mapping
 from typing import Any
 
 from toolpool.contract import encoding
@@ -34,6 +35,11 @@ def identity(response: dict[str, Any]) -> tuple[Any, Any]:
     return None, None
 
 
+def stopped(response: dict[str, Any]) -> tuple[Any, Any]:
+    """Nothing: a call by itself has no such reason."""
+    return None, None
+
+
 def parse(response: Any, reader: Reader) -> list[ToolCall]:
     """One call a request. A request's id may be a number; the protocol pairs by the envelope."""
     requests = response if isinstance(response, list) else [response]
@@ -60,7 +66,7 @@ def parse(response: Any, reader: Reader) -> list[ToolCall]:
     return calls
 
 
-def said(response: Any) -> list[dict[str, Any]]:
+def said(response: Any, ids: Mapping[int, str]) -> list[dict[str, Any]]:
     """Nothing: a request is no part of a conversation."""
     return []
 

@@ -1,11 +1,12 @@
 """OpenAI Chat Completions: `tool_calls` in, one `tool` message a call out."""
 
+from collections.abc import Mapping
 from typing import Any
 
-from toolpool.contract.call import ToolCall
+from toolpool.contract.call import Flaw, ToolCall
 from toolpool.contract.result import ToolResult
 from toolpool.contract.spec import ToolSpec
-from toolpool.dispatcher.formats.blocks import NotAResponse, Reader
+from toolpool.dispatcher.formats.blocks import NotAResponse, Reader, another_choice
 from toolpool.dispatcher.formats.names import PLAIN, alias
 from toolpool.dispatcher.formats.text import as_text, schema_of
 
@@ -14,6 +15,15 @@ ALIASES = ("openai",)
 TOOL_NAMES = PLAIN
 TAKES_LISTS = False
 
+_SENT_BACK = (
+    "content",
+    "refusal",
+    "tool_calls",
+    "function_call",
+    "reasoning_content",  # of servers that want their model's thoughts back
+    "reasoning_details",
+)
+
 
 def recognises(response: Any) -> bool:
     """A completion with choices, or a bare assistant message with tool calls."""
@@ -21,6 +31,7 @@ def recognises(response: Any) -> bool:
         "choices" in response
         or response.get("object") == "chat.completion"
         or isinstance(response.get("tool_calls"), list)
+        or (response.get("role") == "assistant" and "function_call" in response)
     )
 
 
@@ -29,57 +40,111 @@ def identity(response: dict[str, Any]) -> tuple[Any, Any]:
     return response.get("id"), response.get("model")
 
 
-def parse(response: Any, reader: Reader) -> list[ToolCall]:
-    """The function calls of the first choice."""
+def stopped(response: dict[str, Any]) -> tuple[Any, Any]:
+    """The first choice's finish reason; a bare message has none."""
     choices = response.get("choices")
-    if choices is None and "tool_calls" in response:
+    first = choices[0] if isinstance(choices, list) and choices else None
+    return (first.get("finish_reason") if isinstance(first, dict) else None), None
+
+
+def parse(response: Any, reader: Reader) -> list[ToolCall]:
+    """The calls of functions and custom tools, and the one `function_call` of old.
+
+    Those of the first choice are run: more choices are alternatives to it.
+    """
+    choices = response.get("choices")
+    if choices is None and ("tool_calls" in response or "function_call" in response):
         choices = [{"message": response}]
     if not isinstance(choices, list) or not choices or not isinstance(choices[0], dict):
         raise NotAResponse("no_choices")
-    message = choices[0].get("message")
-    if not isinstance(message, dict):
-        raise NotAResponse("no_message")
+    calls: list[ToolCall] = []
+    for number, choice in enumerate(choices):
+        message = choice.get("message") if isinstance(choice, dict) else None
+        if isinstance(message, dict):
+            calls += _calls(message, reader, len(calls), number)
+        elif number == 0:
+            raise NotAResponse("no_message")
+    return calls
+
+
+def _calls(message: dict[str, Any], reader: Reader, first: int, number: int) -> list[ToolCall]:
+    """The calls of one choice, counted from `first`."""
+    flaw, origin = another_choice(number) if number else (None, None)
     blocks = message.get("tool_calls") or []
     if not isinstance(blocks, list):
         raise NotAResponse("no_tool_calls")
-    cut_off = choices[0].get("finish_reason") == "length"
-    return [
-        _call(index, block, reader, cut_off=cut_off and index == len(blocks) - 1)
-        for index, block in enumerate(blocks)
+    calls = [
+        _call(first + position, block, reader, flaw, origin, is_last=position == len(blocks) - 1)
+        for position, block in enumerate(blocks)
     ]
+    legacy = message.get("function_call")
+    if isinstance(legacy, dict) and not blocks:
+        calls.append(
+            reader.call(
+                first,
+                id=None,
+                name=legacy.get("name"),
+                raw=legacy.get("arguments"),
+                is_last=True,
+                id_is_optional=True,
+                flaw=flaw,
+                origin={**(origin or {}), "function": legacy.get("name")},
+            )
+        )
+    return calls
 
 
-def _call(index: int, block: Any, reader: Reader, *, cut_off: bool) -> ToolCall:
+def _call(
+    index: int,
+    block: Any,
+    reader: Reader,
+    flaw: Flaw | None,
+    origin: dict[str, Any] | None,
+    *,
+    is_last: bool,
+) -> ToolCall:
     if not isinstance(block, dict):
         return reader.unreadable(index)
-    function = block.get("function")
-    if not isinstance(function, dict):
-        custom = block.get("custom")
-        name = custom.get("name") if isinstance(custom, dict) else None
-        return reader.unreadable(index, id=block.get("id"), name=name)
+    custom, function = block.get("custom"), block.get("function")
+    is_text = isinstance(custom, dict) and not isinstance(function, dict)
+    called = custom if is_text else function
+    if not isinstance(called, dict):
+        return reader.unreadable(index, id=block.get("id"))
     return reader.call(
         index,
         id=block.get("id"),
-        name=function.get("name"),
-        raw=function.get("arguments"),
-        cut_off=cut_off,
+        name=called.get("name"),
+        raw=called.get("input" if is_text else "arguments"),
+        is_text=is_text,
+        is_last=is_last,
+        flaw=flaw,
+        origin=origin,
     )
 
 
-def said(response: dict[str, Any]) -> list[dict[str, Any]]:
-    """The response as the model's own message."""
+def said(response: dict[str, Any], ids: Mapping[int, str]) -> list[dict[str, Any]]:
+    """The first choice's message, with the ids of calls that came without one."""
     choices = response.get("choices") or [{"message": response}]
     message = choices[0].get("message") if isinstance(choices[0], dict) else None
     if not isinstance(message, dict):
         return []
-    kept = {key: message[key] for key in ("content", "tool_calls") if key in message}
+    kept = {key: message[key] for key in _SENT_BACK if key in message}
+    if isinstance(message.get("audio"), dict):
+        kept["audio"] = {"id": message["audio"].get("id")}
+    if isinstance(kept.get("tool_calls"), list):
+        kept["tool_calls"] = [
+            {**block, "id": ids[index]} if index in ids and isinstance(block, dict) else block
+            for index, block in enumerate(kept["tool_calls"])
+        ]
     return [{"role": "assistant", **kept}]
 
 
 def render(results: list[ToolResult]) -> list[dict[str, Any]]:
     """One message a result."""
     return [
-        {"role": "tool", "tool_call_id": result.call_id, "content": as_text(result)}
+        {"role": "function", "name": result.origin["function"], "content": as_text(result)}
+        if result.origin and "function" in result.origin
+        else {"role": "tool", "tool_call_id": result.call_id, "content": as_text(result)}
         for result in results
     ]
 

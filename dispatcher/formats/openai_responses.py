@@ -1,15 +1,18 @@
-"""OpenAI Responses: `function_call` items in, one `function_call_output` item a call out."""
+"""OpenAI Responses: items that wait for an answer in, an item for each out.
 
+What each kind of item holds and how it is answered is in `openai_items`.
+"""
+
+from collections.abc import Mapping
 from typing import Any
 
-from toolpool.contract.call import Flaw, ToolCall
-from toolpool.contract.content import IMAGE_TYPES, blocks_of, media_of, words_for
-from toolpool.contract.outcome import Code
+from toolpool.contract.call import ToolCall
 from toolpool.contract.result import ToolResult
 from toolpool.contract.spec import ToolSpec
+from toolpool.dispatcher.formats import openai_items as items
 from toolpool.dispatcher.formats.blocks import NotAResponse, Reader
 from toolpool.dispatcher.formats.names import PLAIN, alias
-from toolpool.dispatcher.formats.text import as_text, note_of, schema_of
+from toolpool.dispatcher.formats.text import schema_of
 
 NAME = "openai_responses"
 ALIASES = ()
@@ -29,73 +32,47 @@ def identity(response: dict[str, Any]) -> tuple[Any, Any]:
     return response.get("id"), response.get("model")
 
 
+def stopped(response: dict[str, Any]) -> tuple[Any, Any]:
+    """Its status, with the reason where it is incomplete."""
+    status, details = response.get("status"), response.get("incomplete_details")
+    reason = details.get("reason") if isinstance(details, dict) else None
+    if status in (None, "incomplete") and reason is not None:
+        return f"incomplete: {getattr(reason, 'value', reason)}", None
+    error = response.get("error")
+    return status, error.get("message") if isinstance(error, dict) else None
+
+
 def parse(response: Any, reader: Reader) -> list[ToolCall]:
-    """The `function_call` items; messages, reasoning and hosted tools are passed over."""
+    """The items that wait for an answer; messages, reasoning and hosted tools are passed over."""
     output = response.get("output")
     if not isinstance(output, list):
         raise NotAResponse("no_output")
-    details = response.get("incomplete_details")
-    cut_off = isinstance(details, dict) and details.get("reason") == "max_output_tokens"
     calls: list[ToolCall] = []
     for position, item in enumerate(output):
-        if not isinstance(item, dict) or item.get("type") != "function_call":
-            continue
-        last = position == len(output) - 1
-        calls.append(
-            reader.call(
-                len(calls),
-                id=item.get("call_id"),
-                name=item.get("name"),
-                raw=item.get("arguments"),
-                cut_off=(cut_off and last) or item.get("status") == "incomplete",
-                flaw=_no_text(item.get("arguments")),
-            )
-        )
+        if isinstance(item, dict) and items.waits(item):
+            is_last = position == len(output) - 1
+            calls.append(items.call(len(calls), item, reader, is_last=is_last))
     return calls
 
 
-def _no_text(arguments: Any) -> Flaw | None:
-    """Arguments are text here: an object in their place is not of this provider's form."""
-    if arguments is None or isinstance(arguments, (str, dict)):
-        return None
-    return Flaw(Code.UNPARSEABLE, "no_text")
-
-
-def said(response: dict[str, Any]) -> list[dict[str, Any]]:
-    """The response's own items."""
+def said(response: dict[str, Any], ids: Mapping[int, str]) -> list[dict[str, Any]]:
+    """The response's own items, with the ids of calls that came without one."""
     output = response.get("output")
-    return list(output) if isinstance(output, list) else []
+    if not isinstance(output, list):
+        return []
+    index = 0
+    said: list[Any] = []
+    for item in output:
+        if isinstance(item, dict) and items.waits(item):
+            item = {**item, items.id_field(item): ids[index]} if index in ids else item
+            index += 1
+        said.append(item)
+    return said
 
 
 def render(results: list[ToolResult]) -> list[dict[str, Any]]:
-    """One item a result: a string, or parts where there is a picture to show."""
-    return [
-        {"type": "function_call_output", "call_id": result.call_id, "output": _output(result)}
-        for result in results
-    ]
-
-
-def _output(result: ToolResult) -> str | list[dict[str, Any]]:
-    blocks = blocks_of(result.data) if result.ok else None
-    if blocks is None or not any(media_of(block) for block in blocks):
-        return as_text(result)
-    shown = [_shown(block, number) for number, block in enumerate(blocks, 1)]
-    note = note_of(result)
-    if note is not None:
-        shown.append({"type": "input_text", "text": note})
-    return shown
-
-
-def _shown(block: dict[str, Any], number: int) -> dict[str, Any]:
-    media = media_of(block)
-    if media is not None:
-        mime, data = media
-        url = f"data:{mime};base64,{data}"
-        if mime in IMAGE_TYPES:
-            return {"type": "input_image", "image_url": url, "detail": "auto"}
-        if mime == "application/pdf":
-            return {"type": "input_file", "filename": f"result-{number}.pdf", "file_data": url}
-    return {"type": "input_text", "text": words_for(block)}
+    """The items that answer each call, in the form that its kind takes."""
+    return [answer for result in results for answer in items.answers(result)]
 
 
 def render_refusal(text: str) -> list[dict[str, Any]]:

@@ -23,6 +23,15 @@ def as_text(result: ToolResult) -> str:
     return f"{text}\n\n{note}" if note is not None else text
 
 
+def as_bare(result: ToolResult) -> str:
+    """For a program that called: the tool's own text or JSON and nothing around it."""
+    if not result.ok:
+        return encoding.encode(result.payload()).decode()
+    if isinstance(result.data, str):
+        return result.data
+    return encoding.encode(result.data).decode()
+
+
 def note_of(result: ToolResult) -> str | None:
     """The note as the model is shown it; None where there is none."""
     return f"[note] {result.note}" if result.note is not None else None

@@ -95,6 +95,11 @@ def _tools(offered: Sequence[str], wording: Wording) -> str:
     return text + words.full_stop
 
 
+def unsupported(kind: str, name: str, offered: Sequence[str], wording: Wording = PLAIN) -> str:
+    """A provider's built-in kind of call, `kind`, that no tool is there for; `name` would be."""
+    return wording.words.unsupported.format(kind=kind, name=name) + _tools(offered, wording)
+
+
 def nameless(offered: Sequence[str], wording: Wording = PLAIN) -> str:
     """A call that names no tool, and what there is."""
     return wording.words.nameless + _tools(offered, wording)
@@ -105,7 +110,11 @@ def flawed(flaw: Flaw, wording: Wording = PLAIN) -> str:
     words = wording.words
     reason, _, why = flaw.reason.partition(".")
     blanks = {**flaw.blanks, "why": words.json_breaks[why]} if why else flaw.blanks
-    templates = {Code.TRUNCATED: words.truncated, Code.TOO_LARGE: words.too_large}
+    templates = {
+        Code.TRUNCATED: words.truncated,
+        Code.TOO_LARGE: words.too_large,
+        Code.DENIED: words.refused,
+    }
     blanks = {key: _one_line(str(value)) for key, value in blanks.items()}
     template = templates.get(flaw.code, words.unparseable)
     return template.format(error=words.flaws[reason].format(**blanks))

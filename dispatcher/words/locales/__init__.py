@@ -54,6 +54,7 @@ class Locale:
     # Rejections of other kinds.
     unknown_tool: str
     unknown_tool_meant: str
+    unsupported: str
     nameless: str
     no_tools: str
     tools: str
@@ -65,6 +66,7 @@ class Locale:
     """What is wrong where text is not JSON."""
     unparseable: str
     truncated: str
+    refused: str
     too_large: str
     too_many_calls: str
     no_response: str

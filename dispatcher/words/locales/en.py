@@ -91,6 +91,7 @@ LOCALE = Locale(
     },
     other_limit="a value that satisfies {kind}",
     unknown_tool="Tool '{name}' not found.",
+    unsupported="'{kind}' is not supported here: no tool is named '{name}'.",
     unknown_tool_meant=" Did you mean '{closest}'?",
     nameless="The tool call has no name.",
     no_tools=" No tools are available.",
@@ -101,6 +102,13 @@ LOCALE = Locale(
         "no_form": "The tool call block is not of the expected form",
         "no_text": "The arguments are neither text nor an object",
         "cut_off": "The tool call was cut off by the output token limit",
+        "broken_off": "The tool call broke off before its end",
+        "malformed_call": "The provider could not read the tool call ({why})",
+        "stopped": "The response ended with '{stop}', and the calls of such a response are not run",
+        "another_choice": "Only the calls of the response's first choice are run",
+        "safety_checks": "The action has safety checks that nobody here has acknowledged",
+        "no_approver": "Nobody here can approve calls",
+        "free_text": "The tool '{name}' takes JSON arguments, not free text",
         "not_json": (
             "The arguments are not valid JSON: {why}, at character {at} of {of}, near `{near}`"
         ),
@@ -132,6 +140,7 @@ LOCALE = Locale(
         "{error}. Send the call again with one JSON object, keys and strings in double quotes."
     ),
     truncated="{error}. It was not run. Send it again, shorter, or in several smaller calls.",
+    refused="{error}. It was not run.",
     too_large="{error}. Send less at once, or pass a reference to the data.",
     too_many_calls=(
         "Only {cap} tool calls are run in one turn and this one came after them. It was not run. "
@@ -149,7 +158,7 @@ LOCALE = Locale(
         "no_tool_calls": "the message's tool_calls are not a list",
         "no_output": "the response has no output list",
         "no_candidates": "the response has no candidates",
-        "no_parts": "the candidate has no parts, finish reason {finish_reason}",
+        "malformed_call": "its tool call is malformed ({why})",
         "no_parts_list": "the candidate's parts are not a list",
         "no_request": "a request is not an object",
     },

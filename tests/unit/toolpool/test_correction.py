@@ -7,7 +7,7 @@ import pytest
 
 from toolpool import Dispatcher, tool
 from toolpool.contract.outcome import Code
-from toolpool.correction import Conversation, CorrectionFailed, converse, said_by_model
+from toolpool.correction import Conversation, CorrectionFailed, converse
 
 
 @tool
@@ -114,36 +114,3 @@ async def test_tools_that_are_not_offered_are_unknown() -> None:
     )
     assert conversation.turns[0][0].code is Code.UNKNOWN_TOOL
     assert script.offered == []
-
-
-FUNCTION = {"name": "add", "arguments": "{}"}
-
-
-@pytest.mark.parametrize(
-    ("response", "expected"),
-    [
-        (
-            {"choices": [{"message": {"role": "assistant", "content": None, "refusal": None,
-                                      "tool_calls": [{"id": "c", "function": FUNCTION}]}}]},
-            [{"role": "assistant", "content": None,
-              "tool_calls": [{"id": "c", "function": FUNCTION}]}],
-        ),
-        (
-            {"object": "response", "output": [{"type": "reasoning"}, {"type": "function_call"}]},
-            [{"type": "reasoning"}, {"type": "function_call"}],
-        ),
-        (
-            {"candidates": [{"content": {"role": "model", "parts": []}}]},
-            [{"role": "model", "parts": []}],
-        ),
-        ({"candidates": [{"finishReason": "SAFETY"}]}, []),
-        (
-            {"output": {"message": {"role": "assistant", "content": []}}},
-            [{"role": "assistant", "content": []}],
-        ),
-        ({"nothing": 1}, []),
-        ([{"name": "add"}], []),
-    ],
-)  # fmt: skip
-def test_what_the_model_said_goes_back_in_its_own_form(response: Any, expected: Any) -> None:
-    assert said_by_model(response) == expected

@@ -35,8 +35,11 @@ def functions_in(format: str, response: dict[str, Any]) -> Iterator[tuple[str, A
             arguments = block["function"]["arguments"]
             yield block["function"]["name"], json.loads(arguments) if arguments else {}
     elif format == "openai_responses":
-        items = [i for i in response["output"] if i["type"] == "function_call"]
-        yield from ((i["name"], json.loads(i["arguments"])) for i in items)
+        for item in response["output"]:
+            if item["type"] == "function_call":
+                named = item.get("namespace") in (None, item["name"])
+                name = item["name"] if named else f"{item['namespace']}.{item['name']}"
+                yield name, json.loads(item["arguments"])
     elif format == "gemini":
         for part in response["candidates"][0]["content"]["parts"]:
             if "functionCall" in part:
@@ -57,6 +60,8 @@ def test_every_recorded_response_is_read_and_answered(shared_data: Path) -> None
         found = read(row["response"])
         assert found.format == row["format"]
         expected = list(functions_in(row["format"], row["response"]))
+        if found.stop is not None:  # its calls are not run, and not read either
+            expected = [(name, None) for name, _ in expected]
         assert [(call.name, call.arguments) for call in found.calls] == expected
         assert len({call.id for call in found.calls}) == len(found.calls)
         results = [success(call, {"done": call.index}) for call in found.calls]
@@ -493,7 +498,6 @@ def test_a_call_cut_off_by_the_token_limit_is_truncated(format: str, cut: Any) -
     ("response", "format"),
     [
         ({"candidates": [{"finishReason": "MALFORMED_FUNCTION_CALL"}]}, "gemini"),
-        ({"promptFeedback": {"blockReason": "SAFETY"}}, "gemini"),
         ({"candidates": []}, "gemini"),
         ({"candidates": [{"content": {"parts": 3}}]}, "gemini"),
         ({"object": "response"}, "openai_responses"),

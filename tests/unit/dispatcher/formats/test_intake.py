@@ -42,6 +42,7 @@ def recorded(shared_data: Path) -> list[dict[str, Any]]:
 def test_every_recorded_response_is_known_by_its_shape(shared_data: Path) -> None:
     """R40: and is the same as data, as text, as bytes, and with its format named."""
     formats: Counter[str] = Counter()
+    stops: Counter[str | None] = Counter()
     calls = 0
     for row in recorded(shared_data):
         assert detect(row["response"]) == row["format"]
@@ -50,12 +51,16 @@ def test_every_recorded_response_is_known_by_its_shape(shared_data: Path) -> Non
         assert read(text) == read(text.encode()) == found
         assert read(row["response"], format=row["format"]) == found
         assert [call.index for call in found.calls] == list(range(len(found.calls)))
-        assert not any(call.flaw or call.note for call in found.calls)
+        assert not any(call.note for call in found.calls)
+        refused = {call.flaw.reason for call in found.calls if call.flaw}
+        assert refused == ({"malformed_call"} if found.stop else set())
+        stops[found.stop] += bool(found.stop)
         formats[found.format] += 1
         calls += len(found.calls)
     assert sum(formats.values()) == 294
     assert set(formats) == {*SDK_MODELS, "bedrock"}
     assert calls > 294
+    assert +stops == {"UNEXPECTED_TOOL_CALL": 3}
 
 
 def test_a_recorded_response_s_id_and_model_are_found(shared_data: Path) -> None:
@@ -197,7 +202,7 @@ def test_what_is_no_id_names_no_turn(id: Any) -> None:
 def test_why_a_gemini_candidate_has_no_parts_is_said_of_the_sdk_s_object_too() -> None:
     response = {"candidates": [{"finishReason": "MALFORMED_FUNCTION_CALL"}]}
     for form in (response, GenerateContentResponse.model_validate(response)):
-        with pytest.raises(intake.Unreadable, match="finish reason MALFORMED_FUNCTION_CALL"):
+        with pytest.raises(intake.Unreadable, match=r"malformed \(MALFORMED_FUNCTION_CALL\)"):
             read(form)
 
 

@@ -1,0 +1,152 @@
+"""Why a model stopped, and what that means for the calls in its response.
+
+A response that ended as it should has calls to run. One that was cut off, refused or is not at its
+end may hold half a call, or one that its provider does not stand by.
+"""
+
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+from toolpool.contract.encoding import printable
+
+log = logging.getLogger("toolpool.formats")
+
+_LONGEST = 60
+_LONGEST_MESSAGE = 200
+
+
+class Verdict(Enum):
+    """What becomes of the calls in a response."""
+
+    RUN = "run"
+    CUT_OFF = "cut off"  # at a limit: the last call may not be whole
+    BROKEN_OFF = "broken off"  # anywhere: no call is known to be whole
+    MALFORMED = "malformed"  # the provider could not read the call: the model has to send it again
+    REFUSE = "refuse"  # nothing is run
+    LEAVE = "leave alone"  # it goes on in a later response: nothing is answered
+
+
+_RUN, _CUT_OFF, _BROKEN_OFF = Verdict.RUN, Verdict.CUT_OFF, Verdict.BROKEN_OFF
+_MALFORMED, _REFUSE, _LEAVE = Verdict.MALFORMED, Verdict.REFUSE, Verdict.LEAVE
+
+STOPS: Mapping[str, Mapping[str, Verdict]] = {
+    "anthropic": {
+        "tool_use": _RUN,
+        "end_turn": _RUN,
+        "stop_sequence": _RUN,
+        "max_tokens": _CUT_OFF,
+        "model_context_window_exceeded": _CUT_OFF,
+        "refusal": _REFUSE,
+        "pause_turn": _LEAVE,
+        "compaction": _LEAVE,
+        "null": _BROKEN_OFF,
+    },
+    "bedrock": {
+        "tool_use": _RUN,
+        "end_turn": _RUN,
+        "stop_sequence": _RUN,
+        "max_tokens": _CUT_OFF,
+        "model_context_window_exceeded": _CUT_OFF,
+        "malformed_tool_use": _MALFORMED,
+        "malformed_model_output": _MALFORMED,
+        "guardrail_intervened": _REFUSE,
+        "content_filtered": _REFUSE,
+    },
+    "openai_chat": {
+        "tool_calls": _RUN,
+        "function_call": _RUN,
+        "stop": _RUN,
+        "length": _CUT_OFF,
+        "content_filter": _REFUSE,
+        # of servers that speak this form
+        "tool_use": _RUN,
+        "end_turn": _RUN,
+        "eos": _RUN,
+        "eos_token": _RUN,
+        "stop_sequence": _RUN,
+        "max_tokens": _CUT_OFF,
+        "model_length": _CUT_OFF,
+        "abort": _BROKEN_OFF,
+        "error": _BROKEN_OFF,
+        "insufficient_system_resource": _BROKEN_OFF,
+    },
+    "openai_responses": {
+        "completed": _RUN,
+        "incomplete: max_output_tokens": _CUT_OFF,
+        "incomplete": _BROKEN_OFF,
+        "incomplete: max_messages": _REFUSE,
+        "incomplete: content_filter": _REFUSE,
+        "incomplete: steered": _REFUSE,
+        "failed": _BROKEN_OFF,
+        "cancelled": _REFUSE,
+        "in_progress": _LEAVE,
+        "queued": _LEAVE,
+    },
+    "gemini": {
+        "STOP": _RUN,
+        "MAX_TOKENS": _CUT_OFF,
+        "MALFORMED_FUNCTION_CALL": _MALFORMED,
+        "MALFORMED_RESPONSE": _MALFORMED,
+        "UNEXPECTED_TOOL_CALL": _MALFORMED,
+        "TOO_MANY_TOOL_CALLS": _MALFORMED,
+        "MISSING_THOUGHT_SIGNATURE": _REFUSE,
+        "SAFETY": _REFUSE,
+        "RECITATION": _REFUSE,
+        "LANGUAGE": _REFUSE,
+        "BLOCKLIST": _REFUSE,
+        "PROHIBITED_CONTENT": _REFUSE,
+        "SPII": _REFUSE,
+        "MODEL_ARMOR": _REFUSE,
+        "JAILBREAK": _REFUSE,
+        "IMAGE_SAFETY": _REFUSE,
+        "IMAGE_PROHIBITED_CONTENT": _REFUSE,
+        "IMAGE_RECITATION": _REFUSE,
+        "IMAGE_OTHER": _REFUSE,
+        "NO_IMAGE": _REFUSE,
+        "ESCALATION": _REFUSE,
+        "PUP_LIMITED_DISABLED": _REFUSE,
+        "OTHER": _REFUSE,
+        "CONTINUATION": _LEAVE,
+    },
+}
+"""By form and by what the provider says, as each module's `stopped` gives it.
+
+`null` is a message that says it has no reason yet. What is not listed runs nothing.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """How a response ended. `stop` is the provider's word; None where it says nothing.
+
+    `message` is what the provider says about it.
+    """
+
+    verdict: Verdict = Verdict.RUN
+    stop: str | None = None
+    message: str = ""
+
+    @property
+    def why(self) -> str:
+        """The provider's word, and what it says about it."""
+        return f"{self.stop}: {self.message}" if self.message else self.stop or ""
+
+
+WHOLE = Ending()
+"""Of a response that does not say why it ended: its calls are judged by themselves."""
+
+
+def ending(format: str, stop: Any, message: Any = None) -> Ending:
+    """What `stop` means in this form; an unknown word runs nothing, and is logged."""
+    if stop is None or stop == "":
+        return WHOLE
+    word = printable(str(getattr(stop, "value", stop)))[:_LONGEST]
+    verdict = STOPS.get(format, {}).get(word)
+    if verdict is None:
+        log.warning("unknown_stop_reason format=%s stop=%r: its calls are not run", format, word)
+        verdict = Verdict.REFUSE
+    said = printable(message)[:_LONGEST_MESSAGE] if isinstance(message, str) else ""
+    return Ending(verdict, word, said)
