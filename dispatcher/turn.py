@@ -7,7 +7,7 @@ import msgspec
 
 from toolpool.contract import encoding
 from toolpool.contract.result import ToolResult
-from toolpool.dispatcher.formats import FORMATS, named
+from toolpool.dispatcher.formats import FORMATS, envelopes, named
 
 
 class TurnResult(Sequence[ToolResult]):
@@ -37,10 +37,11 @@ class TurnResult(Sequence[ToolResult]):
         """What to append to the conversation, in the provider's own form.
 
         Plain dicts, which fit the list types of the providers' SDKs. `format` is `anthropic`,
-        `openai_chat` (or `openai`), `openai_responses`, `gemini`, `bedrock`, `mcp` or `bare`; the
-        response's own by default. Of a response with several choices those of the first are run,
-        and answered here; `choice` names another, whose calls were not. Raises ValueError for
-        another format.
+        `openai_chat` (or `openai`), `openai_responses`, `openai_realtime`, `openai_agents`,
+        `anthropic_agents`, `gemini`, `gemini_interactions`, `bedrock`, `cohere`, `ollama`,
+        `langchain`, `mcp` or `bare`; the response's own by default. Of a response with several
+        choices those of the first are run, and answered here; `choice` names another, whose calls
+        were not. Raises ValueError for another format.
         """
         name = named(format or self.format)
         if self.error is not None:
@@ -57,12 +58,16 @@ class TurnResult(Sequence[ToolResult]):
         without an id have the one that their answers name, and what the API wants back unchanged
         (thoughts with signatures, callers, reasoning) is there. Empty where nothing was said.
         """
-        plain = plain_response(self._response)
-        if not isinstance(plain, dict):
+        module = FORMATS[self.format]
+        try:
+            plain = envelopes.opened(plain_response(self._response))
+        except envelopes.NoResponse:
+            return []
+        if not isinstance(plain, dict) and not module.TAKES_LISTS:
             return []
         first = [result for result in self._results if _choice_of(result) == 0]
         ids = {index: result.call_id for index, result in enumerate(first) if _is_made_up(result)}
-        return FORMATS[self.format].said(plain, ids)
+        return module.said(plain, ids)
 
     @property
     def ok(self) -> bool:
@@ -104,6 +109,8 @@ def plain_response(response: Any) -> Any:
         return dump(
             mode="json", by_alias=True, exclude_unset=True, exclude_none=True, warnings=False
         )
+    if isinstance(response, (list, tuple)):
+        return [plain_response(item) for item in response]
     if isinstance(response, (str, bytes)):
         try:
             return encoding.decode(response)

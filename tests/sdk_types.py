@@ -7,6 +7,7 @@ from typing import Any
 import botocore.session
 from anthropic.types import MessageParam, ToolParam, ToolResultBlockParam
 from botocore.validate import ParamValidator
+from google.genai._gaos.types.interactions.functionresultstep import FunctionResultStep
 from google.genai.types import Content, FunctionDeclaration
 from mcp.types import CallToolResult
 from mcp.types import Tool as McpTool
@@ -30,7 +31,7 @@ from openai.types.responses.response_input_item_param import (
     McpApprovalResponse,
     ShellCallOutput,
 )
-from pydantic import TypeAdapter
+from pydantic import BaseModel, TypeAdapter
 
 _TYPED_DICTS: dict[str, TypeAdapter[Any]] = {
     "anthropic": TypeAdapter(MessageParam),
@@ -84,6 +85,18 @@ def hold_item(item: dict[str, Any]) -> None:
     """Raises where no input item of OpenAI's Responses takes `item`, or would drop a part of it."""
     taken = _forced(_ITEMS[item.get("type")].validate_python(item, strict=True))
     assert taken == item, f"the SDK's type drops a part: {taken} of {item}"
+
+
+def taken_by(kind: str | TypeAdapter[Any], message: dict[str, Any]) -> None:
+    """Raises where a type does not take `message`, or would drop a part of it."""
+    adapter = _INTERACTION if isinstance(kind, str) else kind
+    taken = adapter.validate_python(message)
+    if isinstance(taken, BaseModel):
+        taken = taken.model_dump(by_alias=True, exclude_unset=True)
+    assert _forced(taken) == message, f"the SDK's type drops a part: {taken} of {message}"
+
+
+_INTERACTION: TypeAdapter[Any] = TypeAdapter(FunctionResultStep)
 
 
 def _forced(value: Any) -> Any:

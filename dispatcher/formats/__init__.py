@@ -10,12 +10,19 @@ from toolpool.contract.result import ToolResult
 from toolpool.contract.spec import ToolSpec
 from toolpool.dispatcher.formats import (
     anthropic,
+    anthropic_agents,
     bare,
     bedrock,
+    cohere,
     gemini,
+    gemini_interactions,
+    langchain,
     mcp,
     names,
+    ollama,
+    openai_agents,
     openai_chat,
+    openai_realtime,
     openai_responses,
 )
 from toolpool.dispatcher.formats.blocks import NotAResponse, Reader
@@ -57,7 +64,7 @@ class Format(Protocol):
         ...
 
     @staticmethod
-    def stopped(response: dict[str, Any]) -> tuple[Any, Any]:
+    def stopped(response: Any) -> tuple[Any, Any]:
         """Why the response ended, as `stops.STOPS` has it, and what the provider says of it."""
         ...
 
@@ -67,7 +74,7 @@ class Format(Protocol):
         ...
 
     @staticmethod
-    def said(response: dict[str, Any], ids: Mapping[int, str]) -> list[dict[str, Any]]:
+    def said(response: Any, ids: Mapping[int, str]) -> list[dict[str, Any]]:
         """A response as what the model said, to go back into the conversation.
 
         `ids` are those that calls were given here, by the index of the call.
@@ -92,7 +99,22 @@ class Format(Protocol):
 
 FORMATS: dict[str, Format] = {
     module.NAME: module  # type: ignore[misc]
-    for module in (bedrock, anthropic, openai_chat, openai_responses, gemini, mcp, bare)
+    for module in (
+        anthropic_agents,
+        openai_agents,
+        openai_realtime,
+        bedrock,
+        langchain,
+        ollama,
+        cohere,
+        anthropic,
+        openai_chat,
+        gemini_interactions,
+        openai_responses,
+        gemini,
+        mcp,
+        bare,
+    )
 }
 """By name, in the order in which they are asked: those of a narrow shape before the wide ones."""
 _BY_ALIAS = {alias: name for name, module in FORMATS.items() for alias in module.ALIASES}
@@ -130,8 +152,6 @@ def detect(response: Any) -> str | None:
             return anthropic.NAME
         if "choices" in response:
             return openai_chat.NAME
-    elif isinstance(response, list):
-        return mcp.NAME if mcp.recognises(response) else bare.NAME
     for name, module in FORMATS.items():
         if module.recognises(response):
             return name

@@ -19,9 +19,10 @@ TAKES_LISTS = False
 
 def recognises(response: Any) -> bool:
     """A message with a content list, or a stop reason where one should be."""
-    return isinstance(response, dict) and (
-        response.get("type") == "message" or isinstance(response.get("content"), list)
-    )
+    if not isinstance(response, dict):
+        return False
+    kind = response.get("type")
+    return kind == "message" or (kind is None and isinstance(response.get("content"), list))
 
 
 def identity(response: dict[str, Any]) -> tuple[Any, Any]:
@@ -102,7 +103,7 @@ def _block(result: ToolResult) -> dict[str, Any]:
     block = {
         "type": "tool_result",
         "tool_use_id": result.call_id,
-        "content": as_bare(result) if origin.get("program") else _content(result),
+        "content": as_bare(result) if origin.get("program") else content_of(result),
         "is_error": not result.ok,
     }
     if origin.get("toolset_name") is not None:
@@ -110,7 +111,8 @@ def _block(result: ToolResult) -> dict[str, Any]:
     return block
 
 
-def _content(result: ToolResult) -> str | list[dict[str, Any]]:
+def content_of(result: ToolResult) -> str | list[dict[str, Any]]:
+    """A result as text, or as blocks where it has something to show."""
     blocks = blocks_of(result.data) if result.ok else None
     if blocks is None or not any(media_of(block) for block in blocks):
         return as_text(result)

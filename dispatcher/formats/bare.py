@@ -3,7 +3,9 @@
 from collections.abc import Mapping
 from typing import Any
 
-from toolpool.contract.call import ToolCall
+from toolpool.contract.call import Flaw, ToolCall
+from toolpool.contract.encoding import printable
+from toolpool.contract.outcome import Code
 from toolpool.contract.result import ToolResult
 from toolpool.contract.spec import ToolSpec
 from toolpool.dispatcher.formats.blocks import Reader
@@ -15,13 +17,16 @@ ALIASES = ()
 TOOL_NAMES = ANY
 TAKES_LISTS = True
 
+_TYPES = (None, "tool_call", "function")
+
 
 def recognises(response: Any) -> bool:
-    """An object with a name and an input, or a list."""
+    """An object with a name and an input, or a list; none of a type that is not a call's."""
     if isinstance(response, list):
         return True
     return (
         isinstance(response, dict)
+        and response.get("type") in _TYPES
         and "name" in response
         and ("input" in response or "arguments" in response or set(response) <= {"id", "name"})
     )
@@ -32,7 +37,7 @@ def identity(response: Any) -> tuple[Any, Any]:
     return None, None
 
 
-def stopped(response: dict[str, Any]) -> tuple[Any, Any]:
+def stopped(response: Any) -> tuple[Any, Any]:
     """Nothing: a call by itself has no such reason."""
     return None, None
 
@@ -46,11 +51,20 @@ def parse(response: Any, reader: Reader) -> list[ToolCall]:
             id=block.get("id"),
             name=block.get("name"),
             raw=block.get("input", block.get("arguments")),
+            flaw=_of_unknown_type(block),
         )
         if isinstance(block, dict)
         else reader.unreadable(index)
         for index, block in enumerate(blocks)
     ]
+
+
+def _of_unknown_type(block: dict[str, Any]) -> Flaw | None:
+    """What says that it is something else than a call is not taken for one."""
+    kind = block.get("type")
+    if kind in _TYPES:
+        return None
+    return Flaw(Code.UNPARSEABLE, "unknown_type", {"type": printable(str(kind))[:60]})
 
 
 def said(response: Any, ids: Mapping[int, str]) -> list[dict[str, Any]]:

@@ -3,12 +3,23 @@
 from typing import Any
 
 from toolpool.contract import encoding
-from toolpool.dispatcher.formats import FORMATS, NotAResponse, Response, arguments, detect, named
+from toolpool.contract.encoding import printable
+from toolpool.dispatcher.formats import (
+    FORMATS,
+    NotAResponse,
+    Response,
+    arguments,
+    detect,
+    envelopes,
+    named,
+)
 from toolpool.dispatcher.formats.bare import NAME as BARE
 from toolpool.dispatcher.formats.blocks import Reader, is_usable, stand_in
-from toolpool.dispatcher.formats.stops import WHOLE, Verdict, ending
+from toolpool.dispatcher.formats.stops import Verdict, ending
 from toolpool.dispatcher.words import feedback
 from toolpool.dispatcher.words.feedback import PLAIN, Wording
+
+_LONGEST_TYPE = 60
 
 
 class Unreadable(Exception):
@@ -38,19 +49,22 @@ def read(
     """
     try:
         plain, doubled_keys = _plain(response)
+        plain = envelopes.opened(plain)
         name = detect(plain) if format in (None, "auto") else named(str(format))
         if name is None:
-            raise NotAResponse("unknown_form")
+            raise _unknown(plain)
+    except envelopes.NoResponse as error:
+        return Response(format=BARE, calls=(), stop=error.why)
     except NotAResponse as error:
         raise _unreadable(error, BARE, wording) from None
     module = FORMATS[name]
-    response_id, model = module.identity(plain) if isinstance(plain, dict) else (None, None)
+    if not isinstance(plain, dict if not module.TAKES_LISTS else (dict, list)):
+        raise _unreadable(NotAResponse("unknown_form"), name, wording)
+    response_id, model = module.identity(plain)
     turn = turn or _named(response_id)
-    end = ending(name, *module.stopped(plain)) if isinstance(plain, dict) else WHOLE
+    end = ending(name, *module.stopped(plain))
     reader = Reader(turn or _stable_name(plain), max_bytes, doubled_keys, wording, end)
     try:
-        if not isinstance(plain, dict) and not module.TAKES_LISTS:
-            raise NotAResponse("unknown_form")
         calls = module.parse(plain, reader) if end.verdict is not Verdict.LEAVE else []
         if end.verdict is Verdict.MALFORMED and not calls:
             raise NotAResponse("malformed_call", why=end.why)
@@ -70,6 +84,14 @@ def _named(id: Any) -> str | None:
     if not isinstance(id, str) or not id:
         return None
     return id if is_usable(id) else stand_in(id)
+
+
+def _unknown(plain: Any) -> NotAResponse:
+    """Of what form it is not; what names its own type is refused by that name."""
+    kind = plain.get("type") if isinstance(plain, dict) else None
+    if isinstance(kind, str) and kind:
+        return NotAResponse("unknown_type", type=printable(kind)[:_LONGEST_TYPE])
+    return NotAResponse("unknown_form")
 
 
 def _unreadable(error: NotAResponse, format: str, wording: Wording) -> Unreadable:

@@ -30,12 +30,12 @@ def recognises(response: Any) -> bool:
     return isinstance(response, dict) and response.get("method") == _METHOD
 
 
-def identity(response: dict[str, Any]) -> tuple[Any, Any]:
+def identity(response: Any) -> tuple[Any, Any]:
     """Nothing: a request's id counts within its connection, and no model is named."""
     return None, None
 
 
-def stopped(response: dict[str, Any]) -> tuple[Any, Any]:
+def stopped(response: Any) -> tuple[Any, Any]:
     """Nothing: a call by itself has no such reason."""
     return None, None
 

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from toolpool.contract.call import Flaw, ToolCall
+from toolpool.contract.call import ToolCall
 from toolpool.contract.result import ToolResult
 from toolpool.contract.spec import ToolSpec
 from toolpool.dispatcher.formats.blocks import NotAResponse, Reader, another_choice
@@ -61,20 +61,35 @@ def parse(response: Any, reader: Reader) -> list[ToolCall]:
     for number, choice in enumerate(choices):
         message = choice.get("message") if isinstance(choice, dict) else None
         if isinstance(message, dict):
-            calls += _calls(message, reader, len(calls), number)
+            calls += calls_of(message, reader, len(calls), number)
         elif number == 0:
             raise NotAResponse("no_message")
     return calls
 
 
-def _calls(message: dict[str, Any], reader: Reader, first: int, number: int) -> list[ToolCall]:
-    """The calls of one choice, counted from `first`."""
+def calls_of(
+    message: dict[str, Any],
+    reader: Reader,
+    first: int,
+    number: int,
+    *,
+    id_is_optional: bool = False,
+) -> list[ToolCall]:
+    """The calls of one choice's message, counted from `first`."""
     flaw, origin = another_choice(number) if number else (None, None)
     blocks = message.get("tool_calls") or []
     if not isinstance(blocks, list):
         raise NotAResponse("no_tool_calls")
     calls = [
-        _call(first + position, block, reader, flaw, origin, is_last=position == len(blocks) - 1)
+        _call(
+            first + position,
+            block,
+            reader,
+            flaw=flaw,
+            origin=origin,
+            is_last=position == len(blocks) - 1,
+            id_is_optional=id_is_optional,
+        )
         for position, block in enumerate(blocks)
     ]
     legacy = message.get("function_call")
@@ -98,10 +113,7 @@ def _call(
     index: int,
     block: Any,
     reader: Reader,
-    flaw: Flaw | None,
-    origin: dict[str, Any] | None,
-    *,
-    is_last: bool,
+    **options: Any,
 ) -> ToolCall:
     if not isinstance(block, dict):
         return reader.unreadable(index)
@@ -116,9 +128,7 @@ def _call(
         name=called.get("name"),
         raw=called.get("input" if is_text else "arguments"),
         is_text=is_text,
-        is_last=is_last,
-        flaw=flaw,
-        origin=origin,
+        **options,
     )
 
 
@@ -131,12 +141,19 @@ def said(response: dict[str, Any], ids: Mapping[int, str]) -> list[dict[str, Any
     kept = {key: message[key] for key in _SENT_BACK if key in message}
     if isinstance(message.get("audio"), dict):
         kept["audio"] = {"id": message["audio"].get("id")}
-    if isinstance(kept.get("tool_calls"), list):
-        kept["tool_calls"] = [
-            {**block, "id": ids[index]} if index in ids and isinstance(block, dict) else block
-            for index, block in enumerate(kept["tool_calls"])
-        ]
-    return [{"role": "assistant", **kept}]
+    return [{"role": "assistant", **with_ids(kept, ids)}]
+
+
+def with_ids(message: dict[str, Any], ids: Mapping[int, str]) -> dict[str, Any]:
+    """A message whose calls have the ids that they were given here, by index."""
+    blocks = message.get("tool_calls")
+    if not ids or not isinstance(blocks, list):
+        return message
+    named = [
+        {**block, "id": ids[index]} if index in ids and isinstance(block, dict) else block
+        for index, block in enumerate(blocks)
+    ]
+    return {**message, "tool_calls": named}
 
 
 def render(results: list[ToolResult]) -> list[dict[str, Any]]:

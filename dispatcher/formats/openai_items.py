@@ -82,6 +82,12 @@ def answers(result: ToolResult) -> Answers:
     return _KINDS[origin.get("type", _FUNCTION)].answer(result, origin)
 
 
+def is_program(origin: Mapping[str, Any]) -> bool:
+    """Whether a program called, and not the model itself."""
+    caller = origin.get("caller")
+    return isinstance(caller, dict) and caller.get("type") == "program"
+
+
 def _origin(item: dict[str, Any]) -> dict[str, Any] | None:
     """What its answer must have back; nothing for a plain function call."""
     origin = {key: item[key] for key in ("caller", "namespace") if item.get(key) is not None}
@@ -99,20 +105,15 @@ def _carried(origin: Mapping[str, Any], *keys: str) -> dict[str, Any]:
     return {key: origin[key] for key in keys if key in origin}
 
 
-def _is_program(origin: Mapping[str, Any]) -> bool:
-    caller = origin.get("caller")
-    return isinstance(caller, dict) and caller.get("type") == "program"
-
-
 def _function_answer(result: ToolResult, origin: dict[str, Any]) -> Answers:
     answer = {"type": "function_call_output", "call_id": result.call_id}
-    output = as_bare(result) if _is_program(origin) else _output(result)
+    output = as_bare(result) if is_program(origin) else _output(result)
     return [{**answer, "output": output, **_carried(origin, "caller", "namespace")}]
 
 
 def _custom_answer(result: ToolResult, origin: dict[str, Any]) -> Answers:
     answer = {"type": "custom_tool_call_output", "call_id": result.call_id}
-    output = as_bare(result) if _is_program(origin) else _output(result)
+    output = as_bare(result) if is_program(origin) else _output(result)
     return [{**answer, "output": output, **_carried(origin, "caller")}]
 
 

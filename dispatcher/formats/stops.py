@@ -32,7 +32,7 @@ class Verdict(Enum):
 _RUN, _CUT_OFF, _BROKEN_OFF = Verdict.RUN, Verdict.CUT_OFF, Verdict.BROKEN_OFF
 _MALFORMED, _REFUSE, _LEAVE = Verdict.MALFORMED, Verdict.REFUSE, Verdict.LEAVE
 
-STOPS: Mapping[str, Mapping[str, Verdict]] = {
+_OF_PROVIDERS: Mapping[str, Mapping[str, Verdict]] = {
     "anthropic": {
         "tool_use": _RUN,
         "end_turn": _RUN,
@@ -110,6 +110,55 @@ STOPS: Mapping[str, Mapping[str, Verdict]] = {
         "PUP_LIMITED_DISABLED": _REFUSE,
         "OTHER": _REFUSE,
         "CONTINUATION": _LEAVE,
+    },
+    "gemini_interactions": {
+        "completed": _RUN,
+        "requires_action": _RUN,
+        "incomplete": _CUT_OFF,
+        "failed": _BROKEN_OFF,
+        "cancelled": _REFUSE,
+        "budget_exceeded": _REFUSE,
+        "in_progress": _LEAVE,
+        "queued": _LEAVE,
+        "requires_continuation": _LEAVE,
+    },
+    "openai_realtime": {
+        "completed": _RUN,
+        "incomplete: max_output_tokens": _CUT_OFF,
+        "incomplete: content_filter": _REFUSE,
+        "incomplete": _BROKEN_OFF,
+        "failed": _BROKEN_OFF,
+        "cancelled": _REFUSE,
+        "in_progress": _LEAVE,
+    },
+    "openai_agents": {
+        "idle": _RUN,
+        "requires_action": _RUN,
+        "in_progress": _LEAVE,
+        "budget_reached": _LEAVE,
+        "failed": _REFUSE,
+    },
+    "ollama": {
+        "stop": _RUN,
+        "length": _CUT_OFF,
+        "load": _LEAVE,
+        "unload": _LEAVE,
+        "not done": _LEAVE,
+    },
+    "cohere": {
+        "COMPLETE": _RUN,
+        "STOP_SEQUENCE": _RUN,
+        "TOOL_CALL": _RUN,
+        "MAX_TOKENS": _CUT_OFF,
+        "ERROR": _BROKEN_OFF,
+        "TIMEOUT": _BROKEN_OFF,
+    },
+}
+STOPS: Mapping[str, Mapping[str, Verdict]] = {
+    **_OF_PROVIDERS,
+    # LangChain hands on the word of the provider behind it
+    "langchain": {
+        word: verdict for stops in _OF_PROVIDERS.values() for word, verdict in stops.items()
     },
 }
 """By form and by what the provider says, as each module's `stopped` gives it.

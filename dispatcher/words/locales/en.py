@@ -108,6 +108,7 @@ LOCALE = Locale(
         "another_choice": "Only the calls of the response's first choice are run",
         "safety_checks": "The action has safety checks that nobody here has acknowledged",
         "no_approver": "Nobody here can approve calls",
+        "unknown_type": "An object of the type '{type}' is not a tool call",
         "free_text": "The tool '{name}' takes JSON arguments, not free text",
         "not_json": (
             "The arguments are not valid JSON: {why}, at character {at} of {of}, near `{near}`"
@@ -151,6 +152,7 @@ LOCALE = Locale(
     ),
     unreadable={
         "unknown_form": "the response is of no known provider's form",
+        "unknown_type": "an object of the type '{type}' is not known here",
         "not_json": "the response is not JSON",
         "no_content": "the message has no content list",
         "no_choices": "the completion has no choices",

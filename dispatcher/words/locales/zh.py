@@ -108,6 +108,7 @@ LOCALE = Locale(
         "another_choice": "只执行响应中第一个候选的调用",
         "safety_checks": "该操作有尚未被确认的安全检查",
         "no_approver": "此处无人可以批准调用",
+        "unknown_type": "类型为 '{type}' 的对象不是工具调用",
         "free_text": "工具 '{name}' 需要 JSON 参数，而不是自由文本",
         "not_json": "参数不是有效的 JSON：{why}，位于第 {at} 个字符（共 {of} 个），附近为 `{near}`",
         "not_an_object": "参数必须是一个 JSON 对象，而不是 {kind}",
@@ -142,6 +143,7 @@ LOCALE = Locale(
     no_response="请使用有效格式重试。无法读取上一个响应：{reason}。",
     unreadable={
         "unknown_form": "该响应不属于任何已知提供方的格式",
+        "unknown_type": "此处不识别类型为 '{type}' 的对象",
         "not_json": "该响应不是 JSON",
         "no_content": "消息没有内容列表",
         "no_choices": "completion 没有 choices",

@@ -120,7 +120,7 @@ def test_concurrency_bounds_turns_in_flight(
         (["."], "cannot read . (it is a directory)"),
         (["in", "--out", "absent/out"], "cannot write absent/out (No such file or directory)"),
         (["in", "--out", "in"], "it is the input file"),
-        (["in", "--format", "gpt"], "unknown format 'gpt': use one of bedrock, "),
+        (["in", "--format", "gpt"], "unknown format 'gpt': use one of anthropic_agents, "),
         (["in", "--workspace", "absent"], "there is no folder absent"),
         (["in", "--workspace-copy", "absent"], "there is no folder absent"),
         (["in", "--workspace", ".", "--workspace-copy", "."], "give one of"),

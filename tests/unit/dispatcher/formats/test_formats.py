@@ -560,7 +560,7 @@ def test_a_format_has_one_name_and_its_alias_everywhere() -> None:
     assert turn.messages("openai") == turn.messages("openai_chat")
     response = {"choices": [{"message": {"role": "assistant", "content": "hello"}}]}
     assert read(response, format="openai").format == "openai_chat"
-    known = "bedrock, anthropic, openai_chat, openai_responses, gemini, mcp, bare, openai"
+    known = ", ".join([*FORMATS, "openai"])
     with pytest.raises(ValueError, match=f"unknown format 'gpt': use one of {known}"):
         turn.messages("gpt")
 

@@ -8,8 +8,11 @@ import botocore.session
 import pytest
 from anthropic.types import StopReason
 from anthropic.types.beta import BetaStopReason
+from google.genai._gaos.types.interactions.interaction import InteractionStatus
 from google.genai.types import BlockedReason, FinishReason, GenerateContentResponse
+from openai.types.beta import AgentSession
 from openai.types.chat.chat_completion import Choice
+from openai.types.realtime import RealtimeResponse
 from openai.types.responses import ResponseStatus
 from openai.types.responses.response import IncompleteDetails
 
@@ -72,13 +75,66 @@ def gemini(stop: str) -> dict[str, Any]:
     return {"candidates": [{"content": {"role": "model", "parts": parts}, "finishReason": stop}]}
 
 
+def gemini_interactions(stop: str) -> dict[str, Any]:
+    steps = [
+        {"type": "function_call", "id": text, "name": "note", "arguments": {"text": text}}
+        for text in "ab"
+    ]
+    return {"id": "i", "status": stop, "steps": steps}
+
+
+def openai_realtime(stop: str) -> dict[str, Any]:
+    status, _, reason = stop.partition(": ")
+    inner = openai_responses(stop)
+    details = {"type": status, **({"reason": reason} if reason else {})}
+    response = {"object": "realtime.response", "status": status, "status_details": details}
+    return {"type": "response.done", "response": {**response, "output": inner["output"]}}
+
+
+def openai_agents(stop: str) -> dict[str, Any]:
+    actions = [
+        {"type": "function_call", "call_id": text, "turn_id": "t", "name": "note",
+         "arguments": {"text": text}}
+        for text in "ab"
+    ]  # fmt: skip
+    return {"object": "agent.session", "status": stop, "required_actions": actions}
+
+
+def ollama(stop: str) -> dict[str, Any]:
+    calls = [{"id": t, "function": {"name": "note", "arguments": {"text": t}}} for t in "ab"]
+    done = stop != "not done"
+    message = {"role": "assistant", "content": "", "tool_calls": calls}
+    return {"message": message, "done": done, "done_reason": stop if done else None}
+
+
+def cohere(stop: str) -> dict[str, Any]:
+    [choice] = openai_chat(stop)["choices"]
+    return {"id": "c", "finish_reason": stop, "message": choice["message"]}
+
+
+def langchain(stop: str) -> dict[str, Any]:
+    calls = [
+        {"type": "tool_call", "id": text, "name": "note", "args": {"text": text}} for text in "ab"
+    ]
+    return {"type": "ai", "tool_calls": calls, "response_metadata": {"stop_reason": stop}}
+
+
 RESPONSES = {
+    "gemini_interactions": gemini_interactions,
+    "openai_realtime": openai_realtime,
+    "openai_agents": openai_agents,
+    "ollama": ollama,
+    "cohere": cohere,
+    "langchain": langchain,
     "anthropic": anthropic,
     "bedrock": bedrock,
     "openai_chat": openai_chat,
     "openai_responses": openai_responses,
     "gemini": gemini,
 }
+
+TEXTS = ("openai_chat", "openai_responses", "openai_realtime", "cohere")
+"""Their arguments are text, which shows by itself that the second one is not whole."""
 
 CASES = [(form, stop, verdict) for form, stops in STOPS.items() for stop, verdict in stops.items()]
 
@@ -95,7 +151,7 @@ async def test_every_stop_reason_has_its_verdict(form: str, stop: str, verdict: 
     response = RESPONSES[form](stop)
     results, started, turn = await dispatched(response)
     codes = [result.code for result in results]
-    has_text = form.startswith("openai")  # which shows by itself that the second one is not whole
+    has_text = form in TEXTS
     if verdict is Verdict.RUN:
         assert started == (["a"] if has_text else ["a", "b"])
         assert turn.stop is None
@@ -117,7 +173,9 @@ async def test_every_stop_reason_has_its_verdict(form: str, stop: str, verdict: 
 
 def values_of(kind: Any) -> Iterator[str]:
     for value in get_args(kind):
-        yield from values_of(value) if get_args(value) else [value] if value is not None else []
+        yield from (
+            values_of(value) if get_args(value) else [value] if isinstance(value, str) else []
+        )
 
 
 def bedrock_reasons() -> Iterable[str]:
@@ -136,14 +194,16 @@ SDK_REASONS = {
         *(
             f"incomplete: {reason}"
             for reason in values_of(IncompleteDetails.model_fields["reason"].annotation)
-            if reason is not type(None)
         ),
     },
     "gemini": {reason.value for reason in [*FinishReason, *BlockedReason]} - UNSPECIFIED,
+    "gemini_interactions": set(get_args(get_args(InteractionStatus)[0])),
+    "openai_realtime": set(values_of(RealtimeResponse.model_fields["status"].annotation)),
+    "openai_agents": set(values_of(AgentSession.model_fields["status"].annotation)),
 }
 
 
-@pytest.mark.parametrize("form", STOPS)
+@pytest.mark.parametrize("form", SDK_REASONS)
 def test_every_reason_that_the_sdk_knows_is_in_the_table(form: str) -> None:
     assert SDK_REASONS[form] - STOPS[form].keys() == set()
 
@@ -172,14 +232,16 @@ async def test_a_reason_that_is_no_text_runs_nothing(reason: Any) -> None:
 async def test_a_response_that_says_no_reason_is_judged_by_its_calls(form: str) -> None:
     """As hosts put them together: the text that is whole runs, the other was cut off."""
     response = RESPONSES[form]("x")
-    for name in ("stop_reason", "stopReason", "status"):
+    for name in ("stop_reason", "stopReason", "status", "response_metadata", "done_reason"):
         response.pop(name, None)
+        response.get("response", {}).pop(name, None)
+    response["finish_reason"] = None
     for choice in [*response.get("choices", []), *response.get("candidates", [])]:
         choice.pop("finish_reason", None)
         choice.pop("finishReason", None)
     results, started, turn = await dispatched(response)
     assert turn.stop is None
-    if form.startswith("openai"):
+    if form in TEXTS:
         assert started == ["a"]
         assert results[1].code is Code.TRUNCATED
     else:

@@ -578,8 +578,8 @@ def test_the_other_rejections_in_both_languages() -> None:
         "Please try again with valid format. The last response could not be read: the completion "
         "has no choices."
     )
-    assert feedback.no_response("no_parts", {"finish_reason": "SAFETY"}, zh) == (
-        "请使用有效格式重试。无法读取上一个响应：candidate 没有 parts，结束原因为 SAFETY。"
+    assert feedback.no_response("malformed_call", {"why": "MALFORMED"}, zh) == (
+        "请使用有效格式重试。无法读取上一个响应：其工具调用格式有误（MALFORMED）。"
     )
     assert feedback.loop("t", Seen(3, False)) == (
         "This call of 't' was not run: the same call has failed 3 times. Do not send it again. "

@@ -66,8 +66,8 @@ def test_content_blocks_over_the_cap_stay_valid_blocks(blocks: Any, wrapped: boo
     assert encoding.decode(str(ending.whole)) == value
     assert ending.outcome.output_bytes == len(str(ending.whole).encode())
     result = ToolResult(call_id="c", name="t", ok=True, data=shown, note="cut")
-    for format in FORMATS:
-        for message in FORMATS[format].render([result]) if format != "bare" else ():
+    for format in ("anthropic", "bedrock", "gemini", "mcp", "openai_chat", "openai_responses"):
+        for message in FORMATS[format].render([result]):
             hold(format, message)
 
 

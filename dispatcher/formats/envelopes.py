@@ -1,0 +1,59 @@
+"""What a response comes in: a line of a batch's output, a stream's events, or its parts alone."""
+
+from typing import Any
+
+from toolpool.contract.encoding import printable
+from toolpool.dispatcher.formats import openai_items, streams
+
+_LONGEST = 60
+
+
+class NoResponse(Exception):
+    """Raised for a line of a batch that failed: no model has said anything. `why` is its word."""
+
+    def __init__(self, why: Any) -> None:
+        self.why = printable(str(why))[:_LONGEST]
+        super().__init__(self.why)
+
+
+def opened(plain: Any) -> Any:
+    """The response in it; anything else as it is. Raises `NoResponse`.
+
+    A list of content blocks, of items or of a message's calls is a response with nothing else.
+    """
+    if isinstance(plain, dict):
+        kind = plain.get("type")
+        if kind is None:
+            return _of_batch(plain) if "custom_id" in plain else plain
+        return plain if kind == "message" else _of_parts([plain]) or plain
+    if isinstance(plain, list) and plain and all(isinstance(item, dict) for item in plain):
+        return streams.collected(plain) or _of_parts(plain) or plain
+    return plain
+
+
+def _of_batch(line: dict[str, Any]) -> dict[str, Any]:
+    """Anthropic has the message in `result`, OpenAI the body in `response`."""
+    result, response = line.get("result"), line.get("response")
+    if isinstance(result, dict):
+        if isinstance(result.get("message"), dict):
+            message: dict[str, Any] = result["message"]
+            return message
+        raise NoResponse(result.get("type"))
+    body = response.get("body") if isinstance(response, dict) else None
+    if isinstance(body, dict) and ("choices" in body or "output" in body):
+        return body
+    status = response.get("status_code") if isinstance(response, dict) else None
+    raise NoResponse("error" if status is None else f"status {status}")
+
+
+def _of_parts(parts: list[dict[str, Any]]) -> dict[str, Any] | None:
+    """A response of these parts; None where they are not parts of one that is known."""
+    kinds = {kind for part in parts if isinstance(kind := part.get("type"), str)}
+    if "tool_use" in kinds:
+        return {"type": "message", "content": parts}
+    if any(openai_items.waits(part) for part in parts):
+        return {"object": "response", "output": parts}
+    is_chat = all(isinstance(part.get("function") or part.get("custom"), dict) for part in parts)
+    if is_chat and kinds <= {"function", "custom"}:
+        return {"role": "assistant", "tool_calls": parts}
+    return None

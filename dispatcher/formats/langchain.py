@@ -1,0 +1,100 @@
+"""LangChain: the `tool_calls` of an `AIMessage` in, one `ToolMessage` a call out.
+
+As plain dicts, which LangChain and LangGraph take wherever they take messages. Calls whose
+arguments LangChain could not read are read here.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from toolpool.contract.call import ToolCall
+from toolpool.contract.result import ToolResult
+from toolpool.dispatcher.formats import openai_chat
+from toolpool.dispatcher.formats.blocks import NotAResponse, Reader
+from toolpool.dispatcher.formats.names import PLAIN, alias
+from toolpool.dispatcher.formats.text import as_text
+
+NAME = "langchain"
+ALIASES = ()
+TOOL_NAMES = PLAIN
+TAKES_LISTS = False
+
+_TYPES = ("ai", "AIMessageChunk")
+_REASONS = ("finish_reason", "stop_reason", "stopReason", "done_reason", "status")
+
+offer = openai_chat.offer
+
+
+def recognises(response: Any) -> bool:
+    """A message of an AI, or one whose calls have `args`."""
+    if not isinstance(response, dict) or "choices" in response:
+        return False
+    if response.get("type") in _TYPES or "invalid_tool_calls" in response:
+        return True
+    calls = response.get("tool_calls")
+    return isinstance(calls, list) and any(
+        isinstance(call, dict) and "args" in call and "function" not in call for call in calls
+    )
+
+
+def identity(response: dict[str, Any]) -> tuple[Any, Any]:
+    """The message's id, and the model's name where its integration says it."""
+    metadata = _metadata(response)
+    return response.get("id"), metadata.get("model_name") or metadata.get("model")
+
+
+def stopped(response: dict[str, Any]) -> tuple[Any, Any]:
+    """The reason of the provider behind it, as its integration hands it on."""
+    metadata = _metadata(response)
+    return next((metadata[key] for key in _REASONS if metadata.get(key)), None), None
+
+
+def _metadata(response: dict[str, Any]) -> dict[str, Any]:
+    metadata = response.get("response_metadata")
+    return metadata if isinstance(metadata, dict) else {}
+
+
+def parse(response: Any, reader: Reader) -> list[ToolCall]:
+    """The calls that LangChain could read, then those that it could not."""
+    read = response.get("tool_calls") or []
+    unread = response.get("invalid_tool_calls") or []
+    if not isinstance(read, list) or not isinstance(unread, list):
+        raise NotAResponse("no_tool_calls")
+    blocks = [*read, *unread]
+    return [
+        reader.call(
+            index,
+            id=block.get("id"),
+            name=block.get("name"),
+            raw=block.get("args"),
+            is_last=index == len(blocks) - 1,
+        )
+        if isinstance(block, dict)
+        else reader.unreadable(index)
+        for index, block in enumerate(blocks)
+    ]
+
+
+def said(response: dict[str, Any], ids: Mapping[int, str]) -> list[dict[str, Any]]:
+    """The message, with the ids of calls that came without one."""
+    message = openai_chat.with_ids(response, ids)
+    return [{**message, "type": "ai"}]
+
+
+def render(results: list[ToolResult]) -> list[dict[str, Any]]:
+    """One message a result."""
+    return [
+        {
+            "type": "tool",
+            "tool_call_id": result.call_id,
+            "name": alias(result.name, TOOL_NAMES),
+            "content": as_text(result),
+            "status": "success" if result.ok else "error",
+        }
+        for result in results
+    ]
+
+
+def render_refusal(text: str) -> list[dict[str, Any]]:
+    """A user message that asks for a valid response."""
+    return [{"type": "human", "content": text}]

@@ -1,0 +1,72 @@
+"""Ollama's chat API: `tool_calls`, mostly without ids, in; one `tool` message a call out."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from toolpool.contract.call import ToolCall
+from toolpool.contract.content import blocks_of, media_of
+from toolpool.contract.result import ToolResult
+from toolpool.dispatcher.formats import openai_chat
+from toolpool.dispatcher.formats.blocks import NotAResponse, Reader
+from toolpool.dispatcher.formats.names import PLAIN, alias
+from toolpool.dispatcher.formats.text import as_text
+
+NAME = "ollama"
+ALIASES = ()
+TOOL_NAMES = PLAIN
+TAKES_LISTS = False
+
+offer = openai_chat.offer
+render_refusal = openai_chat.render_refusal
+
+
+def recognises(response: Any) -> bool:
+    """A message, with whether it is done."""
+    return (
+        isinstance(response, dict)
+        and isinstance(response.get("message"), dict)
+        and "done" in response
+    )
+
+
+def identity(response: dict[str, Any]) -> tuple[Any, Any]:
+    """The model's name: a response has no id."""
+    return None, response.get("model")
+
+
+def stopped(response: dict[str, Any]) -> tuple[Any, Any]:
+    """Why it is done; one that is not is a part of a stream."""
+    return (response.get("done_reason"), None) if response.get("done") else ("not done", None)
+
+
+def parse(response: Any, reader: Reader) -> list[ToolCall]:
+    """The calls of its message."""
+    message = response.get("message")
+    if not isinstance(message, dict):
+        raise NotAResponse("no_message")
+    return openai_chat.calls_of(message, reader, 0, 0, id_is_optional=True)
+
+
+def said(response: dict[str, Any], ids: Mapping[int, str]) -> list[dict[str, Any]]:
+    """Its message."""
+    message = response.get("message")
+    return [{"role": "assistant", **message}] if isinstance(message, dict) else []
+
+
+def render(results: list[ToolResult]) -> list[dict[str, Any]]:
+    """One message a result, with the pictures that it shows."""
+    return [_message(result) for result in results]
+
+
+def _message(result: ToolResult) -> dict[str, Any]:
+    blocks = (blocks_of(result.data) if result.ok else None) or []
+    media = [found for block in blocks if (found := media_of(block)) is not None]
+    pictures = [data for mime, data in media if mime.startswith("image/")]
+    message: dict[str, Any] = {
+        "role": "tool",
+        "content": as_text(result),
+    }
+    message["tool_name"] = alias(result.name, TOOL_NAMES)
+    if result.id_given:
+        message["tool_call_id"] = result.call_id
+    return {**message, "images": pictures} if pictures else message

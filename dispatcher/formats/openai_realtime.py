@@ -1,0 +1,104 @@
+"""OpenAI Realtime: a `response.done` event in, one `conversation.item.create` event a call out.
+
+The host sends `response.create` after them, when it wants the model to go on.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from toolpool.contract.call import ToolCall
+from toolpool.contract.result import ToolResult
+from toolpool.contract.spec import ToolSpec
+from toolpool.dispatcher.formats import openai_items as items
+from toolpool.dispatcher.formats.blocks import NotAResponse, Reader
+from toolpool.dispatcher.formats.names import PLAIN, alias
+from toolpool.dispatcher.formats.text import as_bare, as_text, schema_of
+
+NAME = "openai_realtime"
+ALIASES = ()
+TOOL_NAMES = PLAIN
+TAKES_LISTS = False
+
+_LONGEST_ID = 32
+
+
+def recognises(response: Any) -> bool:
+    """The event that ends a response, or the response in it."""
+    return isinstance(response, dict) and (
+        response.get("type") == "response.done" or response.get("object") == "realtime.response"
+    )
+
+
+def _response(event: dict[str, Any]) -> dict[str, Any]:
+    response = event.get("response")
+    return response if isinstance(response, dict) else event
+
+
+def identity(response: dict[str, Any]) -> tuple[Any, Any]:
+    """The response's id; it does not name its model."""
+    return _response(response).get("id"), None
+
+
+def stopped(response: dict[str, Any]) -> tuple[Any, Any]:
+    """Its status, with the reason where it is incomplete."""
+    inner = _response(response)
+    status, details = inner.get("status"), inner.get("status_details")
+    details = details if isinstance(details, dict) else {}
+    error = details.get("error")
+    said = error.get("message") if isinstance(error, dict) else None
+    if status == "incomplete" and details.get("reason") is not None:
+        return f"incomplete: {details['reason']}", said
+    return status, said
+
+
+def parse(response: Any, reader: Reader) -> list[ToolCall]:
+    """The items that wait for an answer."""
+    output = _response(response).get("output")
+    if not isinstance(output, list):
+        raise NotAResponse("no_output")
+    calls: list[ToolCall] = []
+    for position, item in enumerate(output):
+        if isinstance(item, dict) and items.waits(item):
+            is_last = position == len(output) - 1
+            calls.append(items.call(len(calls), item, reader, is_last=is_last))
+    return calls
+
+
+def said(response: dict[str, Any], ids: Mapping[int, str]) -> list[dict[str, Any]]:
+    """Nothing: the session has its own items."""
+    return []
+
+
+def render(results: list[ToolResult]) -> list[dict[str, Any]]:
+    """One event a result. An output is one string here."""
+    return [{"type": "conversation.item.create", "item": _item(result)} for result in results]
+
+
+def _item(result: ToolResult) -> dict[str, Any]:
+    origin = result.origin or {}
+    if origin.get("type") == "mcp_approval_request":
+        # An item that is made here needs an id of its own.
+        made = {"id": f"answer_{result.call_id}"[:_LONGEST_ID]}
+        return {**made, **items.answers(result)[0]}
+    output = as_bare(result) if items.is_program(origin) else as_text(result)
+    return {"type": "function_call_output", "call_id": result.call_id, "output": output}
+
+
+def render_refusal(text: str) -> list[dict[str, Any]]:
+    """A user's item that asks for a valid response."""
+    content = [{"type": "input_text", "text": text}]
+    item = {"type": "message", "role": "user", "content": content}
+    return [{"type": "conversation.item.create", "item": item}]
+
+
+def offer(specs: list[ToolSpec]) -> list[dict[str, Any]]:
+    """The `tools` of a session."""
+    return [
+        {
+            "type": "function",
+            "name": alias(spec.name, TOOL_NAMES),
+            "description": spec.description,
+            "parameters": schema_of(spec.input_schema),
+        }
+        for spec in specs
+    ]

@@ -1,0 +1,388 @@
+"""Forms beyond the first six: the SDK's own objects in, answers that its types take out (R49)."""
+
+import json
+from typing import Any
+
+import pytest
+from anthropic.types.beta.sessions import (
+    BetaManagedAgentsAgentCustomToolUseEvent,
+    BetaManagedAgentsAgentToolUseEvent,
+    BetaManagedAgentsSessionStatusIdleEvent,
+    event_send_params,
+)
+from google.genai._gaos.types.interactions.interaction import Interaction
+from openai.types.beta import AgentSession, AgentSessionRequiresActionEvent
+from openai.types.beta.agent_session_input_param import AgentSessionInputParam
+from openai.types.realtime import ConversationItemCreateEventParam, ResponseDoneEvent
+from pydantic import TypeAdapter
+
+from tests.sdk_types import hold, taken_by
+from toolpool import Dispatcher, tool
+from toolpool.contract.outcome import Code
+from toolpool.dispatcher.formats import detect, intake
+from toolpool.dispatcher.turn import TurnResult
+
+PNG = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk"
+AT = "2026-11-01T10:00:00Z"
+STEPS: list[dict[str, Any]] = [
+    {"type": "thought", "signature": "c2ln"},
+    {"type": "function_call", "id": "a", "name": "look", "arguments": {"place": "Rome"}},
+    {"type": "google_search_call", "id": "s", "arguments": {"queries": ["x"]}},
+    {"type": "function_call", "id": "b", "name": "picture", "arguments": {}},
+    {"type": "function_call", "id": "old", "name": "look", "arguments": {"place": "Paris"}},
+    {"type": "function_result", "call_id": "old", "result": "seen"},
+]
+ACTION: dict[str, Any] = {
+    "type": "function_call", "call_id": "c", "turn_id": "turn_1", "name": "look",
+    "arguments": {"place": "Rome"},
+}  # fmt: skip
+READ = {"name": "look", "args": {"place": "Rome"}, "id": "c", "type": "tool_call"}
+ran: list[str] = []
+
+
+@tool
+async def look(place: str) -> Any:
+    """Look at a place."""
+    ran.append(place)
+    return {"seen": place}
+
+
+@tool
+async def picture() -> Any:
+    """Take a picture."""
+    return [
+        {"type": "text", "text": "here"},
+        {"type": "image", "data": PNG, "mimeType": "image/png"},
+    ]
+
+
+async def turn_of(response: Any, **options: Any) -> TurnResult:
+    ran.clear()
+    async with Dispatcher.in_memory([look, picture]) as dispatcher:
+        return await dispatcher.dispatch(response, **options)
+
+
+class TestGeminiInteractions:
+    async def test_its_function_calls_are_answered_by_results(self) -> None:
+        plain = {"id": "i-1", "status": "requires_action", "model": "m", "steps": STEPS}
+        for response in (plain, Interaction.model_validate(plain)):
+            turn = await turn_of(response)
+            assert (turn.format, ran) == ("gemini_interactions", ["Rome"])
+            assert turn.messages() == [
+                {"type": "function_result", "call_id": "a", "name": "look",
+                 "result": '{"seen":"Rome"}', "is_error": False},
+                {"type": "function_result", "call_id": "b", "name": "picture", "is_error": False,
+                 "result": [{"type": "text", "text": "here"},
+                            {"type": "image", "mime_type": "image/png", "data": PNG}]},
+            ]  # fmt: skip
+            for message in turn.messages():
+                taken_by("gemini_interactions", message)
+
+    async def test_a_failure_says_that_it_is_one(self) -> None:
+        [call] = STEPS[1:2]
+        turn = await turn_of({"status": "requires_action", "steps": [{**call, "arguments": {}}]})
+        [message] = turn.messages()
+        assert message["is_error"] is True
+        assert json.loads(message["result"])["code"] == "validation.arguments"
+
+
+class TestAnthropicAgents:
+    @staticmethod
+    def use(kind: str, id: str, name: str = "look", **more: Any) -> dict[str, Any]:
+        event = {"type": kind, "id": id, "name": name, "input": {"place": id}, "processed_at": AT}
+        return {**event, **more}
+
+    @staticmethod
+    def idle(*ids: str) -> dict[str, Any]:
+        reason = {"type": "requires_action", "event_ids": list(ids)}
+        return {"type": "session.status_idle", "id": "e", "processed_at": AT, "stop_reason": reason}
+
+    async def test_a_custom_tool_s_use_is_answered_by_its_result(self) -> None:
+        plain = self.use("agent.custom_tool_use", "sevt_1")
+        for response in (plain, [plain], BetaManagedAgentsAgentCustomToolUseEvent(**plain)):
+            turn = await turn_of(response)
+            assert (turn.format, ran) == ("anthropic_agents", ["sevt_1"])
+            assert turn.messages() == [
+                {
+                    "type": "user.custom_tool_result",
+                    "custom_tool_use_id": "sevt_1",
+                    "content": [{"type": "text", "text": '{"seen":"sevt_1"}'}],
+                    "is_error": False,
+                }
+            ]
+            held(event_send_params.BetaManagedAgentsEventParams, turn)
+
+    @pytest.mark.parametrize("kind", ["agent.tool_use", "agent.mcp_tool_use"])
+    async def test_what_asks_for_permission_is_not_run(self, kind: str) -> None:
+        event = self.use(kind, "e1", evaluated_permission="ask", mcp_server_name="s")
+        turn = await turn_of([event, self.idle("e1")])
+        assert (ran, turn[0].code) == ([], Code.DENIED)
+        assert turn.messages() == [
+            {
+                "type": "user.tool_confirmation",
+                "tool_use_id": "e1",
+                "result": "deny",
+                "deny_message": "Nobody here can approve calls. It was not run.",
+            }
+        ]
+        held(event_send_params.BetaManagedAgentsEventParams, turn)
+
+    async def test_what_is_denied_or_run_by_the_server_is_left_alone(self) -> None:
+        denied = self.use("agent.tool_use", "e1", evaluated_permission="deny")
+        allowed = self.use("agent.tool_use", "e2", evaluated_permission="allow")
+        for events in ([denied, allowed], [denied, allowed, self.idle()]):
+            turn = await turn_of(events)
+            assert (ran, list(turn)) == ([], [])
+
+    async def test_what_the_session_is_blocked_on_is_run_here(self) -> None:
+        """As in an environment of the host's own."""
+        plain = self.use("agent.tool_use", "e1", evaluated_permission="allow")
+        idle = BetaManagedAgentsSessionStatusIdleEvent(**self.idle("e1"))
+        turn = await turn_of([BetaManagedAgentsAgentToolUseEvent(**plain), idle])
+        assert ran == ["e1"]
+        assert turn.messages()[0]["type"] == "user.tool_result"
+        held(event_send_params.BetaManagedAgentsEventParams, turn)
+
+    async def test_what_was_answered_or_is_not_waited_for_is_passed_over(self) -> None:
+        events = [self.use("agent.custom_tool_use", id) for id in ("a", "b", "c")]
+        events.append({"type": "user.custom_tool_result", "custom_tool_use_id": "a"})
+        turn = await turn_of([*events, self.idle("b")])
+        assert ran == ["b"]
+        assert len(turn) == 1
+
+    async def test_a_use_that_a_person_allowed_is_run_where_the_session_waits_for_it(self) -> None:
+        ask = self.use("agent.tool_use", "e1", evaluated_permission="ask")
+        allow = {"type": "user.tool_confirmation", "tool_use_id": "e1", "result": "allow"}
+        await turn_of([ask, self.idle("e1"), allow, self.idle("e1")])
+        assert ran == ["e1"]
+
+
+class TestOpenAIAgents:
+    def session(self, *actions: dict[str, Any]) -> dict[str, Any]:
+        agent = {"id": "a", "model": "gpt"}
+        return {"id": "s", "object": "agent.session", "status": "requires_action", "agent": agent,
+                "required_actions": list(actions)}  # fmt: skip
+
+    async def test_what_a_session_requires_is_answered(self) -> None:
+        session = self.session(ACTION, {"type": "environment_connection"})
+        event = {"type": "agent.session.requires_action", "event_id": "e", "session": session}
+        built = AgentSessionRequiresActionEvent.construct(
+            **{**event, "session": AgentSession.construct(**session)}
+        )
+        for response in (session, event, [event], built):
+            turn = await turn_of(response)
+            assert (turn.format, ran) == ("openai_agents", ["Rome"])
+            assert turn.messages() == [
+                {"type": "agent.session.input.tool_result", "call_id": "c", "turn_id": "turn_1",
+                 "success": True, "output": '{"seen":"Rome"}'}
+            ]  # fmt: skip
+            held(AgentSessionInputParam, turn)
+
+    async def test_an_item_that_is_done_is_answered(self) -> None:
+        for status, runs in (("completed", ["Rome"]), ("incomplete", []), ("in_progress", [])):
+            event = {"type": "agent.session.turn.item.done", "event_id": "e", "session_id": "s",
+                     "item": {**ACTION, "status": status}}  # fmt: skip
+            turn = await turn_of(event)
+            assert ran == runs
+            held(AgentSessionInputParam, turn)
+
+    async def test_a_picture_and_a_failure(self) -> None:
+        calls = [{**ACTION, "name": "picture", "arguments": {}}, {**ACTION, "name": "none"}]
+        turn = await turn_of(self.session(*calls))
+        shown, failed = turn.messages()
+        assert shown["output"][1]["image_url"].startswith("data:image/png")
+        assert failed["success"] is False
+        assert "not found" in failed["error"]
+        held(AgentSessionInputParam, turn)
+
+    async def test_what_a_person_would_have_to_approve_is_denied(self) -> None:
+        asked = [
+            ("mcp_approval_request", {"type": "mcp_tool_call", "name": "drop"}),
+            ("computer_use_approval_request", {"type": "browser_authentication"}),
+            ("computer_use_approval_request", {"type": "browser_origin_access"}),
+        ]
+        actions = [
+            {"type": kind, "request_id": f"r{n}", "turn_id": "t", "request": request}
+            for n, (kind, request) in enumerate(asked)
+        ]
+        turn = await turn_of(self.session(*actions))
+        assert {result.code for result in turn} == {Code.DENIED}
+        assert [message["response"].get("decision") for message in turn.messages()] == [
+            "deny", None, "deny",
+        ]  # fmt: skip
+        held(AgentSessionInputParam, turn)
+
+    async def test_the_same_action_asked_again_is_the_same_call(self) -> None:
+        async with Dispatcher.in_memory([look]) as dispatcher:
+            ran.clear()
+            for _ in range(2):
+                await dispatcher.dispatch(self.session(ACTION), session="s")
+        assert ran == ["Rome"]
+
+
+class TestOpenAIRealtime:
+    async def test_a_response_that_is_done_is_answered_by_events(self) -> None:
+        output = [
+            {"type": "function_call", "id": "i", "call_id": "c", "name": "look",
+             "arguments": '{"place": "Rome"}', "status": "completed"},
+            {"type": "function_call", "id": "j", "call_id": "d", "name": "picture",
+             "arguments": "{}", "status": "completed"},
+            {"type": "mcp_approval_request", "id": "r", "name": "drop", "arguments": "{}",
+             "server_label": "db"},
+        ]  # fmt: skip
+        response = {"object": "realtime.response", "id": "resp", "status": "completed",
+                    "output": output}  # fmt: skip
+        event = {"type": "response.done", "event_id": "e", "response": response}
+        for given in (event, response, ResponseDoneEvent.model_validate(event)):
+            turn = await turn_of(given)
+            assert (turn.format, ran) == ("openai_realtime", ["Rome"])
+            first, second, denied = turn.messages()
+            assert first == {
+                "type": "conversation.item.create",
+                "item": {"type": "function_call_output", "call_id": "c",
+                         "output": '{"seen":"Rome"}'},
+            }  # fmt: skip
+            assert "[image, image/png" in second["item"]["output"]
+            assert denied["item"]["approve"] is False
+            held(ConversationItemCreateEventParam, turn)
+
+
+class TestOllama:
+    async def test_calls_without_ids_are_answered_by_name(self) -> None:
+        calls = [{"function": {"name": "look", "arguments": {"place": "Rome"}}},
+                 {"function": {"name": "picture", "arguments": {}}}]  # fmt: skip
+        message = {"role": "assistant", "content": "", "thinking": "hm", "tool_calls": calls}
+        response = {"model": "m", "message": message, "done": True, "done_reason": "stop"}
+        turn = await turn_of(response)
+        assert (turn.format, ran) == ("ollama", ["Rome"])
+        first, second = turn.messages()
+        assert first == {"role": "tool", "tool_name": "look", "content": '{"seen":"Rome"}'}
+        assert second["images"] == [PNG]
+        assert turn.assistant() == [message]
+        assert turn[0].note is None
+
+
+class TestCohere:
+    async def test_its_message_is_answered(self) -> None:
+        call = {"id": "c", "type": "function",
+                "function": {"name": "look", "arguments": '{"place": "Rome"}'}}  # fmt: skip
+        message = {"role": "assistant", "tool_plan": "I look.", "tool_calls": [call]}
+        response = {"id": "r", "finish_reason": "TOOL_CALL", "message": message}
+        for given in (response, message):
+            turn = await turn_of(given)
+            assert (turn.format, ran) == ("cohere", ["Rome"])
+            assert turn.messages() == [
+                {"role": "tool", "tool_call_id": "c",
+                 "content": [{"type": "text", "text": '{"seen":"Rome"}'}]}
+            ]  # fmt: skip
+            assert turn.assistant() == [message]
+
+
+class TestLangChain:
+    async def test_an_ai_message_is_answered_by_tool_messages(self) -> None:
+        message = {"content": "", "tool_calls": [READ], "invalid_tool_calls": []}
+        for given in (message, {**message, "type": "ai"}, {"tool_calls": [READ]}):
+            turn = await turn_of(given)
+            assert (turn.format, ran) == ("langchain", ["Rome"])
+            assert turn.messages() == [
+                {"type": "tool", "tool_call_id": "c", "name": "look", "status": "success",
+                 "content": '{"seen":"Rome"}'}
+            ]  # fmt: skip
+
+    async def test_calls_that_langchain_could_not_read_are_answered(self) -> None:
+        bad = {"name": "look", "args": '{"place": "Ro', "id": "d", "error": "no JSON",
+               "type": "invalid_tool_call"}  # fmt: skip
+        fixable = {**bad, "args": "{'place': 'Oslo'}", "id": "e"}
+        turn = await turn_of({"type": "ai", "invalid_tool_calls": [bad, fixable]})
+        assert [result.code for result in turn] == [Code.TRUNCATED, None]
+        assert ran == ["Oslo"]
+        assert [message["status"] for message in turn.messages()] == ["error", "success"]
+
+
+BODY = {
+    "object": "chat.completion", "id": "x", "choices": [{"finish_reason": "tool_calls", "message": {
+        "role": "assistant", "tool_calls": [{"id": "c", "type": "function", "function": {
+            "name": "look", "arguments": '{"place": "Rome"}'}}]}}],
+}  # fmt: skip
+MESSAGE = {
+    "type": "message", "id": "m", "stop_reason": "tool_use",
+    "content": [{"type": "tool_use", "id": "c", "name": "look", "input": {"place": "Rome"}}],
+}  # fmt: skip
+RESPONSE = {
+    "object": "response", "id": "r", "status": "completed",
+    "output": [{"type": "function_call", "call_id": "c", "name": "look",
+                "arguments": '{"place": "Rome"}', "status": "completed"}],
+}  # fmt: skip
+
+
+class TestBatches:
+    @pytest.mark.parametrize(
+        ("line", "format"),
+        [
+            ({"custom_id": "1", "result": {"type": "succeeded", "message": MESSAGE}}, "anthropic"),
+            ({"id": "b", "custom_id": "1", "error": None,
+              "response": {"status_code": 200, "request_id": "r", "body": BODY}}, "openai_chat"),
+            ({"custom_id": "1", "response": {"status_code": 200, "body": RESPONSE}},
+             "openai_responses"),
+        ],
+    )  # fmt: skip
+    async def test_a_line_is_the_response_in_it(self, line: dict[str, Any], format: str) -> None:
+        for given in (line, json.dumps(line)):
+            turn = await turn_of(given)
+            assert (turn.format, ran, turn.ok) == (format, ["Rome"], True)
+            assert len(turn.messages()) == 1
+            assert turn.assistant()
+
+    @pytest.mark.parametrize(
+        ("line", "why"),
+        [
+            ({"custom_id": "1", "result": {"type": "errored", "error": {}}}, "errored"),
+            ({"custom_id": "1", "result": {"type": "expired"}}, "expired"),
+            ({"custom_id": "1", "response": None, "error": {"code": "batch_expired"}}, "error"),
+            ({"custom_id": "1", "response": {"status_code": 400, "body": {"error": {}}}},
+             "status 400"),
+        ],
+    )  # fmt: skip
+    async def test_a_line_that_failed_asks_the_model_for_nothing(
+        self, line: dict[str, Any], why: str
+    ) -> None:
+        turn = await turn_of(line)
+        assert (list(turn), turn.error, turn.messages(), turn.stop) == ([], None, [], why)
+        assert turn.assistant() == []
+
+
+class TestParts:
+    @pytest.mark.parametrize("whole", [BODY, MESSAGE, RESPONSE])
+    async def test_the_calls_of_a_response_are_read_without_it(self, whole: dict[str, Any]) -> None:
+        parts = (
+            whole["content"] if "content" in whole
+            else whole["output"] if "output" in whole
+            else whole["choices"][0]["message"]["tool_calls"]
+        )  # fmt: skip
+        for given in (parts, parts[0], json.dumps(parts)):
+            turn = await turn_of(given)
+            assert (turn.format, ran) == (detect(whole), ["Rome"])
+            for message in turn.messages():
+                hold(turn.format, message)
+
+    @pytest.mark.parametrize("kind", ["image", "tool_result", "server_tool_use", "mcp_tool_use"])
+    async def test_an_object_of_another_type_is_no_bare_call(self, kind: str) -> None:
+        block = {"type": kind, "id": "c", "name": "look", "input": {"place": "Rome"}}
+        turn = await turn_of(block)
+        assert ran == []
+        assert f"an object of the type '{kind}' is not known here" in (turn.error or "")
+        turn = await turn_of([block, {"name": "look", "input": {"place": "Oslo"}}])
+        assert ran == ["Oslo"]
+        assert f"An object of the type '{kind}' is not a tool call" in (turn[0].error or "")
+
+
+def held(kind: Any, turn: TurnResult) -> None:
+    """Every message satisfies the SDK's type, and none of its parts is dropped."""
+    adapter: TypeAdapter[Any] = TypeAdapter(kind)
+    for message in turn.messages():
+        taken_by(adapter, message)
+
+
+def test_what_is_of_no_form_is_refused_whole() -> None:
+    with pytest.raises(intake.Unreadable, match="of no known provider's form"):
+        intake.read({"nothing": 1}, max_bytes=100)
