@@ -59,7 +59,7 @@ test: $(SET_UP) ## Run the unit and the integration tests, two files at a time
 test-all: $(SET_UP) ## Run every test, those that kill servers in a loop as well
 	@$(PY) -m pytest tests $(ARGS)
 
-test-types: $(SET_UP) ## Hold the types that users get to pyright, in an environment of its own
+test-types: $(SET_UP) ## Hold what users get to pyright and to other SDKs, each in an environment of its own
 	@$(PY) -m pytest tests/typing $(ARGS)
 
 chaos-short: $(SET_UP) ## Kill, freeze and cut off everything for a few minutes; nothing may be lost

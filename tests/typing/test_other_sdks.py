@@ -1,0 +1,62 @@
+"""What LangChain, Ollama and Cohere say is read, and what they are answered they take (R49).
+
+Their packages are needed for nothing else, so they live in an environment of their own, made here
+once.
+"""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from toolpool import Dispatcher, tool
+
+PACKAGES = ["langchain-core==1.7.0", "ollama==0.6.3", "cohere==7.3.1"]
+ENVIRONMENT = Path(__file__).parents[2] / ".run" / "other-sdks"
+SCRIPT = Path(__file__).with_name("other_sdks.py")
+
+
+@tool
+async def look(place: str) -> dict[str, str]:
+    """Look at a place."""
+    return {"seen": place}
+
+
+@pytest.fixture(scope="module")
+def python() -> str:
+    program = ENVIRONMENT / "bin" / "python"
+    done = ENVIRONMENT / "done"
+    if not done.exists():
+        subprocess.run([sys.executable, "-m", "venv", "--clear", str(ENVIRONMENT)], check=True)
+        pip = [str(program), "-m", "pip", "install", "--quiet", "--only-binary", ":all:"]
+        subprocess.run([*pip, *PACKAGES], check=True, timeout=280)
+        done.touch()
+    return str(program)
+
+
+def run(python: str, verb: str, given: Any = None) -> Any:
+    ran = subprocess.run(
+        [python, str(SCRIPT), verb], input=json.dumps(given), capture_output=True, text=True,
+        timeout=100, check=True,
+    )  # fmt: skip
+    return json.loads(ran.stdout)
+
+
+@pytest.mark.timeout(400)
+async def test_their_own_objects_are_read_and_the_answers_taken(python: str) -> None:
+    answers: dict[str, list[Any]] = {}
+    async with Dispatcher.in_memory([look]) as dispatcher:
+        for format, responses in run(python, "objects").items():
+            for response in responses:
+                turn = await dispatcher.dispatch(response)
+                assert (turn.format, turn.ok, len(turn)) == (format, True, 1), response
+                answers[format] = [*turn.assistant(), *turn.messages()]
+    taken = run(python, "take", answers)
+    assert taken["langchain"] == ["ToolMessage", "c", '{"seen":"Rome"}', "success"]
+    assert taken["ollama"] == {
+        "role": "tool", "content": '{"seen":"Rome"}', "tool_name": "look",
+    }  # fmt: skip
+    assert taken["cohere"] == ["TextToolContent"]
