@@ -1,7 +1,8 @@
-"""MCP content blocks in what a tool returned, for workers and for the providers' forms.
+"""Content blocks in what a tool returned, for workers and for the providers' forms.
 
-A tool returns them as a list of blocks, or as a `CallToolResult` object around that list. What a
-provider cannot show is named in words, with its type and size, so that the model knows of it.
+A tool returns MCP's blocks, or those of Anthropic's results (a document, a search result, a
+reference to a tool), as a list, or as a `CallToolResult` object around that list. What a provider
+cannot show is named in words, with its type and size, so that the model knows of it.
 """
 
 from typing import Any
@@ -11,6 +12,13 @@ _FIELDS: dict[str, tuple[str, ...]] = {
     "image": ("data", "mimeType"),
     "audio": ("data", "mimeType"),
     "resource_link": ("uri", "name"),
+    "tool_reference": ("tool_name",),
+}
+_SOURCES: dict[str, tuple[str, ...]] = {
+    "base64": ("data", "media_type"),
+    "text": ("data",),
+    "url": ("url",),
+    "file": ("file_id",),
 }
 _RESULT_KEYS = frozenset({"content", "structuredContent", "isError", "_meta", "resultType"})
 
@@ -52,18 +60,55 @@ def _is_block(block: Any) -> bool:
             and isinstance(resource.get("uri"), str)
             and (isinstance(resource.get("text"), str) or isinstance(resource.get("blob"), str))
         )
+    if kind in ("image", "document") and "source" in block:
+        return _source_of(block) is not None
+    if kind == "search_result":
+        return _has(block, ("source", "title")) and _are_texts(block.get("content"))
     fields = _FIELDS.get(kind) if isinstance(kind, str) else None
-    return fields is not None and all(isinstance(block.get(field), str) for field in fields)
+    return fields is not None and _has(block, fields)
+
+
+def _has(holder: dict[str, Any], fields: tuple[str, ...]) -> bool:
+    return all(isinstance(holder.get(field), str) for field in fields)
+
+
+def _are_texts(blocks: Any) -> bool:
+    return isinstance(blocks, list) and all(
+        isinstance(block, dict) and block.get("type") == "text" and _has(block, ("text",))
+        for block in blocks
+    )
+
+
+def _source_of(block: dict[str, Any]) -> dict[str, Any] | None:
+    """Where Anthropic's images and documents come from; None for a source that is not known."""
+    source = block.get("source")
+    kind = source.get("type") if isinstance(source, dict) else None
+    fields = _SOURCES.get(kind) if isinstance(kind, str) else None
+    return source if fields is not None and _has(source or {}, fields) else None
+
+
+def is_anthropic(block: dict[str, Any]) -> bool:
+    """Whether a block is of Anthropic's own form, and goes there as it is."""
+    return "source" in block or block["type"] == "tool_reference"
 
 
 def media_of(block: dict[str, Any]) -> tuple[str, str] | None:
     """The MIME type and base64 data of an image, a sound or a binary resource; None of text."""
+    source = _source_of(block)
+    if source is not None:
+        return (source["media_type"], source["data"]) if source["type"] == "base64" else None
     if block["type"] in ("image", "audio"):
         return block["mimeType"], block["data"]
     resource = block.get("resource") or {}
     if isinstance(resource.get("blob"), str):
         return str(resource.get("mimeType") or "application/octet-stream"), resource["blob"]
     return None
+
+
+def image_url_of(block: dict[str, Any]) -> str | None:
+    """The address of an image that is not in the block itself."""
+    source = _source_of(block) if block["type"] == "image" else None
+    return source["url"] if source is not None and source["type"] == "url" else None
 
 
 def words_for(block: dict[str, Any]) -> str:
@@ -75,10 +120,25 @@ def words_for(block: dict[str, Any]) -> str:
     if kind == "resource_link":
         described = f": {block['description']}" if block.get("description") else ""
         return f"[resource {block['name']} at {block['uri']}{described}]"
+    if kind == "tool_reference":
+        return f"[tool {block['tool_name']}]"
+    if kind == "search_result":
+        said = "\n\n".join(inner["text"] for inner in block["content"])
+        return f"[search result {block['title']} at {block['source']}]\n{said}"
     media = media_of(block)
     if media is not None:
         mime, data = media
         where = f" {block['resource']['uri']}" if kind == "resource" else ""
         return f"[{kind}{where}, {mime}, {len(data) * 3 // 4:,} bytes: not shown here]"
+    source = _source_of(block)
+    if source is not None:
+        return _words_for_source(block, source)
     resource = block["resource"]
     return f"[resource {resource['uri']}]\n{resource['text']}"
+
+
+def _words_for_source(block: dict[str, Any], source: dict[str, Any]) -> str:
+    titled = f" {block['title']}" if isinstance(block.get("title"), str) else ""
+    if source["type"] == "text":
+        return f"[{block['type']}{titled}]\n{source['data']}"
+    return f"[{block['type']}{titled} at {source.get('url') or source.get('file_id')}]"

@@ -39,6 +39,11 @@ class ToolResult(msgspec.Struct, frozen=True, kw_only=True):
         """The kind of failure; None for a success."""
         return self.code.error_type if self.code is not None else None
 
+    @property
+    def is_running(self) -> bool:
+        """Whether the call goes on in the background, so that this is not its result yet."""
+        return self.ok and self.executed is Executed.UNKNOWN
+
     def payload(self) -> dict[str, Any]:
         """The result as the model's JSON; absent fields are left out."""
         if self.ok:

@@ -116,6 +116,7 @@ class Background:
             handle=call.handle,
             duration=now - pending.began,
             id_given=pending.call.id_given,
+            origin=pending.call.origin,
         )
 
     async def _keep(self, call: BackgroundCall, seconds: float) -> None:

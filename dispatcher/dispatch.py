@@ -178,11 +178,11 @@ class Dispatcher:
         """What to offer the model, in a provider's form; plain dicts, which the SDKs' types take.
 
         `format` is `anthropic`, `openai_chat` (or `openai`), `openai_responses`, `openai_realtime`,
-        `openai_agents`, `anthropic_agents`, `gemini`, `gemini_interactions`, `bedrock`, `cohere`,
-        `ollama`, `langchain`, `mcp` or `bare`. The pool's own `task_result`, `task_cancel` and
-        `task_list` are among them where any tool is a background tool. They can always be called: a
-        host that hands over calls with `wait`, or has tools with long output, names them in `only`.
-        Raises ValueError for another format.
+        `openai_agents`, `anthropic_agents`, `gemini`, `gemini_interactions`, `gemini_live`,
+        `bedrock`, `cohere`, `ollama`, `langchain`, `mcp` or `bare`. The pool's own `task_result`,
+        `task_cancel` and `task_list` are among them where any tool is a background tool. They can
+        always be called: a host that hands over calls with `wait`, or has tools with long output,
+        names them in `only`. Raises ValueError for another format.
         """
         self._lifetime.require_open()
         module = FORMATS[named(format)]

@@ -38,10 +38,10 @@ class TurnResult(Sequence[ToolResult]):
 
         Plain dicts, which fit the list types of the providers' SDKs. `format` is `anthropic`,
         `openai_chat` (or `openai`), `openai_responses`, `openai_realtime`, `openai_agents`,
-        `anthropic_agents`, `gemini`, `gemini_interactions`, `bedrock`, `cohere`, `ollama`,
-        `langchain`, `mcp` or `bare`; the response's own by default. Of a response with several
-        choices those of the first are run, and answered here; `choice` names another, whose calls
-        were not. Raises ValueError for another format.
+        `anthropic_agents`, `gemini`, `gemini_interactions`, `gemini_live`, `bedrock`,
+        `cohere`, `ollama`, `langchain`, `mcp` or `bare`; the response's own by default. Of a
+        response with several choices those of the first are run, and answered here; `choice` names
+        another, whose calls were not. Raises ValueError for another format.
         """
         name = named(format or self.format)
         if self.error is not None:

@@ -92,7 +92,7 @@ def taken_by(kind: str | TypeAdapter[Any], message: dict[str, Any]) -> None:
     adapter = _INTERACTION if isinstance(kind, str) else kind
     taken = adapter.validate_python(message)
     if isinstance(taken, BaseModel):
-        taken = taken.model_dump(by_alias=True, exclude_unset=True)
+        taken = taken.model_dump(by_alias=True, exclude_unset=True, mode="json")
     assert _forced(taken) == message, f"the SDK's type drops a part: {taken} of {message}"
 
 

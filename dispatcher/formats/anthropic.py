@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from toolpool.contract.call import ToolCall
-from toolpool.contract.content import IMAGE_TYPES, blocks_of, media_of, words_for
+from toolpool.contract.content import IMAGE_TYPES, blocks_of, is_anthropic, media_of, words_for
 from toolpool.contract.result import ToolResult
 from toolpool.contract.spec import ToolSpec
 from toolpool.dispatcher.formats.blocks import NotAResponse, Reader, last_block
@@ -114,7 +114,7 @@ def _block(result: ToolResult) -> dict[str, Any]:
 def content_of(result: ToolResult) -> str | list[dict[str, Any]]:
     """A result as text, or as blocks where it has something to show."""
     blocks = blocks_of(result.data) if result.ok else None
-    if blocks is None or not any(media_of(block) for block in blocks):
+    if blocks is None or not any(media_of(block) or is_anthropic(block) for block in blocks):
         return as_text(result)
     shown = [_shown(block) for block in blocks]
     note = note_of(result)
@@ -124,6 +124,8 @@ def content_of(result: ToolResult) -> str | list[dict[str, Any]]:
 
 
 def _shown(block: dict[str, Any]) -> dict[str, Any]:
+    if is_anthropic(block):
+        return block
     media = media_of(block)
     if media is not None:
         mime, data = media

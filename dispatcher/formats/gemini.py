@@ -31,7 +31,7 @@ def recognises(response: Any) -> bool:
 
 def identity(response: dict[str, Any]) -> tuple[Any, Any]:
     """The response's id and the model's version."""
-    return _either(response, "responseId", "response_id"), _either(
+    return either(response, "responseId", "response_id"), either(
         response, "modelVersion", "model_version"
     )
 
@@ -41,13 +41,13 @@ def stopped(response: dict[str, Any]) -> tuple[Any, Any]:
     candidates = response.get("candidates")
     if isinstance(candidates, list) and candidates and isinstance(candidates[0], dict):
         first = candidates[0]
-        message = _either(first, "finishMessage", "finish_message")
-        return _either(first, "finishReason", "finish_reason"), message
-    feedback = _either(response, "promptFeedback", "prompt_feedback")
+        message = either(first, "finishMessage", "finish_message")
+        return either(first, "finishReason", "finish_reason"), message
+    feedback = either(response, "promptFeedback", "prompt_feedback")
     if not isinstance(feedback, dict):
         return None, None
-    message = _either(feedback, "blockReasonMessage", "block_reason_message")
-    return _either(feedback, "blockReason", "block_reason"), message
+    message = either(feedback, "blockReasonMessage", "block_reason_message")
+    return either(feedback, "blockReason", "block_reason"), message
 
 
 def parse(response: Any, reader: Reader) -> list[ToolCall]:
@@ -67,13 +67,13 @@ def parse(response: Any, reader: Reader) -> list[ToolCall]:
         if parts is None:
             continue  # an empty answer is sent without parts
         if isinstance(parts, list):
-            calls += _calls(parts, reader, len(calls), number)
+            calls += calls_of(parts, reader, len(calls), number)
         elif number == 0:
             raise NotAResponse("no_parts_list")
     return calls
 
 
-def _calls(parts: list[Any], reader: Reader, first: int, number: int) -> list[ToolCall]:
+def calls_of(parts: list[Any], reader: Reader, first: int, number: int) -> list[ToolCall]:
     """The calls of one candidate, counted from `first`.
 
     The last one may be cut off whatever comes after it: empty parts do.
@@ -87,8 +87,8 @@ def _calls(parts: list[Any], reader: Reader, first: int, number: int) -> list[To
             name=call.get("name"),
             raw=call.get("args"),
             is_last=position == len(found) - 1,
-            is_partial=bool(_either(call, "willContinue", "will_continue"))
-            or bool(_either(call, "partialArgs", "partial_args")),
+            is_partial=bool(either(call, "willContinue", "will_continue"))
+            or bool(either(call, "partialArgs", "partial_args")),
             flaw=flaw,
             id_is_optional=True,
             origin=origin,
@@ -100,10 +100,11 @@ def _calls(parts: list[Any], reader: Reader, first: int, number: int) -> list[To
 
 
 def _call_in(part: Any) -> Any:
-    return _either(part, "functionCall", "function_call") if isinstance(part, dict) else None
+    return either(part, "functionCall", "function_call") if isinstance(part, dict) else None
 
 
-def _either(holder: dict[str, Any], camel: str, snake: str) -> Any:
+def either(holder: dict[str, Any], camel: str, snake: str) -> Any:
+    """A field under either of its two spellings."""
     value = holder.get(camel)
     return value if value is not None else holder.get(snake)
 
@@ -120,11 +121,12 @@ def render(results: list[ToolResult]) -> list[dict[str, Any]]:
     if not results:
         return []
     return [
-        {"role": "user", "parts": [{"functionResponse": _response(result)} for result in results]}
+        {"role": "user", "parts": [{"functionResponse": response_of(result)} for result in results]}
     ]
 
 
-def _response(result: ToolResult) -> dict[str, Any]:
+def response_of(result: ToolResult) -> dict[str, Any]:
+    """The function response for a result."""
     made: dict[str, Any] = {"id": result.call_id} if result.id_given else {}
     made["name"] = alias(result.name, TOOL_NAMES) or "unnamed"
     blocks = blocks_of(result.data) if result.ok else None

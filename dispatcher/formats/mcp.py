@@ -6,7 +6,7 @@ from typing import Any
 
 from toolpool.contract import encoding
 from toolpool.contract.call import ToolCall
-from toolpool.contract.content import blocks_of
+from toolpool.contract.content import blocks_of, is_anthropic, media_of, words_for
 from toolpool.contract.result import ToolResult
 from toolpool.contract.spec import Effects, ToolSpec
 from toolpool.dispatcher.formats.blocks import NotAResponse, Reader
@@ -19,6 +19,8 @@ TOOL_NAMES = re.compile(r"[a-zA-Z0-9_./-]{1,128}")
 TAKES_LISTS = True
 
 _METHOD = "tools/call"
+_VERSION = "io.modelcontextprotocol/protocolVersion"
+_ANY_JSON_SINCE = "2026-07-28"
 
 
 def recognises(response: Any) -> bool:
@@ -61,9 +63,17 @@ def parse(response: Any, reader: Reader) -> list[ToolCall]:
                 name=params.get("name"),
                 raw=params.get("arguments"),
                 id_is_optional=True,
+                origin=_origin(params),
             )
         )
     return calls
+
+
+def _origin(params: dict[str, Any]) -> dict[str, Any] | None:
+    """The protocol version of a request that says it: each says its own since 2026-07-28."""
+    meta = params.get("_meta")
+    version = meta.get(_VERSION) if isinstance(meta, dict) else None
+    return {"version": version} if isinstance(version, str) else None
 
 
 def said(response: Any, ids: Mapping[int, str]) -> list[dict[str, Any]]:
@@ -77,22 +87,39 @@ def render(results: list[ToolResult]) -> list[dict[str, Any]]:
 
 
 def _result(result: ToolResult) -> dict[str, Any]:
+    """Before 2026-07-28 only an object may be structured content, and no result has a type."""
     made: dict[str, Any] = {"content": [], "isError": not result.ok}
+    is_any_json = (result.origin or {}).get("version", "") >= _ANY_JSON_SINCE
+    if is_any_json:
+        made["resultType"] = "complete"
     blocks = blocks_of(result.data) if result.ok else None
     if blocks is not None:
-        made["content"] = list(blocks)
-        if isinstance(result.data, dict) and isinstance(result.data.get("structuredContent"), dict):
-            made["structuredContent"] = result.data["structuredContent"]
+        made["content"] = [_shown(block) for block in blocks]
+        given = result.data if isinstance(result.data, dict) else {}
+        made |= {key: given[key] for key in ("structuredContent", "_meta") if key in given}
+        if not isinstance(made.get("_meta", {}), dict):
+            del made["_meta"]
     elif result.ok:
         made["content"].append({"type": "text", "text": _text(result.data)})
-        if isinstance(result.data, dict):
-            made["structuredContent"] = result.data
+        made["structuredContent"] = result.data
     else:
         made["content"].append({"type": "text", "text": _text(result.payload())})
+    if not is_any_json and not isinstance(made.get("structuredContent"), dict):
+        made.pop("structuredContent", None)
     note = note_of(result) if result.ok else None
     if note is not None:
         made["content"].append({"type": "text", "text": note})
     return made
+
+
+def _shown(block: dict[str, Any]) -> dict[str, Any]:
+    """A block of MCP's as it is; Anthropic's own as what MCP has for it."""
+    if not is_anthropic(block):
+        return block
+    media = media_of(block)
+    if media is not None and media[0].startswith("image/"):
+        return {"type": "image", "mimeType": media[0], "data": media[1]}
+    return {"type": "text", "text": words_for(block)}
 
 
 def _text(data: Any) -> str:

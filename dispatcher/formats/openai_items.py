@@ -12,7 +12,7 @@ from typing import Any
 
 from toolpool.contract import encoding
 from toolpool.contract.call import Flaw, ToolCall
-from toolpool.contract.content import IMAGE_TYPES, blocks_of, media_of, words_for
+from toolpool.contract.content import IMAGE_TYPES, blocks_of, image_url_of, media_of, words_for
 from toolpool.contract.outcome import Code
 from toolpool.contract.result import ToolResult
 from toolpool.dispatcher.formats.blocks import Reader
@@ -91,6 +91,8 @@ def is_program(origin: Mapping[str, Any]) -> bool:
 def _origin(item: dict[str, Any]) -> dict[str, Any] | None:
     """What its answer must have back; nothing for a plain function call."""
     origin = {key: item[key] for key in ("caller", "namespace") if item.get(key) is not None}
+    if item.get("async") or item.get("async_"):
+        origin["async"] = True
     if item["type"] != _FUNCTION:
         origin["type"] = item["type"]
     if item["type"] not in (_FUNCTION, _CUSTOM):
@@ -108,7 +110,16 @@ def _carried(origin: Mapping[str, Any], *keys: str) -> dict[str, Any]:
 def _function_answer(result: ToolResult, origin: dict[str, Any]) -> Answers:
     answer = {"type": "function_call_output", "call_id": result.call_id}
     output = as_bare(result) if is_program(origin) else _output(result)
-    return [{**answer, "output": output, **_carried(origin, "caller", "namespace")}]
+    return [
+        {**answer, "output": output, **_state(result), **_carried(origin, "caller", "namespace")}
+    ]
+
+
+def _state(result: ToolResult) -> dict[str, str]:
+    """How far a call is that the model does not wait for; it may be answered again at its end."""
+    if not (result.origin or {}).get("async"):
+        return {}
+    return {"status": "in_progress" if result.is_running else "completed"}
 
 
 def _custom_answer(result: ToolResult, origin: dict[str, Any]) -> Answers:
@@ -177,7 +188,7 @@ def _approval_answer(result: ToolResult, origin: dict[str, Any]) -> Answers:
 def _output(result: ToolResult) -> str | list[dict[str, Any]]:
     """A string, or parts where there is a picture to show."""
     blocks = blocks_of(result.data) if result.ok else None
-    if blocks is None or not any(media_of(block) for block in blocks):
+    if blocks is None or not any(media_of(block) or image_url_of(block) for block in blocks):
         return as_text(result)
     shown = [_shown(block, number) for number, block in enumerate(blocks, 1)]
     note = note_of(result)
@@ -195,6 +206,9 @@ def _shown(block: dict[str, Any], number: int) -> dict[str, Any]:
             return {"type": "input_image", "image_url": url, "detail": "auto"}
         if mime == "application/pdf":
             return {"type": "input_file", "filename": f"result-{number}.pdf", "file_data": url}
+    at = image_url_of(block)
+    if at is not None:
+        return {"type": "input_image", "image_url": at, "detail": "auto"}
     return {"type": "input_text", "text": words_for(block)}
 
 

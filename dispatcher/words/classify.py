@@ -56,6 +56,7 @@ def classified(
             duration=duration,
             attempts=retries + outcome.attempt,
             id_given=call.id_given,
+            origin=call.origin,
         )
     code = outcome.code or Code.INTERNAL
     result = _failure(
@@ -126,4 +127,5 @@ def _failure(
         ),
         note=call.note,
         id_given=call.id_given,
+        origin=call.origin,
     )

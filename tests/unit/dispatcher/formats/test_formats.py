@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from tests.sdk_types import hold
@@ -293,6 +294,58 @@ def test_a_picture_in_each_provider_s_own_form() -> None:
         {"image": {"format": "png", "source": {"bytes": b"\x89PNG not really"}}}
     ]
     assert one("openai_chat", picture)["content"] == "[image, image/png, 15 bytes: not shown here]"
+
+
+NATIVE: list[dict[str, Any]] = [
+    {"type": "tool_reference", "tool_name": "look"},
+    {"type": "search_result", "source": "https://a.b/c", "title": "C",
+     "content": [{"type": "text", "text": "found"}]},
+    {"type": "document", "title": "D", "source": {
+        "type": "text", "media_type": "text/plain", "data": "words"}},
+    {"type": "document", "source": {
+        "type": "base64", "media_type": "application/pdf", "data": PNG}},
+    {"type": "document", "source": {"type": "url", "url": "https://a.b/d.pdf"}},
+    {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": PNG}},
+    {"type": "image", "source": {"type": "url", "url": "https://a.b/i.png"}},
+    {"type": "image", "source": {"type": "file", "file_id": "file_1"}},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("block", NATIVE)
+@pytest.mark.parametrize("format", PROVIDERS)
+def test_anthropic_s_own_blocks_are_blocks_there_and_words_or_pictures_elsewhere(
+    format: str, block: dict[str, Any]
+) -> None:
+    """Never base64 as text."""
+    [message] = TurnResult([a_result([block])], format=format).messages()
+    hold(format, message)
+    if format == "anthropic":
+        assert message["content"][0]["content"] == [block]
+    shown = json.dumps(message, default=str)
+    is_shown_as_data = any(key in shown for key in ('"data"', "data:", "bytes"))
+    assert PNG not in shown or is_shown_as_data
+    if format == "openai_chat":
+        assert PNG not in shown
+        assert message["content"].startswith("[")
+
+
+def test_mcp_s_results_fit_the_version_that_the_request_says() -> None:
+    """Before 2026-07-28 only an object is structured content."""
+    request = {"method": "tools/call", "id": 1, "params": {"name": "a"}}
+    told = {"io.modelcontextprotocol/protocolVersion": "2026-07-28"}
+    newer = {**request, "params": {**request["params"], "_meta": told}}  # type: ignore[dict-item]
+    blocks = {"content": BLOCKS[:1], "structuredContent": 3, "_meta": {"trace": "t"}}
+    for data in ({"a": 1}, [1, 2], 3, "text", None, blocks):
+        for given, is_newer in ((request, False), (newer, True)):
+            [call] = read(given).calls
+            result = msgspec.structs.replace(success(call, data), origin=call.origin)
+            [message] = TurnResult([result], format="mcp").messages()
+            hold("mcp", message)
+            assert message.get("resultType") == ("complete" if is_newer else None)
+            structured = 3 if data is blocks else data
+            expected = structured if is_newer or isinstance(structured, dict) else "absent"
+            assert message.get("structuredContent", "absent") == expected
+            assert message.get("_meta") == ({"trace": "t"} if data is blocks else None)
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """Forms beyond the first six: the SDK's own objects in, answers that its types take out (R49)."""
 
 import json
+import threading
 from typing import Any
 
 import pytest
@@ -11,12 +12,13 @@ from anthropic.types.beta.sessions import (
     event_send_params,
 )
 from google.genai._gaos.types.interactions.interaction import Interaction
+from google.genai.types import FunctionResponse, LiveServerMessage
 from openai.types.beta import AgentSession, AgentSessionRequiresActionEvent
 from openai.types.beta.agent_session_input_param import AgentSessionInputParam
 from openai.types.realtime import ConversationItemCreateEventParam, ResponseDoneEvent
 from pydantic import TypeAdapter
 
-from tests.sdk_types import hold, taken_by
+from tests.sdk_types import hold, hold_item, taken_by
 from toolpool import Dispatcher, tool
 from toolpool.contract.outcome import Code
 from toolpool.dispatcher.formats import detect, intake
@@ -245,6 +247,74 @@ class TestOpenAIRealtime:
             assert "[image, image/png" in second["item"]["output"]
             assert denied["item"]["approve"] is False
             held(ConversationItemCreateEventParam, turn)
+
+
+class TestGeminiLive:
+    async def test_a_tool_call_is_answered_by_function_responses(self) -> None:
+        calls = [{"id": "f1", "name": "look", "args": {"place": "Rome"}}]
+        plain = {"toolCall": {"functionCalls": calls}}
+        for response in (plain, plain["toolCall"], LiveServerMessage.model_validate(plain)):
+            turn = await turn_of(response)
+            assert (turn.format, ran) == ("gemini_live", ["Rome"])
+            answer = {"id": "f1", "name": "look", "response": {"output": {"seen": "Rome"}}}
+            assert turn.messages() == [answer]
+            held(FunctionResponse, turn)
+
+    async def test_what_goes_on_in_the_background_is_answered_again_at_its_end(self) -> None:
+        """R51: first that it goes on, which makes the model say nothing, then its result."""
+        slow = threading.Event()
+
+        @tool(run_in="thread", background=True)
+        def report() -> str:
+            """Write a report."""
+            slow.wait(20)
+            return "written"
+
+        call = {"toolCall": {"functionCalls": [{"id": "f1", "name": "report", "args": {}}]}}
+        async with Dispatcher.in_memory([report]) as dispatcher:
+            [declared] = dispatcher.tools("gemini_live", only=["report"])[0]["functionDeclarations"]
+            assert declared["behavior"] == "NON_BLOCKING"
+            turn = await dispatcher.dispatch(call, session="s", wait=0.01)
+            [first] = turn.messages()
+            assert (first["willContinue"], first["scheduling"]) == (True, "SILENT")
+            held(FunctionResponse, turn)
+            slow.set()
+            result = await dispatcher.task_result(turn[0].handle or "", session="s", wait=20)
+            assert result is not None
+            last = TurnResult([result], format=turn.format)
+            assert last.messages() == [
+                {"id": "f1", "name": "report", "response": {"output": "written"}}
+            ]
+            held(FunctionResponse, last)
+
+    async def test_an_openai_call_that_is_not_waited_for_says_how_far_it_is(self) -> None:
+        """R51."""
+        slow = threading.Event()
+
+        @tool(run_in="thread", background=True)
+        def report() -> str:
+            """Write a report."""
+            slow.wait(20)
+            return "written"
+
+        item = {"type": "function_call", "call_id": "c", "name": "report", "arguments": "{}",
+                "async": True}  # fmt: skip
+        response = {"object": "response", "id": "r", "status": "completed", "output": [item]}
+        async with Dispatcher.in_memory([report]) as dispatcher:
+            turn = await dispatcher.dispatch(response, session="s", wait=0.01)
+            [first] = turn.messages()
+            assert first["status"] == "in_progress"
+            hold_item(first)
+            slow.set()
+            result = await dispatcher.task_result(turn[0].handle or "", session="s", wait=20)
+            assert result is not None
+            [last] = TurnResult([result], format=turn.format).messages()
+            assert (last["status"], last["output"], last["call_id"]) == (
+                "completed",
+                "written",
+                "c",
+            )
+            hold_item(last)
 
 
 class TestOllama:
