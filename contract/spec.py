@@ -33,8 +33,10 @@ class ToolSpec(msgspec.Struct, frozen=True, kw_only=True):
     `input_schema` is JSON Schema (None: any object is taken). `timeout` is in seconds from the
     claim, `heartbeat` the seconds it may give no sign of life for, `max_output` in bytes; `retries`
     counts attempts by the pool beyond the first. An `exclusive` tool is stopped where its worker
-    cannot be sure any more that nobody else runs the call. What is UNSET is not written, so that
-    a tool without it has the digest that older versions give it.
+    cannot be sure any more that nobody else runs the call. `output_schema` is the JSON Schema of
+    its results. `title`, `strict`, `defer_loading`, `allowed_callers` and `input_examples` go to
+    the providers that take them. What is UNSET is not written, so that a tool without it has the
+    digest that older versions give it.
     """
 
     name: str
@@ -55,6 +57,12 @@ class ToolSpec(msgspec.Struct, frozen=True, kw_only=True):
     injected: tuple[str, ...] = ()
     heartbeat: float | msgspec.UnsetType = msgspec.UNSET
     exclusive: bool | msgspec.UnsetType = msgspec.UNSET
+    output_schema: dict[str, Any] | msgspec.UnsetType = msgspec.UNSET
+    title: str | msgspec.UnsetType = msgspec.UNSET
+    strict: bool | msgspec.UnsetType = msgspec.UNSET
+    defer_loading: bool | msgspec.UnsetType = msgspec.UNSET
+    allowed_callers: tuple[str, ...] | msgspec.UnsetType = msgspec.UNSET
+    input_examples: tuple[dict[str, Any], ...] | msgspec.UnsetType = msgspec.UNSET
     digest: str = ""
 
     @property
