@@ -117,7 +117,7 @@ def returned(tool: Tool, value: Any, limits: Limits) -> Completion:
     if tool.returns is not None:
         problems = _broken(tool.returns, encoded, whole if whole is not value else None)
         if problems:
-            reason = "the tool returned something else than it declares"
+            reason = "the tool returned something other than it declares"
             bad = failure(Code.BAD_RESULT, reason, Executed.YES, problems=problems)
             return Completion(bad)
     return fitted(encoded, tool.spec.max_output)

@@ -174,7 +174,7 @@ LOCALE = Locale(
     refused_by_check="Please rewrite the tool input with valid arguments. Errors: {message}",
     raised="Error executing tool '{name}': {error}",
     bad_result=(
-        "Tool '{name}' ran, but returned something else than it declares: {problems}. This is a "
+        "Tool '{name}' ran, but returned something other than it declares: {problems}. This is a "
         "fault of the tool, not of the arguments."
     ),
     crashed="Error executing tool '{name}': {error}. {whether}",
