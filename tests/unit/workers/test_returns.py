@@ -188,6 +188,14 @@ def test_a_given_schema_is_of_the_data(value: Any, fault: tuple[str, ...] | None
     assert [problem.path for problem in found.problems] == ([fault] if fault else [])
 
 
+def test_no_name_of_the_result_s_own_is_told_as_a_hint() -> None:
+    """It is for who sent a name, and names may be data."""
+    for value in ({"totals": 1}, {"total": "1"}):
+        [problem] = outcome(declared(Any, output_schema=TOTAL), value).problems
+        assert (problem.path, problem.closest) == (("total",), None)
+        assert "totals" not in repr(problem)
+
+
 def test_the_whole_of_a_long_result_is_looked_at() -> None:
     """It is cut only afterwards."""
     made = declared(list[int], max_output=100)
