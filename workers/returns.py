@@ -1,5 +1,7 @@
 """What a tool's results look like: the schema that its annotation or declaration gives them."""
 
+import dataclasses
+import enum
 import typing
 from typing import Any
 
@@ -77,9 +79,10 @@ def returns_of(hint: Any, given: Any, where: str) -> Returns | None:
 
 
 class _AsSent(GenerateJsonSchema):
-    """What results are as JSON, without formats and patterns that they need not have.
+    """What results are as JSON, without what they need not keep to.
 
-    A date without a time zone is none by RFC 3339, and a decimal may have an exponent.
+    A date without a time zone is none by RFC 3339, a decimal may have an exponent, flags may be
+    several at once, and an object of a derived class has more fields.
     """
 
     def emit_warning(self, kind: JsonSchemaWarningKind, detail: str) -> None:
@@ -97,9 +100,26 @@ class _AsSent(GenerateJsonSchema):
     def decimal_schema(self, schema: Any) -> JsonSchemaValue:
         return _loosely(super().decimal_schema(schema))
 
+    def enum_schema(self, schema: Any) -> JsonSchemaValue:
+        made = super().enum_schema(schema)
+        return _loosely(made, "enum") if issubclass(schema["cls"], enum.Flag) else made
 
-def _loosely(schema: JsonSchemaValue) -> JsonSchemaValue:
-    return {key: value for key, value in schema.items() if key not in ("format", "pattern")}
+    def model_schema(self, schema: Any) -> JsonSchemaValue:
+        made = super().model_schema(schema)
+        is_closed = made.get("additionalProperties") is False
+        return _loosely(made, "additionalProperties") if is_closed else made
+
+    def dataclass_schema(self, schema: Any) -> JsonSchemaValue:
+        # Whether its fields go by their aliases depends on what the dataclass stands in.
+        made = super().dataclass_schema(schema)
+        if set(made.get("properties", ())) - {f.name for f in dataclasses.fields(schema["cls"])}:
+            raise ValueError("its fields have more than one name")
+        return made
+
+
+def _loosely(schema: JsonSchemaValue, *dropped: str) -> JsonSchemaValue:
+    keys = dropped or ("format", "pattern")
+    return {key: value for key, value in schema.items() if key not in keys}
 
 
 def _annotated(hint: Any) -> dict[str, Any] | None:

@@ -11,6 +11,7 @@ from uuid import UUID
 
 import mcp.types
 import msgspec
+import pydantic.dataclasses
 import pytest
 from pydantic import BaseModel, ConfigDict, Field
 from typing_extensions import TypedDict
@@ -54,6 +55,26 @@ class Pair(NamedTuple):
     right: str
 
 
+class Closed(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+    id: int
+
+
+class Wider(Closed):
+    more: int = 1
+
+
+class Rights(enum.Flag):
+    READ = 1
+    WRITE = 2
+
+
+@pydantic.dataclasses.dataclass
+class Named:
+    a: int = Field(serialization_alias="b")
+
+
 class Odd:
     """A class that pydantic knows nothing of."""
 
@@ -89,6 +110,8 @@ def outcome(made: Tool, value: Any) -> Outcome:
         (Point, Point(1, datetime.time(1, 2))),
         (Literal["a", 1], 1),
         (Kind, Kind.NEW),
+        (Rights, Rights.READ | Rights.WRITE),
+        (Closed, Wider(id=1)),
         (datetime.date, datetime.date(2026, 1, 2)),
         (datetime.datetime, datetime.datetime(2026, 1, 2, 3, 4)),  # noqa: DTZ001 - as tools do
         (datetime.timedelta, datetime.timedelta(days=-1)),
@@ -134,7 +157,7 @@ def test_what_breaks_its_annotation_is_the_tool_s_fault(
 @pytest.mark.parametrize(
     "annotation",
     [
-        None, Any, object, NoReturn, Odd, list[Odd], T, Awaitable[int],
+        None, Any, object, NoReturn, Odd, list[Odd], T, Named, Awaitable[int],
         mcp.types.CallToolResult, mcp.types.TextContent, list[mcp.types.ContentBlock],
         dict[str, mcp.types.ImageContent] | None,
     ],
