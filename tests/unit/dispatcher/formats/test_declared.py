@@ -4,10 +4,10 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-import jsonschema
+import mcp
 import mcp_types.methods
 import pytest
-from mcp.types import ListToolsResult
+from mcp.server.lowlevel import Server
 from msgspec.structs import replace
 
 from tests.sdk_types import hold
@@ -137,7 +137,7 @@ def test_mcp_is_offered_the_output_schemas_of_objects(
     assert made.get("outputSchema") == root
     in_background = replace(SAID, output_schema=schema, background=True)
     assert "outputSchema" not in offered("mcp", in_background)
-    listed = ListToolsResult.model_validate({"tools": [made]})
+    listed = mcp.types.ListToolsResult.model_validate({"tools": [made]})
     plain = listed.model_dump(by_alias=True, mode="json", exclude_none=True)
     for version in ("2025-06-18", "2025-11-25", "2026-07-28"):
         sent: Any = mcp_types.methods.serialize_server_result("tools/list", version, plain)
@@ -151,17 +151,34 @@ def total(of: list[int]) -> Mapping[str, int]:
     return {"total": sum(of)} if of else {"total": "none"}  # type: ignore[dict-item]
 
 
-async def test_a_success_has_structured_content_that_fits() -> None:
-    """As a client of MCP holds it to the schema it was offered."""
-    request = {"method": "tools/call", "id": 1, "params": {"name": "total"}}
-    async with Dispatcher.in_memory([total]) as dispatcher:
-        [listed] = dispatcher.tools("mcp", only=["total"])
-        for of, is_error in (([1, 2], False), ([], True)):
-            asked = request | {"params": {"name": "total", "arguments": {"of": of}}}
-            [answer] = (await dispatcher.dispatch(asked)).messages()
-            assert answer["isError"] is is_error
-            if not is_error:
-                jsonschema.validate(answer["structuredContent"], listed["outputSchema"])
-                assert answer["structuredContent"] == {"total": 3}
-            else:
-                assert "structuredContent" not in answer
+@tool(run_in="thread")
+def names() -> list[str]:
+    """List the names."""
+    return ["a"]
+
+
+@pytest.mark.parametrize("mode", ["auto", "legacy"])
+async def test_the_sdk_s_own_client_takes_what_is_offered_and_answered(mode: Any) -> None:
+    """It holds every success to the schema that it was offered, in the old protocol and the new."""
+    async with Dispatcher.in_memory([total, names]) as dispatcher:
+
+        async def on_list_tools(_: Any, params: Any) -> mcp.types.ListToolsResult:
+            return mcp.types.ListToolsResult.model_validate({"tools": dispatcher.tools("mcp")})
+
+        async def on_call_tool(_: Any, params: Any) -> mcp.types.CallToolResult:
+            plain = params.model_dump(include={"name", "arguments"})
+            [answer] = (
+                await dispatcher.dispatch({"method": "tools/call", "params": plain})
+            ).messages()
+            return mcp.types.CallToolResult.model_validate(answer)
+
+        server = Server("s", on_list_tools=on_list_tools, on_call_tool=on_call_tool)
+        async with mcp.Client(server, mode=mode) as client:
+            offered = {each.name: each for each in (await client.list_tools()).tools}
+            assert offered["total"].output_schema is not None
+            assert offered["names"].output_schema is None
+            added = await client.call_tool("total", {"of": [1, 2]})
+            assert (added.is_error, added.structured_content) == (False, {"total": 3})
+            broken = await client.call_tool("total", {"of": []})
+            assert (broken.is_error, broken.structured_content) == (True, None)
+            assert not (await client.call_tool("names", {})).is_error
