@@ -10,7 +10,7 @@ from toolpool.contract.schema.strict import OPENAI, NotStrict, strict_schema
 from toolpool.contract.schema.validator import SchemaValidator
 
 _CALLER = re.compile(r"direct|programmatic|code_execution_\d{8}")
-_EMPTY: dict[str, Any] = {
+_UNSAID: dict[str, Any] = {
     "title": None,
     "strict": False,
     "defer_loading": False,
@@ -26,23 +26,19 @@ def offered_options(
 
     `schema` is the tool's input schema. Raises `ToolDeclarationInvalid` with the option's name.
     """
-    made = {
-        name: value for name, value in options.items() if name not in _EMPTY or value is not None
-    }
+    told = {name: options.get(name, unsaid) for name, unsaid in _UNSAID.items()}
     for name in ("strict", "defer_loading"):
-        if not isinstance(made.get(name, False), bool):
-            raise ToolDeclarationInvalid(f"{where}: {name} is True or False, not {made[name]!r}")
-    if not isinstance(title := made.get("title", "-"), str) or not title.strip():
+        if not isinstance(told[name], bool):
+            raise ToolDeclarationInvalid(f"{where}: {name} is True or False, not {told[name]!r}")
+    title = told["title"]
+    if title is not None and not (isinstance(title, str) and title.strip()):
         raise ToolDeclarationInvalid(f"{where}: title is a text for people, not {title!r}")
-    if "allowed_callers" in made:
-        made["allowed_callers"] = _callers(made["allowed_callers"], where)
-    if "input_examples" in made:
-        made["input_examples"] = _examples(made["input_examples"], schema, where)
-    if made.get("strict"):
+    told["allowed_callers"] = _callers(told["allowed_callers"], where)
+    told["input_examples"] = _examples(told["input_examples"], schema, where)
+    if told["strict"]:
         _require_strict(schema, where)
-    return {
-        name: value for name, value in made.items() if name not in _EMPTY or value != _EMPTY[name]
-    }
+    others = {name: value for name, value in options.items() if name not in _UNSAID}
+    return others | {name: value for name, value in told.items() if value != _UNSAID[name]}
 
 
 def _callers(given: Any, where: str) -> tuple[str, ...]:
