@@ -30,7 +30,7 @@ class Code(StrEnum):
     TOO_MANY_CALLS = "validation.too_many_calls"
     RAISED = "runtime.raised"
     CRASHED = "runtime.crashed"  # the tool's own process died: exit, signal, out of memory
-    BAD_RESULT = "runtime.bad_result"  # returned something that is not JSON, or far too much
+    BAD_RESULT = "runtime.bad_result"  # not JSON, far too much, or not as declared
     REPORTED = "logical.reported"
     TIMEOUT = "aborted.timeout"
     CANCELLED = "aborted.cancelled"

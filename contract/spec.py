@@ -34,8 +34,10 @@ class ToolSpec(msgspec.Struct, frozen=True, kw_only=True):
     claim, `heartbeat` the seconds it may give no sign of life for, `max_output` in bytes; `retries`
     counts attempts by the pool beyond the first. An `exclusive` tool is stopped where its worker
     cannot be sure any more that nobody else runs the call. `text_parameter` is the one argument of
-    a tool whose input is free text, `text_format` the grammar that the text has. What is UNSET is
-    not written, so that a tool without it has the digest that older versions give it.
+    a tool whose input is free text, `text_format` the grammar that the text has. `output_schema` is
+    the JSON Schema of its results. `title`, `strict`, `defer_loading`, `allowed_callers` and
+    `input_examples` go to the providers that take them. What is UNSET is not written, so that a
+    tool without it has the digest that older versions give it.
     """
 
     name: str
@@ -58,6 +60,12 @@ class ToolSpec(msgspec.Struct, frozen=True, kw_only=True):
     exclusive: bool | msgspec.UnsetType = msgspec.UNSET
     text_parameter: str | msgspec.UnsetType = msgspec.UNSET
     text_format: dict[str, Any] | msgspec.UnsetType = msgspec.UNSET
+    output_schema: dict[str, Any] | msgspec.UnsetType = msgspec.UNSET
+    title: str | msgspec.UnsetType = msgspec.UNSET
+    strict: bool | msgspec.UnsetType = msgspec.UNSET
+    defer_loading: bool | msgspec.UnsetType = msgspec.UNSET
+    allowed_callers: tuple[str, ...] | msgspec.UnsetType = msgspec.UNSET
+    input_examples: tuple[dict[str, Any], ...] | msgspec.UnsetType = msgspec.UNSET
     digest: str = ""
 
     @property

@@ -5,7 +5,7 @@ import logging
 import time
 from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
+from types import MappingProxyType
 from typing import Any, Self
 
 import msgspec
@@ -52,7 +52,7 @@ class Dispatcher:
     Use it as `async with Dispatcher.connect(url) as dispatcher`. One dispatcher serves any number
     of concurrent `dispatch` calls on one event loop. Its methods raise RuntimeError where it is not
     entered, is closed, or belongs to another event loop or to the process before a fork; what only
-    looks (`tools`, `specs`, `check`, `in_flight`) may be called from any thread.
+    looks (`tools`, `specs`, `refused`, `check`, `in_flight`) may be called from any thread.
     """
 
     def __init__(
@@ -129,12 +129,7 @@ class Dispatcher:
             raise
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *raised: object) -> None:
         await self.close()
 
     async def _start(self) -> None:
@@ -173,6 +168,12 @@ class Dispatcher:
         self._lifetime.require_open()
         offers = self._accepting.listed(None)
         return [offers[name].spec for name in sorted(offers)]
+
+    @property
+    def refused(self) -> Mapping[str, str]:
+        """Why a published tool is not offered, by its name: its schema cannot be used."""
+        self._lifetime.require_open()
+        return MappingProxyType(self._catalog.refused)
 
     def tools(self, format: str = "anthropic", *, only: Collection[str] | None = None) -> list[Any]:
         """What to offer the model, in a provider's form; plain dicts, which the SDKs' types take.

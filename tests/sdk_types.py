@@ -6,17 +6,21 @@ from typing import Any
 
 import botocore.session
 from anthropic.types import MessageParam, ToolParam, ToolResultBlockParam
+from anthropic.types.beta import BetaManagedAgentsCustomToolParams
 from botocore.validate import ParamValidator
+from google.genai._gaos.types.interactions.function import Function
 from google.genai._gaos.types.interactions.functionresultstep import FunctionResultStep
 from google.genai.types import Content, FunctionDeclaration
 from mcp.types import CallToolResult
 from mcp.types import Tool as McpTool
+from openai.types.beta.agent_tool_param import AgentToolConfigParamFunction
 from openai.types.chat import (
     ChatCompletionAssistantMessageParam,
     ChatCompletionFunctionMessageParam,
     ChatCompletionFunctionToolParam,
     ChatCompletionToolMessageParam,
 )
+from openai.types.realtime import RealtimeFunctionToolParam
 from openai.types.responses import (
     EasyInputMessageParam,
     FunctionToolParam,
@@ -42,6 +46,9 @@ _TYPED_DICTS: dict[str, TypeAdapter[Any]] = {
     "openai_chat tool": TypeAdapter(ChatCompletionFunctionToolParam),
     "openai_responses": TypeAdapter(FunctionCallOutput),
     "openai_responses tool": TypeAdapter(FunctionToolParam),
+    "openai_realtime tool": TypeAdapter(RealtimeFunctionToolParam),
+    "openai_agents tool": TypeAdapter(AgentToolConfigParamFunction),
+    "anthropic_agents tool": TypeAdapter(BetaManagedAgentsCustomToolParams),
     "openai_chat assistant": TypeAdapter(ChatCompletionAssistantMessageParam),
     "openai_chat function": TypeAdapter(ChatCompletionFunctionMessageParam),
 }
@@ -60,6 +67,8 @@ _ITEMS: dict[str | None, TypeAdapter[Any]] = {
 _MODELS: dict[str, TypeAdapter[Any]] = {
     "gemini": TypeAdapter(Content),
     "gemini tool": TypeAdapter(FunctionDeclaration),
+    "gemini_live tool": TypeAdapter(FunctionDeclaration),
+    "gemini_interactions tool": TypeAdapter(Function),
     "mcp": TypeAdapter(CallToolResult),
     "mcp tool": TypeAdapter(McpTool),
 }
@@ -67,6 +76,8 @@ _MODELS: dict[str, TypeAdapter[Any]] = {
 
 def hold(kind: str, message: dict[str, Any]) -> None:
     """Raises where the SDK's type does not take `message`, or would drop a part of it."""
+    if kind in ("langchain tool", "ollama tool", "cohere tool"):
+        kind = "openai_chat tool"  # the form of all three
     if kind.startswith("bedrock"):
         _hold_bedrock(kind, message)
     elif kind in _TYPED_DICTS:

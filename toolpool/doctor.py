@@ -246,6 +246,14 @@ def check_fleet(fleet: "Fleet", version: str) -> Iterator[Finding]:
             "no worker has published a tool, so there is nothing to call",
             "start one with `toolpool worker --tools your.module`",
         )
+    for name, reason in fleet.refused().items():
+        yield Finding(
+            "refused tools",
+            Level.FAIL,
+            f"dispatchers do not offer {name}: {reason}",
+            "mend its schema and start its workers again, or take it out of the catalog with "
+            "`toolpool tools remove`",
+        )
     yield from _check_unserved(fleet)
 
 

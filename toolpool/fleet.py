@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from toolpool.contract.encoding import decode
 from toolpool.contract.envelope import CatalogEntry, Envelope, WorkerLease
-from toolpool.contract.errors import BrokerUnreachable, MessageRejected
+from toolpool.contract.errors import BrokerUnreachable, MessageRejected, ToolDeclarationInvalid
 from toolpool.contract.names import Names
 from toolpool.contract.server.connection import keyring, open_sync, unreachable
 from toolpool.contract.settings import Settings
@@ -58,6 +58,18 @@ class Fleet:
     def specs(self) -> list[ToolSpec]:
         """The tools on offer, by name."""
         return [self.entries[name].spec for name in sorted(self.entries)]
+
+    def refused(self) -> dict[str, str]:
+        """Why dispatchers do not offer a tool of the catalog, by its name."""
+        from toolpool.contract.schema.validator import SchemaCache
+
+        schemas, reasons = SchemaCache(), {}
+        for spec in self.specs():
+            try:
+                schemas.validator(spec)
+            except ToolDeclarationInvalid as error:
+                reasons[spec.name] = str(error)
+        return reasons
 
     def tools_by_queue(self) -> dict[str, list[str]]:
         """The names of the tools that each queue carries."""

@@ -17,7 +17,7 @@ from collections.abc import (
 from contextlib import AbstractAsyncContextManager, suppress
 from enum import Enum
 from pathlib import Path
-from types import ModuleType, TracebackType
+from types import ModuleType
 from typing import Any, Self, TypeVar
 
 from toolpool.contract.result import ToolResult
@@ -122,12 +122,7 @@ class SyncDispatcher:
     def __enter__(self) -> Self:
         return self.open()
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *raised: object) -> None:
         self.close()
 
     def open(self) -> Self:
@@ -212,6 +207,11 @@ class SyncDispatcher:
     def specs(self) -> list[ToolSpec]:
         """See `Dispatcher.specs`."""
         return self._opened().specs
+
+    @property
+    def refused(self) -> Mapping[str, str]:
+        """See `Dispatcher.refused`."""
+        return self._opened().refused
 
     def tools(self, format: str = "anthropic", *, only: Collection[str] | None = None) -> list[Any]:
         """See `Dispatcher.tools`."""

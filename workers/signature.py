@@ -3,7 +3,7 @@
 import inspect
 import types
 import typing
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Annotated, Any
 
 import pydantic
@@ -15,6 +15,9 @@ from toolpool.contract.schema.problem import Problem
 from toolpool.workers.context import ToolContext
 
 _FIELD = "p_"  # keeps a parameter called `json` or `schema` from shadowing the model's own names
+
+
+_NOTHING: Mapping[str, str] = {}
 
 
 class ArgumentsRefused(Exception):
@@ -30,7 +33,7 @@ class Signature:
 
     With a raw `input_schema` the arguments pass as they are: as keywords, or as one dict when the
     function has a single parameter called `arguments`. Raises `ToolDeclarationInvalid` when a
-    parameter cannot be filled from JSON.
+    parameter has no type or cannot be filled from JSON. `returned` is the return annotation.
     """
 
     def __init__(
@@ -43,21 +46,35 @@ class Signature:
         parameters = _parameters(function, where)
         hints = _hints(function, where)
         self.injected = tuple(n for n in parameters if _is_context(hints.get(n)))
+        self.returned = hints.get("return")
         named = {n: p for n, p in parameters.items() if n not in self.injected}
         self._takes_dict = input_schema is not None and list(named) == ["arguments"]
         self._takes_any = any(p.kind is p.VAR_KEYWORD for p in named.values())
         self._model: type[BaseModel] | None = None
+        self._names: tuple[str, ...] = ()
         if input_schema is None:
             fields = {n: p for n, p in named.items() if p.kind is not p.VAR_KEYWORD}
+            _require_types(fields, hints, where)
             self._names = tuple(fields)
             self._model = _model(fields, hints, where, open_ended=self._takes_any)
 
-    def json_schema(self) -> dict[str, Any]:
-        """The schema shown to the model: a JSON Schema 2020-12 object, without generated titles."""
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The parameters that the model sends; none with a raw schema."""
+        return self._names
+
+    def json_schema(self, described: Mapping[str, str] = _NOTHING) -> dict[str, Any]:
+        """The schema shown to the model: a JSON Schema 2020-12 object, without generated titles.
+
+        `described` says more of the parameters that have no description of their own.
+        """
         assert self._model is not None
-        schema = _without_titles(self._model.model_json_schema())
-        schema.setdefault("properties", {})
-        return typing.cast(dict[str, Any], schema)
+        schema = typing.cast(dict[str, Any], without_titles(self._model.model_json_schema()))
+        properties = schema.setdefault("properties", {})
+        for name, text in described.items():
+            if name in properties:
+                properties[name].setdefault("description", text)
+        return schema
 
     def bind(self, arguments: dict[str, Any], context: ToolContext | None) -> dict[str, Any]:
         """Keyword arguments for the function, typed and defaulted.
@@ -102,6 +119,16 @@ def _hints(function: Callable[..., Any], where: str) -> dict[str, Any]:
         ) from None
 
 
+def _require_types(names: Iterable[str], hints: dict[str, Any], where: str) -> None:
+    untyped = [name for name in names if name not in hints]
+    if untyped:
+        raise ToolDeclarationInvalid(
+            f"{where}: parameter {untyped[0]!r} has no type: annotate it, as in "
+            f"`{untyped[0]}: str` (`Any` takes anything, `ToolContext` is filled in by the "
+            "worker), or declare input_schema="
+        )
+
+
 def _is_context(hint: Any) -> bool:
     if typing.get_origin(hint) is Annotated:
         hint = typing.get_args(hint)[0]
@@ -119,7 +146,7 @@ def _model(
 ) -> type[BaseModel]:
     fields: dict[str, Any] = {}
     for name, parameter in parameters.items():
-        hint = hints.get(name, Any)
+        hint = hints[name]
         default = ... if parameter.default is parameter.empty else parameter.default
         fields[_FIELD + name] = (Annotated[hint, Field(alias=name)], default)
     config = ConfigDict(extra="allow" if open_ended else "forbid", protected_namespaces=())
@@ -135,14 +162,14 @@ def _model(
     return model
 
 
-def _without_titles(node: Any, *, names: bool = False) -> Any:
-    """`node` without pydantic's generated titles; `names` marks a map of field names."""
+def without_titles(node: Any, *, names: bool = False) -> Any:
+    """A schema's `node` without pydantic's generated titles; `names` marks a map of field names."""
     if isinstance(node, list):
-        return [_without_titles(item) for item in node]
+        return [without_titles(item) for item in node]
     if not isinstance(node, dict):
         return node
     return {
-        key: _without_titles(value, names=not names and key in ("properties", "$defs"))
+        key: without_titles(value, names=not names and key in ("properties", "$defs"))
         if key not in ("default", "const", "enum", "examples") or names
         else value
         for key, value in node.items()

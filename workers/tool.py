@@ -17,6 +17,9 @@ from toolpool.contract.spec import (
     ToolSpec,
     sealed,
 )
+from toolpool.workers.docstring import Docstring, read_docstring
+from toolpool.workers.offered import offered_options
+from toolpool.workers.returns import Returns, returns_of
 from toolpool.workers.signature import Signature
 
 # A bare `Tool` is one of whatever signature: PEP 696.
@@ -34,11 +37,13 @@ class Tool(Generic[P, R]):
         spec: ToolSpec,
         signature: Signature,
         checks: tuple[Check, ...] = (),
+        returns: Returns | None = None,
     ) -> None:
         self.function = function
         self.spec = spec
         self.signature = signature
         self.checks = checks
+        self.returns = returns
         self.__name__ = spec.name
         self.__doc__ = function.__doc__
         self.__module__ = function.__module__
@@ -71,7 +76,9 @@ def tool(
     *,
     name: str | None = None,
     description: str | None = None,
+    title: str | None = None,
     input_schema: dict[str, Any] | None = None,
+    output_schema: dict[str, Any] | Literal[False] | None = None,
     timeout: float | None = None,
     heartbeat: float | None = None,
     effects: Literal["read", "write"] | None = None,
@@ -87,6 +94,10 @@ def tool(
     repair: bool = True,
     concurrency: int | None = None,
     retries: int = 0,
+    strict: bool = False,
+    defer_loading: bool = False,
+    allowed_callers: Sequence[str] = (),
+    input_examples: Sequence[dict[str, Any]] = (),
 ) -> Callable[[Callable[P, R]], Tool[P, R]]: ...
 
 
@@ -106,6 +117,11 @@ def tool(function: Callable[..., Any] | None = None, /, **options: Any) -> Any:
     as one `arguments` dict. Each `check` gets the typed arguments as keywords before the tool runs;
     a ValueError or a returned string refuses the call (`validation.arguments`, not executed).
 
+    A result that breaks `output_schema`, by default that of the return annotation, is
+    `runtime.bad_result`; False takes any. `title`, `strict`, `defer_loading`, `allowed_callers` and
+    `input_examples` are told to the providers that take them. What the docstring says of parameters
+    in a section `Args:` (Google) or `Parameters` (NumPy) goes into the schema.
+
     Raises `ToolDeclarationInvalid` with the reason when the tool could not work.
     """
     if function is not None:
@@ -119,6 +135,7 @@ def _declare(
     name: str | None = None,
     description: str | None = None,
     input_schema: dict[str, Any] | None = None,
+    output_schema: Any = None,
     run_in: str | None = None,
     queue: str = "default",
     effects: str | None = None,
@@ -136,16 +153,21 @@ def _declare(
     if not inspect.isroutine(function):
         raise ToolDeclarationInvalid(f"{where}: @tool goes on a function")
     _require_names(tool_name, queue, where)
+    _require_one_result(function, where)
     signature = Signature(function, where=where, input_schema=input_schema)
-    schema = signature.json_schema() if input_schema is None else input_schema
+    doc = _documented(function, signature, input_schema)
+    schema = signature.json_schema(doc.parameters) if input_schema is None else input_schema
+    shown = schema if validate == "on" or input_schema is not None else None
+    returns = returns_of(signature.returned, output_schema, where)
     if timeout is None:
         timeout = BACKGROUND_TIMEOUT if background else DEFAULT_TIMEOUT
     try:
         spec = ToolSpec(
             name=tool_name,
             queue=queue,
-            description=_first_line_onwards(function, description),
-            input_schema=schema if validate == "on" or input_schema is not None else None,
+            description=doc.text if description is None else description,
+            input_schema=shown,
+            output_schema=msgspec.UNSET if returns is None else returns.schema,
             run_in=_run_in(function, run_in, where),
             effects=Effects(effects) if effects is not None else None,
             recommendations=tuple(recommendations),
@@ -155,7 +177,7 @@ def _declare(
             timeout=float(timeout),  # 20 and 20.0 are one timeout, and must have one digest
             heartbeat=msgspec.UNSET if heartbeat is None else float(heartbeat),
             exclusive=True if exclusive else msgspec.UNSET,
-            **options,
+            **offered_options(options, shown, where),
         )
     except (ValueError, TypeError) as error:
         raise ToolDeclarationInvalid(f"{where}: {error}") from None
@@ -164,7 +186,7 @@ def _declare(
     if heartbeat is not None:
         _require_heard(heartbeat, signature, where)
     checks = (check,) if callable(check) else tuple(check)
-    return Tool(function, sealed(spec), signature, checks)
+    return Tool(function, sealed(spec), signature, checks, returns)
 
 
 def _require_names(tool: str, queue: str, where: str) -> None:
@@ -188,8 +210,22 @@ def _require_heard(heartbeat: float, signature: Signature, where: str) -> None:
         )
 
 
-def _first_line_onwards(function: Callable[..., Any], description: str | None) -> str:
-    return description if description is not None else inspect.getdoc(function) or ""
+def _require_one_result(function: Callable[..., Any], where: str) -> None:
+    if inspect.isasyncgenfunction(function) or inspect.isgeneratorfunction(function):
+        raise ToolDeclarationInvalid(
+            f"{where}: it yields, and a call has one result: return a list, and say how far it is "
+            "with progress() of a ToolContext"
+        )
+
+
+def _documented(
+    function: Callable[..., Any], signature: Signature, input_schema: dict[str, Any] | None
+) -> Docstring:
+    """The docstring; with a raw schema, which has descriptions of its own, as it stands."""
+    text = inspect.getdoc(function) or ""
+    if input_schema is not None:
+        return Docstring(text, {})
+    return read_docstring(text, (*signature.names, *signature.injected))
 
 
 def _run_in(function: Callable[..., Any], asked: str | None, where: str) -> RunIn:

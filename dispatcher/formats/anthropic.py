@@ -6,8 +6,10 @@ from typing import Any
 from toolpool.contract.call import ToolCall
 from toolpool.contract.content import IMAGE_TYPES, blocks_of, is_anthropic, media_of, words_for
 from toolpool.contract.result import ToolResult
+from toolpool.contract.schema.strict import ANTHROPIC
 from toolpool.contract.spec import ToolSpec
 from toolpool.dispatcher.formats.blocks import NotAResponse, Reader, last_block
+from toolpool.dispatcher.formats.declared import callers_of, strict_of, told
 from toolpool.dispatcher.formats.names import PLAIN, alias
 from toolpool.dispatcher.formats.text import as_bare, as_text, note_of, schema_of
 
@@ -144,11 +146,16 @@ def render_refusal(text: str) -> list[dict[str, Any]]:
 
 def offer(specs: list[ToolSpec]) -> list[dict[str, Any]]:
     """The `tools` parameter of the Messages API."""
-    return [
-        {
-            "name": alias(spec.name, TOOL_NAMES),
-            "description": spec.description,
-            "input_schema": schema_of(spec.input_schema),
-        }
-        for spec in specs
-    ]
+    return [_offered(spec) for spec in specs]
+
+
+def _offered(spec: ToolSpec) -> dict[str, Any]:
+    strict = strict_of(spec, ANTHROPIC)
+    tool = {
+        "name": alias(spec.name, TOOL_NAMES),
+        "description": spec.description,
+        "input_schema": strict or schema_of(spec.input_schema),
+        **told(spec, "defer_loading", "input_examples"),
+        **callers_of(spec, "direct", "code_execution"),
+    }
+    return tool if strict is None else {**tool, "strict": True}

@@ -9,8 +9,10 @@ from toolpool.contract import encoding
 from toolpool.contract.call import ToolCall
 from toolpool.contract.content import IMAGE_TYPES, blocks_of, media_of, words_for
 from toolpool.contract.result import ToolResult
+from toolpool.contract.schema.strict import ANTHROPIC
 from toolpool.contract.spec import ToolSpec
 from toolpool.dispatcher.formats.blocks import NotAResponse, Reader, last_block
+from toolpool.dispatcher.formats.declared import strict_of
 from toolpool.dispatcher.formats.names import PLAIN, alias
 from toolpool.dispatcher.formats.text import note_of, schema_of
 
@@ -167,13 +169,14 @@ def render_refusal(text: str) -> list[dict[str, Any]]:
 
 def offer(specs: list[ToolSpec]) -> list[dict[str, Any]]:
     """The `tools` of `toolConfig`. An empty description is refused, so it is left out."""
-    return [
-        {
-            "toolSpec": {
-                "name": alias(spec.name, TOOL_NAMES),
-                **({"description": spec.description} if spec.description else {}),
-                "inputSchema": {"json": schema_of(spec.input_schema)},
-            }
-        }
-        for spec in specs
-    ]
+    return [{"toolSpec": _offered(spec)} for spec in specs]
+
+
+def _offered(spec: ToolSpec) -> dict[str, Any]:
+    strict = strict_of(spec, ANTHROPIC)
+    tool = {
+        "name": alias(spec.name, TOOL_NAMES),
+        **({"description": spec.description} if spec.description else {}),
+        "inputSchema": {"json": strict or schema_of(spec.input_schema)},
+    }
+    return tool if strict is None else {**tool, "strict": True}

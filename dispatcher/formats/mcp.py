@@ -10,6 +10,7 @@ from toolpool.contract.content import blocks_of, is_anthropic, media_of, words_f
 from toolpool.contract.result import ToolResult
 from toolpool.contract.spec import Effects, ToolSpec
 from toolpool.dispatcher.formats.blocks import NotAResponse, Reader
+from toolpool.dispatcher.formats.declared import output_object_of, told
 from toolpool.dispatcher.formats.names import alias
 from toolpool.dispatcher.formats.text import note_of, schema_of
 
@@ -132,15 +133,23 @@ def render_refusal(text: str) -> list[dict[str, Any]]:
 
 
 def offer(specs: list[ToolSpec]) -> list[dict[str, Any]]:
-    """The `tools` of a `tools/list` result, with the annotations that `effects` stands for."""
+    """The `tools` of a `tools/list` result, with the annotations that `effects` stands for.
+
+    An output schema has to be that of objects until 2025-11-25: with another the SDKs refuse the
+    whole list. A background tool has none, since a call of it may answer with a handle.
+    """
     offered: list[dict[str, Any]] = []
     for spec in specs:
         tool: dict[str, Any] = {
             "name": alias(spec.name, TOOL_NAMES),
+            **told(spec, "title"),
             "description": spec.description,
             "inputSchema": schema_of(spec.input_schema),
         }
-        annotations: dict[str, bool] = {}
+        output = None if spec.background else output_object_of(spec)
+        if output is not None:
+            tool["outputSchema"] = output
+        annotations: dict[str, Any] = told(spec, "title")
         if spec.effects is not None:
             annotations["readOnlyHint"] = spec.effects is Effects.READ
         if spec.idempotent:

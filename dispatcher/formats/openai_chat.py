@@ -5,8 +5,10 @@ from typing import Any
 
 from toolpool.contract.call import ToolCall
 from toolpool.contract.result import ToolResult
+from toolpool.contract.schema.strict import OPENAI
 from toolpool.contract.spec import ToolSpec
 from toolpool.dispatcher.formats.blocks import NotAResponse, Reader, another_choice
+from toolpool.dispatcher.formats.declared import strict_of
 from toolpool.dispatcher.formats.names import PLAIN, alias
 from toolpool.dispatcher.formats.text import as_text, schema_of
 
@@ -173,14 +175,14 @@ def render_refusal(text: str) -> list[dict[str, Any]]:
 
 def offer(specs: list[ToolSpec]) -> list[dict[str, Any]]:
     """The `tools` parameter of the Chat Completions API."""
-    return [
-        {
-            "type": "function",
-            "function": {
-                "name": alias(spec.name, TOOL_NAMES),
-                "description": spec.description,
-                "parameters": schema_of(spec.input_schema),
-            },
-        }
-        for spec in specs
-    ]
+    return [{"type": "function", "function": _function(spec)} for spec in specs]
+
+
+def _function(spec: ToolSpec) -> dict[str, Any]:
+    strict = strict_of(spec, OPENAI)
+    function = {
+        "name": alias(spec.name, TOOL_NAMES),
+        "description": spec.description,
+        "parameters": strict or schema_of(spec.input_schema),
+    }
+    return function if strict is None else {**function, "strict": True}

@@ -8,9 +8,11 @@ from typing import Any
 
 from toolpool.contract.call import ToolCall
 from toolpool.contract.result import ToolResult
+from toolpool.contract.schema.strict import OPENAI
 from toolpool.contract.spec import ToolSpec
 from toolpool.dispatcher.formats import openai_items as items
 from toolpool.dispatcher.formats.blocks import NotAResponse, Reader
+from toolpool.dispatcher.formats.declared import callers_of, output_of, strict_of, told
 from toolpool.dispatcher.formats.names import PLAIN, alias
 from toolpool.dispatcher.formats.text import schema_of
 
@@ -81,14 +83,20 @@ def render_refusal(text: str) -> list[dict[str, Any]]:
 
 
 def offer(specs: list[ToolSpec]) -> list[dict[str, Any]]:
-    """The `tools` parameter of the Responses API, not `strict`: that refuses most schemas."""
-    return [
-        {
-            "type": "function",
-            "name": alias(spec.name, TOOL_NAMES),
-            "description": spec.description,
-            "parameters": schema_of(spec.input_schema),
-            "strict": False,
-        }
-        for spec in specs
-    ]
+    """The `tools` parameter of the Responses API; `strict` refuses most schemas, so it is said."""
+    return [_offered(spec) for spec in specs]
+
+
+def _offered(spec: ToolSpec) -> dict[str, Any]:
+    strict, callers = strict_of(spec, OPENAI), callers_of(spec, "direct", "programmatic")
+    tool = {
+        "type": "function",
+        "name": alias(spec.name, TOOL_NAMES),
+        "description": spec.description,
+        "parameters": strict or schema_of(spec.input_schema),
+        "strict": strict is not None,
+        **told(spec, "defer_loading"),
+        **callers,
+    }
+    output = output_of(spec) if "programmatic" in callers.get("allowed_callers", ()) else None
+    return tool if output is None else {**tool, "output_schema": output}

@@ -218,6 +218,8 @@ def failed(name: str, outcome: Outcome, *, timeout: float, wording: Wording = PL
         return refused_by_check(error, wording)
     if code is Code.REPORTED:
         return error
+    if code is Code.BAD_RESULT and outcome.problems:
+        return words.bad_result.format(name=name, problems=_listed_problems(outcome, wording))
     if code is Code.TIMEOUT and outcome.silence:
         return words.fell_silent.format(name=name, silence=f"{outcome.silence:g}", whether=whether)
     if code is Code.TIMEOUT:
@@ -238,6 +240,14 @@ def failed(name: str, outcome: Outcome, *, timeout: float, wording: Wording = PL
         error = words.reasons.get(error, plain)
     template = templates.get(code or Code.INTERNAL, words.no_result)
     return template.format(name=name, error=error, whether=whether)
+
+
+def _listed_problems(outcome: Outcome, wording: Wording) -> str:
+    """What is wrong with a result, in one line."""
+    words, most = wording.words, wording.caps.errors
+    lines = [_line(problem, wording) for problem in outcome.problems[:most]]
+    more = len(outcome.problems) - len(lines)
+    return "; ".join([*lines, words.more.format(count=more)] if more else lines)
 
 
 def _line(problem: Problem, wording: Wording) -> str:

@@ -282,6 +282,38 @@ SAMPLES = {
         ENVELOPE.encode_entry,
         ENVELOPE.decode_entry,
     ),
+    "entry_declared": Sample(
+        CatalogEntry(
+            spec=sealed(
+                replace(
+                    SPEC,
+                    output_schema={"type": "array", "items": {"type": "object"}},
+                    title="Search orders",
+                    strict=True,
+                    defer_loading=True,
+                    allowed_callers=("direct", "programmatic"),
+                    input_examples=({"customer_id": "C-101"},),
+                )
+            ),
+            published_at=1767225600.5,
+            version="0.1.0",
+        ),
+        ENVELOPE.encode_entry,
+        ENVELOPE.decode_entry,
+    ),
+    "settled_broken": Sample(
+        Settled(
+            key="k-1",
+            outcome=failure(
+                Code.BAD_RESULT,
+                "the tool returned something other than it declares",
+                Executed.YES,
+                problems=(Problem(("orders", 0, "id"), "type", "integer", "string"),),
+            ),
+        ),
+        ENVELOPE.encode_reply,
+        ENVELOPE.decode_reply,
+    ),
     "lease": Sample(
         WorkerLease(
             id="w-1",

@@ -60,7 +60,7 @@ def _decoded(name: str) -> Any:
 
 _DATA = (
     "arguments", "context", "data", "details", "trace", "extensions", "input_schema", "slots",
-    "free", "value", "tools",
+    "free", "value", "tools", "output_schema", "input_examples",
 )  # fmt: skip
 
 

@@ -109,6 +109,24 @@ def misbehave_process(how: str) -> Any:
     return _misbehave(how)
 
 
+@tool
+async def break_promise_loop() -> list[int]:
+    """Return something other than it says, on the loop."""
+    return [1, "s3cret"]  # type: ignore[list-item]
+
+
+@tool(run_in="thread")
+def break_promise_thread() -> list[int]:
+    """Return something other than it says, in a thread."""
+    return [1, "s3cret"]  # type: ignore[list-item]
+
+
+@tool(run_in="process")
+def break_promise_process() -> list[int]:
+    """Return something other than it says, in a child process."""
+    return [1, "s3cret"]  # type: ignore[list-item]
+
+
 @tool(run_in="process")
 def die(how: str) -> None:
     """End the tool's own process."""

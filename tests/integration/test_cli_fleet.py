@@ -212,6 +212,22 @@ def test_what_a_stranger_writes_is_fit_for_a_terminal(
 
 
 @pytest.mark.usefixtures("worker")
+def test_a_tool_that_dispatchers_refuse_is_named(
+    folder: Path, redis_url: str, client: "redis.Redis"
+) -> None:
+    bad = sealed(ToolSpec(name="bad", input_schema={"type": "no such type"}))
+    publish(client, bad, at=time.time())
+    status = json.loads(ran(folder, "status", "--json", TOOLPOOL_REDIS_URL=redis_url).stdout)
+    assert list(status["refused"]) == ["bad"]
+    assert "does not compile" in status["refused"]["bad"]
+    shown = ran(folder, "status", TOOLPOOL_REDIS_URL=redis_url).stdout
+    assert "bad is not offered: its input_schema does not compile" in " ".join(shown.split())
+    doctor = ran(folder, "doctor", "--json", TOOLPOOL_REDIS_URL=redis_url)
+    names = [each["name"] for each in json.loads(doctor.stdout)["findings"]]
+    assert (doctor.returncode, names.count("refused tools")) == (1, 1)
+
+
+@pytest.mark.usefixtures("worker")
 def test_a_worker_with_older_tools_than_are_offered_is_named(
     folder: Path, redis_url: str, client: "redis.Redis"
 ) -> None:

@@ -89,6 +89,20 @@ async def test_a_result_that_cannot_be_taken_is_a_bad_result(
     assert (result.code, result.executed) == (Code.BAD_RESULT, Executed.YES)
 
 
+@pytest.mark.parametrize("where", ["loop", "thread", "process"])
+async def test_a_result_other_than_declared_is_a_bad_result(
+    dispatcher: Dispatcher, where: str
+) -> None:
+    """R55: wherever it runs; the model is told what is wrong, and nothing of the value."""
+    tool = f"break_promise_{where}"
+    result = await result_of(dispatcher, tool)
+    assert (result.code, result.executed, result.data) == (Code.BAD_RESULT, Executed.YES, None)
+    assert result.error == (
+        f"Tool '{tool}' ran, but returned something other than it declares: 1: expected integer, "
+        "got string. This is a fault of the tool, not of the arguments."
+    )
+
+
 @pytest.mark.parametrize("tool", KINDS)
 async def test_a_long_output_is_cut_in_the_middle(dispatcher: Dispatcher, tool: str) -> None:
     """R37, in its first form."""

@@ -36,6 +36,7 @@ STREAMS: dict[str, Callable[[Any], Any]] = {
 LOOKS: dict[str, Callable[[Any], Any]] = {
     "tools": lambda d: d.tools(),
     "specs": lambda d: d.specs,
+    "refused": lambda d: d.refused,
     "check": lambda d: d.check(call("echo", value=1)),
     "in_flight": lambda d: d.in_flight(),
 }

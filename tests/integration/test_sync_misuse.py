@@ -27,6 +27,7 @@ ASKED: dict[str, Callable[[SyncDispatcher], Any]] = {
     "dispatch": lambda d: d.dispatch(call("echo", value=1)),
     "tools": lambda d: d.tools(),
     "specs": lambda d: d.specs,
+    "refused": lambda d: d.refused,
     "check": lambda d: d.check(call("echo", value=1)),
     "in_flight": lambda d: d.in_flight(),
     "cancel": lambda d: d.cancel("s"),

@@ -48,6 +48,7 @@ def status(json: JsonOption = False) -> int:
             for queue in fleet.queues()
         ],
         "tools": [spec.name for spec in fleet.specs()],
+        "refused": fleet.refused(),
     }
     if json:
         screen.write_json(report)
@@ -116,3 +117,5 @@ def _show(report: dict[str, Any]) -> None:
     if queues.row_count:
         screen.show(queues)
     screen.show(Text(f"{len(report['tools'])} tools: {', '.join(report['tools'])}"))
+    for name, reason in report["refused"].items():
+        screen.show(Text(f"{name} is not offered: {reason}", style="yellow"))

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
 CATALOG_FILE_VERSION = 1
 
+_FOR_PROVIDERS = ("strict", "defer_loading", "allowed_callers", "input_examples")
+
 app = typer.Typer(
     help="List, show, export, check and remove tools. They come from the live catalog where "
     "TOOLPOOL_REDIS_URL is set, else from the modules of --tools.",
@@ -61,7 +63,9 @@ def show(
     from rich.syntax import Syntax
     from rich.text import Text
 
-    screen.show(Text(spec.name, style="bold"))
+    plain = _plain(spec)
+    title = f" ({plain['title']})" if "title" in plain else ""
+    screen.show(Text(f"{spec.name}{title}", style="bold"))
     if spec.description:
         screen.show(Text(spec.description))
     effects = f"{spec.effects.value}s" if spec.effects is not None else "undeclared effects"
@@ -72,7 +76,13 @@ def show(
             f"{effects}, {again}\ndigest: {spec.digest}\n"
         )
     )
+    told = [f"{name}: {_compact(plain[name])}" for name in _FOR_PROVIDERS if name in plain]
+    if told:
+        screen.show(Text("\n".join(told) + "\n"))
     screen.show(Syntax(_pretty(spec.input_schema), "json", background_color="default"))
+    if "output_schema" in plain:
+        screen.show(Text("\nreturns:"))
+        screen.show(Syntax(_pretty(plain["output_schema"]), "json", background_color="default"))
 
 
 @app.command()
@@ -195,6 +205,12 @@ def _pretty(value: Any) -> str:
     import json
 
     return json.dumps(value, ensure_ascii=False, indent=2)
+
+
+def _compact(value: Any) -> str:
+    import json
+
+    return json.dumps(value, ensure_ascii=False)
 
 
 def _show_report(report: Any) -> None:

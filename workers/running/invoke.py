@@ -11,8 +11,10 @@ from toolpool.contract import encoding
 from toolpool.contract.content import error_of
 from toolpool.contract.errors import ToolError
 from toolpool.contract.outcome import Code, Executed, Outcome, failure
+from toolpool.contract.schema.problem import Problem
 from toolpool.workers import words
 from toolpool.workers.context import ToolContext
+from toolpool.workers.returns import Returns
 from toolpool.workers.running.nesting import nests_deeper_than
 from toolpool.workers.running.output import Completion, fitted
 from toolpool.workers.signature import ArgumentsRefused
@@ -90,6 +92,7 @@ def prepare(
 
 def returned(tool: Tool, value: Any, limits: Limits) -> Completion:
     """The completion of a tool that returned `value`."""
+    whole = value
     if isinstance(value, dict):
         if value.get("ok") is False and "error" in value:
             return Completion(_reported(value))
@@ -111,7 +114,27 @@ def returned(tool: Tool, value: Any, limits: Limits) -> Completion:
     if error is not None:
         error = words.text_of(error, _MESSAGE_CHARACTERS) or _REPORTED_NOTHING
         return Completion(failure(Code.REPORTED, error, Executed.YES))
+    if tool.returns is not None:
+        problems = _broken(tool.returns, encoded, whole if whole is not value else None)
+        if problems:
+            reason = "the tool returned something other than it declares"
+            bad = failure(Code.BAD_RESULT, reason, Executed.YES, problems=problems)
+            return Completion(bad)
     return fitted(encoded, tool.spec.max_output)
+
+
+def _broken(returns: Returns, encoded: bytes, wrapper: Any) -> tuple[Problem, ...]:
+    """What is wrong with a result as it is sent.
+
+    Data may come in a `wrapper`, which is then what an annotation may describe.
+    """
+    problems = returns.problems(encoding.decode(encoded))
+    if problems and returns.is_annotation and wrapper is not None:
+        try:
+            return returns.problems(encoding.decode(_as_json(wrapper))) and problems
+        except (TypeError, ValueError, RecursionError, pydantic_core.PydanticSerializationError):
+            return problems
+    return problems
 
 
 def raised(error: BaseException) -> Outcome:

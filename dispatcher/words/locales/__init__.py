@@ -82,6 +82,8 @@ class Locale:
 
     # What became of a call that was accepted.
     raised: str
+    bad_result: str
+    """A result that is not what its tool declares, with what is wrong in it."""
     crashed: str
     timed_out: str
     fell_silent: str

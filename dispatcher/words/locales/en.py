@@ -184,6 +184,10 @@ LOCALE = Locale(
     not_checked="The arguments could not be checked: the tool system had an internal fault.",
     refused_by_check="Please rewrite the tool input with valid arguments. Errors: {message}",
     raised="Error executing tool '{name}': {error}",
+    bad_result=(
+        "Tool '{name}' ran, but returned something other than it declares: {problems}. This is a "
+        "fault of the tool, not of the arguments."
+    ),
     crashed="Error executing tool '{name}': {error}. {whether}",
     fell_silent="Tool '{name}' was stopped: it gave no sign of life for {silence} s. {whether}",
     timed_out="Tool '{name}' timed out after {timeout} s {end}. {whether}",

@@ -173,6 +173,10 @@ LOCALE = Locale(
     not_checked="无法检查参数：工具系统内部故障。",
     refused_by_check="请使用有效参数重写工具输入。错误：{message}",
     raised="执行工具 '{name}' 出错：{error}",
+    bad_result=(
+        "工具 '{name}' 已运行，但返回的内容与其声明不符：{problems}。"
+        "这是工具的问题，不是参数的问题。"
+    ),
     crashed="执行工具 '{name}' 出错：{error}。{whether}",
     fell_silent="工具 '{name}' 在 {silence} 秒内没有任何进展，已被停止。{whether}",
     timed_out="工具 '{name}' 在 {timeout} 秒后超时，{end}。{whether}",

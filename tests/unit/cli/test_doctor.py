@@ -65,6 +65,16 @@ def test_a_tool_on_a_queue_that_nobody_takes_from_is_a_warning() -> None:
     assert "--queues default --run-in process" in finding.remedy
 
 
+def test_a_tool_that_dispatchers_do_not_offer_fails() -> None:
+    spec = sealed(ToolSpec(name="bad", input_schema={"type": "no such type"}))
+    bad = CatalogEntry(spec=spec, published_at=1.0, version="1.0")
+    fleet = Fleet(workers=[lease()], entries={"t": entry("t"), "bad": bad})
+    [finding] = [each for each in doctor.check_fleet(fleet, "1.0") if each.name == "refused tools"]
+    assert finding.level is Level.FAIL
+    assert "do not offer bad: its input_schema does not compile" in finding.message
+    assert "toolpool tools remove" in finding.remedy
+
+
 def test_an_old_python_fails() -> None:
     assert doctor.check_python((3, 10, 4)).level is Level.FAIL
     assert doctor.check_python().level is Level.OK

@@ -27,6 +27,40 @@ def test_show_gives_one_tool(toolpool: Run) -> None:
     assert json.loads(toolpool("tools", "show", "fs_read", "--json").out)["name"] == "fs_read"
 
 
+DECLARED = '''
+from toolpool import tool
+
+@tool(title="Find it", strict=True, allowed_callers=["direct"], input_examples=[{"query": "a"}])
+async def find(query: str) -> dict[str, int]:
+    """Find it.
+
+    Args:
+        query: What to look for.
+    """
+'''
+
+
+def test_what_a_tool_declares_is_shown_and_exported(toolpool: Run, tmp_path: Path) -> None:
+    module = tmp_path / "declared_tools.py"
+    module.write_text(DECLARED)
+    shown = toolpool("tools", "show", "find", "--tools", str(module)).out
+    for said in (
+        "find (Find it)", 'strict: true\nallowed_callers: ["direct"]',
+        'input_examples: [{"query": "a"}]', "What to look for.", "returns:",
+    ):  # fmt: skip
+        assert said in shown
+    path = tmp_path / "catalog.json"
+    toolpool("tools", "export", "--out", str(path), "--tools", str(module))
+    [spec] = read_file(path)
+    assert (spec.title, spec.strict, spec.allowed_callers) == ("Find it", True, ("direct",))
+    assert spec.output_schema == {"type": "object", "additionalProperties": {"type": "integer"}}
+    [listed] = json.loads(toolpool("tools", "list", "--json", "--tools", str(module)).out)
+    assert spec.digest == listed["digest"]
+    assert "output_schema" in listed
+    checked = json.loads(toolpool("tools", "check", "--json", "--tools", str(module)).out)
+    assert checked["ok"]
+
+
 def test_an_unknown_name_gets_the_closest(toolpool: Run) -> None:
     ran = toolpool("tools", "show", "fs_raed")
     assert (ran.code, ran.err) == (

@@ -3,6 +3,7 @@
 import datetime
 import enum
 import functools
+from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 from uuid import UUID
@@ -143,12 +144,15 @@ def test_a_field_called_title_is_kept() -> None:
 def test_a_parameter_may_have_any_name(name: str) -> None:
     """Also one that pydantic's models use themselves."""
     function = eval(f"lambda {name}: None")
+    function.__annotations__[name] = Any
     assert bound(function, **{name: 1}) == {name: 1}
     assert list(signature(function).json_schema()["properties"]) == [name]
 
 
-def test_an_unannotated_parameter_takes_anything() -> None:
-    assert bound(lambda a: None, a=[1, {"b": None}]) == {"a": [1, {"b": None}]}
+def test_a_parameter_of_any_type_takes_anything() -> None:
+    def f(a: Any) -> None: ...
+
+    assert bound(f, a=[1, {"b": None}]) == {"a": [1, {"b": None}]}
 
 
 def test_keywords_beyond_the_named_are_taken_where_the_function_takes_them() -> None:
@@ -221,6 +225,16 @@ def _positional(a: int, /) -> None: ...
 def _variadic(*parts: int) -> None: ...
 def _not_from_json(a: NoJson) -> None: ...
 def _callback(a: functools.partial) -> None: ...  # type: ignore[type-arg]
+def _untyped(a: int, b=1) -> None: ...  # type: ignore[no-untyped-def]
+def _untyped_context(ctx) -> None: ...  # type: ignore[no-untyped-def]
+def _generator(a: int) -> Iterator[int]:
+    yield a
+
+
+async def _async_generator(a: int) -> AsyncIterator[int]:
+    yield a
+
+
 def _unresolved(a: "Nowhere") -> None: ...  # type: ignore[name-defined]  # noqa: F821
 
 
@@ -231,6 +245,10 @@ def _unresolved(a: "Nowhere") -> None: ...  # type: ignore[name-defined]  # noqa
         (_variadic, "parameter 'parts' is positional; arguments come by name"),
         (_not_from_json, "a parameter's type cannot come from JSON"),
         (_callback, "a parameter's type cannot come from JSON"),
+        (_untyped, "parameter 'b' has no type: annotate it, as in `b: str`"),
+        (_untyped_context, "`ToolContext` is filled in by the worker"),
+        (_generator, "it yields, and a call has one result: return a list"),
+        (_async_generator, "it yields, and a call has one result: return a list"),
         (_unresolved, "its annotations cannot be resolved (name 'Nowhere' is not defined)"),
     ],
 )

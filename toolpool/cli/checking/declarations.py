@@ -9,6 +9,8 @@ from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from typing import Any, cast
 
+import msgspec
+
 from toolpool.cli.checking.gaps import Gaps, named
 from toolpool.contract.errors import Misconfigured, ToolDeclarationInvalid
 from toolpool.contract.spec import ToolSpec
@@ -108,19 +110,27 @@ def check_tool(spec: ToolSpec) -> list[Problem]:
     if not math.isfinite(spec.timeout):
         problems.append(Problem(Level.BROKEN, spec.name, "its timeout must be a number of seconds"))
     problems += _names_mapped(spec.name)
+    if spec.output_schema is not msgspec.UNSET:
+        problems += [
+            Problem(Level.BROKEN, spec.name, fault.replace("input_schema", "output_schema"))
+            for fault in _schema_faults(spec.output_schema, "output schema")
+        ]
     if spec.input_schema is None:
         problems.append(
             Problem(Level.HINT, spec.name, "no schema: any object is taken as its arguments")
         )
         return problems
-    faults = list(_schema_faults(spec.input_schema))
+    faults = list(_schema_faults(spec.input_schema, "schema"))
+    kind = spec.input_schema.get("type", "object")
+    if not faults and kind != "object":
+        faults = [f"its schema asks for {kind}; a tool's arguments are an object"]
     problems += [Problem(Level.BROKEN, spec.name, fault) for fault in faults]
     if not faults:
         problems += _parameter_problems(spec.name, spec.input_schema)
     return problems
 
 
-def _schema_faults(schema: dict[str, Any]) -> Iterator[str]:
+def _schema_faults(schema: dict[str, Any], name: str) -> Iterator[str]:
     """Why a schema cannot be used: by its dialect's own rules, else by the validator's."""
     from jsonschema import validators
     from jsonschema.exceptions import SchemaError
@@ -139,11 +149,9 @@ def _schema_faults(schema: dict[str, Any]) -> Iterator[str]:
         path = ".".join(str(part) for part in error.absolute_path)
         # Of alternatives, as a type has, the first lists what there is to choose.
         message = error.context[0].message if error.context else error.message
-        yield f"its schema is not valid JSON Schema: {f'{path}: ' if path else ''}{message}"
+        yield f"its {name} is not valid JSON Schema: {f'{path}: ' if path else ''}{message}"
     except ToolDeclarationInvalid as error:
         yield str(error)
-    if schema.get("type", "object") != "object":
-        yield f"its schema asks for {schema['type']}; a tool's arguments are an object"
 
 
 def _parameter_problems(tool: str, schema: dict[str, Any]) -> Iterator[Problem]:

@@ -30,8 +30,8 @@ Format = Annotated[
     str,
     typer.Option(
         help="The provider's format: auto, anthropic, openai_chat (or openai), openai_responses, "
-        "openai_realtime, openai_agents, anthropic_agents, gemini, gemini_interactions, gemini_live, bedrock, "
-        "cohere, ollama, langchain, mcp or bare."
+        "openai_realtime, openai_agents, anthropic_agents, gemini, gemini_interactions, "
+        "gemini_live, bedrock, cohere, ollama, langchain, mcp or bare."
     ),
 ]
 Workspace = Annotated[

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from tests.unit.cli.conftest import Ran
 from toolpool.cli.checking.declarations import Level, check_tool
@@ -90,6 +91,18 @@ def test_a_schema_that_cannot_be_used_is_broken(schema: dict[str, Any], message:
     problems = [p for p in check_tool(spec(schema)) if p.level is Level.BROKEN]
     assert len(problems) == 1
     assert message in problems[0].message
+
+
+def test_an_output_schema_that_cannot_be_used_is_broken() -> None:
+    good = replace(spec({"type": "object"}), output_schema={"type": "array"})
+    assert check_tool(good) == []
+    for schema, said in (
+        ({"type": "strnig"}, "its output schema is not valid JSON Schema: type"),
+        ({"$ref": "https://example.com/s.json"}, "its output_schema does not compile"),
+    ):
+        [problem] = check_tool(replace(good, output_schema=schema))
+        assert problem.level is Level.BROKEN
+        assert said in problem.message
 
 
 @pytest.mark.parametrize(
@@ -201,8 +214,9 @@ def test_a_name_that_providers_refuse_is_shown_with_its_way_there_and_back() -> 
     assert problem.level is Level.HINT
     assert problem.message == (
         "anthropic, anthropic_agents, bedrock, cohere, gemini, gemini_interactions, "
-        "gemini_live, langchain, ollama, openai_agents, openai_chat, openai_realtime, openai_responses refuse this name: "
-        "it is offered and called as 'mcp_files_read_bfc520' there, and led back to 'mcp.files/read'"
+        "gemini_live, langchain, ollama, openai_agents, openai_chat, openai_realtime, "
+        "openai_responses refuse this name: it is offered and called as 'mcp_files_read_bfc520' "
+        "there, and led back to 'mcp.files/read'"
     )
 
 

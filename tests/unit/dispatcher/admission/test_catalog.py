@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from toolpool import Dispatcher, SyncDispatcher, tool
 from toolpool.contract.envelope import CatalogEntry, Envelope
 from toolpool.contract.errors import Misconfigured
 from toolpool.contract.signing import Keyring, generate_key
@@ -43,6 +44,27 @@ def test_a_schema_that_does_not_compile_refuses_that_tool_alone() -> None:
     assert "input_schema" in catalog.refused["bad"]
     catalog.replace_published([entry("good"), entry("bad", at=2.0)], ENVELOPE)
     assert (sorted(catalog.listed), catalog.refused) == (["bad", "good"], {})
+
+
+@tool(input_schema={"type": "object", "properties": {"a": {"type": "no such type"}}})
+async def broken(a: Any) -> None:
+    """Has a schema that nothing can be held to."""
+
+
+@tool
+async def whole(a: int) -> None:
+    """Has one that is in order."""
+
+
+async def test_a_dispatcher_says_which_tools_it_refuses_and_why() -> None:
+    async with Dispatcher.in_memory([broken, whole]) as dispatcher:
+        assert [each["name"] for each in dispatcher.tools()] == ["whole"]
+        assert list(dispatcher.refused) == ["broken"]
+        assert "does not compile" in dispatcher.refused["broken"]
+    with pytest.raises(RuntimeError):
+        _ = dispatcher.refused
+    with SyncDispatcher.in_memory([broken, whole]) as blocking:
+        assert list(blocking.refused) == ["broken"]
 
 
 def test_a_remote_reference_is_never_fetched() -> None:

@@ -607,3 +607,43 @@ def test_the_other_rejections_in_both_languages() -> None:
         "请修改调用、使用其他工具，或告知用户哪里一直失败。"
     )
     assert feedback.unknown_tool("x", ["a"], zh) == "找不到工具 'x'。可用的工具：a。"
+
+
+BROKEN = problems(
+    {
+        "type": "array",
+        "items": {"type": "object", "properties": {"id": {"type": "integer"}}, "required": ["id"]},
+    },
+    [{"id": "s3cret"}, {}],
+)
+
+
+@pytest.mark.parametrize(
+    ("style", "locale", "text"),
+    [
+        ("default", "en",
+         "Tool 'find' ran, but returned something other than it declares: "
+         "0.id: expected integer, got string; 1.id: Required. "
+         "This is a fault of the tool, not of the arguments."),
+        ("pointer", "en",
+         "Tool 'find' ran, but returned something other than it declares: "
+         "/0/id: must be integer; /1/id: must be present. "
+         "This is a fault of the tool, not of the arguments."),
+        ("default", "zh",
+         "工具 'find' 已运行，但返回的内容与其声明不符：0.id: 应为 integer，实际为 string; "
+         "1.id: 必填。这是工具的问题，不是参数的问题。"),
+    ],
+)  # fmt: skip
+def test_a_result_that_breaks_its_schema_is_told_without_a_part_of_it(
+    style: str, locale: str, text: str
+) -> None:
+    """R55: what is wrong, and that the tool is at fault."""
+    outcome = failure(Code.BAD_RESULT, "for older versions", Executed.YES, problems=BROKEN)
+    wording = Wording(style=style, locale=locale)
+    assert feedback.failed("find", outcome, timeout=5, wording=wording) == text
+
+
+def test_of_a_result_with_many_faults_the_first_are_told() -> None:
+    outcome = failure(Code.BAD_RESULT, "", Executed.YES, problems=BROKEN)
+    told = feedback.failed("find", outcome, timeout=5, wording=Wording(Caps(errors=1)))
+    assert "declares: 0.id: expected integer, got string; and 1 more. This" in told
