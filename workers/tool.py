@@ -21,6 +21,7 @@ from toolpool.workers.docstring import Docstring, read_docstring
 from toolpool.workers.offered import offered_options
 from toolpool.workers.returns import Returns, returns_of
 from toolpool.workers.signature import Signature
+from toolpool.workers.text_input import text_options
 
 # A bare `Tool` is one of whatever signature: PEP 696.
 P = ParamSpec("P", default=...)
@@ -77,6 +78,8 @@ def tool(
     name: str | None = None,
     description: str | None = None,
     title: str | None = None,
+    input: Literal["text"] | None = None,
+    grammar: tuple[Literal["lark", "regex"], str] | None = None,
     input_schema: dict[str, Any] | None = None,
     output_schema: dict[str, Any] | Literal[False] | None = None,
     timeout: float | None = None,
@@ -117,6 +120,10 @@ def tool(function: Callable[..., Any] | None = None, /, **options: Any) -> Any:
     as one `arguments` dict. Each `check` gets the typed arguments as keywords before the tool runs;
     a ValueError or a returned string refuses the call (`validation.arguments`, not executed).
 
+    `input="text"` is for a function of one text: providers that have custom tools (OpenAI) let the
+    model write it freely, not as JSON, and keep it to a `grammar` if there is one, `("lark", …)` or
+    `("regex", …)`; others are offered a tool with one argument.
+
     A result that breaks `output_schema`, by default that of the return annotation, is
     `runtime.bad_result`; False takes any. `title`, `strict`, `defer_loading`, `allowed_callers` and
     `input_examples` are told to the providers that take them. What the docstring says of parameters
@@ -134,6 +141,8 @@ def _declare(
     *,
     name: str | None = None,
     description: str | None = None,
+    input: str | None = None,
+    grammar: Any = None,
     input_schema: dict[str, Any] | None = None,
     output_schema: Any = None,
     run_in: str | None = None,
@@ -177,6 +186,7 @@ def _declare(
             timeout=float(timeout),  # 20 and 20.0 are one timeout, and must have one digest
             heartbeat=msgspec.UNSET if heartbeat is None else float(heartbeat),
             exclusive=True if exclusive else msgspec.UNSET,
+            **text_options(input, grammar, schema, where),
             **offered_options(options, shown, where),
         )
     except (ValueError, TypeError) as error:

@@ -17,7 +17,7 @@ TAKES_LISTS = False
 
 _SENT_BACK = ("content", "tool_calls", "tool_plan", "citations")
 
-offer = openai_chat.offer
+offer = openai_chat.offer_functions
 render_refusal = openai_chat.render_refusal
 
 

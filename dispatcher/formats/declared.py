@@ -37,6 +37,11 @@ def strict_of(spec: ToolSpec, form: Form) -> dict[str, Any] | None:
         return None
 
 
+def text_format_of(spec: ToolSpec) -> dict[str, Any] | None:
+    """The grammar of a tool's free text, for tools that declare one."""
+    return None if spec.text_format is msgspec.UNSET else dict(spec.text_format)
+
+
 def output_of(spec: ToolSpec) -> dict[str, Any] | None:
     """The output schema, for tools that declare one."""
     return None if spec.output_schema is msgspec.UNSET else plain(spec.output_schema)

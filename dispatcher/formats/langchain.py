@@ -22,7 +22,7 @@ TAKES_LISTS = False
 _TYPES = ("ai", "AIMessageChunk")
 _REASONS = ("finish_reason", "stop_reason", "stopReason", "done_reason", "status")
 
-offer = openai_chat.offer
+offer = openai_chat.offer_functions
 
 
 def recognises(response: Any) -> bool:

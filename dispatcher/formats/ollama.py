@@ -16,7 +16,7 @@ ALIASES = ()
 TOOL_NAMES = PLAIN
 TAKES_LISTS = False
 
-offer = openai_chat.offer
+offer = openai_chat.offer_functions
 render_refusal = openai_chat.render_refusal
 
 

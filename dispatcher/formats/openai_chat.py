@@ -8,7 +8,7 @@ from toolpool.contract.result import ToolResult
 from toolpool.contract.schema.strict import OPENAI
 from toolpool.contract.spec import ToolSpec
 from toolpool.dispatcher.formats.blocks import NotAResponse, Reader, another_choice
-from toolpool.dispatcher.formats.declared import strict_of
+from toolpool.dispatcher.formats.declared import strict_of, text_format_of
 from toolpool.dispatcher.formats.names import PLAIN, alias
 from toolpool.dispatcher.formats.text import as_text, schema_of
 
@@ -175,7 +175,27 @@ def render_refusal(text: str) -> list[dict[str, Any]]:
 
 def offer(specs: list[ToolSpec]) -> list[dict[str, Any]]:
     """The `tools` parameter of the Chat Completions API."""
+    return [
+        {"type": "function", "function": _function(spec)}
+        if spec.text_input is None
+        else {"type": "custom", "custom": _custom(spec)}
+        for spec in specs
+    ]
+
+
+def offer_functions(specs: list[ToolSpec]) -> list[dict[str, Any]]:
+    """The same for servers that have functions only."""
     return [{"type": "function", "function": _function(spec)} for spec in specs]
+
+
+def _custom(spec: ToolSpec) -> dict[str, Any]:
+    """A tool of free text. Chat has the grammar one level deeper than Responses."""
+    custom = {"name": alias(spec.name, TOOL_NAMES), "description": spec.description}
+    form = text_format_of(spec)
+    if form is None:
+        return {**custom, "format": {"type": "text"}}
+    grammar = {key: form[key] for key in ("syntax", "definition")}
+    return {**custom, "format": {"type": "grammar", "grammar": grammar}}
 
 
 def _function(spec: ToolSpec) -> dict[str, Any]:

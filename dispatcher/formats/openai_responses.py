@@ -12,7 +12,13 @@ from toolpool.contract.schema.strict import OPENAI
 from toolpool.contract.spec import ToolSpec
 from toolpool.dispatcher.formats import openai_items as items
 from toolpool.dispatcher.formats.blocks import NotAResponse, Reader
-from toolpool.dispatcher.formats.declared import callers_of, output_of, strict_of, told
+from toolpool.dispatcher.formats.declared import (
+    callers_of,
+    output_of,
+    strict_of,
+    text_format_of,
+    told,
+)
 from toolpool.dispatcher.formats.names import PLAIN, alias
 from toolpool.dispatcher.formats.text import schema_of
 
@@ -84,7 +90,19 @@ def render_refusal(text: str) -> list[dict[str, Any]]:
 
 def offer(specs: list[ToolSpec]) -> list[dict[str, Any]]:
     """The `tools` parameter of the Responses API; `strict` refuses most schemas, so it is said."""
-    return [_offered(spec) for spec in specs]
+    return [_offered(spec) if spec.text_input is None else _custom(spec) for spec in specs]
+
+
+def _custom(spec: ToolSpec) -> dict[str, Any]:
+    """A tool of free text."""
+    return {
+        "type": "custom",
+        "name": alias(spec.name, TOOL_NAMES),
+        "description": spec.description,
+        "format": text_format_of(spec) or {"type": "text"},
+        **told(spec, "defer_loading"),
+        **callers_of(spec, "direct", "programmatic"),
+    }
 
 
 def _offered(spec: ToolSpec) -> dict[str, Any]:
