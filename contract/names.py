@@ -101,6 +101,10 @@ class Names:
         """What failed in a session: a list of digests."""
         return f"{self.prefix}:loop:{session}"
 
+    def turn(self, name: str) -> str:
+        """The turn that calls of a session were dispatched in: a string."""
+        return f"{self.prefix}:turn:{name}"
+
     def worker(self, worker: str) -> str:
         """A worker's lease: a string that holds its description."""
         return f"{self.prefix}:worker:{worker}"

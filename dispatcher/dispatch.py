@@ -2,13 +2,10 @@
 
 import asyncio
 import logging
-import time
 from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Self
-
-import msgspec
 
 from toolpool.contract.envelope import Envelope
 from toolpool.contract.result import ToolResult
@@ -19,29 +16,27 @@ from toolpool.dispatcher.admission import catalog as catalogs
 from toolpool.dispatcher.admission.accepting import Accepting
 from toolpool.dispatcher.admission.catalog import Catalog
 from toolpool.dispatcher.admission.loop_guard import LoopGuard, OnLoop
-from toolpool.dispatcher.admission.validate import Accepted
 from toolpool.dispatcher.analytics import Analytics
+from toolpool.dispatcher.asking import Asking
 from toolpool.dispatcher.background import NO_SUCH_HANDLE, Background
-from toolpool.dispatcher.calls.pending import Pending
 from toolpool.dispatcher.calls.services import Services
 from toolpool.dispatcher.calls.traffic import Traffic
+from toolpool.dispatcher.classifier import Classifier
 from toolpool.dispatcher.events import Event, Events
-from toolpool.dispatcher.formats import FORMATS, Response, intake, named
+from toolpool.dispatcher.formats import FORMATS, intake, named
+from toolpool.dispatcher.histories import Histories
 from toolpool.dispatcher.lifetime import Lifetime, in_a_thread
 from toolpool.dispatcher.observe import Observer, Observers
 from toolpool.dispatcher.transports.base import Transport
 from toolpool.dispatcher.transports.redis import RedisTransport
 from toolpool.dispatcher.turn import TurnResult
 from toolpool.dispatcher.turn_context import (
-    TurnContext,
     page_number,
     patience,
     require_name,
-    turn_context,
 )
-from toolpool.dispatcher.turns import Alone, Turns
+from toolpool.dispatcher.turns import Turns
 from toolpool.dispatcher.words import feedback
-from toolpool.dispatcher.words.classify import classified
 
 log = logging.getLogger("toolpool.dispatch")
 
@@ -78,12 +73,23 @@ class Dispatcher:
         self._accepting = Accepting(self._catalog, settings, self._wording, only)
         services = Services(transport, envelope, settings, self._observers)
         self._traffic = Traffic(services, self._catalog, follows_catalog=specs is None)
+        classify = Classifier(self._wording, self._accepting)
         self._background = Background(
-            services, self._traffic, self._catalog, self._classify, self._wording
+            services, self._traffic, self._catalog, classify, self._wording
         )
-        self._turns = Turns(self._traffic, self._background, settings, self._classify)
+        self._turns = Turns(self._traffic, self._background, settings, classify)
         self.loops = LoopGuard(transport.loops, settings, self._observers, on_loop)
         self.analytics = Analytics(alert_rate=settings.rejections_alert, observers=self._observers)
+        self._asking = Asking(
+            settings,
+            self._wording,
+            self._observers,
+            accepting=self._accepting,
+            turns=self._turns,
+            loops=self.loops,
+            analytics=self.analytics,
+        )
+        self._histories = Histories(transport, settings, self._asking, self._traffic.in_background)
 
     @classmethod
     def connect(
@@ -298,7 +304,7 @@ class Dispatcher:
         """
         self._lifetime.require_open()
         allowed = self._accepting.allowed(only)
-        found = self._read(response)
+        found = self._asking.read(response)
         verdicts = [self._accepting.judge(call, allowed, found.format) for call in found.calls]
         return [verdict if isinstance(verdict, ToolResult) else None for verdict in verdicts]
 
@@ -334,75 +340,44 @@ class Dispatcher:
         require_name("turn", turn)
         allowed = self._accepting.allowed(only)
         try:
-            found = self._read(response, turn=turn, format=format)
+            found = self._asking.read(response, turn=turn, format=format)
         except intake.Unreadable as error:
             return TurnResult([], format=error.format, error=str(error), response=response)
-        shared = turn_context(
-            found.id,
-            session,
-            context=context,
-            timeout=timeout,
-            wait=wait,
-            again=again,
-            max_bytes=self._settings.max_arguments,
+        shared = self._asking.shared(
+            found.id, session, context=context, timeout=timeout, wait=wait, again=again
         )
-        results = await self._run_turn(found, shared, allowed)
+        self._histories.note(found, shared)
+        results = await self._asking.run(found, shared, allowed)
         return TurnResult(results, format=found.format, stop=found.stop, response=response)
+
+    async def resume(
+        self,
+        messages: Sequence[Any],
+        *,
+        session: str,
+        only: Collection[str] | None = None,
+        context: Mapping[str, Any] | None = None,
+        timeout: float | None = None,
+        wait: float | None = None,
+        format: str | None = None,
+    ) -> list[Any]:
+        """A conversation whose last calls have no answers, with every call answered once.
+
+        For a host that starts again after a crash: `messages` is the history as the provider's API
+        takes it, and what comes back is that history with the answers where they belong. A call
+        that was dispatched in this `session` is asked for again, and is not run twice; one that
+        nothing is known of is run only where that does no harm, and is else answered
+        `executed: unknown`. The rest is as in `dispatch`. Raises ValueError as `dispatch` does, and
+        for a `format` whose provider keeps the history itself.
+        """
+        self._require(session)
+        allowed = self._accepting.allowed(only)
+        shared = self._asking.shared(
+            None, session, context=context, timeout=timeout, wait=wait, again=False
+        )
+        return await self._histories.resume(messages, shared, allowed, format)
 
     def _require(self, session: str | None) -> None:
         """Raises RuntimeError where it cannot be used, and ValueError for no name of a session."""
         self._lifetime.require()
         require_name("session", session)
-
-    def _read(self, response: Any, **named: str | None) -> Response:
-        cap = self._settings.max_arguments
-        return intake.read(response, max_bytes=cap, wording=self._wording, **named)
-
-    async def _run_turn(
-        self, found: Response, shared: TurnContext, allowed: Collection[str] | None
-    ) -> list[ToolResult]:
-        results: list[ToolResult | None] = [None] * len(found.calls)
-        accepted: list[Accepted] = []
-        since = time.monotonic()  # the look into the past is on the first calls' own time
-        looping = await self.loops.look(found.calls, shared.session)
-        for call in found.calls:
-            verdict = self._accepting.judge(call, allowed, found.format, looping.get(call.index))
-            if isinstance(verdict, ToolResult):
-                results[call.index] = verdict
-                self._observers.rejected(verdict, shared.session)
-            else:
-                accepted.append(verdict)
-        answered = await self._turns.run(accepted, shared, since)
-        news = list(results)
-        for index, (result, is_news) in answered.items():
-            results[index] = result
-            news[index] = result if is_news else None
-        for call in found.calls:
-            told = results[call.index]
-            if call.origin is not None and told is not None:
-                results[call.index] = msgspec.structs.replace(told, origin=call.origin)
-        await self.loops.note(found.calls, news, shared.session)
-        self.analytics.note(results, session=shared.session, model=found.model)
-        return [result for result in results if result is not None]
-
-    def _classify(
-        self, pending: Pending, unseen: str | None = None, *, alone: Alone | None = None
-    ) -> ToolResult:
-        """See `Classify`."""
-        note = feedback.unseen_end(unseen, self._wording) if unseen is not None else None
-        outcome, ended = pending.outcome, pending.ended
-        timeout, since = pending.message.timeout, pending.began
-        if alone is not None:
-            (outcome, timeout, since), ended = alone, time.monotonic()
-        assert outcome is not None
-        return classified(
-            pending.call,
-            pending.spec,
-            outcome,
-            timeout=timeout,
-            duration=ended - since,
-            wording=self._wording,
-            retries=pending.retries,
-            pages_offered=self._accepting.offers("task_result"),
-            note=note,
-        )

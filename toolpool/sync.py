@@ -245,6 +245,30 @@ class SyncDispatcher:
             )
         )
 
+    def resume(
+        self,
+        messages: Sequence[Any],
+        *,
+        session: str,
+        only: Collection[str] | None = None,
+        context: Mapping[str, Any] | None = None,
+        timeout: float | None = None,
+        wait: float | None = None,
+        format: str | None = None,
+    ) -> list[Any]:
+        """See `Dispatcher.resume`."""
+        return self._run(
+            self._opened().resume(
+                messages,
+                session=session,
+                only=only,
+                context=context,
+                timeout=timeout,
+                wait=wait,
+                format=format,
+            )
+        )
+
     def check(
         self, response: Any, *, only: Collection[str] | None = None
     ) -> list[ToolResult | None]:

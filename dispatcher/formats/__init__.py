@@ -1,7 +1,7 @@
 """One file a provider: how its responses are parsed and its answers rendered."""
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -27,6 +27,7 @@ from toolpool.dispatcher.formats import (
     openai_responses,
 )
 from toolpool.dispatcher.formats.blocks import NotAResponse, Reader
+from toolpool.dispatcher.formats.history import History
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +54,8 @@ class Format(Protocol):
     """The names of tools that the provider takes."""
     TAKES_LISTS: bool
     """Whether a list may be a response."""
+    HISTORY: History | None
+    """How a history is read; None where the provider keeps it, or there is none."""
 
     @staticmethod
     def recognises(response: Any) -> bool:
@@ -145,6 +148,16 @@ def tools_by_offered_name(tools: Iterable[str]) -> dict[str, str]:
         for rule in rules
         if (other := names.alias(tool, rule)) != tool
     }
+
+
+def history_format(messages: Sequence[Any]) -> str | None:
+    """The name of the format whose calls or answers are in a history; None where there are none."""
+    for message in messages:
+        if isinstance(message, dict):
+            for name, module in FORMATS.items():
+                if module.HISTORY is not None and module.HISTORY.knows(message):
+                    return name
+    return None
 
 
 def detect(response: Any) -> str | None:

@@ -10,6 +10,7 @@ from toolpool.contract.schema.strict import ANTHROPIC
 from toolpool.contract.spec import ToolSpec
 from toolpool.dispatcher.formats.blocks import NotAResponse, Reader, last_block
 from toolpool.dispatcher.formats.declared import callers_of, strict_of, told
+from toolpool.dispatcher.formats.history import Answer, Blocks
 from toolpool.dispatcher.formats.names import PLAIN, alias
 from toolpool.dispatcher.formats.text import as_bare, as_text, note_of, schema_of
 
@@ -159,3 +160,17 @@ def _offered(spec: ToolSpec) -> dict[str, Any]:
         **callers_of(spec, "direct", "code_execution"),
     }
     return tool if strict is None else {**tool, "strict": True}
+
+
+def _answer(block: dict[str, Any]) -> Answer | None:
+    return Answer(block.get("tool_use_id")) if block.get("type") == "tool_result" else None
+
+
+HISTORY = Blocks(
+    role="assistant",
+    blocks="content",
+    is_call=lambda block: block.get("type") == "tool_use",
+    said=lambda message: {"type": "message", "content": message["content"]},
+    answer=_answer,
+    as_block=lambda text: {"type": "text", "text": text},
+)

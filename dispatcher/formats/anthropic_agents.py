@@ -21,6 +21,7 @@ NAME = "anthropic_agents"
 ALIASES = ()
 TOOL_NAMES = PLAIN
 TAKES_LISTS = True
+HISTORY = None
 
 _CUSTOM, _OWN, _MCP = "agent.custom_tool_use", "agent.tool_use", "agent.mcp_tool_use"
 _FAMILIES = ("agent.", "user.", "session.", "span.", "workflow_run.", "system.")

@@ -16,6 +16,7 @@ NAME = "bare"
 ALIASES = ()
 TOOL_NAMES = ANY
 TAKES_LISTS = True
+HISTORY = None
 
 _TYPES = (None, "tool_call", "function")
 

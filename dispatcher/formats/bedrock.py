@@ -13,6 +13,7 @@ from toolpool.contract.schema.strict import ANTHROPIC
 from toolpool.contract.spec import ToolSpec
 from toolpool.dispatcher.formats.blocks import NotAResponse, Reader, last_block
 from toolpool.dispatcher.formats.declared import strict_of
+from toolpool.dispatcher.formats.history import Answer, Blocks
 from toolpool.dispatcher.formats.names import PLAIN, alias
 from toolpool.dispatcher.formats.text import note_of, schema_of
 
@@ -180,3 +181,18 @@ def _offered(spec: ToolSpec) -> dict[str, Any]:
         "inputSchema": {"json": strict or schema_of(spec.input_schema)},
     }
     return tool if strict is None else {**tool, "strict": True}
+
+
+def _answer(block: dict[str, Any]) -> Answer | None:
+    told = block.get("toolResult")
+    return Answer(told.get("toolUseId")) if isinstance(told, dict) else None
+
+
+HISTORY = Blocks(
+    role="assistant",
+    blocks="content",
+    is_call=lambda block: "toolUse" in block,
+    said=lambda message: {"output": {"message": message}},
+    answer=_answer,
+    as_block=lambda text: {"text": text},
+)

@@ -7,6 +7,7 @@ from toolpool.contract.call import ToolCall
 from toolpool.contract.result import ToolResult
 from toolpool.dispatcher.formats import openai_chat
 from toolpool.dispatcher.formats.blocks import Reader
+from toolpool.dispatcher.formats.history import Messages
 from toolpool.dispatcher.formats.names import PLAIN
 from toolpool.dispatcher.formats.text import as_text
 
@@ -65,3 +66,10 @@ def render(results: list[ToolResult]) -> list[dict[str, Any]]:
         }
         for result in results
     ]
+
+
+def _calling(message: dict[str, Any]) -> dict[str, Any] | None:
+    return message if message.get("tool_calls") and "tool_plan" in message else None
+
+
+HISTORY = Messages(said=_calling, answer=openai_chat.answer_in)

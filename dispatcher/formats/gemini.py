@@ -13,6 +13,7 @@ from toolpool.contract.content import blocks_of, media_of, words_for
 from toolpool.contract.result import ToolResult
 from toolpool.contract.spec import ToolSpec
 from toolpool.dispatcher.formats.blocks import NotAResponse, Reader, another_choice
+from toolpool.dispatcher.formats.history import Answer, Blocks
 from toolpool.dispatcher.formats.names import alias
 from toolpool.dispatcher.formats.text import schema_of
 
@@ -172,3 +173,18 @@ def offer(specs: list[ToolSpec]) -> list[dict[str, Any]]:
             ]
         }
     ]
+
+
+def _answer(part: dict[str, Any]) -> Answer | None:
+    told = either(part, "functionResponse", "function_response")
+    return Answer(told.get("id"), told.get("name")) if isinstance(told, dict) else None
+
+
+HISTORY = Blocks(
+    role="model",
+    blocks="parts",
+    is_call=lambda part: _call_in(part) is not None,
+    said=lambda content: {"candidates": [{"content": content}]},
+    answer=_answer,
+    as_block=lambda text: {"text": text},
+)

@@ -16,6 +16,7 @@ from toolpool.dispatcher.formats.text import as_text, note_of, schema_of
 NAME = "gemini_interactions"
 ALIASES = ()
 TAKES_LISTS = False
+HISTORY = None
 
 __all__ = ["TOOL_NAMES"]
 

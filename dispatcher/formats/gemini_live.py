@@ -18,6 +18,7 @@ from toolpool.dispatcher.formats.gemini import TOOL_NAMES
 NAME = "gemini_live"
 ALIASES = ()
 TAKES_LISTS = False
+HISTORY = None
 
 __all__ = ["TOOL_NAMES"]
 

@@ -11,6 +11,7 @@ from toolpool.contract.call import ToolCall
 from toolpool.contract.result import ToolResult
 from toolpool.dispatcher.formats import openai_chat
 from toolpool.dispatcher.formats.blocks import NotAResponse, Reader
+from toolpool.dispatcher.formats.history import Answer, Messages
 from toolpool.dispatcher.formats.names import PLAIN, alias
 from toolpool.dispatcher.formats.text import as_text
 
@@ -98,3 +99,16 @@ def render(results: list[ToolResult]) -> list[dict[str, Any]]:
 def render_refusal(text: str) -> list[dict[str, Any]]:
     """A user message that asks for a valid response."""
     return [{"type": "human", "content": text}]
+
+
+def _calling(message: dict[str, Any]) -> dict[str, Any] | None:
+    has_calls = message.get("tool_calls") or message.get("invalid_tool_calls")
+    return message if has_calls and recognises(message) else None
+
+
+def _answer(message: dict[str, Any]) -> Answer | None:
+    is_answer = "tool" in (message.get("type"), message.get("role"))
+    return Answer(message.get("tool_call_id")) if is_answer else None
+
+
+HISTORY = Messages(said=_calling, answer=_answer)

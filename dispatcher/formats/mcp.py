@@ -18,6 +18,7 @@ NAME = "mcp"
 ALIASES = ()
 TOOL_NAMES = re.compile(r"[a-zA-Z0-9_./-]{1,128}")
 TAKES_LISTS = True
+HISTORY = None
 
 _METHOD = "tools/call"
 _VERSION = "io.modelcontextprotocol/protocolVersion"

@@ -8,6 +8,7 @@ from toolpool.contract.content import blocks_of, media_of
 from toolpool.contract.result import ToolResult
 from toolpool.dispatcher.formats import openai_chat
 from toolpool.dispatcher.formats.blocks import NotAResponse, Reader
+from toolpool.dispatcher.formats.history import Answer, Messages
 from toolpool.dispatcher.formats.names import PLAIN, alias
 from toolpool.dispatcher.formats.text import as_text
 
@@ -70,3 +71,24 @@ def _message(result: ToolResult) -> dict[str, Any]:
     if result.id_given:
         message["tool_call_id"] = result.call_id
     return {**message, "images": pictures} if pictures else message
+
+
+def _calling(message: dict[str, Any]) -> dict[str, Any] | None:
+    """A model's message whose arguments are objects: OpenAI has text there."""
+    calls = message.get("tool_calls")
+    is_own = isinstance(calls, list) and all(
+        isinstance(call, dict)
+        and isinstance(call.get("function"), dict)
+        and isinstance(call["function"].get("arguments"), dict)
+        for call in calls
+    )
+    return {"message": message, "done": True} if calls and is_own else None
+
+
+def _answer(message: dict[str, Any]) -> Answer | None:
+    if message.get("role") != "tool" or "tool_name" not in message:
+        return None
+    return Answer(message.get("tool_call_id"), message["tool_name"])
+
+
+HISTORY = Messages(said=_calling, answer=_answer)

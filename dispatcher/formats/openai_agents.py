@@ -16,6 +16,7 @@ NAME = "openai_agents"
 ALIASES = ()
 TOOL_NAMES = PLAIN
 TAKES_LISTS = True
+HISTORY = None
 
 _ITEM_DONE = "agent.session.turn.item.done"
 _INPUT = "agent.session.input"

@@ -9,6 +9,7 @@ from toolpool.contract.schema.strict import OPENAI
 from toolpool.contract.spec import ToolSpec
 from toolpool.dispatcher.formats.blocks import NotAResponse, Reader, another_choice
 from toolpool.dispatcher.formats.declared import strict_of, text_format_of
+from toolpool.dispatcher.formats.history import Answer, Messages
 from toolpool.dispatcher.formats.names import PLAIN, alias
 from toolpool.dispatcher.formats.text import as_text, schema_of
 
@@ -206,3 +207,18 @@ def _function(spec: ToolSpec) -> dict[str, Any]:
         "parameters": strict or schema_of(spec.input_schema),
     }
     return function if strict is None else {**function, "strict": True}
+
+
+def calling(message: dict[str, Any]) -> dict[str, Any] | None:
+    """A model's message that has calls."""
+    return message if message.get("tool_calls") or message.get("function_call") else None
+
+
+def answer_in(message: dict[str, Any]) -> Answer | None:
+    """What a message that is an answer names."""
+    if message.get("role") == "function":
+        return Answer(None, message.get("name"))
+    return Answer(message.get("tool_call_id")) if message.get("role") == "tool" else None
+
+
+HISTORY = Messages(said=calling, answer=answer_in)

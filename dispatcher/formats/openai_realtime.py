@@ -18,6 +18,7 @@ NAME = "openai_realtime"
 ALIASES = ()
 TOOL_NAMES = PLAIN
 TAKES_LISTS = False
+HISTORY = None
 
 _LONGEST_ID = 32
 

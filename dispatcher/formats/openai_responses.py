@@ -19,6 +19,7 @@ from toolpool.dispatcher.formats.declared import (
     text_format_of,
     told,
 )
+from toolpool.dispatcher.formats.history import Answer, Items
 from toolpool.dispatcher.formats.names import PLAIN, alias
 from toolpool.dispatcher.formats.text import schema_of
 
@@ -118,3 +119,25 @@ def _offered(spec: ToolSpec) -> dict[str, Any]:
     }
     output = output_of(spec) if "programmatic" in callers.get("allowed_callers", ()) else None
     return tool if output is None else {**tool, "output_schema": output}
+
+
+def _answer(item: dict[str, Any]) -> Answer | None:
+    kind = item.get("type")
+    if kind == "mcp_approval_response":
+        return Answer(item.get("approval_request_id"))
+    if not isinstance(kind, str) or not kind.endswith("_output"):
+        return None
+    return Answer(item.get("id" if kind == "local_shell_call_output" else "call_id"))
+
+
+def _is_said(item: dict[str, Any]) -> bool:
+    """Whether the model said it: neither an answer nor a message of somebody else."""
+    return _answer(item) is None and item.get("role") in (None, "assistant") and "type" in item
+
+
+HISTORY = Items(
+    is_call=items.waits,
+    is_said=_is_said,
+    answer=_answer,
+    said=lambda run: {"object": "response", "output": run},
+)

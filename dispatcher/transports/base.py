@@ -1,6 +1,6 @@
 """Everything a dispatcher needs from the outside world, behind one small interface."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -133,6 +133,14 @@ class Transport(Protocol):
 
     async def outcomes(self, keys: Sequence[str]) -> list[bytes | None]:
         """The signed outcomes of ledger records; None for one that has none."""
+        ...
+
+    async def note_turns(self, notes: Mapping[str, str]) -> None:
+        """Remember turns by name, for as long as what may not run twice is remembered."""
+        ...
+
+    async def turn(self, name: str) -> str | None:
+        """The turn noted under a name; None for one that is not, or no more."""
         ...
 
     async def survey(self, queues: Sequence[str]) -> Survey:

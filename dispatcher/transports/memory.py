@@ -1,7 +1,7 @@
 """The transport over a server in this process: for users' own tests, and ours."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from toolpool.contract.ledger.base import CloseReason, Closing, Opening, Recovery
 from toolpool.contract.ledger.loops import LoopLedger
@@ -16,6 +16,7 @@ class MemoryTransport:
         self._server = server
         self._reply = reply
         self._catalog: dict[str, bytes] | None = None
+        self._turns: dict[str, str] = {}
 
     @property
     def reply(self) -> str:
@@ -134,6 +135,14 @@ class MemoryTransport:
     async def outcomes(self, keys: Sequence[str]) -> list[bytes | None]:
         """See `Transport.outcomes`."""
         return [self._server.outcome(key) for key in keys]
+
+    async def note_turns(self, notes: Mapping[str, str]) -> None:
+        """See `Transport.note_turns`."""
+        self._turns.update(notes)
+
+    async def turn(self, name: str) -> str | None:
+        """See `Transport.turn`."""
+        return self._turns.get(name)
 
     async def survey(self, queues: Sequence[str]) -> Survey:
         """See `Transport.survey`."""

@@ -3,7 +3,7 @@
 import asyncio
 import secrets
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
@@ -262,6 +262,18 @@ class RedisTransport:
         for key in keys:
             pipeline.hget(self._names.call(key), "outcome")
         return list(await pipeline.execute())
+
+    async def note_turns(self, notes: Mapping[str, str]) -> None:
+        """See `Transport.note_turns`."""
+        pipeline = self._client.pipeline(transaction=False)
+        for name, turn in notes.items():
+            pipeline.set(self._names.turn(name), turn, px=_ms(self._settings.remembered))
+        await pipeline.execute()
+
+    async def turn(self, name: str) -> str | None:
+        """See `Transport.turn`."""
+        found: Any = await self._client.get(self._names.turn(name))
+        return found.decode() if found is not None else None
 
     async def survey(self, queues: Sequence[str]) -> Survey:
         """See `Transport.survey`."""

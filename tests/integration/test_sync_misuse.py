@@ -25,6 +25,7 @@ from toolpool.local import LocalFleet
 
 ASKED: dict[str, Callable[[SyncDispatcher], Any]] = {
     "dispatch": lambda d: d.dispatch(call("echo", value=1)),
+    "resume": lambda d: d.resume([], session="s"),
     "tools": lambda d: d.tools(),
     "specs": lambda d: d.specs,
     "refused": lambda d: d.refused,

@@ -1,0 +1,98 @@
+"""From the calls of one response to their results: judged, looked up, run, counted."""
+
+import time
+from collections.abc import Collection, Mapping
+from typing import Any
+
+import msgspec
+
+from toolpool.contract.result import ToolResult
+from toolpool.contract.settings import Settings
+from toolpool.dispatcher.admission.accepting import Accepting
+from toolpool.dispatcher.admission.loop_guard import LoopGuard
+from toolpool.dispatcher.admission.validate import Accepted
+from toolpool.dispatcher.analytics import Analytics
+from toolpool.dispatcher.formats import Response, intake
+from toolpool.dispatcher.observe import Observers
+from toolpool.dispatcher.turn_context import TurnContext, turn_context
+from toolpool.dispatcher.turns import Turns
+from toolpool.dispatcher.words.feedback import Wording
+
+
+class Asking:
+    """Asks for the calls of responses, for `dispatch` and for histories."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        wording: Wording,
+        observers: Observers,
+        *,
+        accepting: Accepting,
+        turns: Turns,
+        loops: LoopGuard,
+        analytics: Analytics,
+    ) -> None:
+        self._settings = settings
+        self._wording = wording
+        self._observers = observers
+        self._accepting = accepting
+        self._turns = turns
+        self._loops = loops
+        self._analytics = analytics
+
+    def read(self, response: Any, **named: str | None) -> Response:
+        """The calls in a response. Raises `intake.Unreadable`."""
+        cap = self._settings.max_arguments
+        return intake.read(response, max_bytes=cap, wording=self._wording, **named)
+
+    def shared(
+        self,
+        turn: str | None,
+        session: str | None,
+        *,
+        context: Mapping[str, Any] | None,
+        timeout: float | None,
+        wait: float | None,
+        again: bool,
+    ) -> TurnContext:
+        """What a host asks for, checked. Raises ValueError."""
+        return turn_context(
+            turn,
+            session,
+            context=context,
+            timeout=timeout,
+            wait=wait,
+            again=again,
+            max_bytes=self._settings.max_arguments,
+        )
+
+    async def run(
+        self, found: Response, shared: TurnContext, allowed: Collection[str] | None
+    ) -> list[ToolResult]:
+        """A result for each call, in their order."""
+        rejected: dict[int, ToolResult] = {}
+        accepted: list[Accepted] = []
+        since = time.monotonic()  # the look into the past is on the first calls' own time
+        looping = await self._loops.look(found.calls, shared.session)
+        for call in found.calls:
+            verdict = self._accepting.judge(call, allowed, found.format, looping.get(call.index))
+            if isinstance(verdict, ToolResult):
+                rejected[call.index] = verdict
+                self._observers.rejected(verdict, shared.session)
+            else:
+                accepted.append(verdict)
+        answered = await self._turns.run(accepted, shared, since)
+        results: list[ToolResult] = []
+        news: list[ToolResult | None] = []
+        for call in found.calls:
+            result, is_news = rejected.get(call.index), True
+            if result is None:
+                result, is_news = answered[call.index]
+            if call.origin is not None:  # another asker's call may have had none
+                result = msgspec.structs.replace(result, origin=call.origin)
+            results.append(result)
+            news.append(result if is_news else None)
+        await self._loops.note(found.calls, news, shared.session)
+        self._analytics.note(results, session=shared.session, model=found.model)
+        return results

@@ -1,0 +1,41 @@
+"""Makes the result of a call that was answered, in the language of its dispatcher."""
+
+import time
+
+from toolpool.contract.result import ToolResult
+from toolpool.dispatcher.admission.accepting import Accepting
+from toolpool.dispatcher.calls.pending import Pending
+from toolpool.dispatcher.turns import Alone
+from toolpool.dispatcher.words import feedback
+from toolpool.dispatcher.words.classify import classified
+from toolpool.dispatcher.words.feedback import Wording
+
+
+class Classifier:
+    """See `turns.Classify`."""
+
+    def __init__(self, wording: Wording, accepting: Accepting) -> None:
+        self._wording = wording
+        self._accepting = accepting
+
+    def __call__(
+        self, pending: Pending, unseen: str | None = None, *, alone: Alone | None = None
+    ) -> ToolResult:
+        """See `turns.Classify`."""
+        note = feedback.unseen_end(unseen, self._wording) if unseen is not None else None
+        outcome, ended = pending.outcome, pending.ended
+        timeout, since = pending.message.timeout, pending.began
+        if alone is not None:
+            (outcome, timeout, since), ended = alone, time.monotonic()
+        assert outcome is not None
+        return classified(
+            pending.call,
+            pending.spec,
+            outcome,
+            timeout=timeout,
+            duration=ended - since,
+            wording=self._wording,
+            retries=pending.retries,
+            pages_offered=self._accepting.offers("task_result"),
+            note=note,
+        )

@@ -1,0 +1,233 @@
+"""A history whose last calls have no answers is resumed: each is answered once (R50)."""
+
+import copy
+from typing import Any
+
+import pytest
+
+from tests.sdk_types import hold, hold_item
+from toolpool import Dispatcher, tool
+from toolpool.contract.outcome import Code
+
+ran: list[str] = []
+
+
+@tool(effects="write")
+async def send(to: str) -> str:
+    """Send a mail."""
+    ran.append(to)
+    return f"sent to {to}"
+
+
+@tool(effects="read")
+async def look(at: str) -> str:
+    """Look at something."""
+    ran.append(at)
+    return f"saw {at}"
+
+
+@pytest.fixture(autouse=True)
+def _nothing_ran() -> None:
+    ran.clear()
+
+
+USER = {"role": "user", "content": "go"}
+
+
+def anthropic(*names: str) -> tuple[Any, list[Any]]:
+    blocks = [
+        {"type": "tool_use", "id": f"t{n}", "name": "send", "input": {"to": name}}
+        for n, name in enumerate(names)
+    ]
+    response = {"type": "message", "id": "msg_1", "content": blocks, "stop_reason": "tool_use"}
+    return response, [USER, {"role": "assistant", "content": blocks}]
+
+
+def chat(*names: str) -> tuple[Any, list[Any]]:
+    calls = [
+        {"id": f"t{n}", "type": "function",
+         "function": {"name": "send", "arguments": f'{{"to": "{name}"}}'}}
+        for n, name in enumerate(names)
+    ]  # fmt: skip
+    message = {"role": "assistant", "content": None, "tool_calls": calls}
+    choice = {"message": message, "finish_reason": "tool_calls"}
+    return {"id": "x", "choices": [choice]}, [USER, message]
+
+
+def responses(*names: str) -> tuple[Any, list[Any]]:
+    output = [
+        {"type": "reasoning", "id": "rs", "summary": []},
+        *(
+            {"type": "function_call", "call_id": f"t{n}", "name": "send",
+             "arguments": f'{{"to": "{name}"}}', "status": "completed"}
+            for n, name in enumerate(names)
+        ),
+    ]  # fmt: skip
+    response = {"object": "response", "id": "r", "status": "completed", "output": output}
+    return response, [USER, *output]
+
+
+def gemini(*names: str) -> tuple[Any, list[Any]]:
+    parts = [{"functionCall": {"name": "send", "args": {"to": name}}} for name in names]
+    content = {"role": "model", "parts": parts}
+    response = {"responseId": "r", "candidates": [{"content": content, "finishReason": "STOP"}]}
+    return response, [{"role": "user", "parts": [{"text": "go"}]}, content]
+
+
+def bedrock(*names: str) -> tuple[Any, list[Any]]:
+    content = [
+        {"toolUse": {"toolUseId": f"t{n}", "name": "send", "input": {"to": name}}}
+        for n, name in enumerate(names)
+    ]
+    message = {"role": "assistant", "content": content}
+    response = {"output": {"message": message}, "stopReason": "tool_use",
+                "ResponseMetadata": {"RequestId": "q"}}  # fmt: skip
+    return response, [{"role": "user", "content": [{"text": "go"}]}, message]
+
+
+def ollama(*names: str) -> tuple[Any, list[Any]]:
+    calls = [{"function": {"name": "send", "arguments": {"to": name}}} for name in names]
+    message = {"role": "assistant", "content": "", "tool_calls": calls}
+    return {"message": message, "done": True, "done_reason": "stop"}, [USER, message]
+
+
+def cohere(*names: str) -> tuple[Any, list[Any]]:
+    _, [user, message] = chat(*names)
+    message = {**message, "tool_plan": "I send."}
+    return {"id": "c", "finish_reason": "TOOL_CALL", "message": message}, [user, message]
+
+
+def langchain(*names: str) -> tuple[Any, list[Any]]:
+    calls = [
+        {"type": "tool_call", "id": f"t{n}", "name": "send", "args": {"to": name}}
+        for n, name in enumerate(names)
+    ]
+    message = {"type": "ai", "id": "run-1", "content": "", "tool_calls": calls}
+    return message, [{"type": "human", "content": "go"}, message]
+
+
+FORMS = {
+    "anthropic": anthropic, "openai_chat": chat, "openai_responses": responses, "gemini": gemini,
+    "bedrock": bedrock, "ollama": ollama, "cohere": cohere, "langchain": langchain,
+}  # fmt: skip
+
+
+def turn_of(form: str) -> str | None:
+    """Ollama's responses have no id, so that a host names the turn."""
+    return "turn-1" if form == "ollama" else None
+
+
+@pytest.mark.parametrize("form", FORMS)
+async def test_calls_that_were_dispatched_are_asked_for_again_and_not_run_twice(form: str) -> None:
+    response, history = FORMS[form]("a", "b")
+    before = copy.deepcopy(history)
+    async with Dispatcher.in_memory([send]) as dispatcher:
+        turn = await dispatcher.dispatch(response, session="s", turn=turn_of(form))
+        resumed = await dispatcher.resume(history, session="s")
+        again = await dispatcher.resume(resumed, session="s")
+    assert turn.ok, turn[0]
+    assert resumed == [*before, *turn.messages()]
+    assert again == resumed, "a history that is complete stays as it is"
+    assert history == before, "what is given is not changed"
+    assert ran == ["a", "b"]
+
+
+@pytest.mark.parametrize("form", FORMS)
+async def test_only_what_has_no_answer_is_answered(form: str) -> None:
+    response, history = FORMS[form]("a", "b", "c")
+    async with Dispatcher.in_memory([send]) as dispatcher:
+        turn = await dispatcher.dispatch(response, session="s", turn=turn_of(form))
+        whole = turn.messages()
+        if len(whole) == 1:  # blocks of one message
+            [field] = [name for name in ("content", "parts") if name in whole[0]]
+            some = [{**whole[0], field: whole[0][field][:1]}]
+        else:
+            some = whole[:1]
+        resumed = await dispatcher.resume([*history, *some], session="s")
+    assert ran == ["a", "b", "c"]
+    told = str(resumed)
+    assert [told.count(f"sent to {name}") for name in "abc"] == [1, 1, 1]
+    if form == "anthropic":
+        hold("anthropic", resumed[-1])
+    if form == "openai_responses":
+        for item in resumed[-3:]:
+            hold_item(item)
+
+
+@pytest.mark.parametrize("form", FORMS)
+async def test_a_call_that_nothing_is_known_of_is_not_run_where_that_may_do_harm(form: str) -> None:
+    _, history = FORMS[form]("a")
+    async with Dispatcher.in_memory([send]) as dispatcher:
+        resumed = await dispatcher.resume(history, session="s")
+    assert ran == []
+    assert '"executed":"unknown"' in str(resumed).replace("'", '"').replace(" ", "")
+
+
+async def test_a_read_that_nothing_is_known_of_is_run() -> None:
+    use = {"type": "tool_use", "id": "t", "name": "look", "input": {"at": "it"}}
+    async with Dispatcher.in_memory([look]) as dispatcher:
+        resumed = await dispatcher.resume([{"role": "assistant", "content": [use]}], session="s")
+    assert ran == ["it"]
+    assert "saw it" in str(resumed[-1])
+
+
+async def test_answers_go_before_what_the_user_said_next() -> None:
+    """Anthropic wants them at the head of the next message."""
+    response, history = anthropic("a")
+    async with Dispatcher.in_memory([send]) as dispatcher:
+        await dispatcher.dispatch(response, session="s")
+        said = {"role": "user", "content": "are you there?"}
+        resumed = await dispatcher.resume([*history, said], session="s")
+    assert len(resumed) == 3
+    assert [block["type"] for block in resumed[2]["content"]] == ["tool_result", "text"]
+    hold("anthropic assistant", resumed[2])
+
+
+async def test_every_response_in_a_history_is_looked_at_in_order() -> None:
+    first, said = anthropic("a")
+    second, [_, later] = anthropic("b")
+    second["id"] = "msg_2"
+    async with Dispatcher.in_memory([send]) as dispatcher:
+        for response in (first, second):
+            await dispatcher.dispatch(response, session="s")
+        between = {"role": "user", "content": [{"type": "text", "text": "and then"}]}
+        resumed = await dispatcher.resume([*said, between, later], session="s")
+    assert [m["role"] for m in resumed] == ["user", "assistant", "user", "assistant", "user"]
+    assert "sent to a" in str(resumed[2])
+    assert "sent to b" in str(resumed[4])
+    assert ran == ["a", "b"]
+
+
+async def test_the_same_call_of_two_turns_is_the_newer_one_s() -> None:
+    """R18: ids repeat; the older turn has its answer in the history."""
+    first, said = anthropic("a")
+    async with Dispatcher.in_memory([send]) as dispatcher:
+        for id in ("msg_1", "msg_2"):
+            turn = await dispatcher.dispatch({**first, "id": id}, session="s")
+        resumed = await dispatcher.resume([*said, *turn.messages(), said[1]], session="s")
+    assert ran == ["a", "a"]
+    assert str(resumed).count("sent to a") == 2
+
+
+async def test_a_rejected_call_is_rejected_again() -> None:
+    history = [USER, {"role": "assistant", "content": [
+        {"type": "tool_use", "id": "t", "name": "send", "input": {}}]}]  # fmt: skip
+    async with Dispatcher.in_memory([send]) as dispatcher:
+        resumed = await dispatcher.resume(history, session="s")
+    assert Code.INVALID_ARGUMENTS.value in str(resumed[-1])
+
+
+async def test_a_history_without_calls_comes_back_as_it_is() -> None:
+    async with Dispatcher.in_memory([send]) as dispatcher:
+        for history in ([], [USER], [USER, {"role": "assistant", "content": "hello"}], ["odd", 3]):
+            assert await dispatcher.resume(history, session="s") == history
+
+
+async def test_what_cannot_be_resumed_is_the_host_s_mistake() -> None:
+    async with Dispatcher.in_memory([send]) as dispatcher:
+        with pytest.raises(ValueError, match="kept by the provider"):
+            await dispatcher.resume([USER], session="s", format="openai_agents")
+        with pytest.raises(ValueError, match="unknown format"):
+            await dispatcher.resume([USER], session="s", format="gpt")
+        with pytest.raises(ValueError, match="session must not be empty"):
+            await dispatcher.resume([USER], session="")
