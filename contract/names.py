@@ -101,9 +101,9 @@ class Names:
         """What failed in a session: a list of digests."""
         return f"{self.prefix}:loop:{session}"
 
-    def turn(self, name: str) -> str:
-        """The turn that calls of a session were dispatched in: a string."""
-        return f"{self.prefix}:turn:{name}"
+    def turns(self, hour: int) -> str:
+        """The turns that calls were dispatched in within an hour of Unix time: a hash."""
+        return f"{self.prefix}:turns:{hour}"
 
     def worker(self, worker: str) -> str:
         """A worker's lease: a string that holds its description."""

@@ -1,6 +1,7 @@
 """The transport over Redis or Valkey: ledger, replies, catalog; the broker is in it or beside."""
 
 import asyncio
+import math
 import secrets
 import time
 from collections.abc import Mapping, Sequence
@@ -37,6 +38,7 @@ _BLOCK_MS = 5000
 _SILENCE_SECONDS = 3.0
 """Longer than a blocking read lasts: then its connection is dead, though nobody closed it."""
 _TRIM_EVERY = 256
+_HOUR = 3600
 _HANDLES_AT_ONCE = 100
 _WORKERS_LISTED_SECONDS = 3600
 _CROWDED = 0.8
@@ -71,6 +73,7 @@ class RedisTransport:
             remembered=settings.loop_memory,
             kept=settings.loop_kept,
         )
+        self._hours_kept = math.ceil(settings.remembered / _HOUR) + 1
         self._broker = Broker(connection.broker_url(settings)) if settings.broker_url else None
         self._last_read = b"0"
         self._untrimmed = 0
@@ -265,14 +268,21 @@ class RedisTransport:
 
     async def note_turns(self, notes: Mapping[str, str]) -> None:
         """See `Transport.note_turns`."""
-        pipeline = self._client.pipeline(transaction=False)
-        for name, turn in notes.items():
-            pipeline.set(self._names.turn(name), turn, px=_ms(self._settings.remembered))
+        # A command for all of them: one each would cost as much as the calls.
+        hour = int(self._clock.time() // _HOUR)
+        pipeline = self._client.pipeline(transaction=True)
+        fields = [part for note in notes.items() for part in note]
+        pipeline.execute_command("HSET", self._names.turns(hour), *fields)
+        pipeline.expire(self._names.turns(hour), self._hours_kept * _HOUR)
         await pipeline.execute()
 
     async def turn(self, name: str) -> str | None:
         """See `Transport.turn`."""
-        found: Any = await self._client.get(self._names.turn(name))
+        hour = int(self._clock.time() // _HOUR)
+        pipeline = self._client.pipeline(transaction=False)
+        for ago in range(self._hours_kept):
+            pipeline.hget(self._names.turns(hour - ago), name)
+        found = next((turn for turn in await pipeline.execute() if turn is not None), None)
         return found.decode() if found is not None else None
 
     async def survey(self, queues: Sequence[str]) -> Survey:
