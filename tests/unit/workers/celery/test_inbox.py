@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 from redis.exceptions import ConnectionError, ReadOnlyError, TimeoutError
 
-from toolpool.workers.celery.inbox import _FreeingQoS
+from toolpool.contract.names import BATCH_TASK
+from toolpool.workers.celery.inbox import _FreeingQoS, _is_batch
 
 
 class Channel:
@@ -61,3 +62,34 @@ def test_the_window_is_free_again_whatever_the_server_says(
     getattr(qos, how)("tag")
     assert qos.can_consume()
     assert channel.asked == asked
+
+
+SIGNED = [["signed"], {}, {}]
+
+
+@pytest.mark.parametrize(
+    ("headers", "body", "expected"),
+    [
+        ({}, SIGNED, True),
+        ({}, [["signed"], {}, {"callbacks": None}], True),
+        ({"task": "other.task"}, SIGNED, False),
+        ({"id": None}, SIGNED, False),
+        ({"eta": "2026-01-01"}, SIGNED, False),
+        ({"expires": "2026-01-01"}, SIGNED, False),
+        ({}, "abc", False),  # three characters are no three parts
+        ({}, {"a": 1, "b": 2, "c": 3}, False),
+        ({}, [["signed"], {}], False),
+        ({}, [["signed", "more"], {}, {}], False),
+        ({}, [[], {}, {}], False),
+        ({}, [[3], {}, {}], False),
+        ({}, ["s", {}, {}], False),
+    ],
+)
+def test_a_batch_is_known_by_its_form(headers: dict[str, Any], body: Any, expected: bool) -> None:
+    message = SimpleNamespace(headers={"task": BATCH_TASK, "id": "i", **headers}, payload=body)
+    assert _is_batch(message) is expected
+
+
+@pytest.mark.parametrize("headers", [None, [], "task"])
+def test_a_message_without_headers_is_no_batch(headers: Any) -> None:
+    assert not _is_batch(SimpleNamespace(headers=headers, payload=SIGNED))
