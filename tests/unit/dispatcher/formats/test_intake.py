@@ -2,6 +2,7 @@
 
 import copy
 import json
+import warnings
 from collections import Counter
 from collections.abc import Iterator
 from functools import cache
@@ -19,6 +20,7 @@ from openai.types.responses import Response as OpenAIResponse
 from toolpool.contract import encoding
 from toolpool.contract.outcome import Code
 from toolpool.dispatcher.formats import FORMATS, Response, detect, intake
+from toolpool.dispatcher.turn import TurnResult
 from toolpool.dispatcher.words.feedback import Wording
 
 SDK_MODELS: dict[str, Any] = {
@@ -330,3 +332,14 @@ def test_a_response_spoilt_in_many_places_is_read_or_refused(
     for pick, junk in slips:
         spoil(response, pick, junk)
     whether_sound(response, format)
+
+
+def test_an_sdk_s_object_is_read_without_its_warnings() -> None:
+    """It may hold what the SDK's own types do not know, which is for nobody here to act on."""
+    block = ToolUseBlock.model_construct(type="tool_use", id="t", name="a", input={}, caller=3)
+    message = Message.model_construct(type="message", content=[block], stop_reason="tool_use")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        [call] = read(message).calls
+        assert TurnResult([], format="anthropic", response=message).assistant()
+    assert call.name == "a"
