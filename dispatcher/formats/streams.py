@@ -52,9 +52,9 @@ def _message(events: Events) -> dict[str, Any]:
         if kind == "message_start" and isinstance(event.get("message"), dict):
             message |= event["message"]
         elif kind == "content_block_start" and isinstance(event.get("content_block"), dict):
-            blocks[int(index or 0)] = dict(event["content_block"])
+            blocks[_place(index)] = dict(event["content_block"])
         elif kind == "content_block_delta" and isinstance(event.get("delta"), dict):
-            _fill(blocks.setdefault(int(index or 0), {}), event["delta"], texts, int(index or 0))
+            _fill(blocks.setdefault(_place(index), {}), event["delta"], texts, _place(index))
         elif kind == "message_delta" and isinstance(event.get("delta"), dict):
             message |= event["delta"]
     for index, text in texts.items():
@@ -86,7 +86,7 @@ def _completion(chunks: Events) -> dict[str, Any]:
             if not isinstance(part, dict):
                 continue
             empty = {"message": {"role": "assistant", "content": None}, "finish_reason": None}
-            choice = choices.setdefault(int(part.get("index") or 0), empty)
+            choice = choices.setdefault(_place(part.get("index")), empty)
             choice["finish_reason"] = part.get("finish_reason") or choice["finish_reason"]
             if isinstance(part.get("delta"), dict):
                 _extend(choice["message"], part["delta"])
@@ -107,7 +107,7 @@ def _extend(message: dict[str, Any], delta: dict[str, Any]) -> None:
         _join(message.setdefault("function_call", {}), delta["function_call"])
     for piece in delta.get("tool_calls") or []:
         if isinstance(piece, dict):
-            call = message.setdefault("calls", {}).setdefault(int(piece.get("index") or 0), {})
+            call = message.setdefault("calls", {}).setdefault(_place(piece.get("index")), {})
             for key, value in piece.items():
                 if key in ("function", "custom") and isinstance(value, dict):
                     _join(call.setdefault(key, {}), value)
@@ -141,3 +141,8 @@ def _response(events: Events) -> dict[str, Any]:
         if event.get("type") == "response.output_item.done" and isinstance(event.get("item"), dict)
     ]
     return {**started, "object": "response", "output": done, "status": "incomplete"}
+
+
+def _place(index: Any) -> int:
+    """A block's or call's place; what is none is the first."""
+    return index if isinstance(index, int) else 0
