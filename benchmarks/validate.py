@@ -21,7 +21,7 @@ from toolpool.contract.spec import ToolSpec, sealed
 from toolpool.dispatcher.admission.catalog import Catalog
 from toolpool.dispatcher.admission.validate import validate
 from toolpool.dispatcher.formats.blocks import Reader
-from toolpool.dispatcher.words.feedback import Wording
+from toolpool.dispatcher.words.wording import Wording
 
 READER = Reader("turn", 2**20)
 WORDING = Wording()

@@ -40,6 +40,7 @@ from toolpool.dispatcher.turn_context import (
 from toolpool.dispatcher.turns import Alone, Turns
 from toolpool.dispatcher.words import feedback
 from toolpool.dispatcher.words.classify import classified
+from toolpool.dispatcher.words.wording import wording_of
 
 log = logging.getLogger("toolpool.dispatch")
 
@@ -72,7 +73,7 @@ class Dispatcher:
         self._settings = settings
         self._specs = specs
         self._catalog = Catalog()
-        self._wording = feedback.wording_of(settings)
+        self._wording = wording_of(settings)
         self._accepting = Accepting(self._catalog, settings, self._wording, only)
         services = Services(transport, envelope, settings, self._observers)
         self._traffic = Traffic(services, self._catalog, follows_catalog=specs is None)
@@ -386,7 +387,7 @@ class Dispatcher:
         if alone is not None:
             (outcome, timeout, since), ended = alone, time.monotonic()
         assert outcome is not None
-        return classified(
+        result = classified(
             pending.call,
             pending.spec,
             outcome,
@@ -397,3 +398,10 @@ class Dispatcher:
             pages_offered=self._accepting.offers("task_result"),
             note=note,
         )
+        if "error_id" in (details := result.details or {}):
+            log.error(
+                "tool_raised error_id=%s tool=%s call=%s exception=%s: %s\n%s",
+                details["error_id"], result.name, pending.call.id,
+                details.get("exception"), details["error"], details.get("stack", ""),
+            )  # fmt: skip
+        return result

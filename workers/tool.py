@@ -9,6 +9,7 @@ from typing_extensions import ParamSpec, TypeVar
 
 from toolpool.contract.errors import ToolDeclarationInvalid
 from toolpool.contract.names import is_queue
+from toolpool.contract.schema.roots import NO_OBJECT, takes_objects
 from toolpool.contract.spec import (
     BACKGROUND_TIMEOUT,
     DEFAULT_TIMEOUT,
@@ -138,6 +139,8 @@ def _declare(
     _require_names(tool_name, queue, where)
     signature = Signature(function, where=where, input_schema=input_schema)
     schema = signature.json_schema() if input_schema is None else input_schema
+    if not takes_objects(schema):
+        raise ToolDeclarationInvalid(f"{where}: {NO_OBJECT}")
     if timeout is None:
         timeout = BACKGROUND_TIMEOUT if background else DEFAULT_TIMEOUT
     try:

@@ -9,7 +9,8 @@ import re
 from collections.abc import Iterable, Sequence
 
 _LONGEST = 64
-_COMPARED_AT_MOST = 1_000
+_COMPARED_AT_MOST = 2_000
+"""Pairs of names; each costs a microsecond or so."""
 _LOOKED_CLOSER_AT = 50
 _WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+|[^\W\d_A-Za-z]+")
 _DIGITS = re.compile(r"\d+")
@@ -22,11 +23,12 @@ def pairs(unknown: Sequence[str], missing: Sequence[str]) -> dict[str, str]:
 
     The same words come first, then near spellings; where two would do, neither is certain.
     """
-    theirs = {name: words_of(name) for name in unknown[:_COMPARED_AT_MOST]}
-    ours = {name: words_of(name) for name in missing[:_COMPARED_AT_MOST]}
     found: dict[str, str] = {}
-    if not theirs or not ours:
+    if not unknown or not missing:
         return found
+    theirs = {name: words_of(name) for name in unknown[:_COMPARED_AT_MOST]}
+    each = max(1, _COMPARED_AT_MOST // len(theirs))
+    ours = {name: words_of(name) for name in missing[:each]}
     for alike in (_are_the_same, _are_near):
         candidates = {
             name: [other for other in ours if alike(words, ours[other])]
@@ -74,7 +76,7 @@ def words_of(name: str) -> Words:
 
 
 def _singular(word: str) -> str:
-    return word[:-1] if len(word) > 3 and word.endswith("s") and word[-2] not in "si" else word
+    return word[:-1] if len(word) > 3 and word.endswith("s") and word[-2] not in "siu" else word
 
 
 def _are_the_same(one: Words, other: Words) -> bool:

@@ -36,10 +36,13 @@ def written(writer: "Writer", node: dict[str, Any], fields: Fields) -> str:
             patterns, others = {named: others}, False
     needs, unsaid_needs = _needs(node, properties)
     said = _said(writer, node, fields, others if not patterns else True, needs)
-    said += [f"[key {pattern(writer.spend(key))}]: {writer.below(inner)}" for key, inner in patterns.items()]
+    said += [
+        f"[key {pattern(writer.spend(key))}]: {writer.below(inner)}"
+        for key, inner in patterns.items()
+    ]
     text = _closed(writer, said, others)
     text += between(node.get("minProperties"), node.get("maxProperties"))
-    return text + writer.more_rules() if unsaid or unsaid_needs else text
+    return writer.with_more_rules(text) if unsaid or unsaid_needs else text
 
 
 def _closed(writer: "Writer", said: list[str], others: Any) -> str:
@@ -65,7 +68,9 @@ def _said(
                 return [*said, writer.omitted()]
             inner = writer.below(properties.get(name, others))
             said.append(_field(writer, name, "", inner, needs.get(name)))
-    optional = [n for n in properties if n not in required and n not in fields.hidden | fields.known]
+    optional = [
+        n for n in properties if n not in required and n not in fields.hidden | fields.known
+    ]
     if optional and writer.detail.optional == "none":
         return [*said, writer.omitted()]
     for name in optional:

@@ -54,7 +54,12 @@ def list_of(value: Any) -> list[Any]:
 
 
 def own(
-    writer: "Writer", node: dict[str, Any], kinds: Kinds | None, fields: Fields | None, *, alone: bool
+    writer: "Writer",
+    node: dict[str, Any],
+    kinds: Kinds | None,
+    fields: Fields | None,
+    *,
+    alone: bool,
 ) -> Said | None:
     """What a schema asks for by its own keywords; None where they ask for nothing more.
 
@@ -114,7 +119,7 @@ def _enumerated(writer: "Writer", node: dict[str, Any], values: list[Any]) -> Sa
     said = "|".join(dict.fromkeys(texts)) or "nothing"
     kinds = {_plain(json_type(value)) for value in values}
     if any(key in node for kind in kinds for key in _BY_KIND.get(kind, ())):
-        return (f"({said})" if len(texts) > 1 else said) + writer.more_rules(), False
+        return writer.with_more_rules(f"({said})" if len(texts) > 1 else said), False
     return said, len(texts) > 1
 
 
@@ -148,17 +153,18 @@ def _typed(writer: "Writer", node: dict[str, Any], kind: str, fields: Fields | N
 
 
 def _string(writer: "Writer", node: dict[str, Any]) -> str:
-    text, rest = "string", ""
+    text, is_said = "string", True
     form = node.get("format")
     if isinstance(form, str):
         if _BARE_FORMAT.fullmatch(form) and form not in _RESERVED:
             text += f" {form}"
         else:
-            rest = writer.more_rules()
+            is_said = False
     if isinstance(node.get("pattern"), str):
         text += f" {pattern(node['pattern'])}"
     limits = between(node.get("minLength"), node.get("maxLength"))
-    return text + (f"{limits} chars" if limits else "") + rest
+    text += f"{limits} chars" if limits else ""
+    return text if is_said else writer.with_more_rules(text)
 
 
 def pattern(expression: str) -> str:
@@ -194,7 +200,8 @@ def _array(writer: "Writer", node: dict[str, Any]) -> str:
     prefix, rest = list_of(node.get("prefixItems")), node.get("items", True)
     if isinstance(rest, list):
         prefix, rest = rest, node.get("additionalItems", True)
-    is_open = "additionalItems" not in node and not isinstance(node.get("items"), (dict, bool))
+    is_open = not isinstance(node.get("items"), (dict, bool))
+    is_open = is_open and not ("additionalItems" in node and prefix)
     if "unevaluatedItems" in node and is_open and not COMBINED & node.keys():
         rest = node["unevaluatedItems"]
     low, high = node.get("minItems") or 0, node.get("maxItems")
@@ -213,7 +220,7 @@ def _array(writer: "Writer", node: dict[str, Any]) -> str:
         count = "" if is_whole and high is None else f" {low}..{'' if high is None else high}"
     text += count + (" unique" if node.get("uniqueItems") is True else "")
     unsaid = "contains" in node or ("unevaluatedItems" in node and COMBINED & node.keys())
-    return text + writer.more_rules() if unsaid else text
+    return writer.with_more_rules(text) if unsaid else text
 
 
 def are_apart(branches: list[Any], kinds: Kinds | None, root: dict[str, Any]) -> bool:

@@ -95,10 +95,10 @@ class Writer:
         self.left_out = True
         return self.spend("…")
 
-    def more_rules(self) -> str:
-        """The sign for what the grammar cannot say."""
+    def with_more_rules(self, text: str) -> str:
+        """`text`, and the sign for what the grammar cannot say."""
         self.allows_more = True
-        return MORE_RULES
+        return text if text.endswith(MORE_RULES) else text + MORE_RULES
 
     def below(self, node: Any) -> str:
         """The shape of what is inside the one being written."""
@@ -109,7 +109,9 @@ class Writer:
         self._level -= 1
         return text
 
-    def one(self, node: Any, within: Kinds | None = None, fields: types.Fields | None = None) -> str:
+    def one(
+        self, node: Any, within: Kinds | None = None, fields: types.Fields | None = None
+    ) -> str:
         """The shape of a schema; `within` are the types that are left by what stands around it."""
         return self._either(node, within, fields)[0]
 
@@ -151,7 +153,7 @@ class Writer:
             parts.insert(0, own)
         if any(keyword in node for keyword in _UNSAID):
             text, joins = parts.pop(0) if parts else (self.spend("any"), False)
-            parts.insert(0, ((f"({text})" if joins else text) + self.more_rules(), False))
+            parts.insert(0, (self.with_more_rules(f"({text})" if joins else text), False))
         return parts
 
     def _union(self, keyword: str, branches: list[Any], kinds: Kinds | None) -> tuple[str, bool]:
@@ -175,7 +177,7 @@ class Writer:
         self.allows_more, self.allows_less = allows
         if is_exact:
             return f"not ({text})", False
-        return "any" + self.more_rules(), False
+        return self.with_more_rules("any"), False
 
     def _condition(self, node: dict[str, Any], kinds: Kinds | None) -> tuple[str, bool]:
         allows = self.allows_more, self.allows_less
@@ -185,7 +187,7 @@ class Writer:
         self.allows_more |= allows[0]
         self.allows_less |= allows[1]
         if not is_exact:
-            return "any" + self.more_rules(), False
+            return self.with_more_rules("any"), False
         for keyword in ("then", "else"):
             if keyword in node:
                 text += f" {keyword} ({self.one(node[keyword], kinds)})"
@@ -205,7 +207,7 @@ class Writer:
         if not isinstance(target, dict):
             if isinstance(target, bool):
                 return self.one(target), False
-            return self.spend("any") + self.more_rules(), False
+            return self.with_more_rules(self.spend("any")), False
         target = resolve(target, self._root) if set(target) == {"$ref"} else target
         known = self._definitions.get(id(target))
         if known is None:
@@ -254,4 +256,3 @@ class Writer:
             f"{made.name} = {_MARK.sub(put, made.text)}" for made in definitions if made.has_name
         ]
         return f"{line} where {' and '.join(where)}" if where else line
-

@@ -15,17 +15,22 @@ from toolpool.contract.errors import ToolDeclarationInvalid
 from toolpool.contract.schema import bounds
 from toolpool.contract.schema.dialect import plain
 from toolpool.contract.schema.explain import Explainer
+from toolpool.contract.schema.looks import TooMuch
 from toolpool.contract.schema.problem import Problem
-from toolpool.contract.schema.shapes import closest, json_type
+from toolpool.contract.schema.roots import NO_OBJECT, takes_objects
+from toolpool.contract.schema.shape import Shapes
+from toolpool.contract.schema.values import json_type
 from toolpool.contract.spec import ToolSpec
-
-__all__ = ["SchemaCache", "SchemaValidator", "closest", "json_type"]
 
 _CACHED_AT_MOST = 10_000
 _BYTES_AT_MOST = 512 * 1024
 _EXPLAINED_NODES = 2_000
 _LARGEST_NAMED = 10_000
 _ITEMS_EXPLAINED = 32
+_LOOKS_TO_DECIDE = 2_000_000
+"""Each costs some 20 nanoseconds."""
+_LOOKS_TO_EXPLAIN = 5_000
+"""Each costs some microseconds: an error is made wherever something does not fit."""
 _BRANCH_ERRORS = 5_000
 """Each costs some microseconds, and a union's are all made before the first can be looked at."""
 _ABOUT_SIZE = frozenset({"minItems", "contains", "minContains", "unevaluatedItems"})
@@ -41,10 +46,12 @@ class SchemaValidator:
 
     def __init__(self, schema: dict[str, Any]) -> None:
         schema = plain(schema)
-        self._work = bounds.measure(schema)
+        self._looks = bounds.measured(schema)
         self._fan = bounds.fan(schema)
         self._validator = _compiled(schema)
-        self._explainer = Explainer(schema)
+        self.shapes = Shapes(schema)
+        """What the schema's parts ask for, in one line each."""
+        self._explainer = Explainer(schema, self.shapes)
 
     def problems(self, arguments: Any) -> tuple[Problem, ...]:
         """Everything that is wrong with `arguments`, the most useful first; empty if nothing is.
@@ -52,14 +59,22 @@ class SchemaValidator:
         Very large arguments are explained by a part of them. Raises ValueError for values that are
         not JSON.
         """
-        if self._work is not None and self._work.too_much(arguments):
-            return (Problem((), "tooDeep", received=json_type(arguments)),)
+        if self._looks is not None:
+            try:
+                self._looks.require_few(arguments, _LOOKS_TO_DECIDE)
+            except TooMuch:
+                return (Problem((), "tooDeep", received=json_type(arguments)),)
         if self._validator.is_valid(arguments):
             return ()
         return self._explain(arguments)
 
     def _explain(self, arguments: Any) -> tuple[Problem, ...]:
         part = self._part_to_explain(arguments)
+        if self._looks is not None:
+            try:
+                self._looks.require_few(part, _LOOKS_TO_EXPLAIN, is_explained=True)
+            except TooMuch:
+                return self._explainer.problems([], arguments)
         if part is not None:
             errors = self._validator.iter_errors(part)
             found = [
@@ -167,7 +182,7 @@ class SchemaCache:
         self._validators: dict[str, SchemaValidator] = {}
 
     def validator(self, spec: ToolSpec) -> SchemaValidator | None:
-        """Raises `ToolDeclarationInvalid` when the schema does not compile."""
+        """Raises `ToolDeclarationInvalid` when the schema does not compile, or takes no object."""
         if spec.input_schema is None or not spec.check_schema:
             return None
         digest = spec.digest or encoding.digest(spec.input_schema)
@@ -175,5 +190,8 @@ class SchemaCache:
         if validator is None:
             if len(self._validators) >= _CACHED_AT_MOST:
                 self._validators.clear()
-            validator = self._validators[digest] = SchemaValidator(spec.input_schema)
+            validator = SchemaValidator(spec.input_schema)
+            if not takes_objects(spec.input_schema):
+                raise ToolDeclarationInvalid(NO_OBJECT)
+            self._validators[digest] = validator
         return validator

@@ -154,6 +154,7 @@ class Pending:
     timer: asyncio.TimerHandle | None = None
     work: asyncio.Task[None] | None = None
     """What answers it, where this dispatcher does so itself."""
+
     @property
     def key(self) -> str:
         """The name of its ledger record."""

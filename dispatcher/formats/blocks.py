@@ -9,7 +9,7 @@ from toolpool.contract.encoding import printable
 from toolpool.contract.outcome import Code
 from toolpool.dispatcher.formats import arguments, text_repair
 from toolpool.dispatcher.words import feedback
-from toolpool.dispatcher.words.feedback import PLAIN, Wording
+from toolpool.dispatcher.words.wording import PLAIN, Wording
 
 LONGEST_NAME = 256
 

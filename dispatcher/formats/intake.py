@@ -7,7 +7,7 @@ from toolpool.dispatcher.formats import FORMATS, NotAResponse, Response, argumen
 from toolpool.dispatcher.formats.bare import NAME as BARE
 from toolpool.dispatcher.formats.blocks import Reader, is_usable, stand_in
 from toolpool.dispatcher.words import feedback
-from toolpool.dispatcher.words.feedback import PLAIN, Wording
+from toolpool.dispatcher.words.wording import PLAIN, Wording
 
 
 class Unreadable(Exception):

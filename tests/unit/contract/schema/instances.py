@@ -58,9 +58,7 @@ def _made(node: Any, root: dict[str, Any], chance: random.Random, depth: int) ->
     return _typed(node, root, chance, depth)
 
 
-def _with(
-    made: Any, node: Any, root: dict[str, Any], chance: random.Random, depth: int
-) -> Any:
+def _with(made: Any, node: Any, root: dict[str, Any], chance: random.Random, depth: int) -> Any:
     more = _made(node, root, chance, depth - 1) if isinstance(node, dict) and node else made
     return {**made, **more} if isinstance(made, dict) and isinstance(more, dict) else more
 

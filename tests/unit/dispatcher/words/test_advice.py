@@ -8,7 +8,7 @@ from toolpool.contract.spec import ToolSpec
 from toolpool.dispatcher.words import locales
 from toolpool.dispatcher.words.advice import recommendations
 from toolpool.dispatcher.words.classify import classified
-from toolpool.dispatcher.words.feedback import Wording
+from toolpool.dispatcher.words.wording import Wording
 
 EN = locales.locale("en").advice
 

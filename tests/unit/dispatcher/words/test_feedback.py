@@ -15,7 +15,7 @@ from toolpool.contract.outcome import Code, Executed, Outcome, failure
 from toolpool.contract.schema.problem import Problem
 from toolpool.contract.schema.validator import SchemaValidator
 from toolpool.dispatcher.words import feedback
-from toolpool.dispatcher.words.feedback import Caps, Wording
+from toolpool.dispatcher.words.wording import Caps, Wording
 
 STYLES = ["default", "numbered", "pointer", "brief"]
 

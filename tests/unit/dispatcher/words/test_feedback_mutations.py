@@ -16,13 +16,13 @@ from hypothesis import strategies as st
 from toolpool.contract.call import ToolCall
 from toolpool.contract.outcome import Code
 from toolpool.contract.result import ToolResult
-from toolpool.contract.schema.shapes import json_type
 from toolpool.contract.schema.validator import SchemaValidator
+from toolpool.contract.schema.values import json_type
 from toolpool.contract.spec import ToolSpec, sealed
 from toolpool.dispatcher.admission.catalog import Catalog, Offer
 from toolpool.dispatcher.admission.validate import validate
 from toolpool.dispatcher.words import feedback
-from toolpool.dispatcher.words.feedback import Caps, Wording
+from toolpool.dispatcher.words.wording import Caps, Wording
 
 WRONG: dict[str, Any] = {
     "string": 918_273_645,

@@ -5,15 +5,15 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from toolpool.contract.schema.shapes import shortened
 
 from tests.unit.dispatcher.words.test_feedback import STYLES
 from toolpool.contract.call import Flaw
 from toolpool.contract.outcome import Code
 from toolpool.contract.schema.problem import Problem
-from toolpool.contract.schema.shapes import shortened
 from toolpool.contract.schema.validator import SchemaValidator
 from toolpool.dispatcher.words import feedback, locales
-from toolpool.dispatcher.words.feedback import Caps, Wording
+from toolpool.dispatcher.words.wording import Caps, Wording
 
 WIDE: dict[str, Any] = {
     "type": "object",
