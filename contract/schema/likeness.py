@@ -13,9 +13,23 @@ _COMPARED_AT_MOST = 2_000
 """Pairs of names; each costs a microsecond or so."""
 _LOOKED_CLOSER_AT = 50
 _WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+|[^\W\d_A-Za-z]+")
-_DIGITS = re.compile(r"\d+")
+
+_LONG_NAME = 8
+_NO_LETTER = re.compile(r"[\W_]+")
 
 Words = tuple[str, ...]
+
+
+class _Name:
+    """A name, taken apart."""
+
+    __slots__ = ("fixed", "folded", "sorted", "words")
+
+    def __init__(self, name: str) -> None:
+        self.words = words_of(name)
+        self.sorted = sorted(self.words)
+        self.fixed = [word for word in self.sorted if _is_fixed(word)]
+        self.folded = _NO_LETTER.sub("", name[:_LONGEST]).casefold()
 
 
 def pairs(unknown: Sequence[str], missing: Sequence[str]) -> dict[str, str]:
@@ -26,14 +40,14 @@ def pairs(unknown: Sequence[str], missing: Sequence[str]) -> dict[str, str]:
     found: dict[str, str] = {}
     if not unknown or not missing:
         return found
-    theirs = {name: words_of(name) for name in unknown[:_COMPARED_AT_MOST]}
+    theirs = {name: _Name(name) for name in unknown[:_COMPARED_AT_MOST]}
     each = max(1, _COMPARED_AT_MOST // len(theirs))
-    ours = {name: words_of(name) for name in missing[:each]}
+    ours = {name: _Name(name) for name in missing[:each]}
     for alike in (_are_the_same, _are_near):
         candidates = {
-            name: [other for other in ours if alike(words, ours[other])]
-            for name, words in theirs.items()
-            if words
+            name: [other for other in ours if alike(their, ours[other])]
+            for name, their in theirs.items()
+            if their.words
         }
         wanted = [other for others in candidates.values() for other in others]
         for name, others in candidates.items():
@@ -79,28 +93,40 @@ def _singular(word: str) -> str:
     return word[:-1] if len(word) > 3 and word.endswith("s") and word[-2] not in "siu" else word
 
 
-def _are_the_same(one: Words, other: Words) -> bool:
-    return sorted(one) == sorted(other) or "".join(one) == "".join(other)
+def _are_the_same(one: _Name, other: _Name) -> bool:
+    return one.sorted == other.sorted or one.folded == other.folded
 
 
-def _are_near(one: Words, other: Words) -> bool:
-    """Whether they differ by the spelling of one word; numbers are never misspelt."""
-    if len(one) == len(other):
-        differing = [(a, b) for a, b in zip(one, other, strict=True) if a != b]
+def _are_near(one: _Name, other: _Name) -> bool:
+    """Whether they differ by the spelling of one word.
+
+    Numbers and single letters are never misspelt: `x` and `y` are two things, as are `1` and `2`.
+    """
+    if one.fixed != other.fixed:
+        return False
+    if len(one.words) == len(other.words):
+        differing = [(a, b) for a, b in zip(one.words, other.words, strict=True) if a != b]
         if len(differing) == 1 and _is_misspelt(*differing[0]):
             return True
-    joined, their = "".join(one), "".join(other)
-    return len(one) != len(other) and _is_misspelt(joined, their)
+    shorter, longer = sorted((len(one.folded), len(other.folded)))
+    if longer < _LONG_NAME or longer - shorter > 1 or _distance(one.folded, other.folded) > 1:
+        return False
+    return shorter < longer or sorted(one.folded) == sorted(other.folded)
+
+
+def _is_fixed(word: str) -> bool:
+    return len(word) == 1 or word.isdecimal()
 
 
 def _is_misspelt(one: str, other: str) -> bool:
-    """Whether one letter is wrong, missing, too many or changed places; two in long words."""
-    shorter = min(len(one), len(other))
-    if shorter < 4 or abs(len(one) - len(other)) > 2:
+    """Whether a letter is missing, too many or changed places; in longer words, is another one."""
+    shorter, longer = sorted((len(one), len(other)))
+    if longer < 4 or longer - shorter > 2:
         return False
-    if _DIGITS.findall(one) != _DIGITS.findall(other):
+    distance = _distance(one, other)
+    if shorter == longer < 6 and sorted(one) != sorted(other):
         return False
-    return _distance(one, other) <= (2 if shorter >= 8 else 1)
+    return distance <= (2 if shorter >= 8 else 1)
 
 
 def _distance(one: str, other: str) -> int:

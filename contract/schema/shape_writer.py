@@ -11,7 +11,9 @@ from toolpool.contract.schema.shape_types import MORE_RULES, Kinds
 _SHORT_ENOUGH_TO_REPEAT = 24
 _MARK = re.compile("\0(\\d+)\0")
 _NO_IDENTIFIER = re.compile(r"\W+")
-_ROOM_FOR_MARKS = 4
+_FOR_BRACKETS = 16
+_TIMES_NAMED = 4
+"""How much more may be written than is left once names stand where they are shorter."""
 _UNSAID = frozenset({"dependentSchemas", "$dynamicRef", "$recursiveRef"})
 
 
@@ -63,7 +65,8 @@ class Writer:
         self.left_out = False
         self._root = root
         self._hides_siblings = hides_siblings
-        self._room = at_most * _ROOM_FOR_MARKS
+        self._at_most = at_most
+        self._spent = 0
         self._definitions: dict[int, _Definition] = {}
         self._open: set[int] = set()
         self._level = 0
@@ -80,15 +83,15 @@ class Writer:
 
     def spend(self, text: str) -> str:
         """`text`, which is part of the shape. Raises `TooLong` where there is no room for it."""
-        self._room -= len(text) + 1
-        if self._room < 0:
+        self._spent += len(text) + 2
+        if self._spent > self._at_most * _TIMES_NAMED:
             raise TooLong
         return text
 
     @property
     def room(self) -> int:
-        """Characters that are left, counted generously."""
-        return self._room // _ROOM_FOR_MARKS
+        """Characters that are certainly left."""
+        return self._at_most - self._spent - _FOR_BRACKETS
 
     def omitted(self) -> str:
         """The sign for what is left out for room."""

@@ -21,16 +21,21 @@ def several(paths: Iterable[Path], *, pointer: bool = False) -> list[str]:
     groups: dict[tuple[Path, Path], list[int]] = {}
     for path in listed:
         at = _last_index(path)
-        if at is None:
-            groups.setdefault((path, ()), [])
-        else:
-            groups.setdefault((path[:at], path[at + 1 :]), []).append(int(path[at]))
+        indexes = groups.setdefault(without_index(path), [])
+        if at is not None:
+            indexes.append(int(path[at]))
     texts = []
     for (before, after), indexes in groups.items():
         middle = [_ranges(sorted(set(indexes)))] if indexes else []
         steps = [*map(_step, before), *middle, *map(_step, after)]
         texts.append(_joined(steps, pointer=pointer))
     return texts
+
+
+def without_index(path: Path) -> tuple[Path, Path]:
+    """What stands before the path's last index, and what after it."""
+    at = _last_index(path)
+    return (path, ()) if at is None else (path[:at], path[at + 1 :])
 
 
 def middle_out(path: str, characters: int) -> str:

@@ -1,16 +1,20 @@
 """One kind of problem in one line, in as much room as there is for it."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from toolpool.contract.schema.explain import TOO_LONG
 from toolpool.contract.schema.problem import Problem
+from toolpool.contract.schema.references import UNIONS
 from toolpool.dispatcher.words import paths
 from toolpool.dispatcher.words.locales import Locale
 from toolpool.dispatcher.words.paths import cut_at
 from toolpool.dispatcher.words.wording import Wording
 
 _ALL = 1 << 30
+_LONGEST_LIST = 100
+"""Characters of the paths that one line is about."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +37,7 @@ class Line:
         """The line, at most this long: what came is said, and where, before all that would do."""
         words, style = self.wording.words, self.wording.style
         template = words.line[style] if self.problems[0].path else words.root_line[style]
-        where = self._where(max(8, characters // 2))
+        where = self._where(min(_LONGEST_LIST, max(8, characters // 2)))
         room = characters - len(template.format(path=where, message=""))
         message = message_of(self.problems[0], words, style, room, is_brief=self.is_brief)
         return cut_at(template.format(path=where, message=message), characters)
@@ -50,20 +54,32 @@ class Line:
 
 
 def lines_of(
-    problems: Sequence[Problem], wording: Wording, covered: frozenset[int] = frozenset()
+    problems: Sequence[Problem],
+    wording: Wording,
+    covered: Collection[int] = (),
+    *,
+    are_shared: bool = False,
 ) -> list[Line]:
-    """A line for each thing that is wrong, in one place or in many; `covered` problems, by their
-    position, are those whose shape follows."""
-    found: dict[tuple[str, bool], list[Problem]] = {}
+    """A line for each thing that is wrong, in one place or in many.
+
+    `covered` are the positions of the problems whose shape follows. All that say the same share a
+    line, as unknown fields always do; unless lines `are_shared`, others do where only an index
+    differs.
+    """
     words, style = wording.words, wording.style
-    brief: dict[tuple[str, bool], bool] = {}
+    found: dict[tuple[Any, ...], list[Problem]] = {}
+    renamed = {(*p.path[:-1], p.closest) for p in problems if p.kind == "additionalProperties"}
     for number, problem in enumerate(problems):
+        if problem.kind == "required" and problem.shape is None and problem.path in renamed:
+            continue  # it is there, under the name that another line corrects
         is_brief = number in covered
+        if are_shared and problem.is_optional and problem.path:
+            problem = Problem(problem.path, "null", is_optional=True)
         message = message_of(problem, words, style, _ALL, is_brief=is_brief)
-        key = message, bool(problem.path)
-        found.setdefault(key, []).append(problem)
-        brief[key] = is_brief
-    return [Line(tuple(same), wording, brief[key]) for key, same in found.items()]
+        shares = are_shared or problem.kind == "additionalProperties"
+        where = bool(problem.path) if shares else paths.without_index(problem.path)
+        found.setdefault((message, is_brief, where), []).append(problem)
+    return [Line(tuple(same), wording, is_brief) for (_, is_brief, _), same in found.items()]
 
 
 def message_of(
@@ -81,8 +97,8 @@ def message_of(
         return below if is_brief and problem.closest is None and len(below) < len(text) else text
     if kind == "value":
         return problem.expected
-    if kind == "tooDeep":
-        return words.too_deep
+    if kind in ("null", "tooDeep"):
+        return words.too_deep if kind == "tooDeep" else words.no_null
     if kind in ("type", "anyOf", "oneOf"):
         if not problem.expected:
             return words.ambiguous
@@ -102,7 +118,8 @@ def _missing(problem: Problem, words: Locale, style: str, room: int, *, is_brief
         text = words.required_sent.format(required=text, sent=sent)
     if is_brief or problem.shape in (None, TOO_LONG):
         return text
-    shaped = words.required_shape.format(required=text, shape=problem.shape)
+    shape = _item_type(problem.shape) or problem.shape
+    shaped = words.required_shape.format(required=text, shape=shape)
     return shaped if len(shaped) <= room else text
 
 
@@ -134,7 +151,7 @@ def _mistyped(problem: Problem, words: Locale, style: str, room: int, *, is_brie
     shape = None if is_brief or problem.shape == TOO_LONG else problem.shape
     options = problem.alternatives
     if shape is not None and shape.replace(" | ", "|") != problem.expected:
-        text = said(_named(shape, words))
+        text = said(_named(shape, problem, words))
         if len(text) <= room:
             return text
     for count in range(len(options), 0, -1):
@@ -145,14 +162,22 @@ def _mistyped(problem: Problem, words: Locale, style: str, room: int, *, is_brie
     return _fitted(lambda shown: said(shown + rest), options[0], room)
 
 
-def _named(shape: str, words: Locale) -> str:
-    """A shape after the name of its type."""
-    if shape.startswith("[") and shape.endswith("]") and shape[1:-1].isalpha():
-        return f"array of {shape[1:-1]}"
-    if shape.startswith("[") and " | " not in shape.rpartition("]")[2]:
+def _named(shape: str, problem: Problem, words: Locale) -> str:
+    """A shape after the name of its type, where it is the only one."""
+    if len(problem.alternatives) > 1 or problem.kind in UNIONS:
+        return shape
+    simple = _item_type(shape)
+    if simple is not None:
+        return simple
+    if shape.startswith("["):
         return f"array {shape}"
-    is_object = shape.startswith("{") and " | " not in shape.rpartition("}")[2]
-    return words.object_of.format(shape=shape) if is_object else shape
+    return words.object_of.format(shape=shape) if shape.startswith("{") else shape
+
+
+def _item_type(shape: str) -> str | None:
+    """`array of string`, where that is all that there is to say of a list."""
+    inner = shape[1:-1]
+    return f"array of {inner}" if shape == f"[{inner}]" and inner.isalpha() else None
 
 
 def _another(problem: Problem, words: Locale) -> str:

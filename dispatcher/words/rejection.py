@@ -19,8 +19,8 @@ from toolpool.dispatcher.words.wording import Wording
 _MULTILINE = frozenset({"numbered", "pointer"})
 _SEPARATE_PARTS = 3
 _SHORTEST_SHAPE = 80
+_SHORTEST_LINE = 60
 _ABOUT_THE_FIELDS = frozenset({"additionalProperties", "propertyNames", "schema"})
-_NAMED_INLINE = frozenset({"required", "type", "anyOf", "oneOf", "enum", "const"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,7 @@ class Rejection:
     def text(self) -> str:
         """What the model reads."""
         caps = self.wording.caps
-        lines = lines_of(self.problems, self.wording)
+        lines = self._lines()
         listed = self._laid_out(lines)
         unknown = self._unknown(lines)
         if not unknown and len(listed) <= caps.characters:
@@ -51,23 +51,24 @@ class Rejection:
 
     def _is_far(self, problem: Problem) -> bool:
         """Whether the shape of a part says more about a problem than its line can."""
-        is_named = problem.kind in _NAMED_INLINE or problem.kind in _ABOUT_THE_FIELDS
-        return is_named and bool(self._way(problem))
-
-    def _way(self, problem: Problem) -> bool:
-        return bool(problem.place) or problem.kind in ("required", *_ABOUT_THE_FIELDS)
+        return bool(problem.place) or problem.kind in _ABOUT_THE_FIELDS or problem.kind == "required"
 
     def _unknown(self, lines: Sequence[Line]) -> list[Problem]:
         """The problems that the lines alone do not tell how to put right."""
         told = {id(p) for line in lines[: self.wording.caps.errors] for p in line.problems}
+        said_elsewhere = {id(p) for p in self.problems} - {id(p) for n in lines for p in n.problems}
         return [
             problem
             for problem in self.problems
             if self.shapes is not None
-            and (self._leaves_open(problem) or (self._is_far(problem) and id(problem) not in told))
+            and (self._leaves_open(problem) or id(problem) not in told)
+            and id(problem) not in said_elsewhere
         ]
 
     def _leaves_open(self, problem: Problem) -> bool:
+        """Whether the line about a problem does not tell all that it takes to put it right."""
+        if problem.is_optional:
+            return False
         if problem.closest is not None:
             return problem.shape == TOO_LONG
         if problem.kind == "additionalProperties":
@@ -87,7 +88,7 @@ class Rejection:
         """The errors in short, and the shapes of the parts that hold them."""
         caps, best = self.wording.caps, ""
         for parts in self._choices(shapes, far):
-            lines = lines_of(self.problems, self.wording, self._covered(shapes, parts))
+            lines = self._lines(self._covered(shapes, parts))
             texts = [shapes.whole(part.node, caps.shape_characters, hidden=self._hidden(part))
                      for part in parts]  # fmt: skip
             if all(text is not None for text in texts):
@@ -98,7 +99,7 @@ class Rejection:
         if best and len(best) <= caps.shape_characters:
             return best
         part = around(far, shapes)
-        lines = lines_of(self.problems, self.wording, self._covered(shapes, [part]))
+        lines = self._lines(self._covered(shapes, [part]))
         errors = self._fitted(lines, caps.characters)
         room = caps.shape_characters - len(self._with_shapes([], [part], [""], errors))
         shape = shapes.shortened(part.node, max(_SHORTEST_SHAPE, room), hidden=self._hidden(part))
@@ -123,8 +124,16 @@ class Rejection:
         shape = shapes.whole(part.node, room, hidden=self._hidden(part), known=known)
         if shape is None:
             return None
-        text = self._with_shapes(lines_of(self.problems, self.wording), parts, [shape.line])
+        text = self._with_shapes(self._lines(), parts, [shape.line])
         return text if len(text) <= room else None
+
+    def _lines(self, covered: Collection[int] = ()) -> list[Line]:
+        """A line for each problem; where they are many or long, one for all that say the same."""
+        caps = self.wording.caps
+        lines = lines_of(self.problems, self.wording, covered)
+        if len(lines) <= caps.errors and len(self._laid_out(lines)) <= caps.characters:
+            return lines
+        return lines_of(self.problems, self.wording, covered, are_shared=True)
 
     def _hidden(self, part: Part) -> Collection[str]:
         return self.hidden if () in part.paths else ()
@@ -148,9 +157,12 @@ class Rejection:
             where = ", ".join(paths.several(part.paths, pointer=pointer))
             told.append(f"{paths.middle_out(where, 80) or words.arguments}: {shape}")
         text = words.shape[style].format(shapes="; ".join(told))
-        errors = errors or self._fitted(lines, self.wording.caps.characters)
+        errors = errors or self._laid_out(lines)
         tail = words.tail[style]
-        return f"{errors.removesuffix(tail) if tail else errors}{text}{tail}"
+        errors = errors.removesuffix(tail) if tail else errors
+        if errors.endswith(("?", "？")):
+            text = text.lstrip("。.")
+        return errors + text + tail
 
     def _laid_out(self, lines: Sequence[Line], share: int | None = None) -> str:
         """The lines as the style has them, each at most `share` characters long."""
@@ -161,7 +173,7 @@ class Rejection:
             texts = [f"{number}. {text}" for number, text in enumerate(texts, 1)]
         elif style == "pointer":
             texts = [f"- {text}" for text in texts]
-        more = len(self.problems) - sum(len(line.problems) for line in told)
+        more = sum(len(line.problems) for line in lines) - sum(len(line.problems) for line in told)
         if more:
             texts.append(words.more.format(count=more))
         body = ("\n" if style in _MULTILINE else "; ").join(texts)
@@ -180,4 +192,5 @@ class Rejection:
             if len(short) == len(told):
                 break
             share = (room - sum(short)) // (len(told) - len(short))
-        return cut_at(self._laid_out(lines, max(24, share)), characters)
+        text = self._laid_out(lines, max(_SHORTEST_LINE, share))
+        return cut_at(text, max(characters, self.wording.caps.shape_characters))

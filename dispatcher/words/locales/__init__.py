@@ -40,6 +40,8 @@ class Locale:
     """Between alternatives."""
     or_left_out: str
     """Where null came for a field that need not be there."""
+    no_null: str
+    """The same for several such fields."""
     object_of: str
     one_of: str
     typed_one_of: str

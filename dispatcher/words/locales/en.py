@@ -57,6 +57,7 @@ LOCALE = Locale(
     },
     either=" or ",
     or_left_out="{what} (or leave it out)",
+    no_null="null is not taken, leave it out",
     object_of="object {shape}",
     one_of="one of {members}",
     typed_one_of="{types}, one of {members}",

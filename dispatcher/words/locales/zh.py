@@ -57,6 +57,7 @@ LOCALE = Locale(
     },
     either=" 或 ",
     or_left_out="{what}（或省略该字段）",
+    no_null="不接受 null，请省略该字段",
     object_of="object {shape}",
     one_of="以下之一：{members}",
     typed_one_of="{types}，取以下之一：{members}",

@@ -53,7 +53,9 @@ def problems(schema: dict[str, Any], arguments: Any) -> tuple[Problem, ...]:
 
 
 def rejected(schema: dict[str, Any], arguments: Any, **wording: Any) -> str:
-    return feedback.invalid_arguments(problems(schema, arguments), Wording(**wording))
+    validator = SchemaValidator(schema)
+    found = validator.problems(arguments)
+    return feedback.invalid_arguments(found, Wording(**wording), validator.shapes)
 
 
 def errors(schema: dict[str, Any], arguments: Any) -> str:

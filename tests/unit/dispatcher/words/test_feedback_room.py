@@ -5,7 +5,6 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from toolpool.contract.schema.shapes import shortened
 
 from tests.unit.dispatcher.words.test_feedback import STYLES
 from toolpool.contract.call import Flaw
