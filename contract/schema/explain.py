@@ -30,6 +30,8 @@ _PARAMETERS = {
 
 Path = tuple[str | int, ...]
 Error = jsonschema_rs.ValidationError
+Meant = dict[tuple[int, int], dict[str, str]]
+"""What was found out about the names in an object, so that it is found out once."""
 
 
 class Explainer:
@@ -46,9 +48,10 @@ class Explainer:
         too many and resemble none.
         """
         ranked: dict[tuple[Any, ...], tuple[int, Problem]] = {}
+        meant: Meant = {}
         for error in islice(errors, _ERRORS_AT_MOST):
             in_union = error.kind.name in UNIONS
-            for problem in self._explain(error, arguments):
+            for problem in self._explain(error, arguments, meant):
                 idle = problem.kind == "additionalProperties" and problem.closest is None
                 rank = 2 if idle else 0 if in_union else 1
                 said = (problem.path, problem.kind, problem.expected, problem.allowed)
@@ -59,13 +62,13 @@ class Explainer:
         told = {p.path for p in found if p.kind in ("enum", "const") and p.expected}
         return tuple(p for p in found if not (p.kind == "type" and p.path in told))
 
-    def _explain(self, error: Error, arguments: Any) -> Iterator[Problem]:
+    def _explain(self, error: Error, arguments: Any, meant: Meant) -> Iterator[Problem]:
         kind: Any = error.kind
         name: str = kind.name
         path = _path(error, arguments)
         value = _at(arguments, path)
         if name == "required":
-            yield self._missing(error, path, value)
+            yield self._missing(error, path, value, meant)
         elif name == "type":
             types = sorted(kind.types, key=lambda name: name == "null")
             yield Problem(
@@ -80,24 +83,24 @@ class Explainer:
             problem = enumerated(path, name, options, value, is_optional=is_optional)
             yield msgspec.structs.replace(problem, place=_place(error))
         elif name in ("additionalProperties", "unevaluatedProperties"):
-            yield from self._unexpected(error, path, value, kind.unexpected)
+            yield from self._unexpected(error, path, value, kind.unexpected, meant)
         elif name == "falseSchema" and error.schema_path[-1:] == ["additionalProperties"]:
-            yield from self._unexpected(error, path, value, list(value))  # there are no others
+            yield from self._unexpected(error, path, value, list(value), meant)  # there are no others
         elif name in UNIONS:
-            yield from self._union(error, path, arguments)
+            yield from self._union(error, path, arguments, meant)
         elif name == "propertyNames":
             yield Problem(path, name, received=json_type(value), place=_place(error))
         else:
             parameter = str(getattr(kind, _PARAMETERS.get(name, ""), ""))
             yield Problem(path, name, parameter, json_type(value), place=_place(error))
 
-    def _missing(self, error: Error, path: Path, value: Any) -> Problem:
+    def _missing(self, error: Error, path: Path, value: Any, meant: Meant) -> Problem:
         """A field that is not there, or that came under another name."""
         name: str = getattr(error.kind, "property")  # noqa: B009 - the stubs know one class of kinds
         holder = self._subschema(error) or {}
         properties = _properties(holder)
         wanted = properties.get(name)
-        sent = self._sent_as(name, properties, value)
+        sent = next((u for u, m in _meant_by(value, properties, meant).items() if m == name), None)
         shape = (
             None
             if sent and _may_fit(value[sent], resolve(wanted, self._schema))
@@ -111,37 +114,31 @@ class Explainer:
             place=_place(error),
         )  # fmt: skip
 
-    def _sent_as(self, name: str, properties: dict[str, Any], value: Any) -> str | None:
-        """The unknown field that was certainly meant for `name`."""
-        if not isinstance(value, dict) or value.keys() <= properties.keys():
-            return None
-        unknown = [field for field in value if field not in properties]
-        absent = [field for field in properties if field not in value]
-        return next((u for u, m in likeness.pairs(unknown, absent).items() if m == name), None)
-
     def _unexpected(
-        self, error: Error, path: Path, value: Any, fields: list[str]
+        self, error: Error, path: Path, value: Any, fields: list[str], meant: Meant
     ) -> Iterator[Problem]:
-        properties = list(_properties(self._subschema(error) or {}))
+        properties = _properties(self._subschema(error) or {})
         present = value if isinstance(value, dict) else {}
         absent = [name for name in properties if name not in present]
-        meant = likeness.pairs(fields, absent)
+        pairs = _meant_by(value, properties, meant)
         for extra in fields[:_UNEXPECTED_AT_MOST]:
             yield Problem(
                 (*path, extra),
                 "additionalProperties",
                 allowed=tuple(absent[:_MEMBERS_AT_MOST]),
-                closest=meant.get(extra),
+                closest=pairs.get(extra),
                 more=max(0, len(absent) - _MEMBERS_AT_MOST),
                 place=_place(error),
             )
 
-    def _union(self, error: Error, path: Path, arguments: Any) -> Iterator[Problem]:
+    def _union(
+        self, error: Error, path: Path, arguments: Any, meant: Meant
+    ) -> Iterator[Problem]:
         """The branch that the argument resembles; what there is to choose where it resembles none.
 
         A branch is out where the value's own type is wrong. Then the one is meant whose tag fits
         (a `const` or `enum` field such as `kind: "circle"`), then the one with the fewest errors:
-        of that nothing is certain where its names are off as well, so the whole union is pointed to.
+        of that nothing is certain where its names are off too, so the whole union is pointed to.
         """
         kind: Any = error.kind
         branches: list[list[Error]] = getattr(kind, "context", [])[:_BRANCHES_AT_MOST]
@@ -154,7 +151,7 @@ class Explainer:
             chosen = min(fitting, key=_distance)
             is_certain = len(fitting) == 1 or _distance(chosen)[0] == 0
             for inner in chosen:
-                for problem in self._explain(inner, arguments):
+                for problem in self._explain(inner, arguments, meant):
                     place = problem.place if is_certain else _place(error)
                     yield msgspec.structs.replace(problem, place=place)
         elif open_branches:
@@ -230,6 +227,17 @@ class Explainer:
             except (KeyError, IndexError, TypeError):
                 return None
         return node if isinstance(node, dict) else None
+
+
+def _meant_by(value: Any, properties: dict[str, Any], meant: Meant) -> dict[str, str]:
+    """The fields that an object lacks, by the unknown ones that were certainly meant for them."""
+    if not isinstance(value, dict):
+        return {}
+    key = (id(value), id(properties))
+    if key not in meant:
+        unknown = [field for field in value if field not in properties][:_UNEXPECTED_AT_MOST]
+        meant[key] = likeness.pairs(unknown, [name for name in properties if name not in value])
+    return meant[key]
 
 
 def enumerated(

@@ -90,7 +90,7 @@ def words_of(name: str) -> Words:
 
 
 def _singular(word: str) -> str:
-    return word[:-1] if len(word) > 3 and word.endswith("s") and word[-2] not in "siu" else word
+    return word[:-1] if len(word) > 2 and word.endswith("s") and word[-2] not in "siu" else word
 
 
 def _are_the_same(one: _Name, other: _Name) -> bool:

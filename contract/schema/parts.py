@@ -1,6 +1,6 @@
 """The smallest parts of a schema that hold what a call got wrong."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,7 +10,7 @@ from toolpool.contract.schema.shape import Shapes
 
 Path = tuple[str | int, ...]
 Way = list[tuple[Path, dict[str, Any]]]
-"""The schemas that looked at a value and at all that it is in, outermost first, with their paths."""
+"""The schemas that looked at a value and at what it is in, outermost first, with their paths."""
 
 _BESIDE_A_REFERENCE = frozenset({"$ref", "title", "description", "default", "examples", "$comment"})
 _BESIDE_A_UNION = (_BESIDE_A_REFERENCE | UNIONS | {"discriminator"}) - {"$ref"}
@@ -42,9 +42,8 @@ def way_to(problem: Problem, shapes: Shapes) -> Way:
     return way
 
 
-def smallest(problems: Sequence[Problem], shapes: Shapes) -> list[Part]:
-    """The parts that hold these problems, none of them inside another."""
-    ways = [way_to(problem, shapes) for problem in problems]
+def smallest(ways: Sequence[Way]) -> list[Part]:
+    """The parts that these ways lead to, none of them inside another."""
     ends = {id(way[-1][1]) for way in ways}
     found: dict[int, tuple[dict[str, Any], dict[Path, None]]] = {}
     for way in ways:
@@ -53,19 +52,14 @@ def smallest(problems: Sequence[Problem], shapes: Shapes) -> list[Part]:
     return [Part(node, tuple(paths)) for node, paths in found.values()]
 
 
-def around(problems: Sequence[Problem], shapes: Shapes) -> Part:
-    """The smallest part that holds all of these problems."""
-    ways = [way_to(problem, shapes) for problem in problems]
+def around(ways: Sequence[Way]) -> Part:
+    """The smallest part that all of these ways lead through."""
     node = ways[0][0][1]
     for _, candidate in ways[0]:
         if all(any(inner is candidate for _, inner in way) for way in ways):
             node = candidate
-    return Part(node, tuple(dict.fromkeys(_paths_of(node, ways))))
-
-
-def _paths_of(node: dict[str, Any], ways: list[Way]) -> Iterator[Path]:
-    for way in ways:
-        yield next(path for path, inner in way if inner is node)
+    paths = (next(path for path, inner in way if inner is node) for way in ways)
+    return Part(node, tuple(dict.fromkeys(paths)))
 
 
 def _is_only_a_choice(node: dict[str, Any]) -> bool:

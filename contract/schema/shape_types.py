@@ -173,7 +173,7 @@ def pattern(expression: str) -> str:
 
 
 def between(low: Any, high: Any) -> str:
-    """A count such as ` 1..20`, open where there is no limit; nothing where there is none at all."""
+    """A count such as ` 1..20`, open where there is no limit; empty where there is none at all."""
     low = None if low == 0 else low
     if low is None and high is None:
         return ""

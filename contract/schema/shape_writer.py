@@ -243,7 +243,7 @@ class Writer:
         return next(each for each in names if each not in taken)
 
     def _joined(self, text: str) -> str:
-        """The whole line: what is used once or is short stands in its place, the rest has a name."""
+        """The whole line: what is short or used once stands in its place, the rest has a name."""
         definitions = list(self._definitions.values())
         budget = [len(definitions) * 8 + 4_000]
 

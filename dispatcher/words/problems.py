@@ -13,6 +13,7 @@ from toolpool.dispatcher.words.paths import cut_at
 from toolpool.dispatcher.words.wording import Wording
 
 _ALL = 1 << 30
+_PATHS_AT_MOST = 200
 _LONGEST_LIST = 100
 """Characters of the paths that one line is about."""
 
@@ -45,7 +46,10 @@ class Line:
     def _where(self, characters: int) -> str:
         """The paths that there is room for."""
         pointer = self.wording.style == "pointer"
-        texts = paths.several((problem.path for problem in self.problems), pointer=pointer)
+        shown = [problem.path for problem in self.problems[:_PATHS_AT_MOST]]
+        texts = paths.several(shown, pointer=pointer)
+        if len(shown) < len(self.problems):
+            texts.append("…")
         while len(texts) > 1 and len(", ".join(texts)) > characters:
             texts = [*texts[:-2], "…"] if texts[-1] == "…" else [*texts[:-1], "…"]
             if len(texts) == 2:

@@ -5,10 +5,9 @@ of the smallest part that holds those errors; whichever is shorter and leaves no
 """
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
 
 from toolpool.contract.schema.explain import TOO_LONG
-from toolpool.contract.schema.parts import Part, around, smallest, way_to
+from toolpool.contract.schema.parts import Part, Way, around, smallest, way_to
 from toolpool.contract.schema.problem import Problem
 from toolpool.contract.schema.shape import Shapes
 from toolpool.dispatcher.words import paths
@@ -23,49 +22,41 @@ _SHORTEST_LINE = 60
 _ABOUT_THE_FIELDS = frozenset({"additionalProperties", "propertyNames", "schema"})
 
 
-@dataclass(frozen=True, slots=True)
 class Rejection:
     """One rejection. `shapes` are the schema's, `hidden` the fields that no model is told of."""
 
-    problems: Sequence[Problem]
-    wording: Wording
-    shapes: Shapes | None = None
-    hidden: Collection[str] = ()
+    def __init__(
+        self,
+        problems: Sequence[Problem],
+        wording: Wording,
+        shapes: Shapes | None = None,
+        hidden: Collection[str] = (),
+    ) -> None:
+        self.problems = problems
+        self.wording = wording
+        self.shapes = shapes
+        self.hidden = hidden
+        self._ways = [way_to(problem, shapes) for problem in problems] if shapes else []
 
     def text(self) -> str:
         """What the model reads."""
         caps = self.wording.caps
+        far = [w for p, w in zip(self.problems, self._ways, strict=False) if self._leaves_open(p, w)]
         lines = self._lines()
+        if self.shapes is not None and far:
+            return self._shaped(self.shapes, far if len(lines) <= caps.errors else self._ways)
         listed = self._laid_out(lines)
-        unknown = self._unknown(lines)
-        if not unknown and len(listed) <= caps.characters:
+        all_told = len(lines) <= caps.errors or not self.shapes
+        if all_told and len(listed) <= caps.characters:
             return listed
-        far = [p for p in self.problems if self._is_far(p)]
-        if self.shapes is None or not far:
-            has_lists = any(p.kind in ("enum", "const") for p in self.problems)
+        if self.shapes is None or not any(problem.place for problem in self.problems):
+            has_lists = any(problem.kind in ("enum", "const") for problem in self.problems)
             return self._fitted(lines, caps.shape_characters if has_lists else caps.characters)
-        shaped = self._shaped(self.shapes, far)
-        if not unknown and len(listed) <= min(len(shaped), caps.shape_characters):
-            return listed
-        return shaped
+        shaped = self._shaped(self.shapes, self._ways)
+        limit = min(len(shaped), caps.shape_characters)
+        return listed if all_told and len(listed) <= limit else shaped
 
-    def _is_far(self, problem: Problem) -> bool:
-        """Whether the shape of a part says more about a problem than its line can."""
-        return bool(problem.place) or problem.kind in _ABOUT_THE_FIELDS or problem.kind == "required"
-
-    def _unknown(self, lines: Sequence[Line]) -> list[Problem]:
-        """The problems that the lines alone do not tell how to put right."""
-        told = {id(p) for line in lines[: self.wording.caps.errors] for p in line.problems}
-        said_elsewhere = {id(p) for p in self.problems} - {id(p) for n in lines for p in n.problems}
-        return [
-            problem
-            for problem in self.problems
-            if self.shapes is not None
-            and (self._leaves_open(problem) or id(problem) not in told)
-            and id(problem) not in said_elsewhere
-        ]
-
-    def _leaves_open(self, problem: Problem) -> bool:
+    def _leaves_open(self, problem: Problem, way: Way) -> bool:
         """Whether the line about a problem does not tell all that it takes to put it right."""
         if problem.is_optional:
             return False
@@ -75,20 +66,15 @@ class Rejection:
             return bool(problem.allowed)
         if problem.kind in _ABOUT_THE_FIELDS or problem.shape == TOO_LONG:
             return True
-        return self._is_off(problem)
-
-    def _is_off(self, problem: Problem) -> bool:
-        """Whether the problem is inside a union of which no branch is certain."""
-        if self.shapes is None or not problem.place:
-            return False
+        # Inside a union of which no branch is certain.
         above = problem.kind in ("required", "additionalProperties")
-        return len(way_to(problem, self.shapes)[-1][0]) < len(problem.path) - above
+        return bool(problem.place) and len(way[-1][0]) < len(problem.path) - above
 
-    def _shaped(self, shapes: Shapes, far: Sequence[Problem]) -> str:
-        """The errors in short, and the shapes of the parts that hold them."""
+    def _shaped(self, shapes: Shapes, far: Sequence[Way]) -> str:
+        """The errors in short, and the shapes of the parts that these ways lead to."""
         caps, best = self.wording.caps, ""
-        for parts in self._choices(shapes, far):
-            lines = self._lines(self._covered(shapes, parts))
+        for parts in _choices(far):
+            lines = self._lines(self._covered(parts))
             texts = [shapes.whole(part.node, caps.shape_characters, hidden=self._hidden(part))
                      for part in parts]  # fmt: skip
             if all(text is not None for text in texts):
@@ -98,28 +84,21 @@ class Rejection:
             best = less
         if best and len(best) <= caps.shape_characters:
             return best
-        part = around(far, shapes)
-        lines = self._lines(self._covered(shapes, [part]))
-        errors = self._fitted(lines, caps.characters)
+        part = around(far)
+        errors = self._fitted(self._lines(self._covered([part])), caps.characters)
         room = caps.shape_characters - len(self._with_shapes([], [part], [""], errors))
         shape = shapes.shortened(part.node, max(_SHORTEST_SHAPE, room), hidden=self._hidden(part))
         text = self._with_shapes([], [part], [shape.line], errors)
         return cut_at(text, caps.shape_characters)
 
-    def _choices(self, shapes: Shapes, far: Sequence[Problem]) -> list[list[Part]]:
-        parts = smallest(far, shapes)
-        if len(parts) == 1:
-            return [parts]
-        together = [around(far, shapes)]
-        return [parts, together] if len(parts) <= _SEPARATE_PARTS else [together]
-
-    def _without_known(self, shapes: Shapes, far: Sequence[Problem]) -> str | None:
+    def _without_known(self, shapes: Shapes, far: Sequence[Way]) -> str | None:
         """The shape without the fields that were sent right, where that makes it a near miss."""
-        parts = smallest(far, shapes)
-        if len(parts) > 1 or any(p.kind != "additionalProperties" for p in far):
+        parts = smallest(far)
+        if len(parts) > 1 or any(p.kind != "additionalProperties" for p in self.problems):
             return None
         [part] = parts
-        known = set(part.node.get("properties", ())) - {n for p in far for n in p.allowed}
+        absent = {name for problem in self.problems for name in problem.allowed}
+        known = set(part.node.get("properties", ())) - absent
         room = self.wording.caps.characters
         shape = shapes.whole(part.node, room, hidden=self._hidden(part), known=known)
         if shape is None:
@@ -130,21 +109,23 @@ class Rejection:
     def _lines(self, covered: Collection[int] = ()) -> list[Line]:
         """A line for each problem; where they are many or long, one for all that say the same."""
         caps = self.wording.caps
-        lines = lines_of(self.problems, self.wording, covered)
+        if covered:
+            return lines_of(self.problems, self.wording, covered, are_shared=True)
+        lines = lines_of(self.problems, self.wording)
         if len(lines) <= caps.errors and len(self._laid_out(lines)) <= caps.characters:
             return lines
-        return lines_of(self.problems, self.wording, covered, are_shared=True)
+        return lines_of(self.problems, self.wording, are_shared=True)
 
     def _hidden(self, part: Part) -> Collection[str]:
         return self.hidden if () in part.paths else ()
 
-    def _covered(self, shapes: Shapes, parts: Sequence[Part]) -> frozenset[int]:
+    def _covered(self, parts: Sequence[Part]) -> frozenset[int]:
         """The positions of the problems that are inside one of these parts."""
         shown = {id(part.node) for part in parts}
         return frozenset(
             number
-            for number, problem in enumerate(self.problems)
-            if any(id(node) in shown for _, node in way_to(problem, shapes))
+            for number, way in enumerate(self._ways)
+            if any(id(node) in shown for _, node in way)
         )
 
     def _with_shapes(
@@ -194,3 +175,12 @@ class Rejection:
             share = (room - sum(short)) // (len(told) - len(short))
         text = self._laid_out(lines, max(_SHORTEST_LINE, share))
         return cut_at(text, max(characters, self.wording.caps.shape_characters))
+
+
+def _choices(ways: Sequence[Way]) -> list[list[Part]]:
+    """The parts on their own, where they are few; and the one that holds them all."""
+    parts = smallest(ways)
+    if len(parts) == 1:
+        return [parts]
+    together = [around(ways)]
+    return [parts, together] if len(parts) <= _SEPARATE_PARTS else [together]

@@ -130,7 +130,7 @@ class _Reader:
             return self.counted({"type": "array"}, "Items")
         if word == "object":
             return self.counted({"type": "object"}, "Properties")
-        return _WORDS[word] if word in _WORDS else {"$ref": f"#/$defs/{word}"}
+        return _WORDS.get(word, {"$ref": f"#/$defs/{word}"})
 
     def condition(self) -> dict[str, Any]:
         schema: dict[str, Any] = {"if": self.union()}
