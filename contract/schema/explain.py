@@ -85,7 +85,9 @@ class Explainer:
         elif name in ("additionalProperties", "unevaluatedProperties"):
             yield from self._unexpected(error, path, value, kind.unexpected, meant)
         elif name == "falseSchema" and error.schema_path[-1:] == ["additionalProperties"]:
-            yield from self._unexpected(error, path, value, list(value), meant)  # there are no others
+            yield from self._unexpected(
+                error, path, value, list(value), meant
+            )  # there are no others
         elif name in UNIONS:
             yield from self._union(error, path, arguments, meant)
         elif name == "propertyNames":
@@ -100,7 +102,7 @@ class Explainer:
         holder = self._subschema(error) or {}
         properties = _properties(holder)
         wanted = properties.get(name)
-        sent = next((u for u, m in _meant_by(value, properties, meant).items() if m == name), None)
+        sent = next((u for u, m in _meant_by(value, holder, meant).items() if m == name), None)
         shape = (
             None
             if sent and _may_fit(value[sent], resolve(wanted, self._schema))
@@ -109,7 +111,7 @@ class Explainer:
         return Problem(
             (*path, name), "required",
             expected="|".join(self._types(wanted)),
-            shape=None if shape in _SAYS_NOTHING else shape,
+            shape=None if shape in _SAYS_NOTHING and not sent else shape,
             closest=None if holder.get("additionalProperties") is False else sent,
             place=_place(error),
         )  # fmt: skip
@@ -117,10 +119,11 @@ class Explainer:
     def _unexpected(
         self, error: Error, path: Path, value: Any, fields: list[str], meant: Meant
     ) -> Iterator[Problem]:
-        properties = _properties(self._subschema(error) or {})
+        holder = self._subschema(error) or {}
+        properties = _properties(holder)
         present = value if isinstance(value, dict) else {}
         absent = [name for name in properties if name not in present]
-        pairs = _meant_by(value, properties, meant)
+        pairs = _meant_by(value, holder, meant)
         for extra in fields[:_UNEXPECTED_AT_MOST]:
             yield Problem(
                 (*path, extra),
@@ -131,9 +134,7 @@ class Explainer:
                 place=_place(error),
             )
 
-    def _union(
-        self, error: Error, path: Path, arguments: Any, meant: Meant
-    ) -> Iterator[Problem]:
+    def _union(self, error: Error, path: Path, arguments: Any, meant: Meant) -> Iterator[Problem]:
         """The branch that the argument resembles; what there is to choose where it resembles none.
 
         A branch is out where the value's own type is wrong. Then the one is meant whose tag fits
@@ -229,14 +230,16 @@ class Explainer:
         return node if isinstance(node, dict) else None
 
 
-def _meant_by(value: Any, properties: dict[str, Any], meant: Meant) -> dict[str, str]:
+def _meant_by(value: Any, holder: dict[str, Any], meant: Meant) -> dict[str, str]:
     """The fields that an object lacks, by the unknown ones that were certainly meant for them."""
     if not isinstance(value, dict):
         return {}
-    key = (id(value), id(properties))
+    key = (id(value), id(holder))
     if key not in meant:
+        properties = _properties(holder)
         unknown = [field for field in value if field not in properties][:_UNEXPECTED_AT_MOST]
-        meant[key] = likeness.pairs(unknown, [name for name in properties if name not in value])
+        absent = [name for name in properties if name not in value]
+        meant[key] = likeness.pairs(unknown, absent, needed=holder.get("required", ()))
     return meant[key]
 
 

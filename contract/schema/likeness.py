@@ -1,12 +1,13 @@
 """Which name or text was probably meant: by the words it is made of, and by near spellings.
 
 A likeness is certain or it is none, because the model does what it is told. So two names are alike
-where they have the same words in any order, or where one word of them is misspelt.
+where they have the same words in any order, where one word of them is misspelt, or where one says
+less than the other and nothing else can be meant.
 """
 
 import difflib
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 _LONGEST = 64
 _COMPARED_AT_MOST = 2_000
@@ -32,10 +33,13 @@ class _Name:
         self.folded = _NO_LETTER.sub("", name[:_LONGEST]).casefold()
 
 
-def pairs(unknown: Sequence[str], missing: Sequence[str]) -> dict[str, str]:
+def pairs(
+    unknown: Sequence[str], missing: Sequence[str], needed: Collection[str] = ()
+) -> dict[str, str]:
     """The missing name that each unknown one stands for, no name twice.
 
-    The same words come first, then near spellings; where two would do, neither is certain.
+    The same words come first, then near spellings, then a part of the words, of those names that
+    are `needed`: `customer` for `customer_id`. Where two would do, neither is certain.
     """
     found: dict[str, str] = {}
     if not unknown or not missing:
@@ -43,7 +47,9 @@ def pairs(unknown: Sequence[str], missing: Sequence[str]) -> dict[str, str]:
     theirs = {name: _Name(name) for name in unknown[:_COMPARED_AT_MOST]}
     each = max(1, _COMPARED_AT_MOST // len(theirs))
     ours = {name: _Name(name) for name in missing[:each]}
-    for alike in (_are_the_same, _are_near):
+    for alike in (_are_the_same, _are_near, _is_part):
+        if alike is _is_part:
+            ours = {name: our for name, our in ours.items() if name in needed}
         candidates = {
             name: [other for other in ours if alike(their, ours[other])]
             for name, their in theirs.items()
@@ -112,6 +118,12 @@ def _are_near(one: _Name, other: _Name) -> bool:
     if longer < _LONG_NAME or longer - shorter > 1 or _distance(one.folded, other.folded) > 1:
         return False
     return shorter < longer or sorted(one.folded) == sorted(other.folded)
+
+
+def _is_part(one: _Name, other: _Name) -> bool:
+    """Whether all words of one are words of the other, one of them more than a syllable."""
+    words, others = set(one.words), set(other.words)
+    return (words < others or others < words) and any(len(word) > 3 for word in words & others)
 
 
 def _is_fixed(word: str) -> bool:

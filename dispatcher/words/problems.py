@@ -15,7 +15,7 @@ from toolpool.dispatcher.words.wording import Wording
 _ALL = 1 << 30
 _PATHS_AT_MOST = 200
 _LONGEST_LIST = 100
-"""Characters of the paths that one line is about."""
+"""Characters of the paths of one line, where no name is needed that is not told elsewhere."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,8 @@ class Line:
         """The line, at most this long: what came is said, and where, before all that would do."""
         words, style = self.wording.words, self.wording.style
         template = words.line[style] if self.problems[0].path else words.root_line[style]
-        where = self._where(min(_LONGEST_LIST, max(8, characters // 2)))
+        may_cut = self.is_brief or self.problems[0].kind == "additionalProperties"
+        where = self._where(min(_LONGEST_LIST if may_cut else _ALL, max(8, characters // 2)))
         room = characters - len(template.format(path=where, message=""))
         message = message_of(self.problems[0], words, style, room, is_brief=self.is_brief)
         return cut_at(template.format(path=where, message=message), characters)

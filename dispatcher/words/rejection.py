@@ -18,7 +18,7 @@ from toolpool.dispatcher.words.wording import Wording
 _MULTILINE = frozenset({"numbered", "pointer"})
 _SEPARATE_PARTS = 3
 _SHORTEST_SHAPE = 80
-_SHORTEST_LINE = 60
+_SHORTEST_LINE = 50
 _ABOUT_THE_FIELDS = frozenset({"additionalProperties", "propertyNames", "schema"})
 
 
@@ -41,7 +41,9 @@ class Rejection:
     def text(self) -> str:
         """What the model reads."""
         caps = self.wording.caps
-        far = [w for p, w in zip(self.problems, self._ways, strict=False) if self._leaves_open(p, w)]
+        far = [
+            w for p, w in zip(self.problems, self._ways, strict=False) if self._leaves_open(p, w)
+        ]
         lines = self._lines()
         if self.shapes is not None and far:
             return self._shaped(self.shapes, far if len(lines) <= caps.errors else self._ways)
@@ -50,8 +52,7 @@ class Rejection:
         if all_told and len(listed) <= caps.characters:
             return listed
         if self.shapes is None or not any(problem.place for problem in self.problems):
-            has_lists = any(problem.kind in ("enum", "const") for problem in self.problems)
-            return self._fitted(lines, caps.shape_characters if has_lists else caps.characters)
+            return self._fitted(lines, caps.shape_characters)
         shaped = self._shaped(self.shapes, self._ways)
         limit = min(len(shaped), caps.shape_characters)
         return listed if all_told and len(listed) <= limit else shaped
@@ -145,36 +146,41 @@ class Rejection:
             text = text.lstrip("。.")
         return errors + text + tail
 
-    def _laid_out(self, lines: Sequence[Line], share: int | None = None) -> str:
-        """The lines as the style has them, each at most `share` characters long."""
+    def _laid_out(self, lines: Sequence[Line], share: int | None = None, count: int = 0) -> str:
+        """The first lines as the style has them, each at most `share` characters long."""
         words, style = self.wording.words, self.wording.style
-        told = lines[: self.wording.caps.errors]
+        told = lines[: count or self.wording.caps.errors]
         texts = [line.whole if share is None else line.within(share) for line in told]
         if style == "numbered":
             texts = [f"{number}. {text}" for number, text in enumerate(texts, 1)]
         elif style == "pointer":
             texts = [f"- {text}" for text in texts]
-        more = sum(len(line.problems) for line in lines) - sum(len(line.problems) for line in told)
+        more = sum(len(line.problems) for line in lines[len(told) :])
         if more:
             texts.append(words.more.format(count=more))
         body = ("\n" if style in _MULTILINE else "; ").join(texts)
         return words.head[style] + body + words.tail[style]
 
     def _fitted(self, lines: Sequence[Line], characters: int) -> str:
-        """The lines in so much room: what one does not use another may."""
+        """As many lines as fit into so much room: what one does not use another may."""
         text = self._laid_out(lines)
-        if len(text) <= characters:
-            return text
-        told = lines[: self.wording.caps.errors]
-        room = characters - (len(text) - sum(len(line.whole) for line in told))
-        share = room // max(1, len(told))
-        for _ in told:
-            short = [len(line.whole) for line in told if len(line.whole) <= share]
-            if len(short) == len(told):
+        for count in range(min(len(lines), self.wording.caps.errors), 0, -1):
+            if len(text) <= characters:
                 break
-            share = (room - sum(short)) // (len(told) - len(short))
-        text = self._laid_out(lines, max(_SHORTEST_LINE, share))
-        return cut_at(text, max(characters, self.wording.caps.shape_characters))
+            lengths = [len(line.whole) for line in lines[:count]]
+            around_them = len(self._laid_out(lines, count=count)) - sum(lengths)
+            share = _fair_share(lengths, characters - around_them)
+            if share >= min(_SHORTEST_LINE, max(lengths)) or count == 1:
+                text = self._laid_out(lines, max(share, 1), count)
+        return cut_at(text, characters)
+
+
+def _fair_share(lengths: Sequence[int], room: int) -> int:
+    """How long each may be, where what the short ones leave is for the long ones."""
+    left = sorted(lengths, reverse=True)
+    while left and left[-1] * len(left) <= room:
+        room -= left.pop()
+    return room // len(left) if left else max(lengths)
 
 
 def _choices(ways: Sequence[Way]) -> list[list[Part]]:
