@@ -1,8 +1,8 @@
 """Which name or text was probably meant: by the words it is made of, and by near spellings.
 
 A likeness is certain or it is none, because the model does what it is told. So two names are alike
-where they have the same words in any order, where one word of them is misspelt, or where one says
-less than the other and nothing else can be meant.
+where they have the same words in any order, where one word of them is misspelt, or where one is
+the other with words left out and nothing else can be meant.
 """
 
 import difflib
@@ -121,9 +121,9 @@ def _are_near(one: _Name, other: _Name) -> bool:
 
 
 def _is_part(one: _Name, other: _Name) -> bool:
-    """Whether all words of one are words of the other, one of them more than a syllable."""
-    words, others = set(one.words), set(other.words)
-    return (words < others or others < words) and any(len(word) > 3 for word in words & others)
+    """Whether one is the other with words left out, and not only with a syllable left."""
+    words = set(one.words)
+    return words < set(other.words) and any(len(word) > 3 for word in words)
 
 
 def _is_fixed(word: str) -> bool:

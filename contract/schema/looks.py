@@ -9,7 +9,7 @@ from collections import defaultdict
 from dataclasses import dataclass, field
 from typing import Any
 
-from toolpool.contract.schema.references import at_pointer
+from toolpool.contract.schema.references import at_pointer, resolve
 
 _LEVELS = 16
 _ORDINARY = 100
@@ -77,7 +77,7 @@ class Looks:
 
         A validator that only decides passes over the branches of a union whose tag is another.
         """
-        if self._bound(arguments) > most:
+        if self._may_take_more(arguments, most):
             count = _Count(use_tags=not is_explained)
             try:
                 looks = count.looks(self._start, arguments)
@@ -86,15 +86,17 @@ class Looks:
             if looks > most:
                 raise TooMuch
 
-    def _bound(self, arguments: Any) -> int:
-        """At most so many looks, by the number of values at each depth."""
+    def _may_take_more(self, arguments: Any, most: int) -> bool:
+        """Whether the number of values at each depth allows for more looks."""
         total, level = 0, [arguments]
         for looks in self._by_depth:
             total += looks * len(level)
+            if total > most:
+                return True
             level = [inner for value in level for inner in _inside(value)]
             if not level:
-                return total
-        return total + self._by_depth[-1] * sum(map(_size, level))
+                return False
+        return total + self._by_depth[-1] * sum(map(_size, level)) > most
 
     def _bounds(self) -> list[int]:
         """For each depth the most looks at one value there; the last holds for all below it."""
@@ -122,6 +124,9 @@ class Looks:
         return dict(here)
 
     def _node(self, schema: dict[str, Any]) -> _Node:
+        if _APPLYING & schema.keys() == {"$ref"}:
+            target = resolve(schema, self._root)
+            schema = target if isinstance(target, dict) else {}
         if _APPLYING.isdisjoint(schema):
             return self._leaf
         node = self._nodes.get(id(schema))
@@ -200,10 +205,6 @@ class _Count:
         """Whether a field of the value is not the text by which the schema is known."""
         if not self._use_tags or not isinstance(value, dict):
             return False
-        while not node.tags and len(node.here) == 1 and "$ref" in node.schema:
-            node = node.here[0]
-            if "$ref" in node.schema:
-                break
         return any(name in value and value[name] != tag for name, tag in node.tags.items())
 
 

@@ -34,6 +34,8 @@ def written(writer: "Writer", node: dict[str, Any], fields: Fields) -> str:
             unsaid |= named != ""
         elif named:
             patterns, others = {named: others}, False
+    if patterns and others is not True and not properties.keys() >= set(required):
+        unsaid = True  # whether a pattern allows the field is not told
     needs, unsaid_needs = _needs(node, properties)
     said = _said(writer, node, fields, others if not patterns else True, needs)
     said += [

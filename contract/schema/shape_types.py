@@ -59,11 +59,11 @@ def own(
     kinds: Kinds | None,
     fields: Fields | None,
     *,
-    alone: bool,
+    is_typed: bool,
 ) -> Said | None:
     """What a schema asks for by its own keywords; None where they ask for nothing more.
 
-    Unless it is `alone`, its bare types need not be said again by those of its other parts.
+    Where the other parts of the schema say the type (`is_typed`), it is not said again.
     """
     listed = _listed(node, kinds)
     if listed is not None:
@@ -74,7 +74,7 @@ def own(
             return None
         writer.allows_less = True
         kinds = tuple(asked)
-    elif not alone and "type" not in node and not any(_plain(kind) in asked for kind in kinds):
+    elif is_typed and not any(_plain(kind) in asked for kind in kinds):
         return None
     said = [_typed(writer, node, kind, fields) for kind in _without_doubles(kinds)]
     return " | ".join(said) or "nothing", len(said) != 1

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from toolpool.contract.schema import shape_types as types
-from toolpool.contract.schema.references import referred, resolve
+from toolpool.contract.schema.references import UNIONS, referred, resolve
 from toolpool.contract.schema.shape_types import MORE_RULES, Kinds
 
 _SHORT_ENOUGH_TO_REPEAT = 24
@@ -141,7 +141,7 @@ class Writer:
         parts: list[tuple[str, bool]] = []
         if isinstance(node.get("$ref"), str):
             parts.append(self._reference(node["$ref"]))
-        parts += [self._either(inner, kinds) for inner in types.list_of(node.get("allOf"))]
+        parts += [self._either(inner, kinds) for inner in _all_of(node)]
         for keyword in ("anyOf", "oneOf"):
             branches = node.get(keyword)
             if isinstance(branches, list) and branches:
@@ -150,14 +150,24 @@ class Writer:
             parts.append(self._excluded(node["not"], kinds))
         if "if" in node and ("then" in node or "else" in node):
             parts.append(self._condition(node, kinds))
-        # What other parts say already needs no words of its own: no bare type beside them.
-        own = types.own(self, node, kinds, fields, alone=not parts)
+        is_typed = any(self._says_its_type(inner, kinds) for inner in _all_of(node)) or any(
+            all(self._says_its_type(branch, kinds) for branch in types.list_of(node[union]))
+            for union in UNIONS & node.keys()
+        )
+        own = types.own(self, node, kinds, fields, is_typed=is_typed)
         if own is not None:
             parts.insert(0, own)
         if any(keyword in node for keyword in _UNSAID):
             text, joins = parts.pop(0) if parts else (self.spend("any"), False)
             parts.insert(0, (self.with_more_rules(f"({text})" if joins else text), False))
         return parts
+
+    def _says_its_type(self, node: Any, kinds: Kinds | None) -> bool:
+        """Whether the shape of a part of a schema leaves no type but `kinds`."""
+        said = types.kinds_of(resolve(node, self._root))
+        if said is not None:
+            return kinds is not None and set(said) <= set(kinds)
+        return isinstance(node, dict) and not types.COMBINED & node.keys() and "not" not in node
 
     def _union(self, keyword: str, branches: list[Any], kinds: Kinds | None) -> tuple[str, bool]:
         shown = [branch for branch in branches if branch is not False]
@@ -199,7 +209,7 @@ class Writer:
     def _implied(self, node: dict[str, Any]) -> Kinds | None:
         """The types that a part beside the node's own keywords leaves, where one says so."""
         beside = [node] if isinstance(node.get("$ref"), str) else []
-        for inner in (*beside, *types.list_of(node.get("allOf"))):
+        for inner in (*beside, *_all_of(node)):
             kinds = types.kinds_of(resolve(inner, self._root))
             if kinds:
                 return kinds
@@ -259,3 +269,7 @@ class Writer:
             f"{made.name} = {_MARK.sub(put, made.text)}" for made in definitions if made.has_name
         ]
         return f"{line} where {' and '.join(where)}" if where else line
+
+
+def _all_of(node: dict[str, Any]) -> list[Any]:
+    return types.list_of(node.get("allOf"))

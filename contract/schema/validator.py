@@ -59,35 +59,40 @@ class SchemaValidator:
         Very large arguments are explained by a part of them. Raises ValueError for values that are
         not JSON.
         """
-        if self._looks is not None:
-            try:
-                self._looks.require_few(arguments, _LOOKS_TO_DECIDE)
-            except TooMuch:
-                return (Problem((), "tooDeep", received=json_type(arguments)),)
+        if not self._takes_few_looks(arguments, _LOOKS_TO_DECIDE):
+            return (Problem((), "tooDeep", received=json_type(arguments)),)
         if self._validator.is_valid(arguments):
             return ()
         return self._explain(arguments)
 
     def _explain(self, arguments: Any) -> tuple[Problem, ...]:
         part = self._part_to_explain(arguments)
-        if self._looks is not None:
-            try:
-                self._looks.require_few(part, _LOOKS_TO_EXPLAIN, is_explained=True)
-            except TooMuch:
-                return self._explainer.problems([], arguments)
-        if part is not None:
+        if part is not None and self._takes_few_looks(part, _LOOKS_TO_EXPLAIN, is_explained=True):
             errors = self._validator.iter_errors(part)
             found = [
                 error for error in errors if part is arguments or error.kind.name not in _ABOUT_SIZE
             ]
             if found or part is arguments:
                 return self._explainer.problems(found, part)
-        if self._fan <= _BRANCH_ERRORS and not _has_more_values_than(_LARGEST_NAMED, arguments):
+        if (
+            self._fan <= _BRANCH_ERRORS
+            and not _has_more_values_than(_LARGEST_NAMED, arguments)
+            and self._takes_few_looks(arguments, _LOOKS_TO_EXPLAIN, is_explained=True)
+        ):
             try:
                 self._validator.validate(arguments)
             except jsonschema_rs.ValidationError as error:
                 return self._explainer.problems([error], arguments)
         return self._explainer.problems([], arguments)
+
+    def _takes_few_looks(self, arguments: Any, most: int, *, is_explained: bool = False) -> bool:
+        if self._looks is None:
+            return True
+        try:
+            self._looks.require_few(arguments, most, is_explained=is_explained)
+        except TooMuch:
+            return False
+        return True
 
     def _part_to_explain(self, arguments: Any) -> Any:
         """The arguments with as much of their arrays as there is time to explain; None for none."""

@@ -116,7 +116,8 @@ TEXTS = {
         '2. 字段 \'mode\' 是否指 "careful"？应为 以下之一："fast", "careful"，'
         "实际为 其他 string\n"
         "3. 字段 'edits.0.path' 为必填项，但缺失\n"
-        "4. 字段 'edits.0.range' 应为 object {start?: integer, end?: integer, ...}，实际为 integer\n"
+        "4. 字段 'edits.0.range' 应为 object {start?: integer, end?: integer, ...}，"
+        "实际为 integer\n"
         "5. 字段 'filepath' 不是已知字段，是否指 'file_path'？\n"
         "请修正参数后重试。"
     ),
@@ -234,7 +235,8 @@ SQUARE = {
         ({"not": {"type": "string"}}, "x", "a: expected another value: this one is excluded"),
         ({"contains": {"type": "string"}}, [1],
          "a: expected an array with the wanted number of items of the wanted kind"),
-        ({"propertyNames": {"pattern": "^x"}}, {"y": 1}, "a: expected other field names. Expected a: {[key /^x/]: any}"),
+        ({"propertyNames": {"pattern": "^x"}}, {"y": 1},
+         "a: expected other field names. Expected a: {[key /^x/]: any}"),
         ({"items": {"type": "object", "required": ["id"]}}, [{"id": 1}, {}],
          "a.1.id: Required"),
         ({"type": "object", "properties": {"x": {"type": "array", "items": {"type": "number"}}},
