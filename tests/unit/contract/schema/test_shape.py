@@ -189,7 +189,7 @@ def _nested(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
                 "required": st.lists(NAMES, unique=True, max_size=2),
                 "additionalProperties": st.booleans() | inner,
                 "minProperties": st.integers(0, 2),
-                "dependentRequired": st.dictionaries(NAMES, st.lists(NAMES, max_size=2)),
+                "dependentRequired": st.dictionaries(NAMES, st.lists(NAMES, max_size=2, unique=True)),
                 "patternProperties": st.dictionaries(st.sampled_from(["^a", "z"]), inner),
             },
         ),

@@ -75,9 +75,7 @@ async def test_the_fourth_identical_failure_is_not_run() -> None:
         assert runs == ["x"] * 3
         assert (result.code, result.executed.value, result.retryable) == (Code.LOOP, "no", False)
         assert "the same call has failed 3 times" in str(result.error)
-        assert result.recommendations == (
-            "Stop repeating this call: change the plan, or ask the user.",
-        )
+        assert result.recommendations == ()
         assert await codes(dispatcher, SAME, OTHER) == [Code.LOOP, Code.REPORTED]
 
 
