@@ -72,6 +72,14 @@ def mcp(data: Path) -> Iterator[tuple[Case, bool]]:
             yield case(schema, broken), False
 
 
+def blind(data: Path) -> Iterator[tuple[Case, bool]]:
+    """Calls of tools that nobody knows, guessed from name and description: shapes are needed."""
+    for line in (data / "blind_tools.jsonl").read_text().splitlines():
+        row = json.loads(line)
+        yield case(row["schema"], row["example"]), True
+        yield case(row["schema"], row["blind_call"]), False
+
+
 def example(schema: Any, root: Any, depth: int = 6) -> Any:
     """A value that most schemas of this shape take."""
     if not isinstance(schema, dict) or not depth:
@@ -153,6 +161,7 @@ def main() -> None:
     found = [
         measure("BFCL", list(bfcl(options.data)), options.rounds),
         measure("MCP tools", list(mcp(options.data)), options.rounds),
+        measure("blind", list(blind(options.data)), options.rounds),
     ]
     for row in found:
         print(

@@ -76,7 +76,7 @@ def own(
         kinds = tuple(asked)
     elif is_typed and not any(_plain(kind) in asked for kind in kinds):
         return None
-    said = [_typed(writer, node, kind, fields) for kind in _without_doubles(kinds)]
+    said = [writer.typed(node, kind, fields) for kind in _without_doubles(kinds)]
     return " | ".join(said) or "nothing", len(said) != 1
 
 
@@ -138,21 +138,8 @@ def name_of(name: str) -> str:
     return name if _BARE_NAME.fullmatch(name) else printable(json.dumps(name, ensure_ascii=False))
 
 
-def _typed(writer: "Writer", node: dict[str, Any], kind: str, fields: Fields | None) -> str:
-    if kind == "string":
-        return writer.spend(_string(writer, node))
-    if kind in ("integer", "number"):
-        return writer.spend(kind + _range(node))
-    if kind == "array":
-        return _array(writer, node)
-    if kind == "object":
-        from toolpool.contract.schema.shape_objects import written
-
-        return written(writer, node, fields or Fields())
-    return writer.spend(kind)
-
-
-def _string(writer: "Writer", node: dict[str, Any]) -> str:
+def string(writer: "Writer", node: dict[str, Any]) -> str:
+    """`string`, with its format, pattern and length."""
     text, is_said = "string", True
     form = node.get("format")
     if isinstance(form, str):
@@ -162,8 +149,8 @@ def _string(writer: "Writer", node: dict[str, Any]) -> str:
             is_said = False
     if isinstance(node.get("pattern"), str):
         text += f" {pattern(node['pattern'])}"
-    limits = between(node.get("minLength"), node.get("maxLength"))
-    text += f"{limits} chars" if limits else ""
+    length = between(node.get("minLength"), node.get("maxLength"))
+    text += f"{length} chars" if length else ""
     return text if is_said else writer.with_more_rules(text)
 
 
@@ -180,7 +167,8 @@ def between(low: Any, high: Any) -> str:
     return f" {'' if low is None else literal(low)}..{'' if high is None else literal(high)}"
 
 
-def _range(node: dict[str, Any]) -> str:
+def limits(node: dict[str, Any]) -> str:
+    """What comes after `integer` or `number`."""
     low, high = node.get("minimum"), node.get("maximum")
     above, below = node.get("exclusiveMinimum"), node.get("exclusiveMaximum")
     if isinstance(above, bool):  # draft 4
@@ -196,7 +184,8 @@ def _range(node: dict[str, Any]) -> str:
     return text + ("" if step is None else f" multiple of {literal(step)}")
 
 
-def _array(writer: "Writer", node: dict[str, Any]) -> str:
+def array(writer: "Writer", node: dict[str, Any]) -> str:
+    """`[item] 1..20`, or the items by their positions."""
     prefix, rest = list_of(node.get("prefixItems")), node.get("items", True)
     if isinstance(rest, list):
         prefix, rest = rest, node.get("additionalItems", True)

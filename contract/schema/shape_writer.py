@@ -6,6 +6,7 @@ from typing import Any, Literal
 
 from toolpool.contract.schema import shape_types as types
 from toolpool.contract.schema.references import UNIONS, referred, resolve
+from toolpool.contract.schema.shape_objects import written
 from toolpool.contract.schema.shape_types import MORE_RULES, Kinds
 
 _SHORT_ENOUGH_TO_REPEAT = 24
@@ -112,6 +113,18 @@ class Writer:
         self._level -= 1
         return text
 
+    def typed(self, node: dict[str, Any], kind: str, fields: types.Fields | None) -> str:
+        """What a schema asks for of values of one type."""
+        if kind == "string":
+            return self.spend(types.string(self, node))
+        if kind in ("integer", "number"):
+            return self.spend(kind + types.limits(node))
+        if kind == "array":
+            return types.array(self, node)
+        if kind == "object":
+            return written(self, node, fields or types.Fields())
+        return self.spend(kind)
+
     def one(
         self, node: Any, within: Kinds | None = None, fields: types.Fields | None = None
     ) -> str:
@@ -171,36 +184,49 @@ class Writer:
 
     def _union(self, keyword: str, branches: list[Any], kinds: Kinds | None) -> tuple[str, bool]:
         shown = [branch for branch in branches if branch is not False]
-        texts = [self._either(branch, kinds)[0] for branch in shown]
+        said, is_exact = self._exactly(shown, kinds)
+        if len(said) == 1:
+            return said[0]
+        texts = [text for text, _ in said]
         if not texts:
             return self.spend("nothing"), False
-        is_literal = all(text[:1] in '"-0123456789' for text in texts)
-        separator = "|" if is_literal else " | "
         if keyword == "oneOf" and not types.are_apart(shown, kinds, self._root):
-            return f"exactly one of ({separator.join(texts)})", False
+            texts = [f"({text})" if joins else text for text, joins in said]
+            text = f"exactly one of ({' | '.join(texts)})"
+            self.allows_less |= not is_exact
+            return text if is_exact else self.with_more_rules(text), False
         texts = list(dict.fromkeys(texts))
-        return separator.join(texts), len(texts) > 1
+        is_literal = all(text[:1] in '"-0123456789' for text in texts)
+        return ("|" if is_literal else " | ").join(texts), len(texts) > 1
+
+    def _exactly(
+        self, nodes: list[Any], kinds: Kinds | None
+    ) -> tuple[list[tuple[str, bool]], bool]:
+        """Shapes, and whether they say all that their schemas do, and no more."""
+        before = self.allows_more, self.allows_less
+        self.allows_more = self.allows_less = False
+        said = [self._either(node, kinds) for node in nodes]
+        is_exact = not (self.allows_more or self.allows_less)
+        self.allows_more |= before[0]
+        self.allows_less |= before[1]
+        return said, is_exact
 
     def _excluded(self, node: Any, kinds: Kinds | None) -> tuple[str, bool]:
         """`not …`, where what is excluded can be said exactly."""
-        allows = self.allows_more, self.allows_less
-        self.allows_more = self.allows_less = False
-        text, _ = self._either(node, kinds)
-        is_exact = not (self.allows_more or self.allows_less)
-        self.allows_more, self.allows_less = allows
+        allows_less = self.allows_less
+        [(text, _)], is_exact = self._exactly([node], kinds)
         if is_exact:
             return f"not ({text})", False
+        self.allows_less = allows_less
         return self.with_more_rules("any"), False
 
     def _condition(self, node: dict[str, Any], kinds: Kinds | None) -> tuple[str, bool]:
-        allows = self.allows_more, self.allows_less
-        self.allows_more = self.allows_less = False
-        text = f"if ({self.one(node['if'], kinds)})"
-        is_exact = not (self.allows_more or self.allows_less)
-        self.allows_more |= allows[0]
-        self.allows_less |= allows[1]
+        allows_less = self.allows_less
+        [(text, _)], is_exact = self._exactly([node["if"]], kinds)
         if not is_exact:
+            self.allows_less = allows_less
             return self.with_more_rules("any"), False
+        text = f"if ({text})"
         for keyword in ("then", "else"):
             if keyword in node:
                 text += f" {keyword} ({self.one(node[keyword], kinds)})"

@@ -159,6 +159,7 @@ def test_the_schemas_of_the_test_suite_say_no_more_than_they_own_up_to(shared_da
 
 
 NAMES = st.sampled_from(["a", "b", "tag", "long name", "0"])
+SOME_NAMES = st.lists(NAMES, unique=True, max_size=2)
 SCALARS = st.sampled_from([None, True, 0, 3, 2.5, "", "a", "AB"])
 LEAVES = st.one_of(
     st.sampled_from([{}, {"type": "boolean"}, {"type": "null"}, {"$ref": "#/$defs/d"}]),
@@ -186,10 +187,10 @@ def _nested(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
         st.fixed_dictionaries(
             {"type": st.just("object"), "properties": st.dictionaries(NAMES, inner, max_size=3)},
             optional={
-                "required": st.lists(NAMES, unique=True, max_size=2),
+                "required": SOME_NAMES,
                 "additionalProperties": st.booleans() | inner,
                 "minProperties": st.integers(0, 2),
-                "dependentRequired": st.dictionaries(NAMES, st.lists(NAMES, max_size=2, unique=True)),
+                "dependentRequired": st.dictionaries(NAMES, SOME_NAMES),
                 "patternProperties": st.dictionaries(st.sampled_from(["^a", "z"]), inner),
             },
         ),
@@ -212,6 +213,7 @@ SCHEMAS = st.recursive(LEAVES, _nested, max_leaves=8)
 @given(SCHEMAS, SCHEMAS, st.integers(0, 1_000))
 @example({"$ref": "#/$defs/d"}, {"$ref": "#/$defs/d"}, 0)
 @example({"oneOf": [{"$ref": "#/$defs/d"}] * 2}, {"type": "string"}, 0)
+@example({"oneOf": [{"type": "string"}, {"anyOf": [{}, {"type": "boolean"}]}]}, {}, 0)
 def test_generated_schemas_say_the_same_in_their_shapes(
     schema: Object, definition: Object, seed: int
 ) -> None:
