@@ -21,7 +21,7 @@ from toolpool.contract.spec import ToolSpec, sealed
 from toolpool.dispatcher.admission.catalog import Catalog
 from toolpool.dispatcher.admission.validate import validate
 from toolpool.dispatcher.formats.blocks import Reader
-from toolpool.dispatcher.words.feedback import Wording
+from toolpool.dispatcher.words.wording import Wording
 
 READER = Reader("turn", 2**20)
 WORDING = Wording()
@@ -70,6 +70,14 @@ def mcp(data: Path) -> Iterator[tuple[Case, bool]]:
         broken = {**made, **{name: {"no": [1]} for name in list(made)[:1]}}
         if not Draft202012Validator(schema).is_valid(broken):
             yield case(schema, broken), False
+
+
+def blind(data: Path) -> Iterator[tuple[Case, bool]]:
+    """Calls of tools that nobody knows, guessed from name and description: shapes are needed."""
+    for line in (data / "blind_tools.jsonl").read_text().splitlines():
+        row = json.loads(line)
+        yield case(row["schema"], row["example"]), True
+        yield case(row["schema"], row["blind_call"]), False
 
 
 def example(schema: Any, root: Any, depth: int = 6) -> Any:
@@ -153,6 +161,7 @@ def main() -> None:
     found = [
         measure("BFCL", list(bfcl(options.data)), options.rounds),
         measure("MCP tools", list(mcp(options.data)), options.rounds),
+        measure("blind", list(blind(options.data)), options.rounds),
     ]
     for row in found:
         print(

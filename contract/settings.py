@@ -144,10 +144,19 @@ class Settings(BaseSettings):
     )
 
     feedback_errors: int = Field(default=5, ge=1, description="Errors named in one rejection.")
-    feedback_characters: int = Field(default=100, ge=20, description="Characters of one error.")
-    feedback_names: int = Field(default=30, ge=1, description="Tools listed for an unknown name.")
+    feedback_characters: int = Field(
+        default=240, ge=80, description="Characters of a rejection of what is nearly right."
+    )
+    feedback_shape_characters: int = Field(
+        default=1_500, ge=80, description="Characters of a rejection that needs a shape."
+    )
+    feedback_names: int = Field(default=10, ge=1, description="Tools listed for an unknown name.")
     feedback_style: Literal["default", "numbered", "pointer", "brief"] = Field(
         default="default", description="How a rejection is laid out."
+    )
+    mask_errors: bool = Field(
+        default=False,
+        description="Whether the model is told of what a tool raised only its class and an id.",
     )
     loop_threshold: int = Field(
         default=3,

@@ -16,7 +16,7 @@ from toolpool.dispatcher.formats import Response, intake
 from toolpool.dispatcher.observe import Observers
 from toolpool.dispatcher.turn_context import TurnContext, turn_context
 from toolpool.dispatcher.turns import Turns
-from toolpool.dispatcher.words.feedback import Wording
+from toolpool.dispatcher.words.wording import Wording
 
 
 class Asking:

@@ -26,7 +26,7 @@ from toolpool.dispatcher.calls.services import Services
 from toolpool.dispatcher.calls.traffic import Traffic
 from toolpool.dispatcher.completed import Completed, Notice
 from toolpool.dispatcher.words import feedback
-from toolpool.dispatcher.words.feedback import Wording
+from toolpool.dispatcher.words.wording import Wording
 
 log = logging.getLogger("toolpool.background")
 

@@ -1,5 +1,6 @@
 """Makes the result of a call that was answered, in the language of its dispatcher."""
 
+import logging
 import time
 
 from toolpool.contract.result import ToolResult
@@ -8,7 +9,9 @@ from toolpool.dispatcher.calls.pending import Pending
 from toolpool.dispatcher.turns import Alone
 from toolpool.dispatcher.words import feedback
 from toolpool.dispatcher.words.classify import classified
-from toolpool.dispatcher.words.feedback import Wording
+from toolpool.dispatcher.words.wording import Wording
+
+log = logging.getLogger("toolpool.dispatch")
 
 
 class Classifier:
@@ -28,7 +31,7 @@ class Classifier:
         if alone is not None:
             (outcome, timeout, since), ended = alone, time.monotonic()
         assert outcome is not None
-        return classified(
+        result = classified(
             pending.call,
             pending.spec,
             outcome,
@@ -39,3 +42,10 @@ class Classifier:
             pages_offered=self._accepting.offers("task_result"),
             note=note,
         )
+        if "error_id" in (details := result.details or {}):
+            log.error(
+                "tool_raised error_id=%s tool=%s call=%s exception=%s: %s\n%s",
+                details["error_id"], result.name, pending.call.id,
+                details.get("exception"), details["error"], details.get("stack", ""),
+            )  # fmt: skip
+        return result

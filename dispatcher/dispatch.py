@@ -36,7 +36,7 @@ from toolpool.dispatcher.turn_context import (
     require_name,
 )
 from toolpool.dispatcher.turns import Turns
-from toolpool.dispatcher.words import feedback
+from toolpool.dispatcher.words.wording import wording_of
 
 log = logging.getLogger("toolpool.dispatch")
 
@@ -69,7 +69,7 @@ class Dispatcher:
         self._settings = settings
         self._specs = specs
         self._catalog = Catalog()
-        self._wording = feedback.wording_of(settings)
+        self._wording = wording_of(settings)
         self._accepting = Accepting(self._catalog, settings, self._wording, only)
         services = Services(transport, envelope, settings, self._observers)
         self._traffic = Traffic(services, self._catalog, follows_catalog=specs is None)

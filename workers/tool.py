@@ -9,6 +9,7 @@ from typing_extensions import ParamSpec, TypeVar
 
 from toolpool.contract.errors import ToolDeclarationInvalid
 from toolpool.contract.names import is_queue
+from toolpool.contract.schema.roots import NO_OBJECT, takes_objects
 from toolpool.contract.spec import (
     BACKGROUND_TIMEOUT,
     DEFAULT_TIMEOUT,
@@ -166,6 +167,8 @@ def _declare(
     signature = Signature(function, where=where, input_schema=input_schema)
     doc = _documented(function, signature, input_schema)
     schema = signature.json_schema(doc.parameters) if input_schema is None else input_schema
+    if not takes_objects(schema):
+        raise ToolDeclarationInvalid(f"{where}: {NO_OBJECT}")
     shown = schema if validate == "on" or input_schema is not None else None
     returns = returns_of(signature.returned, output_schema, where)
     if timeout is None:

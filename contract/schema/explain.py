@@ -5,14 +5,22 @@ from itertools import islice
 from typing import Any
 
 import jsonschema_rs
+import msgspec
 
+from toolpool.contract.schema import likeness
 from toolpool.contract.schema.problem import Problem
-from toolpool.contract.schema.shapes import closest, json_type, literal, shape, type_of, types_of
+from toolpool.contract.schema.references import UNIONS, resolve
+from toolpool.contract.schema.shape import Shapes
+from toolpool.contract.schema.values import json_type, literal, types_of
 
-_ALLOWED_AT_MOST = 12
+_MEMBERS_AT_MOST = 400
 _UNEXPECTED_AT_MOST = 20
 _ERRORS_AT_MOST = 1_000
 _BRANCHES_AT_MOST = 200
+_INLINE_CHARACTERS = 300
+TOO_LONG = "…"
+"""The shape of what is too long for a line about one error."""
+_SAYS_NOTHING = frozenset({"any", "string"})
 _PARAMETERS = {
     "minimum": "limit", "maximum": "limit", "exclusiveMinimum": "limit",
     "exclusiveMaximum": "limit", "multipleOf": "multiple_of", "minLength": "limit",
@@ -22,13 +30,16 @@ _PARAMETERS = {
 
 Path = tuple[str | int, ...]
 Error = jsonschema_rs.ValidationError
+Meant = dict[tuple[int, int], dict[str, str]]
+"""What was found out about the names in an object, so that it is found out once."""
 
 
 class Explainer:
     """Explains the errors of one schema."""
 
-    def __init__(self, schema: dict[str, Any]) -> None:
+    def __init__(self, schema: dict[str, Any], shapes: Shapes) -> None:
         self._schema = schema
+        self._shapes = shapes
 
     def problems(self, errors: Iterable[Error], arguments: Any) -> tuple[Problem, ...]:
         """What is wrong, the most useful first, nothing twice.
@@ -36,76 +47,99 @@ class Explainer:
         First what decides a union, because the rest depends on it; last the fields that are merely
         too many and resemble none.
         """
-        ranked: dict[Problem, int] = {}
+        ranked: dict[tuple[Any, ...], tuple[int, Problem]] = {}
+        meant: Meant = {}
         for error in islice(errors, _ERRORS_AT_MOST):
-            in_union = error.kind.name in ("anyOf", "oneOf")
-            for problem in self._explain(error, arguments):
+            in_union = error.kind.name in UNIONS
+            for problem in self._explain(error, arguments, meant):
                 idle = problem.kind == "additionalProperties" and problem.closest is None
-                ranked.setdefault(problem, 2 if idle else 0 if in_union else 1)
+                rank = 2 if idle else 0 if in_union else 1
+                said = (problem.path, problem.kind, problem.expected, problem.allowed)
+                ranked.setdefault(said, (rank, problem))
         if not ranked:  # a validator that cannot say why has still refused them
-            ranked[Problem((), "schema", received=json_type(arguments))] = 0
-        told = {p.path for p in ranked if p.kind in ("enum", "const") and p.expected}
-        return tuple(
-            problem
-            for problem in sorted(ranked, key=ranked.__getitem__)
-            if not (problem.kind == "type" and problem.path in told)
-        )
+            return (Problem((), "schema", received=json_type(arguments)),)
+        found = [problem for _, problem in sorted(ranked.values(), key=lambda pair: pair[0])]
+        told = {p.path for p in found if p.kind in ("enum", "const") and p.expected}
+        return tuple(p for p in found if not (p.kind == "type" and p.path in told))
 
-    def _explain(self, error: Error, arguments: Any) -> Iterator[Problem]:
+    def _explain(self, error: Error, arguments: Any, meant: Meant) -> Iterator[Problem]:
         kind: Any = error.kind
         name: str = kind.name
         path = _path(error, arguments)
         value = _at(arguments, path)
         if name == "required":
-            wanted = self._properties(error).get(kind.property)
-            yield Problem(
-                (*path, kind.property), "required",
-                expected=type_of(wanted, self._schema) or "", shape=shape(wanted, self._schema),
-                closest=self._sent_as(error, kind.property, value),
-            )  # fmt: skip
+            yield self._missing(error, path, value, meant)
         elif name == "type":
             types = sorted(kind.types, key=lambda name: name == "null")
             yield Problem(
                 path, "type", "|".join(types), json_type(value),
-                shape=shape(self._subschema(error), self._schema),
+                shape=self._inline(self._subschema(error)) if _is_nested(types) else None,
                 is_optional=value is None and self._may_be_left_out(error),
+                holds=_held(value, types), place=_place(error),
             )  # fmt: skip
         elif name in ("enum", "const"):
             options = kind.options if name == "enum" else [kind.expected_value]
             is_optional = value is None and self._may_be_left_out(error)
-            yield enumerated(path, name, options, value, is_optional=is_optional)
+            problem = enumerated(path, name, options, value, is_optional=is_optional)
+            yield msgspec.structs.replace(problem, place=_place(error))
         elif name in ("additionalProperties", "unevaluatedProperties"):
-            yield from self._unexpected(error, path, value, kind.unexpected)
+            yield from self._unexpected(error, path, value, kind.unexpected, meant)
         elif name == "falseSchema" and error.schema_path[-1:] == ["additionalProperties"]:
-            yield from self._unexpected(error, path, value, list(value))  # there are no others
-        elif name in ("anyOf", "oneOf"):
-            yield from self._union(error, path, arguments)
+            yield from self._unexpected(
+                error, path, value, list(value), meant
+            )  # there are no others
+        elif name in UNIONS:
+            yield from self._union(error, path, arguments, meant)
         elif name == "propertyNames":
-            yield Problem(path, name, received=json_type(value))
+            yield Problem(path, name, received=json_type(value), place=_place(error))
         else:
-            parameter = getattr(kind, _PARAMETERS.get(name, ""), "")
-            yield Problem(path, name, str(parameter), json_type(value))
+            parameter = str(getattr(kind, _PARAMETERS.get(name, ""), ""))
+            yield Problem(path, name, parameter, json_type(value), place=_place(error))
+
+    def _missing(self, error: Error, path: Path, value: Any, meant: Meant) -> Problem:
+        """A field that is not there, or that came under another name."""
+        name: str = getattr(error.kind, "property")  # noqa: B009 - the stubs know one class of kinds
+        holder = self._subschema(error) or {}
+        properties = _properties(holder)
+        wanted = properties.get(name)
+        sent = next((u for u, m in _meant_by(value, holder, meant).items() if m == name), None)
+        shape = (
+            None
+            if sent and _may_fit(value[sent], resolve(wanted, self._schema))
+            else self._inline(wanted)
+        )
+        return Problem(
+            (*path, name), "required",
+            expected="|".join(self._types(wanted)),
+            shape=None if shape in _SAYS_NOTHING and not sent else shape,
+            closest=None if holder.get("additionalProperties") is False else sent,
+            place=_place(error),
+        )  # fmt: skip
 
     def _unexpected(
-        self, error: Error, path: Path, value: Any, fields: list[str]
+        self, error: Error, path: Path, value: Any, fields: list[str], meant: Meant
     ) -> Iterator[Problem]:
-        properties = list(self._properties(error))
+        holder = self._subschema(error) or {}
+        properties = _properties(holder)
         present = value if isinstance(value, dict) else {}
         absent = [name for name in properties if name not in present]
+        pairs = _meant_by(value, holder, meant)
         for extra in fields[:_UNEXPECTED_AT_MOST]:
             yield Problem(
                 (*path, extra),
                 "additionalProperties",
-                allowed=tuple(properties[:_ALLOWED_AT_MOST]),
-                closest=closest(extra, absent),
-                more=max(0, len(properties) - _ALLOWED_AT_MOST),
+                allowed=tuple(absent[:_MEMBERS_AT_MOST]),
+                closest=pairs.get(extra),
+                more=max(0, len(absent) - _MEMBERS_AT_MOST),
+                place=_place(error),
             )
 
-    def _union(self, error: Error, path: Path, arguments: Any) -> Iterator[Problem]:
+    def _union(self, error: Error, path: Path, arguments: Any, meant: Meant) -> Iterator[Problem]:
         """The branch that the argument resembles; what there is to choose where it resembles none.
 
         A branch is out where the value's own type is wrong. Then the one is meant whose tag fits
-        (a `const` or `enum` field such as `kind: "circle"`), then the one with the fewest errors.
+        (a `const` or `enum` field such as `kind: "circle"`), then the one with the fewest errors:
+        of that nothing is certain where its names are off too, so the whole union is pointed to.
         """
         kind: Any = error.kind
         branches: list[list[Error]] = getattr(kind, "context", [])[:_BRANCHES_AT_MOST]
@@ -115,23 +149,28 @@ class Explainer:
         open_branches = [b for b in branches if not any(_shuts_out(e, path) for e in b)]
         fitting = [b for b in open_branches if not any(_is_tag(e, path) for e in b)]
         if fitting:
-            for inner in min(fitting, key=_distance):
-                yield from self._explain(inner, arguments)
+            chosen = min(fitting, key=_distance)
+            is_certain = len(fitting) == 1 or _distance(chosen)[0] == 0
+            for inner in chosen:
+                for problem in self._explain(inner, arguments, meant):
+                    place = problem.place if is_certain else _place(error)
+                    yield msgspec.structs.replace(problem, place=place)
         elif open_branches:
-            yield from self._tags(open_branches, path, arguments)
+            yield self._tags(open_branches, error, path, arguments)
         else:
-            options = (self._subschema(error) or {}).get(kind.name, [])
-            described = dict.fromkeys(
-                shape(option, self._schema) or type_of(option, self._schema) or "another form"
-                for option in options[:_ALLOWED_AT_MOST]
-            )
             value = _at(arguments, path)
-            is_optional = value is None and self._may_be_left_out(error)
+            holder = self._subschema(error) or {}
+            types = list(dict.fromkeys(self._types({kind.name: holder.get(kind.name, [])})))
             yield Problem(
-                path, kind.name, "|".join(described), json_type(value), is_optional=is_optional
-            )
+                path, kind.name, "|".join(types) or "another form", json_type(value),
+                shape=self._inline(holder),
+                is_optional=value is None and self._may_be_left_out(error),
+                holds=_held(value, types), place=_place(error),
+            )  # fmt: skip
 
-    def _tags(self, branches: list[list[Error]], path: Path, arguments: Any) -> Iterator[Problem]:
+    def _tags(
+        self, branches: list[list[Error]], union: Error, path: Path, arguments: Any
+    ) -> Problem:
         """Every tag that the branches ask for, as one enum; the field is the one most ask for."""
         asked: dict[Path, list[Any]] = {}
         for branch in branches:
@@ -141,15 +180,33 @@ class Explainer:
                     options = kind.options if kind.name == "enum" else [kind.expected_value]
                     asked.setdefault(_path(error, arguments), []).extend(options)
         where = max(asked, key=lambda found: len(asked[found]))
-        yield enumerated(where, "enum", asked[where], _at(arguments, where))
+        problem = enumerated(where, "enum", asked[where], _at(arguments, where))
+        return msgspec.structs.replace(problem, place=_place(union))
 
-    def _sent_as(self, error: Error, name: str, value: Any) -> str | None:
-        """The field that was probably meant, where a schema lets any field pass unsaid."""
-        holder = self._subschema(error) or {}
-        if not isinstance(value, dict) or holder.get("additionalProperties") is False:
+    def _types(self, node: Any, depth: int = 3) -> list[str]:
+        """The types that a schema takes, as far as it says so."""
+        node = resolve(node, self._schema)
+        if not isinstance(node, dict):
+            return []
+        kind = node.get("type")
+        if kind is not None:
+            return [str(each) for each in kind] if isinstance(kind, list) else [str(kind)]
+        if isinstance(node.get("enum"), list):
+            return types_of(node["enum"]).split("|")
+        if "const" in node:
+            return [json_type(node["const"])]
+        options = node.get("anyOf") or node.get("oneOf")
+        if isinstance(options, list) and depth:
+            found = [name for each in options for name in self._types(each, depth - 1)]
+            return list(dict.fromkeys(found))
+        return ["object"] if "properties" in node else []
+
+    def _inline(self, node: Any) -> str | None:
+        """The shape of what is wanted in one place."""
+        if not isinstance(node, dict):
             return None
-        properties = self._properties(error)
-        return closest(name, [field for field in value if field not in properties])
+        shape = self._shapes.whole(node, _INLINE_CHARACTERS)
+        return TOO_LONG if shape is None else shape.line
 
     def _may_be_left_out(self, error: Error) -> bool:
         """Whether the value is a field that its object's schema does not require."""
@@ -158,10 +215,6 @@ class Explainer:
             return False
         holder = self._subschema(error, above=3)
         return holder is not None and steps[-2] not in holder.get("required", ())
-
-    def _properties(self, error: Error) -> dict[str, Any]:
-        properties = (self._subschema(error) or {}).get("properties")
-        return properties if isinstance(properties, dict) else {}
 
     def _subschema(self, error: Error, above: int = 1) -> dict[str, Any] | None:
         """The schema object that holds the failed keyword; None where a reference hides it.
@@ -177,6 +230,19 @@ class Explainer:
         return node if isinstance(node, dict) else None
 
 
+def _meant_by(value: Any, holder: dict[str, Any], meant: Meant) -> dict[str, str]:
+    """The fields that an object lacks, by the unknown ones that were certainly meant for them."""
+    if not isinstance(value, dict):
+        return {}
+    key = (id(value), id(holder))
+    if key not in meant:
+        properties = _properties(holder)
+        unknown = [field for field in value if field not in properties][:_UNEXPECTED_AT_MOST]
+        absent = [name for name in properties if name not in value]
+        meant[key] = likeness.pairs(unknown, absent, needed=holder.get("required", ()))
+    return meant[key]
+
+
 def enumerated(
     path: Path, kind: str, options: Sequence[Any], value: Any, *, is_optional: bool = False
 ) -> Problem:
@@ -184,23 +250,60 @@ def enumerated(
     return Problem(
         path,
         kind,
-        expected=types_of(options[:_ALLOWED_AT_MOST]),
+        expected=types_of(options),
         received=json_type(value),
-        allowed=tuple(literal(option) for option in options[:_ALLOWED_AT_MOST]),
+        allowed=tuple(literal(option) for option in options[:_MEMBERS_AT_MOST]),
         closest=_meant(value, [option for option in options if isinstance(option, str)]),
-        more=max(0, len(options) - _ALLOWED_AT_MOST),
+        more=max(0, len(options) - _MEMBERS_AT_MOST),
         is_optional=is_optional,
     )
 
 
 def _meant(value: Any, texts: Sequence[str]) -> str | None:
-    """The text that was probably meant; for a number or boolean the one that spells it."""
+    """The text that was certainly meant; for a number or boolean the one that spells it."""
     if isinstance(value, str):
-        return closest(value, texts)
+        return likeness.closest(value, texts)
     if isinstance(value, (bool, int, float)):
         spelt = literal(value)
         return next((text for text in texts if text.casefold() == spelt), None)
     return None
+
+
+def _held(value: Any, types: Sequence[str]) -> str:
+    """What a string holds where a list or an object is wanted."""
+    if not isinstance(value, str) or "string" in types:
+        return ""
+    ends = value.lstrip()[:1] + value.rstrip()[-1:]
+    if ends == "[]" and "array" in types:
+        return "array"
+    if ends == "{}" and "object" in types:
+        return "object"
+    is_list = "array" in types and any(mark in value for mark in ",;\n")
+    return "list" if is_list else ""
+
+
+def _is_nested(types: Sequence[str]) -> bool:
+    return "object" in types or "array" in types
+
+
+def _may_fit(value: Any, wanted: Any) -> bool:
+    """Whether a value that came under another name is plainly of the wanted type."""
+    if not isinstance(wanted, dict) or isinstance(value, (dict, list)):
+        return False
+    if isinstance(wanted.get("enum"), list):
+        return value in wanted["enum"]
+    kind = "number" if json_type(value) == "integer" else json_type(value)
+    wants = wanted.get("type", kind)
+    return kind == ("number" if wants == "integer" else wants)
+
+
+def _properties(schema: dict[str, Any]) -> dict[str, Any]:
+    properties = schema.get("properties")
+    return properties if isinstance(properties, dict) else {}
+
+
+def _place(error: Error) -> Path:
+    return tuple(error.evaluation_path[:-1])
 
 
 def _at(arguments: Any, path: Path) -> Any:

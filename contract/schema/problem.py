@@ -4,23 +4,21 @@ A problem never holds the rejected value, which may be a secret, and no sentence
 written in the model's language by `toolpool.dispatcher.words.feedback`.
 """
 
-import re
-
 import msgspec
-
-_BETWEEN = re.compile(r'\|(?=(?:[^"]*"[^"]*")*[^"]*\Z)')
 
 
 class Problem(msgspec.Struct, frozen=True, omit_defaults=True):
     """`path` is the way to the value (object keys and list indexes; empty at the root).
 
     `kind` is the schema keyword that failed (`required`, `type`, `enum`, …), or `value` for what a
-    typed parameter says in its own words. `expected` is what the keyword asks for: type names and
-    alternatives joined by `|`, a limit, a pattern, a format. `received` is the JSON type that came.
+    typed parameter says in its own words. `expected` is what the keyword asks for: type names
+    joined by `|`, a limit, a pattern, a format. `received` is the JSON type that came, and `holds`
+    what a string held in its place: `array`, `object`, or `list` for items between commas.
     `allowed` lists enum members or field names, `more` counts those that are left out; `closest` is
-    the one that was probably meant, or of a `required` field the one that was sent in its place;
-    `shape` is a one-line sketch of a wanted object or array. `is_optional` says that null came for
-    a field that may simply be left out.
+    the one that was certainly meant, or of a `required` field the one that was sent in its place.
+    `shape` is what was wanted there, in one line; `…` where that is too long for a line about one
+    error. `is_optional` says that null came for a field that may simply be left out. `place` is the
+    way through the schema to what looked at the value, or to the union of which no branch fits.
     """
 
     path: tuple[str | int, ...]
@@ -32,8 +30,10 @@ class Problem(msgspec.Struct, frozen=True, omit_defaults=True):
     shape: str | None = None
     more: int = 0
     is_optional: bool = False
+    holds: str = ""
+    place: tuple[str | int, ...] = ()
 
     @property
     def alternatives(self) -> list[str]:
-        """What `expected` lists; a bar inside a quoted text is no border."""
-        return _BETWEEN.split(self.expected)
+        """What `expected` lists."""
+        return self.expected.split("|")

@@ -11,7 +11,8 @@ from typing import Any
 
 from toolpool.contract import encoding
 from toolpool.contract.schema.dialect import plain
-from toolpool.contract.schema.shapes import at_pointer, json_type
+from toolpool.contract.schema.references import at_pointer
+from toolpool.contract.schema.values import json_type
 
 _FORMATS = frozenset(
     {"date-time", "time", "date", "duration", "email", "hostname", "ipv4", "ipv6", "uuid"}

@@ -15,17 +15,22 @@ from toolpool.contract.errors import ToolDeclarationInvalid
 from toolpool.contract.schema import bounds
 from toolpool.contract.schema.dialect import plain
 from toolpool.contract.schema.explain import Explainer
+from toolpool.contract.schema.looks import TooMuch
 from toolpool.contract.schema.problem import Problem
-from toolpool.contract.schema.shapes import closest, json_type
+from toolpool.contract.schema.roots import NO_OBJECT, takes_objects
+from toolpool.contract.schema.shape import Shapes
+from toolpool.contract.schema.values import json_type
 from toolpool.contract.spec import ToolSpec
-
-__all__ = ["SchemaCache", "SchemaValidator", "closest", "json_type"]
 
 _CACHED_AT_MOST = 10_000
 _BYTES_AT_MOST = 512 * 1024
 _EXPLAINED_NODES = 2_000
 _LARGEST_NAMED = 10_000
 _ITEMS_EXPLAINED = 32
+_LOOKS_TO_DECIDE = 2_000_000
+"""Each costs some 20 nanoseconds."""
+_LOOKS_TO_EXPLAIN = 5_000
+"""Each costs some microseconds: an error is made wherever something does not fit."""
 _BRANCH_ERRORS = 5_000
 """Each costs some microseconds, and a union's are all made before the first can be looked at."""
 _ABOUT_SIZE = frozenset({"minItems", "contains", "minContains", "unevaluatedItems"})
@@ -41,10 +46,12 @@ class SchemaValidator:
 
     def __init__(self, schema: dict[str, Any]) -> None:
         schema = plain(schema)
-        self._work = bounds.measure(schema)
+        self._looks = bounds.measured(schema)
         self._fan = bounds.fan(schema)
         self._validator = _compiled(schema)
-        self._explainer = Explainer(schema)
+        self.shapes = Shapes(schema)
+        """What the schema's parts ask for, in one line each."""
+        self._explainer = Explainer(schema, self.shapes)
 
     def problems(self, arguments: Any) -> tuple[Problem, ...]:
         """Everything that is wrong with `arguments`, the most useful first; empty if nothing is.
@@ -52,7 +59,7 @@ class SchemaValidator:
         Very large arguments are explained by a part of them. Raises ValueError for values that are
         not JSON.
         """
-        if self._work is not None and self._work.too_much(arguments):
+        if not self._takes_few_looks(arguments, _LOOKS_TO_DECIDE):
             return (Problem((), "tooDeep", received=json_type(arguments)),)
         if self._validator.is_valid(arguments):
             return ()
@@ -60,19 +67,32 @@ class SchemaValidator:
 
     def _explain(self, arguments: Any) -> tuple[Problem, ...]:
         part = self._part_to_explain(arguments)
-        if part is not None:
+        if part is not None and self._takes_few_looks(part, _LOOKS_TO_EXPLAIN, is_explained=True):
             errors = self._validator.iter_errors(part)
             found = [
                 error for error in errors if part is arguments or error.kind.name not in _ABOUT_SIZE
             ]
             if found or part is arguments:
                 return self._explainer.problems(found, part)
-        if self._fan <= _BRANCH_ERRORS and not _has_more_values_than(_LARGEST_NAMED, arguments):
+        if (
+            self._fan <= _BRANCH_ERRORS
+            and not _has_more_values_than(_LARGEST_NAMED, arguments)
+            and self._takes_few_looks(arguments, _LOOKS_TO_EXPLAIN, is_explained=True)
+        ):
             try:
                 self._validator.validate(arguments)
             except jsonschema_rs.ValidationError as error:
                 return self._explainer.problems([error], arguments)
         return self._explainer.problems([], arguments)
+
+    def _takes_few_looks(self, arguments: Any, most: int, *, is_explained: bool = False) -> bool:
+        if self._looks is None:
+            return True
+        try:
+            self._looks.require_few(arguments, most, is_explained=is_explained)
+        except TooMuch:
+            return False
+        return True
 
     def _part_to_explain(self, arguments: Any) -> Any:
         """The arguments with as much of their arrays as there is time to explain; None for none."""
@@ -167,7 +187,7 @@ class SchemaCache:
         self._validators: dict[str, SchemaValidator] = {}
 
     def validator(self, spec: ToolSpec) -> SchemaValidator | None:
-        """Raises `ToolDeclarationInvalid` when the schema does not compile."""
+        """Raises `ToolDeclarationInvalid` when the schema does not compile, or takes no object."""
         if spec.input_schema is None or not spec.check_schema:
             return None
         digest = spec.digest or encoding.digest(spec.input_schema)
@@ -175,5 +195,8 @@ class SchemaCache:
         if validator is None:
             if len(self._validators) >= _CACHED_AT_MOST:
                 self._validators.clear()
-            validator = self._validators[digest] = SchemaValidator(spec.input_schema)
+            validator = SchemaValidator(spec.input_schema)
+            if not takes_objects(spec.input_schema):
+                raise ToolDeclarationInvalid(NO_OBJECT)
+            self._validators[digest] = validator
         return validator

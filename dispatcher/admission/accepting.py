@@ -12,7 +12,7 @@ from toolpool.dispatcher.admission.validate import Accepted, validate
 from toolpool.dispatcher.turn_context import tool_names
 from toolpool.dispatcher.words import feedback
 from toolpool.dispatcher.words.classify import rejected
-from toolpool.dispatcher.words.feedback import Wording
+from toolpool.dispatcher.words.wording import Wording
 
 
 class Accepting:

@@ -1,9 +1,9 @@
 """Arguments put right where only one thing can have been meant.
 
-A string that is JSON of the wanted type, a number or boolean in quotes, a single item where an
-array of it is wanted, null for a field that need not be there. What is changed is exactly what the
-validator objected to; the whole is validated again, and nothing is changed unless that succeeds.
-So a repair never touches a call that was already valid.
+A string that is JSON of the wanted type, a number or boolean in quotes, a member of an enum where a
+list of its members is wanted, null for a field that need not be there. What is changed is exactly
+what the validator objected to, and never the arguments as a whole; they are validated again, and
+nothing is changed unless that succeeds. So a repair never touches a call that was already valid.
 """
 
 import json
@@ -13,18 +13,20 @@ from typing import Any
 
 from toolpool.contract.call import Flaw
 from toolpool.contract.schema.problem import Problem
-from toolpool.contract.schema.shapes import json_type
+from toolpool.contract.schema.references import looked_at, resolve
 from toolpool.contract.schema.validator import SchemaValidator
+from toolpool.contract.schema.values import json_type, literal
 from toolpool.dispatcher.formats import arguments as reading
 
 _KINDS = frozenset({"type", "enum", "const", "anyOf", "oneOf"})
-_ROUNDS = 4
+_ROUNDS = 8
 _REPAIRS_AT_MOST = 64
 _INTEGER = re.compile(r"-?(?:0|[1-9][0-9]{0,17})")
 _NUMBER = re.compile(r"-?(?:0|[1-9][0-9]{0,14})(?:\.[0-9]{1,15})?(?:[eE][+-]?[0-9]{1,2})?")
-_SEVERAL = re.compile(r"[,;\n\[\]{}]")
 _BIG = 1 << 62
 _GONE = object()
+
+Path = tuple[str | int, ...]
 
 
 def repair(
@@ -40,12 +42,16 @@ def repair(
             return None
         if any(problem.kind not in _KINDS or not problem.expected for problem in problems):
             return None
+        changed: list[Path] = []
         for problem in problems:
-            changed = _repaired(problem, _at(arguments, problem.path))
-            if changed is None:
+            if any(problem.path[: len(path)] == path for path in changed):
+                continue  # what is in there is another value now, and is validated again
+            meant = _meant(problem, _at(arguments, problem.path), validator)
+            if meant is None:
                 return None
-            kind, value = changed
+            kind, value = meant
             arguments = _with(arguments, problem.path, value)
+            changed.append(problem.path)
             done.append(Problem(problem.path, kind, expected=json_type(value)))
         problems = validator.problems(arguments)
         if not problems:
@@ -55,25 +61,32 @@ def repair(
     return None
 
 
-def _repaired(problem: Problem, value: Any) -> tuple[str, Any] | None:
+def _meant(problem: Problem, value: Any, validator: SchemaValidator) -> tuple[str, Any] | None:
     """What was meant by `value`; None where nothing is, or more than one thing may be."""
-    wanted = problem.expected.split("|")
+    wanted = problem.alternatives
+    if not problem.path:
+        return None
     if value is None:
         # Whether the field is needed is found out when the whole is validated again.
-        return ("dropped", _GONE) if problem.path and isinstance(problem.path[-1], str) else None
-    arrays = [name for name in wanted if name.startswith("array")]
-    if isinstance(value, str):
-        if "string" in wanted:
-            return None
-        read = _read(value, wanted, arrays)
-        if read is not None or _SEVERAL.search(value):
+        return ("dropped", _GONE) if isinstance(problem.path[-1], str) else None
+    if isinstance(value, str) and "string" not in wanted:
+        read = _read(value, wanted)
+        if read is not None:
             return read
-    if arrays and len(wanted) == 1 and not isinstance(value, (list, tuple)):
+    if wanted == ["array"] and _is_member(value, problem, validator.shapes.root):
         return "wrapped", [value]
     return None
 
 
-def _read(text: str, wanted: list[str], arrays: list[str]) -> tuple[str, Any] | None:
+def _is_member(value: Any, problem: Problem, root: dict[str, Any]) -> bool:
+    """Whether the wanted list is one of an enum's members, and `value` is such a member."""
+    *_, (_, node) = looked_at(problem.place, root)
+    items = resolve(resolve(node, root).get("items"), root)
+    members = items.get("enum") if isinstance(items, dict) else None
+    return isinstance(members, list) and literal(value) in map(literal, members)
+
+
+def _read(text: str, wanted: list[str]) -> tuple[str, Any] | None:
     """The one value that the text stands for among the wanted types."""
     found: list[tuple[str, Any]] = []
     if ("integer" in wanted or "number" in wanted) and _INTEGER.fullmatch(text):
@@ -82,8 +95,8 @@ def _read(text: str, wanted: list[str], arrays: list[str]) -> tuple[str, Any] | 
         found.append(("number", float(text)))
     if "boolean" in wanted and text in ("true", "false"):
         found.append(("boolean", text == "true"))
-    objects = any(name == "object" or name.startswith("{") for name in wanted)
-    if (arrays and text[:1] == "[") or (objects and text[:1] == "{"):
+    is_array, is_object = text[:1] == "[", text[:1] == "{"
+    if (is_array and "array" in wanted) or (is_object and "object" in wanted):
         try:
             found.append(("json", reading.loads(text)))
         except (json.JSONDecodeError, ValueError, RecursionError):
@@ -91,15 +104,13 @@ def _read(text: str, wanted: list[str], arrays: list[str]) -> tuple[str, Any] | 
     return found[0] if len(found) == 1 else None
 
 
-def _at(node: Any, path: tuple[str | int, ...]) -> Any:
+def _at(node: Any, path: Path) -> Any:
     for step in path:
-        if isinstance(node, dict) and step not in node:
-            return _GONE  # an earlier repair took it out
         node = node[step]
     return node
 
 
-def _with(node: Any, path: tuple[str | int, ...], value: Any) -> Any:
+def _with(node: Any, path: Path, value: Any) -> Any:
     """A copy of `node` with another value at `path`; what is not on the way there is shared."""
     if not path:
         return value

@@ -17,7 +17,7 @@ from toolpool.dispatcher.analytics import fields_of
 from toolpool.dispatcher.formats import offered_name
 from toolpool.dispatcher.words import feedback
 from toolpool.dispatcher.words.classify import rejected
-from toolpool.dispatcher.words.feedback import Wording
+from toolpool.dispatcher.words.wording import Wording
 
 log = logging.getLogger("toolpool.validate")
 
@@ -141,7 +141,7 @@ def _repaired_or_rejected(
     told = [_hiding(injected, p) for p in problems if not (p.path and p.path[0] in injected)]
     if injected and not told:
         return call, offer
-    text = feedback.invalid_arguments(told, wording)
+    text = feedback.invalid_arguments(told, wording, offer.validator.shapes, injected)
     result = rejected(call, Code.INVALID_ARGUMENTS, text, wording)
     return msgspec.structs.replace(result, details={"fields": fields_of(told)})
 

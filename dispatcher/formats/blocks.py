@@ -10,7 +10,7 @@ from toolpool.contract.outcome import Code
 from toolpool.dispatcher.formats import arguments, text_repair
 from toolpool.dispatcher.formats.stops import WHOLE, Ending, Verdict
 from toolpool.dispatcher.words import feedback
-from toolpool.dispatcher.words.feedback import PLAIN, Wording
+from toolpool.dispatcher.words.wording import PLAIN, Wording
 
 LONGEST_NAME = 256
 

@@ -5,7 +5,7 @@ from typing import Any
 import msgspec
 
 from toolpool.contract.schema.dialect import plain
-from toolpool.contract.schema.shapes import resolve
+from toolpool.contract.schema.references import resolve
 from toolpool.contract.schema.strict import Form, NotStrict, strict_schema
 from toolpool.contract.spec import ToolSpec
 

@@ -17,7 +17,7 @@ from toolpool.dispatcher.formats.bare import NAME as BARE
 from toolpool.dispatcher.formats.blocks import Reader, is_usable, stand_in
 from toolpool.dispatcher.formats.stops import Verdict, ending
 from toolpool.dispatcher.words import feedback
-from toolpool.dispatcher.words.feedback import PLAIN, Wording
+from toolpool.dispatcher.words.wording import PLAIN, Wording
 
 _LONGEST_TYPE = 60
 

@@ -12,8 +12,6 @@ _BY_TOOL = {"fs_edit": "fs_edit", "fs_multi_edit": "fs_edit", "bash": "bash"}
 _BY_FAMILY = {"fs": "fs", "bash": "bash", "http": "http"}
 
 _BY_CODE = {
-    Code.UNKNOWN_TOOL: "unknown_tool",
-    Code.LOOP: "loop",
     Code.CANCELLED: "cancelled",
     Code.DENIED: "denied",
 }
@@ -31,6 +29,8 @@ def recommendations(
 ) -> tuple[str, ...]:
     """At most three hints, the most specific first; the tool's own win.
 
+    There are none where they would only repeat what the error says.
+
     `error` is the tool's own text: in a sentence about it the tool's name might say something else.
     """
     if own:
@@ -39,11 +39,17 @@ def recommendations(
     chosen: list[str] = []
     if code.error_type is not ErrorType.VALIDATION:
         chosen += [key for key in (_cause(code, error), _about(name)) if key is not None]
-    if executed is Executed.UNKNOWN and not retryable:
-        chosen.append("unsure")
-    elif not chosen or code.error_type is ErrorType.EXCEPTION:
+    if not _says_enough(code, executed, retryable=retryable) and (
+        not chosen or code.error_type is ErrorType.EXCEPTION
+    ):
         chosen.append(_by_code(code, error))
     return tuple(texts[key] for key in dict.fromkeys(chosen))[:_AT_MOST]
+
+
+def _says_enough(code: Code, executed: Executed, *, retryable: bool) -> bool:
+    """Whether the error itself says what to do: to correct the call, or to look at its effects."""
+    may_have_run = executed is Executed.UNKNOWN and not retryable
+    return may_have_run or code.error_type in (ErrorType.VALIDATION, ErrorType.LOGICAL)
 
 
 def _by_code(code: Code, error: str) -> str:

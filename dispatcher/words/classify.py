@@ -1,5 +1,7 @@
 """From an outcome to the result a caller sees: type, retryable, words, advice. No I/O."""
 
+import hashlib
+
 import msgspec
 
 from toolpool.contract.call import ToolCall
@@ -7,7 +9,7 @@ from toolpool.contract.outcome import Code, Executed, Outcome, failure, is_retry
 from toolpool.contract.result import ToolResult
 from toolpool.contract.spec import ToolSpec
 from toolpool.dispatcher.words import advice, feedback
-from toolpool.dispatcher.words.feedback import Wording
+from toolpool.dispatcher.words.wording import Wording
 
 __all__ = ["Wording", "classified", "forgotten", "not_queued", "rejected", "unconfirmed"]
 
@@ -59,6 +61,7 @@ def classified(
             origin=call.origin,
         )
     code = outcome.code or Code.INTERNAL
+    outcome = _masked(call, outcome) if wording.masks_errors else outcome
     result = _failure(
         call,
         code,
@@ -77,6 +80,20 @@ def classified(
         attempts=retries + outcome.attempt,
         details=outcome.details,
     )
+
+
+def _masked(call: ToolCall, outcome: Outcome) -> Outcome:
+    """What a tool raised, its text among the details for operators only, under an id.
+
+    The id is that of the same error wherever and whenever the call is answered.
+    """
+    if outcome.code is not Code.RAISED:
+        return outcome
+    details = outcome.details or {}
+    told = "\0".join((call.id, outcome.worker, outcome.error, str(details.get("stack"))))
+    error_id = hashlib.sha256(told.encode(errors="replace")).hexdigest()[:12]
+    details = {**details, "error": outcome.error, "error_id": error_id}
+    return msgspec.structs.replace(outcome, error="", details=details)
 
 
 def not_queued(code: Code, error: str = "", *, retry_after: float | None = None) -> Outcome:

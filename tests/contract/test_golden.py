@@ -145,7 +145,8 @@ def test_a_decoded_message_can_be_encoded_again() -> None:
             Problem((), "type"),
             {
                 "path": (), "kind": "type", "expected": "", "received": "", "allowed": (),
-                "closest": None, "shape": None, "more": 0, "is_optional": False,
+                "closest": None, "shape": None, "more": 0, "is_optional": False, "holds": "",
+                "place": (),
             },
         ),
     ],

@@ -56,11 +56,13 @@ KINDS = ("misbehave_loop", "misbehave_thread", "misbehave_process")
 async def test_whatever_a_tool_raises_is_a_runtime_failure_that_ran(
     dispatcher: Dispatcher, tool: str, how: str, said: str
 ) -> None:
-    """R11: the message reaches the model, class and stack only the operator."""
+    """R11: class and message reach the model, the stack only the operator."""
     result = await result_of(dispatcher, tool, how=how)
-    assert result.error == f"Error executing tool '{tool}': {said}"
-    assert (result.code, result.executed, result.retryable) == (Code.RAISED, Executed.YES, True)
     assert result.details is not None
+    kind = result.details["exception"].rpartition(".")[2]
+    told = said if said == kind else f"{kind}: {said}"
+    assert result.error == f"Error executing tool '{tool}': {told}"
+    assert (result.code, result.executed, result.retryable) == (Code.RAISED, Executed.YES, True)
     assert result.details["exception"]
     assert "details" not in result.payload()
     assert "Traceback" not in str(result.payload())

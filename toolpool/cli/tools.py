@@ -187,7 +187,7 @@ def _one(specs: "list[ToolSpec]", name: str) -> "ToolSpec":
     for spec in specs:
         if spec.name == name:
             return spec
-    from toolpool.contract.schema.validator import closest
+    from toolpool.contract.schema.likeness import closest
 
     near = closest(name, [spec.name for spec in specs])
     hint = f"did you mean {near}?" if near else "`toolpool tools list` names them all"

@@ -24,6 +24,10 @@ class Locale:
     root_line: Mapping[str, str]
     """A line about the arguments as a whole."""
     more: str
+    shape: Mapping[str, str]
+    """After the errors: `{shapes}` of what was wanted, each after the path that it is for."""
+    arguments: str
+    """In place of the path where the shape is that of all arguments."""
 
     # A problem. `expected` and `must be` are the two ways to say what is wanted.
     required: Mapping[str, str]
@@ -36,13 +40,17 @@ class Locale:
     """Between alternatives."""
     or_left_out: str
     """Where null came for a field that need not be there."""
+    no_null: str
+    """The same for several such fields."""
     object_of: str
     one_of: str
     typed_one_of: str
+    one_of_those_below: str
     another: str
+    holding: Mapping[str, str]
+    """What came where a string holds what should have been sent."""
     did_you_mean: str
     unknown_field: Mapping[str, str]
-    unknown_field_allowed: str
     unknown_field_leave_out: str
     unknown_field_meant: str
     ambiguous: str
@@ -84,6 +92,10 @@ class Locale:
     raised: str
     bad_result: str
     """A result that is not what its tool declares, with what is wrong in it."""
+    raised_as: str
+    """The class and the text of what was raised, where that is told."""
+    masked: str
+    unnamed_error: str
     crashed: str
     timed_out: str
     fell_silent: str

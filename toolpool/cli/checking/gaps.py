@@ -4,7 +4,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any
 
-from toolpool.contract.schema.shapes import resolve
+from toolpool.contract.schema.references import resolve
 
 _NAMED_AT_MOST = 8
 _LIMITS = ("maxLength", "enum", "const", "format", "pattern")

@@ -17,6 +17,7 @@ from toolpool.contract.errors import ToolDeclarationInvalid
 from toolpool.contract.schema.validator import SchemaCache, SchemaValidator
 from toolpool.contract.spec import ToolSpec, sealed
 from toolpool.dispatcher.admission.catalog import Catalog
+from toolpool.workers.tool import tool
 
 LIMIT = 20.0
 """Of what `cost` counts in: an attack that works costs hundreds, or never ends."""
@@ -51,6 +52,19 @@ def expression(*operators: str) -> dict[str, Any]:
     return {"$ref": "#/$defs/e", "$defs": {"e": {"anyOf": [{"type": "string"}, *options]}}}
 
 
+def untagged(*operators: str) -> dict[str, Any]:
+    """The same where nothing tells the branches apart but all that is inside."""
+    options = [
+        {
+            "type": "object",
+            "properties": {"args": {"items": {"$ref": "#/$defs/e"}}, f"is_{operator}": {}},
+            "required": [f"is_{operator}", "args"],
+        }
+        for operator in operators
+    ]
+    return {"$ref": "#/$defs/e", "$defs": {"e": {"anyOf": [{"type": "null"}, *options]}}}
+
+
 DEEP_EXPRESSION = nested(31, "x!", lambda inner: {"op": "none", "args": [inner, 1]})
 WIDE = {"a": [1] * 200_000}
 
@@ -82,20 +96,6 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
         },
         "looked at",
     ),
-    "a chain of references": (chain(1_200, lambda ref: {"allOf": [{"$ref": ref}]}, {}), "follow"),
-    "a tangle of references": (
-        {
-            "$ref": "#/$defs/d0",
-            "$defs": {
-                f"d{n}": {
-                    "properties": {f"p{n}_{m}": {} for m in range(40)},
-                    "allOf": [{"$ref": f"#/$defs/d{n + 1}"}] if n < 90 else [],
-                }
-                for n in range(91)
-            },
-        },
-        "follow",
-    ),
     "a huge enum": ({"enum": [f"member {n}" for n in range(200_000)]}, "too large"),
     "a million properties": ({"properties": {f"p{n}": {} for n in range(100_000)}}, "too large"),
     "a huge description": ({"description": "x" * 10_000_000}, "at most 524,288 are compiled"),
@@ -122,6 +122,20 @@ def test_refused_with_a_reason_and_at_once(name: str) -> None:
 
 
 BOUNDED: dict[str, tuple[dict[str, Any], Any]] = {
+    "a chain of references": (chain(1_200, lambda ref: {"allOf": [{"$ref": ref}]}, False), 1),
+    "a tangle of references": (
+        {
+            "$ref": "#/$defs/d0",
+            "$defs": {
+                f"d{n}": {
+                    "properties": {f"p{n}_{m}": {"type": "null"} for m in range(40)},
+                    "allOf": [{"$ref": f"#/$defs/d{min(n + 1, 90)}"}],
+                }
+                for n in range(91)
+            },
+        },
+        {f"p{n}_3": 1 for n in range(91)},
+    ),
     "refers to itself": ({"$ref": "#"}, 1),
     "refers to itself in turns": (
         {
@@ -148,8 +162,10 @@ BOUNDED: dict[str, tuple[dict[str, Any], Any]] = {
         {"items": {"$ref": "#"}, "type": ["array", "integer"]},
         nested(60, "x", lambda inner: [inner] * 2)[:1],
     ),
-    "doubles with every level": (expression("and", "or"), DEEP_EXPRESSION),
-    "quadruples with every level": (expression("a", "b", "c", "d"), DEEP_EXPRESSION),
+    "doubles with every level": (untagged("and", "or"), DEEP_EXPRESSION),
+    "quadruples with every level": (untagged("a", "b", "c", "d"), DEEP_EXPRESSION),
+    "doubles, and is to be explained": (expression("and", "or"), DEEP_EXPRESSION),
+    "quadruples, and is to be explained": (expression("a", "b", "c", "d"), DEEP_EXPRESSION),
     "doubles by name": (
         {
             "$ref": "#/$defs/a",
@@ -263,7 +279,10 @@ def test_an_honest_recursive_schema_is_not_in_the_way() -> None:
     assert validator.problems(call) == ()
     wrong = nested(6, 3, lambda inner: {"op": "and", "args": [inner, "y"]})
     assert validator.problems(wrong)
-    assert validator.problems(DEEP_EXPRESSION)[0].kind == "tooDeep"
+    right = nested(30, "x", lambda inner: {"op": "not", "args": [inner, "y"]})
+    assert validator.problems(right) == ()
+    strange = SchemaValidator(untagged("and", "or")).problems(DEEP_EXPRESSION)
+    assert [problem.kind for problem in strange] == ["tooDeep"]
 
 
 def test_nothing_is_fetched(tmp_path: Path) -> None:
@@ -306,6 +325,46 @@ def test_a_broken_schema_refuses_its_tool_alone() -> None:
     assert [name for name in catalog.offers if name not in catalog.unlisted] == ["good"]
     assert set(catalog.refused) == {spec.name for spec in specs}
     assert all(reason.startswith("its input_schema") for reason in catalog.refused.values())
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"type": "string"},
+        {"type": ["array", "null"]},
+        {"type": "ARRAY"},
+        {"const": 1},
+        {"enum": ["a", []]},
+        {"anyOf": [{"type": "string"}, {"$ref": "#/$defs/n"}], "$defs": {"n": {"type": "null"}}},
+        {"allOf": [{}, {"type": "array"}]},
+        {"$ref": "#/$defs/n", "$defs": {"n": {"type": "number"}}},
+    ],
+)
+def test_a_schema_that_takes_no_object_is_no_tool_s(schema: dict[str, Any]) -> None:
+    """Every call would be refused, and the model blamed for it."""
+    with pytest.raises(ToolDeclarationInvalid, match="takes no object"):
+        SchemaCache().validator(sealed(ToolSpec(name="a", input_schema=schema)))
+    with pytest.raises(ToolDeclarationInvalid, match="tool 'a' in .* takes no object"):
+        tool(name="a", input_schema=schema)(lambda arguments: None)
+    catalog = Catalog()
+    catalog.replace([sealed(ToolSpec(name="a", input_schema=schema))])
+    assert list(catalog.refused) == ["a"]
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {},
+        {"type": ["null", "object"]},
+        {"type": "OBJECT"},
+        {"anyOf": [{"type": "string"}, {"required": ["a"]}]},
+        {"$ref": "#/$defs/n", "$defs": {"n": {"type": "object"}}},
+        {"$ref": "#"},
+        {"const": {}},
+    ],
+)
+def test_a_schema_that_takes_objects_is(schema: dict[str, Any]) -> None:
+    SchemaCache().validator(sealed(ToolSpec(name="a", input_schema=schema)))
 
 
 def test_a_schema_is_compiled_once() -> None:

@@ -75,9 +75,7 @@ async def test_the_fourth_identical_failure_is_not_run() -> None:
         assert runs == ["x"] * 3
         assert (result.code, result.executed.value, result.retryable) == (Code.LOOP, "no", False)
         assert "the same call has failed 3 times" in str(result.error)
-        assert result.recommendations == (
-            "Stop repeating this call: change the plan, or ask the user.",
-        )
+        assert result.recommendations == ()
         assert await codes(dispatcher, SAME, OTHER) == [Code.LOOP, Code.REPORTED]
 
 
@@ -259,7 +257,7 @@ class Away(MemoryLoops):
 
 async def test_a_server_that_is_away_holds_nothing_up() -> None:
     async with Dispatcher.in_memory(TOOLS) as dispatcher:
-        dispatcher.loops = LoopGuard(Away(), Settings(), Observers())
+        dispatcher._asking._loops = LoopGuard(Away(), Settings(), Observers())
         assert await codes(dispatcher, *[SAME] * 5) == [Code.REPORTED] * 5
 
 
@@ -277,7 +275,7 @@ async def test_a_session_without_failures_costs_no_question() -> None:
 
     async with Dispatcher.in_memory(TOOLS) as dispatcher:
         counting = Counting()
-        dispatcher.loops = LoopGuard(counting, Settings(), Observers())
+        dispatcher._asking._loops = LoopGuard(counting, Settings(), Observers())
         await codes(dispatcher, *[("flaky", {"key": "k"})] * 5)
         assert counting.asked == 0
         await codes(dispatcher, SAME)

@@ -16,7 +16,7 @@ from toolpool.contract.spec import ToolSpec, sealed
 from toolpool.dispatcher.admission.catalog import Catalog
 from toolpool.dispatcher.admission.validate import Accepted, validate
 from toolpool.dispatcher.formats import offered_name as alias
-from toolpool.dispatcher.words.feedback import Wording
+from toolpool.dispatcher.words.wording import Wording
 
 
 def judged(
@@ -55,11 +55,9 @@ CERTAIN: list[tuple[dict[str, Any], Any, Any, str]] = [
      '{"x": 1}', {"x": 1}, "a was JSON in a string and was read as object"),
     ({"type": "array", "items": {"type": "string"}}, '["x"]', ["x"],
      "a was JSON in a string and was read as array"),
-    ({"type": "array", "items": {"type": "string"}}, "Paris", ["Paris"],
+    ({"type": "array", "items": {"enum": ["red", "green"]}}, "red", ["red"],
      "a was a single item and was put in an array"),
-    ({"type": "array", "items": {"type": "integer"}}, 5, [5],
-     "a was a single item and was put in an array"),
-    ({"type": "array", "items": {"type": "object"}}, {"x": 1}, [{"x": 1}],
+    ({"type": "array", "items": {"type": "integer", "enum": [1, 2]}}, 2, [2],
      "a was a single item and was put in an array"),
 ]  # fmt: skip
 
@@ -111,6 +109,13 @@ UNSURE: list[tuple[dict[str, Any], Any]] = [
     ({"type": "object"}, '{"x": "\\ud800"}'),
     ({"type": "object"}, '{"a":' * 64 + "1" + "}" * 64),
     ({"type": "array", "items": {"type": "string"}}, "Paris, London"),
+    ({"type": "array", "items": {"type": "string"}}, "Paris"),
+    ({"type": "array", "items": {"type": "integer"}}, 5),
+    ({"type": "array", "items": {"type": "object"}}, {"x": 1}),
+    ({"type": "array", "items": {"enum": ["red"]}}, "Red"),
+    ({"type": "array", "items": {"enum": ["1"]}}, 1),
+    ({"type": "array", "items": {"enum": [1]}}, True),
+    ({"type": "array", "items": {"enum": ["red"]}, "minItems": 2}, "red"),
     ({"type": "array", "items": {"type": "string"}}, "[Paris]"),
     ({"type": "array", "items": {"type": "integer"}}, "x"),
     ({"type": "array", "items": {"type": "string"}, "minItems": 2}, "x"),
@@ -138,6 +143,30 @@ def test_all_or_nothing() -> None:
     verdict = judged(schema, {"a": "1", "b": "2"})
     assert isinstance(verdict, ToolResult)
     assert "a: expected integer, got string; b: expected integer, got string" in str(verdict.error)
+
+
+def test_the_arguments_as_a_whole_are_never_changed() -> None:
+    for schema in (
+        {"anyOf": [{"type": "array", "items": {"enum": ["x"]}}, {"required": ["b"]}]},
+        {"type": ["object", "null"], "minProperties": 1},
+    ):
+        assert isinstance(judged(schema, {}), ToolResult)
+
+
+def test_what_stands_in_what_was_changed_is_judged_anew() -> None:
+    """A schema that asks two things of one value: it blames the model, and never breaks."""
+    broken = field({"type": "array", "properties": {"x": {"type": "integer"}}})
+    verdict = judged(broken, {"a": {"x": "1"}})
+    assert isinstance(verdict, ToolResult)
+    assert verdict.code is Code.INVALID_ARGUMENTS
+    inner = {
+        "type": ["array", "null"],
+        "items": {"enum": ["x"]},
+        "properties": {"x": {"enum": [1]}},
+    }
+    for value in ("x", {"x": "1"}, '["x"]', '{"x": "1"}', None, 5):
+        verdict = judged(field(inner, required=["a"]), {"a": value})
+        assert not isinstance(verdict, ToolResult) or verdict.code is Code.INVALID_ARGUMENTS
 
 
 def test_what_is_inside_a_string_is_put_right_too() -> None:
@@ -191,6 +220,29 @@ VALUES = st.recursive(
     lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.sampled_from("ab"), inner),
     max_leaves=4,
 )
+KEYWORDS = st.fixed_dictionaries(
+    {},
+    optional={
+        "type": st.sampled_from(["string", "integer", "boolean", "object", "array", "null"])
+        | st.lists(st.sampled_from(["integer", "array", "object"]), min_size=1, unique=True),
+        "enum": st.lists(st.sampled_from(["1", 1, "x", True, None, [1]]), min_size=1),
+        "items": st.sampled_from([{"enum": ["1", "x"]}, {"type": "integer"}, {}]),
+        "properties": st.sampled_from([{"a": {"type": "integer"}}, {"b": {"type": "array"}}]),
+        "required": st.sampled_from([["a"], ["b"]]),
+        "anyOf": st.just([{"type": "array"}, {"type": "object", "required": ["a"]}]),
+    },
+)
+
+
+@given(
+    st.dictionaries(st.sampled_from("ab"), KEYWORDS), st.dictionaries(st.sampled_from("ab"), VALUES)
+)  # type: ignore[misc]
+def test_no_schema_makes_it_raise(properties: dict[str, Any], arguments: dict[str, Any]) -> None:
+    """Raising is blamed on the pool, not on the call."""
+    verdict = judged({"type": "object", "properties": properties}, arguments)
+    assert not isinstance(verdict, ToolResult) or verdict.code is Code.INVALID_ARGUMENTS
+
+
 TYPES = ["string", "integer", "number", "boolean", "object", "array", "null"]
 
 
@@ -232,7 +284,9 @@ def test_arguments_that_the_host_injects_are_never_named() -> None:
     for near in ("contxt", "zzz"):
         verdict = judged(closed, {near: 1}, spec=spec)
         assert isinstance(verdict, ToolResult)
-        assert str(verdict.error).endswith(f"{near}: unknown field; allowed: a")
+        assert str(verdict.error).endswith(
+            f"{near}: unknown field. Expected arguments: {{a?: integer}}"
+        )
 
 
 @pytest.mark.parametrize("format", ["anthropic", "openai_chat", "gemini", "bedrock"])
@@ -260,7 +314,7 @@ def test_a_name_that_a_provider_refuses_leads_back_to_its_tool(format: str) -> N
     assert (verdict[0].name, verdict[1].spec.name) == ("mcp/files:read", "mcp/files:read")
     unknown = ask("nothing")
     assert isinstance(unknown, ToolResult)
-    assert str(unknown.error).endswith(f"Available tools: {offered}, plain.")
+    assert str(unknown.error).endswith((f"{offered}, plain.", f"plain, {offered}."))
     hidden = ask(offered, {"plain"})
     assert isinstance(hidden, ToolResult)
     assert hidden.error == f"Tool '{offered}' not found. Available tools: plain."

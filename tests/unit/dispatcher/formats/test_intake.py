@@ -21,7 +21,7 @@ from toolpool.contract import encoding
 from toolpool.contract.outcome import Code
 from toolpool.dispatcher.formats import FORMATS, Response, detect, intake
 from toolpool.dispatcher.turn import TurnResult
-from toolpool.dispatcher.words.feedback import Wording
+from toolpool.dispatcher.words.wording import Wording
 
 SDK_MODELS: dict[str, Any] = {
     "anthropic": Message,

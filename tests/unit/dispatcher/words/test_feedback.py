@@ -15,7 +15,7 @@ from toolpool.contract.outcome import Code, Executed, Outcome, failure
 from toolpool.contract.schema.problem import Problem
 from toolpool.contract.schema.validator import SchemaValidator
 from toolpool.dispatcher.words import feedback
-from toolpool.dispatcher.words.feedback import Caps, Wording
+from toolpool.dispatcher.words.wording import Caps, Wording
 
 STYLES = ["default", "numbered", "pointer", "brief"]
 
@@ -53,7 +53,9 @@ def problems(schema: dict[str, Any], arguments: Any) -> tuple[Problem, ...]:
 
 
 def rejected(schema: dict[str, Any], arguments: Any, **wording: Any) -> str:
-    return feedback.invalid_arguments(problems(schema, arguments), Wording(**wording))
+    validator = SchemaValidator(schema)
+    found = validator.problems(arguments)
+    return feedback.invalid_arguments(found, Wording(**wording), validator.shapes)
 
 
 def errors(schema: dict[str, Any], arguments: Any) -> str:
@@ -70,8 +72,8 @@ TEXTS = {
         "limit: expected number, got string; "
         'mode: did you mean "careful"? expected one of "fast", "careful", got another string; '
         "edits.0.path: Required; "
-        "edits.0.range: expected object {start: integer, end: integer}, got integer; "
-        "filepath: unknown field, did you mean 'file_path'?; and 1 more"
+        "edits.0.range: expected object {start?: integer, end?: integer, ...}, got integer; "
+        "filepath: unknown field, did you mean 'file_path'?"
     ),
     ("numbered", "en"): (
         "Parameter validation failed:\n"
@@ -79,9 +81,9 @@ TEXTS = {
         '2. Field \'mode\' did you mean "careful"? expected one of "fast", "careful", '
         "got another string\n"
         "3. Field 'edits.0.path' is required but missing\n"
-        "4. Field 'edits.0.range' expected object {start: integer, end: integer}, got integer\n"
+        "4. Field 'edits.0.range' expected object {start?: integer, end?: integer, ...}, "
+        "got integer\n"
         "5. Field 'filepath' is not known, did you mean 'file_path'?\n"
-        "and 1 more\n"
         "Please fix the parameters and try again."
     ),
     ("pointer", "en"): (
@@ -89,25 +91,24 @@ TEXTS = {
         "- /limit: must be number\n"
         '- /mode: did you mean "careful"? must be one of "fast", "careful"\n'
         "- /edits/0/path: must be present\n"
-        "- /edits/0/range: must be object {start: integer, end: integer}\n"
-        "- /filepath: must not be present, did you mean 'file_path'?\n"
-        "and 1 more"
+        "- /edits/0/range: must be object {start?: integer, end?: integer, ...}\n"
+        "- /filepath: must not be present, did you mean 'file_path'?"
     ),
     ("brief", "en"): (
         "Invalid parameters: "
         "limit: expected number, got string; "
         'mode: did you mean "careful"? expected one of "fast", "careful", got another string; '
         "edits.0.path: Required; "
-        "edits.0.range: expected object {start: integer, end: integer}, got integer; "
-        "filepath: unknown field, did you mean 'file_path'?; and 1 more"
+        "edits.0.range: expected object {start?: integer, end?: integer, ...}, got integer; "
+        "filepath: unknown field, did you mean 'file_path'?"
     ),
     ("default", "zh"): (
         "请使用有效参数重写工具输入。错误："
         "limit: 应为 number，实际为 string; "
         'mode: 是否指 "careful"？应为 以下之一："fast", "careful"，实际为 其他 string; '
         "edits.0.path: 必填; "
-        "edits.0.range: 应为 object {start: integer, end: integer}，实际为 integer; "
-        "filepath: 未知字段，是否指 'file_path'？; 另有 1 处错误"
+        "edits.0.range: 应为 object {start?: integer, end?: integer, ...}，实际为 integer; "
+        "filepath: 未知字段，是否指 'file_path'？"
     ),
     ("numbered", "zh"): (
         "参数校验失败：\n"
@@ -115,9 +116,9 @@ TEXTS = {
         '2. 字段 \'mode\' 是否指 "careful"？应为 以下之一："fast", "careful"，'
         "实际为 其他 string\n"
         "3. 字段 'edits.0.path' 为必填项，但缺失\n"
-        "4. 字段 'edits.0.range' 应为 object {start: integer, end: integer}，实际为 integer\n"
+        "4. 字段 'edits.0.range' 应为 object {start?: integer, end?: integer, ...}，"
+        "实际为 integer\n"
         "5. 字段 'filepath' 不是已知字段，是否指 'file_path'？\n"
-        "另有 1 处错误\n"
         "请修正参数后重试。"
     ),
     ("pointer", "zh"): (
@@ -125,17 +126,16 @@ TEXTS = {
         "- /limit: 必须为 number\n"
         '- /mode: 是否指 "careful"？必须为 以下之一："fast", "careful"\n'
         "- /edits/0/path: 必须存在\n"
-        "- /edits/0/range: 必须为 object {start: integer, end: integer}\n"
-        "- /filepath: 不得存在，是否指 'file_path'？\n"
-        "另有 1 处错误"
+        "- /edits/0/range: 必须为 object {start?: integer, end?: integer, ...}\n"
+        "- /filepath: 不得存在，是否指 'file_path'？"
     ),
     ("brief", "zh"): (
         "参数无效："
         "limit: 应为 number，实际为 string; "
         'mode: 是否指 "careful"？应为 以下之一："fast", "careful"，实际为 其他 string; '
         "edits.0.path: 必填; "
-        "edits.0.range: 应为 object {start: integer, end: integer}，实际为 integer; "
-        "filepath: 未知字段，是否指 'file_path'？; 另有 1 处错误"
+        "edits.0.range: 应为 object {start?: integer, end?: integer, ...}，实际为 integer; "
+        "filepath: 未知字段，是否指 'file_path'？"
     ),
 }
 
@@ -235,7 +235,8 @@ SQUARE = {
         ({"not": {"type": "string"}}, "x", "a: expected another value: this one is excluded"),
         ({"contains": {"type": "string"}}, [1],
          "a: expected an array with the wanted number of items of the wanted kind"),
-        ({"propertyNames": {"pattern": "^x"}}, {"y": 1}, "a: expected other field names"),
+        ({"propertyNames": {"pattern": "^x"}}, {"y": 1},
+         "a: expected other field names. Expected a: {[key /^x/]: any}"),
         ({"items": {"type": "object", "required": ["id"]}}, [{"id": 1}, {}],
          "a.1.id: Required"),
         ({"type": "object", "properties": {"x": {"type": "array", "items": {"type": "number"}}},
@@ -247,12 +248,14 @@ SQUARE = {
          "a.1: expected string, got integer"),
         ({"oneOf": [CIRCLE, SQUARE]}, {"kind": "square", "side": "4"},
          "a.side: expected number, got string"),
-        ({"oneOf": [CIRCLE, SQUARE]}, {"kind": "circle", "side": 4}, "a.radius: Required"),
+        ({"oneOf": [CIRCLE, SQUARE]}, {"kind": "circle", "side": 4},
+         "a.radius: Required, expected number"),
         ({"anyOf": [CIRCLE, SQUARE]}, {"kind": "sqare", "side": 4},
          'a.kind: did you mean "square"? expected one of "circle", "square", got another string'),
-        ({"anyOf": [CIRCLE, {"type": "string"}]}, {"kind": "circle"}, "a.radius: Required"),
+        ({"anyOf": [CIRCLE, {"type": "string"}]}, {"kind": "circle"},
+         "a.radius: Required, expected number"),
         ({"anyOf": [CIRCLE, SQUARE]}, 3,
-         'a: expected {kind: "circle", radius: number} or {kind: "square", side: number}, '
+         'a: expected {kind: "circle", radius: number, ...} | {kind: "square", side: number, ...}, '
          "got integer"),
         ({"oneOf": [{"required": ["x"]}, {"required": ["y"]}]}, {"x": 1, "y": 1},
          "a: fits more than one alternative, leave out what belongs to only one of them"),
@@ -271,9 +274,11 @@ def test_one_problem(schema: dict[str, Any], value: Any, expected: str) -> None:
         ({"customerId": "c"}, "customerId: unknown field, did you mean 'customer_id'?"),
         ({"custmer_id": "c"}, "custmer_id: unknown field, did you mean 'customer_id'?"),
         ({"customer-id": "c"}, "customer-id: unknown field, did you mean 'customer_id'?"),
-        ({"verbose": True}, "verbose: unknown field; allowed: customer_id, limit"),
+        ({"verbose": True}, "verbose: unknown field. "
+         "Expected arguments: {customer_id?: string, limit?: integer}"),
         ({"customer_id": "c", "customerid": "c"},
-         "customerid: unknown field; allowed: customer_id, limit"),
+         "customerid: unknown field. "
+         "Expected arguments: {customer_id?: string, limit?: integer}"),
     ],
 )  # fmt: skip
 def test_an_unknown_field_names_the_one_that_was_meant(arguments: Any, expected: str) -> None:
@@ -303,7 +308,12 @@ def test_a_missing_field_names_the_one_that_came_instead(
     assert errors(schema, {"zzz": 2}) == "customer_id: Required"
     closed = {**schema, "additionalProperties": False}
     assert errors(closed, {"customerId": 1}) == (
-        "customerId: unknown field, did you mean 'customer_id'?; customer_id: Required"
+        "customerId: unknown field, did you mean 'customer_id'?"
+    )
+    typed = {**closed, "properties": {"customer_id": {"type": "string"}}}
+    assert errors(typed, {"customerId": 1}) == (
+        "customerId: unknown field, did you mean 'customer_id'?; "
+        "customer_id: Required, expected string"
     )
 
 
@@ -343,23 +353,23 @@ def test_a_field_that_is_called_by_a_number_is_no_index() -> None:
 
 
 def test_the_caps_hold() -> None:
-    """R23: five errors, a hundred characters each, and how many more."""
+    """R23, R52: five errors and how many more; so many characters for the whole text."""
+    found = [Problem((f"field_{n}", "x" * n), "minimum", str(n)) for n in range(8)]
+    text = feedback.invalid_arguments(found)
+    assert len(text.split("; ")) == 6
+    assert text.endswith("; and 3 more")
     schema = {"additionalProperties": {"enum": ["member" * 5 + str(n) for n in range(50)]}}
-    text = errors(schema, {f"field_{n}": 1 for n in range(8)})
-    lines = text.split("; ")
-    assert len(lines) == 6
-    assert lines[5] == "and 3 more"
-    for line in lines[:5]:
-        assert len(line) <= 100
-        assert line.endswith(", …, got integer")  # the list is cut, not what comes after it
-    caps = Caps(errors=1, characters=40)
-    [one] = [rejected(prop({"pattern": "x" * 200}), {"a": "y"}, caps=caps, style="brief")]
-    assert one == "Invalid parameters: a: expected text matching xxxxxxxxxxxxx…"
+    text = rejected(schema, {f"field_{n}": 1 for n in range(8)})
+    assert 1_300 < len(text) <= 1_500
+    assert text.endswith("…")
+    caps = Caps(characters=80, shape_characters=80)
+    one = rejected(prop({"pattern": "x" * 200}), {"a": "y"}, caps=caps, style="brief")
+    assert one == "Invalid parameters: a: expected text matching " + "x" * 33 + "…"
 
 
 def test_an_enum_says_how_many_members_it_leaves_out() -> None:
-    [problem] = problems(prop({"enum": list(range(50))}), {"a": "x"})
-    assert (len(problem.allowed), problem.more) == (12, 38)
+    [problem] = problems(prop({"enum": list(range(500))}), {"a": "x"})
+    assert (len(problem.allowed), problem.more) == (400, 100)
 
 
 def test_a_long_field_name_is_cut() -> None:
@@ -407,34 +417,33 @@ def test_no_rejected_value_is_echoed(
 ) -> None:
     """R25: it may be a secret."""
     found = problems(schema, arguments)
-    text = feedback.invalid_arguments(found, Wording(style=style, locale=locale))
+    text = feedback.invalid_arguments(
+        found, Wording(style=style, locale=locale), SchemaValidator(schema).shapes
+    )
     for value in scalars(arguments):
         assert value not in text
-    assert len(text) < 700
+    assert len(text) <= 1_500
 
 
 def test_the_faulty_bfcl_calls_are_explained_shortly(shared_data: Path) -> None:
-    """Under 240 characters on average, each with the path, what was expected and what came."""
+    """R52: near misses, so under 240 characters but for long lists of values."""
     lengths = []
     for line in (shared_data / "bfcl_calls.jsonl").read_text().splitlines():
         row = json.loads(line)
-        found = problems(row["tool"]["input_schema"], row["arguments"])
+        schema = row["tool"]["input_schema"]
+        found = problems(schema, row["arguments"])
         assert bool(found) is not row["valid"], row["id"]
         if not found:
             continue
-        text = feedback.invalid_arguments(found)
+        text = rejected(schema, row["arguments"])
         lengths.append(len(text))
-        for problem in found[:5]:
-            line = next(part for part in text.partition("Errors: ")[2].split("; ")
-                        if part.startswith(".".join(map(str, problem.path)) + ": "))  # fmt: skip
-            if problem.kind == "required":
-                assert "Required" in line
-            else:
-                assert re.search(rf"expected .*got (another )?{problem.received}$", line), line
-                types = problem.expected.split("|")
-                assert any(name in line for name in types)
+        for problem in found:
+            assert str(problem.path[0]) in text
+            if not problem.is_optional and problem.kind == "enum":
+                assert all(member in text for member in problem.allowed), text
     assert len(lengths) == 199
-    assert sum(lengths) / len(lengths) < 240
+    assert sum(lengths) / len(lengths) < 160
+    assert max(lengths) < 320
 
 
 # Rejections of other kinds.
@@ -444,7 +453,7 @@ def test_the_faulty_bfcl_calls_are_explained_shortly(shared_data: Path) -> None:
     ("name", "offered", "expected"),
     [
         ("fs_raed", ["bash", "fs_read"],
-         "Tool 'fs_raed' not found. Did you mean 'fs_read'? Available tools: bash, fs_read."),
+         "Tool 'fs_raed' not found. Did you mean 'fs_read'? Available tools: fs_read, bash."),
         ("zzz", ["bash"], "Tool 'zzz' not found. Available tools: bash."),
         ("zzz", [], "Tool 'zzz' not found. No tools are available."),
     ],
@@ -461,15 +470,45 @@ def test_a_call_without_a_name_is_told_the_names_there_are() -> None:
     assert feedback.nameless(["a"], Wording(locale="zh")) == "该工具调用没有名称。可用的工具：a。"
 
 
-def test_a_long_list_of_tools_is_cut() -> None:
-    text = feedback.unknown_tool("x" * 500, [f"tool_{n}" for n in range(40)])
-    assert len(text.partition(" not found")[0]) < 80
-    assert text.endswith("tool_29 and 10 more.")
+def test_the_tools_that_fit_best_come_first_and_few_are_named() -> None:
+    """R26: at most ten, in three hundred characters."""
+    offered = [f"tool_{n}" for n in range(40)] + ["web_search", "search_orders", "searching"]
+    text = feedback.unknown_tool("search", offered)
+    assert text.startswith("Tool 'search' not found. Available tools: ")
+    first = text.partition("tools: ")[2].split(", ")[:3]
+    assert set(first) == {"search_orders", "web_search", "searching"}
+    assert text.count("tool_") + 3 == 10
+    assert text.endswith(" and 33 more.")
+    long = [f"a_tool_with_a_name_as_long_as_{n}_{'x' * 24}" for n in range(20)]
+    for name in ("x" * 500, "y"):
+        text = feedback.unknown_tool(name, long)
+        assert len(text) <= 300
+        assert re.search(r"x and \d+ more\.$", text)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "fs_read<|channel|>commentary",
+        "fs_read<|end|>",
+        "fs_read<｜tool▁sep｜>x",
+        "fs_read</tool_call>",
+        "fs_raed<|x|> json",
+        "fs_read[/TOOL_CALLS]",
+    ],
+)
+def test_special_tokens_are_no_part_of_a_name(name: str) -> None:
+    text = feedback.unknown_tool(name, ["bash", "fs_read", "commentary"])
+    assert " Did you mean 'fs_read'? Available tools: fs_read, " in text
 
 
 ENDINGS: list[tuple[Outcome, str, str]] = [
     (failure(Code.RAISED, "boom", Executed.YES),
      "Error executing tool 't': boom", "执行工具 't' 出错：boom"),
+    (failure(Code.RAISED, "'b'", Executed.YES, details={"exception": "builtins.KeyError"}),
+     "Error executing tool 't': KeyError: 'b'", "执行工具 't' 出错：KeyError：'b'"),
+    (failure(Code.RAISED, "Gone", Executed.YES, details={"exception": "shop.Gone"}),
+     "Error executing tool 't': Gone", "执行工具 't' 出错：Gone"),
     (failure(Code.BAD_RESULT, "not JSON", Executed.YES),
      "Error executing tool 't': not JSON", "执行工具 't' 出错：not JSON"),
     (failure(Code.CRASHED, "exit 3", Executed.UNKNOWN),
@@ -623,15 +662,15 @@ BROKEN = problems(
     [
         ("default", "en",
          "Tool 'find' ran, but returned something other than it declares: "
-         "0.id: expected integer, got string; 1.id: Required. "
+         "0.id: expected integer, got string; 1.id: Required, expected integer. "
          "This is a fault of the tool, not of the arguments."),
         ("pointer", "en",
          "Tool 'find' ran, but returned something other than it declares: "
-         "/0/id: must be integer; /1/id: must be present. "
+         "/0/id: must be integer; /1/id: must be present, expected integer. "
          "This is a fault of the tool, not of the arguments."),
         ("default", "zh",
          "工具 'find' 已运行，但返回的内容与其声明不符：0.id: 应为 integer，实际为 string; "
-         "1.id: 必填。这是工具的问题，不是参数的问题。"),
+         "1.id: 必填，应为 integer。这是工具的问题，不是参数的问题。"),
     ],
 )  # fmt: skip
 def test_a_result_that_breaks_its_schema_is_told_without_a_part_of_it(

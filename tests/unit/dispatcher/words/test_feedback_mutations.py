@@ -16,13 +16,13 @@ from hypothesis import strategies as st
 from toolpool.contract.call import ToolCall
 from toolpool.contract.outcome import Code
 from toolpool.contract.result import ToolResult
-from toolpool.contract.schema.shapes import json_type
 from toolpool.contract.schema.validator import SchemaValidator
+from toolpool.contract.schema.values import json_type
 from toolpool.contract.spec import ToolSpec, sealed
 from toolpool.dispatcher.admission.catalog import Catalog, Offer
 from toolpool.dispatcher.admission.validate import validate
 from toolpool.dispatcher.words import feedback
-from toolpool.dispatcher.words.feedback import Caps, Wording
+from toolpool.dispatcher.words.wording import Caps, Wording
 
 WRONG: dict[str, Any] = {
     "string": 918_273_645,
@@ -32,7 +32,8 @@ WRONG: dict[str, Any] = {
     "array": 7.5,
     "object": 7.5,
 }
-SLIPS = ["swap", "drop", "double", "camel", "dash"]
+SLIPS = {"swap": 0.99, "drop": 0.97, "double": 0.99, "camel": 1.0, "dash": 1.0}
+"""The share that is certain: of a short word, one letter makes another word."""
 GOT = {"en": "got", "zh": "实际为"}
 Place = tuple[tuple[str | int, ...], dict[str, Any]]
 
@@ -62,7 +63,10 @@ class Recorded:
         verdict = self.judged(arguments)
         assert isinstance(verdict, ToolResult)
         assert verdict.code is Code.INVALID_ARGUMENTS
-        lines = str(verdict.error).partition("Errors: ")[2].split("; ")
+        text = feedback.invalid_arguments(
+            self.validator.problems(arguments), Wording(Caps(errors=50, characters=5_000))
+        )
+        lines = text.partition("Errors: ")[2].split("; ")
         [said] = [line for line in lines if line.startswith(f"{path}: ")]
         return said.removeprefix(f"{path}: ")
 
@@ -167,9 +171,9 @@ def test_a_retyped_field_says_what_was_expected_and_what_came(
             line = text.removeprefix(wording.words.head[style]).removesuffix(
                 wording.words.tail[style]
             )
-            assert len(line.removeprefix("1. ").removeprefix("- ")) <= wording.caps.characters
+            assert len(text) <= wording.caps.shape_characters
             assert str(path[-1]) in line
-            assert kind in line or (kind == "object" and "{" in line), (line, path)
+            assert kind in line, (line, path)
             if style != "pointer":
                 assert line.endswith(f"{GOT[locale]} {json_type(WRONG[kind])}"), (line, path)
             assert str(WRONG[kind]) not in line.replace(dotted(path), "")
@@ -177,9 +181,11 @@ def test_a_retyped_field_says_what_was_expected_and_what_came(
     assert tried > 9_000
 
 
-@pytest.mark.parametrize("slip", SLIPS)
-def test_a_misspelt_field_names_the_right_one(shared_data: Path, slip: str) -> None:
-    tried = 0
+@pytest.mark.parametrize(("slip", "share"), SLIPS.items())
+def test_a_misspelt_field_names_the_right_one_or_none(
+    shared_data: Path, slip: str, share: float
+) -> None:
+    tried = named = 0
     for call in recorded(shared_data):
         for name in call.arguments if call.is_closed else ():
             wrong = slipped(name, slip)
@@ -188,12 +194,14 @@ def test_a_misspelt_field_names_the_right_one(shared_data: Path, slip: str) -> N
             sent = {wrong if key == name else key: v for key, v in call.arguments.items()}
             [found] = [p for p in call.validator.problems(sent) if p.path == (wrong,)]
             assert found.kind == "additionalProperties"
-            assert found.closest == name, call
-            if name in call.schema.get("required", ()):
+            assert found.closest in (name, None), call
+            tried += 1
+            named += found.closest == name
+            if found.closest and name in call.schema.get("required", ()):
                 [missing] = [p for p in call.open.problems(sent) if p.path == (name,)]
                 assert (missing.kind, missing.closest) == ("required", wrong)
-            tried += 1
     assert tried > 1_000
+    assert named / tried >= share
 
 
 @pytest.mark.parametrize("holder", ["arguments", "input", "parameters"])
@@ -244,10 +252,9 @@ def test_a_valid_call_is_never_touched(shared_data: Path) -> None:
 
 @given(st.data())
 def test_several_slips_at_once_are_all_told(shared_data: Path, data: st.DataObject) -> None:
-    """Each at its own path, every line within its cap, the rest counted."""
+    """By a line or by a shape: no name that the model needs is left out, and the caps hold."""
     calls = recorded(shared_data)
     call = data.draw(st.integers(0, len(calls) - 1).map(calls.__getitem__).filter(_is_closed))
-    caps = Caps(errors=data.draw(st.integers(1, 6)), characters=data.draw(st.integers(30, 120)))
     sent, wrong = dict(call.arguments), set()
     for name in call.arguments:
         kind = call.schema["properties"].get(name, {}).get("type")
@@ -263,19 +270,15 @@ def test_several_slips_at_once_are_all_told(shared_data: Path, data: st.DataObje
     )
     extra = data.draw(st.lists(unknown, unique=True, max_size=2))
     sent |= dict.fromkeys(extra, 1)
-    wrong |= set(extra)
     problems = call.validator.problems(sent)
-    assert {problem.path[0] for problem in problems} == wrong
-    wording = Wording(
-        caps,
+    assert {problem.path[0] for problem in problems} == wrong | set(extra)
+    style, locale = (
+        data.draw(st.sampled_from(["numbered", "default"])),
         data.draw(st.sampled_from(["en", "zh"])),
-        data.draw(st.sampled_from(["numbered", "pointer"])),
     )
-    text = feedback.invalid_arguments(problems, wording)
-    lines = text.splitlines()[1:]
-    told = [line for line in lines if line.startswith(("- ", *"123456"))]
-    assert len(told) == min(len(problems), caps.errors)
-    for line in told:
-        assert len(line.partition(" ")[2]) <= caps.characters
-    left_out = wording.words.more.format(count=len(problems) - len(told))
-    assert (left_out in lines) is (len(problems) > len(told))
+    text = feedback.invalid_arguments(
+        problems, Wording(style=style, locale=locale), call.validator.shapes
+    )
+    assert len(text) <= Caps().shape_characters
+    for name in wrong:
+        assert name in text

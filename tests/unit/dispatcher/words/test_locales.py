@@ -119,7 +119,7 @@ async def test_adding_a_language_is_adding_one_file(
     try:
         async with Dispatcher.in_memory([search], settings=Settings(locale="nb")) as dispatcher:
             [result] = await dispatcher.dispatch(ask({}))
-            assert str(result.error).endswith("Errors: limit: Påkrevd")
+            assert str(result.error).endswith("Errors: limit: Påkrevd, expected integer")
     finally:
         monkeypatch.undo()
         locales.names.cache_clear()

@@ -1,0 +1,69 @@
+"""The smallest parts of a schema that hold what a call got wrong."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from toolpool.contract.schema.problem import Problem
+from toolpool.contract.schema.references import UNIONS, looked_at
+from toolpool.contract.schema.shape import Shapes
+
+Path = tuple[str | int, ...]
+Way = list[tuple[Path, dict[str, Any]]]
+"""The schemas that looked at a value and at what it is in, outermost first, with their paths."""
+
+_BESIDE_A_REFERENCE = frozenset({"$ref", "title", "description", "default", "examples", "$comment"})
+_BESIDE_A_UNION = (_BESIDE_A_REFERENCE | UNIONS | {"discriminator"}) - {"$ref"}
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A part of a schema, and where in the arguments it applies."""
+
+    node: dict[str, Any]
+    paths: tuple[Path, ...]
+
+
+def way_to(problem: Problem, shapes: Shapes) -> Way:
+    """How a validator came to what is wrong.
+
+    A reference and the branch of a union that was taken narrow down what a value should be; parts
+    of an `allOf` do not, because a value has to satisfy all of them.
+    """
+    way: Way = []
+    depth, is_narrowed = -1, True
+    for level, node in looked_at(problem.place, shapes.root):
+        if level > depth:
+            depth, is_narrowed = level, True
+        elif not is_narrowed:
+            continue
+        way.append((problem.path[:level], node))
+        is_narrowed = _is_only_a_choice(node)
+    return way
+
+
+def smallest(ways: Sequence[Way]) -> list[Part]:
+    """The parts that these ways lead to, none of them inside another."""
+    ends = {id(way[-1][1]) for way in ways}
+    found: dict[int, tuple[dict[str, Any], dict[Path, None]]] = {}
+    for way in ways:
+        path, node = next(step for step in way if id(step[1]) in ends)
+        found.setdefault(id(node), (node, {}))[1][path] = None
+    return [Part(node, tuple(paths)) for node, paths in found.values()]
+
+
+def around(ways: Sequence[Way]) -> Part:
+    """The smallest part that all of these ways lead through."""
+    node = ways[0][0][1]
+    for _, candidate in ways[0]:
+        if all(any(inner is candidate for _, inner in way) for way in ways):
+            node = candidate
+    paths = (next(path for path, inner in way if inner is node) for way in ways)
+    return Part(node, tuple(dict.fromkeys(paths)))
+
+
+def _is_only_a_choice(node: dict[str, Any]) -> bool:
+    """Whether a schema only refers to another, or only lists alternatives."""
+    if "$ref" in node:
+        return node.keys() <= _BESIDE_A_REFERENCE
+    return node.keys() <= _BESIDE_A_UNION

@@ -1,0 +1,32 @@
+"""Whether a schema can be that of a tool's arguments, which are always an object."""
+
+from typing import Any
+
+from toolpool.contract.schema.dialect import plain
+from toolpool.contract.schema.references import UNIONS, resolve
+
+NO_OBJECT = "its input_schema takes no object, and a tool's arguments are always one"
+_DEEPEST = 16
+
+
+def takes_objects(schema: Any) -> bool:
+    """Whether a schema may take an object, which a tool's arguments always are."""
+    meant = plain(schema) if isinstance(schema, dict) else schema
+    return _takes_objects(meant, meant, _DEEPEST)
+
+
+def _takes_objects(node: Any, root: Any, depth: int) -> bool:
+    node = resolve(node, root)
+    if not isinstance(node, dict):
+        return node is not False
+    kind = node.get("type", "object")
+    listed = node.get("enum", [node["const"]] if "const" in node else [{}])
+    if "object" not in kind or not any(isinstance(value, dict) for value in listed):
+        return False
+    if not depth:
+        return True
+    every = all(_takes_objects(inner, root, depth - 1) for inner in node.get("allOf", ()))
+    return every and all(
+        any(_takes_objects(inner, root, depth - 1) for inner in node[union])
+        for union in UNIONS & node.keys()
+    )

@@ -1,0 +1,89 @@
+"""What a schema asks for, as one short line that a model and a parser can read.
+
+`docs/shapes.md` has the grammar. Whatever a schema says that the grammar has no words for is owned
+up to by `(more rules)`.
+"""
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import Any
+
+from toolpool.contract.schema.references import hides_siblings
+from toolpool.contract.schema.shape_writer import Detail, TooLong, Writer
+
+_KEPT_AT_MOST = 512
+_MOST_DETAIL = Detail()
+_LESS_AND_LESS = (
+    Detail(optional="named"),
+    Detail(optional="none"),
+    *(Detail(optional="none", levels=levels) for levels in (4, 3, 2, 1)),
+    Detail(optional="none", levels=1, cut=True),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """A line, and what it leaves open.
+
+    `is_whole`: nothing was left out for room. `allows_more`: the schema has rules that the line
+    only mentions. `allows_less`: the line names one type where the schema, read to the letter,
+    takes any other type as well.
+    """
+
+    line: str
+    is_whole: bool = True
+    allows_more: bool = False
+    allows_less: bool = False
+
+
+class Shapes:
+    """The shapes of the parts of one schema, each written once."""
+
+    def __init__(self, schema: dict[str, Any]) -> None:
+        self._root = schema
+        self._hides_siblings = hides_siblings(schema)
+        self._kept: dict[tuple[int, int, frozenset[str], frozenset[str]], Shape | None] = {}
+
+    @property
+    def root(self) -> dict[str, Any]:
+        """The schema itself."""
+        return self._root
+
+    def whole(
+        self, node: Any, at_most: int, *, hidden: Collection[str] = (), known: Collection[str] = ()
+    ) -> Shape | None:
+        """The shape of `node`, a part of the schema; None where it is longer than `at_most`.
+
+        Of the node's own fields `hidden` are passed over, and `known` stand as `…`.
+        """
+        key = (id(node), at_most, frozenset(hidden), frozenset(known))
+        if key not in self._kept:
+            if len(self._kept) >= _KEPT_AT_MOST:
+                self._kept.clear()
+            self._kept[key] = self._written(node, at_most, _MOST_DETAIL, key[2], key[3])
+        return self._kept[key]
+
+    def shortened(self, node: Any, at_most: int, *, hidden: Collection[str] = ()) -> Shape:
+        """As much of the shape of `node` as there is room for, what is required first."""
+        for detail in _LESS_AND_LESS:
+            shape = self._written(node, at_most, detail, frozenset(hidden), frozenset())
+            if shape is not None:
+                return shape
+        return Shape("…", is_whole=False)
+
+    def _written(
+        self, node: Any, at_most: int, detail: Detail, hidden: frozenset[str], known: frozenset[str]
+    ) -> Shape | None:
+        writer = Writer(self._root, at_most, detail, hides_siblings=self._hides_siblings)
+        try:
+            line = writer.line(node, hidden=hidden, known=known)
+        except (TooLong, RecursionError):
+            return None
+        if len(line) > at_most:
+            return None
+        return Shape(
+            line,
+            is_whole=not (writer.left_out or known),
+            allows_more=writer.allows_more,
+            allows_less=writer.allows_less,
+        )

@@ -1,0 +1,127 @@
+"""The shape of an object: its fields, those that are required first, and which others it takes."""
+
+from typing import TYPE_CHECKING, Any
+
+from toolpool.contract.schema.shape_types import (
+    COMBINED,
+    Fields,
+    between,
+    kinds_of,
+    list_of,
+    name_of,
+    pattern,
+)
+
+if TYPE_CHECKING:
+    from toolpool.contract.schema.shape_writer import Writer
+
+_ANNOTATIONS = frozenset({"title", "description", "examples", "default", "$comment", "$schema"})
+
+
+def written(writer: "Writer", node: dict[str, Any], fields: Fields) -> str:
+    """`{name: type, other?: type}`, with `...` where any other field is taken."""
+    properties = _map(node.get("properties"))
+    required = [name for name in list_of(node.get("required")) if isinstance(name, str)]
+    others = node.get("additionalProperties", True)
+    unsaid = False
+    if "unevaluatedProperties" in node and "additionalProperties" not in node:
+        unsaid = bool(COMBINED & node.keys())
+        others = True if unsaid else node["unevaluatedProperties"]
+    patterns = dict(_map(node.get("patternProperties")))
+    if "propertyNames" in node:
+        named = _key_pattern(node["propertyNames"])
+        if named is None or properties or patterns or required:
+            unsaid |= named != ""
+        elif named:
+            patterns, others = {named: others}, False
+    if patterns and others is not True and not properties.keys() >= set(required):
+        unsaid = True  # whether a pattern allows the field is not told
+    needs, unsaid_needs = _needs(node, properties)
+    said = _said(writer, node, fields, others if not patterns else True, needs)
+    said += [
+        f"[key {pattern(writer.spend(key))}]: {writer.below(inner)}"
+        for key, inner in patterns.items()
+    ]
+    text = _closed(writer, said, others)
+    text += between(node.get("minProperties"), node.get("maxProperties"))
+    return writer.with_more_rules(text) if unsaid or unsaid_needs else text
+
+
+def _closed(writer: "Writer", said: list[str], others: Any) -> str:
+    if others is True or others == {}:
+        return "{" + ", ".join([*said, "..."]) + "}" if said else writer.spend("object")
+    if others is not False:
+        said = [*said, f"[key]: {writer.below(others)}"]
+    return "{" + ", ".join(said) + "}"
+
+
+def _said(
+    writer: "Writer", node: dict[str, Any], fields: Fields, others: Any, needs: dict[str, list[str]]
+) -> list[str]:
+    """The fields, in the order of the schema, the required ones first."""
+    properties = _map(node.get("properties"))
+    required = dict.fromkeys(n for n in list_of(node.get("required")) if isinstance(n, str))
+    required_first = [n for n in properties if n in required]
+    required_first += [n for n in required if n not in properties]
+    said = ["…"] if fields.known & properties.keys() else []
+    for name in required_first:
+        if name not in fields.hidden and name not in fields.known:
+            if writer.detail.cut and len(name) + 8 > writer.room:
+                return [*said, writer.omitted()]
+            inner = writer.below(properties.get(name, others))
+            said.append(_field(writer, name, "", inner, needs.get(name)))
+    optional = [
+        n for n in properties if n not in required and n not in fields.hidden | fields.known
+    ]
+    if optional and writer.detail.optional == "none":
+        return [*said, writer.omitted()]
+    for name in optional:
+        inner = _optional(writer, properties[name])
+        said.append(_field(writer, name, "?", inner, needs.get(name)))
+    return said
+
+
+def _optional(writer: "Writer", node: Any) -> str:
+    if writer.detail.optional == "shown":
+        return writer.below(node)
+    kinds = kinds_of(node)
+    if kinds and len(kinds) == 1 and kinds[0] not in ("array", "object"):
+        return writer.below(node)
+    return writer.omitted()
+
+
+def _field(writer: "Writer", name: str, mark: str, inner: str, needs: list[str] | None) -> str:
+    rest = f" needs {' and '.join(map(name_of, needs))}" if needs else ""
+    return f"{writer.spend(name_of(name))}{mark}: {inner}{rest}"
+
+
+def _needs(node: dict[str, Any], properties: dict[str, Any]) -> tuple[dict[str, list[str]], bool]:
+    """Which fields must come with which, and whether there is more that cannot be said so."""
+    found: dict[str, list[str]] = {}
+    unsaid = False
+    for keyword in ("dependentRequired", "dependencies"):
+        for name, others in _map(node.get(keyword)).items():
+            if others == []:
+                continue
+            if name in properties and isinstance(others, list):
+                found[name] = [*found.get(name, []), *map(str, others)]
+            else:
+                unsaid = True
+    return found, unsaid
+
+
+def _key_pattern(names: Any) -> str | None:
+    """The pattern of an object's keys; empty where any key will do, None where there is more."""
+    if names is True or not isinstance(names, dict):
+        return "" if names is True else None
+    rules = {key: value for key, value in names.items() if key not in _ANNOTATIONS}
+    if rules.pop("type", "string") != "string":
+        return None
+    if not rules:
+        return ""
+    only = rules.get("pattern")
+    return only if set(rules) == {"pattern"} and isinstance(only, str) and only else None
+
+
+def _map(value: Any) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}

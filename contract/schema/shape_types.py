@@ -1,0 +1,261 @@
+"""The shapes of single types: texts, numbers, lists, objects, and values that are listed."""
+
+import json
+import re
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from toolpool.contract.schema.references import resolve
+from toolpool.contract.schema.values import json_type, literal, printable
+
+if TYPE_CHECKING:
+    from toolpool.contract.schema.shape_writer import Writer
+
+MORE_RULES = " (more rules)"
+KINDS = ("string", "integer", "number", "boolean", "array", "object", "null")
+_BARE_NAME = re.compile(r"[^\W\d][\w$.@-]*")
+_BARE_FORMAT = re.compile(r"[A-Za-z][\w-]*")
+_SLASH = re.compile(r"((?:^|[^\\])(?:\\\\)*)/")
+_BY_KIND = {
+    "string": ("pattern", "format", "minLength", "maxLength"),
+    "number": ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"),
+    "array": ("items", "prefixItems", "additionalItems", "minItems", "maxItems", "uniqueItems",
+              "contains", "unevaluatedItems"),
+    "object": ("properties", "required", "additionalProperties", "patternProperties",
+               "propertyNames", "minProperties", "maxProperties", "dependentRequired",
+               "dependencies", "unevaluatedProperties"),
+}  # fmt: skip
+COMBINED = frozenset({"$ref", "$dynamicRef", "$recursiveRef", "allOf", "anyOf", "oneOf", "if",
+                      "dependentSchemas"})  # fmt: skip
+"""What may look at more of a value than a schema's own keywords do."""
+_RESERVED = frozenset({"chars", "unique", "multiple"})
+
+Kinds = tuple[str, ...]
+Said = tuple[str, bool]
+
+
+class Fields(NamedTuple):
+    """The fields of an object that are passed over, and those that are not said again."""
+
+    hidden: frozenset[str] = frozenset()
+    known: frozenset[str] = frozenset()
+
+
+def kinds_of(node: Any) -> Kinds | None:
+    """The types that a schema names itself; None where it names none."""
+    kind = node.get("type") if isinstance(node, dict) else None
+    if isinstance(kind, str):
+        return (kind,)
+    return tuple(k for k in KINDS if k in kind) if isinstance(kind, list) else None
+
+
+def list_of(value: Any) -> list[Any]:
+    """`value`, where it is a list."""
+    return value if isinstance(value, list) else []
+
+
+def own(
+    writer: "Writer",
+    node: dict[str, Any],
+    kinds: Kinds | None,
+    fields: Fields | None,
+    *,
+    is_typed: bool,
+) -> Said | None:
+    """What a schema asks for by its own keywords; None where they ask for nothing more.
+
+    Where the other parts of the schema say the type (`is_typed`), it is not said again.
+    """
+    listed = _listed(node, kinds)
+    if listed is not None:
+        return _enumerated(writer, node, listed)
+    asked = [kind for kind, keywords in _BY_KIND.items() if any(key in node for key in keywords)]
+    if kinds is None:
+        if not asked:
+            return None
+        writer.allows_less = True
+        kinds = tuple(asked)
+    elif is_typed and not any(_plain(kind) in asked for kind in kinds):
+        return None
+    said = [writer.typed(node, kind, fields) for kind in _without_doubles(kinds)]
+    return " | ".join(said) or "nothing", len(said) != 1
+
+
+def _plain(kind: str) -> str:
+    return "number" if kind == "integer" else kind
+
+
+def _without_doubles(kinds: Kinds) -> list[str]:
+    return [kind for kind in kinds if kind != "integer" or "number" not in kinds]
+
+
+def _listed(node: dict[str, Any], kinds: Kinds | None) -> list[Any] | None:
+    """The values that are listed and of a type that is wanted."""
+    if "const" in node:
+        listed = [node["const"]]
+    elif isinstance(node.get("enum"), list):
+        listed = node["enum"]
+    else:
+        return None
+    return [value for value in listed if kinds is None or _is_of(value, kinds)]
+
+
+def _is_of(value: Any, kinds: Kinds) -> bool:
+    kind = json_type(value)
+    if kind == "integer":
+        return "integer" in kinds or "number" in kinds
+    if kind == "number":
+        return "number" in kinds or ("integer" in kinds and float(value).is_integer())
+    return kind in kinds
+
+
+def _enumerated(writer: "Writer", node: dict[str, Any], values: list[Any]) -> Said:
+    texts: list[str] = []
+    for value in values:
+        text = _value(value)
+        if writer.detail.cut and len(text) + 4 > writer.room:
+            texts.append(writer.omitted())
+            break
+        texts.append(writer.spend(text))
+    said = "|".join(dict.fromkeys(texts)) or "nothing"
+    kinds = {_plain(json_type(value)) for value in values}
+    if any(key in node for kind in kinds for key in _BY_KIND.get(kind, ())):
+        return writer.with_more_rules(f"({said})" if len(texts) > 1 else said), False
+    return said, len(texts) > 1
+
+
+def _value(value: Any) -> str:
+    """A value as a shape that only it has."""
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{name_of(k)}: {_value(v)}" for k, v in value.items()) + "}"
+    if isinstance(value, list):
+        inner = ", ".join(map(_value, value)) or "any"
+        return f"[{inner}]" if len(value) > 1 else f"[{inner}] {len(value)}..{len(value)}"
+    return literal(value)
+
+
+def name_of(name: str) -> str:
+    """A field's name, in quotes unless it is a plain one."""
+    return name if _BARE_NAME.fullmatch(name) else printable(json.dumps(name, ensure_ascii=False))
+
+
+def string(writer: "Writer", node: dict[str, Any]) -> str:
+    """`string`, with its format, pattern and length."""
+    text, is_said = "string", True
+    form = node.get("format")
+    if isinstance(form, str):
+        if _BARE_FORMAT.fullmatch(form) and form not in _RESERVED:
+            text += f" {form}"
+        else:
+            is_said = False
+    if isinstance(node.get("pattern"), str):
+        text += f" {pattern(node['pattern'])}"
+    length = between(node.get("minLength"), node.get("maxLength"))
+    text += f"{length} chars" if length else ""
+    return text if is_said else writer.with_more_rules(text)
+
+
+def pattern(expression: str) -> str:
+    """A regular expression between slashes."""
+    return "/" + printable(_SLASH.sub(r"\1\\/", _SLASH.sub(r"\1\\/", expression))) + "/"
+
+
+def between(low: Any, high: Any) -> str:
+    """A count such as ` 1..20`, open where there is no limit; empty where there is none at all."""
+    low = None if low == 0 else low
+    if low is None and high is None:
+        return ""
+    return f" {'' if low is None else literal(low)}..{'' if high is None else literal(high)}"
+
+
+def limits(node: dict[str, Any]) -> str:
+    """What comes after `integer` or `number`."""
+    low, high = node.get("minimum"), node.get("maximum")
+    above, below = node.get("exclusiveMinimum"), node.get("exclusiveMaximum")
+    if isinstance(above, bool):  # draft 4
+        low, above = (None, low) if above else (low, None)
+    if isinstance(below, bool):
+        high, below = (None, high) if below else (high, None)
+    text = ""
+    if low is not None or high is not None:
+        text = f" {'' if low is None else literal(low)}..{'' if high is None else literal(high)}"
+    text += "" if above is None else f" >{literal(above)}"
+    text += "" if below is None else f" <{literal(below)}"
+    step = node.get("multipleOf")
+    return text + ("" if step is None else f" multiple of {literal(step)}")
+
+
+def array(writer: "Writer", node: dict[str, Any]) -> str:
+    """`[item] 1..20`, or the items by their positions."""
+    prefix, rest = list_of(node.get("prefixItems")), node.get("items", True)
+    if isinstance(rest, list):
+        prefix, rest = rest, node.get("additionalItems", True)
+    is_open = not isinstance(node.get("items"), (dict, bool))
+    is_open = is_open and not ("additionalItems" in node and prefix)
+    if "unevaluatedItems" in node and is_open and not COMBINED & node.keys():
+        rest = node["unevaluatedItems"]
+    low, high = node.get("minItems") or 0, node.get("maxItems")
+    if not prefix:
+        text = "array" if rest is True or rest == {} else f"[{writer.below(rest)}]"
+        text = writer.spend(text) if text == "array" else text
+        count = between(low, high)
+    else:
+        items = [writer.below(item) for item in prefix]
+        if rest is not False:
+            items.append("..." + writer.below(rest))
+        elif len(items) == 1:
+            items.append("...nothing")
+        text = f"[{', '.join(items)}]"
+        is_whole = low == len(prefix) and high in (None, low)
+        count = "" if is_whole and high is None else f" {low}..{'' if high is None else high}"
+    text += count + (" unique" if node.get("uniqueItems") is True else "")
+    unsaid = "contains" in node or ("unevaluatedItems" in node and COMBINED & node.keys())
+    return writer.with_more_rules(text) if unsaid else text
+
+
+def are_apart(branches: list[Any], kinds: Kinds | None, root: dict[str, Any]) -> bool:
+    """Whether no value can be of two of these branches: by their types, or by a tag."""
+    seen: list[dict[str, Any]] = []
+    for branch in branches:
+        node = resolve(branch, root)
+        if not isinstance(node, dict):
+            return len(branches) == 1
+        if not all(_differ(node, other, kinds, root) for other in seen):
+            return False
+        seen.append(node)
+    return True
+
+
+def _differ(one: Any, other: Any, kinds: Kinds | None, root: dict[str, Any]) -> bool:
+    mine, theirs = kinds_of(one), kinds_of(other)
+    if mine and theirs and not {_plain(k) for k in mine} & {_plain(k) for k in theirs}:
+        return True
+    listed, their = _listed(one, None), _listed(other, None)
+    if listed is not None and their is not None:
+        return _no_value_in_both(listed, their)
+    if listed is not None and theirs:
+        return not any(_is_of(value, theirs) for value in listed)
+    if their is not None and mine:
+        return not any(_is_of(value, mine) for value in their)
+    if (mine or kinds) != ("object",) or (theirs or kinds) != ("object",):
+        return False
+    return any(
+        _no_value_in_both(tag, their_tag)
+        for name, tag in _tags(one, root).items()
+        if (their_tag := _tags(other, root).get(name)) is not None
+    )
+
+
+def _tags(node: dict[str, Any], root: dict[str, Any]) -> dict[str, list[Any]]:
+    """The required fields whose values are listed."""
+    found = {}
+    properties = node.get("properties")
+    for name in list_of(node.get("required")):
+        field = resolve(properties.get(name), root) if isinstance(properties, dict) else None
+        listed = _listed(field, None) if isinstance(field, dict) else None
+        if listed is not None:
+            found[name] = listed
+    return found
+
+
+def _no_value_in_both(one: list[Any], other: list[Any]) -> bool:
+    return not {literal(value) for value in one} & {literal(value) for value in other}

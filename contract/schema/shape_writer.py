@@ -1,0 +1,301 @@
+"""Writes one shape: `Writer` joins the parts of a schema, and names what is referred to twice."""
+
+import re
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from toolpool.contract.schema import shape_types as types
+from toolpool.contract.schema.references import UNIONS, referred, resolve
+from toolpool.contract.schema.shape_objects import written
+from toolpool.contract.schema.shape_types import MORE_RULES, Kinds
+
+_SHORT_ENOUGH_TO_REPEAT = 24
+_MARK = re.compile("\0(\\d+)\0")
+_NO_IDENTIFIER = re.compile(r"\W+")
+_FOR_BRACKETS = 16
+_TIMES_NAMED = 4
+"""How much more may be written than is left once names stand where they are shorter."""
+_UNSAID = frozenset({"dependentSchemas", "$dynamicRef", "$recursiveRef"})
+
+
+class TooLong(Exception):
+    """Raised as soon as a shape is known to be longer than it may be."""
+
+
+@dataclass(frozen=True, slots=True)
+class Detail:
+    """How much a shape says: of optional fields, of how many levels, and whether lists are cut."""
+
+    optional: Literal["shown", "named", "none"] = "shown"
+    levels: int = 1_000
+    cut: bool = False
+
+
+@dataclass(slots=True)
+class _Definition:
+    """What a reference leads to. In the text of others it stands as its number, until the end."""
+
+    number: int
+    name: str
+    text: str = ""
+    joins: bool = False
+    uses: int = 0
+    is_recursive: bool = False
+
+    @property
+    def mark(self) -> str:
+        """The sign that stands for it."""
+        return f"\0{self.number}\0"
+
+    @property
+    def has_name(self) -> bool:
+        """Whether it is said once, behind `where`, and not in its place."""
+        is_long = len(self.text) > _SHORT_ENOUGH_TO_REPEAT
+        return self.uses > 0 and (self.is_recursive or (self.uses > 1 and is_long))
+
+
+class Writer:
+    """One shape on its way. `line` may be called once; what it leaves open is known after it."""
+
+    def __init__(
+        self, root: dict[str, Any], at_most: int, detail: Detail, *, hides_siblings: bool
+    ) -> None:
+        self.detail = detail
+        self.allows_more = False
+        self.allows_less = False
+        self.left_out = False
+        self._root = root
+        self._hides_siblings = hides_siblings
+        self._at_most = at_most
+        self._spent = 0
+        self._definitions: dict[int, _Definition] = {}
+        self._open: set[int] = set()
+        self._level = 0
+
+    def line(self, node: Any, *, hidden: frozenset[str], known: frozenset[str]) -> str:
+        """The shape of `node`, with its definitions behind `where`. Raises `TooLong`."""
+        start = self._definition(node, "")
+        self._open.add(id(node))
+        text = self.one(node, None, types.Fields(hidden, known))
+        if start.is_recursive:
+            start.text, start.uses = text, start.uses + 1
+            text = start.mark
+        return self._joined(text)
+
+    def spend(self, text: str) -> str:
+        """`text`, which is part of the shape. Raises `TooLong` where there is no room for it."""
+        self._spent += len(text) + 2
+        if self._spent > self._at_most * _TIMES_NAMED:
+            raise TooLong
+        return text
+
+    @property
+    def room(self) -> int:
+        """Characters that are certainly left."""
+        return self._at_most - self._spent - _FOR_BRACKETS
+
+    def omitted(self) -> str:
+        """The sign for what is left out for room."""
+        self.left_out = True
+        return self.spend("…")
+
+    def with_more_rules(self, text: str) -> str:
+        """`text`, and the sign for what the grammar cannot say."""
+        self.allows_more = True
+        return text if text.endswith(MORE_RULES) else text + MORE_RULES
+
+    def below(self, node: Any) -> str:
+        """The shape of what is inside the one being written."""
+        if self._level >= self.detail.levels:
+            return self.omitted()
+        self._level += 1
+        text = self.one(node)
+        self._level -= 1
+        return text
+
+    def typed(self, node: dict[str, Any], kind: str, fields: types.Fields | None) -> str:
+        """What a schema asks for of values of one type."""
+        if kind == "string":
+            return self.spend(types.string(self, node))
+        if kind in ("integer", "number"):
+            return self.spend(kind + types.limits(node))
+        if kind == "array":
+            return types.array(self, node)
+        if kind == "object":
+            return written(self, node, fields or types.Fields())
+        return self.spend(kind)
+
+    def one(
+        self, node: Any, within: Kinds | None = None, fields: types.Fields | None = None
+    ) -> str:
+        """The shape of a schema; `within` are the types that are left by what stands around it."""
+        return self._either(node, within, fields)[0]
+
+    def _either(
+        self, node: Any, within: Kinds | None, fields: types.Fields | None = None
+    ) -> tuple[str, bool]:
+        """The shape, and whether it is several alternatives, which a `&` would have to embrace."""
+        if not isinstance(node, dict):
+            return self.spend("nothing" if node is False else "any"), False
+        if isinstance(node.get("$ref"), str) and (self._hides_siblings or len(node) == 1):
+            return self._reference(node["$ref"])
+        kinds = types.kinds_of(node) or within or self._implied(node)
+        parts = self._parts(node, kinds, fields)
+        if not parts:
+            return self.spend("any"), False
+        if len(parts) == 1:
+            return parts[0]
+        return " & ".join(f"({text})" if joins else text for text, joins in parts), False
+
+    def _parts(
+        self, node: dict[str, Any], kinds: Kinds | None, fields: types.Fields | None
+    ) -> list[tuple[str, bool]]:
+        """What has to hold at once."""
+        parts: list[tuple[str, bool]] = []
+        if isinstance(node.get("$ref"), str):
+            parts.append(self._reference(node["$ref"]))
+        parts += [self._either(inner, kinds) for inner in _all_of(node)]
+        for keyword in ("anyOf", "oneOf"):
+            branches = node.get(keyword)
+            if isinstance(branches, list) and branches:
+                parts.append(self._union(keyword, branches, kinds))
+        if "not" in node:
+            parts.append(self._excluded(node["not"], kinds))
+        if "if" in node and ("then" in node or "else" in node):
+            parts.append(self._condition(node, kinds))
+        is_typed = any(self._says_its_type(inner, kinds) for inner in _all_of(node)) or any(
+            all(self._says_its_type(branch, kinds) for branch in types.list_of(node[union]))
+            for union in UNIONS & node.keys()
+        )
+        own = types.own(self, node, kinds, fields, is_typed=is_typed)
+        if own is not None:
+            parts.insert(0, own)
+        if any(keyword in node for keyword in _UNSAID):
+            text, joins = parts.pop(0) if parts else (self.spend("any"), False)
+            parts.insert(0, (self.with_more_rules(f"({text})" if joins else text), False))
+        return parts
+
+    def _says_its_type(self, node: Any, kinds: Kinds | None) -> bool:
+        """Whether the shape of a part of a schema leaves no type but `kinds`."""
+        said = types.kinds_of(resolve(node, self._root))
+        if said is not None:
+            return kinds is not None and set(said) <= set(kinds)
+        return isinstance(node, dict) and not types.COMBINED & node.keys() and "not" not in node
+
+    def _union(self, keyword: str, branches: list[Any], kinds: Kinds | None) -> tuple[str, bool]:
+        shown = [branch for branch in branches if branch is not False]
+        said, is_exact = self._exactly(shown, kinds)
+        if len(said) == 1:
+            return said[0]
+        texts = [text for text, _ in said]
+        if not texts:
+            return self.spend("nothing"), False
+        if keyword == "oneOf" and not types.are_apart(shown, kinds, self._root):
+            texts = [f"({text})" if joins else text for text, joins in said]
+            text = f"exactly one of ({' | '.join(texts)})"
+            self.allows_less |= not is_exact
+            return text if is_exact else self.with_more_rules(text), False
+        texts = list(dict.fromkeys(texts))
+        is_literal = all(text[:1] in '"-0123456789' for text in texts)
+        return ("|" if is_literal else " | ").join(texts), len(texts) > 1
+
+    def _exactly(
+        self, nodes: list[Any], kinds: Kinds | None
+    ) -> tuple[list[tuple[str, bool]], bool]:
+        """Shapes, and whether they say all that their schemas do, and no more."""
+        before = self.allows_more, self.allows_less
+        self.allows_more = self.allows_less = False
+        said = [self._either(node, kinds) for node in nodes]
+        is_exact = not (self.allows_more or self.allows_less)
+        self.allows_more |= before[0]
+        self.allows_less |= before[1]
+        return said, is_exact
+
+    def _excluded(self, node: Any, kinds: Kinds | None) -> tuple[str, bool]:
+        """`not …`, where what is excluded can be said exactly."""
+        allows_less = self.allows_less
+        [(text, _)], is_exact = self._exactly([node], kinds)
+        if is_exact:
+            return f"not ({text})", False
+        self.allows_less = allows_less
+        return self.with_more_rules("any"), False
+
+    def _condition(self, node: dict[str, Any], kinds: Kinds | None) -> tuple[str, bool]:
+        allows_less = self.allows_less
+        [(text, _)], is_exact = self._exactly([node["if"]], kinds)
+        if not is_exact:
+            self.allows_less = allows_less
+            return self.with_more_rules("any"), False
+        text = f"if ({text})"
+        for keyword in ("then", "else"):
+            if keyword in node:
+                text += f" {keyword} ({self.one(node[keyword], kinds)})"
+        return f"({text})", False
+
+    def _implied(self, node: dict[str, Any]) -> Kinds | None:
+        """The types that a part beside the node's own keywords leaves, where one says so."""
+        beside = [node] if isinstance(node.get("$ref"), str) else []
+        for inner in (*beside, *_all_of(node)):
+            kinds = types.kinds_of(resolve(inner, self._root))
+            if kinds:
+                return kinds
+        return None
+
+    def _reference(self, reference: str) -> tuple[str, bool]:
+        target = referred(reference, self._root)
+        if not isinstance(target, dict):
+            if isinstance(target, bool):
+                return self.one(target), False
+            return self.with_more_rules(self.spend("any")), False
+        target = resolve(target, self._root) if set(target) == {"$ref"} else target
+        known = self._definitions.get(id(target))
+        if known is None:
+            known = self._definition(target, reference)
+            self._open.add(id(target))
+            level, self._level = self._level, 0
+            known.text, known.joins = self._either(target, None)
+            self._level = level
+            self._open.discard(id(target))
+        elif id(target) in self._open:
+            known.is_recursive = True
+            known.name = known.name or self._name(reference)
+        known.uses += 1
+        self.spend(known.name)
+        return known.mark, known.joins
+
+    def _definition(self, node: Any, reference: str) -> _Definition:
+        number = len(self._definitions)
+        made = _Definition(number, self._name(reference) if reference else "")
+        self._definitions[id(node)] = made
+        return made
+
+    def _name(self, reference: str) -> str:
+        """A name for what is referred to, which no other has."""
+        last = _NO_IDENTIFIER.sub("_", reference.rpartition("/")[2]).strip("_#")
+        name = last[:1].upper() + last[1:40] if last[:1].isalpha() else f"T{last[:40]}"
+        name = "Root" if reference == "#" else name
+        taken = {made.name for made in self._definitions.values()}
+        names = [name, *(f"{name}{number}" for number in range(2, len(taken) + 3))]
+        return next(each for each in names if each not in taken)
+
+    def _joined(self, text: str) -> str:
+        """The whole line: what is short or used once stands in its place, the rest has a name."""
+        definitions = list(self._definitions.values())
+        budget = [len(definitions) * 8 + 4_000]
+
+        def put(found: re.Match[str]) -> str:
+            budget[0] -= 1
+            if budget[0] < 0:
+                raise TooLong
+            made = definitions[int(found[1])]
+            return made.name if made.has_name else _MARK.sub(put, made.text)
+
+        line = _MARK.sub(put, text)
+        where = [
+            f"{made.name} = {_MARK.sub(put, made.text)}" for made in definitions if made.has_name
+        ]
+        return f"{line} where {' and '.join(where)}" if where else line
+
+
+def _all_of(node: dict[str, Any]) -> list[Any]:
+    return types.list_of(node.get("allOf"))

@@ -1,0 +1,35 @@
+"""JSON values as texts and types."""
+
+from collections.abc import Iterable
+from typing import Any
+
+from toolpool.contract import encoding
+
+
+def json_type(value: Any) -> str:
+    """The JSON name of a Python value's type."""
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return "boolean"
+    for kind, name in ((int, "integer"), (float, "number"), (str, "string"), (dict, "object")):
+        if isinstance(value, kind):
+            return name
+    return "array" if isinstance(value, (list, tuple)) else type(value).__name__
+
+
+def types_of(values: Iterable[Any]) -> str:
+    """The types of these values, joined by `|`."""
+    return "|".join(dict.fromkeys(json_type(value) for value in values))
+
+
+def literal(value: Any) -> str:
+    """A value of the schema's own as JSON, all of it printable."""
+    return printable(encoding.encode(value).decode())
+
+
+def printable(text: str) -> str:
+    """`text` with its line breaks and other unseen characters as escapes."""
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)

@@ -1,0 +1,215 @@
+"""The rejection is enough: errors first, then the shape of the part that is off (R52)."""
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.unit.dispatcher.words.test_feedback import errors, rejected
+from toolpool.contract.schema.validator import SchemaValidator
+from toolpool.dispatcher.words import feedback
+from toolpool.dispatcher.words.wording import Caps, Wording
+
+STRING = {"type": "string"}
+
+
+def closed(properties: dict[str, Any], *required: str) -> dict[str, Any]:
+    return {
+        "type": "object",
+        "properties": properties,
+        "required": list(required),
+        "additionalProperties": False,
+    }
+
+
+LINE = closed(
+    {"sku": STRING, "qty": {"type": "integer", "minimum": 1}, "unit": {"enum": ["kg", "lb"]}},
+    "sku",
+    "qty",
+)
+AIR = closed({"mode": {"const": "AIR"}, "awb": STRING}, "mode", "awb")
+SEA = closed({"mode": {"const": "SEA"}, "port": STRING}, "mode", "port")
+ORDER = closed(
+    {
+        "title": STRING,
+        "limit": {"type": "integer"},
+        "lines": {"type": "array", "items": LINE},
+        "ship": {"oneOf": [AIR, SEA]},
+        "pay": {"anyOf": [closed({"iban": STRING}, "iban"), closed({"card": STRING}, "card")]},
+    },
+    "title",
+)
+LINES_SHAPE = '{sku: string, qty: integer 1.., unit?: "kg"|"lb"}'
+SHIP_SHAPE = '{mode: "AIR", awb: string} | {mode: "SEA", port: string}'
+ORDER_SHAPE = (
+    f"{{title: string, limit?: integer, lines?: [{LINES_SHAPE}], ship?: {SHIP_SHAPE}, "
+    "pay?: {iban: string} | {card: string}}"
+)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        # the errors say everything: no shape
+        ({}, "title: Required"),
+        ({"title": "x", "lines": [{"sku": "a", "qty": "1"}] * 5},
+         "lines.0…4.qty: expected integer, got string"),
+        ({"title": "x", "lines": [{"sku": "a"}]}, "lines.0.qty: Required, expected integer 1.."),
+        ({"titel": "x"}, "titel: unknown field, did you mean 'title'?"),
+        ({"title": "x", "ship": {"mode": "AIR", "awb": 1}},
+         "ship.awb: expected string, got integer"),
+        ({"title": "x", "ship": {"mode": "aie", "awb": "1"}},
+         'ship.mode: expected one of the values below. Expected ship: ' + SHIP_SHAPE),
+        ({"title": "x", "ship": {"mode": "air", "awb": "1"}},
+         'ship.mode: did you mean "AIR"? expected one of "AIR", "SEA", got another string'),
+        ({"title": "x", "lines": "a; b"},
+         f"lines: expected array [{LINES_SHAPE}], got string that holds a list, send an array"),
+        ({"title": "x", "ship": "AIR"}, f"ship: expected {SHIP_SHAPE}, got string"),
+        # a name is unknown: the smallest part that holds it
+        ({"title": "x", "lines": [{"sku": "a", "amount": 1}]},
+         "lines.0.qty: Required; lines.0.amount: unknown field. "
+         f"Expected lines.0: {LINES_SHAPE}"),
+        ({"title": "x", "lines": [{"sku": "a", "amount": 1}, {"sku": "b", "quantity": 2}]},
+         "lines.0…1.qty: Required; lines.0.amount, lines.1.quantity: unknown field. "
+         f"Expected lines.0…1: {LINES_SHAPE}"),
+        # a branch that is certain by its tag, and a union where none is
+        ({"title": "x", "ship": {"mode": "SEA", "harbour": "X"}},
+         "ship.port: Required; ship.harbour: unknown field. "
+         'Expected ship: {mode: "SEA", port: string}'),
+        ({"title": "x", "ship": {"kind": "AIR"}},
+         "ship.mode, ship.awb: Required; ship.kind: unknown field. "
+         f"Expected ship: {SHIP_SHAPE}"),
+        ({"title": "x", "pay": {"bank": "1"}},
+         "pay.iban: Required; pay.bank: unknown field. "
+         "Expected pay: {iban: string} | {card: string}"),
+        # two parts, each on its own where that is shorter
+        ({"title": "x", "ship": {"mode": "SEA", "harbour": "X"}, "pay": {"bank": "1"}},
+         "ship.port, pay.iban: Required; ship.harbour, pay.bank: unknown field. "
+         'Expected ship: {mode: "SEA", port: string}; pay: {iban: string} | {card: string}'),
+        # the whole
+        ({"name": "x", "rows": []}, "title: Required; name, rows: unknown field. "
+         f"Expected arguments: {ORDER_SHAPE}"),
+    ],
+)  # fmt: skip
+def test_the_errors_and_the_shape_of_what_is_off(arguments: Any, expected: str) -> None:
+    assert errors(ORDER, arguments) == expected
+
+
+STYLED = {
+    ("numbered", "en"): (
+        "Parameter validation failed:\n"
+        "1. Field 'ship.port' is required but missing\n"
+        "2. Field 'ship.harbour' is not known\n"
+        'Expected ship: {mode: "SEA", port: string}\n'
+        "Please fix the parameters and try again."
+    ),
+    ("pointer", "en"): (
+        "Validation failed:\n"
+        "- /ship/port: must be present\n"
+        "- /ship/harbour: must not be present\n"
+        'Expected /ship: {mode: "SEA", port: string}'
+    ),
+    ("brief", "en"): (
+        "Invalid parameters: ship.port: Required; ship.harbour: unknown field. "
+        'Expected ship: {mode: "SEA", port: string}'
+    ),
+    ("default", "zh"): (
+        "请使用有效参数重写工具输入。错误：ship.port: 必填; ship.harbour: 未知字段。"
+        '应为 ship: {mode: "SEA", port: string}'
+    ),
+    ("numbered", "zh"): (
+        "参数校验失败：\n"
+        "1. 字段 'ship.port' 为必填项，但缺失\n"
+        "2. 字段 'ship.harbour' 不是已知字段\n"
+        '应为 ship: {mode: "SEA", port: string}\n'
+        "请修正参数后重试。"
+    ),
+}
+
+
+@pytest.mark.parametrize(("style", "locale"), STYLED)
+def test_a_shape_in_every_layout(style: str, locale: str) -> None:
+    arguments = {"title": "x", "ship": {"mode": "SEA", "harbour": "X"}}
+    text = rejected(ORDER, arguments, style=style, locale=locale)
+    assert text == STYLED[style, locale]
+
+
+def test_more_errors_than_are_told_are_in_the_shape() -> None:
+    """After one rejection nothing may be wrong that was not said."""
+    kinds = ["integer", "boolean", "array", "object", "number", "null", "integer"]
+    schema = closed({f"f{n}": {"type": kind} for n, kind in enumerate(kinds)})
+    text = errors(schema, {f"f{n}": "x" for n in range(7)})
+    assert text.endswith(
+        ". Expected arguments: {f0?: integer, f1?: boolean, f2?: array, f3?: object, "
+        "f4?: number, f5?: null, f6?: integer}"
+    )
+
+
+def test_what_was_sent_right_is_not_said_again_where_the_rest_is_a_near_miss() -> None:
+    fields = {f"a_field_with_quite_a_long_name_{n}": STRING for n in range(8)}
+    schema = closed({**fields, "sort": {"enum": ["up", "down"]}})
+    assert errors(schema, {**dict.fromkeys(fields, "x"), "order": "up"}) == (
+        'order: unknown field. Expected arguments: {…, sort?: "up"|"down"}'
+    )
+
+
+def test_the_caps_are_settings() -> None:
+    text = rejected(ORDER, {"name": "x"}, caps=Caps(characters=100, shape_characters=200))
+    assert len(text) <= 200
+    assert "title: string" in text
+    assert "…" in text
+
+
+def test_a_value_that_cannot_be_explained_is_answered_with_the_shape() -> None:
+    node = closed(
+        {"op": {"enum": ["x", "y"]}, "of": {"type": "array", "items": {"$ref": "#/$defs/c"}}},
+        "op",
+        "of",
+    )
+    branches = [{**node, "properties": {**node["properties"], f"f{n}": {}}} for n in range(6)]
+    schema = {
+        **closed({"c": {"$ref": "#/$defs/c"}}, "c"),
+        "$defs": {"c": {"anyOf": [{"type": "string"}, *branches]}},
+    }
+    value: Any = 3
+    for _ in range(5):
+        value = {"op": "x", "of": [value, "a"]}
+    text = errors(schema, {"c": value})
+    assert text.startswith("expected another value: this one does not fit the tool's schema. ")
+    assert 'Expected arguments: {c: C} where C = string | {op: "x"|"y", of: [C], f0?: any}' in text
+
+
+def always_asked_for(node: Any, root: Any, seen: tuple[int, ...] = ()) -> Iterator[str]:
+    """Names and values that every call, or every call that takes a branch, has to have."""
+    while isinstance(node, dict) and "$ref" in node:
+        node = root["$defs"][node["$ref"].rpartition("/")[2]]
+    if not isinstance(node, dict) or id(node) in seen:
+        return
+    seen = (*seen, id(node))
+    for value in [*node.get("enum", []), *([node["const"]] if "const" in node else [])]:
+        yield json.dumps(value)
+    for name in node.get("required", []):
+        yield name
+        yield from always_asked_for(node.get("properties", {}).get(name), root, seen)
+    inner = [node.get("items"), node.get("additionalProperties")]
+    for each in (*inner, *node.get("oneOf", []), *node.get("anyOf", [])):
+        yield from always_asked_for(each, root, seen)
+
+
+def test_a_blind_call_is_told_all_that_it_has_to_know(shared_data: Path) -> None:
+    """Of 16 tools that nobody knows: every name and value that is always asked for."""
+    lengths = []
+    for line in (shared_data / "blind_tools.jsonl").read_text(encoding="utf-8").splitlines():
+        row = json.loads(line)
+        validator = SchemaValidator(row["schema"])
+        found = validator.problems(row["blind_call"])
+        text = feedback.invalid_arguments(found, Wording(), validator.shapes)
+        for asked in always_asked_for(row["schema"], row["schema"]):
+            assert re.search(rf"(?<!\w){re.escape(asked)}(?!\w)", text), (row["case"], asked)
+        lengths.append(len(text))
+    assert len(lengths) == 16
+    assert sum(lengths) / len(lengths) < 660
+    assert max(lengths) < 1_000
