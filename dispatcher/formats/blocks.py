@@ -64,7 +64,9 @@ class Reader:
         `is_partial`: its provider says that it is not whole.
         """
         note = long_id = text = values = None
-        flaw = flaw or self._ended(is_partial=is_partial)
+        verdict = self.ending.verdict
+        if flaw is None and (is_partial or verdict is not Verdict.RUN):
+            flaw = self._ended(is_partial=is_partial)
         given = isinstance(id, str) and bool(id)
         if not given:
             missing = id is None
@@ -80,11 +82,15 @@ class Reader:
         elif isinstance(namespace, str) and namespace not in ("", name):
             name = f"{namespace}.{name}"
         if flaw is None:
-            cut_off = is_last and self.ending.verdict is Verdict.CUT_OFF
+            cut_off = is_last and verdict is Verdict.CUT_OFF
             if is_text:
                 text, flaw = self._text(raw, cut_off=cut_off)
             else:
-                values, flaw, note = self._arguments(raw, note, cut_off=cut_off)
+                parsed = arguments.parse(raw, max_bytes=self.max_bytes)
+                if isinstance(parsed, Flaw) or cut_off or self.doubled_keys:
+                    values, flaw, note = self._judged(raw, parsed, note, cut_off=cut_off)
+                else:
+                    values = parsed
         return ToolCall(
             index=index,
             id=id,
@@ -98,8 +104,8 @@ class Reader:
             text=text,
         )
 
-    def _arguments(
-        self, raw: Any, note: str | None, *, cut_off: bool
+    def _judged(
+        self, raw: Any, parsed: dict[str, Any] | Flaw, note: str | None, *, cut_off: bool
     ) -> tuple[dict[str, Any] | None, Flaw | None, str | None]:
         """The arguments, or their flaw, and the note on what was assumed.
 
@@ -107,7 +113,6 @@ class Reader:
         """
         if self.doubled_keys and (key := arguments.doubled_key(raw)) is not None:
             return None, arguments.doubled(key), note
-        parsed = arguments.parse(raw, max_bytes=self.max_bytes)
         is_flawed = isinstance(parsed, Flaw)
         if cut_off and (is_flawed or not isinstance(raw, str) or not raw.strip()):
             return None, Flaw(Code.TRUNCATED, "cut_off"), note
