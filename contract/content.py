@@ -5,6 +5,7 @@ reference to a tool), as a list, or as a `CallToolResult` object around that lis
 cannot show is named in words, with its type and size, so that the model knows of it.
 """
 
+import re
 from typing import Any
 
 _FIELDS: dict[str, tuple[str, ...]] = {
@@ -20,6 +21,7 @@ _SOURCES: dict[str, tuple[str, ...]] = {
     "url": ("url",),
     "file": ("file_id",),
 }
+_BASE64 = re.compile(r"[A-Za-z0-9+/]*={0,2}")
 _RESULT_KEYS = frozenset({"content", "structuredContent", "isError", "_meta", "resultType"})
 
 IMAGE_TYPES = frozenset({"image/jpeg", "image/png", "image/gif", "image/webp"})
@@ -89,11 +91,21 @@ def _source_of(block: dict[str, Any]) -> dict[str, Any] | None:
 
 def is_anthropic(block: dict[str, Any]) -> bool:
     """Whether a block is of Anthropic's own form, and goes there as it is."""
+    if _media_of(block) is not None:
+        return "source" in block and media_of(block) is not None
     return "source" in block or block["type"] == "tool_reference"
 
 
 def media_of(block: dict[str, Any]) -> tuple[str, str] | None:
     """The MIME type and base64 data of an image, a sound or a binary resource; None of text."""
+    found = _media_of(block)
+    if found is None or len(found[1]) % 4 or not _BASE64.fullmatch(found[1]):
+        return None
+    return found
+
+
+def _media_of(block: dict[str, Any]) -> tuple[str, str] | None:
+    """The same, whether or not the data are base64."""
     source = _source_of(block)
     if source is not None:
         return (source["media_type"], source["data"]) if source["type"] == "base64" else None
@@ -125,7 +137,7 @@ def words_for(block: dict[str, Any]) -> str:
     if kind == "search_result":
         said = "\n\n".join(inner["text"] for inner in block["content"])
         return f"[search result {block['title']} at {block['source']}]\n{said}"
-    media = media_of(block)
+    media = _media_of(block)
     if media is not None:
         mime, data = media
         where = f" {block['resource']['uri']}" if kind == "resource" else ""

@@ -102,7 +102,7 @@ class Names:
         return f"{self.prefix}:loop:{session}"
 
     def turns(self, hour: int) -> str:
-        """The turns that calls were dispatched in within an hour of Unix time: a hash."""
+        """The turns that calls were dispatched in within an hour of Unix time: a sorted set."""
         return f"{self.prefix}:turns:{hour}"
 
     def worker(self, worker: str) -> str:

@@ -6,6 +6,7 @@ from typing import Any
 
 import msgspec
 
+from toolpool.contract.outcome import Code, Executed
 from toolpool.contract.result import ToolResult
 from toolpool.contract.settings import Settings
 from toolpool.dispatcher.admission.accepting import Accepting
@@ -82,6 +83,7 @@ class Asking:
                 self._observers.rejected(verdict, shared.session)
             else:
                 accepted.append(verdict)
+        await self._own_up(found, shared, rejected)
         answered = await self._turns.run(accepted, shared, since)
         results: list[ToolResult] = []
         news: list[ToolResult | None] = []
@@ -96,3 +98,24 @@ class Asking:
         await self._loops.note(found.calls, news, shared.session)
         self._analytics.note(results, session=shared.session, model=found.model)
         return results
+
+    async def _own_up(
+        self, found: Response, shared: TurnContext, rejected: dict[int, ToolResult]
+    ) -> None:
+        """Of a call that is not allowed now but was dispatched before, say that it may have run."""
+        if shared.session is None or shared.id is None:
+            return
+        hidden = [
+            call
+            for call in found.calls
+            if call.index in rejected
+            and rejected[call.index].code is Code.UNKNOWN_TOOL
+            and self._accepting.has(call.name)
+        ]
+        if hidden:
+            asked = await self._turns.were_asked(hidden, shared)
+            for call, is_known in zip(hidden, asked, strict=True):
+                if is_known:
+                    rejected[call.index] = msgspec.structs.replace(
+                        rejected[call.index], executed=Executed.UNKNOWN
+                    )

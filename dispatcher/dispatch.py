@@ -346,7 +346,7 @@ class Dispatcher:
         shared = self._asking.shared(
             found.id, session, context=context, timeout=timeout, wait=wait, again=again
         )
-        self._histories.note(found, shared)
+        self._histories.note(response, found, shared)
         results = await self._asking.run(found, shared, allowed)
         return TurnResult(results, format=found.format, stop=found.stop, response=response)
 

@@ -2,13 +2,15 @@
 
 A call is asked for again by its turn, which is mostly the response's id, and the id is not in the
 history that a host keeps. So the turn is noted by what the history has: the session and the calls.
-A note that is missing costs nothing but certainty: its calls are asked for as ones that may have
-run. A false one finds no other call, since the session and the call itself are in a call's key.
+Where a conversation has the same calls in several responses, they are told apart by their order;
+where that does not fit, nothing is taken to be known of them. A note that is missing costs nothing
+but certainty: its calls are asked for as ones that may have run.
 """
 
 import asyncio
 import dataclasses
 import logging
+from collections import Counter
 from collections.abc import Callable, Collection, Coroutine, Sequence
 from typing import Any
 
@@ -20,8 +22,9 @@ from toolpool.contract.settings import Settings
 from toolpool.dispatcher.asking import Asking
 from toolpool.dispatcher.formats import FORMATS, Response, history_format, intake, named
 from toolpool.dispatcher.formats.history import History, Spoken
-from toolpool.dispatcher.transports.base import Transport
-from toolpool.dispatcher.turn import TurnResult, plain_response
+from toolpool.dispatcher.formats.sdk_objects import sendable
+from toolpool.dispatcher.transports.base import Transport, TurnNote
+from toolpool.dispatcher.turn import TurnResult
 from toolpool.dispatcher.turn_context import TurnContext
 
 log = logging.getLogger("toolpool.histories")
@@ -38,42 +41,49 @@ class Histories:
         transport: Transport,
         settings: Settings,
         asking: Asking,
-        in_background: Callable[[Coroutine[Any, Any, None]], Any],
+        in_background: Callable[[Coroutine[Any, Any, None]], "asyncio.Task[None]"],
     ) -> None:
         self._transport = transport
         self._settings = settings
         self._asking = asking
         self._in_background = in_background
-        self._notes: dict[str, str] = {}
-        self._is_noting = False
+        self._notes: list[TurnNote] = []
+        self._sending: asyncio.Task[None] | None = None
 
-    def note(self, found: Response, shared: TurnContext) -> None:
+    def note(self, response: Any, found: Response, shared: TurnContext) -> None:
         """Remember the turn of a response's calls; no call waits for it."""
-        if shared.session is None or shared.id is None or not found.calls:
+        history = FORMATS[found.format].HISTORY
+        if shared.session is None or shared.id is None or history is None:
             return
         if len(self._notes) >= _NOTES_AT_MOST:
             return
-        self._notes[self._name(found.calls, shared.session)] = shared.id
-        if not self._is_noting:
-            self._is_noting = True
-            self._in_background(self._send())
+        calls = found.calls
+        if found.stop is not None:  # as the history has them, which does not say why it ended
+            calls = self._asking.read(response, format=found.format, turn=shared.id, stop="").calls
+        if not calls:
+            return
+        name = self._name(calls, shared.session, history)
+        self._notes.append(TurnNote(name, shared.id, found.stop or ""))
+        if self._sending is None:
+            self._sending = self._in_background(self._send())
 
     async def _send(self) -> None:
         """What gathers while one is under way leaves with the next."""
         try:
             while self._notes:
-                notes, self._notes = self._notes, {}
+                notes, self._notes = self._notes, []
                 await self._transport.note_turns(notes)
         except (RedisError, OSError, TimeoutError) as error:
             log.info("turns_not_noted: %s", error)
         finally:
-            self._is_noting = False
+            self._sending = None
 
-    def _name(self, calls: Sequence[ToolCall], session: str) -> str:
+    def _name(self, calls: Sequence[ToolCall], session: str, history: History) -> str:
         said = [
-            [call.provider_id if call.id_given else None, call.name, call.arguments, call.text]
+            [call.id if history.has_ids or call.id_given else None, call.name, call.arguments,
+             call.text, call.flaw and call.flaw.reason]
             for call in calls
-        ]
+        ]  # fmt: skip
         return encoding.digest([self._settings.tenant, session, said])
 
     async def resume(
@@ -84,6 +94,10 @@ class Histories:
         format: str | None,
     ) -> list[Any]:
         """The history with every call answered. Raises ValueError for one that nobody can read."""
+        if isinstance(messages, (str, bytes, dict)) or not isinstance(messages, Sequence):
+            raise ValueError(f"messages must be a list, not {type(messages).__name__}")
+        if shared.session is None:
+            raise ValueError("resume needs the session that the calls were dispatched in")
         plain = [_plain(message) for message in messages]
         name = history_format(plain) if format is None else named(format)
         if name is None:
@@ -91,50 +105,86 @@ class Histories:
         history = FORMATS[name].HISTORY
         if history is None:
             raise ValueError(f"a history of {name} is kept by the provider, or there is none")
-        answered: list[tuple[Spoken, list[Any]]] = []
-        for spoken in history.spoken(plain):
-            told = await self._answered(spoken, name, shared, allowed)
-            if told:
-                answered.append((spoken, told))
-        return _completed(list(messages), history, answered)
+        completed, before = list(messages), 0
+        responses = self._read(history, plain, name, shared.session)
+        if self._sending is not None:  # its own notes first
+            await asyncio.wait({self._sending}, timeout=_LOOK_UP_SECONDS)
+        turns = await self._turns([noted for _, _, noted in responses])
+        for (spoken, found, _), note in zip(responses, turns, strict=True):
+            spoken = dataclasses.replace(spoken, at=spoken.at + before)
+            length = len(completed)
+            await self._complete(completed, history, spoken, found, note, shared, allowed)
+            before += len(completed) - length
+        return completed
 
-    async def _answered(
-        self, spoken: Spoken, format: str, shared: TurnContext, allowed: Collection[str] | None
-    ) -> list[Any]:
-        """The answers to the calls of one response that have none."""
-        try:
-            found = self._asking.read(spoken.response, format=format)
-        except intake.Unreadable:
-            return []
-        if not spoken.unanswered(found.calls) or shared.session is None:
-            return []
-        name = self._name(found.calls, shared.session)
-        turn = await self._turn(name) or f"resumed-{name}"
-        found = self._asking.read(spoken.response, format=format, turn=turn)  # it names calls
-        missing = spoken.unanswered(found.calls)
-        found = dataclasses.replace(found, calls=tuple(missing))
-        shared = dataclasses.replace(shared, id=turn, again=True)
-        results = await self._asking.run(found, shared, allowed)
-        return TurnResult(results, format=format).messages()
+    def _read(
+        self, history: History, messages: Sequence[Any], format: str, session: str
+    ) -> list[tuple[Spoken, Response, str]]:
+        """The responses in a history that have calls, each with the name its turn is noted by."""
+        found: list[tuple[Spoken, Response, str]] = []
+        for spoken in history.spoken(messages):
+            try:
+                response = self._asking.read(spoken.response, format=format)
+            except intake.Unreadable:
+                continue
+            if response.calls:
+                found.append((spoken, response, self._name(response.calls, session, history)))
+        return found
 
-    async def _turn(self, name: str) -> str | None:
+    async def _turns(self, names: Sequence[str]) -> list[TurnNote]:
+        """The turn of each response, by the order of those that are alike.
+
+        One that is not known has a name of its own, under which nothing was dispatched.
+        """
+        often, seen = Counter(names), Counter[str]()
+        known = {name: await self._noted(name) for name in often}
+        turns: list[TurnNote] = []
+        for name in names:
+            noted, place = known[name], seen[name]
+            seen[name] += 1
+            fits = len(noted) <= often[name] and place < len(noted)
+            unknown = TurnNote(name, f"resumed-{name}-{place}", "")
+            turns.append(noted[place] if fits else unknown)
+        return turns
+
+    async def _noted(self, name: str) -> list[TurnNote]:
         try:
             async with asyncio.timeout(_LOOK_UP_SECONDS):
-                return await self._transport.turn(name)
+                return list(dict.fromkeys(await self._transport.turns(name)))
         except (RedisError, OSError, TimeoutError) as error:
             log.warning("turn_not_looked_up: %s", error)
-            return None
+            return []
+
+    async def _complete(
+        self,
+        messages: list[Any],
+        history: History,
+        spoken: Spoken,
+        found: Response,
+        note: TurnNote,
+        shared: TurnContext,
+        allowed: Collection[str] | None,
+    ) -> None:
+        """Answer the calls of one response that have no answer."""
+        if None not in spoken.matches(found.calls):
+            return
+        # Read as it was dispatched: the turn names calls without an id, the stop refuses some.
+        options = {"format": found.format, "turn": note.turn, "stop": note.stop}
+        found = self._asking.read(spoken.response, **options)
+        matches = spoken.matches(found.calls)
+        missing = [call for call, place in zip(found.calls, matches, strict=True) if place is None]
+        if not missing:
+            return
+        found = dataclasses.replace(found, calls=tuple(missing))
+        shared = dataclasses.replace(shared, id=note.turn, again=True)
+        results = await self._asking.run(found, shared, allowed)
+        answers = TurnResult(results, format=found.format).messages()
+        history.placed(messages, spoken, matches, answers)
 
 
 def _plain(message: Any) -> dict[str, Any]:
     """A message as data; what is none has no calls."""
-    plain = plain_response(message)
+    if isinstance(message, (str, bytes)):
+        return {}
+    plain = sendable(message)
     return plain if isinstance(plain, dict) else {}
-
-
-def _completed(
-    messages: list[Any], history: History, answered: list[tuple[Spoken, list[Any]]]
-) -> list[Any]:
-    for spoken, answers in reversed(answered):  # so that earlier positions stay
-        history.placed(messages, spoken, answers)
-    return messages

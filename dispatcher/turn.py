@@ -5,9 +5,9 @@ from typing import Any, overload
 
 import msgspec
 
-from toolpool.contract import encoding
 from toolpool.contract.result import ToolResult
 from toolpool.dispatcher.formats import FORMATS, envelopes, named
+from toolpool.dispatcher.formats.sdk_objects import sendable
 
 
 class TurnResult(Sequence[ToolResult]):
@@ -60,7 +60,7 @@ class TurnResult(Sequence[ToolResult]):
         """
         module = FORMATS[self.format]
         try:
-            plain = envelopes.opened(plain_response(self._response))
+            plain = envelopes.opened(sendable(self._response))
         except envelopes.NoResponse:
             return []
         if not isinstance(plain, dict) and not module.TAKES_LISTS:
@@ -100,20 +100,3 @@ def _choice_of(result: ToolResult) -> int:
 def _is_made_up(result: ToolResult) -> bool:
     """Whether the provider sent no id, and its form needs one."""
     return not result.id_given and "function" not in (result.origin or {})
-
-
-def plain_response(response: Any) -> Any:
-    """Plain data without what an SDK fills in: the APIs refuse null where they sent nothing."""
-    dump = getattr(response, "model_dump", None)
-    if callable(dump):
-        return dump(
-            mode="json", by_alias=True, exclude_unset=True, exclude_none=True, warnings=False
-        )
-    if isinstance(response, (list, tuple)):
-        return [plain_response(item) for item in response]
-    if isinstance(response, (str, bytes)):
-        try:
-            return encoding.decode(response)
-        except ValueError:
-            return None
-    return response

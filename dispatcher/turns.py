@@ -100,6 +100,10 @@ class Turns:
         finally:
             self._running.discard(turn)
 
+    async def were_asked(self, calls: Sequence[ToolCall], shared: TurnContext) -> list[bool]:
+        """Whether each call was dispatched in this turn before; True where nobody can say."""
+        return await self._traffic.were_asked(calls, shared)
+
     def cancel(self, session: str | None, call_id: str | None) -> int:
         """Cancel calls that wait for others of their turn; how many there were."""
         count = 0

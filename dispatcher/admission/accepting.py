@@ -44,6 +44,10 @@ class Accepting:
         """Whether the allow-list has a tool."""
         return self._allowed is None or name in self._allowed
 
+    def has(self, name: str) -> bool:
+        """Whether there is a tool of this name, allowed or not."""
+        return name in self._catalog.offers
+
     def listed(self, only: Collection[str] | None) -> dict[str, Offer]:
         """What a model is offered: the pool's own tools only beside background ones, or by name."""
         allowed = self.allowed(only)

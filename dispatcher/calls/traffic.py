@@ -1,11 +1,13 @@
 """The calls on their way: from the pump through the workers to one outcome each."""
 
 import asyncio
+import logging
 import time
 from collections.abc import Collection, Coroutine, Iterable, Sequence
 from typing import Any
 
 import msgspec
+from redis.exceptions import RedisError
 
 from toolpool.contract.call import ToolCall
 from toolpool.contract.envelope import BackgroundCall, Progress
@@ -29,6 +31,8 @@ from toolpool.dispatcher.calls.services import Calls, Services
 from toolpool.dispatcher.observe import Ended, Progressed
 from toolpool.dispatcher.turn_context import TurnContext
 from toolpool.dispatcher.words.classify import not_queued
+
+log = logging.getLogger("toolpool.traffic")
 
 _CANCEL_AGAIN_SECONDS = 0.1
 
@@ -118,6 +122,16 @@ class Traffic(Calls):
         if is_new:
             self.refuse(pending, refusal)
         return pending
+
+    async def were_asked(self, calls: Sequence[ToolCall], turn: TurnContext) -> list[bool]:
+        """See `Turns.were_asked`."""
+        keys = [opening.key_of(call, turn, self._settings.tenant) for call in calls]
+        try:
+            states = await self._transport.states(keys)
+        except (RedisError, OSError, TimeoutError) as error:
+            log.warning("records_not_looked_up: %s", error)
+            return [True for _ in calls]
+        return [state is not None for state in states]
 
     def _accept(
         self, call: ToolCall, spec: ToolSpec, turn: TurnContext, since: float

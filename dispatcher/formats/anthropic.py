@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
+from toolpool.contract import encoding
 from toolpool.contract.call import ToolCall
 from toolpool.contract.content import IMAGE_TYPES, blocks_of, is_anthropic, media_of, words_for
 from toolpool.contract.result import ToolResult
@@ -85,8 +86,18 @@ def said(response: dict[str, Any], ids: Mapping[int, str]) -> list[dict[str, Any
         if isinstance(block, dict) and block.get("type") == "tool_use":
             block = {**block, "id": ids[index]} if index in ids else block
             index += 1
+        if isinstance(block, dict) and isinstance(block.get("input"), str):
+            block = {**block, "input": _object_in(block["input"])}  # of a stream, still text
         blocks.append(block)
     return [{"role": "assistant", "content": blocks}]
+
+
+def _object_in(text: str) -> dict[str, Any]:
+    try:
+        value = encoding.decode(text)
+    except (ValueError, RecursionError):
+        return {}
+    return value if isinstance(value, dict) else {}
 
 
 def render(results: list[ToolResult]) -> list[dict[str, Any]]:

@@ -26,6 +26,14 @@ HISTORY = None
 _CUSTOM, _OWN, _MCP = "agent.custom_tool_use", "agent.tool_use", "agent.mcp_tool_use"
 _FAMILIES = ("agent.", "user.", "session.", "span.", "workflow_run.", "system.")
 _CONFIRMATION = "user.tool_confirmation"
+_OVER = (
+    "session.status_terminated",
+    "session.status_rescheduled",
+    "session.deleted",
+    "session.error",
+    "user.interrupt",
+)
+"""What came before them is waited for no longer."""
 _ANSWERS = {"user.custom_tool_result": "custom_tool_use_id", "user.tool_result": "tool_use_id"}
 
 
@@ -69,8 +77,11 @@ def _waiting(events: list[dict[str, Any]]) -> list[tuple[dict[str, Any], str]]:
     found: list[tuple[dict[str, Any], str]] = []
     for event in events:
         kind, id = event.get("type"), event.get("id")
+        if kind in _OVER:
+            found.clear()
         if kind not in (_CUSTOM, _OWN, _MCP) or id in told:
             continue
+        told.append(id)  # the same event may come again
         is_blocking = blocked is not None and str(id) in blocked
         if kind == _CUSTOM and (blocked is None or is_blocking):
             found.append((event, "user.custom_tool_result"))

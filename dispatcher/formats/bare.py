@@ -19,6 +19,8 @@ TAKES_LISTS = True
 HISTORY = None
 
 _TYPES = (None, "tool_call", "function")
+_ARGUMENTS = ("input", "arguments", "args", "parameters")
+_WITHOUT_ARGUMENTS = frozenset({"id", "name", "type"})
 
 
 def recognises(response: Any) -> bool:
@@ -29,7 +31,7 @@ def recognises(response: Any) -> bool:
         isinstance(response, dict)
         and response.get("type") in _TYPES
         and "name" in response
-        and ("input" in response or "arguments" in response or set(response) <= {"id", "name"})
+        and (any(key in response for key in _ARGUMENTS) or response.keys() <= _WITHOUT_ARGUMENTS)
     )
 
 
@@ -51,8 +53,9 @@ def parse(response: Any, reader: Reader) -> list[ToolCall]:
             index,
             id=block.get("id"),
             name=block.get("name"),
-            raw=block.get("input", block.get("arguments")),
-            flaw=_of_unknown_type(block),
+            raw=next((block[key] for key in _ARGUMENTS if key in block), None),
+            is_partial=bool(block.get("partial_args") or block.get("will_continue")),
+            flaw=_of_unknown_form(block),
         )
         if isinstance(block, dict)
         else reader.unreadable(index)
@@ -60,11 +63,12 @@ def parse(response: Any, reader: Reader) -> list[ToolCall]:
     ]
 
 
-def _of_unknown_type(block: dict[str, Any]) -> Flaw | None:
-    """What says that it is something else than a call is not taken for one."""
+def _of_unknown_form(block: dict[str, Any]) -> Flaw | None:
+    """What says that it is something else is no call; nor what has its arguments elsewhere."""
     kind = block.get("type")
     if kind in _TYPES:
-        return None
+        is_known = any(key in block for key in _ARGUMENTS) or block.keys() <= _WITHOUT_ARGUMENTS
+        return None if is_known else Flaw(Code.UNPARSEABLE, "no_form")
     return Flaw(Code.UNPARSEABLE, "unknown_type", {"type": printable(str(kind))[:60]})
 
 

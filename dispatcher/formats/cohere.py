@@ -24,7 +24,7 @@ render_refusal = openai_chat.render_refusal
 
 def recognises(response: Any) -> bool:
     """A message beside its finish reason, without choices, or one with the plan of its calls."""
-    if not isinstance(response, dict) or "choices" in response:
+    if not isinstance(response, dict) or "choices" in response or "index" in response:
         return False
     message = response.get("message")
     return (isinstance(message, dict) and "finish_reason" in response) or "tool_plan" in response

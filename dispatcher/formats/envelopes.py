@@ -24,11 +24,17 @@ def opened(plain: Any) -> Any:
     if isinstance(plain, dict):
         kind = plain.get("type")
         if kind is None:
-            return _of_batch(plain) if "custom_id" in plain else plain
+            return _of_batch(plain) if "custom_id" in plain else _of_choice(plain)
         return plain if kind == "message" else _of_parts([plain]) or plain
     if isinstance(plain, list) and plain and all(isinstance(item, dict) for item in plain):
         return streams.collected(plain) or _of_parts(plain) or plain
     return plain
+
+
+def _of_choice(plain: dict[str, Any]) -> dict[str, Any]:
+    """A choice of a completion is one with that choice."""
+    is_choice = "finish_reason" in plain and "index" in plain and "message" in plain
+    return {"choices": [plain]} if is_choice else plain
 
 
 def _of_batch(line: dict[str, Any]) -> dict[str, Any]:
@@ -47,13 +53,21 @@ def _of_batch(line: dict[str, Any]) -> dict[str, Any]:
 
 
 def _of_parts(parts: list[dict[str, Any]]) -> dict[str, Any] | None:
-    """A response of these parts; None where they are not parts of one that is known."""
+    """A response of these parts; None where they are not all parts of one that is known."""
     kinds = {kind for part in parts if isinstance(kind := part.get("type"), str)}
-    if "tool_use" in kinds:
+    if not kinds or not all(isinstance(part.get("type"), str) for part in parts):
+        return None
+    if kinds <= _BLOCKS or ("tool_use" in kinds and not kinds & _ITEMS):
         return {"type": "message", "content": parts}
-    if any(openai_items.waits(part) for part in parts):
+    is_called = any(openai_items.waits(part) for part in parts)
+    if (kinds <= _ITEMS or is_called) and "tool_use" not in kinds and not kinds & _CALLS:
         return {"object": "response", "output": parts}
     is_chat = all(isinstance(part.get("function") or part.get("custom"), dict) for part in parts)
-    if is_chat and kinds <= {"function", "custom"}:
+    if is_chat and kinds <= _CALLS:
         return {"role": "assistant", "tool_calls": parts}
     return None
+
+
+_BLOCKS = frozenset({"tool_use", "text", "thinking", "redacted_thinking"})
+_ITEMS = openai_items.KINDS | {"message", "reasoning"}
+_CALLS = frozenset({"function", "custom"})

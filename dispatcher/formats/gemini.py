@@ -187,4 +187,5 @@ HISTORY = Blocks(
     said=lambda content: {"candidates": [{"content": content}]},
     answer=_answer,
     as_block=lambda text: {"text": text},
+    has_ids=False,
 )

@@ -33,17 +33,16 @@ class Spoken:
     response: Any
     answers: tuple[Answer, ...]
 
-    def unanswered(self, calls: Sequence[ToolCall]) -> list[ToolCall]:
-        """Those of its calls that no answer names."""
-        left = list(self.answers)
-        missing: list[ToolCall] = []
+    def matches(self, calls: Sequence[ToolCall]) -> list[int | None]:
+        """For each call the place of its answer among the answers; None where it has none."""
+        left = dict(enumerate(self.answers))
+        found: list[int | None] = []
         for call in calls:
-            found = next((answer for answer in left if _names(answer, call)), None)
-            if found is None:
-                missing.append(call)
-            else:
-                left.remove(found)
-        return missing
+            place = next((n for n, answer in left.items() if _names(answer, call)), None)
+            if place is not None:
+                del left[place]
+            found.append(place)
+        return found
 
 
 def _names(answer: Answer, call: ToolCall) -> bool:
@@ -53,7 +52,12 @@ def _names(answer: Answer, call: ToolCall) -> bool:
 
 
 class History(Protocol):
-    """How a provider's history is read and completed."""
+    """How a provider's history is read and completed.
+
+    `has_ids` says that each call in it has an id, given or made up.
+    """
+
+    has_ids: bool
 
     def knows(self, message: Message) -> bool:
         """Whether a message of the model, or an answer to it, is of this form."""
@@ -63,8 +67,13 @@ class History(Protocol):
         """The responses in a history, in order."""
         ...
 
-    def placed(self, messages: list[Any], spoken: Spoken, answers: list[Any]) -> None:
-        """Put the rendered answers of a response where they belong."""
+    def placed(
+        self, messages: list[Any], spoken: Spoken, matches: list[int | None], answers: list[Any]
+    ) -> None:
+        """Put the rendered answers of a response where they belong.
+
+        `matches` says which of its calls had one, and where among those that were there.
+        """
         ...
 
 
@@ -82,6 +91,7 @@ class Blocks:
     said: Holder
     answer: Callable[[Message], Answer | None]
     as_block: Callable[[str], Message]
+    has_ids: bool = True
 
     def knows(self, message: Message) -> bool:
         """See `History.knows`."""
@@ -101,7 +111,9 @@ class Blocks:
                 found.append(Spoken(at, self.said(message), answers))
         return found
 
-    def placed(self, messages: list[Any], spoken: Spoken, answers: list[Any]) -> None:
+    def placed(
+        self, messages: list[Any], spoken: Spoken, matches: list[int | None], answers: list[Any]
+    ) -> None:
         """See `History.placed`. Before what the next message says, or in one of their own."""
         [answer] = answers
         after = messages[spoken.at + 1] if spoken.at + 1 < len(messages) else None
@@ -111,8 +123,13 @@ class Blocks:
         held = after.get(self.blocks)
         if isinstance(held, str):
             held = [self.as_block(held)]
-        merged = [*answer[self.blocks], *(held if isinstance(held, list) else [])]
-        messages[spoken.at + 1] = {**after, self.blocks: merged}
+        held = held if isinstance(held, list) else []
+        told = [block for block in held if isinstance(block, dict) and self.answer(block)]
+        new = iter(answer[self.blocks])
+        in_order = [next(new) if place is None else told[place] for place in matches]
+        late = [block for n, block in enumerate(told) if n not in matches]
+        others = [block for block in held if not any(block is each for each in told)]
+        messages[spoken.at + 1] = {**after, self.blocks: [*in_order, *late, *others]}
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,6 +139,7 @@ class Messages:
     said: Callable[[Message], Any]
     """A response of the model's message; None for a message without calls."""
     answer: Callable[[Message], Answer | None]
+    has_ids: bool = True
 
     def knows(self, message: Message) -> bool:
         """See `History.knows`."""
@@ -145,7 +163,9 @@ class Messages:
             answers.append(answer)
         return answers
 
-    def placed(self, messages: list[Any], spoken: Spoken, answers: list[Any]) -> None:
+    def placed(
+        self, messages: list[Any], spoken: Spoken, matches: list[int | None], answers: list[Any]
+    ) -> None:
         """See `History.placed`. After the answers that are there."""
         end = spoken.at + 1 + len(spoken.answers)
         messages[end:end] = answers
@@ -159,6 +179,7 @@ class Items:
     is_said: Callable[[Message], bool]
     answer: Callable[[Message], Answer | None]
     said: Callable[[list[Message]], Any]
+    has_ids: bool = True
 
     def knows(self, message: Message) -> bool:
         """See `History.knows`."""
@@ -179,6 +200,8 @@ class Items:
                 run = []
         return found
 
-    def placed(self, messages: list[Any], spoken: Spoken, answers: list[Any]) -> None:
+    def placed(
+        self, messages: list[Any], spoken: Spoken, matches: list[int | None], answers: list[Any]
+    ) -> None:
         """See `History.placed`. Right after the response."""
         messages[spoken.at + 1 : spoken.at + 1] = answers

@@ -15,6 +15,7 @@ from toolpool.dispatcher.formats import (
 )
 from toolpool.dispatcher.formats.bare import NAME as BARE
 from toolpool.dispatcher.formats.blocks import Reader, is_usable, stand_in
+from toolpool.dispatcher.formats.sdk_objects import plain_data
 from toolpool.dispatcher.formats.stops import Verdict, ending
 from toolpool.dispatcher.words import feedback
 from toolpool.dispatcher.words.wording import PLAIN, Wording
@@ -39,13 +40,15 @@ def read(
     *,
     turn: str | None = None,
     format: str | None = None,
+    stop: str | None = None,
     max_bytes: int,
     wording: Wording = PLAIN,
 ) -> Response:
     """The calls in `response`: JSON text, plain data, or an SDK's response object.
 
-    `wording` has the language of what is told of them. Raises `Unreadable`, and ValueError for a
-    `format` that does not exist.
+    `stop` replaces what the response says of its end; empty text is no word at all. `wording` has
+    the language of what is told of them. Raises `Unreadable`, and ValueError for a `format` that
+    does not exist.
     """
     try:
         plain, doubled_keys = _plain(response)
@@ -62,7 +65,7 @@ def read(
         raise _unreadable(NotAResponse("unknown_form"), name, wording)
     response_id, model = module.identity(plain)
     turn = turn or _named(response_id)
-    end = ending(name, *module.stopped(plain))
+    end = ending(name, *module.stopped(plain)) if stop is None else ending(name, stop)
     reader = Reader(turn or _stable_name(plain), max_bytes, doubled_keys, wording, end)
     try:
         calls = module.parse(plain, reader) if end.verdict is not Verdict.LEAVE else []
@@ -105,16 +108,7 @@ def _plain(response: Any) -> tuple[Any, bool]:
             return arguments.load(response)
         except (ValueError, RecursionError):
             raise NotAResponse("not_json") from None
-    if isinstance(response, (list, tuple)):
-        return [_dumped(item) for item in response], False
-    return _dumped(response), False
-
-
-def _dumped(response: Any) -> Any:
-    """An SDK's object as plain data; anything else as it is."""
-    dump = getattr(response, "model_dump", None)
-    # Not in JSON mode: that makes null of an infinite number, and raises for what is no text.
-    return dump(exclude_unset=True, warnings=False) if callable(dump) else response
+    return plain_data(response), False
 
 
 def _stable_name(plain: Any) -> str:

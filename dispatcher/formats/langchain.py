@@ -30,7 +30,10 @@ def recognises(response: Any) -> bool:
     """A message of an AI, or one whose calls have `args`."""
     if not isinstance(response, dict) or "choices" in response:
         return False
-    if response.get("type") in _TYPES or "invalid_tool_calls" in response:
+    kind = response.get("type")
+    if kind is not None and kind not in _TYPES:
+        return False
+    if kind is not None or "invalid_tool_calls" in response:
         return True
     calls = response.get("tool_calls")
     return isinstance(calls, list) and any(
@@ -47,7 +50,14 @@ def identity(response: dict[str, Any]) -> tuple[Any, Any]:
 def stopped(response: dict[str, Any]) -> tuple[Any, Any]:
     """The reason of the provider behind it, as its integration hands it on."""
     metadata = _metadata(response)
-    return next((metadata[key] for key in _REASONS if metadata.get(key)), None), None
+    reason = next((metadata[key] for key in _REASONS if metadata.get(key)), None)
+    if reason is None and response.get("tool_call_chunks") and not _is_last(response):
+        return "null", None  # some chunks of a stream, not all
+    return reason, None
+
+
+def _is_last(response: dict[str, Any]) -> bool:
+    return response.get("chunk_position") == "last"
 
 
 def _metadata(response: dict[str, Any]) -> dict[str, Any]:

@@ -91,4 +91,4 @@ def _answer(message: dict[str, Any]) -> Answer | None:
     return Answer(message.get("tool_call_id"), message["tool_name"])
 
 
-HISTORY = Messages(said=_calling, answer=_answer)
+HISTORY = Messages(said=_calling, answer=_answer, has_ids=False)

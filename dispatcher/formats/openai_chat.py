@@ -3,7 +3,9 @@
 from collections.abc import Mapping
 from typing import Any
 
-from toolpool.contract.call import ToolCall
+from toolpool.contract.call import Flaw, ToolCall
+from toolpool.contract.encoding import printable
+from toolpool.contract.outcome import Code
 from toolpool.contract.result import ToolResult
 from toolpool.contract.schema.strict import OPENAI
 from toolpool.contract.spec import ToolSpec
@@ -34,8 +36,13 @@ def recognises(response: Any) -> bool:
         "choices" in response
         or response.get("object") == "chat.completion"
         or isinstance(response.get("tool_calls"), list)
-        or (response.get("role") == "assistant" and "function_call" in response)
+        or (response.get("role") == "assistant" and _is_said(response))
     )
+
+
+def _is_said(message: dict[str, Any]) -> bool:
+    """Whether a bare message is of this form: its content is text, or it has a call of old."""
+    return "function_call" in message or isinstance(message.get("content"), str)
 
 
 def identity(response: dict[str, Any]) -> tuple[Any, Any]:
@@ -56,7 +63,7 @@ def parse(response: Any, reader: Reader) -> list[ToolCall]:
     Those of the first choice are run: more choices are alternatives to it.
     """
     choices = response.get("choices")
-    if choices is None and ("tool_calls" in response or "function_call" in response):
+    if choices is None and "object" not in response:
         choices = [{"message": response}]
     if not isinstance(choices, list) or not choices or not isinstance(choices[0], dict):
         raise NotAResponse("no_choices")
@@ -120,6 +127,10 @@ def _call(
 ) -> ToolCall:
     if not isinstance(block, dict):
         return reader.unreadable(index)
+    kind = block.get("type")
+    if kind not in (None, "", "function", "custom"):
+        flaw = Flaw(Code.UNPARSEABLE, "unknown_type", {"type": printable(str(kind))[:60]})
+        return reader.call(index, id=block.get("id"), name="", raw=None, flaw=flaw)
     custom, function = block.get("custom"), block.get("function")
     is_text = isinstance(custom, dict) and not isinstance(function, dict)
     called = custom if is_text else function

@@ -293,3 +293,6 @@ _KINDS: Mapping[str, _Kind] = {
         flaw=lambda item: Flaw(Code.DENIED, "no_approver"),
     ),
 }
+
+KINDS = frozenset(_KINDS)
+"""The types of items that may wait for an answer."""

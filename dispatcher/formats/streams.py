@@ -16,30 +16,35 @@ _ANTHROPIC = frozenset(
         "content_block_stop",
         "message_delta",
         "message_stop",
-        "ping",
-        "error",
     }
 )
 _ENDS = ("response.completed", "response.incomplete", "response.failed", "response.cancelled")
 
 
 def collected(events: Events) -> dict[str, Any] | None:
-    """The response that these events make up; None where they are no stream's events."""
-    if all(event.get("object") == "chat.completion.chunk" for event in events):
+    """The response that these events make up; None where they are no stream's events.
+
+    What is strange among them (a ping, an error, an event of a newer API) is passed over.
+    """
+    if any(map(_is_chunk, events)):
         return _completion(events)
-    kinds = [event.get("type") for event in events]
-    if not all(isinstance(kind, str) for kind in kinds):
-        return None
-    if "message_start" in kinds and _ANTHROPIC.issuperset(_own(kinds)):
+    kinds = {kind for event in events if isinstance(kind := event.get("type"), str)}
+    if kinds & _ANTHROPIC:
         return _message(events)
-    if all(kind.startswith(("response.", "error")) for kind in kinds if kind):
-        return _response(events) if "response.created" in kinds or _end(events) else None
+    if "response.done" in kinds:  # of a Realtime session
+        return next(event for event in events if event.get("type") == "response.done")
+    if any(kind.startswith("response.") for kind in kinds):
+        return _response(events)
     return None
 
 
-def _own(kinds: list[Any]) -> set[Any]:
-    """Without what the SDK's stream helper adds: snapshots such as `text` and `input_json`."""
-    return set(kinds) - {"text", "input_json", "thinking", "citation", "signature"}
+def _is_chunk(event: dict[str, Any]) -> bool:
+    if event.get("object") == "chat.completion.chunk":
+        return True
+    choices = event.get("choices")
+    return isinstance(choices, list) and any(
+        isinstance(choice, dict) and "delta" in choice for choice in choices
+    )
 
 
 def _message(events: Events) -> dict[str, Any]:
@@ -58,10 +63,11 @@ def _message(events: Events) -> dict[str, Any]:
         elif kind == "message_delta" and isinstance(event.get("delta"), dict):
             message |= event["delta"]
     for index, text in texts.items():
-        if blocks[index].get("type") == "tool_use" and text:
+        if text:
             blocks[index]["input"] = text
     message["content"] = [blocks[index] for index in sorted(blocks)]
-    if not any(event.get("type") == "message_stop" for event in events):
+    kinds = [event.get("type") for event in events]
+    if "message_stop" not in kinds or "error" in kinds:
         message["stop_reason"] = None
     return message
 
@@ -71,6 +77,8 @@ def _fill(block: dict[str, Any], delta: dict[str, Any], texts: dict[int, str], i
     if isinstance(delta.get("partial_json"), str):
         texts[index] = texts.get(index, "") + delta["partial_json"]
         return
+    if isinstance(delta.get("citation"), dict):
+        block["citations"] = [*(block.get("citations") or []), delta["citation"]]
     for field in ("text", "thinking", "signature"):
         if isinstance(delta.get(field), str):
             block[field] = str(block.get(field) or "") + delta[field]
@@ -80,9 +88,11 @@ def _completion(chunks: Events) -> dict[str, Any]:
     """OpenAI Chat's: each choice's message comes in pieces, its calls by their index."""
     completion: dict[str, Any] = {"object": "chat.completion"}
     choices: dict[int, dict[str, Any]] = {}
+    is_broken = any(chunk.get("error") for chunk in chunks)
     for chunk in chunks:
         completion |= {key: chunk[key] for key in ("id", "model") if chunk.get(key)}
-        for part in chunk.get("choices") or []:
+        parts = chunk.get("choices")
+        for part in parts if isinstance(parts, list) else []:
             if not isinstance(part, dict):
                 continue
             empty = {"message": {"role": "assistant", "content": None}, "finish_reason": None}
@@ -91,34 +101,52 @@ def _completion(chunks: Events) -> dict[str, Any]:
             if isinstance(part.get("delta"), dict):
                 _extend(choice["message"], part["delta"])
     for choice in choices.values():
-        choice["finish_reason"] = choice["finish_reason"] or "error"  # it ended early
+        if is_broken or not choice["finish_reason"]:
+            choice["finish_reason"] = "error"  # it ended early
         calls = choice["message"].pop("calls", None)
         if calls:
-            choice["message"]["tool_calls"] = [calls[index] for index in sorted(calls)]
+            calls.sort(key=lambda call: _place(call.pop("index", None)))
+            choice["message"]["tool_calls"] = calls
     completion["choices"] = [choices[index] for index in sorted(choices)]
     return completion
 
 
 def _extend(message: dict[str, Any], delta: dict[str, Any]) -> None:
+    if isinstance(delta.get("reasoning_details"), list):
+        message.setdefault("reasoning_details", []).extend(delta["reasoning_details"])
     for field in ("content", "refusal", "reasoning_content"):
         if isinstance(delta.get(field), str):
             message[field] = (message.get(field) or "") + delta[field]
     if isinstance(delta.get("function_call"), dict):
         _join(message.setdefault("function_call", {}), delta["function_call"])
-    for piece in delta.get("tool_calls") or []:
+    pieces = delta.get("tool_calls")
+    for piece in pieces if isinstance(pieces, list) else []:
         if isinstance(piece, dict):
-            call = message.setdefault("calls", {}).setdefault(_place(piece.get("index")), {})
+            call = _call_of(message.setdefault("calls", []), piece)
             for key, value in piece.items():
                 if key in ("function", "custom") and isinstance(value, dict):
                     _join(call.setdefault(key, {}), value)
-                elif key != "index" and value is not None:
+                elif value is not None:
                     call[key] = value
 
 
+def _call_of(calls: Events, piece: dict[str, Any]) -> dict[str, Any]:
+    """The call that a piece belongs to: by its index, unless an id says that another begins.
+
+    Some servers leave the index out, or give every call the same.
+    """
+    index, id = piece.get("index"), piece.get("id")
+    for call in reversed(calls):
+        if call.get("index") == index and (not id or call.get("id") in (None, id)):
+            return call
+    calls.append({"index": index})
+    return calls[-1]
+
+
 def _join(holder: dict[str, Any], piece: dict[str, Any]) -> None:
-    """Add the texts of a piece to those before it; a name comes whole or in pieces."""
+    """Add the texts of a piece to those before it; a name comes in pieces, or whole every time."""
     for key, value in piece.items():
-        if isinstance(value, str):
+        if isinstance(value, str) and not (key == "name" and holder.get(key) == value):
             holder[key] = str(holder.get(key) or "") + value
 
 
@@ -135,12 +163,16 @@ def _response(events: Events) -> dict[str, Any]:
         return whole
     heads = [event["response"] for event in events if isinstance(event.get("response"), dict)]
     started: dict[str, Any] = heads[0] if heads else {}
-    done = [
+    return {**started, "object": "response", "output": _items(events), "status": "incomplete"}
+
+
+def _items(events: Events) -> Events:
+    """The items that were done."""
+    return [
         event["item"]
         for event in events
         if event.get("type") == "response.output_item.done" and isinstance(event.get("item"), dict)
     ]
-    return {**started, "object": "response", "output": done, "status": "incomplete"}
 
 
 def _place(index: Any) -> int:

@@ -1,8 +1,8 @@
 """Everything a dispatcher needs from the outside world, behind one small interface."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from toolpool.contract.ledger.base import CloseReason, Closing, Opening, Recovery
 from toolpool.contract.ledger.loops import LoopLedger
@@ -20,6 +20,17 @@ class Survey:
     depths: dict[str, int] | None
     memory: float = 0.0
     clock_jumped: bool = False
+
+
+class TurnNote(NamedTuple):
+    """In which turn a response was dispatched, by a name for its session and calls.
+
+    `stop` is the provider's word where its calls were not all run; empty else.
+    """
+
+    name: str
+    turn: str
+    stop: str
 
 
 class Transport(Protocol):
@@ -135,12 +146,12 @@ class Transport(Protocol):
         """The signed outcomes of ledger records; None for one that has none."""
         ...
 
-    async def note_turns(self, notes: Mapping[str, str]) -> None:
-        """Remember turns by name, for as long as what may not run twice is remembered."""
+    async def note_turns(self, notes: Sequence[TurnNote]) -> None:
+        """Remember turns, for as long as what may not run twice is remembered."""
         ...
 
-    async def turn(self, name: str) -> str | None:
-        """The turn noted under a name; None for one that is not, or no more."""
+    async def turns(self, name: str) -> list[TurnNote]:
+        """What is noted under a name, the oldest first."""
         ...
 
     async def survey(self, queues: Sequence[str]) -> Survey:

@@ -1,12 +1,15 @@
 """The transport over a server in this process: for users' own tests, and ours."""
 
 import time
-from collections.abc import Mapping, Sequence
+from collections import deque
+from collections.abc import Sequence
 
 from toolpool.contract.ledger.base import CloseReason, Closing, Opening, Recovery
 from toolpool.contract.ledger.loops import LoopLedger
 from toolpool.contract.ledger.memory import MemoryServer
-from toolpool.dispatcher.transports.base import Survey
+from toolpool.dispatcher.transports.base import Survey, TurnNote
+
+_TURNS_KEPT = 10_000
 
 
 class MemoryTransport:
@@ -16,7 +19,7 @@ class MemoryTransport:
         self._server = server
         self._reply = reply
         self._catalog: dict[str, bytes] | None = None
-        self._turns: dict[str, str] = {}
+        self._turns: deque[TurnNote] = deque(maxlen=_TURNS_KEPT)
 
     @property
     def reply(self) -> str:
@@ -136,13 +139,13 @@ class MemoryTransport:
         """See `Transport.outcomes`."""
         return [self._server.outcome(key) for key in keys]
 
-    async def note_turns(self, notes: Mapping[str, str]) -> None:
+    async def note_turns(self, notes: Sequence[TurnNote]) -> None:
         """See `Transport.note_turns`."""
-        self._turns.update(notes)
+        self._turns += notes
 
-    async def turn(self, name: str) -> str | None:
-        """See `Transport.turn`."""
-        return self._turns.get(name)
+    async def turns(self, name: str) -> list[TurnNote]:
+        """See `Transport.turns`."""
+        return [note for note in self._turns if note.name == name]
 
     async def survey(self, queues: Sequence[str]) -> Survey:
         """See `Transport.survey`."""

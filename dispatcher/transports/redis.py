@@ -4,7 +4,7 @@ import asyncio
 import math
 import secrets
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
@@ -30,7 +30,7 @@ from toolpool.contract.server import connection
 from toolpool.contract.settings import Settings
 from toolpool.contract.spec import BACKGROUND_TIMEOUT
 from toolpool.dispatcher.transports import celery_message
-from toolpool.dispatcher.transports.base import Survey
+from toolpool.dispatcher.transports.base import Survey, TurnNote
 from toolpool.dispatcher.transports.kombu import Broker
 
 _READ_AT_MOST = 1000
@@ -266,24 +266,30 @@ class RedisTransport:
             pipeline.hget(self._names.call(key), "outcome")
         return list(await pipeline.execute())
 
-    async def note_turns(self, notes: Mapping[str, str]) -> None:
+    async def note_turns(self, notes: Sequence[TurnNote]) -> None:
         """See `Transport.note_turns`."""
-        # A command for all of them: one each would cost as much as the calls.
-        hour = int(self._clock.time() // _HOUR)
+        # One command for all of them: one each would cost as much as the calls.
+        now = self._clock.time()
+        key = self._names.turns(int(now // _HOUR))
+        at = f"{int(now * 1000):015d}"
+        members = {"\0".join((note.name, at, note.turn, note.stop)): 0 for note in notes}
         pipeline = self._client.pipeline(transaction=True)
-        fields = [part for note in notes.items() for part in note]
-        pipeline.execute_command("HSET", self._names.turns(hour), *fields)
-        pipeline.expire(self._names.turns(hour), self._hours_kept * _HOUR)
+        pipeline.zadd(key, members)
+        pipeline.expire(key, self._hours_kept * _HOUR)
         await pipeline.execute()
 
-    async def turn(self, name: str) -> str | None:
-        """See `Transport.turn`."""
+    async def turns(self, name: str) -> list[TurnNote]:
+        """See `Transport.turns`."""
         hour = int(self._clock.time() // _HOUR)
         pipeline = self._client.pipeline(transaction=False)
-        for ago in range(self._hours_kept):
-            pipeline.hget(self._names.turns(hour - ago), name)
-        found = next((turn for turn in await pipeline.execute() if turn is not None), None)
-        return found.decode() if found is not None else None
+        for ago in reversed(range(self._hours_kept)):
+            pipeline.zrangebylex(self._names.turns(hour - ago), f"[{name}\0", f"({name}\1")
+        found: list[TurnNote] = []
+        for members in await pipeline.execute():
+            for member in members:
+                _, _, turn, stop = member.decode().split("\0")
+                found.append(TurnNote(name, turn, stop))
+        return found
 
     async def survey(self, queues: Sequence[str]) -> Survey:
         """See `Transport.survey`."""

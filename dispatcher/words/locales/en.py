@@ -221,7 +221,7 @@ LOCALE = Locale(
         "exception.overloaded": "too many calls are waiting",
         "exception.circuit_open": "it has been failing and is switched off for a moment",
         "changed": "it was changed meanwhile, and takes other arguments now",
-        "forgotten": "it was asked for before, and its result is not kept any more",
+        "forgotten": "it may have been run before, and nothing is kept of it any more",
         "others": "it waits on for another who asked for the same call",
     },
     internal="the tool system had an internal fault",

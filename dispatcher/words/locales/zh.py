@@ -210,7 +210,7 @@ LOCALE = Locale(
         "exception.overloaded": "等待的调用过多",
         "exception.circuit_open": "它一直失败，已暂时停用",
         "changed": "它已被更新，参数已改变",
-        "forgotten": "此前已请求过该调用，其结果已不再保留",
+        "forgotten": "它此前可能已执行过，相关记录已不再保留",
         "others": "它仍在为另一个请求同一调用的人等待",
     },
     internal="工具系统内部故障",

@@ -4,10 +4,11 @@ import copy
 from typing import Any
 
 import pytest
+from anthropic.types import ToolUseBlock
 
 from tests.sdk_types import hold, hold_item
 from toolpool import Dispatcher, tool
-from toolpool.contract.outcome import Code
+from toolpool.contract.outcome import Code, Executed
 
 ran: list[str] = []
 
@@ -231,3 +232,103 @@ async def test_what_cannot_be_resumed_is_the_host_s_mistake() -> None:
             await dispatcher.resume([USER], session="s", format="gpt")
         with pytest.raises(ValueError, match="session must not be empty"):
             await dispatcher.resume([USER], session="")
+
+
+async def test_a_response_that_was_never_dispatched_has_no_other_s_results() -> None:
+    """Equal calls in two responses of a conversation: only the first one was dispatched."""
+    for form in ("gemini", "openai_chat", "bedrock"):
+        ran.clear()
+        response, history = FORMS[form]("a")
+        async with Dispatcher.in_memory([send]) as dispatcher:
+            turn = await dispatcher.dispatch(response, session="s")
+            again = [*history, *turn.messages(), history[-1]]
+            resumed = await dispatcher.resume(again, session="s")
+        assert ran == ["a"]
+        assert str(resumed[-1]).count("sent to a") == 0, resumed[-1]
+        assert "unknown" in str(resumed[-1])
+
+
+async def test_equal_responses_that_were_dispatched_have_their_own_results() -> None:
+    @tool(effects="write")
+    async def count() -> int:
+        """Count."""
+        ran.append("count")
+        return len(ran)
+
+    content = {"role": "model", "parts": [{"functionCall": {"name": "count", "args": {}}}]}
+    async with Dispatcher.in_memory([count]) as dispatcher:
+        for id in ("r1", "r2"):
+            candidates = [{"content": content, "finishReason": "STOP"}]
+            await dispatcher.dispatch({"responseId": id, "candidates": candidates}, session="s")
+        resumed = await dispatcher.resume([content, content], session="s")
+    told = [m["parts"][0]["functionResponse"]["response"] for m in resumed[1::2]]
+    assert told == [{"output": 1}, {"output": 2}]
+
+
+@pytest.mark.parametrize(
+    ("stop", "kept"),
+    [
+        ("refusal", []),
+        ("invented", []),
+        (None, []),
+        ("max_tokens", ["a"]),
+        ("tool_use", ["a", "b"]),
+    ],
+)
+async def test_what_was_not_run_for_how_the_response_ended_is_not_run_now(
+    stop: str | None, kept: list[str]
+) -> None:
+    """R46: the history does not say how it ended."""
+    blocks = [
+        {"type": "tool_use", "id": at, "name": "look", "input": {"at": at}} for at in ("a", "b")
+    ]
+    response = {"type": "message", "id": "m", "content": blocks, "stop_reason": stop}
+    async with Dispatcher.in_memory([look]) as dispatcher:
+        turn = await dispatcher.dispatch(response, session="s")
+        resumed = await dispatcher.resume(turn.assistant(), session="s")
+        assert resumed == [*turn.assistant(), *turn.messages()]
+    assert ran == kept
+
+
+async def test_answers_without_ids_stand_in_the_order_of_their_calls() -> None:
+    _, history = gemini("a", "b")
+    second = {"functionResponse": {"name": "send", "response": {"output": "mine"}}}
+    async with Dispatcher.in_memory([send]) as dispatcher:
+        resumed = await dispatcher.resume(
+            [*history, {"role": "user", "parts": [second]}], session="s"
+        )
+    first, other = resumed[-1]["parts"]
+    assert first["functionResponse"]["response"] == {"output": "mine"}
+    assert "error" in other["functionResponse"]["response"]
+
+
+async def test_sdk_objects_in_a_history_are_read_and_left_as_they_are() -> None:
+    """As hosts append them: whole messages, or content blocks in a dict of their own."""
+    block = ToolUseBlock(type="tool_use", id="t", name="send", input={"to": "a"})
+    message = {"role": "assistant", "content": [block]}
+    async with Dispatcher.in_memory([send]) as dispatcher:
+        turn = await dispatcher.dispatch({**message, "id": "m"}, session="s")
+        assert turn.ok, turn
+        resumed = await dispatcher.resume((USER, message), session="s")
+    assert resumed == [USER, message, *turn.messages()]
+    assert ran == ["a"]
+
+
+async def test_a_call_that_is_not_allowed_now_is_not_said_never_to_have_run() -> None:
+    response, history = anthropic("a")
+    async with Dispatcher.in_memory([send, look]) as dispatcher:
+        await dispatcher.dispatch(response, session="s")
+        resumed = await dispatcher.resume(history, session="s", only=["look"])
+        [never] = await dispatcher.dispatch(anthropic("b")[0], session="s", only=["look"])
+    assert '"executed":"unknown"' in str(resumed[-1])
+    assert never.executed is Executed.NO
+    assert ran == ["a"]
+
+
+@pytest.mark.parametrize("messages", ["text", b"text", {"role": "user"}, 3])
+async def test_messages_are_a_list(messages: Any) -> None:
+    async with Dispatcher.in_memory([send]) as dispatcher:
+        with pytest.raises(ValueError, match="messages must be a list"):
+            await dispatcher.resume(messages, session="s")
+        with pytest.raises(ValueError, match="resume needs the session"):
+            await dispatcher.resume([], session=None)  # type: ignore[arg-type]

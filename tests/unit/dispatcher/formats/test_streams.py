@@ -226,5 +226,5 @@ def test_odd_events_hold_no_calls_to_run(odd: Events) -> None:
 
 
 def test_other_lists_are_no_streams() -> None:
-    for other in ([], [{"name": "a", "input": {}}], [{"type": "text"}], [{"method": "tools/call"}]):
+    for other in ([], [{"name": "a", "input": {}}], [{"type": "odd"}], [{"method": "tools/call"}]):
         assert envelopes.opened(other) == other
