@@ -46,9 +46,9 @@ def _of_batch(line: dict[str, Any]) -> dict[str, Any]:
             return message
         raise NoResponse(result.get("type"))
     body = response.get("body") if isinstance(response, dict) else None
-    if isinstance(body, dict) and ("choices" in body or "output" in body):
-        return body
     status = response.get("status_code") if isinstance(response, dict) else None
+    if isinstance(body, dict) and ("choices" in body or "output" in body) and status in (None, 200):
+        return body
     raise NoResponse("error" if status is None else f"status {status}")
 
 

@@ -6,6 +6,8 @@ from toolpool.contract import encoding
 
 _HOLDERS = ("content", "output", "choices", "message", "tool_calls", "parts", "candidates", "steps")
 """Where hosts put an SDK's objects into dicts of their own."""
+_DEEP = ("choices", "candidates")
+"""Those whose items hold such themselves."""
 _DEFAULTS = ("type", "method", "role", "object")
 """What some SDKs leave out of a dump, since it is the class's own."""
 _GIVEN = frozenset({"input", "args", "arguments", "data", "response", "content"})
@@ -16,26 +18,32 @@ _MADE_BY_SDKS = frozenset({"parsed", "parsed_arguments"})
 def plain_data(value: Any) -> Any:
     """As it is read: an SDK's object, or one inside of plain data, as data."""
     if isinstance(value, dict):
-        changed = {
-            key: plain
-            for key in _HOLDERS
-            if (inner := value.get(key)).__class__ not in _PLAIN
-            and (plain := plain_data(inner)) is not inner
-        }
-        return {**value, **changed} if changed else value
+        return _plain_dict(value)
     if isinstance(value, (list, tuple)):
-        items = [plain_data(item) for item in value]
-        same = isinstance(value, list) and all(map(_is, items, value))
-        return value if same else items
+        return [plain_data(item) for item in value]
     # Not in JSON mode: that makes null of an infinite number, and raises for what is no text.
     return _dumped(value, exclude_unset=True)
 
 
-_PLAIN = (str, int, float, bool, type(None))
+def _plain_dict(value: dict[str, Any]) -> dict[str, Any]:
+    """The same where nothing in it is an SDK's, as mostly."""
+    changed: dict[str, Any] | None = None
+    for key in _HOLDERS:
+        inner = value.get(key)
+        if inner is None or inner.__class__ is str or _are_plain(key, inner):
+            continue
+        changed = changed or dict(value)
+        changed[key] = plain_data(inner)
+    return changed or value
 
 
-def _is(one: Any, other: Any) -> bool:
-    return one is other
+def _are_plain(key: str, inner: Any) -> bool:
+    if inner.__class__ is not list or key in _DEEP:
+        return False
+    for item in inner:  # noqa: SIM110 - every response goes this way, and a loop is faster
+        if item.__class__ is not dict:
+            return False
+    return True
 
 
 def _dumped(value: Any, **options: Any) -> Any:

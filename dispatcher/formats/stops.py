@@ -188,10 +188,19 @@ WHOLE = Ending()
 """Of a response that does not say why it ended: its calls are judged by themselves."""
 
 
+_KNOWN = {
+    (format, word): Ending(verdict, word)
+    for format, stops in STOPS.items()
+    for word, verdict in stops.items()
+}
+
+
 def ending(format: str, stop: Any, message: Any = None) -> Ending:
     """What `stop` means in this form; an unknown word runs nothing, and is logged."""
     if stop is None or stop == "":
         return WHOLE
+    if message is None and stop.__class__ is str and (known := _KNOWN.get((format, stop))):
+        return known
     word = printable(str(getattr(stop, "value", stop)))[:_LONGEST]
     verdict = STOPS.get(format, {}).get(word)
     if verdict is None:

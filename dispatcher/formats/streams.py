@@ -66,10 +66,17 @@ def _message(events: Events) -> dict[str, Any]:
         if text:
             blocks[index]["input"] = text
     message["content"] = [blocks[index] for index in sorted(blocks)]
-    kinds = [event.get("type") for event in events]
-    if "message_stop" not in kinds or "error" in kinds:
+    if not _is_whole(events, blocks):
         message["stop_reason"] = None
     return message
+
+
+def _is_whole(events: Events, blocks: dict[int, dict[str, Any]]) -> bool:
+    """Whether the message, and each of its blocks, began and ended."""
+    kinds = [event.get("type") for event in events]
+    ended = {_place(e.get("index")) for e in events if e.get("type") == "content_block_stop"}
+    both = "message_start" in kinds and "message_stop" in kinds
+    return both and "error" not in kinds and ended >= blocks.keys()
 
 
 def _fill(block: dict[str, Any], delta: dict[str, Any], texts: dict[int, str], index: int) -> None:
@@ -160,7 +167,7 @@ def _response(events: Events) -> dict[str, Any]:
     end = _end(events)
     if end is not None and isinstance(end.get("response"), dict):
         whole: dict[str, Any] = end["response"]
-        return whole
+        return whole if whole.get("output") else {**whole, "output": _items(events)}
     heads = [event["response"] for event in events if isinstance(event.get("response"), dict)]
     started: dict[str, Any] = heads[0] if heads else {}
     return {**started, "object": "response", "output": _items(events), "status": "incomplete"}

@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 from anthropic.types import Message
+from openai.types.chat import ChatCompletionMessageFunctionToolCall
 
 from tests.sdk_types import hold
 from toolpool import Dispatcher, tool
@@ -163,3 +164,44 @@ async def test_the_function_call_of_old_has_its_own_answer() -> None:
         [said] = turn.assistant()
         assert said["function_call"] == FUNCTION
         hold("openai_chat assistant", said)
+
+
+async def test_what_an_api_refuses_does_not_go_back_to_it() -> None:
+    """Nulls, and names that only an SDK has; what the model gave stays as it is."""
+    item = {
+        "type": "function_call", "call_id": "c", "name": "add", "arguments": "{}", "id": "f",
+        "status": None, "caller": None, "async_": True, "parsed_arguments": None,
+    }  # fmt: skip
+    turn = await turn_of({"object": "response", "status": "completed", "output": [item]})
+    [said] = turn.assistant()
+    assert said == {
+        "type": "function_call", "call_id": "c", "name": "add", "arguments": "{}", "id": "f",
+        "async": True,
+    }  # fmt: skip
+    use = {"type": "tool_use", "id": "t", "name": "add", "input": {"a": None}, "caller": None}
+    turn = await turn_of({"type": "message", "content": [use]})
+    [message] = turn.assistant()
+    assert message["content"] == [
+        {"type": "tool_use", "id": "t", "name": "add", "input": {"a": None}}
+    ]
+
+
+async def test_an_sdk_s_object_inside_of_plain_data_is_read() -> None:
+    call = ChatCompletionMessageFunctionToolCall.model_validate(
+        {"id": "c", "type": "function", "function": FUNCTION}
+    )
+    message = {"role": "assistant", "content": None, "tool_calls": [call]}
+    for response in (message, {"choices": [{"message": message}]}):
+        turn = await turn_of(response)
+        assert turn.ok
+        assert turn[0].call_id == "c"
+        assert turn.assistant()[0]["tool_calls"][0]["id"] == "c"
+
+
+async def test_an_id_that_is_no_unicode_does_not_raise() -> None:
+    use = {"type": "tool_use", "id": "\ud800", "name": "add", "input": {}}
+    async with Dispatcher.in_memory([add]) as dispatcher:
+        turn = await dispatcher.dispatch(
+            {"type": "message", "id": "m", "content": [use]}, session="s"
+        )
+    assert turn.ok

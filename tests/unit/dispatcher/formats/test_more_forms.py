@@ -152,6 +152,18 @@ class TestAnthropicAgents:
         assert ran == ["b"]
         assert len(turn) == 1
 
+    @pytest.mark.parametrize(
+        "kind", ["session.status_terminated", "session.deleted", "session.error", "user.interrupt"]
+    )
+    async def test_what_a_session_that_is_over_waited_for_is_not_run(self, kind: str) -> None:
+        turn = await turn_of([self.use("agent.custom_tool_use", "a"), {"type": kind, "id": "x"}])
+        assert (ran, list(turn)) == ([], [])
+
+    async def test_an_event_that_comes_twice_is_one_call(self) -> None:
+        use = self.use("agent.custom_tool_use", "a")
+        await turn_of([use, use])
+        assert ran == ["a"]
+
     async def test_a_use_that_a_person_allowed_is_run_where_the_session_waits_for_it(self) -> None:
         ask = self.use("agent.tool_use", "e1", evaluated_permission="ask")
         allow = {"type": "user.tool_confirmation", "tool_use_id": "e1", "result": "allow"}
@@ -359,6 +371,26 @@ class TestLangChain:
                  "content": '{"seen":"Rome"}'}
             ]  # fmt: skip
 
+    async def test_some_chunks_of_a_stream_are_not_run(self) -> None:
+        """What was added up so far may be valid by chance."""
+        chunk = {
+            "type": "AIMessageChunk", "tool_calls": [READ],
+            "tool_call_chunks": [{"id": "c", "index": 0, "name": "look", "args": '{"place": "Ro'}],
+        }  # fmt: skip
+        turn = await turn_of(chunk)
+        assert (ran, turn[0].code) == ([], Code.TRUNCATED)
+        for whole in (
+            {"chunk_position": "last"},
+            {"response_metadata": {"stop_reason": "end_turn"}},
+        ):
+            await turn_of({**chunk, **whole})
+            assert ran == ["Rome"]
+
+    async def test_a_message_of_somebody_else_has_no_calls(self) -> None:
+        turn = await turn_of({"type": "human", "tool_calls": [READ]})
+        assert ran == []
+        assert not turn.ok
+
     async def test_calls_that_langchain_could_not_read_are_answered(self) -> None:
         bad = {"name": "look", "args": '{"place": "Ro', "id": "d", "error": "no JSON",
                "type": "invalid_tool_call"}  # fmt: skip
@@ -434,6 +466,49 @@ class TestParts:
             assert (turn.format, ran) == (detect(whole), ["Rome"])
             for message in turn.messages():
                 hold(turn.format, message)
+
+    async def test_a_response_of_parts_without_calls_has_none(self) -> None:
+        for parts in (
+            [{"type": "text", "text": "hi"}],
+            [
+                {"type": "thinking", "thinking": "hm", "signature": "s"},
+                {"type": "text", "text": ""},
+            ],
+            [{"type": "reasoning", "summary": []}, {"type": "message", "content": []}],
+            {"role": "assistant", "content": "hi"},
+        ):
+            turn = await turn_of(parts)
+            assert (list(turn), turn.error) == ([], None)
+
+    async def test_parts_of_two_forms_are_not_taken_for_one(self) -> None:
+        mixed = [MESSAGE["content"][0], RESPONSE["output"][0]]  # type: ignore[index]
+        turn = await turn_of(mixed)
+        assert ran == []
+        assert len(turn) == 2
+
+    async def test_a_choice_alone_is_a_completion_of_it(self) -> None:
+        choice = {"index": 0, **BODY["choices"][0]}  # type: ignore[dict-item]
+        turn = await turn_of(choice)
+        assert (turn.format, ran) == ("openai_chat", ["Rome"])
+
+    @pytest.mark.parametrize("field", ["input", "arguments", "args", "parameters"])
+    async def test_a_bare_call_s_arguments_have_several_names(self, field: str) -> None:
+        await turn_of([{"name": "look", field: {"place": "Rome"}}])
+        assert ran == ["Rome"]
+
+    async def test_arguments_that_stand_elsewhere_are_not_taken_for_none(self) -> None:
+        turn = await turn_of([{"name": "picture", "payload": {"x": 1}}])
+        assert turn[0].code is Code.UNPARSEABLE
+        partial = {"name": "look", "args": {"place": "Rome"}, "will_continue": True}
+        turn = await turn_of([partial])
+        assert (ran, turn[0].code) == ([], Code.TRUNCATED)
+
+    async def test_a_call_of_an_unknown_type_is_not_run(self) -> None:
+        call = {"id": "c", "type": "odd", "function": {
+            "name": "look", "arguments": '{"place": "Rome"}'}}  # fmt: skip
+        turn = await turn_of({"choices": [{"message": {"tool_calls": [call]}}]})
+        assert ran == []
+        assert "of the type 'odd'" in (turn[0].error or "")
 
     @pytest.mark.parametrize("kind", ["image", "tool_result", "server_tool_use", "mcp_tool_use"])
     async def test_an_object_of_another_type_is_no_bare_call(self, kind: str) -> None:

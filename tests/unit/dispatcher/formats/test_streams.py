@@ -12,8 +12,10 @@ from openai.lib.streaming.chat import ChatCompletionStreamState
 from openai.types.chat import ChatCompletionChunk
 from pydantic import TypeAdapter
 
+from tests.sdk_types import hold
 from toolpool.contract.outcome import Code
 from toolpool.dispatcher.formats import Response, envelopes, intake
+from toolpool.dispatcher.turn import TurnResult
 
 Events = list[dict[str, Any]]
 
@@ -228,3 +230,68 @@ def test_odd_events_hold_no_calls_to_run(odd: Events) -> None:
 def test_other_lists_are_no_streams() -> None:
     for other in ([], [{"name": "a", "input": {}}], [{"type": "odd"}], [{"method": "tools/call"}]):
         assert envelopes.opened(other) == other
+
+
+def whole_anthropic() -> Events:
+    block = {"type": "tool_use", "id": "t", "name": "a", "input": {"x": 1}}
+    return anthropic_events(
+        {"type": "message", "id": "m", "content": [block], "stop_reason": "tool_use"}
+    )
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        lambda events: events[1:],
+        lambda events: events[:-1],
+        lambda events: [e for e in events if e["type"] != "content_block_stop"],
+        lambda events: [*events[:-1], {"type": "error", "error": {}}, events[-1]],
+    ],
+    ids=["no beginning", "no end", "an open block", "an error"],
+)
+def test_an_anthropic_stream_that_is_not_whole_runs_nothing(spoil: Any) -> None:
+    [call] = read(spoil(whole_anthropic())).calls
+    assert call.arguments is None
+
+
+def test_strange_events_are_passed_over() -> None:
+    strange = {"type": "something_new", "index": 0}
+    [call] = read([strange, *whole_anthropic(), strange]).calls
+    assert call.arguments == {"x": 1}
+    response = {"object": "response", "id": "r", "status": "completed", "output": [
+        {"type": "function_call", "call_id": "c", "name": "a", "arguments": "{}"}]}  # fmt: skip
+    events = [{"type": "keepalive"}, *responses_events(response)]
+    assert len(read(events).calls) == 1
+    events[-1] = {"type": "response.completed", "response": {**response, "output": []}}
+    assert len(read(events).calls) == 1, "what was done is there, though the end does not say so"
+
+
+def pieces_of(*deltas: dict[str, Any], **more: Any) -> Events:
+    made: Events = [{"object": "", "choices": []}]
+    made += [{"choices": [{"index": 0, "delta": {"tool_calls": [delta]}}]} for delta in deltas]
+    return [*made, {"choices": [{"index": 0, "delta": {}, "finish_reason": "tool_calls"}]}, more]
+
+
+def test_calls_that_servers_give_one_index_or_none_are_told_apart_by_their_ids() -> None:
+    for index in ({}, {"index": 0}):
+        one = {**index, "id": "a", "function": {"name": "look", "arguments": '{"n"'}}
+        more = {**index, "function": {"name": "look", "arguments": ": 1}"}}
+        two = {**index, "id": "b", "function": {"name": "pay", "arguments": '{"n": 2}'}}
+        calls = read(pieces_of(one, more, two)).calls
+        assert [(c.id, c.name, c.arguments) for c in calls] == [
+            ("a", "look", {"n": 1}), ("b", "pay", {"n": 2}),
+        ]  # fmt: skip
+
+
+def test_a_chat_stream_with_an_error_runs_nothing() -> None:
+    piece = {"index": 0, "id": "a", "function": {"name": "look", "arguments": "{}"}}
+    [call] = read(pieces_of(piece, error={"message": "overloaded"})).calls
+    assert call.flaw is not None
+    assert call.flaw.code is Code.TRUNCATED
+
+
+def test_a_stream_goes_back_as_its_message() -> None:
+    turn = TurnResult([], format="anthropic", response=whole_anthropic())
+    [message] = turn.assistant()
+    assert message["content"][0]["input"] == {"x": 1}
+    hold("anthropic assistant", message)
