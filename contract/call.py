@@ -25,7 +25,8 @@ class ToolCall(msgspec.Struct, frozen=True, kw_only=True):
     was assumed (a missing id, for one); `id_given` is False where the provider sent none.
     `long_id` is the provider's own where `id`, which goes on the wire, only stands for it. `origin`
     is what the provider's form must have back with the answer. `text` is the input of a call that
-    is free text and has no arguments.
+    is free text and has no arguments. `has_own_key` says that its provider gives no id twice, so
+    that the same call may come in several responses. `mark` tells a call without an id from others.
     """
 
     index: int
@@ -38,6 +39,8 @@ class ToolCall(msgspec.Struct, frozen=True, kw_only=True):
     long_id: str | None = None
     origin: dict[str, Any] | None = None
     text: str | None = None
+    has_own_key: bool = False
+    mark: str | None = None
 
     @property
     def provider_id(self) -> str:

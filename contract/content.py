@@ -62,7 +62,7 @@ def _is_block(block: Any) -> bool:
             and isinstance(resource.get("uri"), str)
             and (isinstance(resource.get("text"), str) or isinstance(resource.get("blob"), str))
         )
-    if kind in ("image", "document") and "source" in block:
+    if kind == "document" or (kind == "image" and "data" not in block):
         return _source_of(block) is not None
     if kind == "search_result":
         return _has(block, ("source", "title")) and _are_texts(block.get("content"))
@@ -91,9 +91,10 @@ def _source_of(block: dict[str, Any]) -> dict[str, Any] | None:
 
 def is_anthropic(block: dict[str, Any]) -> bool:
     """Whether a block is of Anthropic's own form, and goes there as it is."""
-    if _media_of(block) is not None:
-        return "source" in block and media_of(block) is not None
-    return "source" in block or block["type"] == "tool_reference"
+    source = _source_of(block)
+    if source is not None:
+        return source["type"] != "base64" or media_of(block) is not None
+    return block["type"] in ("search_result", "tool_reference")
 
 
 def media_of(block: dict[str, Any]) -> tuple[str, str] | None:

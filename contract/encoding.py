@@ -38,6 +38,15 @@ def printable(text: str) -> str:
     return text if text.isascii() else text.encode("utf-8", "replace").decode()
 
 
+def word_of(value: Any, longest: int = 60) -> str:
+    """What a provider says in one word, printable: mostly text, or an SDK's enum."""
+    value = getattr(value, "value", value)
+    try:
+        return printable(value if isinstance(value, str) else str(value))[:longest]
+    except (ValueError, RecursionError):  # more digits than Python writes, or no end
+        return type(value).__name__
+
+
 def digest(value: Any) -> str:
     """32 hex characters that stand for the canonical form of `value`."""
     return hashlib.blake2b(canonical(value), digest_size=16).hexdigest()

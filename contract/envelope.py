@@ -163,10 +163,10 @@ class StoredOutput(msgspec.Struct, frozen=True, kw_only=True):
     text: str
 
 
-class BackgroundCall(msgspec.Struct, frozen=True, kw_only=True):
+class BackgroundCall(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What a handle stands for: enough for any dispatcher to go on with the call.
 
-    `started_at` and `deadline` are Unix time in seconds.
+    `started_at` and `deadline` are Unix time in seconds; the last three are of the `ToolCall`.
     """
 
     handle: str
@@ -176,6 +176,9 @@ class BackgroundCall(msgspec.Struct, frozen=True, kw_only=True):
     message: CallMessage
     started_at: float
     deadline: float
+    origin: dict[str, Any] | None = None
+    long_id: str | None = None
+    id_given: bool = True
 
 
 class WorkerLease(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

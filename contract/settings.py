@@ -55,6 +55,12 @@ class Settings(BaseSettings):
         gt=0,
         description="How long a call that may not run twice is remembered after it was claimed.",
     )
+    turns_kept: float = Field(
+        default=3600.0,
+        ge=0,
+        description="How long it is noted in which turn calls were dispatched, so that a history "
+        "can be resumed; 0 notes nothing.",
+    )
     worker_return: float = Field(
         default=10.0,
         ge=0,

@@ -92,6 +92,9 @@ class Background:
             message=pending.message,
             started_at=server_now - (now - pending.began),
             deadline=server_now + left,
+            origin=pending.call.origin,
+            long_id=pending.call.long_id,
+            id_given=pending.call.id_given,
         )
         kept = self._settings.background_kept
         self._traffic.handed_over(pending, kept)

@@ -55,12 +55,19 @@ class Histories:
         history = FORMATS[found.format].HISTORY
         if shared.session is None or shared.id is None or history is None:
             return
-        if len(self._notes) >= _NOTES_AT_MOST:
+        if not self._settings.turns_kept:
             return
         calls = found.calls
         if found.stop is not None:  # as the history has them, which does not say why it ended
-            calls = self._asking.read(response, format=found.format, turn=shared.id, stop="").calls
-        if not calls:
+            try:
+                whole = self._asking.read(response, format=found.format, turn=shared.id, stop="")
+            except intake.Unreadable:
+                return  # there are none
+            calls = whole.calls
+        if not calls or (not history.has_ids and not _are_marked(calls)):
+            return
+        if len(self._notes) >= _NOTES_AT_MOST:
+            log.warning("turns_not_noted: too many wait for the server")
             return
         name = self._name(calls, shared.session, history)
         self._notes.append(TurnNote(name, shared.id, found.stop or ""))
@@ -80,9 +87,10 @@ class Histories:
 
     def _name(self, calls: Sequence[ToolCall], session: str, history: History) -> str:
         said = [
-            [call.id if history.has_ids or call.id_given else None, call.name, call.arguments,
-             call.text, call.flaw and call.flaw.reason]
+            [call.mark, call.id if history.has_ids or call.id_given else None, call.name,
+             call.arguments, call.text, call.flaw and call.flaw.reason]
             for call in calls
+            if not (call.origin or {}).get("choice")
         ]  # fmt: skip
         return encoding.digest([self._settings.tenant, session, said])
 
@@ -180,6 +188,11 @@ class Histories:
         results = await self._asking.run(found, shared, allowed)
         answers = TurnResult(results, format=found.format).messages()
         history.placed(messages, spoken, matches, answers)
+
+
+def _are_marked(calls: Sequence[ToolCall]) -> bool:
+    """Whether calls without ids can be told from equal ones of other responses."""
+    return all(call.id_given or call.mark for call in calls)
 
 
 def _plain(message: Any) -> dict[str, Any]:

@@ -8,6 +8,7 @@ import msgspec
 from toolpool.contract.result import ToolResult
 from toolpool.dispatcher.formats import FORMATS, envelopes, named
 from toolpool.dispatcher.formats.sdk_objects import sendable
+from toolpool.dispatcher.formats.stops import Verdict, ending
 
 
 class TurnResult(Sequence[ToolResult]):
@@ -61,7 +62,7 @@ class TurnResult(Sequence[ToolResult]):
         module = FORMATS[self.format]
         try:
             plain = envelopes.opened(sendable(self._response))
-        except envelopes.NoResponse:
+        except (envelopes.NoResponse, RecursionError):
             return []
         if not isinstance(plain, dict) and not module.TAKES_LISTS:
             return []
@@ -71,8 +72,14 @@ class TurnResult(Sequence[ToolResult]):
 
     @property
     def ok(self) -> bool:
-        """Whether every call succeeded."""
-        return self.error is None and all(result.ok for result in self._results)
+        """Whether every call that was to run succeeded."""
+        told = (result for result in self._results if _choice_of(result) == 0)
+        return self.error is None and all(result.ok for result in told)
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether the response goes on in a later one, for which the model is to be asked again."""
+        return ending(self.format, self.stop).verdict is Verdict.LEAVE
 
     @overload
     def __getitem__(self, index: int) -> ToolResult: ...

@@ -88,6 +88,8 @@ async def converse(
         )
         said += turn.assistant()
         said += turn.messages()
+        if turn.goes_on:
+            continue
         if not len(turn) and turn.error is None:
             return Conversation(said, response, turns)
         turns.append(turn)

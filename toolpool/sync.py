@@ -6,7 +6,6 @@ import concurrent.futures
 import threading
 from collections.abc import (
     AsyncIterator,
-    Awaitable,
     Callable,
     Collection,
     Coroutine,
@@ -29,6 +28,7 @@ from toolpool.dispatcher.lifetime import AFTER_A_FORK, MAKE_ANOTHER, Lifetime
 from toolpool.dispatcher.observe import Observer
 from toolpool.dispatcher.turn import TurnResult
 from toolpool.local import ToolSource
+from toolpool.own_loop import as_coroutine, end_of, end_tasks, next_of
 from toolpool.pool import Dispatcher
 from toolpool.workers.tool import Tool
 
@@ -187,14 +187,14 @@ class SyncDispatcher:
         try:
             if self._dispatcher is not None:
                 leaving = self._manager.__aexit__(None, None, None)
-                asyncio.run_coroutine_threadsafe(_as_coroutine(leaving), self._loop).result(seconds)
+                asyncio.run_coroutine_threadsafe(as_coroutine(leaving), self._loop).result(seconds)
         finally:
             self._stop(stop_seconds)
 
     def _stop(self, seconds: float) -> None:
         """End whatever still waits, then the loop and its thread."""
         with suppress(concurrent.futures.TimeoutError):
-            asyncio.run_coroutine_threadsafe(_end_tasks(), self._loop).result(seconds)
+            asyncio.run_coroutine_threadsafe(end_tasks(), self._loop).result(seconds)
         self._loop.call_soon_threadsafe(self._loop.stop)
         assert self._thread is not None
         self._thread.join(seconds)
@@ -381,32 +381,11 @@ class SyncDispatcher:
 
     def _each(self, stream: AsyncIterator[T]) -> Iterator[T]:
         try:
-            while not self._has_closed() and (item := self._run(_next(stream))) is not None:
+            while not self._has_closed() and (item := self._run(next_of(stream))) is not None:
                 yield item
         finally:
             if not self._has_closed():
-                self._run(_end(stream))
-
-
-async def _next(stream: AsyncIterator[T]) -> T | None:
-    return await anext(stream, None)
-
-
-async def _end(stream: Any) -> None:
-    await stream.aclose()
-
-
-async def _as_coroutine(awaited: Awaitable[T]) -> T:
-    return await awaited
-
-
-async def _end_tasks() -> None:
-    """Cancel what runs on this loop, as `asyncio.run` does in the end."""
-    tasks = asyncio.all_tasks() - {asyncio.current_task()}
-    for task in tasks:
-        task.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)
-    await asyncio.get_running_loop().shutdown_asyncgens()
+                self._run(end_of(stream))
 
 
 def _close_all() -> None:

@@ -194,10 +194,7 @@ def _declare(
         )
     except (ValueError, TypeError) as error:
         raise ToolDeclarationInvalid(f"{where}: {error}") from None
-    if spec.timeout <= 0:
-        raise ToolDeclarationInvalid(f"{where}: timeout must be more than 0 seconds")
-    if heartbeat is not None:
-        _require_heard(heartbeat, signature, where)
+    _require_times(spec.timeout, heartbeat, signature, where)
     checks = (check,) if callable(check) else tuple(check)
     return Tool(function, sealed(spec), signature, checks, returns)
 
@@ -213,7 +210,13 @@ def _require_names(tool: str, queue: str, where: str) -> None:
         )
 
 
-def _require_heard(heartbeat: float, signature: Signature, where: str) -> None:
+def _require_times(
+    timeout: float, heartbeat: float | None, signature: Signature, where: str
+) -> None:
+    if timeout <= 0:
+        raise ToolDeclarationInvalid(f"{where}: timeout must be more than 0 seconds")
+    if heartbeat is None:
+        return
     if not 0 < heartbeat < float("inf"):
         raise ToolDeclarationInvalid(f"{where}: heartbeat must be more than 0 seconds")
     if not signature.injected:

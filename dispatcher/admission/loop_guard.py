@@ -156,6 +156,8 @@ class LoopGuard:
 
 def digest_of(call: ToolCall) -> str:
     """The same for calls that differ in key order, white space or the form of a number only."""
+    if call.text is not None:
+        return encoding.digest([call.name, call.text])
     if call.arguments is None:
         flaw = call.flaw
         return encoding.digest([call.name, flaw and [flaw.reason, flaw.blanks]])

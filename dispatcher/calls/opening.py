@@ -22,9 +22,11 @@ def key_of(call: ToolCall, turn: TurnContext, tenant: str) -> str:
     """Stable for the same call of the same turn of the same session; else random."""
     if turn.session is None or turn.id is None:
         return new_nonce()
-    return encoding.digest(
-        [tenant, turn.session, turn.id, call.index, call.id, call.name, call.arguments]
-    )
+    where = [turn.id, call.index] if not call.has_own_key else []
+    try:
+        return encoding.digest([tenant, turn.session, *where, call.id, call.name, call.arguments])
+    except TypeError:  # keys that are no text, as a host may have put them together
+        return new_nonce()
 
 
 def accepted(
@@ -134,7 +136,13 @@ def adopted(
     return Pending(
         root=root_of(message.key),
         call=ToolCall(
-            index=message.index, id=message.id, name=message.tool, arguments=message.arguments
+            index=message.index,
+            id=message.id,
+            name=message.tool,
+            arguments=message.arguments,
+            origin=found.origin,
+            long_id=found.long_id,
+            id_given=found.id_given,
         ),
         spec=spec,
         message=message,

@@ -26,7 +26,8 @@ def recognises(response: Any) -> bool:
     if not isinstance(response, dict):
         return False
     kind = response.get("type")
-    return kind == "message" or (kind is None and isinstance(response.get("content"), list))
+    is_bare = isinstance(response.get("content"), list) and "tool_calls" not in response
+    return kind == "message" or (kind is None and is_bare)
 
 
 def identity(response: dict[str, Any]) -> tuple[Any, Any]:

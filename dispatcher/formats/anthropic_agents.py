@@ -68,11 +68,11 @@ def stopped(response: Any) -> tuple[Any, Any]:
 def _waiting(events: list[dict[str, Any]]) -> list[tuple[dict[str, Any], str]]:
     """The events that wait for an answer, and the kind of answer."""
     blocked = _blocked_on(events)
-    told = [event.get(field) for event in events if (field := _ANSWERS.get(str(event.get("type"))))]
+    told = [event.get(_ANSWERS[name]) for event in events if (name := _kind(event)) in _ANSWERS]
     confirmed = {
-        str(event.get("tool_use_id")): event.get("result")
+        used: event.get("result")
         for event in events
-        if event.get("type") == _CONFIRMATION
+        if _kind(event) == _CONFIRMATION and isinstance(used := event.get("tool_use_id"), str)
     }
     found: list[tuple[dict[str, Any], str]] = []
     for event in events:
@@ -82,16 +82,22 @@ def _waiting(events: list[dict[str, Any]]) -> list[tuple[dict[str, Any], str]]:
         if kind not in (_CUSTOM, _OWN, _MCP) or id in told:
             continue
         told.append(id)  # the same event may come again
-        is_blocking = blocked is not None and str(id) in blocked
+        is_blocking = blocked is not None and isinstance(id, str) and id in blocked
         if kind == _CUSTOM and (blocked is None or is_blocking):
             found.append((event, "user.custom_tool_result"))
             continue
-        permission = confirmed.get(str(id)) or event.get("evaluated_permission")
+        confirmation = confirmed.get(id) if isinstance(id, str) else None
+        permission = confirmation or event.get("evaluated_permission")
         if permission == "ask" and (blocked is None or is_blocking):
             found.append((event, _CONFIRMATION))
         elif kind == _OWN and permission in (None, "allow") and is_blocking:
             found.append((event, "user.tool_result"))
     return found
+
+
+def _kind(event: dict[str, Any]) -> str:
+    kind = event.get("type")
+    return kind if isinstance(kind, str) else ""
 
 
 def _blocked_on(events: list[dict[str, Any]]) -> set[str] | None:
@@ -114,6 +120,7 @@ def parse(response: Any, reader: Reader) -> list[ToolCall]:
             raw=event.get("input"),
             flaw=Flaw(Code.DENIED, "no_approver") if answer == _CONFIRMATION else None,
             origin={"type": answer},
+            has_own_key=True,
         )
         for index, (event, answer) in enumerate(_waiting(_events(response)))
     ]

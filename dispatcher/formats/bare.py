@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from toolpool.contract.call import Flaw, ToolCall
-from toolpool.contract.encoding import printable
+from toolpool.contract.encoding import word_of
 from toolpool.contract.outcome import Code
 from toolpool.contract.result import ToolResult
 from toolpool.contract.spec import ToolSpec
@@ -69,7 +69,7 @@ def _of_unknown_form(block: dict[str, Any]) -> Flaw | None:
     if kind in _TYPES:
         is_known = any(key in block for key in _ARGUMENTS) or block.keys() <= _WITHOUT_ARGUMENTS
         return None if is_known else Flaw(Code.UNPARSEABLE, "no_form")
-    return Flaw(Code.UNPARSEABLE, "unknown_type", {"type": printable(str(kind))[:60]})
+    return Flaw(Code.UNPARSEABLE, "unknown_type", {"type": word_of(kind)})
 
 
 def said(response: Any, ids: Mapping[int, str]) -> list[dict[str, Any]]:

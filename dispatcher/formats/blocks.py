@@ -54,14 +54,14 @@ class Reader:
         is_partial: bool = False,
         flaw: Flaw | None = None,
         id_is_optional: bool = False,
-        origin: dict[str, Any] | None = None,
+        **kept: Any,
     ) -> ToolCall:
         """The call in a block, or the flaw that keeps it from being one.
 
         A `namespace` is part of the name, unless the API made it of the name. `is_text`: `raw` is
-        free text, and no arguments.
-        `is_last`: nothing of the response came after it, so that a limit may have cut it off;
-        `is_partial`: its provider says that it is not whole.
+        free text, and no arguments. `is_last`: nothing of the response came after it, so that a
+        limit may have cut it off; `is_partial`: its provider says that it is not whole. `kept` are
+        `origin`, `has_own_key` and `mark` of the `ToolCall`.
         """
         note = long_id = text = values = None
         verdict = self.ending.verdict
@@ -100,8 +100,8 @@ class Reader:
             note=note,
             id_given=given,
             long_id=long_id,
-            origin=origin,
             text=text,
+            **kept,
         )
 
     def _judged(

@@ -2,17 +2,15 @@
 
 from typing import Any
 
-from toolpool.contract.encoding import printable
+from toolpool.contract.encoding import word_of
 from toolpool.dispatcher.formats import openai_items, streams
-
-_LONGEST = 60
 
 
 class NoResponse(Exception):
     """Raised for a line of a batch that failed: no model has said anything. `why` is its word."""
 
     def __init__(self, why: Any) -> None:
-        self.why = printable(str(why))[:_LONGEST]
+        self.why = word_of(why)
         super().__init__(self.why)
 
 

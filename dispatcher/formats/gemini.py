@@ -4,6 +4,8 @@ Calls mostly come without an id: then they are answered without one, in their or
 REST API writes keys in camelCase, the Python SDK's objects in snake_case: both are read.
 """
 
+import base64
+import hashlib
 import re
 from collections.abc import Mapping
 from typing import Any
@@ -74,12 +76,14 @@ def parse(response: Any, reader: Reader) -> list[ToolCall]:
     return calls
 
 
-def calls_of(parts: list[Any], reader: Reader, first: int, number: int) -> list[ToolCall]:
+def calls_of(
+    parts: list[Any], reader: Reader, first: int, number: int, *, has_own_key: bool = False
+) -> list[ToolCall]:
     """The calls of one candidate, counted from `first`.
 
     The last one may be cut off whatever comes after it: empty parts do.
     """
-    found = [call for part in parts if (call := _call_in(part)) is not None]
+    found = [(_call_in(part), part) for part in parts if _call_in(part) is not None]
     flaw, origin = another_choice(number) if number else (None, None)
     return [
         reader.call(
@@ -93,11 +97,27 @@ def calls_of(parts: list[Any], reader: Reader, first: int, number: int) -> list[
             flaw=flaw,
             id_is_optional=True,
             origin=origin,
+            has_own_key=has_own_key,
+            mark=_signature(part),
         )
         if isinstance(call, dict)
         else reader.unreadable(first + position)
-        for position, call in enumerate(found)
+        for position, (call, part) in enumerate(found)
     ]
+
+
+def _signature(part: dict[str, Any]) -> str | None:
+    """What stands for the signature of a call's thought, which no other call has."""
+    signature = either(part, "thoughtSignature", "thought_signature")
+    if isinstance(signature, str):
+        text = signature.replace("-", "+").replace("_", "/")
+        try:
+            signature = base64.b64decode(text + "=" * (-len(text) % 4))
+        except ValueError:
+            signature = text.encode("utf-8", "replace")
+    if not isinstance(signature, bytes) or not signature:
+        return None
+    return hashlib.blake2b(signature, digest_size=16).hexdigest()
 
 
 def _call_in(part: Any) -> Any:
@@ -113,7 +133,8 @@ def either(holder: dict[str, Any], camel: str, snake: str) -> Any:
 def said(response: dict[str, Any], ids: Mapping[int, str]) -> list[dict[str, Any]]:
     """The first candidate's content; calls without an id stay so."""
     candidates = response.get("candidates")
-    content = candidates[0].get("content") if candidates else None
+    first = candidates[0] if isinstance(candidates, list) and candidates else None
+    content = first.get("content") if isinstance(first, dict) else None
     return [content] if isinstance(content, dict) else []
 
 

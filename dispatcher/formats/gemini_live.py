@@ -53,7 +53,8 @@ def parse(response: Any, reader: Reader) -> list[ToolCall]:
     calls = _calls(response)
     if not isinstance(calls, list):
         raise NotAResponse("no_tool_calls")
-    return gemini.calls_of([{"functionCall": call} for call in calls], reader, 0, 0)
+    parts = [{"functionCall": call} for call in calls]
+    return gemini.calls_of(parts, reader, 0, 0, has_own_key=True)
 
 
 def said(response: dict[str, Any], ids: Mapping[int, str]) -> list[dict[str, Any]]:

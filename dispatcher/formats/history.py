@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
 from toolpool.contract.call import ToolCall
+from toolpool.dispatcher.formats.names import PLAIN, alias
+from toolpool.dispatcher.formats.sdk_objects import sendable
 
 Message = dict[str, Any]
 Holder = Callable[[Message], Any]
@@ -48,7 +50,7 @@ class Spoken:
 def _names(answer: Answer, call: ToolCall) -> bool:
     if answer.id is not None and call.id_given:
         return answer.id == call.provider_id
-    return answer.id is None and answer.name in (None, call.name)
+    return answer.id is None and answer.name in (None, call.name, alias(call.name, PLAIN))
 
 
 class History(Protocol):
@@ -116,7 +118,7 @@ class Blocks:
     ) -> None:
         """See `History.placed`. Before what the next message says, or in one of their own."""
         [answer] = answers
-        after = messages[spoken.at + 1] if spoken.at + 1 < len(messages) else None
+        after = sendable(messages[spoken.at + 1]) if spoken.at + 1 < len(messages) else None
         if not isinstance(after, dict) or after.get("role") == self.role:
             messages.insert(spoken.at + 1, answer)
             return

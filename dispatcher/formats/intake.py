@@ -21,6 +21,17 @@ from toolpool.dispatcher.words import feedback
 from toolpool.dispatcher.words.wording import PLAIN, Wording
 
 _LONGEST_TYPE = 60
+_TYPES = (
+    "",
+    "message",
+    "ai",
+    "AIMessageChunk",
+    "response",
+    "response.done",
+    "tool_call",
+    "function",
+)
+_EVENTS = ("anthropic_agents", "openai_agents")
 
 
 class Unreadable(Exception):
@@ -54,7 +65,7 @@ def read(
         plain, doubled_keys = _plain(response)
         plain = envelopes.opened(plain)
         name = detect(plain) if format in (None, "auto") else named(str(format))
-        if name is None:
+        if name is None or (format in (None, "auto") and not _is_known(plain, name)):
             raise _unknown(plain)
     except envelopes.NoResponse as error:
         return Response(format=BARE, calls=(), stop=error.why)
@@ -87,6 +98,12 @@ def _named(id: Any) -> str | None:
     if not isinstance(id, str) or not id:
         return None
     return id if is_usable(id) else stand_in(id)
+
+
+def _is_known(plain: Any, format: str) -> bool:
+    """Whether an object is of a type that responses have, or an event."""
+    kind = plain.get("type") if isinstance(plain, dict) else None
+    return kind is None or kind in _TYPES or format in _EVENTS
 
 
 def _unknown(plain: Any) -> NotAResponse:

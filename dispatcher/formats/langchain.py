@@ -117,8 +117,7 @@ def _calling(message: dict[str, Any]) -> dict[str, Any] | None:
 
 
 def _answer(message: dict[str, Any]) -> Answer | None:
-    is_answer = "tool" in (message.get("type"), message.get("role"))
-    return Answer(message.get("tool_call_id")) if is_answer else None
+    return Answer(message.get("tool_call_id")) if message.get("type") == "tool" else None
 
 
 HISTORY = Messages(said=_calling, answer=_answer)

@@ -53,7 +53,7 @@ def parse(response: Any, reader: Reader) -> list[ToolCall]:
     for index, request in enumerate(requests):
         id = request.get("id")
         if isinstance(id, int) and not isinstance(id, bool):
-            id = str(id)
+            id = encoding.word_of(id)
         params = request.get("params")
         if not isinstance(params, dict):
             calls.append(reader.unreadable(index, id=id))

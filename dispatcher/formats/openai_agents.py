@@ -5,6 +5,7 @@ from typing import Any
 
 from toolpool.contract.call import Flaw, ToolCall
 from toolpool.contract.content import IMAGE_TYPES, blocks_of, media_of, words_for
+from toolpool.contract.encoding import word_of
 from toolpool.contract.outcome import Code
 from toolpool.contract.result import ToolResult
 from toolpool.contract.spec import ToolSpec
@@ -71,7 +72,7 @@ def _actions(response: Any) -> Iterator[dict[str, Any]]:
     if session is not None:
         actions = session.get("required_actions")
         for action in actions if isinstance(actions, list) else []:
-            if isinstance(action, dict) and str(action.get("type")) in _KINDS:
+            if isinstance(action, dict) and word_of(action.get("type")) in _KINDS:
                 yield action
         return
     for event in _events(response):
@@ -96,6 +97,7 @@ def _call(index: int, action: dict[str, Any], reader: Reader) -> ToolCall:
             raw=action.get("arguments"),
             is_partial=action.get("status") in ("in_progress", "incomplete"),
             origin=origin,
+            has_own_key=True,
         )
     asked = action.get("request")
     asked = asked if isinstance(asked, dict) else {}

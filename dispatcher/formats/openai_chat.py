@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from toolpool.contract.call import Flaw, ToolCall
-from toolpool.contract.encoding import printable
+from toolpool.contract.encoding import word_of
 from toolpool.contract.outcome import Code
 from toolpool.contract.result import ToolResult
 from toolpool.contract.schema.strict import OPENAI
@@ -13,6 +13,7 @@ from toolpool.dispatcher.formats.blocks import NotAResponse, Reader, another_cho
 from toolpool.dispatcher.formats.declared import strict_of, text_format_of
 from toolpool.dispatcher.formats.history import Answer, Messages
 from toolpool.dispatcher.formats.names import PLAIN, alias
+from toolpool.dispatcher.formats.stops import Verdict
 from toolpool.dispatcher.formats.text import as_text, schema_of
 
 NAME = "openai_chat"
@@ -52,8 +53,7 @@ def identity(response: dict[str, Any]) -> tuple[Any, Any]:
 
 def stopped(response: dict[str, Any]) -> tuple[Any, Any]:
     """The first choice's finish reason; a bare message has none."""
-    choices = response.get("choices")
-    first = choices[0] if isinstance(choices, list) and choices else None
+    first = next(iter(_in_order(response.get("choices"))), None)
     return (first.get("finish_reason") if isinstance(first, dict) else None), None
 
 
@@ -65,16 +65,32 @@ def parse(response: Any, reader: Reader) -> list[ToolCall]:
     choices = response.get("choices")
     if choices is None and "object" not in response:
         choices = [{"message": response}]
-    if not isinstance(choices, list) or not choices or not isinstance(choices[0], dict):
+    choices = _in_order(choices)
+    if not choices or not isinstance(choices[0], dict):
         raise NotAResponse("no_choices")
     calls: list[ToolCall] = []
     for number, choice in enumerate(choices):
         message = choice.get("message") if isinstance(choice, dict) else None
+        if number and not _is_sound(message):
+            continue
         if isinstance(message, dict):
             calls += calls_of(message, reader, len(calls), number)
-        elif number == 0:
+        elif reader.ending.verdict is not Verdict.REFUSE:
             raise NotAResponse("no_message")
     return calls
+
+
+def _in_order(choices: Any) -> list[Any]:
+    """The choices by their index, where each has one."""
+    if not isinstance(choices, list):
+        return []
+    if all(isinstance(each, dict) and isinstance(each.get("index"), int) for each in choices):
+        return sorted(choices, key=lambda choice: choice["index"])
+    return choices
+
+
+def _is_sound(message: Any) -> bool:
+    return isinstance(message, dict) and isinstance(message.get("tool_calls") or [], list)
 
 
 def calls_of(
@@ -129,7 +145,7 @@ def _call(
         return reader.unreadable(index)
     kind = block.get("type")
     if kind not in (None, "", "function", "custom"):
-        flaw = Flaw(Code.UNPARSEABLE, "unknown_type", {"type": printable(str(kind))[:60]})
+        flaw = Flaw(Code.UNPARSEABLE, "unknown_type", {"type": word_of(kind)})
         return reader.call(index, id=block.get("id"), name="", raw=None, flaw=flaw)
     custom, function = block.get("custom"), block.get("function")
     is_text = isinstance(custom, dict) and not isinstance(function, dict)
@@ -148,11 +164,14 @@ def _call(
 
 def said(response: dict[str, Any], ids: Mapping[int, str]) -> list[dict[str, Any]]:
     """The first choice's message, with the ids of calls that came without one."""
-    choices = response.get("choices") or [{"message": response}]
-    message = choices[0].get("message") if isinstance(choices[0], dict) else None
+    choices = _in_order(response.get("choices") or [{"message": response}])
+    first = choices[0] if choices else None
+    message = first.get("message") if isinstance(first, dict) else None
     if not isinstance(message, dict):
         return []
     kept = {key: message[key] for key in _SENT_BACK if key in message}
+    if not kept.get("tool_calls", True):
+        del kept["tool_calls"]  # an empty list is refused
     if isinstance(message.get("audio"), dict):
         kept["audio"] = {"id": message["audio"].get("id")}
     return [{"role": "assistant", **with_ids(kept, ids)}]

@@ -27,6 +27,7 @@ _NO_PICTURE = (
 """One pixel: a computer call can be answered by a picture only."""
 
 Answers = list[dict[str, Any]]
+_UNTIL_ANSWERED = (None, "completed", "in_progress")
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,8 +40,8 @@ class _Kind:
     id_field: str = "call_id"
     flaw: Callable[[dict[str, Any]], Flaw | None] = lambda item: None
     is_text: bool = False
-    partial: tuple[str, ...] = ("in_progress", "incomplete")
-    """The states in which it is not whole: shell calls are `in_progress` until answered."""
+    whole: tuple[str | None, ...] = (None, "completed")
+    """The states in which it is whole: shell calls are `in_progress` until they are answered."""
 
 
 def waits(item: dict[str, Any]) -> bool:
@@ -70,7 +71,7 @@ def call(index: int, item: dict[str, Any], reader: Reader, *, is_last: bool) -> 
         namespace=item.get("namespace"),
         is_text=kind.is_text,
         is_last=is_last,
-        is_partial=item.get("status") in kind.partial,
+        is_partial=item.get("status") not in kind.whole,
         flaw=kind.flaw(item),
         origin=_origin(item),
     )
@@ -260,19 +261,19 @@ _KINDS: Mapping[str, _Kind] = {
         tool=lambda item: "shell",
         arguments=_of_action,
         answer=_shell_answer,
-        partial=("incomplete",),
+        whole=_UNTIL_ANSWERED,
     ),
     "local_shell_call": _Kind(
         tool=lambda item: "local_shell",
         arguments=_of_action,
         answer=_local_shell_answer,
-        partial=("incomplete",),
+        whole=_UNTIL_ANSWERED,
     ),
     "apply_patch_call": _Kind(
         tool=lambda item: "apply_patch",
         arguments=lambda item: item.get("operation"),
         answer=_patch_answer,
-        partial=("incomplete",),
+        whole=_UNTIL_ANSWERED,
     ),
     "computer_call": _Kind(
         tool=lambda item: "computer",

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from toolpool.contract.call import ToolCall
+from toolpool.contract.encoding import word_of
 from toolpool.contract.result import ToolResult
 from toolpool.contract.spec import ToolSpec
 from toolpool.dispatcher.formats import openai_items as items
@@ -48,7 +49,7 @@ def stopped(response: dict[str, Any]) -> tuple[Any, Any]:
     error = details.get("error")
     said = error.get("message") if isinstance(error, dict) else None
     if status == "incomplete" and details.get("reason") is not None:
-        return f"incomplete: {details['reason']}", said
+        return f"incomplete: {word_of(details['reason'])}", said
     return status, said
 
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from toolpool.contract.call import ToolCall
+from toolpool.contract.encoding import word_of
 from toolpool.contract.result import ToolResult
 from toolpool.contract.schema.strict import OPENAI
 from toolpool.contract.spec import ToolSpec
@@ -46,7 +47,7 @@ def stopped(response: dict[str, Any]) -> tuple[Any, Any]:
     status, details = response.get("status"), response.get("incomplete_details")
     reason = details.get("reason") if isinstance(details, dict) else None
     if status in (None, "incomplete") and reason is not None:
-        return f"incomplete: {getattr(reason, 'value', reason)}", None
+        return f"incomplete: {word_of(reason)}", None
     error = response.get("error")
     return status, error.get("message") if isinstance(error, dict) else None
 

@@ -10,11 +10,10 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
-from toolpool.contract.encoding import printable
+from toolpool.contract.encoding import printable, word_of
 
 log = logging.getLogger("toolpool.formats")
 
-_LONGEST = 60
 _LONGEST_MESSAGE = 200
 
 
@@ -110,6 +109,7 @@ _OF_PROVIDERS: Mapping[str, Mapping[str, Verdict]] = {
         "PUP_LIMITED_DISABLED": _REFUSE,
         "OTHER": _REFUSE,
         "CONTINUATION": _LEAVE,
+        "broken off": _BROKEN_OFF,  # of a stream, whose last chunk says the reason
     },
     "gemini_interactions": {
         "completed": _RUN,
@@ -201,7 +201,7 @@ def ending(format: str, stop: Any, message: Any = None) -> Ending:
         return WHOLE
     if message is None and stop.__class__ is str and (known := _KNOWN.get((format, stop))):
         return known
-    word = printable(str(getattr(stop, "value", stop)))[:_LONGEST]
+    word = word_of(stop)
     verdict = STOPS.get(format, {}).get(word)
     if verdict is None:
         log.warning("unknown_stop_reason format=%s stop=%r: its calls are not run", format, word)

@@ -28,6 +28,8 @@ def collected(events: Events) -> dict[str, Any] | None:
     """
     if any(map(_is_chunk, events)):
         return _completion(events)
+    if all("candidates" in event for event in events):
+        return _generation(events)
     kinds = {kind for event in events if isinstance(kind := event.get("type"), str)}
     if kinds & _ANTHROPIC:
         return _message(events)
@@ -155,6 +157,24 @@ def _join(holder: dict[str, Any], piece: dict[str, Any]) -> None:
     for key, value in piece.items():
         if isinstance(value, str) and not (key == "name" and holder.get(key) == value):
             holder[key] = str(holder.get(key) or "") + value
+
+
+def _generation(chunks: Events) -> dict[str, Any]:
+    """Gemini's: each chunk is a response with some more parts of the first candidate."""
+    parts: list[Any] = []
+    candidate: dict[str, Any] = {}
+    for chunk in chunks:
+        candidates = chunk["candidates"]
+        first = candidates[0] if isinstance(candidates, list) and candidates else None
+        if isinstance(first, dict):
+            content = first.get("content")
+            more = content.get("parts") if isinstance(content, dict) else None
+            parts += more if isinstance(more, list) else []
+            candidate |= {key: value for key, value in first.items() if value is not None}
+    candidate["content"] = {"role": "model", "parts": parts}
+    if not any(key in candidate for key in ("finishReason", "finish_reason")):
+        candidate["finishReason"] = "broken off"
+    return {**chunks[-1], "candidates": [candidate]}
 
 
 def _end(events: Events) -> dict[str, Any] | None:

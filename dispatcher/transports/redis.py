@@ -12,6 +12,7 @@ from typing import Any
 from kombu.exceptions import OperationalError
 from redis.exceptions import RedisError
 
+from toolpool.contract import encoding
 from toolpool.contract.clock import ServerClock
 from toolpool.contract.ledger.base import (
     NEW,
@@ -73,7 +74,7 @@ class RedisTransport:
             remembered=settings.loop_memory,
             kept=settings.loop_kept,
         )
-        self._hours_kept = math.ceil(settings.remembered / _HOUR) + 1
+        self._hours_kept = math.ceil(settings.turns_kept / _HOUR) + 1
         self._broker = Broker(connection.broker_url(settings)) if settings.broker_url else None
         self._last_read = b"0"
         self._untrimmed = 0
@@ -272,7 +273,10 @@ class RedisTransport:
         now = self._clock.time()
         key = self._names.turns(int(now // _HOUR))
         at = f"{int(now * 1000):015d}"
-        members = {"\0".join((note.name, at, note.turn, note.stop)): 0 for note in notes}
+        members = {
+            f"{note.name}\0{at}\0".encode() + encoding.encode([note.turn, note.stop]): 0
+            for note in notes
+        }
         pipeline = self._client.pipeline(transaction=True)
         pipeline.zadd(key, members)
         pipeline.expire(key, self._hours_kept * _HOUR)
@@ -287,7 +291,7 @@ class RedisTransport:
         found: list[TurnNote] = []
         for members in await pipeline.execute():
             for member in members:
-                _, _, turn, stop = member.decode().split("\0")
+                turn, stop = encoding.decode(member.split(b"\0", 2)[2])
                 found.append(TurnNote(name, turn, stop))
         return found
 

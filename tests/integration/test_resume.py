@@ -9,6 +9,9 @@ import pytest
 from tests.integration.fleet import connected, running
 from tests.processes import kill_hard, python
 from tests.waiting import eventually
+from toolpool.contract.settings import Settings
+from toolpool.dispatcher.transports.base import TurnNote
+from toolpool.dispatcher.transports.redis import RedisTransport
 
 HOST = """
 import asyncio, json, sys
@@ -57,3 +60,23 @@ async def test_a_killed_host_s_conversation_goes_on_with_each_call_answered_once
     told = {block["tool_use_id"]: block for block in answers["content"]}
     assert told["t1"]["is_error"] is False, told["t1"]
     assert told["t2"]["content"] == '["started","ended"]'
+
+
+async def test_what_is_noted_of_turns_expires(redis_url: str) -> None:
+    """And is found in the hour after it was noted, whatever a host calls its turns."""
+    settings = Settings(redis_url=redis_url, key_prefix="noting", turns_kept=5000)
+    transport = RedisTransport(settings)
+    await transport.open()
+    try:
+        notes = [TurnNote("n", "a\0b", ""), TurnNote("n", "c", "refusal"), TurnNote("m", "d", "")]
+        await transport.note_turns(notes[:1])
+        await transport.note_turns(notes[1:])
+        assert await transport.turns("n") == notes[:2]
+        later = transport._clock.time() + 3600
+        transport._clock.time = lambda: later  # type: ignore[method-assign]
+        assert await transport.turns("n") == notes[:2]
+        client = transport._client
+        [key] = [key async for key in client.scan_iter("noting:turns:*")]
+        assert 5000 < await client.ttl(key) <= 3 * 3600
+    finally:
+        await transport.close()

@@ -69,7 +69,10 @@ def responses(*names: str) -> tuple[Any, list[Any]]:
 
 
 def gemini(*names: str) -> tuple[Any, list[Any]]:
-    parts = [{"functionCall": {"name": "send", "args": {"to": name}}} for name in names]
+    parts = [
+        {"functionCall": {"name": "send", "args": {"to": name}}, "thoughtSignature": f"c2ln{n:04}"}
+        for n, name in enumerate(names)
+    ]
     content = {"role": "model", "parts": parts}
     response = {"responseId": "r", "candidates": [{"content": content, "finishReason": "STOP"}]}
     return response, [{"role": "user", "parts": [{"text": "go"}]}, content]
@@ -87,7 +90,10 @@ def bedrock(*names: str) -> tuple[Any, list[Any]]:
 
 
 def ollama(*names: str) -> tuple[Any, list[Any]]:
-    calls = [{"function": {"name": "send", "arguments": {"to": name}}} for name in names]
+    calls = [
+        {"id": f"t{n}", "function": {"name": "send", "arguments": {"to": name}}}
+        for n, name in enumerate(names)
+    ]
     message = {"role": "assistant", "content": "", "tool_calls": calls}
     return {"message": message, "done": True, "done_reason": "stop"}, [USER, message]
 
@@ -255,14 +261,54 @@ async def test_equal_responses_that_were_dispatched_have_their_own_results() -> 
         ran.append("count")
         return len(ran)
 
-    content = {"role": "model", "parts": [{"functionCall": {"name": "count", "args": {}}}]}
+    calls = [{"id": "call_0", "type": "function", "function": {"name": "count", "arguments": ""}}]
+    said = {"role": "assistant", "tool_calls": calls}
     async with Dispatcher.in_memory([count]) as dispatcher:
         for id in ("r1", "r2"):
-            candidates = [{"content": content, "finishReason": "STOP"}]
-            await dispatcher.dispatch({"responseId": id, "candidates": candidates}, session="s")
-        resumed = await dispatcher.resume([content, content], session="s")
-    told = [m["parts"][0]["functionResponse"]["response"] for m in resumed[1::2]]
-    assert told == [{"output": 1}, {"output": 2}]
+            await dispatcher.dispatch({"id": id, "choices": [{"message": said}]}, session="s")
+        resumed = await dispatcher.resume([said, said], session="s")
+        assert [message["content"] for message in resumed[1::2]] == ["1", "2"]
+        [_, shortened] = await dispatcher.resume([said], session="s")
+    assert "unknown" in shortened["content"], "which of the two it is nobody can say"
+
+
+async def test_a_call_without_id_and_signature_is_not_known_again() -> None:
+    """An equal one may have been cut from the history."""
+    part = {"functionCall": {"name": "send", "args": {"to": "a"}}}
+    content = {"role": "model", "parts": [part]}
+    candidates = [{"content": content, "finishReason": "STOP"}]
+    async with Dispatcher.in_memory([send]) as dispatcher:
+        await dispatcher.dispatch({"responseId": "r", "candidates": candidates}, session="s")
+        resumed = await dispatcher.resume([content], session="s")
+    assert "unknown" in str(resumed[-1])
+    assert ran == ["a"]
+
+
+@pytest.mark.parametrize(
+    "response",
+    [
+        {"promptFeedback": {"blockReason": "SAFETY"}, "responseId": "r"},
+        {"object": "response", "id": "r", "status": "queued"},
+        {"candidates": [{"finishReason": "MALFORMED_FUNCTION_CALL"}], "responseId": "r"},
+        {"choices": [{"finish_reason": "content_filter"}], "id": "r"},
+    ],
+)
+async def test_a_response_without_calls_is_noted_by_nothing(response: Any) -> None:
+    async with Dispatcher.in_memory([send]) as dispatcher:
+        turn = await dispatcher.dispatch(response, session="s")
+    assert list(turn) == []
+
+
+async def test_only_the_first_choice_s_calls_are_in_a_history() -> None:
+    response, history = chat("a")
+    other = copy.deepcopy(response["choices"][0])
+    other["message"]["tool_calls"][0]["id"] = "other"
+    response["choices"].append(other)
+    async with Dispatcher.in_memory([send]) as dispatcher:
+        turn = await dispatcher.dispatch(response, session="s")
+        assert turn.ok
+        assert await dispatcher.resume(history, session="s") == [*history, *turn.messages()]
+    assert ran == ["a"]
 
 
 @pytest.mark.parametrize(

@@ -205,3 +205,71 @@ async def test_an_id_that_is_no_unicode_does_not_raise() -> None:
             {"type": "message", "id": "m", "content": [use]}, session="s"
         )
     assert turn.ok
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        {"candidates": [1]}, {"candidates": {}}, {"candidates": "x"}, {"choices": {"a": 1}},
+        {"choices": [1]}, {"choices": 3}, {"output": 3}, {"output": {"message": 3}},
+        {"type": "message", "content": 3}, {"message": 3, "done": True}, {"steps": 3},
+    ],
+)  # fmt: skip
+async def test_what_is_no_response_says_nothing(odd: Any) -> None:
+    turn = await turn_of(odd)
+    assert turn.assistant() == []
+
+
+async def test_what_holds_itself_says_nothing() -> None:
+    cyclic: dict[str, Any] = {"type": "message", "content": []}
+    cyclic["self"] = cyclic
+    assert TurnResult([], format="anthropic", response=cyclic).assistant() == []
+
+
+@pytest.mark.parametrize("huge", [10**5000, [10**5000]], ids=["number", "list"])
+async def test_a_huge_number_where_a_word_should_be_does_not_raise(huge: Any) -> None:
+    for response in (
+        {"type": "message", "content": [], "stop_reason": huge},
+        {"choices": [{"message": {"tool_calls": [{"type": huge, "function": FUNCTION}]}}]},
+        [{"type": huge, "name": "add", "input": {}}],
+        {"custom_id": "1", "result": {"type": huge}},
+    ):
+        assert len(await turn_of(response)) in (0, 1)
+
+
+async def test_a_choice_that_is_odd_costs_the_first_one_nothing() -> None:
+    call = {"id": "c", "type": "function", "function": FUNCTION}
+    first = {"index": 0, "message": {"role": "assistant", "tool_calls": [call]}}
+    for odd in ({"index": 1, "message": {"tool_calls": 3}}, {"index": 1}):
+        for choices in ([first, odd], [odd, first]):
+            turn = await turn_of({"choices": choices})
+            assert [result.call_id for result in turn] == ["c"]
+            assert turn.ok
+
+
+async def test_a_message_of_text_parts_has_its_calls() -> None:
+    call = {"id": "c", "type": "function", "function": FUNCTION}
+    content = [{"type": "text", "text": "so"}]
+    turn = await turn_of({"role": "assistant", "content": content, "tool_calls": [call]})
+    assert (turn.format, len(turn), turn.ok) == ("openai_chat", 1, True)
+
+
+@pytest.mark.parametrize("kind", ["foo", "error", "human"])
+async def test_an_object_of_an_unknown_type_runs_nothing(kind: str) -> None:
+    call = {"id": "c", "type": "function", "function": FUNCTION}
+    for holder in (
+        {"tool_calls": [call]},
+        {"output": [{"type": "function_call", "call_id": "c", **FUNCTION}]},
+        {"content": [{"toolUse": {"toolUseId": "c", "name": "add", "input": {}}}]},
+        {"method": "tools/call", "params": {"name": "add"}},
+    ):
+        turn = await turn_of({"type": kind, **holder})
+        assert len(turn) == 0
+        assert f"an object of the type '{kind}' is not known here" in (turn.error or "")
+
+
+@pytest.mark.parametrize("status", ["cancelled", "failed", "odd", 3])
+async def test_an_item_of_an_unknown_state_is_not_run(status: Any) -> None:
+    item = {"type": "function_call", "call_id": "c", "status": status, **FUNCTION}
+    turn = await turn_of({"object": "response", "status": "completed", "output": [item]})
+    assert turn[0].code is Code.TRUNCATED

@@ -114,3 +114,13 @@ async def test_tools_that_are_not_offered_are_unknown() -> None:
     )
     assert conversation.turns[0][0].code is Code.UNKNOWN_TOOL
     assert script.offered == []
+
+
+async def test_a_paused_turn_goes_on() -> None:
+    """R46: it goes back as it is, and the model is asked again."""
+    paused = {"type": "message", "id": "p", "stop_reason": "pause_turn", "content": [
+        {"type": "server_tool_use", "id": "s", "name": "web_search", "input": {}}]}  # fmt: skip
+    conversation, _ = await run(paused, asks("add", {"a": 1, "b": 1}), says("2"))
+    assert conversation.turns[0][0].ok
+    assert conversation.messages[1]["content"] == paused["content"]
+    assert conversation.messages[2]["role"] == "assistant"

@@ -129,3 +129,16 @@ def test_it_needs_one_text() -> None:
     for function in (none, two, number, optional):
         with pytest.raises(ToolDeclarationInvalid, match="one parameter of type str"):
             tool(input="text")(function)
+
+
+async def test_different_texts_are_different_calls_to_the_loop_guard() -> None:
+    @tool(input="text")
+    async def fails(query: str) -> str:
+        """Fail."""
+        raise ValueError(query)
+
+    async with Dispatcher.in_memory([fails]) as dispatcher:
+        for n in range(6):
+            response = {**custom_item(f"select {n}", "fails"), "id": f"r{n}"}
+            turn = await dispatcher.dispatch(response, session="s")
+            assert turn[0].code is Code.RAISED

@@ -159,6 +159,17 @@ class TestAnthropicAgents:
         turn = await turn_of([self.use("agent.custom_tool_use", "a"), {"type": kind, "id": "x"}])
         assert (ran, list(turn)) == ([], [])
 
+    async def test_a_call_that_is_still_waited_for_later_is_the_same_call(self) -> None:
+        """Its place among what waits changes as others are answered."""
+        uses = [self.use("agent.custom_tool_use", id) for id in ("a", "b")]
+        told = {"type": "user.custom_tool_result", "custom_tool_use_id": "a"}
+        ran.clear()
+        async with Dispatcher.in_memory([look]) as dispatcher:
+            await dispatcher.dispatch([*uses, self.idle("a", "b")], session="s")
+            turn = await dispatcher.dispatch([*uses, told, self.idle("b")], session="s")
+        assert ran == ["a", "b"]
+        assert [result.call_id for result in turn] == ["b"]
+
     async def test_an_event_that_comes_twice_is_one_call(self) -> None:
         use = self.use("agent.custom_tool_use", "a")
         await turn_of([use, use])
@@ -191,6 +202,14 @@ class TestOpenAIAgents:
                  "success": True, "output": '{"seen":"Rome"}'}
             ]  # fmt: skip
             held(AgentSessionInputParam, turn)
+
+    async def test_what_is_still_required_later_is_the_same_call(self) -> None:
+        other = {**ACTION, "call_id": "d", "arguments": {"place": "Oslo"}}
+        ran.clear()
+        async with Dispatcher.in_memory([look]) as dispatcher:
+            await dispatcher.dispatch(self.session(ACTION, other), session="s")
+            await dispatcher.dispatch(self.session(other), session="s")
+        assert sorted(ran) == ["Oslo", "Rome"]
 
     async def test_an_item_that_is_done_is_answered(self) -> None:
         for status, runs in (("completed", ["Rome"]), ("incomplete", []), ("in_progress", [])):
@@ -298,6 +317,29 @@ class TestGeminiLive:
                 {"id": "f1", "name": "report", "response": {"output": "written"}}
             ]
             held(FunctionResponse, last)
+
+    async def test_a_late_answer_has_the_form_and_the_id_of_its_call(self) -> None:
+        """Also asked for twice, and where the id is too long for the wire."""
+        slow = threading.Event()
+
+        @tool(run_in="thread", background=True, input="text")
+        def report(text: str) -> str:
+            """Write a report."""
+            slow.wait(20)
+            return text
+
+        item = {"type": "custom_tool_call", "call_id": "c" * 400, "name": "report", "input": "x"}
+        response = {"object": "response", "id": "r", "status": "completed", "output": [item]}
+        async with Dispatcher.in_memory([report]) as dispatcher:
+            turn = await dispatcher.dispatch(response, session="s", wait=0.01)
+            slow.set()
+            for _ in range(2):
+                result = await dispatcher.task_result(turn[0].handle or "", session="s", wait=20)
+                assert result is not None
+                [last] = TurnResult([result], format=turn.format).messages()
+                assert last["type"] == "custom_tool_call_output"
+                assert last["call_id"] == "c" * 400
+                assert last["output"] == "x"
 
     async def test_an_openai_call_that_is_not_waited_for_says_how_far_it_is(self) -> None:
         """R51."""

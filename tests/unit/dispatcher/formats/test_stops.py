@@ -139,6 +139,52 @@ TEXTS = ("openai_chat", "openai_responses", "openai_realtime", "cohere")
 CASES = [(form, stop, verdict) for form, stops in STOPS.items() for stop, verdict in stops.items()]
 
 
+AS_ASKED = {
+    "anthropic": {
+        "model_context_window_exceeded": Verdict.CUT_OFF, "max_tokens": Verdict.CUT_OFF,
+        "refusal": Verdict.REFUSE, "pause_turn": Verdict.LEAVE, "null": Verdict.BROKEN_OFF,
+    },
+    "bedrock": {
+        "model_context_window_exceeded": Verdict.CUT_OFF, "max_tokens": Verdict.CUT_OFF,
+        "malformed_tool_use": Verdict.MALFORMED, "guardrail_intervened": Verdict.REFUSE,
+        "content_filtered": Verdict.REFUSE,
+    },
+    "gemini": {
+        "MAX_TOKENS": Verdict.CUT_OFF, "MALFORMED_FUNCTION_CALL": Verdict.MALFORMED,
+        "UNEXPECTED_TOOL_CALL": Verdict.MALFORMED, "TOO_MANY_TOOL_CALLS": Verdict.MALFORMED,
+        "CONTINUATION": Verdict.LEAVE, "SAFETY": Verdict.REFUSE, "BLOCKLIST": Verdict.REFUSE,
+        "PROHIBITED_CONTENT": Verdict.REFUSE, "SPII": Verdict.REFUSE,
+        "RECITATION": Verdict.REFUSE, "OTHER": Verdict.REFUSE,
+    },
+    "openai_chat": {"length": Verdict.CUT_OFF, "content_filter": Verdict.REFUSE},
+    "openai_responses": {
+        "in_progress": Verdict.LEAVE, "queued": Verdict.LEAVE, "cancelled": Verdict.REFUSE,
+        "failed": Verdict.BROKEN_OFF, "incomplete": Verdict.BROKEN_OFF,
+        "incomplete: max_output_tokens": Verdict.CUT_OFF,
+        "incomplete: content_filter": Verdict.REFUSE, "incomplete: steered": Verdict.REFUSE,
+        "incomplete: max_messages": Verdict.REFUSE,
+    },
+    "openai_realtime": {"cancelled": Verdict.REFUSE, "failed": Verdict.BROKEN_OFF},
+    "cohere": {"ERROR": Verdict.BROKEN_OFF, "TIMEOUT": Verdict.BROKEN_OFF},
+    "ollama": {"length": Verdict.CUT_OFF, "not done": Verdict.LEAVE},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("form", AS_ASKED)
+def test_the_table_says_what_was_asked_of_it(form: str) -> None:
+    assert {word: STOPS[form][word] for word in AS_ASKED[form]} == AS_ASKED[form]
+
+
+def test_only_these_words_run_calls() -> None:
+    """A new one is to be thought about."""
+    runs = {word for stops in STOPS.values() for word, v in stops.items() if v is Verdict.RUN}
+    assert runs == {
+        "tool_use", "end_turn", "stop_sequence", "tool_calls", "function_call", "stop", "eos",
+        "eos_token", "completed", "STOP", "requires_action", "idle", "COMPLETE", "STOP_SEQUENCE",
+        "TOOL_CALL",
+    }  # fmt: skip
+
+
 async def dispatched(response: Any) -> tuple[list[ToolResult], list[str], Any]:
     ran.clear()
     async with Dispatcher.in_memory([note]) as dispatcher:

@@ -295,3 +295,17 @@ def test_a_stream_goes_back_as_its_message() -> None:
     [message] = turn.assistant()
     assert message["content"][0]["input"] == {"x": 1}
     hold("anthropic assistant", message)
+
+
+def test_gemini_s_chunks_are_one_response() -> None:
+    part = {"functionCall": {"name": "a", "args": {"x": 1}}}
+    chunks: Events = [
+        {"responseId": "r", "candidates": [{"content": {"parts": [{"text": "so"}]}}]},
+        {"responseId": "r", "candidates": [{"content": {"parts": [part]}}]},
+        {"responseId": "r", "candidates": [{"content": {"parts": []}, "finishReason": "STOP"}]},
+    ]
+    found = read(chunks)
+    assert (found.format, found.id, found.stop) == ("gemini", "r", None)
+    assert [call.arguments for call in found.calls] == [{"x": 1}]
+    [call] = read(chunks[:-1]).calls
+    assert call.arguments is None
