@@ -273,7 +273,7 @@ async def test_a_write_asked_again_after_its_result_has_gone_is_not_run_again() 
             key = next(iter(dispatcher._server._ran))
             await eventually(lambda: dispatcher._server.state(key) is None, "its result has gone")  # noqa: B023
     assert (write.code, write.executed) == (Code.WORKER_LOST, Executed.UNKNOWN)
-    assert "not kept any more" in str(write.error)
+    assert "nothing is kept of it any more" in str(write.error)
     assert not write.retryable
     assert gate.came == ["x"]
     assert looked.ok
