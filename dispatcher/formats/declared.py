@@ -1,5 +1,6 @@
 """What a tool's declaration says to providers that take more than a name and a schema."""
 
+import re
 from typing import Any
 
 import msgspec
@@ -8,6 +9,8 @@ from toolpool.contract.schema.dialect import plain
 from toolpool.contract.schema.references import resolve
 from toolpool.contract.schema.strict import Form, NotStrict, strict_schema
 from toolpool.contract.spec import ToolSpec
+from toolpool.dispatcher.formats.names import alias
+from toolpool.dispatcher.formats.text import schema_of
 
 
 def told(spec: ToolSpec, *options: str) -> dict[str, Any]:
@@ -35,6 +38,19 @@ def strict_of(spec: ToolSpec, form: Form) -> dict[str, Any] | None:
         return strict_schema(spec.input_schema, form)
     except NotStrict:
         return None
+
+
+def flat_functions(specs: list[ToolSpec], taken: re.Pattern[str]) -> list[dict[str, Any]]:
+    """Functions with their fields beside each other, as the newer APIs take them."""
+    return [
+        {
+            "type": "function",
+            "name": alias(spec.name, taken),
+            "description": spec.description,
+            "parameters": schema_of(spec.input_schema),
+        }
+        for spec in specs
+    ]
 
 
 def text_format_of(spec: ToolSpec) -> dict[str, Any] | None:

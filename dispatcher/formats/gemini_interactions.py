@@ -9,9 +9,10 @@ from toolpool.contract.content import blocks_of, media_of, words_for
 from toolpool.contract.result import ToolResult
 from toolpool.contract.spec import ToolSpec
 from toolpool.dispatcher.formats.blocks import NotAResponse, Reader
+from toolpool.dispatcher.formats.declared import flat_functions
 from toolpool.dispatcher.formats.gemini import TOOL_NAMES
 from toolpool.dispatcher.formats.names import alias
-from toolpool.dispatcher.formats.text import as_text, note_of, schema_of
+from toolpool.dispatcher.formats.text import as_text, note_of
 
 NAME = "gemini_interactions"
 ALIASES = ()
@@ -117,12 +118,4 @@ def render_refusal(text: str) -> list[dict[str, Any]]:
 
 def offer(specs: list[ToolSpec]) -> list[dict[str, Any]]:
     """The `tools` parameter: a function each."""
-    return [
-        {
-            "type": "function",
-            "name": alias(spec.name, TOOL_NAMES),
-            "description": spec.description,
-            "parameters": schema_of(spec.input_schema),
-        }
-        for spec in specs
-    ]
+    return flat_functions(specs, TOOL_NAMES)

@@ -10,8 +10,9 @@ from toolpool.contract.outcome import Code
 from toolpool.contract.result import ToolResult
 from toolpool.contract.spec import ToolSpec
 from toolpool.dispatcher.formats.blocks import Reader
-from toolpool.dispatcher.formats.names import PLAIN, alias
-from toolpool.dispatcher.formats.text import as_text, note_of, schema_of
+from toolpool.dispatcher.formats.declared import flat_functions
+from toolpool.dispatcher.formats.names import PLAIN
+from toolpool.dispatcher.formats.text import as_text, note_of
 
 NAME = "openai_agents"
 ALIASES = ()
@@ -181,12 +182,4 @@ def render_refusal(text: str) -> list[dict[str, Any]]:
 
 def offer(specs: list[ToolSpec]) -> list[dict[str, Any]]:
     """The function tools of an agent."""
-    return [
-        {
-            "type": "function",
-            "name": alias(spec.name, TOOL_NAMES),
-            "description": spec.description,
-            "parameters": schema_of(spec.input_schema),
-        }
-        for spec in specs
-    ]
+    return flat_functions(specs, TOOL_NAMES)

@@ -15,7 +15,7 @@ from toolpool.contract.call import Flaw, ToolCall
 from toolpool.contract.content import IMAGE_TYPES, blocks_of, image_url_of, media_of, words_for
 from toolpool.contract.outcome import Code
 from toolpool.contract.result import ToolResult
-from toolpool.dispatcher.formats.blocks import Reader
+from toolpool.dispatcher.formats.blocks import NotAResponse, Reader
 from toolpool.dispatcher.formats.text import as_bare, as_text, note_of
 
 _FUNCTION = "function_call"
@@ -75,6 +75,20 @@ def call(index: int, item: dict[str, Any], reader: Reader, *, is_last: bool) -> 
         flaw=kind.flaw(item),
         origin=_origin(item),
     )
+
+
+def calls_in(output: Any, reader: Reader) -> list[ToolCall]:
+    """The calls of the items that wait; messages, reasoning and hosted tools are passed over.
+
+    Raises `NotAResponse` for what is no list.
+    """
+    if not isinstance(output, list):
+        raise NotAResponse("no_output")
+    calls: list[ToolCall] = []
+    for position, item in enumerate(output):
+        if isinstance(item, dict) and waits(item):
+            calls.append(call(len(calls), item, reader, is_last=position == len(output) - 1))
+    return calls
 
 
 def answers(result: ToolResult) -> Answers:

@@ -11,9 +11,10 @@ from toolpool.contract.encoding import word_of
 from toolpool.contract.result import ToolResult
 from toolpool.contract.spec import ToolSpec
 from toolpool.dispatcher.formats import openai_items as items
-from toolpool.dispatcher.formats.blocks import NotAResponse, Reader
-from toolpool.dispatcher.formats.names import PLAIN, alias
-from toolpool.dispatcher.formats.text import as_bare, as_text, schema_of
+from toolpool.dispatcher.formats.blocks import Reader
+from toolpool.dispatcher.formats.declared import flat_functions
+from toolpool.dispatcher.formats.names import PLAIN
+from toolpool.dispatcher.formats.text import as_bare, as_text
 
 NAME = "openai_realtime"
 ALIASES = ()
@@ -55,15 +56,7 @@ def stopped(response: dict[str, Any]) -> tuple[Any, Any]:
 
 def parse(response: Any, reader: Reader) -> list[ToolCall]:
     """The items that wait for an answer."""
-    output = _response(response).get("output")
-    if not isinstance(output, list):
-        raise NotAResponse("no_output")
-    calls: list[ToolCall] = []
-    for position, item in enumerate(output):
-        if isinstance(item, dict) and items.waits(item):
-            is_last = position == len(output) - 1
-            calls.append(items.call(len(calls), item, reader, is_last=is_last))
-    return calls
+    return items.calls_in(_response(response).get("output"), reader)
 
 
 def said(response: dict[str, Any], ids: Mapping[int, str]) -> list[dict[str, Any]]:
@@ -95,12 +88,4 @@ def render_refusal(text: str) -> list[dict[str, Any]]:
 
 def offer(specs: list[ToolSpec]) -> list[dict[str, Any]]:
     """The `tools` of a session."""
-    return [
-        {
-            "type": "function",
-            "name": alias(spec.name, TOOL_NAMES),
-            "description": spec.description,
-            "parameters": schema_of(spec.input_schema),
-        }
-        for spec in specs
-    ]
+    return flat_functions(specs, TOOL_NAMES)

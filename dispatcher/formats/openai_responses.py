@@ -12,7 +12,7 @@ from toolpool.contract.result import ToolResult
 from toolpool.contract.schema.strict import OPENAI
 from toolpool.contract.spec import ToolSpec
 from toolpool.dispatcher.formats import openai_items as items
-from toolpool.dispatcher.formats.blocks import NotAResponse, Reader
+from toolpool.dispatcher.formats.blocks import Reader
 from toolpool.dispatcher.formats.declared import (
     callers_of,
     output_of,
@@ -53,16 +53,8 @@ def stopped(response: dict[str, Any]) -> tuple[Any, Any]:
 
 
 def parse(response: Any, reader: Reader) -> list[ToolCall]:
-    """The items that wait for an answer; messages, reasoning and hosted tools are passed over."""
-    output = response.get("output")
-    if not isinstance(output, list):
-        raise NotAResponse("no_output")
-    calls: list[ToolCall] = []
-    for position, item in enumerate(output):
-        if isinstance(item, dict) and items.waits(item):
-            is_last = position == len(output) - 1
-            calls.append(items.call(len(calls), item, reader, is_last=is_last))
-    return calls
+    """The items that wait for an answer."""
+    return items.calls_in(response.get("output"), reader)
 
 
 def said(response: dict[str, Any], ids: Mapping[int, str]) -> list[dict[str, Any]]:
