@@ -7,7 +7,7 @@ from typing import Any
 import jsonschema_rs
 import msgspec
 
-from toolpool.contract.schema import likeness
+from toolpool.contract.schema import likeness, unions
 from toolpool.contract.schema.problem import Problem
 from toolpool.contract.schema.references import UNIONS, resolve
 from toolpool.contract.schema.shape import Shapes
@@ -16,7 +16,6 @@ from toolpool.contract.schema.values import json_type, literal, types_of
 _MEMBERS_AT_MOST = 400
 _UNEXPECTED_AT_MOST = 20
 _ERRORS_AT_MOST = 1_000
-_BRANCHES_AT_MOST = 200
 _INLINE_CHARACTERS = 300
 TOO_LONG = "…"
 """The shape of what is too long for a line about one error."""
@@ -135,53 +134,69 @@ class Explainer:
             )
 
     def _union(self, error: Error, path: Path, arguments: Any, meant: Meant) -> Iterator[Problem]:
-        """The branch that the argument resembles; what there is to choose where it resembles none.
+        """The branch that was certainly meant; what there is to choose where none was.
 
-        A branch is out where the value's own type is wrong. Then the one is meant whose tag fits
-        (a `const` or `enum` field such as `kind: "circle"`), then the one with the fewest errors:
-        of that nothing is certain where its names are off too, so the whole union is pointed to.
+        Certain is the only branch that takes such a type, then the one whose tag was sent, then
+        the only one of which no field is missing and that knows all that were sent.
         """
         kind: Any = error.kind
-        branches: list[list[Error]] = getattr(kind, "context", [])[:_BRANCHES_AT_MOST]
+        branches: list[list[Error]] = getattr(kind, "context", [])
+        value = _at(arguments, path)
         if kind.name == "oneOf" and sum(not branch for branch in branches) > 1:
-            yield Problem(path, "oneOf", received=json_type(_at(arguments, path)))
+            yield Problem(path, "oneOf", received=json_type(value))
             return
-        open_branches = [b for b in branches if not any(_shuts_out(e, path) for e in b)]
-        fitting = [b for b in open_branches if not any(_is_tag(e, path) for e in b)]
-        if fitting:
-            chosen = min(fitting, key=_distance)
-            is_certain = len(fitting) == 1 or _distance(chosen)[0] == 0
-            for inner in chosen:
-                for problem in self._explain(inner, arguments, meant):
-                    place = problem.place if is_certain else _place(error)
-                    yield msgspec.structs.replace(problem, place=place)
-        elif open_branches:
-            yield self._tags(open_branches, error, path, arguments)
-        else:
-            value = _at(arguments, path)
-            holder = self._subschema(error) or {}
-            types = list(dict.fromkeys(self._types({kind.name: holder.get(kind.name, [])})))
-            yield Problem(
-                path, kind.name, "|".join(types) or "another form", json_type(value),
-                shape=self._inline(holder),
-                is_optional=value is None and self._may_be_left_out(error),
-                holds=_held(value, types), place=_place(error),
-            )  # fmt: skip
+        nodes = self._branches(error, len(branches))
+        numbers = unions.open_branches(branches, path, value)
+        chosen = numbers[0] if len(numbers) == 1 else None
+        if chosen is None and isinstance(value, dict):
+            tag = unions.tag_of([nodes[number] for number in numbers], self._schema)
+            if tag is not None and tag[0] in value:
+                name, values = tag
+                sent = literal(value[name])
+                tagged = (
+                    n for n, v in zip(numbers, values, strict=True) if sent in map(literal, v)
+                )
+                chosen = next(tagged, None)
+                if chosen is None:
+                    options = [option for listed in values for option in listed]
+                    problem = enumerated((*path, name), "enum", options, value[name])
+                    yield _unsure(problem, error)
+                    return
+            else:
+                chosen = unions.branch_by_names(branches, numbers, path)
+        if chosen is not None:
+            for inner in branches[chosen]:
+                yield from self._explain(inner, arguments, meant)
+            return
+        missing, unknown = unions.wrong_names(branches, numbers, path)
+        for name in missing:
+            yield _unsure(Problem((*path, name), "required"), error)
+        for name in unknown[:_UNEXPECTED_AT_MOST]:
+            yield _unsure(Problem((*path, name), "additionalProperties"), error)
+        if not missing and not unknown:
+            yield self._no_form(error, path, value, is_unsure=bool(numbers))
 
-    def _tags(
-        self, branches: list[list[Error]], union: Error, path: Path, arguments: Any
-    ) -> Problem:
-        """Every tag that the branches ask for, as one enum; the field is the one most ask for."""
-        asked: dict[Path, list[Any]] = {}
-        for branch in branches:
-            for error in branch:
-                if _is_tag(error, path):
-                    kind: Any = error.kind
-                    options = kind.options if kind.name == "enum" else [kind.expected_value]
-                    asked.setdefault(_path(error, arguments), []).extend(options)
-        where = max(asked, key=lambda found: len(asked[found]))
-        problem = enumerated(where, "enum", asked[where], _at(arguments, where))
-        return msgspec.structs.replace(problem, place=_place(union))
+    def _no_form(self, error: Error, path: Path, value: Any, *, is_unsure: bool) -> Problem:
+        """That a value has none of a union's forms, and which there are."""
+        name = error.kind.name
+        holder = self._subschema(error) or {}
+        types = list(dict.fromkeys(self._types({name: holder.get(name, [])})))
+        if is_unsure and not types:
+            types = [json_type(value)]
+        return Problem(
+            path, name, "|".join(types) or "another form", json_type(value),
+            shape=self._inline(holder) if path else TOO_LONG,
+            is_optional=value is None and self._may_be_left_out(error),
+            holds=_held(value, types), place=_place(error),
+        )  # fmt: skip
+
+    def _branches(self, error: Error, count: int) -> list[Any]:
+        """The schemas of a union's branches."""
+        holder = self._subschema(error) or {}
+        listed = holder.get(error.kind.name)
+        if not isinstance(listed, list) or len(listed) != count:
+            return [None] * count
+        return [resolve(branch, self._schema) for branch in listed]
 
     def _types(self, node: Any, depth: int = 3) -> list[str]:
         """The types that a schema takes, as far as it says so."""
@@ -228,6 +243,11 @@ class Explainer:
             except (KeyError, IndexError, TypeError):
                 return None
         return node if isinstance(node, dict) else None
+
+
+def _unsure(problem: Problem, union: Error) -> Problem:
+    """A problem of every branch of a union that may have been meant."""
+    return msgspec.structs.replace(problem, place=_place(union), is_unsure=True)
 
 
 def _meant_by(value: Any, holder: dict[str, Any], meant: Meant) -> dict[str, str]:
@@ -324,31 +344,3 @@ def _path(error: Error, arguments: Any) -> Path:
         steps.append(step)
         arguments = _at(arguments, (step,))
     return tuple(steps)
-
-
-def _shuts_out(error: Error, path: Path) -> bool:
-    """Whether the value itself is of the wrong type, or not the one value of a branch."""
-    name = error.kind.name
-    here = len(error.instance_path) == len(path)
-    return here and name in ("type", "const", "enum", "falseSchema")
-
-
-def _is_tag(error: Error, path: Path) -> bool:
-    """Whether a field right below the value has not the text by which its branch is known."""
-    kind: Any = error.kind
-    if kind.name not in ("const", "enum") or len(error.instance_path) != len(path) + 1:
-        return False
-    options = kind.options if kind.name == "enum" else [kind.expected_value]
-    return all(isinstance(option, str) for option in options)
-
-
-def _distance(branch: list[Error]) -> tuple[int, int]:
-    """How far off: first by the fields that lack or are too many, then by all that is wrong."""
-    strange = 0
-    for error in branch:
-        kind: Any = error.kind
-        if kind.name == "required":
-            strange += 1
-        elif kind.name == "additionalProperties":
-            strange += len(kind.unexpected)
-    return strange, len(branch)

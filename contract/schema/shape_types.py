@@ -88,15 +88,19 @@ def _without_doubles(kinds: Kinds) -> list[str]:
     return [kind for kind in kinds if kind != "integer" or "number" not in kinds]
 
 
+def listed_values(node: dict[str, Any]) -> list[Any] | None:
+    """The values that a schema's own `const` or `enum` lists; None where it has neither."""
+    if "const" in node:
+        return [node["const"]]
+    return node["enum"] if isinstance(node.get("enum"), list) else None
+
+
 def _listed(node: dict[str, Any], kinds: Kinds | None) -> list[Any] | None:
     """The values that are listed and of a type that is wanted."""
-    if "const" in node:
-        listed = [node["const"]]
-    elif isinstance(node.get("enum"), list):
-        listed = node["enum"]
-    else:
-        return None
-    return [value for value in listed if kinds is None or _is_of(value, kinds)]
+    listed = listed_values(node)
+    if listed is None or kinds is None:
+        return listed
+    return [value for value in listed if _is_of(value, kinds)]
 
 
 def _is_of(value: Any, kinds: Kinds) -> bool:
@@ -240,12 +244,12 @@ def _differ(one: Any, other: Any, kinds: Kinds | None, root: dict[str, Any]) -> 
         return False
     return any(
         _no_value_in_both(tag, their_tag)
-        for name, tag in _tags(one, root).items()
-        if (their_tag := _tags(other, root).get(name)) is not None
+        for name, tag in tags_of(one, root).items()
+        if (their_tag := tags_of(other, root).get(name)) is not None
     )
 
 
-def _tags(node: dict[str, Any], root: dict[str, Any]) -> dict[str, list[Any]]:
+def tags_of(node: dict[str, Any], root: dict[str, Any]) -> dict[str, list[Any]]:
     """The required fields whose values are listed."""
     found = {}
     properties = node.get("properties")

@@ -132,7 +132,7 @@ def _unknown_field(problem: Problem, words: Locale, style: str) -> str:
     unknown = words.unknown_field[style]
     if problem.closest:
         return words.unknown_field_meant.format(unknown=unknown, closest=problem.closest)
-    if not problem.allowed:
+    if not problem.allowed and not problem.is_unsure:
         return words.unknown_field_leave_out.format(unknown=unknown)
     return unknown
 
@@ -148,11 +148,13 @@ def _or_nothing(what: str, problem: Problem, words: Locale) -> str:
 
 def _mistyped(problem: Problem, words: Locale, style: str, room: int, *, is_brief: bool) -> str:
     """The wanted type, shape or alternatives, and the type that came."""
-    received = words.holding[problem.holds] if problem.holds else problem.received
+    received = words.holding[problem.holds] if problem.holds else _another(problem, words)
 
     def said(what: str) -> str:
         return _wanted(_or_nothing(what, problem, words), received, words, style)
 
+    if is_brief and received != problem.received and not problem.holds:
+        return _wanted(words.one_of_those_below, "", words, style)
     shape = None if is_brief or problem.shape == TOO_LONG else problem.shape
     options = problem.alternatives
     if shape is not None and shape.replace(" | ", "|") != problem.expected:
@@ -186,7 +188,8 @@ def _item_type(shape: str) -> str | None:
 
 
 def _another(problem: Problem, words: Locale) -> str:
-    if problem.expected and problem.received in problem.alternatives:
+    wanted = problem.alternatives if problem.expected else []
+    if problem.received in wanted or (problem.received == "integer" and "number" in wanted):
         return words.another.format(received=problem.received)
     return problem.received
 

@@ -80,14 +80,15 @@ ORDER_SHAPE = (
          "ship.port: Required; ship.harbour: unknown field. "
          'Expected ship: {mode: "SEA", port: string}'),
         ({"title": "x", "ship": {"kind": "AIR"}},
-         "ship.mode, ship.awb: Required; ship.kind: unknown field. "
-         f"Expected ship: {SHIP_SHAPE}"),
+         f"ship.mode: Required; ship.kind: unknown field. Expected ship: {SHIP_SHAPE}"),
+        ({"title": "x", "ship": {}}, f"ship.mode: Required. Expected ship: {SHIP_SHAPE}"),
         ({"title": "x", "pay": {"bank": "1"}},
-         "pay.iban: Required; pay.bank: unknown field. "
-         "Expected pay: {iban: string} | {card: string}"),
+         "pay.bank: unknown field. Expected pay: {iban: string} | {card: string}"),
+        ({"title": "x", "pay": {}},
+         "pay: expected {iban: string} | {card: string}, got another object"),
         # two parts, each on its own where that is shorter
         ({"title": "x", "ship": {"mode": "SEA", "harbour": "X"}, "pay": {"bank": "1"}},
-         "ship.port, pay.iban: Required; ship.harbour, pay.bank: unknown field. "
+         "ship.port: Required; ship.harbour, pay.bank: unknown field. "
          'Expected ship: {mode: "SEA", port: string}; pay: {iban: string} | {card: string}'),
         # the whole
         ({"name": "x", "rows": []}, "title: Required; name, rows: unknown field. "
@@ -96,6 +97,55 @@ ORDER_SHAPE = (
 )  # fmt: skip
 def test_the_errors_and_the_shape_of_what_is_off(arguments: Any, expected: str) -> None:
     assert errors(ORDER, arguments) == expected
+
+
+LEAF = {"field": STRING, "op": {"enum": ["eq", "lt"]}}
+CARD = {"number": STRING, "network": {"enum": ["visa", "amex"]}}
+UNTAGGED: list[tuple[list[dict[str, Any]], dict[str, Any], str]] = [
+    # a field with listed values in one branch only is no tag
+    ([closed(LEAF, *LEAF), closed({"and": {"type": "array"}}, "and")], {"field": "a", "op": "gt"},
+     'a.op: expected one of "eq", "lt", got another string'),
+    ([{**closed(LEAF, *LEAF), "additionalProperties": True}, {"required": ["and"]}],
+     {"field": "a", "op": "gt"}, 'a.op: expected one of "eq", "lt", got another string'),
+    ([{"properties": CARD, "required": ["number", "network"]}, {"required": ["iban"]}],
+     {"number": "1", "network": "Visa"},
+     'a.network: did you mean "visa"? expected one of "visa", "amex", got another string'),
+    # values that two branches share are no tag either
+    ([closed({"k": {"enum": ["a", "b"]}, "x": STRING}, "k", "x"),
+      closed({"k": {"enum": ["b", "c"]}, "y": STRING}, "k", "y")], {"k": "b"},
+     'a: expected {k: "a"|"b", x: string} | {k: "b"|"c", y: string}, got another object'),
+    # a tag is a value of any type
+    ([closed({"v": {"const": 1}, "x": STRING}, "v", "x"),
+      closed({"v": {"const": 2}, "y": STRING}, "v", "y")], {"v": 2, "x": ""},
+     'a.y: Required; a.x: unknown field. Expected a: {v: 2, y: string}'),
+    # other listed values of another branch are not those of this one
+    ([closed({"kind": {"const": "A"}, "unit": {"enum": ["kg", "lb"]}}, "kind", "unit"),
+      closed({"kind": {"const": "B"}, "unit": {"enum": ["m", "ft"]}}, "kind", "unit")],
+     {"kind": "A", "unit": "KG"},
+     'a.unit: did you mean "kg"? expected one of "kg", "lb", got another string'),
+    # what one alternative lacks is not required
+    ([{"properties": {"mail": STRING}, "required": ["mail"]},
+      {"properties": {"phone": STRING, "land": STRING}, "required": ["phone", "land"]}],
+     {"phone": "1"},
+     "a: expected {mail: string, ...} | {phone: string, land: string, ...}, got another object"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("branches", "sent", "expected"), UNTAGGED)
+def test_a_branch_is_explained_only_where_it_was_certainly_meant(
+    branches: list[dict[str, Any]], sent: dict[str, Any], expected: str
+) -> None:
+    schema = closed({"a": {"anyOf": [{"type": "object", **branch} for branch in branches]}})
+    assert errors(schema, {"a": sent}) == expected
+
+
+def test_none_of_the_alternatives_of_the_arguments_themselves_is_required() -> None:
+    schema = closed({"id": STRING, "name": STRING, "n": {"type": "integer"}})
+    schema["anyOf"] = [{"required": ["id"]}, {"required": ["name"]}]
+    assert errors(schema, {"n": 1}) == (
+        "expected one of the values below. Expected arguments: "
+        "{id?: string, name?: string, n?: integer} & ({id: any, ...} | {name: any, ...})"
+    )
 
 
 STYLED = {
