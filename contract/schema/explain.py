@@ -259,7 +259,7 @@ def _meant_by(value: Any, holder: dict[str, Any], meant: Meant) -> dict[str, str
         properties = _properties(holder)
         unknown = [field for field in value if field not in properties][:_UNEXPECTED_AT_MOST]
         absent = [name for name in properties if name not in value]
-        meant[key] = likeness.pairs(unknown, absent, needed=holder.get("required", ()))
+        meant[key] = likeness.pairs(unknown, absent)
     return meant[key]
 
 

@@ -32,7 +32,7 @@ WRONG: dict[str, Any] = {
     "array": 7.5,
     "object": 7.5,
 }
-SLIPS = {"swap": 0.99, "drop": 0.97, "double": 0.99, "camel": 1.0, "dash": 1.0}
+SLIPS = {"swap": 0.99, "drop": 0.95, "double": 0.99, "camel": 1.0, "dash": 1.0}
 """The share that is certain: of a short word, one letter makes another word."""
 GOT = {"en": "got", "zh": "实际为"}
 Place = tuple[tuple[str | int, ...], dict[str, Any]]
