@@ -9,7 +9,7 @@ import msgspec
 
 from toolpool.contract.schema import likeness, unions
 from toolpool.contract.schema.problem import Problem
-from toolpool.contract.schema.references import UNIONS, resolve
+from toolpool.contract.schema.references import UNIONS, looked_at, resolve
 from toolpool.contract.schema.shape import Shapes
 from toolpool.contract.schema.values import json_type, literal, types_of
 
@@ -48,6 +48,8 @@ class Explainer:
         """
         ranked: dict[tuple[Any, ...], tuple[int, Problem]] = {}
         meant: Meant = {}
+        if _has_an_empty_key(arguments):
+            errors = [error for error in errors if self._has_its_path(error)]
         for error in islice(errors, _ERRORS_AT_MOST):
             in_union = error.kind.name in UNIONS
             for problem in self._explain(error, arguments, meant):
@@ -60,6 +62,13 @@ class Explainer:
         found = [problem for _, problem in sorted(ranked.values(), key=lambda pair: pair[0])]
         told = {p.path for p in found if p.kind in ("enum", "const") and p.expected}
         return tuple(p for p in found if not (p.kind == "type" and p.path in told))
+
+    def _has_its_path(self, error: Error) -> bool:
+        """Whether a validator names each step to the value: it passes over a field without name."""
+        if _has_an_empty_key(self._schema):
+            return False
+        *_, (depth, _) = looked_at(_place(error), self._schema)
+        return error.kind.name not in UNIONS and depth == len(error.instance_path)
 
     def _explain(self, error: Error, arguments: Any, meant: Meant) -> Iterator[Problem]:
         kind: Any = error.kind
@@ -320,6 +329,18 @@ def _may_fit(value: Any, wanted: Any) -> bool:
 def _properties(schema: dict[str, Any]) -> dict[str, Any]:
     properties = schema.get("properties")
     return properties if isinstance(properties, dict) else {}
+
+
+def _has_an_empty_key(value: Any) -> bool:
+    holders = [value]
+    for holder in holders:
+        if isinstance(holder, dict):
+            if "" in holder:
+                return True
+            holders.extend(holder.values())
+        elif isinstance(holder, (list, tuple)):
+            holders.extend(holder)
+    return False
 
 
 def _place(error: Error) -> Path:
