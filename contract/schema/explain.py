@@ -7,14 +7,20 @@ from typing import Any
 import jsonschema_rs
 import msgspec
 
-from toolpool.contract.schema import likeness, unions
+from toolpool.contract.schema import unions
+from toolpool.contract.schema.hints import (
+    FIELDS_AT_MOST,
+    MEMBERS_AT_MOST,
+    Hints,
+    Listed,
+    properties_of,
+)
 from toolpool.contract.schema.problem import Problem
 from toolpool.contract.schema.references import UNIONS, looked_at, resolve
 from toolpool.contract.schema.shape import Shapes
+from toolpool.contract.schema.tags import tag_of
 from toolpool.contract.schema.values import json_type, literal, types_of
 
-_MEMBERS_AT_MOST = 400
-_UNEXPECTED_AT_MOST = 20
 _ERRORS_AT_MOST = 1_000
 _INLINE_CHARACTERS = 300
 TOO_LONG = "…"
@@ -29,8 +35,6 @@ _PARAMETERS = {
 
 Path = tuple[str | int, ...]
 Error = jsonschema_rs.ValidationError
-Meant = dict[tuple[int, int], dict[str, str]]
-"""What was found out about the names in an object, so that it is found out once."""
 
 
 class Explainer:
@@ -39,6 +43,7 @@ class Explainer:
     def __init__(self, schema: dict[str, Any], shapes: Shapes) -> None:
         self._schema = schema
         self._shapes = shapes
+        self._lists: dict[tuple[int, str], Listed] = {}
 
     def problems(self, errors: Iterable[Error], arguments: Any) -> tuple[Problem, ...]:
         """What is wrong, the most useful first, nothing twice.
@@ -47,12 +52,13 @@ class Explainer:
         too many and resemble none.
         """
         ranked: dict[tuple[Any, ...], tuple[int, Problem]] = {}
-        meant: Meant = {}
-        if _has_an_empty_key(arguments):
+        hints = Hints()
+        errors = list(islice(errors, _ERRORS_AT_MOST))
+        if errors and _has_an_empty_key(arguments):
             errors = [error for error in errors if self._has_its_path(error)]
-        for error in islice(errors, _ERRORS_AT_MOST):
+        for error in errors:
             in_union = error.kind.name in UNIONS
-            for problem in self._explain(error, arguments, meant):
+            for problem in self._explain(error, arguments, hints):
                 idle = problem.kind == "additionalProperties" and problem.closest is None
                 rank = 2 if idle else 0 if in_union else 1
                 said = (problem.path, problem.kind, problem.expected, problem.allowed)
@@ -70,13 +76,13 @@ class Explainer:
         *_, (depth, _) = looked_at(_place(error), self._schema)
         return error.kind.name not in UNIONS and depth == len(error.instance_path)
 
-    def _explain(self, error: Error, arguments: Any, meant: Meant) -> Iterator[Problem]:
+    def _explain(self, error: Error, arguments: Any, hints: Hints) -> Iterator[Problem]:
         kind: Any = error.kind
         name: str = kind.name
         path = _path(error, arguments)
         value = _at(arguments, path)
         if name == "required":
-            yield self._missing(error, path, value, meant)
+            yield self._missing(error, path, value, hints)
         elif name == "type":
             types = sorted(kind.types, key=lambda name: name == "null")
             yield Problem(
@@ -86,31 +92,30 @@ class Explainer:
                 holds=_held(value, types), place=_place(error),
             )  # fmt: skip
         elif name in ("enum", "const"):
-            options = kind.options if name == "enum" else [kind.expected_value]
             is_optional = value is None and self._may_be_left_out(error)
-            problem = enumerated(path, name, options, value, is_optional=is_optional)
-            yield msgspec.structs.replace(problem, place=_place(error))
+            problem = _enumerated(path, name, self._listed(error), value, hints)
+            yield msgspec.structs.replace(problem, place=_place(error), is_optional=is_optional)
         elif name in ("additionalProperties", "unevaluatedProperties"):
-            yield from self._unexpected(error, path, value, kind.unexpected, meant)
+            yield from self._unexpected(error, path, value, kind.unexpected, hints)
         elif name == "falseSchema" and error.schema_path[-1:] == ["additionalProperties"]:
             yield from self._unexpected(
-                error, path, value, list(value), meant
+                error, path, value, list(value), hints
             )  # there are no others
         elif name in UNIONS:
-            yield from self._union(error, path, arguments, meant)
+            yield from self._union(error, path, arguments, hints)
         elif name == "propertyNames":
             yield Problem(path, name, received=json_type(value), place=_place(error))
         else:
             parameter = str(getattr(kind, _PARAMETERS.get(name, ""), ""))
             yield Problem(path, name, parameter, json_type(value), place=_place(error))
 
-    def _missing(self, error: Error, path: Path, value: Any, meant: Meant) -> Problem:
+    def _missing(self, error: Error, path: Path, value: Any, hints: Hints) -> Problem:
         """A field that is not there, or that came under another name."""
         name: str = getattr(error.kind, "property")  # noqa: B009 - the stubs know one class of kinds
         holder = self._subschema(error) or {}
-        properties = _properties(holder)
+        properties = properties_of(holder)
         wanted = properties.get(name)
-        sent = next((u for u, m in _meant_by(value, holder, meant).items() if m == name), None)
+        sent = next((u for u, m in hints.fields(value, holder).items() if m == name), None)
         shape = (
             None
             if sent and _may_fit(value[sent], resolve(wanted, self._schema))
@@ -125,24 +130,24 @@ class Explainer:
         )  # fmt: skip
 
     def _unexpected(
-        self, error: Error, path: Path, value: Any, fields: list[str], meant: Meant
+        self, error: Error, path: Path, value: Any, fields: list[str], hints: Hints
     ) -> Iterator[Problem]:
         holder = self._subschema(error) or {}
-        properties = _properties(holder)
+        properties = properties_of(holder)
         present = value if isinstance(value, dict) else {}
         absent = [name for name in properties if name not in present]
-        pairs = _meant_by(value, holder, meant)
-        for extra in fields[:_UNEXPECTED_AT_MOST]:
+        pairs = hints.fields(value, holder)
+        for extra in fields[:FIELDS_AT_MOST]:
             yield Problem(
                 (*path, extra),
                 "additionalProperties",
-                allowed=tuple(absent[:_MEMBERS_AT_MOST]),
+                allowed=tuple(absent[:MEMBERS_AT_MOST]),
                 closest=pairs.get(extra),
-                more=max(0, len(absent) - _MEMBERS_AT_MOST),
+                more=max(0, len(absent) - MEMBERS_AT_MOST),
                 place=_place(error),
             )
 
-    def _union(self, error: Error, path: Path, arguments: Any, meant: Meant) -> Iterator[Problem]:
+    def _union(self, error: Error, path: Path, arguments: Any, hints: Hints) -> Iterator[Problem]:
         """The branch that was certainly meant; what there is to choose where none was.
 
         Certain is the only branch that takes such a type, then the one whose tag was sent, then
@@ -158,7 +163,7 @@ class Explainer:
         numbers = unions.open_branches(branches, path, value)
         chosen = numbers[0] if len(numbers) == 1 else None
         if chosen is None and isinstance(value, dict):
-            tag = unions.tag_of([nodes[number] for number in numbers], self._schema)
+            tag = tag_of([nodes[number] for number in numbers], self._schema)
             if tag is not None and tag[0] in value:
                 name, values = tag
                 sent = literal(value[name])
@@ -168,19 +173,21 @@ class Explainer:
                 chosen = next(tagged, None)
                 if chosen is None:
                     options = [option for listed in values for option in listed]
-                    problem = enumerated((*path, name), "enum", options, value[name])
+                    problem = _enumerated(
+                        (*path, name), "enum", Listed(options), value[name], hints
+                    )
                     yield _unsure(problem, error)
                     return
             else:
                 chosen = unions.branch_by_names(branches, numbers, path)
         if chosen is not None:
             for inner in branches[chosen]:
-                yield from self._explain(inner, arguments, meant)
+                yield from self._explain(inner, arguments, hints)
             return
         missing, unknown = unions.wrong_names(branches, numbers, path)
         for name in missing:
             yield _unsure(Problem((*path, name), "required"), error)
-        for name in unknown[:_UNEXPECTED_AT_MOST]:
+        for name in unknown[:FIELDS_AT_MOST]:
             yield _unsure(Problem((*path, name), "additionalProperties"), error)
         if not missing and not unknown:
             yield self._no_form(error, path, value, is_unsure=bool(numbers))
@@ -206,6 +213,18 @@ class Explainer:
         if not isinstance(listed, list) or len(listed) != count:
             return [None] * count
         return [resolve(branch, self._schema) for branch in listed]
+
+    def _listed(self, error: Error) -> Listed:
+        """The values that the failed `enum` or `const` lists."""
+        holder = self._subschema(error)
+        if holder is None:
+            kind: Any = error.kind
+            return Listed(kind.options if kind.name == "enum" else [kind.expected_value])
+        key = (id(holder), error.kind.name)
+        if key not in self._lists:
+            values = holder[error.kind.name]
+            self._lists[key] = Listed([values] if error.kind.name == "const" else values)
+        return self._lists[key]
 
     def _types(self, node: Any, depth: int = 3) -> list[str]:
         """The types that a schema takes, as far as it says so."""
@@ -259,45 +278,6 @@ def _unsure(problem: Problem, union: Error) -> Problem:
     return msgspec.structs.replace(problem, place=_place(union), is_unsure=True)
 
 
-def _meant_by(value: Any, holder: dict[str, Any], meant: Meant) -> dict[str, str]:
-    """The fields that an object lacks, by the unknown ones that were certainly meant for them."""
-    if not isinstance(value, dict):
-        return {}
-    key = (id(value), id(holder))
-    if key not in meant:
-        properties = _properties(holder)
-        unknown = [field for field in value if field not in properties][:_UNEXPECTED_AT_MOST]
-        absent = [name for name in properties if name not in value]
-        meant[key] = likeness.pairs(unknown, absent)
-    return meant[key]
-
-
-def enumerated(
-    path: Path, kind: str, options: Sequence[Any], value: Any, *, is_optional: bool = False
-) -> Problem:
-    """The problem of a value that is none of `options`."""
-    return Problem(
-        path,
-        kind,
-        expected=types_of(options),
-        received=json_type(value),
-        allowed=tuple(literal(option) for option in options[:_MEMBERS_AT_MOST]),
-        closest=_meant(value, [option for option in options if isinstance(option, str)]),
-        more=max(0, len(options) - _MEMBERS_AT_MOST),
-        is_optional=is_optional,
-    )
-
-
-def _meant(value: Any, texts: Sequence[str]) -> str | None:
-    """The text that was certainly meant; for a number or boolean the one that spells it."""
-    if isinstance(value, str):
-        return likeness.closest(value, texts)
-    if isinstance(value, (bool, int, float)):
-        spelt = literal(value)
-        return next((text for text in texts if text.casefold() == spelt), None)
-    return None
-
-
 def _held(value: Any, types: Sequence[str]) -> str:
     """What a string holds where a list or an object is wanted."""
     if not isinstance(value, str) or "string" in types:
@@ -326,19 +306,30 @@ def _may_fit(value: Any, wanted: Any) -> bool:
     return kind == ("number" if wants == "integer" else wants)
 
 
-def _properties(schema: dict[str, Any]) -> dict[str, Any]:
-    properties = schema.get("properties")
-    return properties if isinstance(properties, dict) else {}
+def _enumerated(path: Path, kind: str, listed: Listed, value: Any, hints: Hints) -> Problem:
+    """The problem of a value that is none of those that are listed."""
+    return Problem(
+        path,
+        kind,
+        expected=listed.types,
+        received=json_type(value),
+        allowed=listed.literals,
+        closest=hints.member(value, listed),
+        more=listed.more,
+    )
 
 
 def _has_an_empty_key(value: Any) -> bool:
-    holders = [value]
+    holders, seen = [value], set[int]()
     for holder in holders:
+        if not isinstance(holder, (dict, list, tuple)) or id(holder) in seen:
+            continue
+        seen.add(id(holder))
         if isinstance(holder, dict):
             if "" in holder:
                 return True
             holders.extend(holder.values())
-        elif isinstance(holder, (list, tuple)):
+        else:
             holders.extend(holder)
     return False
 

@@ -5,11 +5,12 @@ where they have the same words in any order, or where one word of them is misspe
 """
 
 import difflib
+import functools
 import re
 from collections.abc import Iterable, Sequence
 
 _LONGEST = 64
-_COMPARED_AT_MOST = 2_000
+COMPARED_AT_MOST = 2_000
 """Pairs of names; each costs a microsecond or so."""
 _LOOKED_CLOSER_AT = 50
 _WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+|[^\W\d_A-Za-z]+")
@@ -43,6 +44,12 @@ class _Name:
         self.folded = _NO_LETTER.sub("", name[:_LONGEST]).casefold()
 
 
+@functools.lru_cache(maxsize=8_192)
+def _known(name: str) -> _Name:
+    """A name of a schema, taken apart once."""
+    return _Name(name)
+
+
 def pairs(unknown: Sequence[str], missing: Sequence[str]) -> dict[str, str]:
     """The missing name that each unknown one stands for, no name twice.
 
@@ -51,9 +58,9 @@ def pairs(unknown: Sequence[str], missing: Sequence[str]) -> dict[str, str]:
     found: dict[str, str] = {}
     if not unknown or not missing:
         return found
-    theirs = {name: _Name(name) for name in unknown[:_COMPARED_AT_MOST]}
-    each = max(1, _COMPARED_AT_MOST // len(theirs))
-    ours = {name: _Name(name) for name in missing[:each]}
+    theirs = {name: _Name(name) for name in unknown[:COMPARED_AT_MOST]}
+    each = max(1, COMPARED_AT_MOST // len(theirs))
+    ours = {name: _known(name) for name in missing[:each]}
     for alike in (_are_the_same, _are_near):
         candidates = {
             name: [other for other in ours if alike(their, ours[other])]

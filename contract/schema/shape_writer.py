@@ -8,11 +8,13 @@ from toolpool.contract.schema import shape_types as types
 from toolpool.contract.schema.references import UNIONS, referred, resolve
 from toolpool.contract.schema.shape_objects import written
 from toolpool.contract.schema.shape_types import MORE_RULES, Kinds
+from toolpool.contract.schema.tags import are_apart
 
 _SHORT_ENOUGH_TO_REPEAT = 24
 _MARK = re.compile("\0(\\d+)\0")
 _NO_IDENTIFIER = re.compile(r"\W+")
 _FOR_BRACKETS = 16
+_ROOM_FOR_A_BRANCH = 60
 _TIMES_NAMED = 4
 """How much more may be written than is left once names stand where they are shorter."""
 _UNSAID = frozenset({"dependentSchemas", "$dynamicRef", "$recursiveRef"})
@@ -190,13 +192,13 @@ class Writer:
         texts = [text for text, _ in said]
         if not texts:
             return self.spend("nothing"), False
-        if keyword == "oneOf" and not types.are_apart(shown, kinds, self._root):
+        if keyword == "oneOf" and not are_apart(shown, kinds, self._root):
             texts = [f"({text})" if joins else text for text, joins in said]
             text = f"exactly one of ({' | '.join(texts)})"
             self.allows_less |= not is_exact
             return text if is_exact else self.with_more_rules(text), False
         texts = list(dict.fromkeys(texts))
-        is_literal = all(text[:1] in '"-0123456789' for text in texts)
+        is_literal = all(text[:1] in '"-0123456789…' for text in texts)
         return ("|" if is_literal else " | ").join(texts), len(texts) > 1
 
     def _exactly(
@@ -205,7 +207,12 @@ class Writer:
         """Shapes, and whether they say all that their schemas do, and no more."""
         before = self.allows_more, self.allows_less
         self.allows_more = self.allows_less = False
-        said = [self._either(node, kinds) for node in nodes]
+        said: list[tuple[str, bool]] = []
+        for node in nodes:
+            if self.detail.cut and said and self.room < _ROOM_FOR_A_BRANCH:
+                said.append((self.omitted(), False))
+                break
+            said.append(self._either(node, kinds))
         is_exact = not (self.allows_more or self.allows_less)
         self.allows_more |= before[0]
         self.allows_less |= before[1]

@@ -9,8 +9,8 @@ from typing import Any
 
 import jsonschema_rs
 
-from toolpool.contract.schema.shape_types import listed_values, tags_of
-from toolpool.contract.schema.values import json_type, literal
+from toolpool.contract.schema.shape_types import listed_values
+from toolpool.contract.schema.values import json_type
 
 Error = jsonschema_rs.ValidationError
 Path = tuple[str | int, ...]
@@ -28,24 +28,6 @@ def open_branches(branches: Branches, path: Path, value: Any) -> list[int]:
         for number, branch in enumerate(branches)
         if not any(_excludes_the_type(error, path, value) for error in branch)
     ]
-
-
-def tag_of(nodes: Sequence[Any], root: dict[str, Any]) -> tuple[str, list[list[Any]]] | None:
-    """The field that tells these branches apart, and the values that each of them wants there.
-
-    Every branch requires it and lists its values, and no value is listed twice: `kind: "circle"`
-    in one and `kind: "square"` in the other. None where there is no such field.
-    """
-    if len(nodes) < 2 or not all(isinstance(node, dict) for node in nodes):
-        return None
-    tags = [tags_of(node, root) for node in nodes]
-    for name in tags[0]:
-        if all(name in each for each in tags):
-            values = [each[name] for each in tags]
-            texts = [text for listed in values for text in set(map(literal, listed))]
-            if len(texts) == len(set(texts)):
-                return name, values
-    return None
 
 
 def branch_by_names(branches: Branches, numbers: Sequence[int], path: Path) -> int | None:

@@ -73,6 +73,7 @@ def lines_of(
     """
     words, style = wording.words, wording.style
     found: dict[tuple[Any, ...], list[Problem]] = {}
+    messages: dict[tuple[Any, ...], str] = {}
     renamed = {(*p.path[:-1], p.closest) for p in problems if p.kind == "additionalProperties"}
     for number, problem in enumerate(problems):
         if problem.kind == "required" and problem.shape is None and problem.path in renamed:
@@ -80,11 +81,23 @@ def lines_of(
         is_brief = number in covered
         if are_shared and problem.is_optional and problem.path:
             problem = Problem(problem.path, "null", is_optional=True)
-        message = message_of(problem, words, style, _ALL, is_brief=is_brief)
+        alike = _alike(problem, is_brief=is_brief)
+        if alike not in messages:
+            messages[alike] = message_of(problem, words, style, _ALL, is_brief=is_brief)
+        message = messages[alike]
         shares = are_shared or problem.kind == "additionalProperties"
         where = bool(problem.path) if shares else paths.without_index(problem.path)
         found.setdefault((message, is_brief, where), []).append(problem)
     return [Line(tuple(same), wording, is_brief) for (_, is_brief, _), same in found.items()]
+
+
+def _alike(problem: Problem, *, is_brief: bool) -> tuple[Any, ...]:
+    """What two problems share that say the same."""
+    return (
+        problem.kind, problem.expected, problem.received, id(problem.allowed), problem.closest,
+        problem.shape, problem.more, problem.is_optional, problem.holds, problem.is_unsure,
+        is_brief,
+    )  # fmt: skip
 
 
 def message_of(
