@@ -77,6 +77,8 @@ class Rejection:
         errors = self._fitted(self._lines(self._covered([part])), caps.characters)
         room = caps.shape_characters - len(self._with_shapes([], [part], [""], errors))
         shape = shapes.shortened(part.node, max(_SHORTEST_SHAPE, room), hidden=self._hidden(part))
+        if shape.line == TOO_LONG:
+            return self._fitted(self._lines(), caps.shape_characters)
         text = self._with_shapes([], [part], [shape.line], errors)
         return cut_at(text, caps.shape_characters)
 
