@@ -180,9 +180,23 @@ class Explainer:
                     return
             else:
                 chosen = unions.branch_by_names(branches, numbers, path)
+        if len(numbers) == 1 and unions.listed_in([nodes[numbers[0]]])[1]:
+            chosen = None  # all that is listed in the others may have been meant as well
         if chosen is not None:
             for inner in branches[chosen]:
                 yield from self._explain(inner, arguments, hints)
+            return
+        yield from self._undecided(error, path, value, numbers, hints)
+
+    def _undecided(
+        self, error: Error, path: Path, value: Any, numbers: list[int], hints: Hints
+    ) -> Iterator[Problem]:
+        """What is wrong whichever of these branches was meant."""
+        branches: list[list[Error]] = getattr(error.kind, "context", [])
+        listed, is_all = unions.listed_in(self._branches(error, len(branches)))
+        if numbers and is_all:
+            problem = _enumerated(path, "enum", self._gathered(error, listed), value, hints)
+            yield msgspec.structs.replace(problem, place=_place(error))
             return
         missing, unknown = unions.wrong_names(branches, numbers, path)
         for name in missing:
@@ -190,7 +204,11 @@ class Explainer:
         for name in unknown[:FIELDS_AT_MOST]:
             yield _unsure(Problem((*path, name), "additionalProperties"), error)
         if not missing and not unknown:
-            yield self._no_form(error, path, value, is_unsure=bool(numbers))
+            problem = self._no_form(error, path, value, is_unsure=bool(numbers))
+            if numbers and listed:
+                closest = hints.member(value, self._gathered(error, listed))
+                problem = msgspec.structs.replace(problem, closest=closest)
+            yield problem
 
     def _no_form(self, error: Error, path: Path, value: Any, *, is_unsure: bool) -> Problem:
         """That a value has none of a union's forms, and which there are."""
@@ -224,6 +242,16 @@ class Explainer:
         if key not in self._lists:
             values = holder[error.kind.name]
             self._lists[key] = Listed([values] if error.kind.name == "const" else values)
+        return self._lists[key]
+
+    def _gathered(self, error: Error, values: list[Any]) -> Listed:
+        """The values that the branches of a union list."""
+        holder = self._subschema(error)
+        if holder is None:
+            return Listed(values)
+        key = (id(holder), error.kind.name)
+        if key not in self._lists:
+            self._lists[key] = Listed(values)
         return self._lists[key]
 
     def _types(self, node: Any, depth: int = 3) -> list[str]:

@@ -164,9 +164,12 @@ def _mistyped(problem: Problem, words: Locale, style: str, room: int, *, is_brie
     received = words.holding[problem.holds] if problem.holds else _another(problem, words)
 
     def said(what: str) -> str:
-        return _wanted(_or_nothing(what, problem, words), received, words, style)
+        text = _wanted(_or_nothing(what, problem, words), received, words, style)
+        if problem.closest is None:
+            return text
+        return words.did_you_mean.format(closest=f'"{problem.closest}"', message=text)
 
-    if is_brief and received != problem.received and not problem.holds:
+    if is_brief and problem.closest is None and received != problem.received and not problem.holds:
         return _wanted(words.one_of_those_below, "", words, style)
     shape = None if is_brief or problem.shape == TOO_LONG else problem.shape
     options = problem.alternatives

@@ -139,6 +139,33 @@ def test_a_branch_is_explained_only_where_it_was_certainly_meant(
     assert errors(schema, {"a": sent}) == expected
 
 
+@pytest.mark.parametrize(
+    ("branches", "sent", "expected"),
+    [
+        ([{"type": "string", "enum": ["open", "shipped"]}, {"type": "null"}], "Open",
+         'did you mean "open"? expected one of "open", "shipped", null, got another string'),
+        ([{"enum": ["open", "shipped"]}, {"type": "null"}], "closed",
+         'expected one of "open", "shipped", null, got another string'),
+        ([{"const": "auto"}, {"type": "string", "pattern": "^[0-9]+px$"}], "Auto",
+         'did you mean "auto"? expected "auto" | string /^[0-9]+px$/, got another string'),
+        ([{"const": "auto"}, {"type": "integer", "minimum": 1}], "Auto",
+         'did you mean "auto"? expected "auto" | integer 1.., got another string'),
+        ([{"const": "auto"}, {"type": "integer", "minimum": 1}], 0,
+         "expected a number of at least 1"),
+        ([{"const": "S"}, {"const": "M"}], "s",
+         'did you mean "S"? expected one of "S", "M", got another string'),
+        ([{"const": "S"}, {"const": "M"}], 1, 'expected "S"|"M", got integer'),
+        ([{"const": f"c{n}"} for n in range(250)], "C249",
+         'did you mean "c249"? expected one of "c0", "c1", '),
+    ],
+)  # fmt: skip
+def test_listed_values_of_all_branches_are_told(
+    branches: list[dict[str, Any]], sent: Any, expected: str
+) -> None:
+    text = errors({"type": "object", "properties": {"a": {"anyOf": branches}}}, {"a": sent})
+    assert text.startswith(f"a: {expected}")
+
+
 def test_none_of_the_alternatives_of_the_arguments_themselves_is_required() -> None:
     schema = closed({"id": STRING, "name": STRING, "n": {"type": "integer"}})
     schema["anyOf"] = [{"required": ["id"]}, {"required": ["name"]}]
