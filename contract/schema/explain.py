@@ -88,11 +88,11 @@ class Explainer:
             yield Problem(
                 path, "type", "|".join(types), json_type(value),
                 shape=self._inline(self._subschema(error)) if _is_nested(types) else None,
-                is_optional=value is None and self._may_be_left_out(error),
+                is_optional=value is None and self._may_be_left_out(error, path),
                 holds=_held(value, types), place=_place(error),
             )  # fmt: skip
         elif name in ("enum", "const"):
-            is_optional = value is None and self._may_be_left_out(error)
+            is_optional = value is None and self._may_be_left_out(error, path)
             problem = _enumerated(path, name, self._listed(error), value, hints)
             yield msgspec.structs.replace(problem, place=_place(error), is_optional=is_optional)
         elif name in ("additionalProperties", "unevaluatedProperties"):
@@ -220,7 +220,7 @@ class Explainer:
         return Problem(
             path, name, "|".join(types) or "another form", json_type(value),
             shape=self._inline(holder) if path else TOO_LONG,
-            is_optional=value is None and self._may_be_left_out(error),
+            is_optional=value is None and self._may_be_left_out(error, path),
             holds=_held(value, types), place=_place(error),
         )  # fmt: skip
 
@@ -279,21 +279,18 @@ class Explainer:
         shape = self._shapes.whole(node, _INLINE_CHARACTERS)
         return TOO_LONG if shape is None else shape.line
 
-    def _may_be_left_out(self, error: Error) -> bool:
-        """Whether the value is a field that its object's schema does not require."""
-        steps = error.schema_path
-        if len(steps) < 3 or steps[-3] != "properties":
+    def _may_be_left_out(self, error: Error, path: Path) -> bool:
+        """Whether the value is a field that its object's schema names and does not require."""
+        way = list(looked_at(_place(error), self._schema))
+        holders = [node for depth, node in way if depth == way[-1][0] - 1]
+        if not path or not holders or path[-1] not in properties_of(holders[-1]):
             return False
-        holder = self._subschema(error, above=3)
-        return holder is not None and steps[-2] not in holder.get("required", ())
+        return not any(path[-1] in holder.get("required", ()) for holder in holders)
 
-    def _subschema(self, error: Error, above: int = 1) -> dict[str, Any] | None:
-        """The schema object that holds the failed keyword; None where a reference hides it.
-
-        `above` is how many steps it is above the keyword's end.
-        """
+    def _subschema(self, error: Error) -> dict[str, Any] | None:
+        """The schema object that holds the failed keyword; None where a reference hides it."""
         node: Any = self._schema
-        for step in error.schema_path[:-above]:
+        for step in error.schema_path[:-1]:
             try:
                 node = node[step]
             except (KeyError, IndexError, TypeError):

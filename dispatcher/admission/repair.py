@@ -68,8 +68,7 @@ def _meant(problem: Problem, value: Any, validator: SchemaValidator) -> tuple[st
     if not problem.path:
         return None
     if value is None:
-        # Whether the field is needed is found out when the whole is validated again.
-        return ("dropped", _GONE) if isinstance(problem.path[-1], str) else None
+        return ("dropped", _GONE) if problem.is_optional else None
     if isinstance(value, str) and "string" not in wanted:
         read = _read(value, wanted)
         if read is not None:

@@ -74,6 +74,28 @@ def test_what_is_certain_is_put_right_and_told(
     assert arguments == {"a": sent}  # the caller's own are left alone
 
 
+@pytest.mark.parametrize(
+    "labels",
+    [
+        {"type": "object", "additionalProperties": {"type": "string"}},
+        {"type": "object", "patternProperties": {"^[a-z]+$": {"type": "string"}}},
+        {"type": "array", "items": {"type": "string"}},
+    ],
+)
+def test_null_in_a_map_or_list_is_not_left_out(labels: dict[str, Any]) -> None:
+    """Nothing but its entries says what a map is for."""
+    sent = {"env": None, "x": "y"} if labels["type"] == "object" else [None, "y"]
+    assert isinstance(judged(field(labels), {"a": sent}), ToolResult)
+
+
+def test_null_for_an_optional_field_behind_a_reference_is_left_out() -> None:
+    schema = field({"$ref": "#/$defs/n"}, **{"$defs": {"n": {"type": "integer"}}})
+    assert accepted(schema, {"a": None}).arguments == {}
+    schema = field({"anyOf": [{"type": "integer"}, {"$ref": "#/$defs/n"}]})
+    schema["$defs"] = {"n": {"type": "string"}}
+    assert accepted(schema, {"a": None}).arguments == {}
+
+
 def test_null_for_an_optional_field_is_left_out() -> None:
     schema = field({"type": "string"}, additionalProperties=False)
     call = accepted(schema, {"a": None})
