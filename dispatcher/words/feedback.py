@@ -230,7 +230,7 @@ def failed(name: str, outcome: Outcome, *, timeout: float, wording: Wording = PL
     }
     if code is Code.DENIED:
         error = error or words.not_allowed
-    elif code is Code.RAISED:
+    elif code is Code.RAISED or "error_id" in (outcome.details or {}):
         error = _raised(outcome, words)
     elif code not in templates:
         plain = words.reasons.get((code or Code.INTERNAL).value, error or words.internal)
