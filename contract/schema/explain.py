@@ -18,6 +18,7 @@ from toolpool.contract.schema.hints import (
 from toolpool.contract.schema.problem import Problem
 from toolpool.contract.schema.references import UNIONS, looked_at, resolve
 from toolpool.contract.schema.shape import Shapes
+from toolpool.contract.schema.shape_types import COMBINED
 from toolpool.contract.schema.tags import tag_of
 from toolpool.contract.schema.values import json_type, literal, types_of
 
@@ -25,6 +26,8 @@ _ERRORS_AT_MOST = 1_000
 _INLINE_CHARACTERS = 300
 TOO_LONG = "…"
 """The shape of what is too long for a line about one error."""
+_OTHERS = COMBINED | {"patternProperties"}
+"""What may allow more fields than `properties` names."""
 _SAYS_NOTHING = frozenset({"any", "string"})
 _PARAMETERS = {
     "minimum": "limit", "maximum": "limit", "exclusiveMinimum": "limit",
@@ -137,6 +140,7 @@ class Explainer:
         present = value if isinstance(value, dict) else {}
         absent = [name for name in properties if name not in present]
         pairs = hints.fields(value, holder)
+        others = {"patternProperties"} if error.kind.name == "additionalProperties" else _OTHERS
         for extra in fields[:FIELDS_AT_MOST]:
             yield Problem(
                 (*path, extra),
@@ -145,6 +149,7 @@ class Explainer:
                 closest=pairs.get(extra),
                 more=max(0, len(absent) - MEMBERS_AT_MOST),
                 place=_place(error),
+                is_unsure=not others.isdisjoint(holder),
             )
 
     def _union(self, error: Error, path: Path, arguments: Any, hints: Hints) -> Iterator[Problem]:

@@ -166,6 +166,28 @@ def test_listed_values_of_all_branches_are_told(
     assert text.startswith(f"a: {expected}")
 
 
+BASE = {"type": "object", "properties": {"id": STRING}, "required": ["id"]}
+
+
+@pytest.mark.parametrize(
+    ("schema", "arguments", "expected"),
+    [
+        ({"type": "object", "patternProperties": {"^[A-Z_]+$": STRING},
+          "additionalProperties": False},
+         {"path": "x"}, "path: unknown field. Expected arguments: {[key /^[A-Z_]+$/]: string}"),
+        ({"allOf": [BASE], "properties": {"b": STRING}, "unevaluatedProperties": False},
+         {"id": "1", "b": "x", "c": 2}, "c: unknown field. Expected arguments: "),
+        (closed({"a": STRING}), {"a": "x", "c": 2}, "c: unknown field, leave it out"),
+        ({**closed({"a": STRING}), "allOf": [BASE]}, {"a": "x", "id": "1"},
+         "id: unknown field, leave it out"),
+    ],
+)  # fmt: skip
+def test_a_field_is_to_be_left_out_only_where_no_other_name_is_taken(
+    schema: dict[str, Any], arguments: dict[str, Any], expected: str
+) -> None:
+    assert errors(schema, arguments).startswith(expected)
+
+
 def test_none_of_the_alternatives_of_the_arguments_themselves_is_required() -> None:
     schema = closed({"id": STRING, "name": STRING, "n": {"type": "integer"}})
     schema["anyOf"] = [{"required": ["id"]}, {"required": ["name"]}]
