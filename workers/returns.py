@@ -37,6 +37,7 @@ class Returns:
     def __init__(self, schema: dict[str, Any], *, is_annotation: bool) -> None:
         self.schema = schema
         self.is_annotation = is_annotation
+        self._names = _names_in(schema)
         try:
             self._validator = SchemaValidator(schema)
             # By an annotation `True` is an integer and a number, as it is in Python.
@@ -46,7 +47,10 @@ class Returns:
             raise ToolDeclarationInvalid(reason) from None
 
     def problems(self, data: Any) -> tuple[Problem, ...]:
-        """What is wrong with a result; none holds a part of it. `data` is plain JSON."""
+        """What is wrong with a result; none holds a part of it. `data` is plain JSON.
+
+        In a path `*` stands for each key that the schema does not name.
+        """
         if not self.is_annotation:
             if isinstance(data, dict) and isinstance(data.get("content"), list):
                 data = data.get("structuredContent", data)
@@ -59,10 +63,31 @@ class Returns:
             found = tuple(problem for problem in found if problem.received != "boolean") or found
         return tuple(
             # A hint is for who can send something else, and may be a part of the result.
-            msgspec.structs.replace(problem, closest=None, is_optional=False)
+            msgspec.structs.replace(
+                problem, path=self._without_keys(problem.path), closest=None, is_optional=False
+            )
             for problem in found
             if problem.kind != "tooDeep"  # too much to look at is not wrong
         )
+
+    def _without_keys(self, path: tuple[str | int, ...]) -> tuple[str | int, ...]:
+        return tuple(step if isinstance(step, int) or step in self._names else "*" for step in path)
+
+
+def _names_in(schema: Any) -> frozenset[str]:
+    """The fields that a schema names anywhere."""
+    names: set[str] = set()
+    nodes = [schema]
+    for node in nodes:
+        if isinstance(node, dict):
+            if isinstance(node.get("properties"), dict):
+                names.update(node["properties"])
+            if isinstance(node.get("required"), list):
+                names.update(name for name in node["required"] if isinstance(name, str))
+            nodes.extend(node.values())
+        elif isinstance(node, list):
+            nodes.extend(node)
+    return frozenset(names)
 
 
 def returns_of(hint: Any, given: Any, where: str) -> Returns | None:

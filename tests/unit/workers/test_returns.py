@@ -209,6 +209,8 @@ def test_what_a_serializer_of_its_own_makes_is_taken(annotation: Any, value: Any
         (list[Order], [{"note": "x"}], (0, "id"), "required"),
         (Order, {"id": "s3cret"}, ("id",), "type"),
         (float, float("nan"), (), "type"),
+        (dict[str, int], {"s3cret": "x"}, ("*",), "type"),
+        (dict[str, Order], {"s3cret": {"id": "x"}}, ("*", "id"), "type"),
         (Literal["a", "b"], "s3cret", (), "enum"),
         (Annotated[int, Field(ge=1)], 0, (), "minimum"),
     ],
