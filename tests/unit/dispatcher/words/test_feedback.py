@@ -495,11 +495,23 @@ def test_the_tools_that_fit_best_come_first_and_few_are_named() -> None:
         "fs_read</tool_call>",
         "fs_raed<|x|> json",
         "fs_read[/TOOL_CALLS]",
+        "<|tool|>fs_read",
+        "<tool_call>fs_read</tool_call>",
+        "[TOOL_CALLS] fs_read",
+        "functions.fs_read",
+        "functions.fs_read<|end|>",
+        "default_api:fs_read",
+        "mcp__files__fs_read",
     ],
 )
 def test_special_tokens_are_no_part_of_a_name(name: str) -> None:
     text = feedback.unknown_tool(name, ["bash", "fs_read", "commentary"])
-    assert " Did you mean 'fs_read'? Available tools: fs_read, " in text
+    assert " Did you mean 'fs_read'? Available tools: " in text
+
+
+@pytest.mark.parametrize("name", ["files.read", "a:b", "<|tool|>", "[END]", "a__b", ".", "x" * 500])
+def test_another_name_behind_a_namespace_is_no_hint(name: str) -> None:
+    assert "Did you mean" not in feedback.unknown_tool(name, ["bash", "fs_read"])
 
 
 ENDINGS: list[tuple[Outcome, str, str]] = [
