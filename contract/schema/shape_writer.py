@@ -140,7 +140,7 @@ class Writer:
         if not isinstance(node, dict):
             return self.spend("nothing" if node is False else "any"), False
         if isinstance(node.get("$ref"), str) and (self._hides_siblings or len(node) == 1):
-            return self._reference(node["$ref"])
+            return self._referred(node, within, fields)
         kinds = types.kinds_of(node) or within or self._implied(node)
         parts = self._parts(node, kinds, fields)
         if not parts:
@@ -155,8 +155,9 @@ class Writer:
         """What has to hold at once."""
         parts: list[tuple[str, bool]] = []
         if isinstance(node.get("$ref"), str):
-            parts.append(self._reference(node["$ref"]))
-        parts += [self._either(inner, kinds) for inner in _all_of(node)]
+            parts.append(self._referred({"$ref": node["$ref"]}, kinds, fields))
+        inner_fields = types.Fields(fields.hidden) if fields and fields.hidden else None
+        parts += [self._either(inner, kinds, inner_fields) for inner in _all_of(node)]
         for keyword in ("anyOf", "oneOf"):
             branches = node.get(keyword)
             if isinstance(branches, list) and branches:
@@ -247,6 +248,15 @@ class Writer:
             if kinds:
                 return kinds
         return None
+
+    def _referred(
+        self, node: dict[str, Any], kinds: Kinds | None, fields: types.Fields | None
+    ) -> tuple[str, bool]:
+        """What a reference leads to; in its place where fields of it are passed over."""
+        target = resolve(node, self._root) if fields and fields.hidden else None
+        if isinstance(target, dict) and "$ref" not in target:
+            return self._either(target, kinds, fields)
+        return self._reference(node["$ref"])
 
     def _reference(self, reference: str) -> tuple[str, bool]:
         target = referred(reference, self._root)

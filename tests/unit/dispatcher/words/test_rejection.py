@@ -188,6 +188,52 @@ def test_a_field_is_to_be_left_out_only_where_no_other_name_is_taken(
     assert errors(schema, arguments).startswith(expected)
 
 
+TENANT = {
+    "type": "object",
+    "properties": {"tenant": STRING, "q": STRING},
+    "required": ["tenant", "q"],
+    "additionalProperties": False,
+}
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        TENANT,
+        {"$ref": "#/$defs/a", "$defs": {"a": TENANT}},
+        {"$ref": "#/$defs/a", "type": "object", "$defs": {"a": TENANT}},
+        {"type": "object", "allOf": [TENANT]},
+        {"allOf": [{"$ref": "#/$defs/a"}], "$defs": {"a": TENANT}},
+    ],
+)
+def test_no_shape_tells_of_a_hidden_field(schema: dict[str, Any]) -> None:
+    validator = SchemaValidator(schema)
+    problems = validator.problems({"tenant": "t", "query": "x"})
+    text = feedback.invalid_arguments(problems, Wording(), validator.shapes, ["tenant"])
+    assert "{q: string}" in text
+    assert "tenant" not in text
+
+
+@pytest.mark.parametrize(
+    ("schema", "arguments", "expected"),
+    [
+        ({**closed({"a": STRING, "b": STRING}), "minProperties": 1}, {},
+         "expected at least 1 fields. Expected arguments: {a?: string, b?: string} 1.."),
+        ({**closed({"a": STRING, "b": STRING}), "not": {"required": ["a", "b"]}},
+         {"a": "x", "b": "y"},
+         "expected another value: this one is excluded. Expected arguments: "),
+        ({"oneOf": [{"type": "object", "required": ["a"]}, {"type": "object", "required": ["b"]}]},
+         {"a": "x", "b": "y"},
+         "fits more than one alternative, leave out what belongs to only one of them. "
+         "Expected arguments: exactly one of ({a: any, ...} | {b: any, ...})"),
+    ],
+)  # fmt: skip
+def test_the_shape_says_what_a_rule_about_the_whole_leaves_open(
+    schema: dict[str, Any], arguments: dict[str, Any], expected: str
+) -> None:
+    assert errors(schema, arguments).startswith(expected)
+
+
 def test_none_of_the_alternatives_of_the_arguments_themselves_is_required() -> None:
     schema = closed({"id": STRING, "name": STRING, "n": {"type": "integer"}})
     schema["anyOf"] = [{"required": ["id"]}, {"required": ["name"]}]
