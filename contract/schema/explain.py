@@ -110,7 +110,13 @@ class Explainer:
             yield Problem(path, name, received=json_type(value), place=_place(error))
         else:
             parameter = str(getattr(kind, _PARAMETERS.get(name, ""), ""))
-            yield Problem(path, name, parameter, json_type(value), place=_place(error))
+            # Which fields there are to choose from, and what exactly is excluded, the shape says.
+            is_open = name == "not" or (
+                name == "minProperties" and bool(properties_of(self._subschema(error) or {}))
+            )
+            yield Problem(
+                path, name, parameter, json_type(value), place=_place(error), is_unsure=is_open
+            )
 
     def _missing(self, error: Error, path: Path, value: Any, hints: Hints) -> Problem:
         """A field that is not there, or that came under another name."""
@@ -162,7 +168,7 @@ class Explainer:
         branches: list[list[Error]] = getattr(kind, "context", [])
         value = _at(arguments, path)
         if kind.name == "oneOf" and sum(not branch for branch in branches) > 1:
-            yield Problem(path, "oneOf", received=json_type(value))
+            yield _unsure(Problem(path, "oneOf", received=json_type(value)), error)
             return
         nodes = self._branches(error, len(branches))
         numbers = unions.open_branches(branches, path, value)

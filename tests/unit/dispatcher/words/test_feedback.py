@@ -232,7 +232,8 @@ SQUARE = {
         ({"uniqueItems": True}, [1, 1], "a: expected items that all differ"),
         ({"pattern": "^[a-z]+$"}, "A", "a: expected text matching ^[a-z]+$"),
         ({"format": "date"}, "soon", "a: expected text in date format"),
-        ({"not": {"type": "string"}}, "x", "a: expected another value: this one is excluded"),
+        ({"not": {"type": "string"}}, "x",
+         "a: expected another value: this one is excluded. Expected a: not (string)"),
         ({"contains": {"type": "string"}}, [1],
          "a: expected an array with the wanted number of items of the wanted kind"),
         ({"propertyNames": {"pattern": "^x"}}, {"y": 1},
@@ -258,7 +259,8 @@ SQUARE = {
          'a: expected {kind: "circle", radius: number, ...} | {kind: "square", side: number, ...}, '
          "got integer"),
         ({"oneOf": [{"required": ["x"]}, {"required": ["y"]}]}, {"x": 1, "y": 1},
-         "a: fits more than one alternative, leave out what belongs to only one of them"),
+         "a: fits more than one alternative, leave out what belongs to only one of them. "
+         "Expected a: exactly one of ({x: any, ...} | {y: any, ...}) (more rules)"),
         ({"anyOf": [{"$ref": "#/$defs/c"}, {"type": "null"}]}, {"kind": "circle", "radius": "1"},
          "a.radius: expected number, got string"),
     ],
