@@ -9,7 +9,6 @@ import msgspec
 
 from toolpool.contract.schema import unions
 from toolpool.contract.schema.hints import (
-    FIELDS_AT_MOST,
     MEMBERS_AT_MOST,
     Hints,
     Listed,
@@ -23,6 +22,8 @@ from toolpool.contract.schema.tags import tag_of
 from toolpool.contract.schema.values import json_type, literal, types_of
 
 _ERRORS_AT_MOST = 1_000
+_UNKNOWN_AT_MOST = 200
+"""Of one object; more than any line has room for."""
 _INLINE_CHARACTERS = 300
 TOO_LONG = "…"
 """The shape of what is too long for a line about one error."""
@@ -69,6 +70,7 @@ class Explainer:
         if not ranked:  # a validator that cannot say why has still refused them
             return (Problem((), "schema", received=json_type(arguments)),)
         found = [problem for _, problem in sorted(ranked.values(), key=lambda pair: pair[0])]
+        found = found[:_ERRORS_AT_MOST]
         told = {p.path for p in found if p.kind in ("enum", "const") and p.expected}
         return tuple(p for p in found if not (p.kind == "type" and p.path in told))
 
@@ -147,11 +149,12 @@ class Explainer:
         absent = [name for name in properties if name not in present]
         pairs = hints.fields(value, holder)
         others = {"patternProperties"} if error.kind.name == "additionalProperties" else _OTHERS
-        for extra in fields[:FIELDS_AT_MOST]:
+        allowed = tuple(absent[:MEMBERS_AT_MOST])
+        for extra in fields[:_UNKNOWN_AT_MOST]:
             yield Problem(
                 (*path, extra),
                 "additionalProperties",
-                allowed=tuple(absent[:MEMBERS_AT_MOST]),
+                allowed=allowed,
                 closest=pairs.get(extra),
                 more=max(0, len(absent) - MEMBERS_AT_MOST),
                 place=_place(error),
@@ -212,7 +215,7 @@ class Explainer:
         missing, unknown = unions.wrong_names(branches, numbers, path)
         for name in missing:
             yield _unsure(Problem((*path, name), "required"), error)
-        for name in unknown[:FIELDS_AT_MOST]:
+        for name in unknown[:_UNKNOWN_AT_MOST]:
             yield _unsure(Problem((*path, name), "additionalProperties"), error)
         if not missing and not unknown:
             problem = self._no_form(error, path, value, is_unsure=bool(numbers))

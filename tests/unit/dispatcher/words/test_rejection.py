@@ -166,6 +166,13 @@ def test_listed_values_of_all_branches_are_told(
     assert text.startswith(f"a: {expected}")
 
 
+@pytest.mark.parametrize("count", [25, 150])
+def test_no_unknown_field_is_passed_over(count: int) -> None:
+    schema = closed({"a": STRING})
+    problems = SchemaValidator(schema).problems({f"k{n}": 1 for n in range(count)})
+    assert [problem.path for problem in problems] == [(f"k{n}",) for n in range(count)]
+
+
 BASE = {"type": "object", "properties": {"id": STRING}, "required": ["id"]}
 
 
