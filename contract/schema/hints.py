@@ -31,7 +31,7 @@ class Hints:
     def __init__(self) -> None:
         self._left = _COMPARED_AT_MOST
         self._fields: dict[tuple[int, tuple[str, ...]], dict[str, str]] = {}
-        self._values: dict[tuple[int, str, Any], str | None] = {}
+        self._values: dict[tuple[Listed, str, Any], str | None] = {}
 
     def fields(self, value: Any, holder: dict[str, Any]) -> dict[str, str]:
         """The fields that an object lacks, by the unknown ones that were certainly meant for them.
@@ -53,7 +53,7 @@ class Hints:
         """The text that was certainly meant; for a number or boolean the one that spells it."""
         if not isinstance(value, (str, bool, int, float)) or not listed.texts:
             return None
-        key = (id(listed), json_type(value), value)
+        key = (listed, json_type(value), value)
         if key not in self._values:
             found = None
             if self._may_compare(len(listed.texts)):
