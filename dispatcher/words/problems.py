@@ -7,6 +7,7 @@ from typing import Any
 from toolpool.contract.schema.explain import TOO_LONG
 from toolpool.contract.schema.problem import Problem
 from toolpool.contract.schema.references import UNIONS
+from toolpool.contract.schema.values import printable
 from toolpool.dispatcher.words import paths
 from toolpool.dispatcher.words.locales import Locale
 from toolpool.dispatcher.words.paths import cut_at
@@ -124,7 +125,7 @@ def message_of(
     limit = words.limits.get(kind, words.other_limit)
     return _fitted(
         lambda shown: _wanted(limit.format(expected=shown, kind=kind), "", words, style),
-        problem.expected,
+        printable(problem.expected),
         room,
     )
 
@@ -220,7 +221,7 @@ def _enumerated(problem: Problem, words: Locale, style: str, room: int) -> str:
         what = listed
         if len(problem.allowed) > 1:
             what = words.one_of.format(members=listed)
-        if types and not same:
+        if types and not same and types != list(problem.allowed):
             what = words.typed_one_of.format(types=words.either.join(types), members=listed)
         return _wanted(_or_nothing(what, problem, words), received, words, style)
 

@@ -231,6 +231,8 @@ SQUARE = {
         ({"maxItems": 1}, [1, 2], "a: expected at most 1 items"),
         ({"uniqueItems": True}, [1, 1], "a: expected items that all differ"),
         ({"pattern": "^[a-z]+$"}, "A", "a: expected text matching ^[a-z]+$"),
+        ({"pattern": "^a\nb$"}, "A", "a: expected text matching ^a\\nb$"),
+        ({"const": None}, 1, "a: expected null, got integer"),
         ({"format": "date"}, "soon", "a: expected text in date format"),
         ({"not": {"type": "string"}}, "x",
          "a: expected another value: this one is excluded. Expected a: not (string)"),
