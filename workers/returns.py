@@ -3,6 +3,7 @@
 import dataclasses
 import enum
 import typing
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -18,6 +19,11 @@ from toolpool.workers.signature import without_titles
 _UNSAID = (None, type(None), Any, object, typing.NoReturn, typing.Never)
 _CONTENT_PACKAGES = frozenset({"mcp", "mcp_types", "fastmcp"})
 """Their types are what a model is shown, not data."""
+_TOO_STRICT = ("format", "uniqueItems")
+"""A date without a time zone is none by RFC 3339, browsers' URLs are none by RFC 3986, an IPv6
+address may have a scope, and a set of numbers that are no JSON becomes a list of nulls."""
+_NAMED = frozenset({"properties", "patternProperties", "$defs"})
+_VALUES = frozenset({"enum", "const", "default", "examples"})
 _SAYS_NOTHING = frozenset({"$defs", "description"})
 
 
@@ -31,26 +37,57 @@ class Returns:
     def __init__(self, schema: dict[str, Any], *, is_annotation: bool) -> None:
         self.schema = schema
         self.is_annotation = is_annotation
+        self._names = _names_in(schema)
         try:
             self._validator = SchemaValidator(schema)
+            # By an annotation `True` is an integer and a number, as it is in Python.
+            self._pythonic = SchemaValidator(_changed(schema, _pythonic)) if is_annotation else None
         except ToolDeclarationInvalid as error:
             reason = str(error).replace("input_schema", "output_schema")
             raise ToolDeclarationInvalid(reason) from None
 
     def problems(self, data: Any) -> tuple[Problem, ...]:
-        """What is wrong with a result; none holds a part of it. `data` is plain JSON."""
+        """What is wrong with a result; none holds a part of it. `data` is plain JSON.
+
+        In a path `*` stands for each key that the schema does not name.
+        """
         if not self.is_annotation:
             if isinstance(data, dict) and isinstance(data.get("content"), list):
                 data = data.get("structuredContent", data)
             if blocks_of(data) is not None:
                 return (Problem(("structuredContent",), "required"),)
         found = self._validator.problems(data)
+        if found and self._pythonic is not None:
+            if not self._pythonic.problems(data):
+                return ()
+            found = tuple(problem for problem in found if problem.received != "boolean") or found
         return tuple(
             # A hint is for who can send something else, and may be a part of the result.
-            msgspec.structs.replace(problem, closest=None, is_optional=False)
+            msgspec.structs.replace(
+                problem, path=self._without_keys(problem.path), closest=None, is_optional=False
+            )
             for problem in found
             if problem.kind != "tooDeep"  # too much to look at is not wrong
         )
+
+    def _without_keys(self, path: tuple[str | int, ...]) -> tuple[str | int, ...]:
+        return tuple(step if isinstance(step, int) or step in self._names else "*" for step in path)
+
+
+def _names_in(schema: Any) -> frozenset[str]:
+    """The fields that a schema names anywhere."""
+    names: set[str] = set()
+    nodes = [schema]
+    for node in nodes:
+        if isinstance(node, dict):
+            if isinstance(node.get("properties"), dict):
+                names.update(node["properties"])
+            if isinstance(node.get("required"), list):
+                names.update(name for name in node["required"] if isinstance(name, str))
+            nodes.extend(node.values())
+        elif isinstance(node, list):
+            nodes.extend(node)
+    return frozenset(names)
 
 
 def returns_of(hint: Any, given: Any, where: str) -> Returns | None:
@@ -81,18 +118,29 @@ def returns_of(hint: Any, given: Any, where: str) -> Returns | None:
 class _AsSent(GenerateJsonSchema):
     """What results are as JSON, without what they need not keep to.
 
-    A date without a time zone is none by RFC 3339, a decimal may have an exponent, flags may be
-    several at once, and an object of a derived class has more fields.
+    A decimal may have an exponent, flags may be several at once, an object of a derived class has
+    more fields, and what a serializer without a return type makes is anybody's guess.
     """
+
+    _models = 0
+    """How many models the type that is being described stands in."""
 
     def emit_warning(self, kind: JsonSchemaWarningKind, detail: str) -> None:
         """Nobody has to be told: what cannot be said is left out."""
 
-    def datetime_schema(self, schema: Any) -> JsonSchemaValue:
-        return _loosely(super().datetime_schema(schema))
+    def ser_schema(self, schema: Any) -> JsonSchemaValue | None:
+        module = getattr(schema.get("function"), "__module__", None) or ""
+        is_known = "function" not in schema or module.partition(".")[0] == "pydantic"
+        # A serializer in an annotation is used inside of models alone.
+        if not is_known and (schema.get("return_schema") is None or not self._models):
+            return {}
+        return super().ser_schema(schema)
 
-    def time_schema(self, schema: Any) -> JsonSchemaValue:
-        return _loosely(super().time_schema(schema))
+    def float_schema(self, schema: Any) -> JsonSchemaValue:
+        made = super().float_schema(schema)
+        if getattr(self._config, "ser_json_inf_nan", None) == "strings":
+            return {"anyOf": [made, {"enum": ["Infinity", "-Infinity", "NaN", None]}]}
+        return made
 
     def timedelta_schema(self, schema: Any) -> JsonSchemaValue:
         return _loosely(super().timedelta_schema(schema))
@@ -105,7 +153,9 @@ class _AsSent(GenerateJsonSchema):
         return _loosely(made, "enum") if issubclass(schema["cls"], enum.Flag) else made
 
     def model_schema(self, schema: Any) -> JsonSchemaValue:
+        self._models += 1
         made = super().model_schema(schema)
+        self._models -= 1
         is_closed = made.get("additionalProperties") is False
         return _loosely(made, "additionalProperties") if is_closed else made
 
@@ -118,8 +168,33 @@ class _AsSent(GenerateJsonSchema):
 
 
 def _loosely(schema: JsonSchemaValue, *dropped: str) -> JsonSchemaValue:
-    keys = dropped or ("format", "pattern")
+    keys = dropped or ("pattern",)
     return {key: value for key, value in schema.items() if key not in keys}
+
+
+def _without_the_too_strict(schema: dict[str, Any]) -> dict[str, Any]:
+    return _loosely(schema, *_TOO_STRICT)
+
+
+def _changed(node: Any, change: Callable[[dict[str, Any]], dict[str, Any]]) -> Any:
+    """A schema with every schema in it changed."""
+    if isinstance(node, list):
+        return [_changed(each, change) for each in node]
+    if not isinstance(node, dict):
+        return node
+    made = {}
+    for key, value in node.items():
+        if key in _NAMED and isinstance(value, dict):
+            made[key] = {name: _changed(each, change) for name, each in value.items()}
+        else:
+            made[key] = value if key in _VALUES else _changed(value, change)
+    return change(made)
+
+
+def _pythonic(schema: dict[str, Any]) -> dict[str, Any]:
+    if schema.get("type") in ("integer", "number"):
+        return {**schema, "type": [schema["type"], "boolean"]}
+    return schema
 
 
 def _annotated(hint: Any) -> dict[str, Any] | None:
@@ -131,7 +206,7 @@ def _annotated(hint: Any) -> dict[str, Any] | None:
         schema = adapter.json_schema(mode="serialization", schema_generator=_AsSent)
     except Exception:  # noqa: BLE001 - an annotation is anybody's code, and may be anything
         return None
-    schema = typing.cast(dict[str, Any], without_titles(schema))
+    schema = typing.cast(dict[str, Any], without_titles(_changed(schema, _without_the_too_strict)))
     return None if _SAYS_NOTHING.issuperset(schema) else schema
 
 

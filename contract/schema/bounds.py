@@ -14,6 +14,7 @@ NODES_AT_MOST = 10_000
 DEEPEST = 100
 _PATTERN_CHARACTERS = 4_000
 _LOOKS_AT_ONE_VALUE = 10_000
+_OBJECTS = 3
 
 
 def measured(schema: dict[str, Any]) -> Looks | None:
@@ -38,6 +39,22 @@ def fan(schema: dict[str, Any]) -> int:
         return _Fan(schema).widest
     except RecursionError:
         return UNBOUND
+
+
+def longest_list(schema: dict[str, Any]) -> int:
+    """How much an error of this schema may carry: the values of its longest list.
+
+    A required field counts for more, because its error carries the whole object.
+    """
+    longest, nodes = 1, [schema]
+    for node in nodes:
+        if isinstance(node, dict):
+            listed = len(_list_of(node.get("enum"))), _OBJECTS * len(_list_of(node.get("required")))
+            longest = max(longest, *listed)
+            nodes.extend(_values(node))
+        elif isinstance(node, list):
+            nodes.extend(node)
+    return longest
 
 
 class _Fan:

@@ -7,19 +7,28 @@ from typing import Any
 import jsonschema_rs
 import msgspec
 
-from toolpool.contract.schema import likeness
+from toolpool.contract.schema import unions
+from toolpool.contract.schema.hints import (
+    MEMBERS_AT_MOST,
+    Hints,
+    Listed,
+    properties_of,
+)
 from toolpool.contract.schema.problem import Problem
-from toolpool.contract.schema.references import UNIONS, resolve
+from toolpool.contract.schema.references import UNIONS, looked_at, resolve
 from toolpool.contract.schema.shape import Shapes
+from toolpool.contract.schema.shape_types import COMBINED
+from toolpool.contract.schema.tags import tag_of
 from toolpool.contract.schema.values import json_type, literal, types_of
 
-_MEMBERS_AT_MOST = 400
-_UNEXPECTED_AT_MOST = 20
 _ERRORS_AT_MOST = 1_000
-_BRANCHES_AT_MOST = 200
+_UNKNOWN_AT_MOST = 200
+"""Of one object; more than any line has room for."""
 _INLINE_CHARACTERS = 300
 TOO_LONG = "…"
 """The shape of what is too long for a line about one error."""
+_OTHERS = COMBINED | {"patternProperties"}
+"""What may allow more fields than `properties` names."""
 _SAYS_NOTHING = frozenset({"any", "string"})
 _PARAMETERS = {
     "minimum": "limit", "maximum": "limit", "exclusiveMinimum": "limit",
@@ -30,8 +39,6 @@ _PARAMETERS = {
 
 Path = tuple[str | int, ...]
 Error = jsonschema_rs.ValidationError
-Meant = dict[tuple[int, int], dict[str, str]]
-"""What was found out about the names in an object, so that it is found out once."""
 
 
 class Explainer:
@@ -40,6 +47,7 @@ class Explainer:
     def __init__(self, schema: dict[str, Any], shapes: Shapes) -> None:
         self._schema = schema
         self._shapes = shapes
+        self._lists: dict[tuple[int, str], Listed] = {}
 
     def problems(self, errors: Iterable[Error], arguments: Any) -> tuple[Problem, ...]:
         """What is wrong, the most useful first, nothing twice.
@@ -48,10 +56,13 @@ class Explainer:
         too many and resemble none.
         """
         ranked: dict[tuple[Any, ...], tuple[int, Problem]] = {}
-        meant: Meant = {}
-        for error in islice(errors, _ERRORS_AT_MOST):
+        hints = Hints()
+        errors = list(islice(errors, _ERRORS_AT_MOST))
+        if errors and _has_an_empty_key(arguments):
+            errors = [error for error in errors if self._has_its_path(error)]
+        for error in errors:
             in_union = error.kind.name in UNIONS
-            for problem in self._explain(error, arguments, meant):
+            for problem in self._explain(error, arguments, hints):
                 idle = problem.kind == "additionalProperties" and problem.closest is None
                 rank = 2 if idle else 0 if in_union else 1
                 said = (problem.path, problem.kind, problem.expected, problem.allowed)
@@ -59,50 +70,63 @@ class Explainer:
         if not ranked:  # a validator that cannot say why has still refused them
             return (Problem((), "schema", received=json_type(arguments)),)
         found = [problem for _, problem in sorted(ranked.values(), key=lambda pair: pair[0])]
+        found = found[:_ERRORS_AT_MOST]
         told = {p.path for p in found if p.kind in ("enum", "const") and p.expected}
         return tuple(p for p in found if not (p.kind == "type" and p.path in told))
 
-    def _explain(self, error: Error, arguments: Any, meant: Meant) -> Iterator[Problem]:
+    def _has_its_path(self, error: Error) -> bool:
+        """Whether a validator names each step to the value: it passes over a field without name."""
+        if _has_an_empty_key(self._schema):
+            return False
+        *_, (depth, _) = looked_at(_place(error), self._schema)
+        return error.kind.name not in UNIONS and depth == len(error.instance_path)
+
+    def _explain(self, error: Error, arguments: Any, hints: Hints) -> Iterator[Problem]:
         kind: Any = error.kind
         name: str = kind.name
         path = _path(error, arguments)
         value = _at(arguments, path)
         if name == "required":
-            yield self._missing(error, path, value, meant)
+            yield self._missing(error, path, value, hints)
         elif name == "type":
             types = sorted(kind.types, key=lambda name: name == "null")
             yield Problem(
                 path, "type", "|".join(types), json_type(value),
                 shape=self._inline(self._subschema(error)) if _is_nested(types) else None,
-                is_optional=value is None and self._may_be_left_out(error),
+                is_optional=value is None and self._may_be_left_out(error, path),
                 holds=_held(value, types), place=_place(error),
             )  # fmt: skip
         elif name in ("enum", "const"):
-            options = kind.options if name == "enum" else [kind.expected_value]
-            is_optional = value is None and self._may_be_left_out(error)
-            problem = enumerated(path, name, options, value, is_optional=is_optional)
-            yield msgspec.structs.replace(problem, place=_place(error))
+            is_optional = value is None and self._may_be_left_out(error, path)
+            problem = _enumerated(path, name, self._listed(error), value, hints)
+            yield msgspec.structs.replace(problem, place=_place(error), is_optional=is_optional)
         elif name in ("additionalProperties", "unevaluatedProperties"):
-            yield from self._unexpected(error, path, value, kind.unexpected, meant)
+            yield from self._unexpected(error, path, value, kind.unexpected, hints)
         elif name == "falseSchema" and error.schema_path[-1:] == ["additionalProperties"]:
             yield from self._unexpected(
-                error, path, value, list(value), meant
+                error, path, value, list(value), hints
             )  # there are no others
         elif name in UNIONS:
-            yield from self._union(error, path, arguments, meant)
+            yield from self._union(error, path, arguments, hints)
         elif name == "propertyNames":
             yield Problem(path, name, received=json_type(value), place=_place(error))
         else:
             parameter = str(getattr(kind, _PARAMETERS.get(name, ""), ""))
-            yield Problem(path, name, parameter, json_type(value), place=_place(error))
+            # Which fields there are to choose from, and what exactly is excluded, the shape says.
+            is_open = name == "not" or (
+                name == "minProperties" and bool(properties_of(self._subschema(error) or {}))
+            )
+            yield Problem(
+                path, name, parameter, json_type(value), place=_place(error), is_unsure=is_open
+            )
 
-    def _missing(self, error: Error, path: Path, value: Any, meant: Meant) -> Problem:
+    def _missing(self, error: Error, path: Path, value: Any, hints: Hints) -> Problem:
         """A field that is not there, or that came under another name."""
         name: str = getattr(error.kind, "property")  # noqa: B009 - the stubs know one class of kinds
         holder = self._subschema(error) or {}
-        properties = _properties(holder)
+        properties = properties_of(holder)
         wanted = properties.get(name)
-        sent = next((u for u, m in _meant_by(value, holder, meant).items() if m == name), None)
+        sent = next((u for u, m in hints.fields(value, holder).items() if m == name), None)
         shape = (
             None
             if sent and _may_fit(value[sent], resolve(wanted, self._schema))
@@ -117,71 +141,132 @@ class Explainer:
         )  # fmt: skip
 
     def _unexpected(
-        self, error: Error, path: Path, value: Any, fields: list[str], meant: Meant
+        self, error: Error, path: Path, value: Any, fields: list[str], hints: Hints
     ) -> Iterator[Problem]:
         holder = self._subschema(error) or {}
-        properties = _properties(holder)
+        properties = properties_of(holder)
         present = value if isinstance(value, dict) else {}
         absent = [name for name in properties if name not in present]
-        pairs = _meant_by(value, holder, meant)
-        for extra in fields[:_UNEXPECTED_AT_MOST]:
+        pairs = hints.fields(value, holder)
+        others = {"patternProperties"} if error.kind.name == "additionalProperties" else _OTHERS
+        allowed = tuple(absent[:MEMBERS_AT_MOST])
+        for extra in fields[:_UNKNOWN_AT_MOST]:
             yield Problem(
                 (*path, extra),
                 "additionalProperties",
-                allowed=tuple(absent[:_MEMBERS_AT_MOST]),
+                allowed=allowed,
                 closest=pairs.get(extra),
-                more=max(0, len(absent) - _MEMBERS_AT_MOST),
+                more=max(0, len(absent) - MEMBERS_AT_MOST),
                 place=_place(error),
+                is_unsure=not others.isdisjoint(holder),
             )
 
-    def _union(self, error: Error, path: Path, arguments: Any, meant: Meant) -> Iterator[Problem]:
-        """The branch that the argument resembles; what there is to choose where it resembles none.
+    def _union(self, error: Error, path: Path, arguments: Any, hints: Hints) -> Iterator[Problem]:
+        """The branch that was certainly meant; what there is to choose where none was.
 
-        A branch is out where the value's own type is wrong. Then the one is meant whose tag fits
-        (a `const` or `enum` field such as `kind: "circle"`), then the one with the fewest errors:
-        of that nothing is certain where its names are off too, so the whole union is pointed to.
+        Certain is the only branch that takes such a type, then the one whose tag was sent, then
+        the only one of which no field is missing and that knows all that were sent.
         """
         kind: Any = error.kind
-        branches: list[list[Error]] = getattr(kind, "context", [])[:_BRANCHES_AT_MOST]
+        branches: list[list[Error]] = getattr(kind, "context", [])
+        value = _at(arguments, path)
         if kind.name == "oneOf" and sum(not branch for branch in branches) > 1:
-            yield Problem(path, "oneOf", received=json_type(_at(arguments, path)))
+            yield _unsure(Problem(path, "oneOf", received=json_type(value)), error)
             return
-        open_branches = [b for b in branches if not any(_shuts_out(e, path) for e in b)]
-        fitting = [b for b in open_branches if not any(_is_tag(e, path) for e in b)]
-        if fitting:
-            chosen = min(fitting, key=_distance)
-            is_certain = len(fitting) == 1 or _distance(chosen)[0] == 0
-            for inner in chosen:
-                for problem in self._explain(inner, arguments, meant):
-                    place = problem.place if is_certain else _place(error)
-                    yield msgspec.structs.replace(problem, place=place)
-        elif open_branches:
-            yield self._tags(open_branches, error, path, arguments)
-        else:
-            value = _at(arguments, path)
-            holder = self._subschema(error) or {}
-            types = list(dict.fromkeys(self._types({kind.name: holder.get(kind.name, [])})))
-            yield Problem(
-                path, kind.name, "|".join(types) or "another form", json_type(value),
-                shape=self._inline(holder),
-                is_optional=value is None and self._may_be_left_out(error),
-                holds=_held(value, types), place=_place(error),
-            )  # fmt: skip
+        nodes = self._branches(error, len(branches))
+        numbers = unions.open_branches(branches, path, value)
+        chosen = numbers[0] if len(numbers) == 1 else None
+        if chosen is None and isinstance(value, dict):
+            tag = tag_of([nodes[number] for number in numbers], self._schema)
+            if tag is not None and tag[0] in value:
+                name, values = tag
+                sent = literal(value[name])
+                tagged = (
+                    n for n, v in zip(numbers, values, strict=True) if sent in map(literal, v)
+                )
+                chosen = next(tagged, None)
+                if chosen is None:
+                    options = [option for listed in values for option in listed]
+                    problem = _enumerated(
+                        (*path, name), "enum", Listed(options), value[name], hints
+                    )
+                    yield _unsure(problem, error)
+                    return
+            else:
+                chosen = unions.branch_by_names(branches, numbers, path)
+        if len(numbers) == 1 and unions.listed_in([nodes[numbers[0]]])[1]:
+            chosen = None  # all that is listed in the others may have been meant as well
+        if chosen is not None:
+            for inner in branches[chosen]:
+                yield from self._explain(inner, arguments, hints)
+            return
+        yield from self._undecided(error, path, value, numbers, hints)
 
-    def _tags(
-        self, branches: list[list[Error]], union: Error, path: Path, arguments: Any
-    ) -> Problem:
-        """Every tag that the branches ask for, as one enum; the field is the one most ask for."""
-        asked: dict[Path, list[Any]] = {}
-        for branch in branches:
-            for error in branch:
-                if _is_tag(error, path):
-                    kind: Any = error.kind
-                    options = kind.options if kind.name == "enum" else [kind.expected_value]
-                    asked.setdefault(_path(error, arguments), []).extend(options)
-        where = max(asked, key=lambda found: len(asked[found]))
-        problem = enumerated(where, "enum", asked[where], _at(arguments, where))
-        return msgspec.structs.replace(problem, place=_place(union))
+    def _undecided(
+        self, error: Error, path: Path, value: Any, numbers: list[int], hints: Hints
+    ) -> Iterator[Problem]:
+        """What is wrong whichever of these branches was meant."""
+        branches: list[list[Error]] = getattr(error.kind, "context", [])
+        listed, is_all = unions.listed_in(self._branches(error, len(branches)))
+        if numbers and is_all:
+            problem = _enumerated(path, "enum", self._gathered(error, listed), value, hints)
+            yield msgspec.structs.replace(problem, place=_place(error))
+            return
+        missing, unknown = unions.wrong_names(branches, numbers, path)
+        for name in missing:
+            yield _unsure(Problem((*path, name), "required"), error)
+        for name in unknown[:_UNKNOWN_AT_MOST]:
+            yield _unsure(Problem((*path, name), "additionalProperties"), error)
+        if not missing and not unknown:
+            problem = self._no_form(error, path, value, is_unsure=bool(numbers))
+            if numbers and listed:
+                closest = hints.member(value, self._gathered(error, listed))
+                problem = msgspec.structs.replace(problem, closest=closest)
+            yield problem
+
+    def _no_form(self, error: Error, path: Path, value: Any, *, is_unsure: bool) -> Problem:
+        """That a value has none of a union's forms, and which there are."""
+        name = error.kind.name
+        holder = self._subschema(error) or {}
+        types = list(dict.fromkeys(self._types({name: holder.get(name, [])})))
+        if is_unsure and not types:
+            types = [json_type(value)]
+        return Problem(
+            path, name, "|".join(types) or "another form", json_type(value),
+            shape=self._inline(holder) if path else TOO_LONG,
+            is_optional=value is None and self._may_be_left_out(error, path),
+            holds=_held(value, types), place=_place(error),
+        )  # fmt: skip
+
+    def _branches(self, error: Error, count: int) -> list[Any]:
+        """The schemas of a union's branches."""
+        holder = self._subschema(error) or {}
+        listed = holder.get(error.kind.name)
+        if not isinstance(listed, list) or len(listed) != count:
+            return [None] * count
+        return [resolve(branch, self._schema) for branch in listed]
+
+    def _listed(self, error: Error) -> Listed:
+        """The values that the failed `enum` or `const` lists."""
+        holder = self._subschema(error)
+        if holder is None:
+            kind: Any = error.kind
+            return Listed(kind.options if kind.name == "enum" else [kind.expected_value])
+        key = (id(holder), error.kind.name)
+        if key not in self._lists:
+            values = holder[error.kind.name]
+            self._lists[key] = Listed([values] if error.kind.name == "const" else values)
+        return self._lists[key]
+
+    def _gathered(self, error: Error, values: list[Any]) -> Listed:
+        """The values that the branches of a union list."""
+        holder = self._subschema(error)
+        if holder is None:
+            return Listed(values)
+        key = (id(holder), error.kind.name)
+        if key not in self._lists:
+            self._lists[key] = Listed(values)
+        return self._lists[key]
 
     def _types(self, node: Any, depth: int = 3) -> list[str]:
         """The types that a schema takes, as far as it says so."""
@@ -208,21 +293,18 @@ class Explainer:
         shape = self._shapes.whole(node, _INLINE_CHARACTERS)
         return TOO_LONG if shape is None else shape.line
 
-    def _may_be_left_out(self, error: Error) -> bool:
-        """Whether the value is a field that its object's schema does not require."""
-        steps = error.schema_path
-        if len(steps) < 3 or steps[-3] != "properties":
+    def _may_be_left_out(self, error: Error, path: Path) -> bool:
+        """Whether the value is a field that its object's schema names and does not require."""
+        way = list(looked_at(_place(error), self._schema))
+        holders = [node for depth, node in way if depth == way[-1][0] - 1]
+        if not path or not holders or path[-1] not in properties_of(holders[-1]):
             return False
-        holder = self._subschema(error, above=3)
-        return holder is not None and steps[-2] not in holder.get("required", ())
+        return not any(path[-1] in holder.get("required", ()) for holder in holders)
 
-    def _subschema(self, error: Error, above: int = 1) -> dict[str, Any] | None:
-        """The schema object that holds the failed keyword; None where a reference hides it.
-
-        `above` is how many steps it is above the keyword's end.
-        """
+    def _subschema(self, error: Error) -> dict[str, Any] | None:
+        """The schema object that holds the failed keyword; None where a reference hides it."""
         node: Any = self._schema
-        for step in error.schema_path[:-above]:
+        for step in error.schema_path[:-1]:
             try:
                 node = node[step]
             except (KeyError, IndexError, TypeError):
@@ -230,43 +312,9 @@ class Explainer:
         return node if isinstance(node, dict) else None
 
 
-def _meant_by(value: Any, holder: dict[str, Any], meant: Meant) -> dict[str, str]:
-    """The fields that an object lacks, by the unknown ones that were certainly meant for them."""
-    if not isinstance(value, dict):
-        return {}
-    key = (id(value), id(holder))
-    if key not in meant:
-        properties = _properties(holder)
-        unknown = [field for field in value if field not in properties][:_UNEXPECTED_AT_MOST]
-        absent = [name for name in properties if name not in value]
-        meant[key] = likeness.pairs(unknown, absent, needed=holder.get("required", ()))
-    return meant[key]
-
-
-def enumerated(
-    path: Path, kind: str, options: Sequence[Any], value: Any, *, is_optional: bool = False
-) -> Problem:
-    """The problem of a value that is none of `options`."""
-    return Problem(
-        path,
-        kind,
-        expected=types_of(options),
-        received=json_type(value),
-        allowed=tuple(literal(option) for option in options[:_MEMBERS_AT_MOST]),
-        closest=_meant(value, [option for option in options if isinstance(option, str)]),
-        more=max(0, len(options) - _MEMBERS_AT_MOST),
-        is_optional=is_optional,
-    )
-
-
-def _meant(value: Any, texts: Sequence[str]) -> str | None:
-    """The text that was certainly meant; for a number or boolean the one that spells it."""
-    if isinstance(value, str):
-        return likeness.closest(value, texts)
-    if isinstance(value, (bool, int, float)):
-        spelt = literal(value)
-        return next((text for text in texts if text.casefold() == spelt), None)
-    return None
+def _unsure(problem: Problem, union: Error) -> Problem:
+    """A problem of every branch of a union that may have been meant."""
+    return msgspec.structs.replace(problem, place=_place(union), is_unsure=True)
 
 
 def _held(value: Any, types: Sequence[str]) -> str:
@@ -297,9 +345,32 @@ def _may_fit(value: Any, wanted: Any) -> bool:
     return kind == ("number" if wants == "integer" else wants)
 
 
-def _properties(schema: dict[str, Any]) -> dict[str, Any]:
-    properties = schema.get("properties")
-    return properties if isinstance(properties, dict) else {}
+def _enumerated(path: Path, kind: str, listed: Listed, value: Any, hints: Hints) -> Problem:
+    """The problem of a value that is none of those that are listed."""
+    return Problem(
+        path,
+        kind,
+        expected=listed.types,
+        received=json_type(value),
+        allowed=listed.literals,
+        closest=hints.member(value, listed),
+        more=listed.more,
+    )
+
+
+def _has_an_empty_key(value: Any) -> bool:
+    holders, seen = [value], set[int]()
+    for holder in holders:
+        if not isinstance(holder, (dict, list, tuple)) or id(holder) in seen:
+            continue
+        seen.add(id(holder))
+        if isinstance(holder, dict):
+            if "" in holder:
+                return True
+            holders.extend(holder.values())
+        else:
+            holders.extend(holder)
+    return False
 
 
 def _place(error: Error) -> Path:
@@ -324,31 +395,3 @@ def _path(error: Error, arguments: Any) -> Path:
         steps.append(step)
         arguments = _at(arguments, (step,))
     return tuple(steps)
-
-
-def _shuts_out(error: Error, path: Path) -> bool:
-    """Whether the value itself is of the wrong type, or not the one value of a branch."""
-    name = error.kind.name
-    here = len(error.instance_path) == len(path)
-    return here and name in ("type", "const", "enum", "falseSchema")
-
-
-def _is_tag(error: Error, path: Path) -> bool:
-    """Whether a field right below the value has not the text by which its branch is known."""
-    kind: Any = error.kind
-    if kind.name not in ("const", "enum") or len(error.instance_path) != len(path) + 1:
-        return False
-    options = kind.options if kind.name == "enum" else [kind.expected_value]
-    return all(isinstance(option, str) for option in options)
-
-
-def _distance(branch: list[Error]) -> tuple[int, int]:
-    """How far off: first by the fields that lack or are too many, then by all that is wrong."""
-    strange = 0
-    for error in branch:
-        kind: Any = error.kind
-        if kind.name == "required":
-            strange += 1
-        elif kind.name == "additionalProperties":
-            strange += len(kind.unexpected)
-    return strange, len(branch)

@@ -1,21 +1,32 @@
 """Which name or text was probably meant: by the words it is made of, and by near spellings.
 
 A likeness is certain or it is none, because the model does what it is told. So two names are alike
-where they have the same words in any order, where one word of them is misspelt, or where one is
-the other with words left out and nothing else can be meant.
+where they have the same words in any order, or where one word of them is misspelt.
 """
 
 import difflib
+import functools
 import re
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 
 _LONGEST = 64
-_COMPARED_AT_MOST = 2_000
+COMPARED_AT_MOST = 2_000
 """Pairs of names; each costs a microsecond or so."""
 _LOOKED_CLOSER_AT = 50
 _WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+|[^\W\d_A-Za-z]+")
 
 _LONG_NAME = 8
+_SHORTEST_WORD = 4
+_NEAR_OTHERS = frozenset(
+    re.findall(
+        r"\w+",
+        """board broad canon cannon casual causal contact contract country county dairy diary desert
+        dessert diver driver file filed filled form from later latter moth month place palace
+        planed planned present preset quiet quite sacred scared sigh sign signed singed stared
+        starred start stat state through thorough trail trial united untied""",
+    )
+)
+"""Words that one slip makes of another, and that are words for all that."""
 _NO_LETTER = re.compile(r"[\W_]+")
 
 Words = tuple[str, ...]
@@ -33,23 +44,24 @@ class _Name:
         self.folded = _NO_LETTER.sub("", name[:_LONGEST]).casefold()
 
 
-def pairs(
-    unknown: Sequence[str], missing: Sequence[str], needed: Collection[str] = ()
-) -> dict[str, str]:
+@functools.lru_cache(maxsize=8_192)
+def _known(name: str) -> _Name:
+    """A name of a schema, taken apart once."""
+    return _Name(name)
+
+
+def pairs(unknown: Sequence[str], missing: Sequence[str]) -> dict[str, str]:
     """The missing name that each unknown one stands for, no name twice.
 
-    The same words come first, then near spellings, then a part of the words, of those names that
-    are `needed`: `customer` for `customer_id`. Where two would do, neither is certain.
+    The same words come first, then near spellings. Where two would do, neither is certain.
     """
     found: dict[str, str] = {}
     if not unknown or not missing:
         return found
-    theirs = {name: _Name(name) for name in unknown[:_COMPARED_AT_MOST]}
-    each = max(1, _COMPARED_AT_MOST // len(theirs))
-    ours = {name: _Name(name) for name in missing[:each]}
-    for alike in (_are_the_same, _are_near, _is_part):
-        if alike is _is_part:
-            ours = {name: our for name, our in ours.items() if name in needed}
+    theirs = {name: _Name(name) for name in unknown[:COMPARED_AT_MOST]}
+    each = max(1, COMPARED_AT_MOST // len(theirs))
+    ours = {name: _known(name) for name in missing[:each]}
+    for alike in (_are_the_same, _are_near):
         candidates = {
             name: [other for other in ours if alike(their, ours[other])]
             for name, their in theirs.items()
@@ -110,20 +122,15 @@ def _are_near(one: _Name, other: _Name) -> bool:
     """
     if one.fixed != other.fixed:
         return False
+    differing = [(one.folded, other.folded)]
     if len(one.words) == len(other.words):
-        differing = [(a, b) for a, b in zip(one.words, other.words, strict=True) if a != b]
-        if len(differing) == 1 and _is_misspelt(*differing[0]):
-            return True
-    shorter, longer = sorted((len(one.folded), len(other.folded)))
-    if longer < _LONG_NAME or longer - shorter > 1 or _distance(one.folded, other.folded) > 1:
+        differing += [(a, b) for a, b in zip(one.words, other.words, strict=True) if a != b]
+    if len(differing) == 2 and _NEAR_OTHERS.issuperset(differing[1]):
         return False
-    return shorter < longer or sorted(one.folded) == sorted(other.folded)
-
-
-def _is_part(one: _Name, other: _Name) -> bool:
-    """Whether one is the other with words left out, and not only with a syllable left."""
-    words = set(one.words)
-    return words < set(other.words) and any(len(word) > 3 for word in words)
+    is_long = len(one.folded) >= _LONG_NAME or len(other.folded) >= _LONG_NAME
+    if is_long and _is_misspelt(*differing[0]):
+        return True
+    return len(differing) == 2 and _is_misspelt(*differing[1])
 
 
 def _is_fixed(word: str) -> bool:
@@ -131,36 +138,17 @@ def _is_fixed(word: str) -> bool:
 
 
 def _is_misspelt(one: str, other: str) -> bool:
-    """Whether a letter is missing, too many or changed places; in longer words, is another one."""
-    shorter, longer = sorted((len(one), len(other)))
-    if longer < 4 or longer - shorter > 2:
-        return False
-    distance = _distance(one, other)
-    if shorter == longer < 6 and sorted(one) != sorted(other):
-        return False
-    return distance <= (2 if shorter >= 8 else 1)
+    """Whether a letter is missing or too many, or two neighbours changed places.
 
-
-def _distance(one: str, other: str) -> int:
-    """Letters to change; 3 where they are more. Neighbours that changed places are one change."""
-    start = 0
-    while start < min(len(one), len(other)) and one[start] == other[start]:
-        start += 1
-    end = 0
-    while end < min(len(one), len(other)) - start and one[-1 - end] == other[-1 - end]:
-        end += 1
-    a, b = one[start : len(one) - end], other[start : len(other) - end]
-    if not a or not b:
-        return len(a) + len(b)
-    if len(a) > 6 or len(b) > 6:
-        return 3
-    before: list[int] = []
-    row = list(range(len(b) + 1))
-    for i, letter in enumerate(a, 1):
-        earlier, before, row = before, row, [i]
-        for j, their in enumerate(b, 1):
-            cost = min(before[j] + 1, row[j - 1] + 1, before[j - 1] + (letter != their))
-            if i > 1 and j > 1 and letter == b[j - 2] and a[i - 2] == their:
-                cost = min(cost, earlier[j - 2] + 1)
-            row.append(cost)
-    return row[-1]
+    Another letter makes another word (`receiver`, `received`), and so does another beginning
+    (`assigned`, `unassigned`).
+    """
+    shorter, longer = sorted((one, other), key=len)
+    if len(longer) < _SHORTEST_WORD or len(longer) - len(shorter) > 1:
+        return False
+    at = next((n for n, letter in enumerate(shorter) if letter != longer[n]), len(shorter))
+    if at == 0:
+        return False
+    if len(shorter) < len(longer):
+        return shorter[at:] == longer[at + 1 :]
+    return shorter[:at] + shorter[at : at + 2][::-1] + shorter[at + 2 :] == longer

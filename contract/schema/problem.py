@@ -19,6 +19,8 @@ class Problem(msgspec.Struct, frozen=True, omit_defaults=True):
     `shape` is what was wanted there, in one line; `…` where that is too long for a line about one
     error. `is_optional` says that null came for a field that may simply be left out. `place` is the
     way through the schema to what looked at the value, or to the union of which no branch fits.
+    `is_unsure` says that it is not known which branch of that union was meant, or which fields
+    there are besides those that are named.
     """
 
     path: tuple[str | int, ...]
@@ -32,6 +34,7 @@ class Problem(msgspec.Struct, frozen=True, omit_defaults=True):
     is_optional: bool = False
     holds: str = ""
     place: tuple[str | int, ...] = ()
+    is_unsure: bool = False
 
     @property
     def alternatives(self) -> list[str]:

@@ -12,6 +12,8 @@ from toolpool.contract.schema.references import hides_siblings
 from toolpool.contract.schema.shape_writer import Detail, TooLong, Writer
 
 _KEPT_AT_MOST = 512
+_ROUNDED_FROM = 200
+_ROUNDED_TO = 50
 _MOST_DETAIL = Detail()
 _LESS_AND_LESS = (
     Detail(optional="named"),
@@ -42,6 +44,7 @@ class Shapes:
     def __init__(self, schema: dict[str, Any]) -> None:
         self._root = schema
         self._hides_siblings = hides_siblings(schema)
+        self._shortened: dict[tuple[int, int, frozenset[str]], Shape] = {}
         self._kept: dict[tuple[int, int, frozenset[str], frozenset[str]], Shape | None] = {}
 
     @property
@@ -65,11 +68,18 @@ class Shapes:
 
     def shortened(self, node: Any, at_most: int, *, hidden: Collection[str] = ()) -> Shape:
         """As much of the shape of `node` as there is room for, what is required first."""
-        for detail in _LESS_AND_LESS:
-            shape = self._written(node, at_most, detail, frozenset(hidden), frozenset())
-            if shape is not None:
-                return shape
-        return Shape("…", is_whole=False)
+        if at_most > _ROUNDED_FROM:
+            at_most -= at_most % _ROUNDED_TO  # so that it is written for few lengths
+        key = (id(node), at_most, frozenset(hidden))
+        if key not in self._shortened:
+            if len(self._shortened) >= _KEPT_AT_MOST:
+                self._shortened.clear()
+            written = (
+                self._written(node, at_most, detail, key[2], frozenset())
+                for detail in _LESS_AND_LESS
+            )
+            self._shortened[key] = next(filter(None, written), Shape("…", is_whole=False))
+        return self._shortened[key]
 
     def _written(
         self, node: Any, at_most: int, detail: Detail, hidden: frozenset[str], known: frozenset[str]

@@ -4,7 +4,6 @@ import json
 import re
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from toolpool.contract.schema.references import resolve
 from toolpool.contract.schema.values import json_type, literal, printable
 
 if TYPE_CHECKING:
@@ -74,13 +73,14 @@ def own(
             return None
         writer.allows_less = True
         kinds = tuple(asked)
-    elif is_typed and not any(_plain(kind) in asked for kind in kinds):
+    elif is_typed and not any(plain_kind(kind) in asked for kind in kinds):
         return None
     said = [writer.typed(node, kind, fields) for kind in _without_doubles(kinds)]
-    return " | ".join(said) or "nothing", len(said) != 1
+    return " | ".join(said) or writer.spend("nothing"), len(said) != 1
 
 
-def _plain(kind: str) -> str:
+def plain_kind(kind: str) -> str:
+    """The type whose keywords a type has."""
     return "number" if kind == "integer" else kind
 
 
@@ -88,18 +88,23 @@ def _without_doubles(kinds: Kinds) -> list[str]:
     return [kind for kind in kinds if kind != "integer" or "number" not in kinds]
 
 
+def listed_values(node: dict[str, Any]) -> list[Any] | None:
+    """The values that a schema's own `const` or `enum` lists; None where it has neither."""
+    if "const" in node:
+        return [node["const"]]
+    return node["enum"] if isinstance(node.get("enum"), list) else None
+
+
 def _listed(node: dict[str, Any], kinds: Kinds | None) -> list[Any] | None:
     """The values that are listed and of a type that is wanted."""
-    if "const" in node:
-        listed = [node["const"]]
-    elif isinstance(node.get("enum"), list):
-        listed = node["enum"]
-    else:
-        return None
-    return [value for value in listed if kinds is None or _is_of(value, kinds)]
+    listed = listed_values(node)
+    if listed is None or kinds is None:
+        return listed
+    return [value for value in listed if is_of(value, kinds)]
 
 
-def _is_of(value: Any, kinds: Kinds) -> bool:
+def is_of(value: Any, kinds: Kinds) -> bool:
+    """Whether a value is of one of these types."""
     kind = json_type(value)
     if kind == "integer":
         return "integer" in kinds or "number" in kinds
@@ -116,8 +121,8 @@ def _enumerated(writer: "Writer", node: dict[str, Any], values: list[Any]) -> Sa
             texts.append(writer.omitted())
             break
         texts.append(writer.spend(text))
-    said = "|".join(dict.fromkeys(texts)) or "nothing"
-    kinds = {_plain(json_type(value)) for value in values}
+    said = "|".join(dict.fromkeys(texts)) or writer.spend("nothing")
+    kinds = {plain_kind(json_type(value)) for value in values}
     if any(key in node for kind in kinds for key in _BY_KIND.get(kind, ())):
         return writer.with_more_rules(f"({said})" if len(texts) > 1 else said), False
     return said, len(texts) > 1
@@ -210,52 +215,3 @@ def array(writer: "Writer", node: dict[str, Any]) -> str:
     text += count + (" unique" if node.get("uniqueItems") is True else "")
     unsaid = "contains" in node or ("unevaluatedItems" in node and COMBINED & node.keys())
     return writer.with_more_rules(text) if unsaid else text
-
-
-def are_apart(branches: list[Any], kinds: Kinds | None, root: dict[str, Any]) -> bool:
-    """Whether no value can be of two of these branches: by their types, or by a tag."""
-    seen: list[dict[str, Any]] = []
-    for branch in branches:
-        node = resolve(branch, root)
-        if not isinstance(node, dict):
-            return len(branches) == 1
-        if not all(_differ(node, other, kinds, root) for other in seen):
-            return False
-        seen.append(node)
-    return True
-
-
-def _differ(one: Any, other: Any, kinds: Kinds | None, root: dict[str, Any]) -> bool:
-    mine, theirs = kinds_of(one), kinds_of(other)
-    if mine and theirs and not {_plain(k) for k in mine} & {_plain(k) for k in theirs}:
-        return True
-    listed, their = _listed(one, None), _listed(other, None)
-    if listed is not None and their is not None:
-        return _no_value_in_both(listed, their)
-    if listed is not None and theirs:
-        return not any(_is_of(value, theirs) for value in listed)
-    if their is not None and mine:
-        return not any(_is_of(value, mine) for value in their)
-    if (mine or kinds) != ("object",) or (theirs or kinds) != ("object",):
-        return False
-    return any(
-        _no_value_in_both(tag, their_tag)
-        for name, tag in _tags(one, root).items()
-        if (their_tag := _tags(other, root).get(name)) is not None
-    )
-
-
-def _tags(node: dict[str, Any], root: dict[str, Any]) -> dict[str, list[Any]]:
-    """The required fields whose values are listed."""
-    found = {}
-    properties = node.get("properties")
-    for name in list_of(node.get("required")):
-        field = resolve(properties.get(name), root) if isinstance(properties, dict) else None
-        listed = _listed(field, None) if isinstance(field, dict) else None
-        if listed is not None:
-            found[name] = listed
-    return found
-
-
-def _no_value_in_both(one: list[Any], other: list[Any]) -> bool:
-    return not {literal(value) for value in one} & {literal(value) for value in other}

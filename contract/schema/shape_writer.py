@@ -8,11 +8,13 @@ from toolpool.contract.schema import shape_types as types
 from toolpool.contract.schema.references import UNIONS, referred, resolve
 from toolpool.contract.schema.shape_objects import written
 from toolpool.contract.schema.shape_types import MORE_RULES, Kinds
+from toolpool.contract.schema.tags import are_apart
 
 _SHORT_ENOUGH_TO_REPEAT = 24
 _MARK = re.compile("\0(\\d+)\0")
 _NO_IDENTIFIER = re.compile(r"\W+")
 _FOR_BRACKETS = 16
+_ROOM_FOR_A_BRANCH = 60
 _TIMES_NAMED = 4
 """How much more may be written than is left once names stand where they are shorter."""
 _UNSAID = frozenset({"dependentSchemas", "$dynamicRef", "$recursiveRef"})
@@ -138,7 +140,7 @@ class Writer:
         if not isinstance(node, dict):
             return self.spend("nothing" if node is False else "any"), False
         if isinstance(node.get("$ref"), str) and (self._hides_siblings or len(node) == 1):
-            return self._reference(node["$ref"])
+            return self._referred(node, within, fields)
         kinds = types.kinds_of(node) or within or self._implied(node)
         parts = self._parts(node, kinds, fields)
         if not parts:
@@ -153,8 +155,9 @@ class Writer:
         """What has to hold at once."""
         parts: list[tuple[str, bool]] = []
         if isinstance(node.get("$ref"), str):
-            parts.append(self._reference(node["$ref"]))
-        parts += [self._either(inner, kinds) for inner in _all_of(node)]
+            parts.append(self._referred({"$ref": node["$ref"]}, kinds, fields))
+        inner_fields = types.Fields(fields.hidden) if fields and fields.hidden else None
+        parts += [self._either(inner, kinds, inner_fields) for inner in _all_of(node)]
         for keyword in ("anyOf", "oneOf"):
             branches = node.get(keyword)
             if isinstance(branches, list) and branches:
@@ -190,13 +193,13 @@ class Writer:
         texts = [text for text, _ in said]
         if not texts:
             return self.spend("nothing"), False
-        if keyword == "oneOf" and not types.are_apart(shown, kinds, self._root):
+        if keyword == "oneOf" and not are_apart(shown, kinds, self._root):
             texts = [f"({text})" if joins else text for text, joins in said]
             text = f"exactly one of ({' | '.join(texts)})"
             self.allows_less |= not is_exact
             return text if is_exact else self.with_more_rules(text), False
         texts = list(dict.fromkeys(texts))
-        is_literal = all(text[:1] in '"-0123456789' for text in texts)
+        is_literal = all(text[:1] in '"-0123456789…' for text in texts)
         return ("|" if is_literal else " | ").join(texts), len(texts) > 1
 
     def _exactly(
@@ -205,7 +208,12 @@ class Writer:
         """Shapes, and whether they say all that their schemas do, and no more."""
         before = self.allows_more, self.allows_less
         self.allows_more = self.allows_less = False
-        said = [self._either(node, kinds) for node in nodes]
+        said: list[tuple[str, bool]] = []
+        for node in nodes:
+            if self.detail.cut and said and self.room < _ROOM_FOR_A_BRANCH:
+                said.append((self.omitted(), False))
+                break
+            said.append(self._either(node, kinds))
         is_exact = not (self.allows_more or self.allows_less)
         self.allows_more |= before[0]
         self.allows_less |= before[1]
@@ -240,6 +248,15 @@ class Writer:
             if kinds:
                 return kinds
         return None
+
+    def _referred(
+        self, node: dict[str, Any], kinds: Kinds | None, fields: types.Fields | None
+    ) -> tuple[str, bool]:
+        """What a reference leads to; in its place where fields of it are passed over."""
+        target = resolve(node, self._root) if fields and fields.hidden else None
+        if isinstance(target, dict) and "$ref" not in target:
+            return self._either(target, kinds, fields)
+        return self._reference(node["$ref"])
 
     def _reference(self, reference: str) -> tuple[str, bool]:
         target = referred(reference, self._root)

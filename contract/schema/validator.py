@@ -33,6 +33,8 @@ _LOOKS_TO_EXPLAIN = 5_000
 """Each costs some microseconds: an error is made wherever something does not fit."""
 _BRANCH_ERRORS = 5_000
 """Each costs some microseconds, and a union's are all made before the first can be looked at."""
+_CARRIED_AT_MOST = 300_000
+"""Values that errors carry in all; each costs some 100 nanoseconds."""
 _ABOUT_SIZE = frozenset({"minItems", "contains", "minContains", "unevaluatedItems"})
 _PATTERN_BYTES = 1 << 20
 _REMOTE = re.compile(r"Resource '(.*?)' is not present in a registry")
@@ -48,6 +50,7 @@ class SchemaValidator:
         schema = plain(schema)
         self._looks = bounds.measured(schema)
         self._fan = bounds.fan(schema)
+        self._longest = bounds.longest_list(schema)
         self._validator = _compiled(schema)
         self.shapes = Shapes(schema)
         """What the schema's parts ask for, in one line each."""
@@ -103,7 +106,8 @@ class SchemaValidator:
             values = _EXPLAINED_NODES - budget[0] + 1
             if budget[0] < 0:
                 return None
-            if values * self._fan <= _BRANCH_ERRORS:
+            is_short = values * self._longest <= _CARRIED_AT_MOST
+            if is_short and values * self._fan <= _BRANCH_ERRORS:
                 return part
             items //= 2
         return None

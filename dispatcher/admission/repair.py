@@ -46,7 +46,8 @@ def repair(
         for problem in problems:
             if any(problem.path[: len(path)] == path for path in changed):
                 continue  # what is in there is another value now, and is validated again
-            meant = _meant(problem, _at(arguments, problem.path), validator)
+            found = _at(arguments, problem.path)
+            meant = None if found is _GONE else _meant(problem, found, validator)
             if meant is None:
                 return None
             kind, value = meant
@@ -67,8 +68,7 @@ def _meant(problem: Problem, value: Any, validator: SchemaValidator) -> tuple[st
     if not problem.path:
         return None
     if value is None:
-        # Whether the field is needed is found out when the whole is validated again.
-        return ("dropped", _GONE) if isinstance(problem.path[-1], str) else None
+        return ("dropped", _GONE) if problem.is_optional else None
     if isinstance(value, str) and "string" not in wanted:
         read = _read(value, wanted)
         if read is not None:
@@ -105,8 +105,12 @@ def _read(text: str, wanted: list[str]) -> tuple[str, Any] | None:
 
 
 def _at(node: Any, path: Path) -> Any:
+    """The value at `path`, or `_GONE` where there is none."""
     for step in path:
-        node = node[step]
+        try:
+            node = node[step]
+        except (KeyError, IndexError, TypeError):
+            return _GONE
     return node
 
 

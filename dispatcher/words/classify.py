@@ -83,13 +83,14 @@ def classified(
 
 
 def _masked(call: ToolCall, outcome: Outcome) -> Outcome:
-    """What a tool raised, its text among the details for operators only, under an id.
+    """What a tool or its result raised, its text among the details for operators, under an id.
 
     The id is that of the same error wherever and whenever the call is answered.
     """
-    if outcome.code is not Code.RAISED:
-        return outcome
     details = outcome.details or {}
+    is_raised = outcome.code is Code.BAD_RESULT and "exception" in details
+    if outcome.code is not Code.RAISED and not is_raised:
+        return outcome
     told = "\0".join((call.id, outcome.worker, outcome.error, str(details.get("stack"))))
     error_id = hashlib.sha256(told.encode(errors="replace")).hexdigest()[:12]
     details = {**details, "error": outcome.error, "error_id": error_id}

@@ -24,7 +24,9 @@ from toolpool.dispatcher.words.wording import PLAIN, Wording
 _LONGEST_NAME = 64
 _ABOUT_TOOLS = 300
 _LONGEST_OF_A_RESULT = 100
-_SPECIAL_TOKEN = re.compile(r"<[|｜/]|<\w+>|\[/?[A-Z_]+\]|<\|")
+_SPECIAL_TOKEN = re.compile(r"<[|｜/]|<\w+>|\[/?[A-Z_]+\]")
+_FIRST_TOKENS = re.compile(r"(?:<[|｜][^<>]*[|｜]>|</?\w+>|\[/?[A-Z_]+\]|\s)+")
+_NAMESPACE = re.compile(r".*(?:\.|:|/|__)")
 
 
 def invalid_arguments(
@@ -50,16 +52,20 @@ def unknown_tool(name: str, offered: Sequence[str], wording: Wording = PLAIN) ->
     words = wording.words
     text = words.unknown_tool.format(name=cut_at(printable(name[:500]), _LONGEST_NAME))
     meant = without_special_tokens(name)
-    near = meant if meant in offered else likeness.closest(meant, offered)
+    bare = _NAMESPACE.sub("", meant)
+    near = next((each for each in (meant, bare) if each in offered), None)
+    near = near or likeness.closest(meant, offered)
     if near is not None:
         text += words.unknown_tool_meant.format(closest=near)
     return text + _tools(likeness.by_fit(meant, offered), wording, _ABOUT_TOOLS - len(text))
 
 
 def without_special_tokens(name: str) -> str:
-    """The name that a model wrote before a token of its own slipped in: `bash<|channel|>x`."""
-    token = _SPECIAL_TOKEN.search(name)
-    return name[: token.start()].strip() if token and token.start() else name
+    """The name before or behind a token of the model's own: `bash<|channel|>x`, `<|tool|>bash`."""
+    first = _FIRST_TOKENS.match(name)
+    rest = name[first.end() :] if first else name
+    token = _SPECIAL_TOKEN.search(rest)
+    return (rest[: token.start()] if token else rest).strip() or name
 
 
 def _tools(offered: Sequence[str], wording: Wording, room: int) -> str:
@@ -230,7 +236,7 @@ def failed(name: str, outcome: Outcome, *, timeout: float, wording: Wording = PL
     }
     if code is Code.DENIED:
         error = error or words.not_allowed
-    elif code is Code.RAISED:
+    elif code is Code.RAISED or "error_id" in (outcome.details or {}):
         error = _raised(outcome, words)
     elif code not in templates:
         plain = words.reasons.get((code or Code.INTERNAL).value, error or words.internal)

@@ -7,6 +7,7 @@ from typing import Any
 from toolpool.contract.schema.explain import TOO_LONG
 from toolpool.contract.schema.problem import Problem
 from toolpool.contract.schema.references import UNIONS
+from toolpool.contract.schema.values import printable
 from toolpool.dispatcher.words import paths
 from toolpool.dispatcher.words.locales import Locale
 from toolpool.dispatcher.words.paths import cut_at
@@ -73,6 +74,7 @@ def lines_of(
     """
     words, style = wording.words, wording.style
     found: dict[tuple[Any, ...], list[Problem]] = {}
+    messages: dict[tuple[Any, ...], str] = {}
     renamed = {(*p.path[:-1], p.closest) for p in problems if p.kind == "additionalProperties"}
     for number, problem in enumerate(problems):
         if problem.kind == "required" and problem.shape is None and problem.path in renamed:
@@ -80,11 +82,23 @@ def lines_of(
         is_brief = number in covered
         if are_shared and problem.is_optional and problem.path:
             problem = Problem(problem.path, "null", is_optional=True)
-        message = message_of(problem, words, style, _ALL, is_brief=is_brief)
+        alike = _alike(problem, is_brief=is_brief)
+        if alike not in messages:
+            messages[alike] = message_of(problem, words, style, _ALL, is_brief=is_brief)
+        message = messages[alike]
         shares = are_shared or problem.kind == "additionalProperties"
         where = bool(problem.path) if shares else paths.without_index(problem.path)
         found.setdefault((message, is_brief, where), []).append(problem)
     return [Line(tuple(same), wording, is_brief) for (_, is_brief, _), same in found.items()]
+
+
+def _alike(problem: Problem, *, is_brief: bool) -> tuple[Any, ...]:
+    """What two problems share that say the same."""
+    return (
+        problem.kind, problem.expected, problem.received, id(problem.allowed), problem.closest,
+        problem.shape, problem.more, problem.is_optional, problem.holds, problem.is_unsure,
+        is_brief,
+    )  # fmt: skip
 
 
 def message_of(
@@ -111,7 +125,7 @@ def message_of(
     limit = words.limits.get(kind, words.other_limit)
     return _fitted(
         lambda shown: _wanted(limit.format(expected=shown, kind=kind), "", words, style),
-        problem.expected,
+        printable(problem.expected),
         room,
     )
 
@@ -132,7 +146,7 @@ def _unknown_field(problem: Problem, words: Locale, style: str) -> str:
     unknown = words.unknown_field[style]
     if problem.closest:
         return words.unknown_field_meant.format(unknown=unknown, closest=problem.closest)
-    if not problem.allowed:
+    if not problem.allowed and not problem.is_unsure:
         return words.unknown_field_leave_out.format(unknown=unknown)
     return unknown
 
@@ -148,11 +162,16 @@ def _or_nothing(what: str, problem: Problem, words: Locale) -> str:
 
 def _mistyped(problem: Problem, words: Locale, style: str, room: int, *, is_brief: bool) -> str:
     """The wanted type, shape or alternatives, and the type that came."""
-    received = words.holding[problem.holds] if problem.holds else problem.received
+    received = words.holding[problem.holds] if problem.holds else _another(problem, words)
 
     def said(what: str) -> str:
-        return _wanted(_or_nothing(what, problem, words), received, words, style)
+        text = _wanted(_or_nothing(what, problem, words), received, words, style)
+        if problem.closest is None:
+            return text
+        return words.did_you_mean.format(closest=f'"{problem.closest}"', message=text)
 
+    if is_brief and problem.closest is None and received != problem.received and not problem.holds:
+        return _wanted(words.one_of_those_below, "", words, style)
     shape = None if is_brief or problem.shape == TOO_LONG else problem.shape
     options = problem.alternatives
     if shape is not None and shape.replace(" | ", "|") != problem.expected:
@@ -186,7 +205,8 @@ def _item_type(shape: str) -> str | None:
 
 
 def _another(problem: Problem, words: Locale) -> str:
-    if problem.expected and problem.received in problem.alternatives:
+    wanted = problem.alternatives if problem.expected else []
+    if problem.received in wanted or (problem.received == "integer" and "number" in wanted):
         return words.another.format(received=problem.received)
     return problem.received
 
@@ -201,7 +221,7 @@ def _enumerated(problem: Problem, words: Locale, style: str, room: int) -> str:
         what = listed
         if len(problem.allowed) > 1:
             what = words.one_of.format(members=listed)
-        if types and not same:
+        if types and not same and types != list(problem.allowed):
             what = words.typed_one_of.format(types=words.either.join(types), members=listed)
         return _wanted(_or_nothing(what, problem, words), received, words, style)
 

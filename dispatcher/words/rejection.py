@@ -19,7 +19,7 @@ _MULTILINE = frozenset({"numbered", "pointer"})
 _SEPARATE_PARTS = 3
 _SHORTEST_SHAPE = 80
 _SHORTEST_LINE = 50
-_ABOUT_THE_FIELDS = frozenset({"additionalProperties", "propertyNames", "schema"})
+_ABOUT_THE_FIELDS = frozenset({"propertyNames", "schema"})
 
 
 class Rejection:
@@ -42,7 +42,9 @@ class Rejection:
         """What the model reads."""
         caps = self.wording.caps
         far = [
-            w for p, w in zip(self.problems, self._ways, strict=False) if self._leaves_open(p, w)
+            way
+            for problem, way in zip(self.problems, self._ways, strict=False)
+            if _leaves_open(problem)
         ]
         lines = self._lines()
         if self.shapes is not None and far:
@@ -56,20 +58,6 @@ class Rejection:
         shaped = self._shaped(self.shapes, self._ways)
         limit = min(len(shaped), caps.shape_characters)
         return listed if all_told and len(listed) <= limit else shaped
-
-    def _leaves_open(self, problem: Problem, way: Way) -> bool:
-        """Whether the line about a problem does not tell all that it takes to put it right."""
-        if problem.is_optional:
-            return False
-        if problem.closest is not None:
-            return problem.shape == TOO_LONG
-        if problem.kind == "additionalProperties":
-            return bool(problem.allowed)
-        if problem.kind in _ABOUT_THE_FIELDS or problem.shape == TOO_LONG:
-            return True
-        # Inside a union of which no branch is certain.
-        above = problem.kind in ("required", "additionalProperties")
-        return bool(problem.place) and len(way[-1][0]) < len(problem.path) - above
 
     def _shaped(self, shapes: Shapes, far: Sequence[Way]) -> str:
         """The errors in short, and the shapes of the parts that these ways lead to."""
@@ -89,13 +77,17 @@ class Rejection:
         errors = self._fitted(self._lines(self._covered([part])), caps.characters)
         room = caps.shape_characters - len(self._with_shapes([], [part], [""], errors))
         shape = shapes.shortened(part.node, max(_SHORTEST_SHAPE, room), hidden=self._hidden(part))
+        if shape.line == TOO_LONG:
+            return self._fitted(self._lines(), caps.shape_characters)
         text = self._with_shapes([], [part], [shape.line], errors)
         return cut_at(text, caps.shape_characters)
 
     def _without_known(self, shapes: Shapes, far: Sequence[Way]) -> str | None:
         """The shape without the fields that were sent right, where that makes it a near miss."""
         parts = smallest(far)
-        if len(parts) > 1 or any(p.kind != "additionalProperties" for p in self.problems):
+        if len(parts) > 1 or any(
+            problem.kind != "additionalProperties" or problem.is_unsure for problem in self.problems
+        ):
             return None
         [part] = parts
         absent = {name for problem in self.problems for name in problem.allowed}
@@ -173,6 +165,17 @@ class Rejection:
             if share >= min(_SHORTEST_LINE, max(lengths)) or count == 1:
                 text = self._laid_out(lines, max(share, 1), count)
         return cut_at(text, characters)
+
+
+def _leaves_open(problem: Problem) -> bool:
+    """Whether the line about a problem does not tell all that it takes to put it right."""
+    if problem.is_optional:
+        return False
+    if problem.closest is not None:
+        return problem.shape == TOO_LONG
+    if problem.is_unsure or problem.kind in _ABOUT_THE_FIELDS or problem.shape == TOO_LONG:
+        return True
+    return problem.kind == "additionalProperties" and bool(problem.allowed)
 
 
 def _fair_share(lengths: Sequence[int], room: int) -> int:

@@ -102,7 +102,8 @@ def returned(tool: Tool, value: Any, limits: Limits) -> Completion:
         encoded = _as_json(value)
     except (TypeError, ValueError, RecursionError, pydantic_core.PydanticSerializationError) as why:
         reason = f"the tool returned something that is not JSON ({words.text_of(why, 200)})"
-        return Completion(failure(Code.BAD_RESULT, reason, Executed.YES))
+        details = {"exception": words.name_of(why), "stack": words.stack_of(why)}
+        return Completion(failure(Code.BAD_RESULT, reason, Executed.YES, details=details))
     if len(encoded) > limits.max_result:
         taken = f"at most {limits.max_result:,} are taken"
         reason = f"the tool returned {len(encoded):,} bytes; {taken}"

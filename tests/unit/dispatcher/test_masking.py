@@ -2,9 +2,11 @@
 
 import logging
 
+import pydantic
 import pytest
 
 from toolpool import Dispatcher, tool
+from toolpool.contract.outcome import Code
 from toolpool.contract.settings import Settings
 
 
@@ -12,6 +14,33 @@ from toolpool.contract.settings import Settings
 async def leaks() -> str:
     """Fail with a secret."""
     raise ValueError("token=s3cret")
+
+
+class Leaking(pydantic.BaseModel):
+    """What cannot be sent, and says why."""
+
+    value: int = 1
+
+    @pydantic.field_serializer("value")
+    def _leak(self, value: int) -> int:
+        raise ValueError("token=s3cret")
+
+
+@tool
+async def returns_what_leaks() -> Leaking:
+    """Return what raises when it is sent."""
+    return Leaking()
+
+
+@pytest.mark.parametrize("masks", [False, True])
+async def test_what_a_result_raises_is_masked_too(masks: bool) -> None:
+    settings = Settings(mask_errors=masks)
+    async with Dispatcher.in_memory([returns_what_leaks], settings=settings) as dispatcher:
+        turn = await dispatcher.dispatch({"id": "c", "name": "returns_what_leaks", "input": {}})
+    [result] = turn
+    assert result.code is Code.BAD_RESULT
+    assert ("s3cret" in str(turn.messages())) is not masks
+    assert "s3cret" in str(result.details)
 
 
 @pytest.mark.parametrize("masks", [False, True])

@@ -3,7 +3,9 @@
 import datetime
 import decimal
 import enum
+import ipaddress
 import json
+import re
 from collections.abc import Awaitable
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, NamedTuple, NoReturn, TypeVar
@@ -13,7 +15,15 @@ import mcp.types
 import msgspec
 import pydantic.dataclasses
 import pytest
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    HttpUrl,
+    PlainSerializer,
+    field_serializer,
+    model_serializer,
+)
 from typing_extensions import TypedDict
 
 from toolpool import tool
@@ -75,6 +85,37 @@ class Named:
     a: int = Field(serialization_alias="b")
 
 
+class Page(BaseModel):
+    url: HttpUrl
+
+
+class Stamped(BaseModel):
+    at: datetime.datetime
+    day: datetime.date = datetime.date(2026, 1, 2)
+
+    @field_serializer("at")
+    def _number(self, value):  # type: ignore[no-untyped-def]
+        return value.timestamp()
+
+    @field_serializer("day", mode="wrap")
+    def _year(self, value, handler):  # type: ignore[no-untyped-def]
+        return {"year": value.year, "day": handler(value)}
+
+
+class Infinite(BaseModel):
+    model_config = ConfigDict(ser_json_inf_nan="strings")
+
+    value: float
+
+
+class Whole(BaseModel):
+    id: int
+
+    @model_serializer
+    def _renamed(self):  # type: ignore[no-untyped-def]
+        return {"number": self.id}
+
+
 class Odd:
     """A class that pydantic knows nothing of."""
 
@@ -119,6 +160,19 @@ def outcome(made: Tool, value: Any) -> Outcome:
         (UUID, UUID(int=1)),
         (bytes, b"\x00\xff"),
         (Annotated[int, Field(ge=1)], 1),
+        # what Python takes for the annotated type
+        (int, True),
+        (Annotated[int, Field(ge=1)], True),
+        (datetime.date, datetime.datetime(2026, 1, 2, 3, 4)),  # noqa: DTZ001
+        pytest.param(set[float | None], {float("nan"), float("inf")}, id="a set of no numbers"),
+        # texts that a format does not take
+        (HttpUrl, HttpUrl("https://example.org/?ids[]=1|2")),
+        (list[Page], [Page(url=HttpUrl("https://example.org/?q=a|b"))]),
+        (re.Pattern, re.compile(r"(?P<a>x)(?#c)\Z")),
+        (ipaddress.IPv6Address, ipaddress.ip_address("fe80::1%eth0")),
+        # serializers
+        (Stamped, Stamped(at=datetime.datetime(2026, 1, 2))),  # noqa: DTZ001
+        (Infinite, Infinite(value=float("inf"))),
     ],
     ids=str,
 )
@@ -126,6 +180,23 @@ def test_what_fits_its_annotation_as_it_is_sent_is_taken(annotation: Any, value:
     made = declared(annotation)
     assert made.spec.output_schema is not msgspec.UNSET
     assert outcome(made, value).ok
+
+
+@pytest.mark.parametrize(
+    ("annotation", "value"),
+    [
+        (Whole, Whole(id=1)),
+        (list[Whole], [Whole(id=1)]),
+        pytest.param(
+            Annotated[int, PlainSerializer(str, return_type=str)],
+            1,
+            id="root",
+        ),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_what_a_serializer_of_its_own_makes_is_taken(annotation: Any, value: Any) -> None:
+    assert outcome(declared(annotation), value).ok
 
 
 @pytest.mark.parametrize(
@@ -138,6 +209,8 @@ def test_what_fits_its_annotation_as_it_is_sent_is_taken(annotation: Any, value:
         (list[Order], [{"note": "x"}], (0, "id"), "required"),
         (Order, {"id": "s3cret"}, ("id",), "type"),
         (float, float("nan"), (), "type"),
+        (dict[str, int], {"s3cret": "x"}, ("*",), "type"),
+        (dict[str, Order], {"s3cret": {"id": "x"}}, ("*", "id"), "type"),
         (Literal["a", "b"], "s3cret", (), "enum"),
         (Annotated[int, Field(ge=1)], 0, (), "minimum"),
     ],

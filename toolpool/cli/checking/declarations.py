@@ -13,6 +13,8 @@ import msgspec
 
 from toolpool.cli.checking.gaps import Gaps, named
 from toolpool.contract.errors import Misconfigured, ToolDeclarationInvalid
+from toolpool.contract.schema.dialect import plain
+from toolpool.contract.schema.roots import NO_OBJECT, takes_objects
 from toolpool.contract.spec import ToolSpec
 from toolpool.dispatcher.formats import FORMATS, offered_name
 from toolpool.workers.catalog import BUILT_IN, Catalog
@@ -121,9 +123,8 @@ def check_tool(spec: ToolSpec) -> list[Problem]:
         )
         return problems
     faults = list(_schema_faults(spec.input_schema, "schema"))
-    kind = spec.input_schema.get("type", "object")
-    if not faults and kind != "object":
-        faults = [f"its schema asks for {kind}; a tool's arguments are an object"]
+    if not faults and not takes_objects(spec.input_schema):
+        faults = [NO_OBJECT]
     problems += [Problem(Level.BROKEN, spec.name, fault) for fault in faults]
     if not faults:
         problems += _parameter_problems(spec.name, spec.input_schema)
@@ -143,7 +144,7 @@ def _schema_faults(schema: dict[str, Any], name: str) -> Iterator[str]:
         yield f"its $schema {dialect!r} is no dialect of JSON Schema from draft 4 to 2020-12"
         return
     try:
-        validator.check_schema(schema)
+        validator.check_schema(plain(schema))
         SchemaValidator(schema)
     except SchemaError as error:
         path = ".".join(str(part) for part in error.absolute_path)

@@ -11,6 +11,7 @@ from msgspec.structs import replace
 
 from tests.unit.cli.conftest import Ran
 from toolpool.cli.checking.declarations import Level, check_tool
+from toolpool.contract.schema.validator import SchemaCache
 from toolpool.contract.spec import ToolSpec
 
 Run = Callable[..., Ran]
@@ -80,7 +81,9 @@ def test_every_source_and_module_is_looked_at(toolpool: Run, folder: Path) -> No
     ("schema", "message"),
     [
         ({"type": "object", "properties": {"a": {"type": "strnig"}}}, "properties.a.type"),
-        ({"type": "array"}, "asks for array"),
+        ({"type": "array"}, "takes no object"),
+        ({"anyOf": [{"type": "string"}]}, "takes no object"),
+        ({"const": 1}, "takes no object"),
         ({"$ref": "https://example.com/schema.json"}, "does not compile"),
         ({"properties": {"a": {"$ref": "#/$defs/absent"}}}, "does not compile"),
         ({"$schema": "https://example.com/dialect"}, "no dialect of JSON Schema"),
@@ -91,6 +94,19 @@ def test_a_schema_that_cannot_be_used_is_broken(schema: dict[str, Any], message:
     problems = [p for p in check_tool(spec(schema)) if p.level is Level.BROKEN]
     assert len(problems) == 1
     assert message in problems[0].message
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"type": ["object", "null"], "properties": {}},
+        {"type": "OBJECT", "properties": {}},
+        {"$ref": "#/$defs/a", "$defs": {"a": {"type": "object"}}},
+    ],
+)
+def test_a_schema_that_dispatchers_take_is_not_broken(schema: dict[str, Any]) -> None:
+    SchemaCache().validator(spec(schema))
+    assert not [p for p in check_tool(spec(schema)) if p.level is Level.BROKEN]
 
 
 def test_an_output_schema_that_cannot_be_used_is_broken() -> None:

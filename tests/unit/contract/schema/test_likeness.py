@@ -11,6 +11,9 @@ from toolpool.contract.schema.likeness import by_fit, closest, pairs
         (["customerId"], ["customer_id"], {"customerId": "customer_id"}),
         (["id_customer"], ["customer_id"], {"id_customer": "customer_id"}),
         (["custmer_id"], ["customer_id"], {"custmer_id": "customer_id"}),
+        (["regsitration_id"], ["registration_id"], {"regsitration_id": "registration_id"}),
+        (["registrtion_id"], ["registration_id"], {"registrtion_id": "registration_id"}),
+        (["messsage_id"], ["message_id"], {"messsage_id": "message_id"}),
         (["filepath"], ["file_path"], {"filepath": "file_path"}),
         (["tags"], ["tag"], {"tags": "tag"}),
         # one to one
@@ -18,6 +21,7 @@ from toolpool.contract.schema.likeness import by_fit, closest, pairs
         (["colour"], ["color", "colours"], {"colour": "colours"}),
         (["limit"], ["limmit", "limiit"], {}),
         (["lmit", "limt"], ["limit"], {}),
+        (["registrtion", "registraion"], ["registration"], {}),
         # other things, for all that their letters are alike
         (["status"], ["state"], {}),
         (["user_ip"], ["user_id"], {}),
@@ -34,12 +38,41 @@ def test_names(unknown: list[str], missing: list[str], expected: dict[str, str])
     assert pairs(unknown, missing) == expected
 
 
-def test_a_part_of_a_name_is_enough_only_where_the_name_is_needed() -> None:
-    names = ["customer_id", "customer_note"]
-    assert pairs(["customer"], names, needed=["customer_id"]) == {"customer": "customer_id"}
-    assert pairs(["customer"], names, needed=names) == {}
-    assert pairs(["shoot_day"], ["shoot"], needed=["shoot"]) == {}
-    assert pairs(["id"], ["order_id"], needed=["order_id"]) == {}
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("ascending", "descending"),
+        ("internal_id", "external_id"),
+        ("minimize", "maximize"),
+        ("decrease", "increase"),
+        ("exported", "imported"),
+        ("detached", "attached"),
+        ("decryption", "encryption"),
+        ("assigned", "unassigned"),
+        ("published", "unpublished"),
+        ("archived", "unarchived"),
+        ("deactivate", "reactivate"),
+        ("inclusive", "exclusive"),
+        ("receiver", "received"),
+        ("assigner", "assignee"),
+        ("Slovenia", "Slovakia"),
+        ("county", "country"),
+        ("county_code", "country_code"),
+        ("contact_id", "contract_id"),
+        ("sender", "gender"),
+        ("stat", "start"),
+        ("united", "untied"),
+        ("filed_at", "filled_at"),
+        ("continuous", "contiguous"),
+        ("compliment", "complement"),
+        ("costumer", "customer"),
+        ("message", "message_id"),
+        ("customer", "customer_id"),
+    ],
+)
+def test_words_that_mean_something_else(one: str, other: str) -> None:
+    assert closest(one, [other]) is None
+    assert closest(other, [one]) is None
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,8 @@ from toolpool.contract.errors import ToolDeclarationInvalid
 from toolpool.contract.schema.validator import SchemaCache, SchemaValidator
 from toolpool.contract.spec import ToolSpec, sealed
 from toolpool.dispatcher.admission.catalog import Catalog
+from toolpool.dispatcher.words import feedback
+from toolpool.dispatcher.words.wording import Caps
 from toolpool.workers.tool import tool
 
 LIMIT = 20.0
@@ -218,6 +220,62 @@ BOUNDED: dict[str, tuple[dict[str, Any], Any]] = {
         {"items": {"items": {"anyOf": [{"const": n} for n in range(400)]}}},
         [["x"] * 32] * 32,
     ),
+    "a choice of many values": (
+        {"properties": {"a": {"oneOf": [{"const": n} for n in range(1_000)]}}, "required": ["a"]},
+        {},
+    ),
+    "a choice of many values that no object has": (
+        {
+            "properties": {"a": {"oneOf": [{"type": "object", "const": n} for n in range(3_000)]}},
+            "additionalProperties": False,
+        },
+        {"b": 1},
+    ),
+    "a choice of many tags": (
+        {
+            "additionalProperties": False,
+            "properties": {
+                "a": {
+                    "oneOf": [
+                        {
+                            "type": "object",
+                            "properties": {"k": {"const": n}},
+                            "required": ["k"],
+                        }
+                        for n in range(1_000)
+                    ]
+                }
+            },
+        },
+        {"b": 1},
+    ),
+    "many wrong values of a large enum": (
+        {"additionalProperties": {"enum": [f"member {n}" for n in range(1_000)]}},
+        {f"k{n}": "x" for n in range(1_900)},
+    ),
+    "many values that are nearly one of many": (
+        {"additionalProperties": {"enum": [f"member value {n}" for n in range(400)]}},
+        {f"k{n}": f"membr value {n}" for n in range(990)},
+    ),
+    "many wrong fields of many items": (
+        {
+            "items": {
+                "properties": {
+                    name: {"enum": [f"{a}{b}" for a in range(26) for b in range(10)]}
+                    for name in "abcdef"
+                }
+            }
+        },
+        [dict.fromkeys("abcdef", "xx")] * 32,
+    ),
+    "many fields and none of them": (
+        {
+            "properties": {f"field_{n}_name": {} for n in range(900)},
+            "required": [f"field_{n}_name" for n in range(900)],
+            "additionalProperties": False,
+        },
+        {f"fild_{n}_nam": 1 for n in range(900)},
+    ),
     "a long list of wrong items": ({"properties": {"a": {"items": {"type": "string"}}}}, WIDE),
     "a long list of wrong unions": (
         {"properties": {"a": {"items": {"anyOf": [{"type": "string"}, {"type": "null"}]}}}},
@@ -252,6 +310,13 @@ def test_bounded_in_time(name: str) -> None:
     assert spent < LIMIT
     assert len(problems) <= 1_000
     assert bool(problems) is (name not in ACCEPTED)
+    if problems:
+        text, spent = cost(
+            lambda: feedback.invalid_arguments(problems, shapes=validator.shapes), most=LIMIT
+        )
+        assert spent < LIMIT
+        assert len(text) <= Caps().shape_characters
+        assert not text.endswith("arguments: …")
 
 
 def test_an_honest_recursive_schema_is_not_in_the_way() -> None:

@@ -74,6 +74,28 @@ def test_what_is_certain_is_put_right_and_told(
     assert arguments == {"a": sent}  # the caller's own are left alone
 
 
+@pytest.mark.parametrize(
+    "labels",
+    [
+        {"type": "object", "additionalProperties": {"type": "string"}},
+        {"type": "object", "patternProperties": {"^[a-z]+$": {"type": "string"}}},
+        {"type": "array", "items": {"type": "string"}},
+    ],
+)
+def test_null_in_a_map_or_list_is_not_left_out(labels: dict[str, Any]) -> None:
+    """Nothing but its entries says what a map is for."""
+    sent = {"env": None, "x": "y"} if labels["type"] == "object" else [None, "y"]
+    assert isinstance(judged(field(labels), {"a": sent}), ToolResult)
+
+
+def test_null_for_an_optional_field_behind_a_reference_is_left_out() -> None:
+    schema = field({"$ref": "#/$defs/n"}, **{"$defs": {"n": {"type": "integer"}}})
+    assert accepted(schema, {"a": None}).arguments == {}
+    schema = field({"anyOf": [{"type": "integer"}, {"$ref": "#/$defs/n"}]})
+    schema["$defs"] = {"n": {"type": "string"}}
+    assert accepted(schema, {"a": None}).arguments == {}
+
+
 def test_null_for_an_optional_field_is_left_out() -> None:
     schema = field({"type": "string"}, additionalProperties=False)
     call = accepted(schema, {"a": None})
@@ -215,9 +237,10 @@ def test_no_valid_call_is_ever_touched(shared_data: Path) -> None:
     assert count == 3862 - 199
 
 
+NAMES = st.sampled_from(["a", "b", "", "0"])
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers(-99, 99) | st.sampled_from(["1", "true", "[1]", "x"]),
-    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.sampled_from("ab"), inner),
+    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(NAMES, inner),
     max_leaves=4,
 )
 KEYWORDS = st.fixed_dictionaries(
@@ -228,19 +251,32 @@ KEYWORDS = st.fixed_dictionaries(
         "enum": st.lists(st.sampled_from(["1", 1, "x", True, None, [1]]), min_size=1),
         "items": st.sampled_from([{"enum": ["1", "x"]}, {"type": "integer"}, {}]),
         "properties": st.sampled_from([{"a": {"type": "integer"}}, {"b": {"type": "array"}}]),
+        "additionalProperties": st.sampled_from(
+            [{"type": "array", "items": {"type": "integer"}}, {"type": "integer"}, False]
+        ),
         "required": st.sampled_from([["a"], ["b"]]),
         "anyOf": st.just([{"type": "array"}, {"type": "object", "required": ["a"]}]),
     },
 )
 
 
-@given(
-    st.dictionaries(st.sampled_from("ab"), KEYWORDS), st.dictionaries(st.sampled_from("ab"), VALUES)
-)  # type: ignore[misc]
+@given(st.dictionaries(NAMES, KEYWORDS), st.dictionaries(NAMES, VALUES))  # type: ignore[misc]
 def test_no_schema_makes_it_raise(properties: dict[str, Any], arguments: dict[str, Any]) -> None:
     """Raising is blamed on the pool, not on the call."""
     verdict = judged({"type": "object", "properties": properties}, arguments)
     assert not isinstance(verdict, ToolResult) or verdict.code is Code.INVALID_ARGUMENTS
+
+
+@pytest.mark.parametrize("sent", ["x", "1", ["x"], {"": "1"}, {"0": {"": None}}])
+@pytest.mark.parametrize("inner", [{"type": "integer"}, {"items": {"type": "integer"}}])
+def test_a_field_without_a_name_is_neither_repaired_nor_explained_wrongly(
+    inner: dict[str, Any], sent: Any
+) -> None:
+    schema = field({"type": "object", "additionalProperties": {"type": "array", **inner}})
+    verdict = judged(schema, {"a": {"": sent}})
+    if isinstance(verdict, ToolResult):
+        assert verdict.code is Code.INVALID_ARGUMENTS
+        assert "Expected arguments: {a?: {[key]: " in verdict.error
 
 
 TYPES = ["string", "integer", "number", "boolean", "object", "array", "null"]

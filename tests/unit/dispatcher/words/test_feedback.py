@@ -231,8 +231,11 @@ SQUARE = {
         ({"maxItems": 1}, [1, 2], "a: expected at most 1 items"),
         ({"uniqueItems": True}, [1, 1], "a: expected items that all differ"),
         ({"pattern": "^[a-z]+$"}, "A", "a: expected text matching ^[a-z]+$"),
+        ({"pattern": "^a\nb$"}, "A", "a: expected text matching ^a\\nb$"),
+        ({"const": None}, 1, "a: expected null, got integer"),
         ({"format": "date"}, "soon", "a: expected text in date format"),
-        ({"not": {"type": "string"}}, "x", "a: expected another value: this one is excluded"),
+        ({"not": {"type": "string"}}, "x",
+         "a: expected another value: this one is excluded. Expected a: not (string)"),
         ({"contains": {"type": "string"}}, [1],
          "a: expected an array with the wanted number of items of the wanted kind"),
         ({"propertyNames": {"pattern": "^x"}}, {"y": 1},
@@ -258,7 +261,8 @@ SQUARE = {
          'a: expected {kind: "circle", radius: number, ...} | {kind: "square", side: number, ...}, '
          "got integer"),
         ({"oneOf": [{"required": ["x"]}, {"required": ["y"]}]}, {"x": 1, "y": 1},
-         "a: fits more than one alternative, leave out what belongs to only one of them"),
+         "a: fits more than one alternative, leave out what belongs to only one of them. "
+         "Expected a: exactly one of ({x: any, ...} | {y: any, ...}) (more rules)"),
         ({"anyOf": [{"$ref": "#/$defs/c"}, {"type": "null"}]}, {"kind": "circle", "radius": "1"},
          "a.radius: expected number, got string"),
     ],
@@ -495,11 +499,23 @@ def test_the_tools_that_fit_best_come_first_and_few_are_named() -> None:
         "fs_read</tool_call>",
         "fs_raed<|x|> json",
         "fs_read[/TOOL_CALLS]",
+        "<|tool|>fs_read",
+        "<tool_call>fs_read</tool_call>",
+        "[TOOL_CALLS] fs_read",
+        "functions.fs_read",
+        "functions.fs_read<|end|>",
+        "default_api:fs_read",
+        "mcp__files__fs_read",
     ],
 )
 def test_special_tokens_are_no_part_of_a_name(name: str) -> None:
     text = feedback.unknown_tool(name, ["bash", "fs_read", "commentary"])
-    assert " Did you mean 'fs_read'? Available tools: fs_read, " in text
+    assert " Did you mean 'fs_read'? Available tools: " in text
+
+
+@pytest.mark.parametrize("name", ["files.read", "a:b", "<|tool|>", "[END]", "a__b", ".", "x" * 500])
+def test_another_name_behind_a_namespace_is_no_hint(name: str) -> None:
+    assert "Did you mean" not in feedback.unknown_tool(name, ["bash", "fs_read"])
 
 
 ENDINGS: list[tuple[Outcome, str, str]] = [

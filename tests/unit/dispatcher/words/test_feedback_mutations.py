@@ -4,6 +4,7 @@ The single slips are tried on every field of every valid recorded call; Hypothes
 """
 
 import json
+import re
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -32,7 +33,7 @@ WRONG: dict[str, Any] = {
     "array": 7.5,
     "object": 7.5,
 }
-SLIPS = {"swap": 0.99, "drop": 0.97, "double": 0.99, "camel": 1.0, "dash": 1.0}
+SLIPS = {"swap": 0.99, "drop": 0.95, "double": 0.99, "camel": 1.0, "dash": 1.0}
 """The share that is certain: of a short word, one letter makes another word."""
 GOT = {"en": "got", "zh": "实际为"}
 Place = tuple[tuple[str | int, ...], dict[str, Any]]
@@ -281,4 +282,4 @@ def test_several_slips_at_once_are_all_told(shared_data: Path, data: st.DataObje
     )
     assert len(text) <= Caps().shape_characters
     for name in wrong:
-        assert name in text
+        assert re.search(rf"(?<![\w-]){re.escape(name)}(?![\w-])", text), (name, text)

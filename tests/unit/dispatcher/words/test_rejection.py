@@ -80,14 +80,15 @@ ORDER_SHAPE = (
          "ship.port: Required; ship.harbour: unknown field. "
          'Expected ship: {mode: "SEA", port: string}'),
         ({"title": "x", "ship": {"kind": "AIR"}},
-         "ship.mode, ship.awb: Required; ship.kind: unknown field. "
-         f"Expected ship: {SHIP_SHAPE}"),
+         f"ship.mode: Required; ship.kind: unknown field. Expected ship: {SHIP_SHAPE}"),
+        ({"title": "x", "ship": {}}, f"ship.mode: Required. Expected ship: {SHIP_SHAPE}"),
         ({"title": "x", "pay": {"bank": "1"}},
-         "pay.iban: Required; pay.bank: unknown field. "
-         "Expected pay: {iban: string} | {card: string}"),
+         "pay.bank: unknown field. Expected pay: {iban: string} | {card: string}"),
+        ({"title": "x", "pay": {}},
+         "pay: expected {iban: string} | {card: string}, got another object"),
         # two parts, each on its own where that is shorter
         ({"title": "x", "ship": {"mode": "SEA", "harbour": "X"}, "pay": {"bank": "1"}},
-         "ship.port, pay.iban: Required; ship.harbour, pay.bank: unknown field. "
+         "ship.port: Required; ship.harbour, pay.bank: unknown field. "
          'Expected ship: {mode: "SEA", port: string}; pay: {iban: string} | {card: string}'),
         # the whole
         ({"name": "x", "rows": []}, "title: Required; name, rows: unknown field. "
@@ -96,6 +97,157 @@ ORDER_SHAPE = (
 )  # fmt: skip
 def test_the_errors_and_the_shape_of_what_is_off(arguments: Any, expected: str) -> None:
     assert errors(ORDER, arguments) == expected
+
+
+LEAF = {"field": STRING, "op": {"enum": ["eq", "lt"]}}
+CARD = {"number": STRING, "network": {"enum": ["visa", "amex"]}}
+UNTAGGED: list[tuple[list[dict[str, Any]], dict[str, Any], str]] = [
+    # a field with listed values in one branch only is no tag
+    ([closed(LEAF, *LEAF), closed({"and": {"type": "array"}}, "and")], {"field": "a", "op": "gt"},
+     'a.op: expected one of "eq", "lt", got another string'),
+    ([{**closed(LEAF, *LEAF), "additionalProperties": True}, {"required": ["and"]}],
+     {"field": "a", "op": "gt"}, 'a.op: expected one of "eq", "lt", got another string'),
+    ([{"properties": CARD, "required": ["number", "network"]}, {"required": ["iban"]}],
+     {"number": "1", "network": "Visa"},
+     'a.network: did you mean "visa"? expected one of "visa", "amex", got another string'),
+    # values that two branches share are no tag either
+    ([closed({"k": {"enum": ["a", "b"]}, "x": STRING}, "k", "x"),
+      closed({"k": {"enum": ["b", "c"]}, "y": STRING}, "k", "y")], {"k": "b"},
+     'a: expected {k: "a"|"b", x: string} | {k: "b"|"c", y: string}, got another object'),
+    # a tag is a value of any type
+    ([closed({"v": {"const": 1}, "x": STRING}, "v", "x"),
+      closed({"v": {"const": 2}, "y": STRING}, "v", "y")], {"v": 2, "x": ""},
+     'a.y: Required; a.x: unknown field. Expected a: {v: 2, y: string}'),
+    # other listed values of another branch are not those of this one
+    ([closed({"kind": {"const": "A"}, "unit": {"enum": ["kg", "lb"]}}, "kind", "unit"),
+      closed({"kind": {"const": "B"}, "unit": {"enum": ["m", "ft"]}}, "kind", "unit")],
+     {"kind": "A", "unit": "KG"},
+     'a.unit: did you mean "kg"? expected one of "kg", "lb", got another string'),
+    # what one alternative lacks is not required
+    ([{"properties": {"mail": STRING}, "required": ["mail"]},
+      {"properties": {"phone": STRING, "land": STRING}, "required": ["phone", "land"]}],
+     {"phone": "1"},
+     "a: expected {mail: string, ...} | {phone: string, land: string, ...}, got another object"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("branches", "sent", "expected"), UNTAGGED)
+def test_a_branch_is_explained_only_where_it_was_certainly_meant(
+    branches: list[dict[str, Any]], sent: dict[str, Any], expected: str
+) -> None:
+    schema = closed({"a": {"anyOf": [{"type": "object", **branch} for branch in branches]}})
+    assert errors(schema, {"a": sent}) == expected
+
+
+@pytest.mark.parametrize(
+    ("branches", "sent", "expected"),
+    [
+        ([{"type": "string", "enum": ["open", "shipped"]}, {"type": "null"}], "Open",
+         'did you mean "open"? expected one of "open", "shipped", null, got another string'),
+        ([{"enum": ["open", "shipped"]}, {"type": "null"}], "closed",
+         'expected one of "open", "shipped", null, got another string'),
+        ([{"const": "auto"}, {"type": "string", "pattern": "^[0-9]+px$"}], "Auto",
+         'did you mean "auto"? expected "auto" | string /^[0-9]+px$/, got another string'),
+        ([{"const": "auto"}, {"type": "integer", "minimum": 1}], "Auto",
+         'did you mean "auto"? expected "auto" | integer 1.., got another string'),
+        ([{"const": "auto"}, {"type": "integer", "minimum": 1}], 0,
+         "expected a number of at least 1"),
+        ([{"const": "S"}, {"const": "M"}], "s",
+         'did you mean "S"? expected one of "S", "M", got another string'),
+        ([{"const": "S"}, {"const": "M"}], 1, 'expected "S"|"M", got integer'),
+        ([{"const": f"c{n}"} for n in range(250)], "C249",
+         'did you mean "c249"? expected one of "c0", "c1", '),
+    ],
+)  # fmt: skip
+def test_listed_values_of_all_branches_are_told(
+    branches: list[dict[str, Any]], sent: Any, expected: str
+) -> None:
+    text = errors({"type": "object", "properties": {"a": {"anyOf": branches}}}, {"a": sent})
+    assert text.startswith(f"a: {expected}")
+
+
+@pytest.mark.parametrize("count", [25, 150])
+def test_no_unknown_field_is_passed_over(count: int) -> None:
+    schema = closed({"a": STRING})
+    problems = SchemaValidator(schema).problems({f"k{n}": 1 for n in range(count)})
+    assert [problem.path for problem in problems] == [(f"k{n}",) for n in range(count)]
+
+
+BASE = {"type": "object", "properties": {"id": STRING}, "required": ["id"]}
+
+
+@pytest.mark.parametrize(
+    ("schema", "arguments", "expected"),
+    [
+        ({"type": "object", "patternProperties": {"^[A-Z_]+$": STRING},
+          "additionalProperties": False},
+         {"path": "x"}, "path: unknown field. Expected arguments: {[key /^[A-Z_]+$/]: string}"),
+        ({"allOf": [BASE], "properties": {"b": STRING}, "unevaluatedProperties": False},
+         {"id": "1", "b": "x", "c": 2}, "c: unknown field. Expected arguments: "),
+        (closed({"a": STRING}), {"a": "x", "c": 2}, "c: unknown field, leave it out"),
+        ({**closed({"a": STRING}), "allOf": [BASE]}, {"a": "x", "id": "1"},
+         "id: unknown field, leave it out"),
+    ],
+)  # fmt: skip
+def test_a_field_is_to_be_left_out_only_where_no_other_name_is_taken(
+    schema: dict[str, Any], arguments: dict[str, Any], expected: str
+) -> None:
+    assert errors(schema, arguments).startswith(expected)
+
+
+TENANT = {
+    "type": "object",
+    "properties": {"tenant": STRING, "q": STRING},
+    "required": ["tenant", "q"],
+    "additionalProperties": False,
+}
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        TENANT,
+        {"$ref": "#/$defs/a", "$defs": {"a": TENANT}},
+        {"$ref": "#/$defs/a", "type": "object", "$defs": {"a": TENANT}},
+        {"type": "object", "allOf": [TENANT]},
+        {"allOf": [{"$ref": "#/$defs/a"}], "$defs": {"a": TENANT}},
+    ],
+)
+def test_no_shape_tells_of_a_hidden_field(schema: dict[str, Any]) -> None:
+    validator = SchemaValidator(schema)
+    problems = validator.problems({"tenant": "t", "query": "x"})
+    text = feedback.invalid_arguments(problems, Wording(), validator.shapes, ["tenant"])
+    assert "{q: string}" in text
+    assert "tenant" not in text
+
+
+@pytest.mark.parametrize(
+    ("schema", "arguments", "expected"),
+    [
+        ({**closed({"a": STRING, "b": STRING}), "minProperties": 1}, {},
+         "expected at least 1 fields. Expected arguments: {a?: string, b?: string} 1.."),
+        ({**closed({"a": STRING, "b": STRING}), "not": {"required": ["a", "b"]}},
+         {"a": "x", "b": "y"},
+         "expected another value: this one is excluded. Expected arguments: "),
+        ({"oneOf": [{"type": "object", "required": ["a"]}, {"type": "object", "required": ["b"]}]},
+         {"a": "x", "b": "y"},
+         "fits more than one alternative, leave out what belongs to only one of them. "
+         "Expected arguments: exactly one of ({a: any, ...} | {b: any, ...})"),
+    ],
+)  # fmt: skip
+def test_the_shape_says_what_a_rule_about_the_whole_leaves_open(
+    schema: dict[str, Any], arguments: dict[str, Any], expected: str
+) -> None:
+    assert errors(schema, arguments).startswith(expected)
+
+
+def test_none_of_the_alternatives_of_the_arguments_themselves_is_required() -> None:
+    schema = closed({"id": STRING, "name": STRING, "n": {"type": "integer"}})
+    schema["anyOf"] = [{"required": ["id"]}, {"required": ["name"]}]
+    assert errors(schema, {"n": 1}) == (
+        "expected one of the values below. Expected arguments: "
+        "{id?: string, name?: string, n?: integer} & ({id: any, ...} | {name: any, ...})"
+    )
 
 
 STYLED = {
