@@ -9,6 +9,7 @@ from typing import Any
 from toolpool.contract.errors import ToolDeclarationInvalid
 from toolpool.contract.schema.looks import UNBOUND, Looks
 from toolpool.contract.schema.references import resolve
+from toolpool.contract.schema.values import list_of, members_of
 
 NODES_AT_MOST = 10_000
 DEEPEST = 100
@@ -49,9 +50,9 @@ def longest_list(schema: dict[str, Any]) -> int:
     longest, nodes = 1, [schema]
     for node in nodes:
         if isinstance(node, dict):
-            listed = len(_list_of(node.get("enum"))), _OBJECTS * len(_list_of(node.get("required")))
+            listed = len(list_of(node.get("enum"))), _OBJECTS * len(list_of(node.get("required")))
             longest = max(longest, *listed)
-            nodes.extend(_values(node))
+            nodes.extend(members_of(node))
         elif isinstance(node, list):
             nodes.extend(node)
     return longest
@@ -65,7 +66,7 @@ class _Fan:
         self._root = schema
         self._sizes: dict[int, int] = {}
         for key in ("$defs", "definitions"):
-            for inner in _values(schema.get(key)):
+            for inner in members_of(schema.get(key)):
                 self._size(inner)
         self._size(schema)
 
@@ -76,12 +77,12 @@ class _Fan:
         if id(node) in self._sizes:
             return self._sizes[id(node)]
         self._sizes[id(node)] = 1  # where it refers to itself
-        size = 1 + len(_list_of(node.get("required")))
+        size = 1 + len(list_of(node.get("required")))
         for key in ("anyOf", "oneOf"):
-            branches = sum(map(self._size, _list_of(node.get(key))))
+            branches = sum(map(self._size, list_of(node.get(key))))
             self.widest = max(self.widest, branches)
             size += branches
-        below = [*_list_of(node.get("allOf")), *_values(node.get("properties"))]
+        below = [*list_of(node.get("allOf")), *members_of(node.get("properties"))]
         below += [node.get("items"), node.get("additionalProperties")]
         size += sum(map(self._size, below))
         self._sizes[id(node)] = min(size, UNBOUND)
@@ -116,11 +117,3 @@ def _has_references(schema: dict[str, Any]) -> bool:
                 below.extend(node)
         level = below
     return references
-
-
-def _list_of(value: Any) -> list[Any]:
-    return value if isinstance(value, list) else []
-
-
-def _values(value: Any) -> list[Any]:
-    return list(value.values()) if isinstance(value, dict) else []

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from toolpool.contract.schema.references import at_pointer, resolve
+from toolpool.contract.schema.values import members_of
 
 _LEVELS = 16
 _ORDINARY = 100
@@ -152,7 +153,7 @@ class Looks:
 
     def _each(self, how: str, value: Any) -> list[_Node]:
         if how == "map":
-            value = _values(value)
+            value = members_of(value)
         elif how == "reference":
             value = self._targets(value) if isinstance(value, str) else []
         listed = value if isinstance(value, list) else [value]
@@ -267,12 +268,8 @@ def _names(schema: Any) -> dict[str, list[Any]]:
     return dict(found)
 
 
-def _values(value: Any) -> list[Any]:
-    return list(value.values()) if isinstance(value, dict) else []
-
-
 def _inside(value: Any) -> list[Any]:
-    return value if isinstance(value, list) else _values(value)
+    return value if isinstance(value, list) else members_of(value)
 
 
 def _size(value: Any) -> int:

@@ -7,10 +7,10 @@ from toolpool.contract.schema.shape_types import (
     Fields,
     between,
     kinds_of,
-    list_of,
     name_of,
     pattern,
 )
+from toolpool.contract.schema.values import list_of
 
 if TYPE_CHECKING:
     from toolpool.contract.schema.shape_writer import Writer

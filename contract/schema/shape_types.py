@@ -4,7 +4,7 @@ import json
 import re
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from toolpool.contract.schema.values import json_type, literal, printable
+from toolpool.contract.schema.values import json_type, list_of, literal, printable
 
 if TYPE_CHECKING:
     from toolpool.contract.schema.shape_writer import Writer
@@ -45,11 +45,6 @@ def kinds_of(node: Any) -> Kinds | None:
     if isinstance(kind, str):
         return (kind,)
     return tuple(k for k in KINDS if k in kind) if isinstance(kind, list) else None
-
-
-def list_of(value: Any) -> list[Any]:
-    """`value`, where it is a list."""
-    return value if isinstance(value, list) else []
 
 
 def own(

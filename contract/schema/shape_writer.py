@@ -9,6 +9,7 @@ from toolpool.contract.schema.references import UNIONS, referred, resolve
 from toolpool.contract.schema.shape_objects import written
 from toolpool.contract.schema.shape_types import MORE_RULES, Kinds
 from toolpool.contract.schema.tags import are_apart
+from toolpool.contract.schema.values import list_of
 
 _SHORT_ENOUGH_TO_REPEAT = 24
 _MARK = re.compile("\0(\\d+)\0")
@@ -167,7 +168,7 @@ class Writer:
         if "if" in node and ("then" in node or "else" in node):
             parts.append(self._condition(node, kinds))
         is_typed = any(self._says_its_type(inner, kinds) for inner in _all_of(node)) or any(
-            all(self._says_its_type(branch, kinds) for branch in types.list_of(node[union]))
+            all(self._says_its_type(branch, kinds) for branch in list_of(node[union]))
             for union in UNIONS & node.keys()
         )
         own = types.own(self, node, kinds, fields, is_typed=is_typed)
@@ -315,4 +316,4 @@ class Writer:
 
 
 def _all_of(node: dict[str, Any]) -> list[Any]:
-    return types.list_of(node.get("allOf"))
+    return list_of(node.get("allOf"))

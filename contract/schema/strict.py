@@ -12,7 +12,7 @@ from typing import Any
 from toolpool.contract import encoding
 from toolpool.contract.schema.dialect import plain
 from toolpool.contract.schema.references import at_pointer
-from toolpool.contract.schema.values import json_type
+from toolpool.contract.schema.values import json_type, list_of
 
 _FORMATS = frozenset(
     {"date-time", "time", "date", "duration", "email", "hostname", "ipv4", "ipv6", "uuid"}
@@ -96,7 +96,7 @@ class _Narrowing:
         if branches is not None:
             if not path:
                 raise _not_strict(path, "offers alternatives for all arguments at once")
-            made["anyOf"] = [self._node(branch, (*path, "*")) for branch in _listed(branches)]
+            made["anyOf"] = [self._node(branch, (*path, "*")) for branch in list_of(branches)]
             return made
         return made | self._typed(node, path)
 
@@ -121,7 +121,7 @@ class _Narrowing:
         is_unsaid = bool(path) and not properties and "additionalProperties" not in node
         if is_open or is_unsaid or not isinstance(properties, dict):
             raise _not_strict(path, "takes fields that it does not name")
-        required = _listed(node.get("required", []))
+        required = list_of(node.get("required", []))
         missing = [name for name in required if name not in properties]
         if missing:
             raise _not_strict(path, f"requires {missing[0]!r}, which it does not describe")
@@ -145,7 +145,7 @@ class _Narrowing:
             return True
         branches = node.get("anyOf", node.get("oneOf", []))
         return "null" in _kinds(node) or any(
-            isinstance(branch, dict) and "null" in _kinds(branch) for branch in _listed(branches)
+            isinstance(branch, dict) and "null" in _kinds(branch) for branch in list_of(branches)
         )
 
     def _reference(self, node: dict[str, Any], path: tuple[str, ...]) -> dict[str, Any]:
@@ -207,8 +207,4 @@ def _kinds(node: Mapping[str, Any]) -> list[str]:
         return [json_type(node["const"])]
     if "properties" in node:
         return ["object"]
-    return list(dict.fromkeys(json_type(value) for value in _listed(node.get("enum", []))))
-
-
-def _listed(value: Any) -> list[Any]:
-    return value if isinstance(value, list) else []
+    return list(dict.fromkeys(json_type(value) for value in list_of(node.get("enum", []))))

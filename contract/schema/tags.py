@@ -8,11 +8,10 @@ from toolpool.contract.schema.shape_types import (
     Kinds,
     is_of,
     kinds_of,
-    list_of,
     listed_values,
     plain_kind,
 )
-from toolpool.contract.schema.values import literal
+from toolpool.contract.schema.values import list_of, literal
 
 _OBJECT = ("object",)
 

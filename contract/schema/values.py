@@ -33,3 +33,13 @@ def printable(text: str) -> str:
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
+def list_of(value: Any) -> list[Any]:
+    """`value`, where it is a list."""
+    return value if isinstance(value, list) else []
+
+
+def members_of(value: Any) -> list[Any]:
+    """The values of the fields of `value`, where it is an object."""
+    return list(value.values()) if isinstance(value, dict) else []

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from toolpool.contract.schema.references import resolve
+from toolpool.contract.schema.values import list_of
 
 _NAMED_AT_MOST = 8
 _LIMITS = ("maxLength", "enum", "const", "format", "pattern")
@@ -57,13 +58,13 @@ class Gaps:
             for name, inner in properties.items():
                 self._visit(inner, (*path, name))
         for key in (*_UNIONS, "allOf"):
-            for branch in _list(node.get(key)):
+            for branch in list_of(node.get(key)):
                 self._visit(branch, path)
         for key in ("items", "additionalProperties"):
             self._visit(node.get(key), (*path, "*"))
 
     def _is_ambiguous(self, options: Any) -> bool:
-        branches = [resolve(option, self._root) for option in _list(options)]
+        branches = [resolve(option, self._root) for option in list_of(options)]
         fields = [
             branch["properties"]
             for branch in branches
@@ -83,10 +84,6 @@ def named(paths: Sequence[str]) -> str:
     """The first of them, and how many more there are."""
     more = len(paths) - _NAMED_AT_MOST
     return ", ".join(paths[:_NAMED_AT_MOST]) + (f" and {more} more" if more > 0 else "")
-
-
-def _list(value: Any) -> list[Any]:
-    return value if isinstance(value, list) else []
 
 
 def _is_said(node: dict[str, Any]) -> bool:
