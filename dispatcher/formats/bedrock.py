@@ -5,7 +5,6 @@ import binascii
 from collections.abc import Mapping
 from typing import Any
 
-from toolpool.contract import encoding
 from toolpool.contract.call import ToolCall
 from toolpool.contract.content import IMAGE_TYPES, blocks_of, media_of, words_for
 from toolpool.contract.result import ToolResult
@@ -15,7 +14,7 @@ from toolpool.dispatcher.formats.blocks import NotAResponse, Reader, last_block
 from toolpool.dispatcher.formats.declared import strict_of
 from toolpool.dispatcher.formats.history import Answer, Blocks
 from toolpool.dispatcher.formats.names import PLAIN, alias
-from toolpool.dispatcher.formats.text import note_of, schema_of
+from toolpool.dispatcher.formats.text import note_of, schema_of, text_of
 
 NAME = "bedrock"
 ALIASES = ()
@@ -133,15 +132,11 @@ def _content(result: ToolResult) -> list[dict[str, Any]]:
     elif isinstance(result.data, dict):
         content = [{"json": result.data}]
     else:
-        content = [{"text": _text(result.data)}]
+        content = [{"text": text_of(result.data)}]
     note = note_of(result)
     if note is not None:
         content.append({"text": note})
     return content
-
-
-def _text(data: Any) -> str:
-    return data if isinstance(data, str) else encoding.encode(data).decode()
 
 
 def _shown(block: dict[str, Any], number: int) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from toolpool.contract.spec import Effects, ToolSpec
 from toolpool.dispatcher.formats.blocks import NotAResponse, Reader
 from toolpool.dispatcher.formats.declared import output_object_of, told
 from toolpool.dispatcher.formats.names import alias
-from toolpool.dispatcher.formats.text import note_of, schema_of
+from toolpool.dispatcher.formats.text import note_of, schema_of, text_of
 
 NAME = "mcp"
 ALIASES = ()
@@ -102,10 +102,10 @@ def _result(result: ToolResult) -> dict[str, Any]:
         if not isinstance(made.get("_meta", {}), dict):
             del made["_meta"]
     elif result.ok:
-        made["content"].append({"type": "text", "text": _text(result.data)})
+        made["content"].append({"type": "text", "text": text_of(result.data)})
         made["structuredContent"] = result.data
     else:
-        made["content"].append({"type": "text", "text": _text(result.payload())})
+        made["content"].append({"type": "text", "text": text_of(result.payload())})
     if not is_any_json and not isinstance(made.get("structuredContent"), dict):
         made.pop("structuredContent", None)
     note = note_of(result) if result.ok else None
@@ -122,10 +122,6 @@ def _shown(block: dict[str, Any]) -> dict[str, Any]:
     if media is not None and media[0].startswith("image/"):
         return {"type": "image", "mimeType": media[0], "data": media[1]}
     return {"type": "text", "text": words_for(block)}
-
-
-def _text(data: Any) -> str:
-    return data if isinstance(data, str) else encoding.encode(data).decode()
 
 
 def render_refusal(text: str) -> list[dict[str, Any]]:

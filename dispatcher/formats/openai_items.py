@@ -10,13 +10,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from toolpool.contract import encoding
 from toolpool.contract.call import Flaw, ToolCall
 from toolpool.contract.content import IMAGE_TYPES, blocks_of, image_url_of, media_of, words_for
 from toolpool.contract.outcome import Code
 from toolpool.contract.result import ToolResult
 from toolpool.dispatcher.formats.blocks import NotAResponse, Reader
-from toolpool.dispatcher.formats.text import as_bare, as_text, note_of
+from toolpool.dispatcher.formats.text import as_bare, as_text, note_of, text_of
 
 _FUNCTION = "function_call"
 _CUSTOM = "custom_tool_call"
@@ -228,9 +227,7 @@ def _shown(block: dict[str, Any], number: int) -> dict[str, Any]:
 
 
 def _text(value: Any) -> str:
-    if value is None:
-        return ""
-    return value if isinstance(value, str) else encoding.encode(value).decode()
+    return "" if value is None else text_of(value)
 
 
 def _no_text(item: dict[str, Any]) -> Flaw | None:

@@ -8,6 +8,11 @@ from toolpool.contract.result import ToolResult
 from toolpool.contract.schema.dialect import plain
 
 
+def text_of(data: Any) -> str:
+    """What a tool returned, as text: its own, or compact JSON."""
+    return data if isinstance(data, str) else encoding.encode(data).decode()
+
+
 def as_text(result: ToolResult) -> str:
     """Success: the tool's text or compact JSON, then its note. Failure: the payload as JSON."""
     if not result.ok:
@@ -15,10 +20,8 @@ def as_text(result: ToolResult) -> str:
     blocks = blocks_of(result.data)
     if blocks is not None:
         text = "\n\n".join(words_for(block) for block in blocks)
-    elif isinstance(result.data, str):
-        text = result.data
     else:
-        text = encoding.encode(result.data).decode()
+        text = text_of(result.data)
     note = note_of(result)
     return f"{text}\n\n{note}" if note is not None else text
 
@@ -27,9 +30,7 @@ def as_bare(result: ToolResult) -> str:
     """For a program that called: the tool's own text or JSON and nothing around it."""
     if not result.ok:
         return encoding.encode(result.payload()).decode()
-    if isinstance(result.data, str):
-        return result.data
-    return encoding.encode(result.data).decode()
+    return text_of(result.data)
 
 
 def note_of(result: ToolResult) -> str | None:
