@@ -27,6 +27,8 @@ class CallMessage(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     `key` names its ledger record, `digest` the spec it was validated against. `timeout` bounds the
     run, in seconds; `rerunnable` says whether a second start does no harm. `final`: no worker has
     the version of the tool that it was validated against, so whoever has another judges it.
+    `retries`: how often the pool may yet run it again, should it fail. `trace`: the headers of the
+    trace that it belongs to, by their names (https://www.w3.org/TR/trace-context/).
     """
 
     key: str
@@ -43,6 +45,7 @@ class CallMessage(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     rerunnable: bool = False
     final: bool = False
     keep: float | None = None
+    retries: int = 0
     trace: dict[str, str] | None = None
     extensions: dict[str, Any] | None = None
 

@@ -6,17 +6,34 @@ the newest is dropped and counted.
 """
 
 import itertools
-import logging
 import queue
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-log = logging.getLogger("toolpool.observe")
+from toolpool.contract import logs
+
+log = logs.logger("observe")
 
 _WAITING_AT_MOST = 10_000
 _FLUSH_SECONDS = 2.0
+
+
+class Listening:
+    """What every observer has, on both sides.
+
+    One that `is_quick` is told where a moment happens, as a rule on the event loop: it must take
+    only microseconds and never wait. Any other is told in order, on a thread of its own.
+    """
+
+    is_quick = False
+
+    def open(self) -> None:
+        """It is told of moments from now on. What it raises is logged."""
+
+    def close(self) -> None:
+        """It is told of nothing more. May take a second or two, to send what it still holds."""
 
 
 def moments(base: type) -> tuple[str, ...]:
@@ -35,13 +52,17 @@ class Tellers:
         self._listeners: dict[str, list[Callable[..., None]]]
         self._listeners = {moment: [] for moment in moments(base)}
         self._threads: list[_Thread] = []
+        self._hosts = list(hosts)
         for observer in hosts:
-            if not isinstance(observer, base):
+            if not (isinstance(observer, Listening) and isinstance(observer, base)):
                 raise TypeError(
                     f"{observer!r} is no observer: derive its class from toolpool.{base.__name__}"
                 )
-            self._threads.append(thread := _Thread(observer))
-            self._add(observer, thread.telling)
+            if observer.is_quick:
+                self.add(observer)
+            else:
+                self._threads.append(thread := _Thread(observer))
+                self._add(observer, thread.telling)
 
     def add(self, observer: Any) -> None:
         """Listen from now on, where it happens: for what is quick and our own."""
@@ -55,7 +76,9 @@ class Tellers:
                 listeners.append(teller(getattr(observer, moment)))
 
     def start(self) -> None:
-        """Start the threads of hosts' observers."""
+        """Tell hosts' observers that it begins, and start their threads."""
+        for observer in self._hosts:
+            guarded(observer.open)()
         for thread in self._threads:
             thread.start()
 
@@ -64,6 +87,8 @@ class Tellers:
         give_up_at = time.monotonic() + _FLUSH_SECONDS
         for thread in self._threads:
             thread.close(give_up_at)
+        for observer in self._hosts:
+            guarded(observer.close)()
 
     def hear(self, moment: str) -> bool:
         """Whether anybody listens to it."""
@@ -75,14 +100,15 @@ class Tellers:
             tell(*facts)
 
 
-def guarded(method: Callable[..., None]) -> Callable[..., None]:
-    """The same, but what it raises is logged."""
+def guarded(method: Callable[..., Any]) -> Callable[..., Any]:
+    """The same, but what it raises is logged, and the answer is then None."""
 
-    def tell(*facts: Any) -> None:
+    def tell(*facts: Any) -> Any:
         try:
-            method(*facts)
+            return method(*facts)
         except Exception:
             log.exception("observer_failed observer=%s", _named(method))
+            return None
 
     return tell
 

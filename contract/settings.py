@@ -36,6 +36,17 @@ class Settings(BaseSettings):
         default="", description="Comma-separated observers of workers, each `module:name`."
     )
 
+    log_level: Literal["debug", "info", "warning", "error"] = Field(
+        default="info", description="What workers and commands log at all."
+    )
+    log_format: Literal["text", "json"] = Field(
+        default="text", description="Whether a log line is for people, or a JSON object."
+    )
+    error_texts: bool = Field(
+        default=False,
+        description="Whether logs and observers are told the text of what tools raised.",
+    )
+
     queue_wait: float = Field(
         default=30.0, gt=0, description="How long a call may wait to be started."
     )

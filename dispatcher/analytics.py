@@ -5,7 +5,6 @@ kept: only names, and the kinds of problems.
 """
 
 import json
-import logging
 from collections import Counter, OrderedDict, deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -13,12 +12,13 @@ from typing import Any
 
 import msgspec
 
+from toolpool.contract import logs
 from toolpool.contract.outcome import Code, ErrorType
 from toolpool.contract.result import ToolResult
 from toolpool.contract.schema.problem import Problem
 from toolpool.dispatcher.observe import Alert, Observers
 
-log = logging.getLogger("toolpool.analytics")
+log = logs.logger("analytics")
 
 _WINDOW = 20
 _ENOUGH = 10

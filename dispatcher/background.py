@@ -5,13 +5,12 @@ second `tool_result` for the first call's id.
 """
 
 import asyncio
-import logging
 import secrets
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Any
 
-from toolpool.contract import encoding
+from toolpool.contract import encoding, logs
 from toolpool.contract.call import ToolCall
 from toolpool.contract.encoding import printable
 from toolpool.contract.envelope import BackgroundCall
@@ -28,7 +27,7 @@ from toolpool.dispatcher.completed import Completed, Notice
 from toolpool.dispatcher.words import feedback
 from toolpool.dispatcher.words.wording import Wording
 
-log = logging.getLogger("toolpool.background")
+log = logs.logger("background")
 
 _KEEP_HANDLE_SECONDS = 0.25
 """How much later than at its wait budget a call is answered for its handle to be kept first."""

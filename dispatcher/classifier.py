@@ -1,8 +1,9 @@
 """Makes the result of a call that was answered, in the language of its dispatcher."""
 
-import logging
 import time
 
+from toolpool.contract import logs
+from toolpool.contract.faults import faults_in, traceback_of
 from toolpool.contract.result import ToolResult
 from toolpool.dispatcher.admission.accepting import Accepting
 from toolpool.dispatcher.calls.pending import Pending
@@ -11,14 +12,15 @@ from toolpool.dispatcher.words import feedback
 from toolpool.dispatcher.words.classify import classified
 from toolpool.dispatcher.words.wording import Wording
 
-log = logging.getLogger("toolpool.dispatch")
+log = logs.logger("dispatch")
 
 
 class Classifier:
     """See `turns.Classify`."""
 
-    def __init__(self, wording: Wording, accepting: Accepting) -> None:
+    def __init__(self, wording: Wording, accepting: Accepting, *, with_texts: bool) -> None:
         self._wording = wording
+        self._with_texts = with_texts
         self._accepting = accepting
 
     def __call__(
@@ -44,8 +46,9 @@ class Classifier:
         )
         if "error_id" in (details := result.details or {}):
             log.error(
-                "tool_raised error_id=%s tool=%s call=%s exception=%s: %s\n%s",
-                details["error_id"], result.name, pending.call.id,
-                details.get("exception"), details["error"], details.get("stack", ""),
+                "tool_raised error_id=%s tool=%s call=%s exception=%s%s\n%s",
+                details["error_id"], result.name, pending.call.id, details.get("exception"),
+                f": {details['error']}" if self._with_texts else "",
+                logs.lines(traceback_of(faults_in(details))),
             )  # fmt: skip
         return result

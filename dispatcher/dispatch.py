@@ -1,7 +1,6 @@
 """The road of a call: parse, validate, order, queue, wait, classify. The rest hangs beside it."""
 
 import asyncio
-import logging
 from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
@@ -27,6 +26,7 @@ from toolpool.dispatcher.formats import FORMATS, intake, named
 from toolpool.dispatcher.histories import Histories
 from toolpool.dispatcher.lifetime import Lifetime, in_a_thread
 from toolpool.dispatcher.observe import Observer, Observers
+from toolpool.dispatcher.observers.log import log
 from toolpool.dispatcher.transports.base import Transport
 from toolpool.dispatcher.transports.redis import RedisTransport
 from toolpool.dispatcher.turn import TurnResult
@@ -37,8 +37,6 @@ from toolpool.dispatcher.turn_context import (
 )
 from toolpool.dispatcher.turns import Turns
 from toolpool.dispatcher.words.wording import wording_of
-
-log = logging.getLogger("toolpool.dispatch")
 
 
 class Dispatcher:
@@ -61,7 +59,7 @@ class Dispatcher:
         on_loop: OnLoop | None = None,
         observers: Sequence[Observer] = (),
     ) -> None:
-        self._observers = Observers(observers)
+        self._observers = Observers([log(), *observers], with_texts=settings.error_texts)
         self._events = Events(self._observers)
         self._lifetime = Lifetime()
         self._starting: asyncio.Task[None] | None = None
@@ -73,7 +71,7 @@ class Dispatcher:
         self._accepting = Accepting(self._catalog, settings, self._wording, only)
         services = Services(transport, envelope, settings, self._observers)
         self._traffic = Traffic(services, self._catalog, follows_catalog=specs is None)
-        classify = Classifier(self._wording, self._accepting)
+        classify = Classifier(self._wording, self._accepting, with_texts=settings.error_texts)
         self._background = Background(
             services, self._traffic, self._catalog, classify, self._wording
         )

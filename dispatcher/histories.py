@@ -9,14 +9,13 @@ but certainty: its calls are asked for as ones that may have run.
 
 import asyncio
 import dataclasses
-import logging
 from collections import Counter
 from collections.abc import Callable, Collection, Coroutine, Sequence
 from typing import Any
 
 from redis.exceptions import RedisError
 
-from toolpool.contract import encoding
+from toolpool.contract import encoding, logs
 from toolpool.contract.call import ToolCall
 from toolpool.contract.settings import Settings
 from toolpool.dispatcher.asking import Asking
@@ -27,7 +26,7 @@ from toolpool.dispatcher.transports.base import Transport, TurnNote
 from toolpool.dispatcher.turn import TurnResult
 from toolpool.dispatcher.turn_context import TurnContext
 
-log = logging.getLogger("toolpool.histories")
+log = logs.logger("histories")
 
 _NOTES_AT_MOST = 10_000
 _LOOK_UP_SECONDS = 5.0

@@ -3,18 +3,24 @@
 `toolpool.contract.observing` says how they are told. Facts hold no argument and no result.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 import msgspec
 
-from toolpool.contract.observing import Tellers
-from toolpool.contract.outcome import Code, Executed
+from toolpool.contract.envelope import CallMessage
+from toolpool.contract.faults import Failure, failure_of
+from toolpool.contract.observing import Listening, Tellers, guarded
+from toolpool.contract.outcome import Code, Executed, Outcome
 from toolpool.contract.result import ToolResult
 
 
 class CallFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """Which call it is. `retry` counts the pool's own retries of it, from 0."""
+    """Which call it is. `retry` counts the pool's own retries of it, from 0.
+
+    `retries_left` is how many more it may make. `bytes` are those of its arguments. `trace`: the
+    headers of the trace that it belongs to.
+    """
 
     call_id: str
     tool: str
@@ -24,6 +30,9 @@ class CallFacts(msgspec.Struct, frozen=True, kw_only=True):
     queue: str
     attempt: int
     retry: int
+    retries_left: int
+    bytes: int
+    trace: Mapping[str, str] | None
 
 
 class Rejected(msgspec.Struct, frozen=True, kw_only=True):
@@ -44,12 +53,24 @@ class Progressed(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Ended(msgspec.Struct, frozen=True, kw_only=True):
-    """How a call was answered: `code` is None where it went well; `seconds` from its acceptance."""
+    """How a call was answered: `code` is None where it went well; `seconds` from its acceptance.
+
+    `run_seconds` is how long its tool ran, as its worker says. `is_first`: no other dispatcher is
+    told of it as well, having asked for the same call before.
+    """
 
     code: Code | None
     executed: Executed
     worker: str
     seconds: float
+    run_seconds: float
+    is_first: bool
+    failure: Failure | None
+
+    @property
+    def is_by_worker(self) -> bool:
+        """Whether a worker answered it, and has told its own observers the same."""
+        return bool(self.worker) and self.code is not Code.WORKER_LOST
 
 
 class Loop(msgspec.Struct, frozen=True, kw_only=True):
@@ -81,7 +102,18 @@ class Turned(msgspec.Struct, frozen=True, kw_only=True):
     denied: bool
 
 
-class Observer:
+class Tracing(Listening):
+    """What can say which trace a call belongs to."""
+
+    def trace(self, call: CallFacts) -> Mapping[str, str] | None:
+        """Headers that tell the call's worker which trace it belongs to, as `traceparent` does.
+
+        Asked once, as the call is accepted, in the context of whoever dispatched it and on the
+        event loop: it must be quick.
+        """
+
+
+class Observer(Tracing):
     """To be derived from: each method is a moment. What is not overridden costs nothing."""
 
     def accepted(self, call: CallFacts) -> None:
@@ -145,8 +177,19 @@ class Observed(Protocol):
 class Observers(Tellers):
     """Whoever listens to one dispatcher."""
 
-    def __init__(self, hosts: Sequence[Observer] = ()) -> None:
+    def __init__(self, hosts: Sequence[Observer] = (), *, with_texts: bool = False) -> None:
         super().__init__(Observer, hosts)
+        self._with_texts = with_texts
+        self._tracers = [
+            guarded(host.trace) for host in hosts if type(host).trace is not Tracing.trace
+        ]
+
+    def trace(self, call: Observed) -> dict[str, str] | None:
+        """What the observers want a call's worker to be told; None where they want nothing."""
+        headers: dict[str, str] = {}
+        for tracer in self._tracers:
+            headers.update(tracer(call.facts) or {})
+        return headers or None
 
     def call(self, moment: str, call: Observed, *more: Any) -> None:
         """Tell a moment in the life of a call."""
@@ -163,3 +206,26 @@ class Observers(Tellers):
                 call_id=result.call_id, tool=result.name, session=session, code=result.code
             )
             self.tell("rejected", told)
+
+    def ended(
+        self,
+        call: Observed,
+        message: CallMessage,
+        outcome: Outcome,
+        seconds: float,
+        *,
+        is_first: bool,
+    ) -> None:
+        """Tell how a call was answered, so many seconds after its acceptance."""
+        if self.hear("ended"):
+            failure = failure_of(outcome, message.arguments, with_text=self._with_texts)
+            ended = Ended(
+                code=outcome.code,
+                executed=outcome.executed,
+                worker=outcome.worker or "",
+                seconds=seconds,
+                run_seconds=outcome.duration,
+                is_first=is_first,
+                failure=failure,
+            )
+            self.call("ended", call, ended)

@@ -9,6 +9,7 @@ import hypothesis
 import pytest
 import redis
 
+from toolpool.contract import logs
 from toolpool.embedded import EmbeddedServer
 
 REPOSITORY = Path(__file__).resolve().parent.parent
@@ -26,6 +27,12 @@ def pytest_configure() -> None:
     for name in list(os.environ):
         if name != DATA_VARIABLE and name.startswith(("TOOLPOOL_", "SENTRY_", "OTEL_")):
             del os.environ[name]
+
+
+@pytest.fixture(autouse=True)
+def _log_afresh() -> None:
+    """A line that another test has seen is no repeated one."""
+    logs.forget_repeats()
 
 
 @pytest.fixture(scope="session")

@@ -17,6 +17,7 @@ from toolpool.contract.spec import RunIn, sealed
 from toolpool.contract.version import VERSION
 from toolpool.workers.catalog import Catalog
 from toolpool.workers.observe import WorkerObservers
+from toolpool.workers.observers.log import log
 from toolpool.workers.running.executor import Executor
 from toolpool.workers.running.intake import Intake
 from toolpool.workers.running.invoke import Limits
@@ -52,7 +53,7 @@ class InMemoryWorker:
         self._runner = Runner(
             worker=_WORKER, catalog=catalog, limits=Limits(settings.max_result), children=None
         )
-        observers = WorkerObservers()
+        observers = WorkerObservers([log()], settings.key_prefix, with_texts=settings.error_texts)
         self._executor = Executor(
             worker=_WORKER,
             catalog=catalog,

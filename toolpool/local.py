@@ -19,6 +19,7 @@ from toolpool.contract.server.secrets import handed_over, secrets_of, without_se
 from toolpool.contract.settings import Settings
 from toolpool.contract.signing import generate_key
 from toolpool.contract.spec import RunIn
+from toolpool.echo import Echo
 from toolpool.embedded import EmbeddedServer
 from toolpool.workers.running import inside
 from toolpool.workers.supervision.lifeline import in_lasting_thread, tethered
@@ -38,12 +39,16 @@ class LocalFleet:
 
     Among them: in a worker, which imports a script for its tools and so comes to what starts it.
 
-    Safe to construct in any thread; it blocks until the workers have published their tools.
+    Safe to construct in any thread; it blocks until the workers have published their tools. What
+    tools print, and what they and the workers log, is shown on standard error where it `is_shown`.
     """
 
-    def __init__(self, sources: Sequence[str], settings: Settings) -> None:
+    def __init__(
+        self, sources: Sequence[str], settings: Settings, *, is_shown: bool = False
+    ) -> None:
         inside.require_outside()
         self._workers: list[tuple[subprocess.Popen[bytes], IO[bytes]]] = []
+        self._echo: Echo | None = None
         self._server = EmbeddedServer()
         self.settings = settings.model_copy(
             update={
@@ -56,6 +61,8 @@ class LocalFleet:
             for run_in in _WORKERS:
                 self._start_worker(sources, run_in)
             self._wait_for_workers()
+            if is_shown:
+                self._echo = Echo([log for _, log in self._workers])
         except BaseException:
             self.close()
             raise
@@ -82,12 +89,16 @@ class LocalFleet:
         """End the workers, which finish what they run, and the server. Idempotent."""
         for process, _ in self._workers:
             process.terminate()
-        for process, log in self._workers:
+        for process, _ in self._workers:
             try:
                 process.wait(self.settings.drain_grace + 5.0)
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
+        if self._echo is not None:
+            self._echo.close()
+            self._echo = None
+        for _, log in self._workers:
             log.close()
         self._workers.clear()
         self._server.close()
@@ -95,6 +106,8 @@ class LocalFleet:
     def _start_worker(self, sources: Sequence[str], run_in: Sequence[RunIn]) -> None:
         kinds = ",".join(kind.value for kind in run_in)
         command = [sys.executable, "-m", "toolpool", "worker", "--run-in", kinds]
+        if "log_level" not in self.settings.model_fields_set:
+            command.append("--quiet")
         command += [word for source in sources for word in ("--tools", source)]
         log = tempfile.TemporaryFile(prefix="toolpool-worker-")  # noqa: SIM115 - open with it
         with open(handed_over(secrets_of(self.settings)), "rb") as secrets:

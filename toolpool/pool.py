@@ -170,7 +170,7 @@ async def _started(sources: Sequence[str], settings: Settings) -> LocalFleet:
     is_unwanted = False
 
     def make() -> LocalFleet:
-        made.append(LocalFleet(sources, settings))
+        made.append(LocalFleet(sources, settings, is_shown=True))
         if is_unwanted:
             made[0].close()
         return made[0]

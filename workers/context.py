@@ -1,6 +1,5 @@
 """What a running tool may know and say about its own call."""
 
-import logging
 import math
 import os
 import threading
@@ -9,7 +8,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-log = logging.getLogger("toolpool.progress")
+from toolpool.contract import logs
+
+log = logs.logger("progress")
 
 _PROGRESS_SECONDS = 0.25
 _MESSAGE_CHARACTERS = 1_000
@@ -82,7 +83,8 @@ def _beat_unheard() -> None:
 class ToolContext:
     """Injected into a tool's parameter of this type; invisible to the model.
 
-    `context` is what the host gave to `dispatch(context=…)`. `ends_at` is on the monotonic clock.
+    `context` is what the host gave to `dispatch(context=…)`; `trace` are the headers of the trace
+    that the call belongs to, for what the tool calls. `ends_at` is on the monotonic clock.
     """
 
     call_id: str
@@ -90,6 +92,7 @@ class ToolContext:
     session: str | None = None
     attempt: int = 1
     context: Mapping[str, Any] = field(default_factory=dict)
+    trace: Mapping[str, str] = field(default_factory=dict)
     ends_at: float = float("inf")
     report_progress: ReportProgress = _discard
     beat: Callable[[], None] = _beat_unheard

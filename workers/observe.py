@@ -4,31 +4,43 @@
 """
 
 import importlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
 
-from toolpool.contract.envelope import CallMessage
+from toolpool.contract.envelope import Batch, CallMessage
 from toolpool.contract.errors import Misconfigured
-from toolpool.contract.observing import Tellers
+from toolpool.contract.faults import Failure, failure_of
+from toolpool.contract.names import Names
+from toolpool.contract.observing import Listening, Tellers
 from toolpool.contract.outcome import Code, Executed, Outcome
+from toolpool.contract.spec import ToolSpec
 from toolpool.workers.running.inside import import_from_here
 
 
 class WorkerFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """Which worker it is, and what it serves. `pid` is that of its process."""
+    """Which worker it is, and what it serves. `pid` is that of its process.
+
+    `kinds` of tools are `loop`, `thread` and `process`; `server` is its URL without a password.
+    """
 
     id: str
     host: str
     pid: int
     version: str
     tools: tuple[str, ...]
+    kinds: tuple[str, ...]
     queues: tuple[str, ...]
+    server: str
 
 
 class RunFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """Which call a worker has claimed."""
+    """Which call a worker has claimed.
+
+    `retries_left` is how often the pool may yet run it again, should it fail. `trace`: the headers
+    of the trace that it belongs to.
+    """
 
     call_id: str
     tool: str
@@ -36,6 +48,17 @@ class RunFacts(msgspec.Struct, frozen=True, kw_only=True):
     turn: str | None
     key: str
     attempt: int
+    retries_left: int
+    trace: Mapping[str, str] | None
+
+
+class Received(msgspec.Struct, frozen=True, kw_only=True):
+    """The message that a call came in, and how long ago it was sent, in seconds."""
+
+    queue: str
+    id: str
+    calls: int
+    seconds: float
 
 
 class RunEnded(msgspec.Struct, frozen=True, kw_only=True):
@@ -47,6 +70,7 @@ class RunEnded(msgspec.Struct, frozen=True, kw_only=True):
     code: Code | None
     executed: Executed
     seconds: float
+    failure: Failure | None
 
 
 class Blocked(msgspec.Struct, frozen=True, kw_only=True):
@@ -62,7 +86,7 @@ class Blocked(msgspec.Struct, frozen=True, kw_only=True):
     is_fatal: bool
 
 
-class WorkerObserver:
+class WorkerObserver(Listening):
     """To be derived from: each method is a moment. What is not overridden costs nothing.
 
     An instance lives in each worker process.
@@ -77,8 +101,11 @@ class WorkerObserver:
     def stopped(self, worker: WorkerFacts) -> None:
         """Its last call has ended, and it exits."""
 
-    def started(self, call: RunFacts) -> None:
-        """A call is given to what runs its tool: the event loop, a thread, a child process."""
+    def started(self, call: RunFacts, received: Received) -> None:
+        """A call is given to what runs its tool: the event loop, a thread, a child process.
+
+        A quick observer is told in the context that the tool runs in, but for child processes.
+        """
 
     def ended(self, call: RunFacts, ended: RunEnded) -> None:
         """A call was answered, entered or not: `executed` says it."""
@@ -114,19 +141,41 @@ class WorkerObserver:
 class WorkerObservers(Tellers):
     """Whoever listens to one worker."""
 
-    def __init__(self, hosts: Sequence[WorkerObserver] = ()) -> None:
+    def __init__(
+        self,
+        hosts: Sequence[WorkerObserver] = (),
+        prefix: str = "toolpool",
+        *,
+        with_texts: bool = False,
+    ) -> None:
         super().__init__(WorkerObserver, hosts)
+        self._with_texts = with_texts
+        self._names = Names(prefix)
 
     def run(self, moment: str, call: CallMessage) -> None:
         """Tell a moment in the life of a claimed call."""
         if self._listeners[moment]:
             self.tell(moment, _facts(call))
 
+    def started(self, call: CallMessage, spec: ToolSpec, batch: Batch, now: float) -> None:
+        """Tell that a call of this batch is run, `now` by the server's clock."""
+        if self._listeners["started"]:
+            received = Received(
+                queue=self._names.queue(spec.queue, spec.run_in),
+                id=batch.id,
+                calls=len(batch.calls),
+                seconds=round(max(0.0, now - batch.sent_at), 6) if batch.sent_at else 0.0,
+            )
+            self.tell("started", _facts(call), received)
+
     def ended(self, call: CallMessage, outcome: Outcome, seconds: float) -> None:
         """Tell how a call was answered, so many seconds after it was given to what runs it."""
         if self._listeners["ended"]:
             ended = RunEnded(
-                code=outcome.code, executed=outcome.executed, seconds=round(seconds, 6)
+                code=outcome.code,
+                executed=outcome.executed,
+                seconds=round(seconds, 6),
+                failure=failure_of(outcome, call.arguments, with_text=self._with_texts),
             )
             self.tell("ended", _facts(call), ended)
 
@@ -139,6 +188,8 @@ def _facts(call: CallMessage) -> RunFacts:
         turn=call.turn,
         key=call.key,
         attempt=call.attempt,
+        retries_left=call.retries,
+        trace=call.trace,
     )
 
 

@@ -4,7 +4,6 @@ The lease stops when the event loop stalls, so that a worker that cannot run cal
 """
 
 import itertools
-import logging
 import threading
 import time
 from collections.abc import Callable
@@ -13,6 +12,7 @@ import msgspec
 import redis
 from redis.exceptions import RedisError
 
+from toolpool.contract import logs
 from toolpool.contract.clock import ServerClock
 from toolpool.contract.envelope import Envelope, WorkerLease
 from toolpool.contract.ledger.steps import Step, script
@@ -21,7 +21,7 @@ from toolpool.contract.settings import Settings
 from toolpool.workers.observe import WorkerObservers
 from toolpool.workers.shelf import Shelf
 
-log = logging.getLogger("toolpool.presence")
+log = logs.logger("presence")
 
 _WORKERS_KEPT_SECONDS = 86_400
 ENDED_SAID_SECONDS = 60

@@ -1,7 +1,6 @@
 """What runs inside a worker process beside Celery: the event loop and everything on it."""
 
 import asyncio
-import logging
 import os
 import secrets
 import signal
@@ -13,6 +12,7 @@ from typing import Any
 
 from redis.exceptions import RedisError
 
+from toolpool.contract import logs
 from toolpool.contract.envelope import Envelope, WorkerLease
 from toolpool.contract.errors import BrokerUnreachable, MessageRejected
 from toolpool.contract.ledger.client import RedisLedger
@@ -49,7 +49,7 @@ from toolpool.workers.supervision.link import (
 from toolpool.workers.supervision.unanswered import Unanswered
 from toolpool.workers.supervision.watchdog import Watchdog
 
-log = logging.getLogger("toolpool.worker")
+log = logs.logger("worker")
 
 _PULSE_SECONDS = 0.25
 _CANCELS_SECONDS = 5
@@ -85,7 +85,9 @@ class WorkerService:
         self._slots = Slots({kind: settings.slots(kind) for kind in run_in})
         self._queues = queues
         self._envelope = Envelope(connection.keyring(settings), max_bytes=settings.max_message)
-        self._observers = WorkerObservers(observers)
+        self._observers = WorkerObservers(
+            observers, settings.key_prefix, with_texts=settings.error_texts
+        )
         self._intake = Intake(self._envelope, self._observers)
         self._names = Names(settings.key_prefix)
         self._loop = asyncio.new_event_loop()
@@ -194,7 +196,13 @@ class WorkerService:
             pid=os.getpid(),
             version=VERSION,
             tools=tuple(sorted(spec.name for spec in self._served())),
-            queues=tuple(name for lane in self.lanes for name in lane.queues),
+            kinds=tuple(kind.value for kind in self._slots.counts),
+            queues=tuple(
+                self._names.queue(queue, kind)
+                for queue in self._queues
+                for kind in self._slots.counts
+            ),
+            server=connection.described(self._settings),
         )
 
     def _broker_confirmed_at(self) -> float:

@@ -5,14 +5,13 @@ date at which its version of the tool was first published, whoever publishes it 
 versions the one that came later is the newer.
 """
 
-import logging
 import time
 from collections.abc import Sequence
 from typing import Any
 
 import redis
 
-from toolpool.contract import encoding
+from toolpool.contract import encoding, logs
 from toolpool.contract.envelope import CatalogEntry, Envelope, Toolset
 from toolpool.contract.errors import MessageRejected
 from toolpool.contract.names import Names
@@ -20,7 +19,7 @@ from toolpool.contract.settings import Settings
 from toolpool.contract.spec import ToolSpec
 from toolpool.contract.version import VERSION
 
-log = logging.getLogger("toolpool.shelf")
+log = logs.logger("shelf")
 
 _LOOK_SECONDS = 15.0
 """How often entries are looked at although the catalog's version says that nothing has changed."""

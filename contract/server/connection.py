@@ -192,9 +192,14 @@ async def require_fit_server(client: "redis.asyncio.Redis", settings: Settings) 
         raise ServerUnsuitable(f"{url}: " + "; ".join(faults))
 
 
+def described(settings: Settings) -> str:
+    """The Redis URL as it may be shown: without a password."""
+    return without_password(require_redis_url(settings))
+
+
 def unreachable(settings: Settings, error: BaseException) -> str:
     """The sentence for a server that does not answer."""
-    url = without_password(require_redis_url(settings))
+    url = described(settings)
     reason = (
         without_passwords_of(settings.redis_url, str(error))
         or f"no answer in {settings.connect_timeout:g} s"

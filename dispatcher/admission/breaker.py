@@ -5,11 +5,11 @@ Never a model's mistakes, and never a fault of the pool: a worker or a server th
 is open, calls are answered at once (`exception.circuit_open`); then one is let through to see.
 """
 
-import logging
 import time
 from collections import deque
 from dataclasses import dataclass, field
 
+from toolpool.contract import logs
 from toolpool.contract.outcome import Code, ErrorType, Outcome
 from toolpool.contract.settings import Settings
 from toolpool.dispatcher.observe import Observers
@@ -30,7 +30,7 @@ _SAYS_NOTHING = frozenset(
 
 _BUCKETS = 10
 
-log = logging.getLogger("toolpool.breaker")
+log = logs.logger("breaker")
 
 
 @dataclass(slots=True)

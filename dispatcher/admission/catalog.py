@@ -1,7 +1,6 @@
 """The tools a dispatcher knows, followed live: the newest digest of each name wins."""
 
 import json
-import logging
 import time
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import Any
 
 import msgspec
 
+from toolpool.contract import logs
 from toolpool.contract.envelope import CatalogEntry, Envelope
 from toolpool.contract.errors import MessageRejected, Misconfigured, ToolDeclarationInvalid
 from toolpool.contract.schema.validator import SchemaCache, SchemaValidator
@@ -17,7 +17,7 @@ from toolpool.contract.spec import ToolSpec, sealed
 from toolpool.dispatcher.admission import task_tools
 from toolpool.dispatcher.formats import tools_by_offered_name
 
-log = logging.getLogger("toolpool.catalog")
+log = logs.logger("catalog")
 
 _GONE_SECONDS = 10.0
 

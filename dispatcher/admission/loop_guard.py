@@ -2,14 +2,13 @@
 
 import asyncio
 import inspect
-import logging
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 from redis.exceptions import RedisError
 
-from toolpool.contract import encoding
+from toolpool.contract import encoding, logs
 from toolpool.contract.call import ToolCall
 from toolpool.contract.ledger.loops import LoopLedger, Seen
 from toolpool.contract.ledger.steps import ServerAway
@@ -18,7 +17,7 @@ from toolpool.contract.result import ToolResult
 from toolpool.contract.settings import Settings
 from toolpool.dispatcher.observe import Loop, Observers
 
-log = logging.getLogger("toolpool.loops")
+log = logs.logger("loops")
 
 _PATIENCE_SECONDS = 0.5
 _NOTE_SECONDS = 0.1

@@ -1,11 +1,10 @@
 """The one place that decides whether a call is accepted, before anything is queued."""
 
-import logging
 from collections.abc import Collection, Mapping, Sequence
 
 import msgspec
 
-from toolpool.contract import encoding
+from toolpool.contract import encoding, logs
 from toolpool.contract.call import Flaw, ToolCall
 from toolpool.contract.ledger.loops import Seen
 from toolpool.contract.outcome import Code
@@ -19,7 +18,7 @@ from toolpool.dispatcher.words import feedback
 from toolpool.dispatcher.words.classify import rejected
 from toolpool.dispatcher.words.wording import Wording
 
-log = logging.getLogger("toolpool.validate")
+log = logs.logger("validate")
 
 Accepted = tuple[ToolCall, Offer]
 """The call as it is to be queued, and the tool to queue it for."""

@@ -1,14 +1,14 @@
 """Reads the reply stream and hands each reply to the call it belongs to."""
 
 import asyncio
-import logging
 
+from toolpool.contract import logs
 from toolpool.contract.envelope import Passed, Progress, Released, RunsEnded, Settled, Started
 from toolpool.contract.errors import MessageRejected
 from toolpool.dispatcher.calls.pending import root_of
 from toolpool.dispatcher.calls.services import Calls, Services
 
-log = logging.getLogger("toolpool.collect")
+log = logs.logger("collect")
 
 _LONGEST_PAUSE_SECONDS = 1.0
 

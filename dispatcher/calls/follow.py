@@ -1,10 +1,10 @@
 """Follows the server: which tools are published, which workers live, what may be lost."""
 
 import asyncio
-import logging
 import time
 from collections.abc import Iterable
 
+from toolpool.contract import logs
 from toolpool.contract.envelope import WorkerLease
 from toolpool.contract.errors import CatalogEmpty, MessageRejected, Misconfigured
 from toolpool.dispatcher.admission.catalog import Catalog
@@ -14,7 +14,7 @@ from toolpool.dispatcher.calls.pump import Pump
 from toolpool.dispatcher.calls.recovery import Recovery
 from toolpool.dispatcher.calls.services import Calls, Services
 
-log = logging.getLogger("toolpool.follow")
+log = logs.logger("follow")
 
 _LONGEST_PAUSE_SECONDS = 1.0
 _TOOLS_EVERY_SECONDS = 0.05

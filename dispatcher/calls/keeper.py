@@ -5,10 +5,10 @@ before the deadline the ledger is asked to expire it; at the deadline it is answ
 """
 
 import asyncio
-import logging
 import time
 from collections.abc import Callable, Sequence
 
+from toolpool.contract import logs
 from toolpool.contract.envelope import Cancel, Settled
 from toolpool.contract.ledger.base import MISSING, OTHERS, CloseReason, Closing, running_on
 from toolpool.contract.ledger.steps import new_nonce
@@ -17,7 +17,7 @@ from toolpool.dispatcher.calls.pending import Latch, Pending, Stage
 from toolpool.dispatcher.calls.services import Calls, Services
 from toolpool.dispatcher.words.classify import left_to_others, not_queued, unconfirmed
 
-log = logging.getLogger("toolpool.keeper")
+log = logs.logger("keeper")
 
 _AHEAD_SECONDS = 0.1
 _LONGEST_ASK = 1.0

@@ -54,6 +54,7 @@ def accepted(
         context=turn.context,
         timeout=timeout_of(spec, turn),
         rerunnable=spec.rerunnable,
+        retries=spec.retries if spec.rerunnable else 0,
     )
     return Pending(
         root=key,
@@ -130,7 +131,11 @@ def adopted(
     now = time.monotonic()
     deadline = now + max(0.0, found.deadline - server_now)
     last = max((n for n, state in enumerate(states) if state is not None), default=0)
-    message = msgspec.structs.replace(found.message, key=record_keys(found, spec)[last])
+    message = msgspec.structs.replace(
+        found.message,
+        key=record_keys(found, spec)[last],
+        retries=spec.retries - last if spec.rerunnable else 0,
+    )
     start_by = now + found.started_at + settings.queue_wait - server_now
     may_still_start = states[last] is None and start_by > now
     return Pending(

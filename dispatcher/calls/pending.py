@@ -173,6 +173,9 @@ class Pending:
             queue=self.queue,
             attempt=message.attempt,
             retry=self.retries,
+            retries_left=message.retries,
+            bytes=self.size,
+            trace=message.trace,
         )
 
     @property
@@ -265,6 +268,10 @@ class Pending:
         """No worker has the version of its tool that it was validated against."""
         self.message = msgspec.structs.replace(self.message, final=True)
 
+    def traced(self, headers: dict[str, str]) -> None:
+        """Its worker is to be told of the trace that it belongs to."""
+        self.message = msgspec.structs.replace(self.message, trace=headers)
+
     def answered_by(self, work: "asyncio.Task[None]") -> None:
         """This dispatcher answers it itself."""
         self.work = work
@@ -281,7 +288,8 @@ class Pending:
         """
         self.retries += 1
         key = retry_key(self.root, self.retries)
-        self.message = msgspec.structs.replace(self.message, key=key, attempt=1)
+        left = max(0, self.message.retries - 1)
+        self.message = msgspec.structs.replace(self.message, key=key, attempt=1, retries=left)
         self.stage, self.start_by = Stage.NEW, start_by
         self.accepted_in, self.epoch, self.again = self.epoch or self.accepted_in, "", False
         self.worker, self.republished, self.is_news, self.is_attached = "", 0, True, False

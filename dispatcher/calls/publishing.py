@@ -1,9 +1,9 @@
 """Publishes a batch until the server confirms it, and takes what it answers for each call."""
 
-import logging
 import time
 from typing import Protocol
 
+from toolpool.contract import logs
 from toolpool.contract.envelope import Batch
 from toolpool.contract.ledger.base import ATTACHED, MOVED, NEW, RAN, running_on
 from toolpool.contract.ledger.steps import ServerAway, new_nonce
@@ -12,7 +12,7 @@ from toolpool.dispatcher.calls.pending import Pending, Stage
 from toolpool.dispatcher.calls.services import Calls, Services
 from toolpool.dispatcher.words.classify import forgotten
 
-log = logging.getLogger("toolpool.pump")
+log = logs.logger("pump")
 
 
 class Queue(Protocol):

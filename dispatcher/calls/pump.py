@@ -1,14 +1,13 @@
 """Fair micro-batches: takes calls, and hands each to its queue."""
 
-import logging
-
+from toolpool.contract import logs
 from toolpool.contract.outcome import Code
 from toolpool.dispatcher.calls.pending import Pending, Stage
 from toolpool.dispatcher.calls.queue_pump import QueuePump, Shared
 from toolpool.dispatcher.calls.services import Calls, Services
 from toolpool.dispatcher.words.classify import not_queued
 
-log = logging.getLogger("toolpool.pump")
+log = logs.logger("pump")
 
 _RETRY_AFTER_SECONDS = 1.0
 _FULL_SERVER = 0.9

@@ -5,7 +5,6 @@ ledger decides; this module only suspects, and after an outage nothing is suspec
 server was watched for as long as a lease lasts.
 """
 
-import logging
 import time
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Sequence
@@ -13,6 +12,7 @@ from dataclasses import replace
 
 import msgspec
 
+from toolpool.contract import logs
 from toolpool.contract.envelope import Batch, Settled, WorkerLease
 from toolpool.contract.ledger.base import (
     ATTACHED,
@@ -36,7 +36,7 @@ from toolpool.dispatcher.calls.queue_watch import QueueWatch
 from toolpool.dispatcher.calls.services import Calls, Services
 from toolpool.dispatcher.transports.base import Survey
 
-log = logging.getLogger("toolpool.recovery")
+log = logs.logger("recovery")
 
 _UNTOLD_SECONDS = 10.0
 """After this long an outcome is looked for that this dispatcher may not have been told."""

@@ -6,12 +6,12 @@ asks for the call later is told the same, until the time that a `retry_after` na
 """
 
 import asyncio
-import logging
 import time
 from collections.abc import Sequence
 
 import msgspec
 
+from toolpool.contract import logs
 from toolpool.contract.envelope import Settled
 from toolpool.contract.ledger.base import ATTACHED, CloseReason, Closing, running_on
 from toolpool.contract.ledger.steps import new_nonce
@@ -19,7 +19,7 @@ from toolpool.contract.outcome import Executed, Outcome
 from toolpool.dispatcher.calls.pending import CLOCK_MARGIN_SECONDS, Pending
 from toolpool.dispatcher.calls.services import Calls, Services
 
-log = logging.getLogger("toolpool.refusals")
+log = logs.logger("refusals")
 
 _GROUP = 256
 _ROUNDED_SECONDS = 0.1

@@ -1,7 +1,6 @@
 """The calls on their way: from the pump through the workers to one outcome each."""
 
 import asyncio
-import logging
 import time
 from collections.abc import Collection, Coroutine, Iterable, Sequence
 from typing import Any
@@ -9,6 +8,7 @@ from typing import Any
 import msgspec
 from redis.exceptions import RedisError
 
+from toolpool.contract import logs
 from toolpool.contract.call import ToolCall
 from toolpool.contract.envelope import BackgroundCall, Progress
 from toolpool.contract.names import Names
@@ -28,11 +28,11 @@ from toolpool.dispatcher.calls.pump import Pump
 from toolpool.dispatcher.calls.recovery import Recovery
 from toolpool.dispatcher.calls.refusals import Refusals
 from toolpool.dispatcher.calls.services import Calls, Services
-from toolpool.dispatcher.observe import Ended, Progressed
+from toolpool.dispatcher.observe import Progressed
 from toolpool.dispatcher.turn_context import TurnContext
 from toolpool.dispatcher.words.classify import not_queued
 
-log = logging.getLogger("toolpool.traffic")
+log = logs.logger("traffic")
 
 _CANCEL_AGAIN_SECONDS = 0.1
 
@@ -110,6 +110,8 @@ class Traffic(Calls):
         """
         pending, is_new = self._accept(call, spec, turn, since)
         if is_new:
+            if (headers := self._observers.trace(pending)) is not None:
+                pending.traced(headers)
             self._observers.call("accepted", pending)
             self._pump.submit(pending)
         return pending
@@ -340,14 +342,9 @@ class Traffic(Calls):
             self._observers.call("started", pending, worker)
 
     def _tell_end(self, pending: Pending, outcome: Outcome) -> None:
-        if self._observers.hear("ended"):
-            ended = Ended(
-                code=outcome.code,
-                executed=outcome.executed,
-                worker=outcome.worker or "",
-                seconds=pending.ended - pending.began,
-            )
-            self._observers.call("ended", pending, ended)
+        seconds, message = pending.ended - pending.began, pending.message
+        is_first = pending.is_news and not pending.is_attached
+        self._observers.ended(pending, message, outcome, seconds, is_first=is_first)
 
     def progressed(self, pending: Pending, progress: Progress) -> None:
         """See `Calls.progressed`."""

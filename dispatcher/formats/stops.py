@@ -4,15 +4,15 @@ A response that ended as it should has calls to run. One that was cut off, refus
 end may hold half a call, or one that its provider does not stand by.
 """
 
-import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
+from toolpool.contract import logs
 from toolpool.contract.encoding import printable, word_of
 
-log = logging.getLogger("toolpool.formats")
+log = logs.logger("formats")
 
 _LONGEST_MESSAGE = 200
 

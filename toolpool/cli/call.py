@@ -11,6 +11,7 @@ from toolpool.cli.exits import ExitCode, ExitNow
 from toolpool.cli.options import (
     JsonOption,
     ToolsOption,
+    configure_logging,
     load_settings,
     require_own_workers,
     require_session,
@@ -57,6 +58,8 @@ def call(
     if tools or workspace:
         require_own_workers(settings)
     sources = tool_sources(tools, settings)
+
+    configure_logging(settings, quiet="log_level" not in settings.model_fields_set)
 
     async def ask() -> "ToolResult | None":
         async with connect.connected(settings, sources) as dispatcher:

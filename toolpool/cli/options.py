@@ -40,6 +40,18 @@ def load_settings(**given: Any) -> "Settings":
         raise Misconfigured(f"the setting TOOLPOOL_{name} is wrong: {message}{more}") from None
 
 
+def configure_logging(settings: "Settings", *, quiet: bool) -> None:
+    """Write what this process logs to standard error; of our own only warnings where `quiet`."""
+    from toolpool.contract import logs
+
+    logs.configure(
+        level=settings.log_level,
+        format=settings.log_format,
+        with_texts=settings.error_texts,
+        quiet=quiet,
+    )
+
+
 def require_session(name: str | None) -> None:
     """Refuse what cannot name a conversation."""
     from toolpool.dispatcher.turn_context import require_name

@@ -5,7 +5,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from toolpool.cli.options import ToolsOption, comma_separated, load_settings, tool_sources
+from toolpool.cli.options import (
+    ToolsOption,
+    comma_separated,
+    configure_logging,
+    load_settings,
+    tool_sources,
+)
 
 if TYPE_CHECKING:
     from toolpool.contract.settings import Settings
@@ -34,6 +40,12 @@ def worker(
             "May be given again. Default: TOOLPOOL_WORKER_OBSERVERS.",
         ),
     ] = None,
+    quiet: Annotated[
+        bool,
+        typer.Option(
+            "--quiet", help="Of the worker itself log only warnings; what tools log stays."
+        ),
+    ] = False,
     boot: Annotated[str | None, typer.Option(hidden=True)] = None,
     link: Annotated[int | None, typer.Option(hidden=True)] = None,
     secrets: Annotated[int | None, typer.Option(hidden=True)] = None,
@@ -47,6 +59,7 @@ def worker(
     kinds, names = _kinds(run_in), _queues(queues)
     slots = dict.fromkeys([f"slots_{kind}" for kind in kinds], concurrency)
     settings = _settings(secrets, slots)
+    configure_logging(settings, quiet=quiet)
     if boot is None:
         from toolpool.workers.supervision.supervise import Supervisor
 

@@ -1,16 +1,19 @@
 """The Celery application of a worker, and the blocking call that runs one."""
 
 import gc
-import logging
 import os
 import signal
 import threading
+import warnings
 from collections.abc import Sequence
 
 from celery import Celery
-from celery.signals import worker_shutting_down
+from celery.apps import worker as worker_program
+from celery.platforms import SecurityWarning  # type: ignore[attr-defined]
+from celery.signals import setup_logging, worker_shutting_down
 from kombu import Queue
 
+from toolpool.contract import logs
 from toolpool.contract.names import BATCH_TASK
 from toolpool.contract.server import connection
 from toolpool.contract.settings import Settings
@@ -20,11 +23,12 @@ from toolpool.workers.celery.inbox import Inbox
 from toolpool.workers.celery.lanes import Lane, Lanes
 from toolpool.workers.celery.pool import ToolPool
 from toolpool.workers.observe import load
+from toolpool.workers.observers.log import log
 from toolpool.workers.running import forks, inside
 from toolpool.workers.service import WorkerService
 from toolpool.workers.supervision.link import Link
 
-log = logging.getLogger("toolpool.worker")
+lines = logs.logger("worker")
 
 _HANGS_SECONDS = 5.0
 """After a stop was asked for: Celery comes to stopping its pool in one or two."""
@@ -108,10 +112,11 @@ def run_worker(
         queues=queues,
         boot=boot,
         link=link,
-        observers=load(observers),
+        observers=[log(), *load(observers)],
     )
     # Until Celery has its own handlers a TERM must not leave the lease and the children behind.
     signal.signal(signal.SIGTERM, _exit_at_once)
+    _leave_words_to_us()
     try:
         service.start()
         app = make_app(settings, service, service.lanes)
@@ -129,11 +134,22 @@ def run_worker(
         _stop_in_time(service)
         gc.collect()
         gc.freeze()  # what is loaded now stays: no need to look through it again and again
-        log.info("worker_started id=%s tools=%d", service.id, len(catalog.tools))
         worker.start()
         return int(worker.exitcode or 0)
     finally:
         service.stop()
+
+
+def _leave_words_to_us() -> None:
+    """Keep Celery from setting up logging, and from saying in its own way what we say in ours."""
+    setup_logging.connect(_keep_logging, weak=False)
+    # Messages are signed JSON, so that the danger it warns of, a pickle run by root, is none.
+    warnings.filterwarnings("ignore", category=SecurityWarning)
+    worker_program.safe_say = lambda *_: None  # type: ignore[attr-defined]
+
+
+def _keep_logging(**_: object) -> None:
+    """Ours is set up: Celery leaves it as it is where this signal has a listener."""
 
 
 def _stop_in_time(service: WorkerService) -> None:
@@ -142,7 +158,7 @@ def _stop_in_time(service: WorkerService) -> None:
     def watch() -> None:
         service.leaving.wait()
         if not service.stopping.wait(_HANGS_SECONDS):
-            log.error("stop_forced: Celery's thread hangs")
+            lines.error("stop_forced: Celery's thread hangs")
             service.stop()
             os._exit(0)
 

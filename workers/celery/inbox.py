@@ -5,7 +5,6 @@ reconnect that brings the same message back for ever, and logs what they hold. H
 dropped before Celery looks at them, counted, and reported without their content.
 """
 
-import logging
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -20,13 +19,14 @@ from kombu.transport import redis as kombu_redis
 from kombu.transport.virtual import QoS as VirtualQoS
 from redis.exceptions import ConnectionError, DataError, RedisError, ResponseError
 
+from toolpool.contract import logs
 from toolpool.contract.errors import MessageRejected
 from toolpool.contract.ledger.steps import refuses_writes
 from toolpool.contract.names import BATCH_TASK
 from toolpool.workers.celery.form import Form
 from toolpool.workers.supervision.unanswered import Unanswered
 
-log = logging.getLogger("toolpool.inbox")
+log = logs.logger("inbox")
 
 
 class Inbox(Consumer):

@@ -14,6 +14,7 @@ import sys
 import threading
 import time
 
+from toolpool.contract import logs
 from toolpool.contract.errors import Misconfigured
 from toolpool.contract.outcome import Code, Executed, Outcome, failure
 from toolpool.workers.catalog import Catalog
@@ -39,6 +40,7 @@ def main() -> int:
     options = parser.parse_args()
     die_with_parent(options.parent)
     inside.mark()
+    logs.configure_child(os.environ)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     descendants.adopt()
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
@@ -167,6 +169,7 @@ class _Server:
             session=frame.session,
             attempt=frame.attempt,
             context=frame.context or {},
+            trace=frame.trace or {},
             ends_at=time.monotonic() + frame.timeout,
             report_progress=ProgressGate(
                 lambda done, total, message: line.say_of_run(

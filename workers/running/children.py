@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import logging
 import os
 import sys
 from collections import deque
@@ -11,6 +10,7 @@ from typing import Any
 
 import msgspec
 
+from toolpool.contract import logs
 from toolpool.contract.errors import ToolsUnimportable
 from toolpool.contract.outcome import Code, Executed, failure
 from toolpool.workers.context import ReportProgress
@@ -19,7 +19,7 @@ from toolpool.workers.running.child_handle import Child, ChildLost, RunningCall
 from toolpool.workers.running.heartbeat import Lifetime, interval
 from toolpool.workers.running.output import Completion
 
-log = logging.getLogger("toolpool.children")
+log = logs.logger("children")
 
 _START_SECONDS = 60.0
 _CHILDREN_A_CALL = 3

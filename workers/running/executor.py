@@ -1,12 +1,12 @@
 """Runs claimed calls: a slot, a claim, a run, an outcome. Lives on one event loop."""
 
 import asyncio
-import logging
 import time
 from collections import deque
 from collections.abc import Callable, Iterable
 from functools import partial
 
+from toolpool.contract import logs
 from toolpool.contract.envelope import Batch, CallMessage
 from toolpool.contract.ledger.base import Claim, Hold, WorkerLedger
 from toolpool.contract.ledger.steps import ServerAway, new_nonce
@@ -22,7 +22,7 @@ from toolpool.workers.running.running import Delivery, Running
 from toolpool.workers.running.settler import Settler
 from toolpool.workers.running.slots import Slots
 
-log = logging.getLogger("toolpool.executor")
+log = logs.logger("executor")
 
 _CLAIM_PATIENCE_SECONDS = 30.0
 _STOP_PATIENCE_SECONDS = 2.0
@@ -375,7 +375,9 @@ class Executor:
         ends_at = min(running.begun_at + running.call.timeout, running.deadline)
         running.overdue_at = ends_at + _OVERDUE_SECONDS
         if is_first:  # else a child process was lost before it came to it
-            self._observers.run("started", running.call)
+            call, now = running.call, self._intake.server_time()
+            spec = self._catalog.tools[call.tool].spec
+            self._observers.started(call, spec, running.batch, now)
 
     def _fell_silent(self, running: Running) -> None:
         """It was told to stop: answered soon, should it not."""

@@ -34,6 +34,7 @@ class Run(msgspec.Struct, frozen=True, kw_only=True, tag="run"):
     session: str | None = None
     attempt: int = 1
     context: dict[str, Any] | None = None
+    trace: dict[str, str] | None = None
 
 
 class Ready(msgspec.Struct, frozen=True, kw_only=True, tag="ready"):

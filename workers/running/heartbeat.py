@@ -1,14 +1,14 @@
 """How long a run may take, and how long it may say nothing."""
 
 import asyncio
-import logging
 import time
 from collections.abc import Callable
 from types import TracebackType
 
+from toolpool.contract import logs
 from toolpool.contract.outcome import Code, Executed, Outcome, failure
 
-log = logging.getLogger("toolpool.heartbeat")
+log = logs.logger("heartbeat")
 
 _SECOND_LOOK_SECONDS = 0.1
 """A loop that was held up reads first what came meanwhile, before anything is called silent."""

@@ -1,14 +1,14 @@
 """Reads the messages that come, and drops what is none of ours or comes too late."""
 
-import logging
 import time
 from collections.abc import Callable
 
+from toolpool.contract import logs
 from toolpool.contract.envelope import Batch, Envelope
 from toolpool.contract.errors import MessageRejected
 from toolpool.workers.observe import WorkerObservers
 
-log = logging.getLogger("toolpool.intake")
+log = logs.logger("intake")
 
 _LATE_SECONDS = 5.0
 """How much later than its end a message is still looked at: clocks are not read exactly."""

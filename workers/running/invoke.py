@@ -10,6 +10,7 @@ import pydantic_core
 from toolpool.contract import encoding
 from toolpool.contract.content import error_of
 from toolpool.contract.errors import ToolError
+from toolpool.contract.faults import faults_of
 from toolpool.contract.outcome import Code, Executed, Outcome, failure
 from toolpool.contract.schema.problem import Problem
 from toolpool.workers import words
@@ -102,7 +103,7 @@ def returned(tool: Tool, value: Any, limits: Limits) -> Completion:
         encoded = _as_json(value)
     except (TypeError, ValueError, RecursionError, pydantic_core.PydanticSerializationError) as why:
         reason = f"the tool returned something that is not JSON ({words.text_of(why, 200)})"
-        details = {"exception": words.name_of(why), "stack": words.stack_of(why)}
+        details = _details(why)
         return Completion(failure(Code.BAD_RESULT, reason, Executed.YES, details=details))
     if len(encoded) > limits.max_result:
         taken = f"at most {limits.max_result:,} are taken"
@@ -152,8 +153,16 @@ def raised(error: BaseException) -> Outcome:
         Code.RAISED,
         words.text_of(error, _MESSAGE_CHARACTERS) or words.short_name_of(error),
         Executed.YES,
-        details={"exception": words.name_of(error), "stack": words.stack_of(error)},
+        details=_details(error),
     )
+
+
+def _details(error: BaseException) -> dict[str, Any]:
+    return {
+        "exception": words.name_of(error),
+        "stack": words.stack_of(error),
+        "faults": faults_of(error),
+    }
 
 
 def _attribute(error: BaseException, name: str) -> Any:

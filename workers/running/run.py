@@ -13,6 +13,7 @@ import msgspec
 
 from toolpool.contract.envelope import CallMessage
 from toolpool.contract.errors import ToolDeclarationInvalid
+from toolpool.contract.faults import faults_of
 from toolpool.contract.outcome import Code, Executed, Outcome, failure
 from toolpool.contract.schema.validator import SchemaCache
 from toolpool.contract.spec import RunIn
@@ -102,8 +103,9 @@ class Runner:
 
     def failed(self, call: CallMessage, error: BaseException) -> Outcome:
         """The outcome of a run that failed for no reason of its tool's."""
-        reason = type(error).__name__
-        return self._signed_off(failure(Code.INTERNAL, reason, Executed.UNKNOWN), call, 0.0)
+        reason, details = type(error).__name__, {"faults": faults_of(error)}
+        outcome = failure(Code.INTERNAL, reason, Executed.UNKNOWN, details=details)
+        return self._signed_off(outcome, call, 0.0)
 
     def released_too_often(self, call: CallMessage) -> Outcome:
         """The outcome of a call that no worker would start."""
@@ -191,6 +193,7 @@ class Runner:
             session=call.session,
             attempt=call.attempt,
             context=call.context,
+            trace=call.trace,
         )
         return await self._children.run(run, report_progress, within=left, on_begin=on_begin)
 
@@ -255,6 +258,7 @@ def _context(
         session=call.session,
         attempt=call.attempt,
         context=call.context or {},
+        trace=call.trace or {},
         ends_at=time.monotonic() + seconds,
         report_progress=report_progress,
         beat=life.beat,

@@ -1,7 +1,6 @@
 """Sends outcomes to the ledger, and word of calls that run long, a group at a time."""
 
 import asyncio
-import logging
 import secrets
 import time
 from collections import defaultdict, deque
@@ -11,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from toolpool.contract import encoding
+from toolpool.contract import encoding, logs
 from toolpool.contract.envelope import (
     Batch,
     CallMessage,
@@ -28,7 +27,7 @@ from toolpool.contract.ledger.base import Release, Settlement, WorkerLedger
 from toolpool.contract.ledger.steps import ServerAway, new_nonce
 from toolpool.contract.outcome import Code, Executed, Outcome, failure, may_still_run
 
-log = logging.getLogger("toolpool.settler")
+log = logs.logger("settler")
 
 _GROUP_CALLS = 128
 _GROUP_BYTES = 1 << 20

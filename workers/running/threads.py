@@ -12,20 +12,21 @@ class ThreadPool:
     """Starts a thread when none is idle; the caller bounds how many calls run at once."""
 
     def __init__(self) -> None:
-        self._work: queue.SimpleQueue[Work | None] = queue.SimpleQueue()
+        self._work: queue.SimpleQueue[tuple[contextvars.Context, Work] | None]
+        self._work = queue.SimpleQueue()
         self._lock = threading.Lock()
         self._idle = 0
         self.threads = 0
 
     def submit(self, work: Work) -> None:
-        """Run `work`, which must not raise, on some thread soon."""
+        """Run `work`, which must not raise, on some thread soon, in a copy of this context."""
         with self._lock:
             if self._idle:
                 self._idle -= 1
             else:
                 self.threads += 1
                 threading.Thread(target=self._serve, name="tool", daemon=True).start()
-        self._work.put(work)
+        self._work.put((contextvars.copy_context(), work))
 
     def close(self) -> None:
         """End the idle threads; a busy one ends after its call."""
@@ -33,9 +34,10 @@ class ThreadPool:
             self._work.put(None)
 
     def _serve(self) -> None:
-        while (work := self._work.get()) is not None:
-            # Context variables that a call sets are for that call alone.
-            contextvars.copy_context().run(work)
-            del work
+        while (taken := self._work.get()) is not None:
+            # A copy: context variables that a call sets are for that call alone.
+            variables, work = taken
+            variables.run(work)
+            del taken, variables, work
             with self._lock:
                 self._idle += 1

@@ -1,11 +1,11 @@
 """Tells dispatchers which workers have ended: no need to wait for leases that nobody renews."""
 
-import logging
 import socket
 import time
 
 from redis.exceptions import RedisError
 
+from toolpool.contract import logs
 from toolpool.contract.envelope import Envelope, WorkerLease
 from toolpool.contract.names import Names
 from toolpool.contract.server import connection
@@ -13,7 +13,7 @@ from toolpool.contract.settings import Settings
 from toolpool.contract.version import VERSION
 from toolpool.workers.presence import ENDED_SAID_SECONDS
 
-log = logging.getLogger("toolpool.supervise")
+log = logs.logger("supervise")
 
 _GIVEN_UP_SECONDS = 300.0
 _PATIENCE_SECONDS = 1.0

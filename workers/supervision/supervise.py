@@ -7,7 +7,6 @@ does alone ends a worker; `toolpool.workers.supervision.unanswered` mends its co
 """
 
 import contextlib
-import logging
 import os
 import select
 import signal
@@ -22,6 +21,7 @@ from secrets import token_hex
 import redis
 from redis.exceptions import RedisError
 
+from toolpool.contract import logs
 from toolpool.contract.server import connection
 from toolpool.contract.server.secrets import handed_over, secrets_of, without_secrets
 from toolpool.contract.settings import Settings
@@ -31,7 +31,7 @@ from toolpool.workers.supervision.lifeline import tethered
 from toolpool.workers.supervision.link import Down, Hurry, Link, Recycle, Stalled
 from toolpool.workers.supervision.watch import Action, Verdict, Watch
 
-log = logging.getLogger("toolpool.supervise")
+log = logs.logger("supervise")
 
 _LOOK_SECONDS = 1.0
 _WAIT_SECONDS = 0.25

@@ -5,7 +5,6 @@ worker, while the lease, on a connection of its own, is renewed. A connection th
 in kombu, and Celery connects again while the calls that run go on.
 """
 
-import logging
 import select
 import socket
 import struct
@@ -17,7 +16,9 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
-log = logging.getLogger("toolpool.broker")
+from toolpool.contract import logs
+
+log = logs.logger("broker")
 
 _LOOK_SECONDS = 1.0
 _LAST_DATA_RECEIVED = struct.Struct("=52xI")  # tcpi_last_data_recv of struct tcp_info, in ms

@@ -12,10 +12,11 @@ import traceback
 from collections.abc import Callable
 from types import FrameType
 
+from toolpool.contract import logs
 from toolpool.workers.observe import Blocked, WorkerObservers
 from toolpool.workers.running.invoke import invoke_coroutine
 
-log = logging.getLogger("toolpool.watchdog")
+log = logs.logger("watchdog")
 
 _LOOK_SECONDS = 0.25
 BLOCKED = 75
@@ -67,7 +68,14 @@ class Watchdog:
     def _tell(self, what: str, blocked: Blocked) -> None:
         tool = blocked.tool or "unknown"
         level = logging.CRITICAL if blocked.is_fatal else logging.ERROR
-        log.log(level, "%s tool=%s for %.1f s\n%s", what, tool, blocked.seconds, blocked.stack)
+        log.log(
+            level,
+            "%s tool=%s for %.1f s\n%s",
+            what,
+            tool,
+            blocked.seconds,
+            logs.lines(blocked.stack),
+        )
         self._observers.tell("blocked", blocked)
 
     def _blocked(self, lag: float, *, is_fatal: bool) -> Blocked:

@@ -9,6 +9,7 @@ from toolpool.cli import screen
 from toolpool.cli.exits import ExitCode
 from toolpool.cli.options import (
     ToolsOption,
+    configure_logging,
     load_settings,
     require_own_workers,
     require_session,
@@ -97,6 +98,7 @@ def run(
         settings = load_settings(workspace=directory)
         if tools or directory:
             require_own_workers(settings)
+        configure_logging(settings, quiet="log_level" not in settings.model_fields_set)
         job = Job(settings, source, sink, format=format, session=session, timeout=timeout)
         if source.is_terminal:
             screen.note("reading model responses from the terminal, one a line; Ctrl-D ends")

@@ -1,0 +1,220 @@
+"""What a tool raised, as data: classes and frames, and never the text that an exception holds.
+
+The text of an exception may hold anything, an argument or a secret too. What is here may go to logs
+and to Sentry.
+"""
+
+import hashlib
+import linecache
+import re
+import sysconfig
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from types import CodeType, TracebackType
+from typing import Any
+
+import msgspec
+
+from toolpool.contract.encoding import canonical, printable
+from toolpool.contract.outcome import Outcome
+
+_FIRST_FRAMES, _LAST_FRAMES = 10, 30
+_FAULTS_AT_MOST = 5
+_LINE_CHARACTERS, _CODE_CHARACTERS, _NAME_CHARACTERS = 1_000, 200, 200
+_TEXT = re.compile(r"""(["'])(?:\\.|(?!\1)[^\\])*\1""")
+_QUOTES = re.compile(r"""(["'])…\1|["']""")
+_PACKAGE = str(Path(__file__).resolve().parent.parent)
+_OURS = tuple(
+    f"{Path(root) / room}/"
+    for root in {_PACKAGE, str(Path(_PACKAGE) / "toolpool")}
+    for room in ("contract", "dispatcher", "workers")
+)
+_TOOLS = tuple(f"{ours}tools/" for ours in _OURS if ours.endswith("/workers/"))
+_LIBRARIES = tuple(
+    dict.fromkeys(
+        f"{sysconfig.get_path(name)}/" for name in ("stdlib", "platstdlib", "purelib", "platlib")
+    )
+)
+_NAME = type.__dict__["__qualname__"]
+_MODULE = type.__dict__["__module__"]
+
+
+class Frame(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One line of a traceback. `is_own`: it is of the tool's author, not of a library."""
+
+    file: str
+    line: int
+    function: str
+    code: str = ""
+    is_own: bool = False
+
+
+class Fault(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One exception: its class, and where it was raised, the outermost frame first.
+
+    `left_out` counts frames in the middle that are not here. `is_cause`: the next one of the list
+    was raised from it; otherwise while it was handled.
+    """
+
+    kind: str
+    module: str = ""
+    frames: tuple[Frame, ...] = ()
+    left_out: int = 0
+    is_cause: bool = False
+
+    @property
+    def name(self) -> str:
+        """Module and class."""
+        is_known = self.module in ("", "builtins")
+        return self.kind if is_known else f"{self.module}.{self.kind}"
+
+
+class Failure(msgspec.Struct, frozen=True, kw_only=True):
+    """What is told of a call that failed. `digest` stands for its arguments, of so many bytes.
+
+    `text` is what the tool or the pool said. It may hold anything, so it is None unless the setting
+    `error_texts` allows it.
+    """
+
+    text: str | None
+    faults: tuple[Fault, ...]
+    digest: str
+    arguments_bytes: int
+
+
+def failure_of(outcome: Outcome, arguments: dict[str, Any], *, with_text: bool) -> Failure | None:
+    """What is told of an outcome; None of one that is ok."""
+    if outcome.ok:
+        return None
+    encoded = canonical(arguments)
+    return Failure(
+        text=outcome.error if with_text else None,
+        faults=faults_in(outcome.details),
+        digest=hashlib.blake2b(encoded, digest_size=8).hexdigest(),
+        arguments_bytes=len(encoded),
+    )
+
+
+def faults_of(error: BaseException) -> list[dict[str, Any]]:
+    """`Fault`s as JSON: what led to `error` first, itself last. Never raises."""
+    try:
+        return [_encoded(fault) for fault in _chain(error)]
+    except BaseException:  # noqa: BLE001 - causes and contexts are attributes of a tool's objects
+        return []
+
+
+def faults_in(details: dict[str, Any] | None) -> tuple[Fault, ...]:
+    """The `Fault`s of an outcome's details; none where they are not there, or not of the form."""
+    try:
+        return msgspec.convert((details or {}).get("faults", ()), tuple[Fault, ...])
+    except msgspec.ValidationError:
+        return ()
+
+
+def own_frame(faults: Sequence[Fault]) -> Frame | None:
+    """The deepest frame of the tool's author, in the last exception that has one.
+
+    Where all are of libraries, as of tools that were installed as one, where the tool begins.
+    """
+    for fault in reversed(faults):
+        for frame in reversed(fault.frames):
+            if frame.is_own:
+                return frame
+    return next((fault.frames[0] for fault in reversed(faults) if fault.frames), None)
+
+
+def traceback_of(faults: Iterable[Fault]) -> str:
+    """The traceback as Python prints it, but for what the exceptions say."""
+    parts: list[str] = []
+    for fault in faults:
+        if fault.frames:
+            parts.append("Traceback (most recent call last):")
+        for frame in fault.frames:
+            parts.append(f'  File "{frame.file}", line {frame.line}, in {frame.function}')
+            if frame.code:
+                parts.append(f"    {frame.code}")
+        if fault.left_out:
+            parts.append(f"  ({fault.left_out} more frames in between)")
+        parts.append(fault.name)
+    return "\n".join(parts)
+
+
+def _encoded(fault: Fault) -> dict[str, Any]:
+    encoded: dict[str, Any] = msgspec.to_builtins(fault)
+    return encoded
+
+
+def _chain(error: BaseException) -> list[Fault]:
+    """The exception and what led to it, the first first."""
+    chain: list[Fault] = []
+    seen: set[int] = set()
+    current: BaseException | None = error
+    is_cause = False
+    while current is not None and id(current) not in seen and len(chain) < _FAULTS_AT_MOST:
+        seen.add(id(current))
+        chain.append(_fault(current, is_cause=is_cause))
+        is_cause = True
+        if isinstance(current, BaseExceptionGroup):
+            current = current.exceptions[0]  # what went wrong first; a group itself says little
+        elif current.__cause__ is not None or current.__suppress_context__:
+            current = current.__cause__
+        else:
+            current, is_cause = current.__context__, False
+    return chain[::-1]
+
+
+def _fault(error: BaseException, *, is_cause: bool) -> Fault:
+    kind = type(error)
+    module = _MODULE.__get__(kind)
+    frames = _frames(error.__traceback__)
+    left_out = max(0, len(frames) - _FIRST_FRAMES - _LAST_FRAMES)
+    if left_out:
+        frames = frames[:_FIRST_FRAMES] + frames[-_LAST_FRAMES:]
+    return Fault(
+        kind=_short(str.__str__(_NAME.__get__(kind))),
+        module=_short(module) if type(module) is str else "",
+        frames=tuple(_frame(code, line) for code, line in frames),
+        left_out=left_out,
+        is_cause=is_cause,
+    )
+
+
+def _frames(traceback: TracebackType | None) -> list[tuple[CodeType, int]]:
+    """The lines that a traceback names, without those of the pool that called the tool."""
+    frames: list[tuple[CodeType, int]] = []
+    while traceback is not None:
+        code = traceback.tb_frame.f_code
+        if frames or not _is_ours(code.co_filename):
+            frames.append((code, traceback.tb_lineno or 0))
+        traceback = traceback.tb_next
+    return frames
+
+
+def _frame(code: CodeType, line: int) -> Frame:
+    file = code.co_filename
+    return Frame(
+        file=printable(file),
+        line=line,
+        function=_short(code.co_name),
+        code=_without_texts(linecache.getline(file, line).strip()),
+        is_own=not _is_ours(file) and not file.startswith((*_LIBRARIES, "<frozen ")),
+    )
+
+
+def _without_texts(line: str) -> str:
+    """A line of code without what stands between its quotes, which may be a password."""
+    blanked = _TEXT.sub(r"\1…\1", line[:_LINE_CHARACTERS])
+    for quotes in _QUOTES.finditer(blanked):
+        if len(quotes[0]) == 1:  # of a text that goes on in the next line
+            blanked = blanked[: quotes.start()] + "…"
+            break
+    return printable(blanked[:_CODE_CHARACTERS])
+
+
+def _is_ours(file: str) -> bool:
+    """Whether it is the pool's own; the tools that come with it count as anybody's tools."""
+    return file.startswith(_OURS) and not file.startswith(_TOOLS)
+
+
+def _short(name: str) -> str:
+    return printable(name[:_NAME_CHARACTERS])

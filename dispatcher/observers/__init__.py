@@ -1,0 +1,1 @@
+"""What hangs beside the road of a call: each listens, and none can change or delay one."""

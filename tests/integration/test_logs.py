@@ -1,0 +1,125 @@
+"""What an operator reads of real workers, and what a user of `Dispatcher.local` sees."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.integration.fleet import call, connected, running
+from tests.waiting import eventually
+from toolpool.local import LocalFleet
+
+TOOLS = """
+import logging
+from toolpool import tool
+
+log = logging.getLogger("shop")
+
+@tool
+async def sells(token: str) -> str:
+    "Sell."
+    print("printed by a coroutine")
+    log.info("logged by a coroutine")
+    raise ValueError(f"no such customer: {token}")
+
+@tool
+def counts(token: str) -> str:
+    "Count."
+    print("printed by a child")
+    log.info("logged by a child")
+    raise KeyError(token)
+"""
+SECRET = "hunter2-424242"
+
+
+@pytest.fixture
+def tools(tmp_path: Path) -> Path:
+    path = tmp_path / "shop_tools.py"
+    path.write_text(TOOLS)
+    return path
+
+
+def lines_of(fleet: LocalFleet) -> list[dict[str, object]]:
+    return [json.loads(line) for line in fleet.log().splitlines() if line.startswith("{")]
+
+
+async def test_a_worker_says_what_it_does_and_what_failed(tools: Path) -> None:
+    with running(str(tools), log_level="info", log_format="json") as fleet:
+        async with connected(fleet) as dispatcher:
+            await dispatcher.dispatch(
+                call("sells", "c-1", token=SECRET) + call("counts", "c-2", token=SECRET),
+                session="s-1",
+            )
+
+        def events() -> list[object]:
+            return [line["event"] for line in lines_of(fleet)]
+
+        await eventually(lambda: events().count("call_failed") == 2, "both are written")
+        ready = [line for line in lines_of(fleet) if line["event"] == "worker_ready"]
+        assert {(line["tools"], line["kinds"]) for line in ready} == {
+            ("sells", "loop,thread"),
+            ("counts", "process"),
+        }
+        assert all(line["queues"] and line["server"] for line in ready)
+        failed = {line["call"]: line for line in lines_of(fleet) if line["event"] == "call_failed"}
+        assert {(line["code"], line["executed"], line["session"]) for line in failed.values()} == {
+            ("runtime.raised", "yes", "s-1")
+        }
+        assert failed["c-1"]["exception"] == "ValueError"
+        assert "in sells" in str(failed["c-1"]["traceback"])
+        assert "in counts" in str(failed["c-2"]["traceback"])
+        assert SECRET not in fleet.log()
+        for pid in fleet.worker_pids:
+            subprocess.run(["kill", str(pid)], check=True)
+        await eventually(lambda: events().count("worker_stopped") == 2, "both have stopped")
+        assert events().count("worker_draining") == 2
+
+
+async def test_at_debug_every_step_of_a_call_has_a_line(tools: Path) -> None:
+    with running(str(tools), log_level="debug", log_format="json") as fleet:
+        async with connected(fleet) as dispatcher:
+            await dispatcher.dispatch(call("sells", "c-1", token=SECRET), session="s-1")
+
+        def steps() -> list[object]:
+            return [line["event"] for line in lines_of(fleet) if line.get("call") == "c-1"]
+
+        await eventually(lambda: "call_failed" in steps(), "it is written")
+        assert steps() == ["call_started", "call_ended", "call_failed"]
+        assert SECRET not in fleet.log()
+
+
+async def test_a_text_is_logged_where_it_is_allowed(tools: Path) -> None:
+    with running(str(tools), error_texts=True) as fleet:
+        async with connected(fleet) as dispatcher:
+            await dispatcher.dispatch(call("sells", token=SECRET))
+        await eventually(lambda: f"no such customer: {SECRET}" in fleet.log(), "it is written")
+
+
+def test_local_shows_what_tools_print_and_log(tools: Path) -> None:
+    program = tools.with_name("host.py")
+    program.write_text(f"""
+import asyncio
+from toolpool import Dispatcher
+
+async def main():
+    async with Dispatcher.local([{str(tools)!r}]) as dispatcher:
+        await dispatcher.dispatch([
+            {{"id": "1", "name": "sells", "input": {{"token": "x"}}}},
+            {{"id": "2", "name": "counts", "input": {{"token": "x"}}}},
+        ])
+
+if __name__ == "__main__":
+    asyncio.run(main())
+""")
+    done = subprocess.run(
+        [sys.executable, str(program)], capture_output=True, text=True, timeout=120, check=True
+    )
+    for who in ("a coroutine", "a child"):
+        assert done.stderr.count(f"printed by {who}\n") == 1
+        assert done.stderr.count(f"logged by {who}\n") == 1
+    assert done.stderr.count("call_failed") == 2
+    assert "worker_ready" not in done.stderr, "of itself a worker of ours says only warnings"
+    assert "Celery" not in done.stderr
+    assert "shutdown" not in done.stderr

@@ -1,0 +1,146 @@
+"""What a tool raised, as data: where, and of which class, and never what it says."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from toolpool.contract import faults
+from toolpool.contract.faults import (
+    Fault,
+    failure_of,
+    faults_in,
+    faults_of,
+    own_frame,
+    traceback_of,
+)
+from toolpool.contract.outcome import Code, Executed, Outcome, failure
+
+SECRET = "hunter2"
+
+
+def raised_by(function: Callable[[], object]) -> tuple[Fault, ...]:
+    with pytest.raises(BaseException) as caught:
+        function()
+    return faults_in({"faults": faults_of(caught.value)})
+
+
+def from_a_cause() -> None:
+    try:
+        json.loads(f"{{{SECRET}")
+    except ValueError as error:
+        raise KeyError(SECRET) from error
+
+
+def while_handled() -> None:
+    try:
+        json.loads(f"{{{SECRET}")
+    except ValueError:
+        raise KeyError(SECRET)  # noqa: B904 - that is the case
+
+
+def in_a_group() -> None:
+    raise ExceptionGroup(SECRET, [ValueError(SECRET), TypeError(SECRET)])
+
+
+@pytest.mark.parametrize(
+    ("function", "kinds", "is_cause"),
+    [
+        (from_a_cause, ["JSONDecodeError", "KeyError"], True),
+        (while_handled, ["JSONDecodeError", "KeyError"], False),
+        (in_a_group, ["ValueError", "ExceptionGroup"], True),
+    ],
+)
+def test_what_led_to_it_comes_first(
+    function: Callable[[], None], kinds: list[str], is_cause: bool
+) -> None:
+    faults = raised_by(function)
+    assert [fault.kind for fault in faults] == kinds
+    assert faults[0].is_cause is is_cause
+    assert faults[-1].frames[-1].function == function.__name__
+    assert faults[-1].frames[-1].code.startswith("raise ")
+
+
+@pytest.mark.parametrize("function", [from_a_cause, while_handled, in_a_group])
+def test_r44_no_text_of_an_exception_is_in_it(function: Callable[[], None]) -> None:
+    faults = raised_by(function)
+    assert SECRET not in repr(faults) + traceback_of(faults)
+
+
+def test_the_frame_that_counts_is_the_authors() -> None:
+    """A library that a tool called is where it was raised, and not what is to be mended."""
+    (fault,) = raised_by(lambda: json.loads("{"))
+    assert fault.frames[-1].function == "raw_decode"
+    frame = own_frame([fault])
+    assert frame is not None
+    assert Path(frame.file) == Path(__file__)
+    assert not fault.frames[-1].is_own
+
+
+def test_the_pool_s_own_frames_are_left_out() -> None:
+    from toolpool.workers.running.invoke import Limits, invoke
+    from toolpool.workers.tool import tool
+
+    @tool
+    def fails() -> None:
+        """Fail."""
+        raise ValueError(SECRET)
+
+    outcome = invoke(fails, {}, None, Limits(1_000)).outcome
+    (fault,) = faults_in(outcome.details)
+    assert [frame.function for frame in fault.frames] == ["fails"]
+
+
+def test_a_deep_recursion_is_short() -> None:
+    def deeper(levels: int) -> None:
+        if not levels:
+            raise ValueError
+        deeper(levels - 1)
+
+    (fault,) = raised_by(lambda: deeper(200))
+    assert len(fault.frames) == 40
+    assert fault.left_out == 200 + 3 - 40
+    assert f"({fault.left_out} more frames in between)" in traceback_of([fault])
+
+
+def test_an_object_that_lies_about_itself_does_no_harm() -> None:
+    class Lying(ValueError):
+        @property
+        def __cause__(self) -> BaseException:  # type: ignore[override]
+            raise SystemExit
+
+    assert faults_of(Lying()) == []
+
+
+@pytest.mark.parametrize("details", [None, {}, {"faults": 3}, {"faults": [{"kind": 1}]}])
+def test_details_of_another_form_hold_none(details: dict[str, object] | None) -> None:
+    assert faults_in(details) == ()
+
+
+def test_arguments_are_told_by_their_digest_and_size() -> None:
+    outcome = failure(Code.RAISED, SECRET, Executed.YES)
+    told = failure_of(outcome, {"password": SECRET}, with_text=False)
+    assert told is not None
+    assert told.arguments_bytes == len('{"password":"hunter2"}')
+    assert SECRET not in repr(told)
+    other = failure_of(outcome, {"password": "other"}, with_text=True)
+    assert other is not None
+    assert other.digest != told.digest
+    assert other.text == SECRET
+    assert failure_of(Outcome(ok=True), {}, with_text=True) is None
+
+
+@pytest.mark.parametrize(
+    ("line", "shown"),
+    [
+        ('raise ValueError("hunter2")', 'raise ValueError("…")'),
+        ("x = f'{a}hunter2' + \"it's\"", "x = f'…' + \"…\""),
+        (r'x = "a\"hunter2" + b', 'x = "…" + b'),
+        ('x = call(1, """hunter2', 'x = call(1, "…"…'),
+        ("x = call(1, 'hunter2", "x = call(1, …"),
+        ("return values[key]", "return values[key]"),
+    ],
+)
+def test_a_line_of_code_is_shown_without_its_texts(line: str, shown: str) -> None:
+    assert faults._without_texts(line) == shown

@@ -1,0 +1,151 @@
+"""What our processes write: one line an event, that nothing from outside can break out of."""
+
+import io
+import json
+import logging
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from toolpool.contract import logs
+
+log = logs.logger("test_logs")
+SECRET = "hunter2"
+
+
+@pytest.fixture
+def root() -> Iterator[logging.Logger]:
+    """The root logger, put back as it was."""
+    root = logging.getLogger()
+    before = root.handlers[:], root.level, logging.getLogger("toolpool").level
+    yield root
+    root.handlers[:], level, of_ours = before
+    root.setLevel(level)
+    logging.getLogger("toolpool").setLevel(of_ours)
+    logs._with_texts = False
+
+
+@pytest.fixture
+def written(
+    root: logging.Logger, monkeypatch: pytest.MonkeyPatch
+) -> Callable[..., Callable[[], list[str]]]:
+    """Configures, and answers what gives the lines written since."""
+
+    def configure(**options: object) -> Callable[[], list[str]]:
+        stream = io.StringIO()
+        monkeypatch.setattr("sys.stderr", stream)
+        settings = {"level": "info", "format": "text", "with_texts": False, **options}
+        logs.configure(**settings)  # type: ignore[arg-type]
+        return lambda: stream.getvalue().splitlines()
+
+    return configure
+
+
+def test_a_line_is_an_event_and_its_fields(written: Callable[..., Callable[[], list[str]]]) -> None:
+    lines = written()
+    log.warning("lease_lost calls=%d worker=%s: %s", 3, "w-1", "the server is away")
+    (line,) = lines()
+    time, level, name, rest = line.split(" ", 3)
+    assert time.endswith("Z")
+    assert (level, name) == ("warning", "toolpool.test_logs")
+    assert rest == "lease_lost calls=3 worker=w-1: the server is away"
+
+
+def test_json_has_the_fields_under_their_names(
+    written: Callable[..., Callable[[], list[str]]],
+) -> None:
+    lines = written(format="json")
+    log.info("worker_ready id=%s tools=%d session=%s at %.1f%%: %s", "w", 2, None, 9.5, "so")
+    (line,) = map(json.loads, lines())
+    assert (line["event"], line["level"]) == ("worker_ready", "info")
+    assert (line["id"], line["tools"], line["session"]) == ("w", 2, None)
+    assert line["message"] == "worker_ready id=w tools=2 session=None at 9.5%: so"
+
+
+def test_a_field_cannot_pass_for_one_of_the_line_s_own(
+    written: Callable[..., Callable[[], list[str]]],
+) -> None:
+    lines = written(format="json")
+    log.info("event message=%s time=%s", "mine", "never")
+    (line,) = map(json.loads, lines())
+    assert line["message"] == "event message=mine time=never"
+    assert line["time"] != "never"
+
+
+@pytest.mark.parametrize("format", ["text", "json"])
+def test_text_from_outside_stays_inside_of_its_line(
+    written: Callable[..., Callable[[], list[str]]], format: str
+) -> None:
+    lines = written(format=format)
+    log.info("call_rejected tool=%s", "a\n2026 error forged \x1b[31m\u2028" + "x" * 10_000)
+    (line,) = lines()
+    assert "\x1b" not in line
+    assert len(line) < 2_000
+
+
+@pytest.mark.parametrize("format", ["text", "json"])
+def test_what_an_exception_says_is_left_out(
+    written: Callable[..., Callable[[], list[str]]], format: str
+) -> None:
+    lines = written(format=format)
+    try:
+        raise ValueError(SECRET)
+    except ValueError:
+        log.exception("observer_failed observer=%s", "Mine")
+    text = "\n".join(lines())
+    assert SECRET not in text.replace("raise ValueError(SECRET)", "")
+    assert "ValueError" in text
+    assert "test_logs.py" in text
+
+
+def test_what_an_exception_says_is_there_where_it_is_allowed(
+    written: Callable[..., Callable[[], list[str]]],
+) -> None:
+    lines = written(with_texts=True)
+    try:
+        raise ValueError(SECRET)
+    except ValueError:
+        log.exception("observer_failed")
+    assert f"ValueError: {SECRET}" in lines()
+
+
+def test_a_repeated_line_is_counted(
+    written: Callable[..., Callable[[], list[str]]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lines = written()
+    for second in range(20):
+        log.warning("lease_rejected worker=%s after %.1f s", "w-1", float(second))
+    log.warning("lease_rejected worker=%s after %.1f s", "w-2", 0.0)
+    assert len(lines()) == 2
+    monkeypatch.setattr("time.monotonic", lambda: 1e12)
+    log.warning("lease_rejected worker=%s after %.1f s", "w-1", 60.0)
+    assert lines()[-1].endswith("after 60.0 s (and 19 times more in the last minute)")
+
+
+def test_only_so_many_lines_are_remembered() -> None:
+    for number in range(3_000):
+        log.warning("line %s", str(number))
+    assert len(logs._careful._lines) <= 1_000
+
+
+def test_quiet_is_about_our_own_lines_alone(
+    written: Callable[..., Callable[[], list[str]]],
+) -> None:
+    lines = written(quiet=True)
+    log.info("worker_ready")
+    logging.getLogger("shop").info("sold")
+    logging.getLogger("kombu.transport").info("connected")
+    log.warning("server_lost")
+    assert [line.split(" ", 3)[3] for line in lines()] == ["sold", "server_lost"]
+
+
+def test_an_object_that_has_no_text_is_named(
+    written: Callable[..., Callable[[], list[str]]],
+) -> None:
+    class Mute:
+        def __str__(self) -> str:
+            raise ValueError(SECRET)
+
+    lines = written()
+    log.info("event what=%s", Mute())
+    assert lines()[0].endswith("event what=Mute")

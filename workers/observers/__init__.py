@@ -1,0 +1,1 @@
+"""What hangs beside a worker's calls: each listens, and none can change or delay one."""

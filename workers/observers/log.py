@@ -1,0 +1,92 @@
+"""What an operator reads of a worker: when it comes and goes, and every call that failed in it."""
+
+import logging
+
+from toolpool.contract import logs
+from toolpool.contract.faults import traceback_of
+from toolpool.contract.outcome import Code, ErrorType
+from toolpool.workers.observe import Received, RunEnded, RunFacts, WorkerFacts, WorkerObserver
+
+service = logs.logger("worker")
+calls = logs.logger("calls")
+
+_LOUD = frozenset({ErrorType.RUNTIME, ErrorType.EXCEPTION})
+"""What an operator has to see: the tool or the pool is at fault, not who called it."""
+
+
+class Log(WorkerObserver):
+    """Writes a line when its worker comes and goes, and for each call that failed in it."""
+
+    is_quick = True
+
+    def ready(self, worker: WorkerFacts) -> None:
+        """It takes calls."""
+        service.info(
+            "worker_ready id=%s tools=%s kinds=%s queues=%s server=%s version=%s",
+            worker.id,
+            ",".join(worker.tools),
+            ",".join(worker.kinds),
+            ",".join(worker.queues),
+            worker.server,
+            worker.version,
+        )
+
+    def draining(self, worker: WorkerFacts) -> None:
+        """It takes nothing new."""
+        service.info("worker_draining id=%s: what runs may end, nothing new is taken", worker.id)
+
+    def stopped(self, worker: WorkerFacts) -> None:
+        """It exits."""
+        service.info("worker_stopped id=%s", worker.id)
+
+    def ended(self, call: RunFacts, ended: RunEnded) -> None:
+        """A call failed; of one that outlived its worker the dispatchers say it."""
+        if ended.code is None or ended.code is Code.WORKER_LOST:
+            return
+        level = logging.WARNING if ended.code.error_type in _LOUD else logging.INFO
+        if not calls.isEnabledFor(level):
+            return
+        faults = ended.failure.faults if ended.failure is not None else ()
+        text = ended.failure.text if ended.failure is not None else None
+        trace = f"\n{traceback_of(faults)}" if faults and ended.code is not Code.REPORTED else ""
+        calls.log(
+            level,
+            "call_failed tool=%s code=%s executed=%s call=%s session=%s attempt=%d seconds=%.3f "
+            "exception=%s%s%s",
+            call.tool, ended.code.value, ended.executed.value, call.call_id, call.session,
+            call.attempt, ended.seconds, faults[-1].name if faults else None,
+            f": {text}" if text else "", logs.lines(trace),
+        )  # fmt: skip
+
+
+class Steps(Log):
+    """Writes a line for each step of every call as well."""
+
+    def started(self, call: RunFacts, received: Received) -> None:
+        """Its tool is entered."""
+        _step("call_started", call, f" queue={received.queue} waited={received.seconds:.3f}")
+
+    def ended(self, call: RunFacts, ended: RunEnded) -> None:
+        """It was answered."""
+        _step("call_ended", call, f" seconds={ended.seconds:.3f}")
+        super().ended(call, ended)
+
+    def released(self, call: RunFacts) -> None:
+        """It was given back."""
+        _step("call_released", call)
+
+    def passed(self, call: RunFacts) -> None:
+        """It is for a worker with another version of its tool."""
+        _step("call_passed_on", call)
+
+
+def log() -> Log:
+    """What writes as much as the logger takes."""
+    return Steps() if calls.isEnabledFor(logging.DEBUG) else Log()
+
+
+def _step(event: str, call: RunFacts, more: str = "") -> None:
+    calls.debug(
+        event + " tool=%s call=%s session=%s attempt=%d" + more,
+        call.tool, call.call_id, call.session, call.attempt,
+    )  # fmt: skip
