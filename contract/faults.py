@@ -95,6 +95,11 @@ def failure_of(outcome: Outcome, arguments: dict[str, Any], *, with_text: bool) 
     )
 
 
+def is_own(file: str) -> bool:
+    """Whether code in this file is the tool author's: neither the pool's nor a library's."""
+    return not _is_ours(file) and not file.startswith((*_LIBRARIES, "<frozen "))
+
+
 def faults_of(error: BaseException) -> list[dict[str, Any]]:
     """`Fault`s as JSON: what led to `error` first, itself last. Never raises."""
     try:
@@ -197,7 +202,7 @@ def _frame(code: CodeType, line: int) -> Frame:
         line=line,
         function=_short(code.co_name),
         code=_without_texts(linecache.getline(file, line).strip()),
-        is_own=not _is_ours(file) and not file.startswith((*_LIBRARIES, "<frozen ")),
+        is_own=is_own(file),
     )
 
 

@@ -51,6 +51,8 @@ class Names:
         self.workers = f"{prefix}:workers"
         self.loops = f"{prefix}:loops"
         self.outputs = f"{prefix}:outputs"
+        self.alive = f"{prefix}:alive"
+        """Which worker said last that the pool is alive."""
         self.call_prefix = f"{prefix}:call:"
         self.ran_prefix = f"{prefix}:ran:"
         self.unacked = f"{prefix}:unacked"

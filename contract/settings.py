@@ -47,6 +47,16 @@ class Settings(BaseSettings):
         description="Whether logs and observers are told the text of what tools raised.",
     )
 
+    sentry_timeouts: bool = Field(
+        default=False, description="Whether calls that timed out are warnings in Sentry."
+    )
+    sentry_per_issue: int = Field(
+        default=10, ge=1, description="Reports of one issue to Sentry in a minute."
+    )
+    sentry_per_minute: int = Field(
+        default=100, ge=1, description="Reports to Sentry in a minute, of all issues."
+    )
+
     queue_wait: float = Field(
         default=30.0, gt=0, description="How long a call may wait to be started."
     )

@@ -1,5 +1,6 @@
 """From the calls of one response to their results: judged, looked up, run, counted."""
 
+import dataclasses
 import time
 from collections.abc import Collection, Mapping
 from typing import Any
@@ -72,6 +73,7 @@ class Asking:
         self, found: Response, shared: TurnContext, allowed: Collection[str] | None
     ) -> list[ToolResult]:
         """A result for each call, in their order."""
+        shared = dataclasses.replace(shared, provider=found.format)
         rejected: dict[int, ToolResult] = {}
         accepted: list[Accepted] = []
         since = time.monotonic()  # the look into the past is on the first calls' own time
@@ -80,7 +82,7 @@ class Asking:
             verdict = self._accepting.judge(call, allowed, found.format, looping.get(call.index))
             if isinstance(verdict, ToolResult):
                 rejected[call.index] = verdict
-                self._observers.rejected(verdict, shared.session)
+                self._observers.rejected(verdict, shared.session, found.format)
             else:
                 accepted.append(verdict)
         await self._own_up(found, shared, rejected)

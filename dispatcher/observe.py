@@ -13,13 +13,14 @@ from toolpool.contract.faults import Failure, failure_of
 from toolpool.contract.observing import Listening, Tellers, guarded
 from toolpool.contract.outcome import Code, Executed, Outcome
 from toolpool.contract.result import ToolResult
+from toolpool.contract.telemetry.carriers import merged
 
 
 class CallFacts(msgspec.Struct, frozen=True, kw_only=True):
     """Which call it is. `retry` counts the pool's own retries of it, from 0.
 
-    `retries_left` is how many more it may make. `bytes` are those of its arguments. `trace`: the
-    headers of the trace that it belongs to.
+    `retries_left` is how many more it may make. `bytes` are those of its arguments. `provider` is
+    the form of the response that it came in, `trace` the headers of the trace that it belongs to.
     """
 
     call_id: str
@@ -32,6 +33,7 @@ class CallFacts(msgspec.Struct, frozen=True, kw_only=True):
     retry: int
     retries_left: int
     bytes: int
+    provider: str
     trace: Mapping[str, str] | None
 
 
@@ -42,6 +44,7 @@ class Rejected(msgspec.Struct, frozen=True, kw_only=True):
     tool: str
     session: str | None
     code: Code
+    provider: str
 
 
 class Progressed(msgspec.Struct, frozen=True, kw_only=True):
@@ -186,10 +189,9 @@ class Observers(Tellers):
 
     def trace(self, call: Observed) -> dict[str, str] | None:
         """What the observers want a call's worker to be told; None where they want nothing."""
-        headers: dict[str, str] = {}
-        for tracer in self._tracers:
-            headers.update(tracer(call.facts) or {})
-        return headers or None
+        if not self._tracers:
+            return None
+        return merged([tracer(call.facts) or {} for tracer in self._tracers]) or None
 
     def call(self, moment: str, call: Observed, *more: Any) -> None:
         """Tell a moment in the life of a call."""
@@ -198,12 +200,16 @@ class Observers(Tellers):
             for tell in listeners:
                 tell(facts, *more)
 
-    def rejected(self, result: ToolResult, session: str | None) -> None:
+    def rejected(self, result: ToolResult, session: str | None, provider: str) -> None:
         """Tell of a call that was answered at once."""
         if self.hear("rejected"):
             assert result.code is not None
             told = Rejected(
-                call_id=result.call_id, tool=result.name, session=session, code=result.code
+                call_id=result.call_id,
+                tool=result.name,
+                session=session,
+                code=result.code,
+                provider=provider,
             )
             self.tell("rejected", told)
 

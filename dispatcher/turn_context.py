@@ -25,6 +25,8 @@ class TurnContext:
     timeout: float | None = None
     wait: float | None = None
     again: bool = False
+    provider: str = ""
+    """The form that the response had."""
 
 
 def require_name(what: str, value: Any) -> None:

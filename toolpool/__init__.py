@@ -27,6 +27,7 @@ if TYPE_CHECKING:
         openai_responses_model,
     )
     from toolpool.dispatcher.observe import Observer
+    from toolpool.dispatcher.observers.sentry import Sentry
     from toolpool.dispatcher.turn import TurnResult
     from toolpool.pool import Dispatcher
     from toolpool.sync import SyncDispatcher
@@ -50,6 +51,7 @@ _HOMES = {
     "toolpool.contract.result": ("ToolResult",),
     "toolpool.contract.settings": ("Settings",),
     "toolpool.dispatcher.observe": ("Observer",),
+    "toolpool.dispatcher.observers.sentry": ("Sentry",),
     "toolpool.dispatcher.turn": ("TurnResult",),
     "toolpool.correction": (
         "Conversation",
@@ -93,6 +95,7 @@ __all__ = [
     "Executed",
     "Misconfigured",
     "Observer",
+    "Sentry",
     "ServerUnsuitable",
     "Settings",
     "SigningKeyMissing",

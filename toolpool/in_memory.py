@@ -53,7 +53,7 @@ class InMemoryWorker:
         self._runner = Runner(
             worker=_WORKER, catalog=catalog, limits=Limits(settings.max_result), children=None
         )
-        observers = WorkerObservers([log()], settings.key_prefix, with_texts=settings.error_texts)
+        observers = WorkerObservers([log()], settings=settings, tools=catalog.tools)
         self._executor = Executor(
             worker=_WORKER,
             catalog=catalog,

@@ -15,8 +15,9 @@ from toolpool.contract.faults import Failure, failure_of
 from toolpool.contract.names import Names
 from toolpool.contract.observing import Listening, Tellers
 from toolpool.contract.outcome import Code, Executed, Outcome
-from toolpool.contract.spec import ToolSpec
+from toolpool.contract.settings import Settings
 from toolpool.workers.running.inside import import_from_here
+from toolpool.workers.tool import Tool
 
 
 class WorkerFacts(msgspec.Struct, frozen=True, kw_only=True):
@@ -38,8 +39,10 @@ class WorkerFacts(msgspec.Struct, frozen=True, kw_only=True):
 class RunFacts(msgspec.Struct, frozen=True, kw_only=True):
     """Which call a worker has claimed.
 
-    `retries_left` is how often the pool may yet run it again, should it fail. `trace`: the headers
-    of the trace that it belongs to.
+    `retry` counts the pool's own retries of it, from 0; `retries_left` is how many more it may
+    make. `run_in` is `loop`,
+    `thread` or `process`; it and the `queue` are empty for a tool that this worker lacks. `trace`:
+    the headers of the trace that it belongs to.
     """
 
     call_id: str
@@ -48,16 +51,18 @@ class RunFacts(msgspec.Struct, frozen=True, kw_only=True):
     turn: str | None
     key: str
     attempt: int
+    retry: int
     retries_left: int
+    queue: str
+    run_in: str
     trace: Mapping[str, str] | None
 
 
 class Received(msgspec.Struct, frozen=True, kw_only=True):
-    """The message that a call came in, and how long ago it was sent, in seconds."""
+    """The message that a call came in: its calls, its size, and how long ago it was sent."""
 
-    queue: str
-    id: str
     calls: int
+    bytes: int
     seconds: float
 
 
@@ -131,6 +136,9 @@ class WorkerObserver(Listening):
     def server_back(self, seconds: float) -> None:
         """The server confirms the lease again, after so long."""
 
+    def pool_alive(self, pool: str) -> None:
+        """Told once a minute, in one worker of the pool that has this key prefix."""
+
     def down(self, worker: str, reason: str) -> None:
         """Another worker of this supervisor, here before, ended by itself or was killed."""
 
@@ -144,29 +152,29 @@ class WorkerObservers(Tellers):
     def __init__(
         self,
         hosts: Sequence[WorkerObserver] = (),
-        prefix: str = "toolpool",
         *,
-        with_texts: bool = False,
+        settings: Settings,
+        tools: Mapping[str, Tool],
     ) -> None:
         super().__init__(WorkerObserver, hosts)
-        self._with_texts = with_texts
-        self._names = Names(prefix)
+        self._with_texts = settings.error_texts
+        self._names = Names(settings.key_prefix)
+        self._tools = tools
 
     def run(self, moment: str, call: CallMessage) -> None:
         """Tell a moment in the life of a claimed call."""
         if self._listeners[moment]:
-            self.tell(moment, _facts(call))
+            self.tell(moment, self._facts(call))
 
-    def started(self, call: CallMessage, spec: ToolSpec, batch: Batch, now: float) -> None:
-        """Tell that a call of this batch is run, `now` by the server's clock."""
+    def started(self, call: CallMessage, batch: Batch, size: int, now: float) -> None:
+        """Tell that a call of this batch, of `size` bytes, is run `now` by the server's clock."""
         if self._listeners["started"]:
             received = Received(
-                queue=self._names.queue(spec.queue, spec.run_in),
-                id=batch.id,
+                bytes=size,
                 calls=len(batch.calls),
                 seconds=round(max(0.0, now - batch.sent_at), 6) if batch.sent_at else 0.0,
             )
-            self.tell("started", _facts(call), received)
+            self.tell("started", self._facts(call), received)
 
     def ended(self, call: CallMessage, outcome: Outcome, seconds: float) -> None:
         """Tell how a call was answered, so many seconds after it was given to what runs it."""
@@ -177,20 +185,24 @@ class WorkerObservers(Tellers):
                 seconds=round(seconds, 6),
                 failure=failure_of(outcome, call.arguments, with_text=self._with_texts),
             )
-            self.tell("ended", _facts(call), ended)
+            self.tell("ended", self._facts(call), ended)
 
-
-def _facts(call: CallMessage) -> RunFacts:
-    return RunFacts(
-        call_id=call.id,
-        tool=call.tool,
-        session=call.session,
-        turn=call.turn,
-        key=call.key,
-        attempt=call.attempt,
-        retries_left=call.retries,
-        trace=call.trace,
-    )
+    def _facts(self, call: CallMessage) -> RunFacts:
+        tool = self._tools.get(call.tool)
+        spec = tool.spec if tool is not None else None
+        return RunFacts(
+            call_id=call.id,
+            tool=call.tool,
+            session=call.session,
+            turn=call.turn,
+            key=call.key,
+            attempt=call.attempt,
+            retry=max(0, spec.retries - call.retries) if spec and spec.rerunnable else 0,
+            retries_left=call.retries,
+            queue=self._names.queue(spec.queue, spec.run_in) if spec is not None else "",
+            run_in=spec.run_in.value if spec is not None else "",
+            trace=call.trace,
+        )
 
 
 def load(sources: Iterable[str]) -> list[WorkerObserver]:

@@ -25,6 +25,7 @@ log = logs.logger("presence")
 
 _WORKERS_KEPT_SECONDS = 86_400
 ENDED_SAID_SECONDS = 60
+_ALIVE_SECONDS = 55.0
 _RETRY_SECONDS = 0.25
 """After a renewal that failed: without a fresh lease nothing is started."""
 
@@ -55,6 +56,7 @@ class Presence:
         self._loop_lag = loop_lag
         self._observers = observers
         self._is_lost = False
+        self._alive_at = 0.0
         self._names = Names(settings.key_prefix)
         self._beats = itertools.count(1)
         self._beat = client.register_script(script(Step.BEAT)[0])
@@ -96,9 +98,17 @@ class Presence:
             try:
                 version = self._renew()
                 self._shelf.stock(version, self.clock.time())
+                self._say_alive()
             except (RedisError, OSError) as error:
                 self._lost(error)
                 pause = min(pause, _RETRY_SECONDS)
+
+    def _say_alive(self) -> None:
+        """Once a minute, in the one worker that comes first, where anybody listens."""
+        if self._observers.hear("pool_alive") and time.monotonic() >= self._alive_at:
+            self._alive_at = time.monotonic() + _ALIVE_SECONDS
+            if self._client.set(self._names.alive, self._worker, nx=True, ex=int(_ALIVE_SECONDS)):
+                self._observers.tell("pool_alive", self._settings.key_prefix)
 
     def _lost(self, error: Exception) -> None:
         if not self._is_lost:

@@ -85,9 +85,7 @@ class WorkerService:
         self._slots = Slots({kind: settings.slots(kind) for kind in run_in})
         self._queues = queues
         self._envelope = Envelope(connection.keyring(settings), max_bytes=settings.max_message)
-        self._observers = WorkerObservers(
-            observers, settings.key_prefix, with_texts=settings.error_texts
-        )
+        self._observers = WorkerObservers(observers, settings=settings, tools=catalog.tools)
         self._intake = Intake(self._envelope, self._observers)
         self._names = Names(settings.key_prefix)
         self._loop = asyncio.new_event_loop()

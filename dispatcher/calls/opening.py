@@ -70,6 +70,7 @@ def accepted(
         began=since,
         again=turn.again,
         accepted_in=epoch,
+        provider=turn.provider,
     )
 
 

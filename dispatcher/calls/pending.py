@@ -148,6 +148,7 @@ class Pending:
     """The server's epoch when it was accepted."""
     is_attached: bool = False
     """Whether another dispatcher asked for it first."""
+    provider: str = ""
     is_unwanted: bool = False
     is_news: bool = True
     """Whether its outcome is not one that had been stored before this dispatcher asked."""
@@ -175,6 +176,7 @@ class Pending:
             retry=self.retries,
             retries_left=message.retries,
             bytes=self.size,
+            provider=self.provider,
             trace=message.trace,
         )
 

@@ -23,6 +23,7 @@ from toolpool.workers.celery.inbox import Inbox
 from toolpool.workers.celery.lanes import Lane, Lanes
 from toolpool.workers.celery.pool import ToolPool
 from toolpool.workers.observe import load
+from toolpool.workers.observers import observing
 from toolpool.workers.observers.log import log
 from toolpool.workers.running import forks, inside
 from toolpool.workers.service import WorkerService
@@ -112,7 +113,7 @@ def run_worker(
         queues=queues,
         boot=boot,
         link=link,
-        observers=[log(), *load(observers)],
+        observers=[log(), *observing(settings), *load(observers)],
     )
     # Until Celery has its own handlers a TERM must not leave the lease and the children behind.
     signal.signal(signal.SIGTERM, _exit_at_once)

@@ -1,1 +1,19 @@
 """What hangs beside a worker's calls: each listens, and none can change or delay one."""
+
+import os
+
+from toolpool.contract.settings import Settings
+from toolpool.workers.observe import WorkerObserver
+
+
+def observing(settings: Settings) -> list[WorkerObserver]:
+    """The observers that the environment asks for. Raises `Misconfigured` for what it gets wrong.
+
+    Each is imported only where it is wanted.
+    """
+    observers: list[WorkerObserver] = []
+    if os.environ.get("SENTRY_DSN"):
+        from toolpool.workers.observers.sentry import Sentry
+
+        observers.append(Sentry(settings))
+    return observers

@@ -64,7 +64,7 @@ class Steps(Log):
 
     def started(self, call: RunFacts, received: Received) -> None:
         """Its tool is entered."""
-        _step("call_started", call, f" queue={received.queue} waited={received.seconds:.3f}")
+        _step("call_started", call, f" queue={call.queue} waited={received.seconds:.3f}")
 
     def ended(self, call: RunFacts, ended: RunEnded) -> None:
         """It was answered."""

@@ -90,7 +90,7 @@ class Executor:
         if batch is None or not batch.calls:
             acknowledge()
             return
-        delivery = Delivery(batch, len(batch.calls), acknowledge)
+        delivery = Delivery(batch, len(batch.calls), acknowledge, len(data))
         for call in batch.calls:
             self._take(call, delivery)
         self.claim_more()
@@ -288,7 +288,7 @@ class Executor:
             if time_left is None:
                 self._slots.give_back(run_in)
             else:
-                self._start(run_in, call, delivery.batch, claim.nonce, time_left)
+                self._start(run_in, call, delivery, claim.nonce, time_left)
             delivery.decided()
         self.claim_more()
 
@@ -313,14 +313,14 @@ class Executor:
         return None
 
     def _start(
-        self, run_in: RunIn, call: CallMessage, batch: Batch, nonce: str, time_left: float
+        self, run_in: RunIn, call: CallMessage, delivery: Delivery, nonce: str, time_left: float
     ) -> None:
-        self._settler.started(batch, call.key)
+        self._settler.started(delivery.batch, call.key)
         now = time.monotonic()
         running = self._running[call.key] = Running(
             run_in,
             call,
-            batch,
+            delivery,
             nonce,
             deadline=now + time_left,
             overdue_at=now + time_left + _OVERDUE_SECONDS,
@@ -375,9 +375,8 @@ class Executor:
         ends_at = min(running.begun_at + running.call.timeout, running.deadline)
         running.overdue_at = ends_at + _OVERDUE_SECONDS
         if is_first:  # else a child process was lost before it came to it
-            call, now = running.call, self._intake.server_time()
-            spec = self._catalog.tools[call.tool].spec
-            self._observers.started(call, spec, running.batch, now)
+            now = self._intake.server_time()
+            self._observers.started(running.call, running.batch, running.delivery.size, now)
 
     def _fell_silent(self, running: Running) -> None:
         """It was told to stop: answered soon, should it not."""

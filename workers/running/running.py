@@ -16,6 +16,8 @@ class Delivery:
     batch: Batch
     undecided: int
     acknowledge: Callable[[], None]
+    size: int = 0
+    """Bytes."""
 
     def decided(self, count: int = 1) -> None:
         """So many of its calls were claimed or refused."""
@@ -36,7 +38,7 @@ class Running:
 
     run_in: RunIn
     call: CallMessage
-    batch: Batch
+    delivery: Delivery
     claim_nonce: str
     deadline: float
     overdue_at: float
@@ -47,6 +49,11 @@ class Running:
     answered: bool = False
     has_ended: bool = False
     told_at: float | None = None
+
+    @property
+    def batch(self) -> Batch:
+        """What it came in."""
+        return self.delivery.batch
 
     @property
     def begun(self) -> bool:

@@ -1,0 +1,303 @@
+"""Sends issues, transactions, check-ins and metrics to Sentry, from a thread of its own.
+
+The client is ours alone, so that a host's own Sentry is left as it is. What is sent is made here
+from facts; nothing is collected from the process: no local variables, breadcrumbs, or arguments.
+"""
+
+import os
+import queue
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, cast
+
+import sentry_sdk
+from sentry_sdk.scope import use_scope
+from sentry_sdk.transport import HttpTransport
+from sentry_sdk.utils import BadDsn
+
+from toolpool.contract import logs
+from toolpool.contract.encoding import printable
+from toolpool.contract.errors import Misconfigured
+from toolpool.contract.faults import Fault, own_frame
+from toolpool.contract.observing import guarded
+from toolpool.contract.settings import Settings
+from toolpool.contract.telemetry.carriers import Parent, new_span_id, new_trace_id
+from toolpool.contract.telemetry.flood import Flood
+from toolpool.contract.version import VERSION
+
+log = logs.logger("sentry")
+
+DSN = "SENTRY_DSN"
+_RELEASE, _ENVIRONMENT = "SENTRY_RELEASE", "SENTRY_ENVIRONMENT"
+_SAMPLE_RATE = "SENTRY_TRACES_SAMPLE_RATE"
+_WAITING_AT_MOST = 2_000
+_FLUSH_SECONDS = 2.0
+_FULL_SECONDS = 0.01
+_MINUTE_SECONDS = 60.0
+_TAG_CHARACTERS = 200
+_DROPPED_KEYS = ("breadcrumbs", "request", "user", "extra", "modules", "sys.argv")
+
+Event = dict[str, Any]
+
+
+class Reports:
+    """A way to one Sentry project. Raises `Misconfigured` for settings that cannot be used."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        dsn: str | None = None,
+        *,
+        every_minute: Callable[[], None] = lambda: None,
+    ) -> None:
+        dsn = dsn or os.environ.get(DSN)
+        if not dsn:
+            raise Misconfigured(f"there is no Sentry to report to: set {DSN} to your project's DSN")
+        self.sample_rate = _sample_rate()
+        self.release = os.environ.get(_RELEASE) or f"toolpool@{VERSION}"
+        self.environment = os.environ.get(_ENVIRONMENT) or "production"
+        self._client = _client(dsn, self.release, self.environment)
+        self._public_key = dsn.partition("//")[2].partition("@")[0].partition(":")[0]
+        self._scope = sentry_sdk.Scope(client=self._client)
+        self._flood = Flood(of_each=settings.sentry_per_issue, in_all=settings.sentry_per_minute)
+        self._waiting: queue.Queue[Callable[[], Event] | None] = queue.Queue(_WAITING_AT_MOST)
+        self._thread: threading.Thread | None = None
+        self._every_minute = every_minute
+
+    def open(self) -> None:
+        """Begin to send."""
+        self._thread = threading.Thread(target=self._send, name="toolpool-sentry", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """Send what waits, for two seconds at most."""
+        if self._thread is None:
+            return
+        give_up_at = time.monotonic() + _FLUSH_SECONDS
+        if held := self._flood.all_held_back():
+            self._put(lambda: self._held_back(held))
+        try:
+            self._waiting.put(None, timeout=_FLUSH_SECONDS)
+        except queue.Full:
+            log.warning("sentry_too_slow: what waited for it at the end was not sent")
+        self._thread.join(max(0.0, give_up_at - time.monotonic()))
+        self._client.close(timeout=max(0.1, give_up_at - time.monotonic()))
+        self._thread = None
+
+    def issue(
+        self,
+        *,
+        tool: str,
+        code: str,
+        level: str,
+        title: str,
+        faults: Sequence[Fault] = (),
+        tags: Mapping[str, object],
+        context: Mapping[str, object],
+        parent: Parent | None = None,
+    ) -> None:
+        """Report what an operator has to see; a flood of the same is held back and counted."""
+        frame = own_frame(faults)
+        where = f"{Path(frame.file).name}:{frame.function}" if frame is not None else ""
+        fingerprint = ("toolpool", tool, code, faults[-1].name if faults else "", where)
+        if not self._flood.admits(fingerprint):
+            return
+        context = dict(context)
+        if held := self._flood.held_back(fingerprint):
+            context["held_back"] = held
+        event: Event = {
+            "level": level,
+            "timestamp": time.time(),
+            "logger": "toolpool",
+            "transaction": tool,
+            "fingerprint": list(fingerprint),
+            "tags": {name: _tag(value) for name, value in tags.items() if value not in (None, "")},
+            "contexts": {"tool call": context, "trace": _trace_under(parent)},
+        }
+        self._put(lambda: _described(event, title, faults))
+
+    def transaction(self, event: Event) -> None:
+        """Send a transaction, as `sampled_trace` made its context."""
+        self._put(lambda: {"type": "transaction", "platform": "python", **event})
+
+    def sampled_trace(self, parent: Parent) -> Mapping[str, str]:
+        """The dynamic sampling context of a trace that begins here."""
+        return {
+            "trace_id": parent.trace_id,
+            "public_key": self._public_key,
+            "sampled": "true",
+            "sample_rate": f"{self.sample_rate:g}",
+            "release": self.release,
+            "environment": self.environment,
+        }
+
+    def check_in(self, monitor: str, config: Mapping[str, object]) -> None:
+        """Say that what a cron monitor waits for has happened."""
+        self._put(
+            lambda: {
+                "type": "check_in",
+                "monitor_slug": monitor,
+                "check_in_id": new_trace_id(),
+                "status": "ok",
+                "monitor_config": dict(config),
+                "environment": self.environment,
+                "release": self.release,
+            }
+        )
+
+    def count(self, name: str, value: float, attributes: Mapping[str, str]) -> None:
+        """Add to a counter."""
+        with use_scope(self._scope):
+            sentry_sdk.metrics.count(name, value, attributes=dict(attributes))
+
+    def gauge(self, name: str, value: float, unit: str, attributes: Mapping[str, str]) -> None:
+        """Say how much of something there is."""
+        with use_scope(self._scope):
+            sentry_sdk.metrics.gauge(name, value, unit=unit, attributes=dict(attributes))
+
+    def _put(self, make: Callable[[], Event]) -> None:
+        try:
+            self._waiting.put_nowait(make)
+        except queue.Full:
+            log.warning("sentry_too_slow: it takes less than there is to report; dropping reports")
+
+    def _send(self) -> None:
+        minute_ends = time.monotonic() + _MINUTE_SECONDS
+        while True:
+            try:
+                make = self._waiting.get(timeout=max(0.0, minute_ends - time.monotonic()))
+                if make is None:
+                    break
+                self._wait_for_room()
+                self._client.capture_event(cast("Any", make()), scope=self._scope)
+            except queue.Empty:
+                minute_ends += _MINUTE_SECONDS
+                guarded(self._every_minute)()
+            except Exception:
+                log.exception("report_not_sent: a fault of toolpool's own")
+        guarded(self._every_minute)()
+
+    def _wait_for_room(self) -> None:
+        """The SDK drops what comes while its own queue is full."""
+        give_up_at = time.monotonic() + _FLUSH_SECONDS
+        transport = self._client.transport
+        while isinstance(transport, HttpTransport) and transport._is_worker_full():
+            if time.monotonic() > give_up_at:
+                return
+            time.sleep(_FULL_SECONDS)
+
+    def _held_back(self, count: int) -> Event:
+        return {
+            "level": "warning",
+            "logger": "toolpool",
+            "message": f"{count} reports of failed tool calls were held back",
+            "fingerprint": ["toolpool", "held back"],
+            "contexts": {"tool call": {"held_back": count}},
+        }
+
+
+class _Transport(HttpTransport):
+    """Says once what is lost, where the SDK itself says nothing."""
+
+    def record_lost_event(self, reason: str, *args: Any, **options: Any) -> None:
+        """Note that something was not sent."""
+        super().record_lost_event(reason, *args, **options)
+        if reason in ("network_error", "queue_overflow", "ratelimit_backoff"):
+            log.warning(
+                "sentry_unreached reason=%s: reports are lost; check %s and the way to it; "
+                "tool calls are not affected",
+                reason,
+                DSN,
+            )
+
+
+def _client(dsn: str, release: str, environment: str) -> "sentry_sdk.Client":
+    try:
+        return sentry_sdk.Client(
+            dsn=dsn,
+            release=release,
+            environment=environment,
+            transport=_Transport,
+            transport_queue_size=1_000,
+            shutdown_timeout=_FLUSH_SECONDS,
+            default_integrations=False,
+            auto_enabling_integrations=False,
+            include_local_variables=False,
+            attach_stacktrace=False,
+            max_breadcrumbs=0,
+            before_send=scrubbed,
+            before_send_transaction=scrubbed,
+        )
+    except (BadDsn, ValueError) as error:
+        raise Misconfigured(
+            f"{DSN} is not a DSN ({error}): copy it whole from your project's settings in Sentry, "
+            "as https://key@host/1"
+        ) from None
+
+
+def scrubbed(event: Any, hint: Any) -> Any:
+    """An event without what could hold values, however it came to be there."""
+    for name in _DROPPED_KEYS:
+        event.pop(name, None)
+    for exception in (event.get("exception") or {}).get("values", ()):
+        exception["value"] = ""
+        for frame in (exception.get("stacktrace") or {}).get("frames", ()):
+            frame.pop("vars", None)
+    return event
+
+
+def _sample_rate() -> float:
+    given = os.environ.get(_SAMPLE_RATE, "0")
+    try:
+        rate = float(given)
+    except ValueError:
+        rate = -1.0
+    if not 0.0 <= rate <= 1.0:
+        raise Misconfigured(f"{_SAMPLE_RATE} is {given!r}: set it to a number from 0 to 1")
+    return rate
+
+
+def _trace_under(parent: Parent | None) -> dict[str, str]:
+    if parent is None:
+        return {"trace_id": new_trace_id(), "span_id": new_span_id()}
+    return {
+        "trace_id": parent.trace_id,
+        "span_id": new_span_id(),
+        "parent_span_id": parent.span_id,
+    }
+
+
+def _described(event: Event, title: str, faults: Sequence[Fault]) -> Event:
+    if not faults:
+        return {**event, "message": title}
+    return {**event, "platform": "python", "exception": {"values": list(map(_exception, faults))}}
+
+
+def _exception(fault: Fault) -> Event:
+    frames = [
+        {
+            "filename": Path(frame.file).name,
+            "abs_path": frame.file,
+            "function": frame.function,
+            "lineno": frame.line,
+            "context_line": frame.code or None,
+            "in_app": frame.is_own,
+        }
+        for frame in fault.frames
+    ]
+    exception: Event = {
+        "type": fault.kind,
+        "module": fault.module or None,
+        "value": "",
+        "mechanism": {"type": "toolpool", "handled": False},
+    }
+    if frames:
+        exception["stacktrace"] = {"frames": frames}
+    return exception
+
+
+def _tag(value: object) -> str:
+    text = printable(str(value))[:_TAG_CHARACTERS]
+    return "".join(c if c.isprintable() else "?" for c in text)

@@ -1,0 +1,338 @@
+"""Sentry, seen from a dispatcher: what no worker can tell, and the traces of calls.
+
+What a tool raised is reported by the worker that ran it. Here are calls whose worker was lost, that
+no queue took or the pool failed, and the last failure of a call that the pool tried again.
+"""
+
+import random
+import time
+from collections import OrderedDict
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import sentry_sdk
+
+from toolpool.contract.outcome import Code, ErrorType, Executed
+from toolpool.contract.settings import Settings
+from toolpool.contract.telemetry import names
+from toolpool.contract.telemetry.carriers import (
+    BAGGAGE,
+    SENTRY_TRACE,
+    Parent,
+    new_span_id,
+    new_trace_id,
+    sentry_parent,
+    sentry_trace,
+    to_baggage,
+)
+from toolpool.contract.telemetry.flood import Flood
+from toolpool.contract.telemetry.sentry import Reports
+from toolpool.dispatcher.observe import CallFacts, Ended, Observer, Rejected
+
+_RETRIES_REMEMBERED = 10_000
+_TRACES_AT_MOST = 20_000
+_WARNED = frozenset({Code.EXPIRED, Code.OVERLOADED, Code.CIRCUIT_OPEN})
+"""The pool is short of something: one warning of each tool a minute, and counted."""
+
+_TITLES = {
+    Code.WORKER_LOST: "The worker that ran {tool} is gone",
+    Code.QUEUE_UNREACHABLE: "No server took a call of {tool}",
+    Code.EXPIRED: "No worker started a call of {tool} in time",
+    Code.OVERLOADED: "A call of {tool} was refused: too many wait",
+    Code.CIRCUIT_OPEN: "{tool} is left alone: it failed too often",
+    Code.TIMEOUT: "{tool} did not end in time",
+    Code.CRASHED: "The process that ran {tool} died",
+}
+
+
+class _Trace(NamedTuple):
+    """A sampled call: its own span, the one in which it is published, and when it was accepted."""
+
+    parent: Parent | None
+    root: Parent
+    publish_id: str
+    accepted_at: float
+
+
+class Sentry(Observer):
+    """Give it to `Dispatcher.connect(observers=[Sentry()])`; it reads SENTRY_DSN and its like.
+
+    `agent` is the name under which the calls stand in Sentry's dashboard of agents. Raises
+    `Misconfigured` where there is no DSN, or one that cannot be used.
+    """
+
+    is_quick = True
+
+    def __init__(
+        self,
+        agent: str | None = None,
+        *,
+        dsn: str | None = None,
+        settings: Settings | None = None,
+    ) -> None:
+        settings = settings or Settings()
+        self._agent = agent
+        self._tells_timeouts = settings.sentry_timeouts
+        self._system = names.messaging_system(settings.broker_url)
+        self._reports = Reports(settings, dsn, every_minute=self._send_figures)
+        self._warnings = Flood(of_each=1, in_all=10)
+        self._traces: OrderedDict[str, _Trace] = OrderedDict()
+        self._queued_at: dict[str, float] = {}
+        self._figures = _Figures()
+
+    def open(self) -> None:
+        """Begin to send."""
+        self._reports.open()
+
+    def close(self) -> None:
+        """Send what is left."""
+        self._reports.close()
+
+    def trace(self, call: CallFacts) -> Mapping[str, str] | None:
+        """The trace of whoever dispatched the call; else a new one, of as many as are sampled."""
+        above = self._above()
+        if above is None and random.random() >= self._reports.sample_rate:  # noqa: S311 - sampling
+            return None
+        trace_id = above.trace_id if above is not None else new_trace_id()
+        root = Parent(trace_id, new_span_id(), above.is_sampled if above is not None else True)
+        publish_id = new_span_id()
+        if root.is_sampled:
+            self._traces[call.key] = _Trace(above, root, publish_id, time.time())
+            if len(self._traces) > _TRACES_AT_MOST:
+                forgotten, _ = self._traces.popitem(last=False)
+                self._queued_at.pop(forgotten, None)
+        who = to_baggage(
+            {names.AGENT: self._agent, names.PROVIDER: names.provider_name(call.provider)}
+        )
+        above_baggage = sentry_sdk.get_baggage() if above is not None else None
+        return {
+            SENTRY_TRACE: sentry_trace(Parent(trace_id, publish_id, root.is_sampled)),
+            BAGGAGE: f"{above_baggage},{who}" if above_baggage else who,
+        }
+
+    def accepted(self, call: CallFacts) -> None:
+        """Its arguments were right."""
+        self._figures.accepted(call.session, call.tool)
+
+    def rejected(self, rejected: Rejected) -> None:
+        """The model has to mend it: no issue, and a span that is no failure."""
+        self._figures.rejected(rejected.session, rejected.tool)
+        above = self._above()
+        is_sampled = above.is_sampled if above is not None else None
+        if is_sampled is None:
+            is_sampled = random.random() < self._reports.sample_rate  # noqa: S311 - sampling
+        if not is_sampled:
+            return
+        tool = rejected.tool if rejected.code is not Code.UNKNOWN_TOOL else "(unknown)"
+        trace_id = above.trace_id if above is not None else new_trace_id()
+        root, now = Parent(trace_id, new_span_id(), True), time.time()
+        span = {
+            **_span(root, new_span_id(), names.SENTRY_EXECUTE_TOOL, names.execute_tool(tool)),
+            "start_timestamp": now,
+            "timestamp": now,
+            "status": names.status_of(rejected.code),
+            "data": self._of_tool(tool, rejected.session, rejected.provider)
+            | {names.CODE: rejected.code.value, names.EXECUTED: "no"},
+        }
+        self._send(tool, above, root, (now, now), "ok", [span])
+
+    def queued(self, call: CallFacts) -> None:
+        """Its message is in the queue."""
+        if call.key in self._traces:
+            self._queued_at[call.key] = time.time()
+
+    def ended(self, call: CallFacts, ended: Ended) -> None:
+        """It has its result."""
+        if self._traces and (trace := self._traces.pop(call.key, None)) is not None:
+            self._end_trace(call, ended, trace)
+        if ended.code is None or not ended.is_first:
+            return
+        if ended.executed is Executed.UNKNOWN:
+            self._figures.unknown += 1
+        level = self._level(call, ended)
+        if level is not None:
+            self._report(call, ended, ended.code, level)
+
+    def _level(self, call: CallFacts, ended: Ended) -> str | None:
+        """How loud a failure is; None where it is somebody else's to report, or nobody's."""
+        assert ended.code is not None
+        if ended.code.error_type is ErrorType.RUNTIME:
+            return "error" if call.retries_left else None
+        if ended.code in _WARNED:
+            self._figures.refused += 1
+            return "warning" if self._warnings.admits((call.tool, ended.code)) else None
+        if ended.code.error_type is ErrorType.EXCEPTION:
+            return "error"
+        return "warning" if ended.code is Code.TIMEOUT and self._tells_timeouts else None
+
+    def _report(self, call: CallFacts, ended: Ended, code: Code, level: str) -> None:
+        failure = ended.failure
+        context: dict[str, object] = {"seconds": round(ended.seconds, 3)}
+        if failure is not None:
+            context |= {
+                "arguments_digest": failure.digest,
+                "arguments_bytes": failure.arguments_bytes,
+            }
+        self._reports.issue(
+            tool=call.tool,
+            code=code.value,
+            level=level,
+            title=_TITLES.get(code, "A call of {tool} failed: {code}").format(
+                tool=call.tool, code=code.value
+            ),
+            faults=failure.faults if failure is not None else (),
+            tags={
+                "tool": call.tool,
+                "code": code.value,
+                "executed": ended.executed.value,
+                "attempt": call.attempt + call.retry,
+                "queue": call.queue,
+                "run_mode": call.queue.rpartition(".")[2],
+                "session": call.session,
+                "call_id": call.call_id,
+                "worker": ended.worker,
+            },
+            context=context,
+            parent=sentry_parent(call.trace),
+        )
+
+    def _end_trace(self, call: CallFacts, ended: Ended, trace: _Trace) -> None:
+        now = time.time()
+        queued_at = self._queued_at.pop(call.key, None)
+        spans = []
+        if queued_at is not None:
+            spans.append(
+                {
+                    **_span(trace.root, trace.publish_id, names.QUEUE_PUBLISH, call.queue),
+                    "start_timestamp": trace.accepted_at,
+                    "timestamp": queued_at,
+                    "status": "ok",
+                    "data": {
+                        names.MESSAGING_SYSTEM: self._system,
+                        names.MESSAGE_ID: call.key,
+                        names.DESTINATION: call.queue,
+                        names.BODY_SIZE: call.bytes,
+                        names.RETRY_COUNT: call.attempt - 1 + call.retry,
+                    },
+                }
+            )
+        status = names.status_of(ended.code)
+        self._send(
+            call.tool,
+            trace.parent,
+            trace.root,
+            (trace.accepted_at, now),
+            status if status == "internal_error" else "ok",
+            spans,
+        )
+
+    def _send(
+        self,
+        tool: str,
+        above: Parent | None,
+        root: Parent,
+        times: tuple[float, float],
+        status: str,
+        spans: list[dict[str, object]],
+    ) -> None:
+        trace: dict[str, object] = {
+            "trace_id": root.trace_id,
+            "span_id": root.span_id,
+            "op": "function",
+            "status": status,
+            "origin": "auto.function.toolpool",
+        }
+        if above is not None:
+            trace["parent_span_id"] = above.span_id
+        else:
+            trace["dynamic_sampling_context"] = dict(self._reports.sampled_trace(root))
+        self._reports.transaction(
+            {
+                "transaction": f"dispatch {tool}",
+                "transaction_info": {"source": "task"},
+                "start_timestamp": times[0],
+                "timestamp": times[1],
+                "contexts": {"trace": trace},
+                "spans": spans,
+            }
+        )
+
+    def _of_tool(self, tool: str, session: str | None, provider: str) -> dict[str, object]:
+        data: dict[str, object | None] = {
+            names.OPERATION: names.EXECUTE_TOOL,
+            names.TOOL: tool,
+            names.CONVERSATION: session,
+            names.AGENT: self._agent,
+            names.PROVIDER: names.provider_name(provider),
+        }
+        return {name: value for name, value in data.items() if value is not None}
+
+    def _above(self) -> Parent | None:
+        """The span of the host's own Sentry that the dispatch is in."""
+        span = sentry_sdk.get_current_span() if sentry_sdk.is_initialized() else None
+        if span is None:
+            return None
+        return Parent(str(span.trace_id), str(span.span_id), bool(span.sampled))
+
+    def _send_figures(self) -> None:
+        for name, value in self._figures.taken().items():
+            if value:
+                self._reports.count(f"toolpool.{name}", value, {})
+
+
+class _Figures:
+    """What is counted between two reports of it. On the event loop, but for `taken`."""
+
+    def __init__(self) -> None:
+        self._retried: OrderedDict[tuple[str, str], None] = OrderedDict()
+        self._counts: dict[str, int] = {}
+        self.unknown = 0
+        self.refused = 0
+        self._first, self._first_valid, self._again, self._again_valid = 0, 0, 0, 0
+
+    def accepted(self, session: str | None, tool: str) -> None:
+        """A call was valid: at the first try, or mended after a rejection."""
+        if session is not None and self._retried.pop((session, tool), self) is None:
+            self._again += 1
+            self._again_valid += 1
+        else:
+            self._first += 1
+            self._first_valid += 1
+
+    def rejected(self, session: str | None, tool: str) -> None:
+        """A call was not."""
+        if session is None:
+            self._first += 1
+            return
+        if self._retried.pop((session, tool), self) is None:
+            self._again += 1
+        else:
+            self._first += 1
+        self._retried[session, tool] = None
+        if len(self._retried) > _RETRIES_REMEMBERED:
+            self._retried.popitem(last=False)
+
+    def taken(self) -> dict[str, int]:
+        """What came since this was asked last."""
+        now = {
+            "calls.first_try": self._first,
+            "calls.first_try_valid": self._first_valid,
+            "calls.repair": self._again,
+            "calls.repaired": self._again_valid,
+            "calls.executed_unknown": self.unknown,
+            "calls.refused": self.refused,
+        }
+        since = {name: value - self._counts.get(name, 0) for name, value in now.items()}
+        self._counts = now
+        return since
+
+
+def _span(root: Parent, span_id: str, op: str, name: str) -> dict[str, object]:
+    return {
+        "trace_id": root.trace_id,
+        "parent_span_id": root.span_id,
+        "span_id": span_id,
+        "op": op,
+        "description": name,
+        "origin": "auto.queue.toolpool" if op.startswith("queue") else "auto.ai.toolpool",
+    }

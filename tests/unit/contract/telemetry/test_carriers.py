@@ -1,0 +1,53 @@
+"""The headers in which a trace travels."""
+
+import pytest
+
+from toolpool.contract.telemetry.carriers import (
+    Parent,
+    from_baggage,
+    merged,
+    new_span_id,
+    new_trace_id,
+    sentry_parent,
+    sentry_trace,
+    to_baggage,
+)
+
+
+@pytest.mark.parametrize("is_sampled", [True, False, None])
+def test_what_is_written_is_read(is_sampled: bool | None) -> None:
+    parent = Parent(new_trace_id(), new_span_id(), is_sampled)
+    assert sentry_parent({"sentry-trace": sentry_trace(parent)}) == parent
+
+
+@pytest.mark.parametrize(
+    "header", ["", "nothing", "a-b-1", f"{'a' * 32}-{'b' * 16}-2", f"{'a' * 32}-{'b' * 16}-1\n"]
+)
+def test_a_header_of_another_form_names_no_span(header: str) -> None:
+    assert sentry_parent({"sentry-trace": header}) is None
+
+
+def test_no_headers_name_no_span() -> None:
+    assert sentry_parent(None) is None
+    assert from_baggage(None) == {}
+
+
+def test_baggage_takes_any_text() -> None:
+    values = {"gen_ai.agent.name": "shop, north; =100 % ä"}
+    header = to_baggage({**values, "left.out": None})
+    assert header.isascii()
+    assert from_baggage({"baggage": f"sentry-sampled=true;q=1, {header},broken"}) == {
+        "sentry-sampled": "true",
+        **values,
+    }
+
+
+def test_tracers_add_to_the_baggage_of_one_another() -> None:
+    headers = merged(
+        [{"baggage": "a=1", "sentry-trace": "x"}, {"baggage": "b=2", "traceparent": "y"}]
+    )
+    assert headers == {"baggage": "a=1,b=2", "sentry-trace": "x", "traceparent": "y"}
+
+
+def test_a_header_that_is_too_long_is_left_out() -> None:
+    assert merged([{"baggage": "a" * 10_000}]) == {}

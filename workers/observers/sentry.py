@@ -1,0 +1,207 @@
+"""Sentry, seen from a worker: what tools raised, where they ran, and that the pool is alive."""
+
+import random
+import re
+import time
+from collections import defaultdict
+from typing import NamedTuple
+
+from toolpool.contract.faults import Fault, Frame, is_own
+from toolpool.contract.outcome import Code, ErrorType
+from toolpool.contract.settings import Settings
+from toolpool.contract.telemetry import names
+from toolpool.contract.telemetry.carriers import (
+    Parent,
+    from_baggage,
+    new_span_id,
+    new_trace_id,
+    sentry_parent,
+)
+from toolpool.contract.telemetry.sentry import Reports
+from toolpool.workers.observe import Blocked, Received, RunEnded, RunFacts, WorkerObserver
+
+_STACK_LINE = re.compile(r'File "([^"]+)", line (\d+), in (\S+)')
+_HEARTBEAT = {
+    "schedule": {"type": "interval", "value": 1, "unit": "minute"},
+    "checkin_margin": 2,
+    "max_runtime": 2,
+}
+_TITLES = {
+    Code.CRASHED: "The process that ran {tool} died",
+    Code.BAD_RESULT: "{tool} returned something other than it may",
+}
+
+
+class _Trace(NamedTuple):
+    """A sampled run: the span above it, its own, and when it began."""
+
+    above: Parent | None
+    root: Parent
+    received: Received
+    began_at: float
+
+
+class Sentry(WorkerObserver):
+    """On in every worker that has SENTRY_DSN. Raises `Misconfigured` for one that is none."""
+
+    is_quick = True
+
+    def __init__(self, settings: Settings, dsn: str | None = None) -> None:
+        self._system = names.messaging_system(settings.broker_url)
+        self._reports = Reports(settings, dsn, every_minute=self._send_figures)
+        self._traces: dict[tuple[str, int], _Trace] = {}
+        self._longest_wait: defaultdict[str, float] = defaultdict(float)
+
+    def open(self) -> None:
+        """Begin to send."""
+        self._reports.open()
+
+    def close(self) -> None:
+        """Send what is left."""
+        self._reports.close()
+
+    def started(self, call: RunFacts, received: Received) -> None:
+        """Its tool is entered."""
+        if received.seconds > self._longest_wait[call.queue]:
+            self._longest_wait[call.queue] = received.seconds
+        above = sentry_parent(call.trace)
+        is_sampled = above.is_sampled if above is not None else None
+        if is_sampled is None:
+            is_sampled = random.random() < self._reports.sample_rate  # noqa: S311 - sampling
+        if is_sampled:
+            trace_id = above.trace_id if above is not None else new_trace_id()
+            root = Parent(trace_id, new_span_id(), True)
+            self._traces[call.key, call.attempt] = _Trace(above, root, received, time.time())
+
+    def released(self, call: RunFacts) -> None:
+        """It is run elsewhere."""
+        self._traces.pop((call.key, call.attempt), None)
+
+    def ended(self, call: RunFacts, ended: RunEnded) -> None:
+        """It was answered."""
+        if self._traces and (trace := self._traces.pop((call.key, call.attempt), None)) is not None:
+            self._end_trace(call, ended, trace)
+        code, failure = ended.code, ended.failure
+        if code is None or failure is None or code.error_type is not ErrorType.RUNTIME:
+            return
+        if call.retries_left:
+            return  # the dispatcher tries again, and reports the last failure
+        title = _TITLES.get(code, "{tool} failed: {code}")
+        self._reports.issue(
+            tool=call.tool,
+            code=code.value,
+            level="error",
+            title=title.format(tool=call.tool, code=code.value),
+            faults=failure.faults,
+            tags={
+                "tool": call.tool,
+                "code": code.value,
+                "executed": ended.executed.value,
+                "attempt": call.attempt + call.retry,
+                "queue": call.queue,
+                "run_mode": call.run_in,
+                "session": call.session,
+                "call_id": call.call_id,
+            },
+            context={
+                "seconds": round(ended.seconds, 3),
+                "arguments_digest": failure.digest,
+                "arguments_bytes": failure.arguments_bytes,
+            },
+            parent=sentry_parent(call.trace),
+        )
+
+    def blocked(self, blocked: Blocked) -> None:
+        """A tool blocks the event loop: said once, with the stack that blocks."""
+        if blocked.is_fatal:
+            return  # said before, and the calls it takes along are reported as lost
+        tool = blocked.tool or "(unknown)"
+        frames = tuple(
+            Frame(file=file, line=int(line), function=function, is_own=is_own(file))
+            for file, line, function in _STACK_LINE.findall(blocked.stack)
+        )
+        self._reports.issue(
+            tool=tool,
+            code="blocked",
+            level="warning",
+            title=f"{tool} blocks the event loop",
+            faults=[Fault(kind="EventLoopBlocked", frames=frames)],
+            tags={"tool": tool, "code": "blocked", "run_mode": "loop"},
+            context={"seconds": round(blocked.seconds, 3)},
+        )
+
+    def pool_alive(self, pool: str) -> None:
+        """Some worker of the pool beats."""
+        slug = re.sub(r"[^a-z0-9_-]+", "-", f"toolpool-{pool}".lower())[:50]
+        self._reports.check_in(slug, _HEARTBEAT)
+
+    def _end_trace(self, call: RunFacts, ended: RunEnded, trace: _Trace) -> None:
+        now, status = time.time(), names.status_of(ended.code)
+        root, who = trace.root, from_baggage(call.trace)
+        process_id = new_span_id()
+        shared = {"trace_id": root.trace_id, "timestamp": now, "start_timestamp": trace.began_at}
+        process = {
+            **shared,
+            "span_id": process_id,
+            "parent_span_id": root.span_id,
+            "op": names.QUEUE_PROCESS,
+            "description": call.queue,
+            "origin": "auto.queue.toolpool",
+            "status": status if names.is_fault(ended.code) else "ok",
+            "data": {
+                names.MESSAGING_SYSTEM: self._system,
+                names.MESSAGE_ID: call.key,
+                names.DESTINATION: call.queue,
+                names.BODY_SIZE: trace.received.bytes,
+                names.BATCH_SIZE: trace.received.calls,
+                names.RETRY_COUNT: call.attempt - 1 + call.retry,
+                names.RECEIVE_LATENCY: round(trace.received.seconds * 1000, 3),
+            },
+        }
+        data = {
+            names.OPERATION: names.EXECUTE_TOOL,
+            names.TOOL: call.tool,
+            names.TOOL_CALL: call.call_id,
+            names.TOOL_TYPE: "function",
+            names.CONVERSATION: call.session,
+            names.AGENT: who.get(names.AGENT),
+            names.PROVIDER: who.get(names.PROVIDER),
+            names.EXECUTED: ended.executed.value,
+            names.CODE: ended.code.value if ended.code is not None else None,
+        }
+        execute = {
+            **shared,
+            "span_id": new_span_id(),
+            "parent_span_id": process_id,
+            "op": names.SENTRY_EXECUTE_TOOL,
+            "description": names.execute_tool(call.tool),
+            "origin": "auto.ai.toolpool",
+            "status": status,
+            "data": {name: value for name, value in data.items() if value is not None},
+        }
+        context: dict[str, object] = {
+            "trace_id": root.trace_id,
+            "span_id": root.span_id,
+            "op": "queue.task.toolpool",
+            "status": status if names.is_fault(ended.code) else "ok",
+            "origin": "auto.queue.toolpool",
+        }
+        if trace.above is not None:
+            context["parent_span_id"] = trace.above.span_id
+        else:
+            context["dynamic_sampling_context"] = dict(self._reports.sampled_trace(root))
+        self._reports.transaction(
+            {
+                "transaction": call.tool,
+                "transaction_info": {"source": "task"},
+                "start_timestamp": trace.began_at,
+                "timestamp": now,
+                "contexts": {"trace": context},
+                "spans": [process, execute],
+            }
+        )
+
+    def _send_figures(self) -> None:
+        waits, self._longest_wait = self._longest_wait, defaultdict(float)
+        for queue, seconds in waits.items():
+            self._reports.gauge("toolpool.queue.age", seconds, "second", {"queue": queue})
