@@ -29,7 +29,7 @@ PIP := $(PY) -m pip --disable-pip-version-check
 WITH_PIP = rm -rf .venv && '$(PYTHON)' -m venv .venv && \
   $(PIP) install $(FROM_LOCK) && $(PIP) install $(THE_PROJECT)
 
-.PHONY: help setup run test test-all test-types chaos-short chaos check format bench lock clean
+.PHONY: help setup run test test-all test-types test-peers chaos-short chaos check format bench lock clean
 
 help: ## Say what there is
 	@echo 'Usage: make TARGET'
@@ -61,6 +61,9 @@ test-all: $(SET_UP) ## Run every test, those that kill servers in a loop as well
 
 test-types: $(SET_UP) ## Hold what users get to pyright and to other SDKs, each in an environment of its own
 	@$(PY) -m pytest tests/typing $(ARGS)
+
+test-peers: $(SET_UP) ## Report to a real server that takes what Sentry takes, in an environment of its own
+	@$(PY) -m pytest tests/peers $(ARGS)
 
 chaos-short: $(SET_UP) ## Kill, freeze and cut off everything for a few minutes; nothing may be lost
 	@$(PY) -m tests.chaos --short --jobs 2 $(ARGS)

@@ -76,8 +76,7 @@ class Reports:
         if self._thread is None:
             return
         give_up_at = time.monotonic() + _FLUSH_SECONDS
-        if held := self._flood.all_held_back():
-            self._put(lambda: self._held_back(held))
+        self._say_held_back()
         try:
             self._waiting.put(None, timeout=_FLUSH_SECONDS)
         except queue.Full:
@@ -108,6 +107,7 @@ class Reports:
         if held := self._flood.held_back(fingerprint):
             context["held_back"] = held
         event: Event = {
+            "platform": "python",
             "level": level,
             "timestamp": time.time(),
             "logger": "toolpool",
@@ -174,6 +174,7 @@ class Reports:
                 self._client.capture_event(cast("Any", make()), scope=self._scope)
             except queue.Empty:
                 minute_ends += _MINUTE_SECONDS
+                self._say_held_back()
                 guarded(self._every_minute)()
             except Exception:
                 log.exception("report_not_sent: a fault of toolpool's own")
@@ -188,11 +189,17 @@ class Reports:
                 return
             time.sleep(_FULL_SECONDS)
 
+    def _say_held_back(self) -> None:
+        if held := self._flood.all_held_back():
+            self._put(lambda: self._held_back(held))
+
     def _held_back(self, count: int) -> Event:
         return {
+            "platform": "python",
             "level": "warning",
+            "timestamp": time.time(),
             "logger": "toolpool",
-            "message": f"{count} reports of failed tool calls were held back",
+            "logentry": {"formatted": f"{count} reports of failed tool calls were held back"},
             "fingerprint": ["toolpool", "held back"],
             "contexts": {"tool call": {"held_back": count}},
         }
@@ -271,8 +278,8 @@ def _trace_under(parent: Parent | None) -> dict[str, str]:
 
 def _described(event: Event, title: str, faults: Sequence[Fault]) -> Event:
     if not faults:
-        return {**event, "message": title}
-    return {**event, "platform": "python", "exception": {"values": list(map(_exception, faults))}}
+        return {**event, "logentry": {"formatted": title}}
+    return {**event, "exception": {"values": list(map(_exception, faults))}}
 
 
 def _exception(fault: Fault) -> Event:

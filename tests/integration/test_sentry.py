@@ -141,7 +141,7 @@ async def test_r44_what_is_broken_is_an_issue_once_and_a_mistake_is_none(
     assert [e["type"] for e in by_tool["in_a_child"]["exception"]["values"]] == ["KeyError", "Gone"]
     assert by_tool["in_a_child"]["tags"]["run_mode"] == "process"
     assert by_tool["fails_always"]["tags"]["attempt"] == "3", "only the last of three tries"
-    assert "value" in by_tool["dies"] or "died" in by_tool["dies"]["message"]
+    assert by_tool["dies"]["logentry"]["formatted"] == "The process that ran dies died"
 
 
 async def test_a_trace_goes_through_queue_and_worker_in_the_names_that_dashboards_read(
