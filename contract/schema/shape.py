@@ -63,7 +63,8 @@ class Shapes:
         if key not in self._kept:
             if len(self._kept) >= _KEPT_AT_MOST:
                 self._kept.clear()
-            self._kept[key] = self._written(node, at_most, _MOST_DETAIL, key[2], key[3])
+            writer = self._writer(at_most, _MOST_DETAIL)
+            self._kept[key] = _written(writer, node, at_most, key[2], key[3])
         return self._kept[key]
 
     def shortened(self, node: Any, at_most: int, *, hidden: Collection[str] = ()) -> Shape:
@@ -74,26 +75,36 @@ class Shapes:
         if key not in self._shortened:
             if len(self._shortened) >= _KEPT_AT_MOST:
                 self._shortened.clear()
-            written = (
-                self._written(node, at_most, detail, key[2], frozenset())
-                for detail in _LESS_AND_LESS
-            )
-            self._shortened[key] = next(filter(None, written), Shape("…", is_whole=False))
+            self._shortened[key] = self._fitted(node, at_most, key[2])
         return self._shortened[key]
 
-    def _written(
-        self, node: Any, at_most: int, detail: Detail, hidden: frozenset[str], known: frozenset[str]
-    ) -> Shape | None:
-        writer = Writer(self._root, at_most, detail, hides_siblings=self._hides_siblings)
-        try:
-            line = writer.line(node, hidden=hidden, known=known)
-        except (TooLong, RecursionError):
-            return None
-        if len(line) > at_most:
-            return None
-        return Shape(
-            line,
-            is_whole=not (writer.left_out or known),
-            allows_more=writer.allows_more,
-            allows_less=writer.allows_less,
-        )
+    def _fitted(self, node: Any, at_most: int, hidden: frozenset[str]) -> Shape:
+        """The first that fits. What would come out as long as the one before is not tried."""
+        writer: Writer | None = None
+        for detail in _LESS_AND_LESS:
+            if writer is None or writer.met.is_less(detail, writer.detail):
+                writer = self._writer(at_most, detail)
+                shape = _written(writer, node, at_most, hidden, frozenset())
+                if shape is not None:
+                    return shape
+        return Shape("…", is_whole=False)
+
+    def _writer(self, at_most: int, detail: Detail) -> Writer:
+        return Writer(self._root, at_most, detail, hides_siblings=self._hides_siblings)
+
+
+def _written(
+    writer: Writer, node: Any, at_most: int, hidden: frozenset[str], known: frozenset[str]
+) -> Shape | None:
+    try:
+        line = writer.line(node, hidden=hidden, known=known)
+    except (TooLong, RecursionError):
+        return None
+    if len(line) > at_most:
+        return None
+    return Shape(
+        line,
+        is_whole=not (writer.left_out or known),
+        allows_more=writer.allows_more,
+        allows_less=writer.allows_less,
+    )

@@ -73,6 +73,7 @@ def _said(
     optional = [
         n for n in properties if n not in required and n not in fields.hidden | fields.known
     ]
+    writer.met.optional |= bool(optional)
     if optional and writer.detail.optional == "none":
         return [*said, writer.omitted()]
     for name in optional:

@@ -16,8 +16,10 @@ _MARK = re.compile("\0(\\d+)\0")
 _NO_IDENTIFIER = re.compile(r"\W+")
 _FOR_BRACKETS = 16
 _ROOM_FOR_A_BRANCH = 60
-_TIMES_NAMED = 4
-"""How much more may be written than is left once names stand where they are shorter."""
+_STEPS_AT_LEAST = 200
+_STEPS_A_CHARACTER = 1
+"""Schemas looked at for each character of room. One that is said takes several characters; those
+that only lead to others take none."""
 _UNSAID = frozenset({"dependentSchemas", "$dynamicRef", "$recursiveRef"})
 
 
@@ -32,6 +34,22 @@ class Detail:
     optional: Literal["shown", "named", "none"] = "shown"
     levels: int = 1_000
     cut: bool = False
+
+
+@dataclass(slots=True)
+class Met:
+    """What a writer came upon that less detail would have left out or cut."""
+
+    optional: bool = False
+    deepest: int = 0
+
+    def is_less(self, detail: Detail, tried: Detail) -> bool:
+        """Whether `detail` could have made a shape shorter that was too long as it was `tried`."""
+        return (
+            (self.optional and detail.optional != tried.optional)
+            or self.deepest > detail.levels
+            or detail.cut
+        )
 
 
 @dataclass(slots=True)
@@ -67,10 +85,14 @@ class Writer:
         self.allows_more = False
         self.allows_less = False
         self.left_out = False
+        self.met = Met()
         self._root = root
         self._hides_siblings = hides_siblings
         self._at_most = at_most
         self._spent = 0
+        self._certain = 0
+        self._steps = max(_STEPS_AT_LEAST, at_most * _STEPS_A_CHARACTER)
+        self._names: dict[str, int] = {}
         self._definitions: dict[int, _Definition] = {}
         self._open: set[int] = set()
         self._level = 0
@@ -88,7 +110,8 @@ class Writer:
     def spend(self, text: str) -> str:
         """`text`, which is part of the shape. Raises `TooLong` where there is no room for it."""
         self._spent += len(text) + 2
-        if self._spent > self._at_most * _TIMES_NAMED:
+        self._certain += len(text)
+        if self._certain > self._at_most:
             raise TooLong
         return text
 
@@ -112,6 +135,7 @@ class Writer:
         if self._level >= self.detail.levels:
             return self.omitted()
         self._level += 1
+        self.met.deepest = max(self.met.deepest, self._level)
         text = self.one(node)
         self._level -= 1
         return text
@@ -138,6 +162,9 @@ class Writer:
         self, node: Any, within: Kinds | None, fields: types.Fields | None = None
     ) -> tuple[str, bool]:
         """The shape, and whether it is several alternatives, which a `&` would have to embrace."""
+        self._steps -= 1
+        if self._steps < 0:
+            raise TooLong
         if not isinstance(node, dict):
             return self.spend("nothing" if node is False else "any"), False
         if isinstance(node.get("$ref"), str) and (self._hides_siblings or len(node) == 1):
@@ -210,11 +237,16 @@ class Writer:
         before = self.allows_more, self.allows_less
         self.allows_more = self.allows_less = False
         said: list[tuple[str, bool]] = []
+        texts: set[str] = set()
         for node in nodes:
             if self.detail.cut and said and self.room < _ROOM_FOR_A_BRANCH:
                 said.append((self.omitted(), False))
                 break
+            certain = self._certain
             said.append(self._either(node, kinds))
+            if said[-1][0] in texts:
+                self._certain = certain  # it is not said twice
+            texts.add(said[-1][0])
         is_exact = not (self.allows_more or self.allows_less)
         self.allows_more |= before[0]
         self.allows_less |= before[1]
@@ -278,7 +310,7 @@ class Writer:
             known.is_recursive = True
             known.name = known.name or self._name(reference)
         known.uses += 1
-        self.spend(known.name)
+        self._spent += len(known.name) + 2  # which may stand there in the end
         return known.mark, known.joins
 
     def _definition(self, node: Any, reference: str) -> _Definition:
@@ -292,9 +324,14 @@ class Writer:
         last = _NO_IDENTIFIER.sub("_", reference.rpartition("/")[2]).strip("_#")
         name = last[:1].upper() + last[1:40] if last[:1].isalpha() else f"T{last[:40]}"
         name = "Root" if reference == "#" else name
-        taken = {made.name for made in self._definitions.values()}
-        names = [name, *(f"{name}{number}" for number in range(2, len(taken) + 3))]
-        return next(each for each in names if each not in taken)
+        number = self._names.get(name, 0)
+        made = name
+        while made in self._names:
+            number += 1
+            made = f"{name}{number + 1}"
+        self._names[name] = number
+        self._names.setdefault(made, 0)
+        return made
 
     def _joined(self, text: str) -> str:
         """The whole line: what is short or used once stands in its place, the rest has a name."""

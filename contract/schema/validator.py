@@ -48,9 +48,10 @@ class SchemaValidator:
 
     def __init__(self, schema: dict[str, Any]) -> None:
         schema = plain(schema)
-        self._looks = bounds.measured(schema)
-        self._fan = bounds.fan(schema)
-        self._longest = bounds.longest_list(schema)
+        extent = bounds.extent(schema)
+        self._longest = extent.longest
+        self._looks = bounds.looks_of(schema, extent)
+        self._fan = bounds.fan(schema, extent)
         self._validator = _compiled(schema)
         self.shapes = Shapes(schema)
         """What the schema's parts ask for, in one line each."""

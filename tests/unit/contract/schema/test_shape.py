@@ -12,9 +12,11 @@ from hypothesis import strategies as st
 from tests.unit.contract.schema.instances import like, values
 from tests.unit.contract.schema.shape_grammar import parse
 from tests.unit.contract.schema.suite import DRAFTS, groups
+from tests.unit.contract.schema.test_validator_attacks import BOUNDED
 from toolpool.contract.errors import ToolDeclarationInvalid
 from toolpool.contract.schema.dialect import plain
 from toolpool.contract.schema.shape import Shape, Shapes
+from toolpool.contract.schema.shape_writer import Writer
 from toolpool.contract.schema.validator import SchemaValidator
 
 Object = dict[str, Any]
@@ -265,3 +267,51 @@ def test_a_huge_schema_is_given_up_at_once_and_kept_short() -> None:
     found = Shapes(huge).shortened(huge, 1_500)
     assert 1_000 < len(found.line) <= 1_500
     assert found.line.endswith("…}")
+
+
+@pytest.mark.parametrize(
+    ("name", "most"),
+    [
+        ("a chain of references", 1_000),
+        ("many branches", 3_500),
+        ("a choice of many values", 3_500),
+        ("a long choice", 3_500),
+    ],
+)
+def test_what_has_no_room_is_not_written_again_and_again(
+    name: str, most: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Once in full, once cut: less detail in between would come out just as long."""
+    written = 0
+    either = Writer._either
+
+    def counted(self: Writer, *arguments: Any) -> Any:
+        nonlocal written
+        written += 1
+        return either(self, *arguments)
+
+    monkeypatch.setattr(Writer, "_either", counted)
+    one_of_many = {"anyOf": [{"enum": [f"member {n}"]} for n in range(4_000)]}
+    schema = one_of_many if name == "a long choice" else BOUNDED[name][0]
+    shapes = Shapes(schema)
+    assert shapes.whole(schema, 1_500) is None
+    shapes.shortened(schema, 1_500)
+    assert 100 < written <= most
+
+
+def test_a_choice_that_says_the_same_often_has_room() -> None:
+    schema = {"anyOf": [{"type": "string", "description": f"{n}"} for n in range(90)]}
+    found = Shapes(schema).whole(schema, 50)
+    assert found is not None
+    assert found.line == "string"
+
+
+def test_names_are_told_apart() -> None:
+    inner = closed({f"a_field_with_a_name_{n}": STRING for n in range(2)})
+    places = ["a", "b", "c"]
+    schema = {
+        **closed({f"{place}{n}": {"$ref": f"#/{place}/p"} for place in places for n in (1, 2)}),
+        **{place: {"p": dict(inner)} for place in places},
+    }
+    line = shape(schema).line
+    assert line.startswith("{a1?: P, a2?: P, b1?: P2, b2?: P2, c1?: P3, c2?: P3} where P = ")
