@@ -1,5 +1,6 @@
 """From a validator's errors to problems that a model can act on."""
 
+import functools
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from typing import Any
@@ -74,9 +75,13 @@ class Explainer:
         told = {p.path for p in found if p.kind in ("enum", "const") and p.expected}
         return tuple(p for p in found if not (p.kind == "type" and p.path in told))
 
+    @functools.cached_property
+    def _schema_has_an_empty_key(self) -> bool:
+        return _has_an_empty_key(self._schema)
+
     def _has_its_path(self, error: Error) -> bool:
         """Whether a validator names each step to the value: it passes over a field without name."""
-        if _has_an_empty_key(self._schema):
+        if self._schema_has_an_empty_key:
             return False
         *_, (depth, _) = looked_at(_place(error), self._schema)
         return error.kind.name not in UNIONS and depth == len(error.instance_path)

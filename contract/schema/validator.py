@@ -5,6 +5,7 @@ a remote or file `$ref` is refused when the schema is compiled. Compiling and ch
 time whatever the schema says: see `toolpool.contract.schema.bounds`.
 """
 
+import functools
 import re
 from typing import Any
 
@@ -15,7 +16,7 @@ from toolpool.contract.errors import ToolDeclarationInvalid
 from toolpool.contract.schema import bounds
 from toolpool.contract.schema.dialect import plain
 from toolpool.contract.schema.explain import Explainer
-from toolpool.contract.schema.looks import TooMuch
+from toolpool.contract.schema.looks import Looks, TooMuch
 from toolpool.contract.schema.problem import Problem
 from toolpool.contract.schema.roots import NO_OBJECT, takes_objects
 from toolpool.contract.schema.shape import Shapes
@@ -48,6 +49,7 @@ class SchemaValidator:
 
     def __init__(self, schema: dict[str, Any]) -> None:
         schema = plain(schema)
+        self._schema = schema
         extent = bounds.extent(schema)
         self._longest = extent.longest
         self._looks = bounds.looks_of(schema, extent)
@@ -79,7 +81,7 @@ class SchemaValidator:
             if found or part is arguments:
                 return self._explainer.problems(found, part)
         if (
-            self._fan <= _BRANCH_ERRORS
+            self._has_few_errors(arguments, 1)
             and not _has_more_values_than(_LARGEST_NAMED, arguments)
             and self._takes_few_looks(arguments, _LOOKS_TO_EXPLAIN, is_explained=True)
         ):
@@ -108,10 +110,28 @@ class SchemaValidator:
             if budget[0] < 0:
                 return None
             is_short = values * self._longest <= _CARRIED_AT_MOST
-            if is_short and values * self._fan <= _BRANCH_ERRORS:
+            if is_short and self._has_few_errors(part, values):
                 return part
             items //= 2
         return None
+
+    def _has_few_errors(self, part: Any, values: int) -> bool:
+        """Whether all that may be wrong in the branches of unions can be looked at.
+
+        Most schemas have so few branches that it need not be counted.
+        """
+        if values * self._fan <= _BRANCH_ERRORS:
+            return True
+        try:
+            self._all_looks.require_few_errors(part, _BRANCH_ERRORS)
+        except TooMuch:
+            return False
+        return True
+
+    @functools.cached_property
+    def _all_looks(self) -> Looks:
+        """Also of a schema where they cannot grow."""
+        return self._looks or Looks(self._schema)
 
 
 def _compiled(schema: dict[str, Any]) -> "jsonschema_rs.Validator":
