@@ -20,7 +20,7 @@ from toolpool.contract.schema.references import UNIONS, looked_at, resolve
 from toolpool.contract.schema.shape import Shapes
 from toolpool.contract.schema.shape_types import COMBINED
 from toolpool.contract.schema.tags import tag_of
-from toolpool.contract.schema.values import json_type, literal, types_of
+from toolpool.contract.schema.values import at_path, json_type, literal, types_of
 
 _ERRORS_AT_MOST = 1_000
 _UNKNOWN_AT_MOST = 200
@@ -90,7 +90,7 @@ class Explainer:
         kind: Any = error.kind
         name: str = kind.name
         path = _path(error, arguments)
-        value = _at(arguments, path)
+        value = at_path(arguments, path)
         if name == "required":
             yield self._missing(error, path, value, hints)
         elif name == "type":
@@ -174,7 +174,7 @@ class Explainer:
         """
         kind: Any = error.kind
         branches: list[list[Error]] = getattr(kind, "context", [])
-        value = _at(arguments, path)
+        value = at_path(arguments, path)
         if kind.name == "oneOf" and sum(not branch for branch in branches) > 1:
             yield _unsure(Problem(path, "oneOf", received=json_type(value)), error)
             return
@@ -382,15 +382,6 @@ def _place(error: Error) -> Path:
     return tuple(error.evaluation_path[:-1])
 
 
-def _at(arguments: Any, path: Path) -> Any:
-    for step in path:
-        try:
-            arguments = arguments[step]
-        except (KeyError, IndexError, TypeError):
-            return None
-    return arguments
-
-
 def _path(error: Error, arguments: Any) -> Path:
     """The way to the value; the validator takes a field that is called `0` for an index."""
     steps: list[str | int] = []
@@ -398,5 +389,5 @@ def _path(error: Error, arguments: Any) -> Path:
         if isinstance(arguments, dict) and step not in arguments:
             step = str(step)
         steps.append(step)
-        arguments = _at(arguments, (step,))
+        arguments = at_path(arguments, (step,))
     return tuple(steps)

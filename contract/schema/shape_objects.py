@@ -58,27 +58,43 @@ def _closed(writer: "Writer", said: list[str], others: Any) -> str:
 def _said(
     writer: "Writer", node: dict[str, Any], fields: Fields, others: Any, needs: dict[str, list[str]]
 ) -> list[str]:
-    """The fields, in the order of the schema, the required ones first."""
+    """The fields, in the order of the schema, the required ones first.
+
+    Where lists are cut, those that are wrong or missing come before all.
+    """
+    detail = writer.detail
     properties = _map(node.get("properties"))
     required = dict.fromkeys(n for n in list_of(node.get("required")) if isinstance(n, str))
-    required_first = [n for n in properties if n in required]
-    required_first += [n for n in required if n not in properties]
-    said = ["…"] if fields.known & properties.keys() else []
-    for name in required_first:
-        if name not in fields.hidden and name not in fields.known:
-            if writer.detail.cut and len(name) + 8 > writer.room:
-                return [*said, writer.omitted()]
-            inner = writer.below(properties.get(name, others))
-            said.append(_field(writer, name, "", inner, needs.get(name)))
-    optional = [
-        n for n in properties if n not in required and n not in fields.hidden | fields.known
-    ]
+    names = [n for n in properties if n in required]
+    names += [n for n in required if n not in properties]
+    names += [n for n in properties if n not in required]
+    names = [n for n in names if n not in fields.hidden and n not in fields.known]
+    wrong = {n for n in names if id(properties.get(n)) in writer.wrong}
+    right = writer.right.get(id(node), frozenset()) - wrong
+    optional = set(names) - required.keys() - wrong
+    writer.met.right |= not right.isdisjoint(names)
     writer.met.optional |= bool(optional)
-    if optional and writer.detail.optional == "none":
-        return [*said, writer.omitted()]
-    for name in optional:
-        inner = _optional(writer, properties[name])
-        said.append(_field(writer, name, "?", inner, needs.get(name)))
+    if detail.cut:
+        names.sort(key=lambda n: n not in wrong)
+    left_out = right if detail.right == "none" else frozenset()
+    is_short = bool(fields.known & properties.keys())
+    said = ["…"] if is_short else []
+    if not left_out.isdisjoint(names) and not is_short:
+        said.append(writer.omitted())
+    for name in names:
+        if name in left_out or (name in optional and detail.optional == "none"):
+            continue
+        if detail.cut and len(name) + 8 > writer.room:
+            return [*said, writer.omitted()]
+        inner = properties.get(name, others)
+        if name in right and detail.right == "named":
+            text = writer.omitted()
+        else:
+            text = _optional(writer, inner) if name in optional else writer.below(inner)
+        mark = "" if name in required else "?"
+        said.append(_field(writer, name, mark, text, needs.get(name)))
+    if detail.optional == "none" and optional - left_out:
+        said.append(writer.omitted())
     return said
 
 

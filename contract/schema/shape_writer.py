@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from toolpool.contract.schema import shape_types as types
+from toolpool.contract.schema.focus import Focus
 from toolpool.contract.schema.references import UNIONS, referred, resolve
 from toolpool.contract.schema.shape_objects import written
 from toolpool.contract.schema.shape_types import MORE_RULES, Kinds
@@ -20,6 +21,8 @@ _STEPS_AT_LEAST = 200
 _STEPS_A_CHARACTER = 1
 """Schemas looked at for each character of room. One that is said takes several characters; those
 that only lead to others take none."""
+_NO_FOCUS = Focus()
+_LEFT_OUT: dict[str, Any] = {}
 _UNSAID = frozenset({"dependentSchemas", "$dynamicRef", "$recursiveRef"})
 
 
@@ -29,8 +32,11 @@ class TooLong(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Detail:
-    """How much a shape says: of optional fields, of how many levels, and whether lists are cut."""
+    """How much a shape says: of fields that were sent right, of optional ones, of how many levels,
+    and whether lists are cut.
+    """
 
+    right: Literal["shown", "named", "none"] = "shown"
     optional: Literal["shown", "named", "none"] = "shown"
     levels: int = 1_000
     cut: bool = False
@@ -40,13 +46,15 @@ class Detail:
 class Met:
     """What a writer came upon that less detail would have left out or cut."""
 
+    right: bool = False
     optional: bool = False
     deepest: int = 0
 
     def is_less(self, detail: Detail, tried: Detail) -> bool:
         """Whether `detail` could have made a shape shorter that was too long as it was `tried`."""
         return (
-            (self.optional and detail.optional != tried.optional)
+            (self.right and detail.right != tried.right)
+            or (self.optional and detail.optional != tried.optional)
             or self.deepest > detail.levels
             or detail.cut
         )
@@ -79,9 +87,17 @@ class Writer:
     """One shape on its way. `line` may be called once; what it leaves open is known after it."""
 
     def __init__(
-        self, root: dict[str, Any], at_most: int, detail: Detail, *, hides_siblings: bool
+        self,
+        root: dict[str, Any],
+        at_most: int,
+        detail: Detail,
+        focus: Focus = _NO_FOCUS,
+        *,
+        hides_siblings: bool,
     ) -> None:
         self.detail = detail
+        self.wrong = focus.wrong
+        self.right = dict(focus.right)
         self.allows_more = False
         self.allows_less = False
         self.left_out = False
@@ -132,12 +148,16 @@ class Writer:
 
     def below(self, node: Any) -> str:
         """The shape of what is inside the one being written."""
-        if self._level >= self.detail.levels:
+        level = self._level
+        if id(node) in self.wrong:
+            self._level = 0
+        elif level >= self.detail.levels:
             return self.omitted()
-        self._level += 1
-        self.met.deepest = max(self.met.deepest, self._level)
+        else:
+            self._level += 1
+            self.met.deepest = max(self.met.deepest, self._level)
         text = self.one(node)
-        self._level -= 1
+        self._level = level
         return text
 
     def typed(self, node: dict[str, Any], kind: str, fields: types.Fields | None) -> str:
@@ -238,7 +258,10 @@ class Writer:
         self.allows_more = self.allows_less = False
         said: list[tuple[str, bool]] = []
         texts: set[str] = set()
-        for node in nodes:
+        for node in self._meant(nodes):
+            if node is _LEFT_OUT:
+                said.append((self.omitted(), False))
+                break
             if self.detail.cut and said and self.room < _ROOM_FOR_A_BRANCH:
                 said.append((self.omitted(), False))
                 break
@@ -251,6 +274,14 @@ class Writer:
         self.allows_more |= before[0]
         self.allows_less |= before[1]
         return said, is_exact
+
+    def _meant(self, branches: list[Any]) -> list[Any]:
+        """Without what was not meant, where it is certain what was."""
+        meant = [branch for branch in branches if id(branch) in self.wrong]
+        if not meant or len(meant) == len(branches):
+            return branches
+        self.met.right = True
+        return branches if self.detail.right == "shown" else [*meant, _LEFT_OUT]
 
     def _excluded(self, node: Any, kinds: Kinds | None) -> tuple[str, bool]:
         """`not …`, where what is excluded can be said exactly."""

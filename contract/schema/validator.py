@@ -71,6 +71,12 @@ class SchemaValidator:
             return ()
         return self._explain(arguments)
 
+    def explains_all(self, arguments: Any) -> bool:
+        """Whether `problems` tells all that is wrong with these, and not only with a part."""
+        return self._part_to_explain(arguments) is arguments and self._takes_few_looks(
+            arguments, _LOOKS_TO_EXPLAIN, is_explained=True
+        )
+
     def _explain(self, arguments: Any) -> tuple[Problem, ...]:
         part = self._part_to_explain(arguments)
         if part is not None and self._takes_few_looks(part, _LOOKS_TO_EXPLAIN, is_explained=True):

@@ -1,6 +1,6 @@
 """JSON values as texts and types."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from toolpool.contract import encoding
@@ -33,6 +33,16 @@ def printable(text: str) -> str:
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
+def at_path(value: Any, path: Sequence[str | int]) -> Any:
+    """What this way leads to inside `value`; None where it leads nowhere."""
+    for step in path:
+        try:
+            value = value[step]
+        except (KeyError, IndexError, TypeError):
+            return None
+    return value
 
 
 def list_of(value: Any) -> list[Any]:
