@@ -30,6 +30,7 @@ TOO_LONG = "…"
 """The shape of what is too long for a line about one error."""
 _OTHERS = COMBINED | {"patternProperties"}
 """What may allow more fields than `properties` names."""
+_SAID_BY_THE_SHAPE = frozenset({"not", "contains", "unevaluatedItems"})
 _SAYS_NOTHING = frozenset({"any", "string"})
 _PARAMETERS = {
     "minimum": "limit", "maximum": "limit", "exclusiveMinimum": "limit",
@@ -117,8 +118,9 @@ class Explainer:
             yield Problem(path, name, received=json_type(value), place=_place(error))
         else:
             parameter = str(getattr(kind, _PARAMETERS.get(name, ""), ""))
-            # Which fields there are to choose from, and what exactly is excluded, the shape says.
-            is_open = name == "not" or (
+            # Which fields there are to choose from, which items are counted, and what exactly is
+            # excluded, the shape says.
+            is_open = name in _SAID_BY_THE_SHAPE or (
                 name == "minProperties" and bool(properties_of(self._subschema(error) or {}))
             )
             yield Problem(

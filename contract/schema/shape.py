@@ -4,13 +4,16 @@
 up to by `(more rules)`.
 """
 
+import functools
 from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 
 from toolpool.contract.schema.focus import Focus
 from toolpool.contract.schema.references import hides_siblings
-from toolpool.contract.schema.shape_writer import Detail, TooLong, Writer
+from toolpool.contract.schema.shape_detail import Detail, TooLong
+from toolpool.contract.schema.shape_writer import Writer
+from toolpool.contract.schema.values import has_key
 
 _KEPT_AT_MOST = 512
 _ROUNDED_FROM = 200
@@ -61,6 +64,10 @@ class Shapes:
         """The schema itself."""
         return self._root
 
+    @functools.cached_property
+    def _counts_others(self) -> bool:
+        return has_key(self._root, "unevaluatedProperties")
+
     def whole(
         self, node: Any, at_most: int, *, hidden: Collection[str] = (), known: Collection[str] = ()
     ) -> Shape | None:
@@ -105,7 +112,14 @@ class Shapes:
         return Shape("…", is_whole=False)
 
     def _writer(self, at_most: int, detail: Detail, focus: Focus = _NO_FOCUS) -> Writer:
-        return Writer(self._root, at_most, detail, focus, hides_siblings=self._hides_siblings)
+        return Writer(
+            self._root,
+            at_most,
+            detail,
+            focus,
+            hides_siblings=self._hides_siblings,
+            counts_others=self._counts_others,
+        )
 
 
 def _written(

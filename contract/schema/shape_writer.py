@@ -2,15 +2,16 @@
 
 import re
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 from toolpool.contract.schema import shape_types as types
 from toolpool.contract.schema.focus import Focus
 from toolpool.contract.schema.references import UNIONS, referred, resolve
-from toolpool.contract.schema.shape_objects import written
+from toolpool.contract.schema.shape_detail import Detail, Met, TooLong
+from toolpool.contract.schema.shape_objects import dependent, others_of, written
 from toolpool.contract.schema.shape_types import MORE_RULES, Kinds
 from toolpool.contract.schema.tags import are_apart
-from toolpool.contract.schema.values import list_of
+from toolpool.contract.schema.values import list_of, literal
 
 _SHORT_ENOUGH_TO_REPEAT = 24
 _MARK = re.compile("\0(\\d+)\0")
@@ -23,41 +24,8 @@ _STEPS_A_CHARACTER = 1
 that only lead to others take none."""
 _NO_FOCUS = Focus()
 _LEFT_OUT: dict[str, Any] = {}
-_UNSAID = frozenset({"dependentSchemas", "$dynamicRef", "$recursiveRef"})
-
-
-class TooLong(Exception):
-    """Raised as soon as a shape is known to be longer than it may be."""
-
-
-@dataclass(frozen=True, slots=True)
-class Detail:
-    """How much a shape says: of fields that were sent right, of optional ones, of how many levels,
-    and whether lists are cut.
-    """
-
-    right: Literal["shown", "named", "none"] = "shown"
-    optional: Literal["shown", "named", "none"] = "shown"
-    levels: int = 1_000
-    cut: bool = False
-
-
-@dataclass(slots=True)
-class Met:
-    """What a writer came upon that less detail would have left out or cut."""
-
-    right: bool = False
-    optional: bool = False
-    deepest: int = 0
-
-    def is_less(self, detail: Detail, tried: Detail) -> bool:
-        """Whether `detail` could have made a shape shorter that was too long as it was `tried`."""
-        return (
-            (self.right and detail.right != tried.right)
-            or (self.optional and detail.optional != tried.optional)
-            or self.deepest > detail.levels
-            or detail.cut
-        )
+_CONDITION = frozenset({"if", "then", "else"})
+_UNSAID = frozenset({"$dynamicRef", "$recursiveRef"})
 
 
 @dataclass(slots=True)
@@ -94,6 +62,7 @@ class Writer:
         focus: Focus = _NO_FOCUS,
         *,
         hides_siblings: bool,
+        counts_others: bool,
     ) -> None:
         self.detail = detail
         self.wrong = focus.wrong
@@ -102,8 +71,11 @@ class Writer:
         self.allows_less = False
         self.left_out = False
         self.met = Met()
+        self.named_only: set[str] = set()
+        """Fields that have to be there, of which their schemas say no more."""
+        self.hides_siblings = hides_siblings
+        self.counts_others = counts_others
         self._root = root
-        self._hides_siblings = hides_siblings
         self._at_most = at_most
         self._spent = 0
         self._certain = 0
@@ -141,8 +113,13 @@ class Writer:
         self.left_out = True
         return self.spend("…")
 
-    def with_more_rules(self, text: str) -> str:
-        """`text`, and the sign for what the grammar cannot say."""
+    def with_more_rules(self, text: str, rules: dict[str, Any] | None = None) -> str:
+        """`text`, and what the grammar cannot say; only a sign for it where it cannot be quoted."""
+        if rules is not None and types.can_be_quoted(rules, self._root):
+            quoted = literal(rules)
+            if not self.detail.cut or len(quoted) < self.room:
+                return f"{text} (more rules {self.spend(quoted)})"
+            self.left_out = True
         self.allows_more = True
         return text if text.endswith(MORE_RULES) else text + MORE_RULES
 
@@ -187,15 +164,17 @@ class Writer:
             raise TooLong
         if not isinstance(node, dict):
             return self.spend("nothing" if node is False else "any"), False
-        if isinstance(node.get("$ref"), str) and (self._hides_siblings or len(node) == 1):
+        if isinstance(node.get("$ref"), str) and (self.hides_siblings or len(node) == 1):
             return self._referred(node, within, fields)
         kinds = types.kinds_of(node) or within or self._implied(node)
         parts = self._parts(node, kinds, fields)
+        others = others_of(self, node)
         if not parts:
             return self.spend("any"), False
-        if len(parts) == 1:
+        if len(parts) == 1 and not others:
             return parts[0]
-        return " & ".join(f"({text})" if joins else text for text, joins in parts), False
+        text = " & ".join(f"({text})" if joins else text for text, joins in parts)
+        return f"({text}){others}" if others else text, False
 
     def _parts(
         self, node: dict[str, Any], kinds: Kinds | None, fields: types.Fields | None
@@ -214,6 +193,8 @@ class Writer:
             parts.append(self._excluded(node["not"], kinds))
         if "if" in node and ("then" in node or "else" in node):
             parts.append(self._condition(node, kinds))
+        if kinds is None or "object" in kinds:
+            parts += [(text, False) for text in dependent(self, node)]
         is_typed = any(self._says_its_type(inner, kinds) for inner in _all_of(node)) or any(
             all(self._says_its_type(branch, kinds) for branch in list_of(node[union]))
             for union in UNIONS & node.keys()
@@ -285,19 +266,27 @@ class Writer:
 
     def _excluded(self, node: Any, kinds: Kinds | None) -> tuple[str, bool]:
         """`not …`, where what is excluded can be said exactly."""
-        allows_less = self.allows_less
+        before = self._so_far()
         [(text, _)], is_exact = self._exactly([node], kinds)
         if is_exact:
             return f"not ({text})", False
-        self.allows_less = allows_less
-        return self.with_more_rules("any"), False
+        self._go_back(before)
+        return self.with_more_rules("any", {"not": node}), False
+
+    def _so_far(self) -> tuple[bool, bool, int, int]:
+        return self.allows_more, self.allows_less, self._spent, self._certain
+
+    def _go_back(self, before: tuple[bool, bool, int, int]) -> None:
+        """What was written since is not said."""
+        self.allows_more, self.allows_less, self._spent, self._certain = before
 
     def _condition(self, node: dict[str, Any], kinds: Kinds | None) -> tuple[str, bool]:
-        allows_less = self.allows_less
+        before = self._so_far()
         [(text, _)], is_exact = self._exactly([node["if"]], kinds)
         if not is_exact:
-            self.allows_less = allows_less
-            return self.with_more_rules("any"), False
+            self._go_back(before)
+            rules = {key: value for key, value in node.items() if key in _CONDITION}
+            return self.with_more_rules("any", rules), False
         text = f"if ({text})"
         for keyword in ("then", "else"):
             if keyword in node:

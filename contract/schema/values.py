@@ -45,6 +45,19 @@ def at_path(value: Any, path: Sequence[str | int]) -> Any:
     return value
 
 
+def has_key(value: Any, key: str) -> bool:
+    """Whether any object inside `value` has such a field."""
+    level = [value]
+    for node in level:
+        if isinstance(node, dict):
+            if key in node:
+                return True
+            level.extend(node.values())
+        elif isinstance(node, list):
+            level.extend(node)
+    return False
+
+
 def list_of(value: Any) -> list[Any]:
     """`value`, where it is a list."""
     return value if isinstance(value, list) else []

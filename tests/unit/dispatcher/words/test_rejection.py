@@ -229,6 +229,17 @@ def test_no_shape_tells_of_a_hidden_field(schema: dict[str, Any]) -> None:
         ({**closed({"a": STRING, "b": STRING}), "not": {"required": ["a", "b"]}},
          {"a": "x", "b": "y"},
          "expected another value: this one is excluded. Expected arguments: "),
+        ({"type": "object", "properties": {"a": {"contains": {"const": "x"}, "type": "array"}}},
+         {"a": ["y"]},
+         "a: expected an array with the wanted number of items of the wanted kind. "
+         'Expected a: array containing ("x")'),
+        ({"type": "object", "properties": {"a": {"prefixItems": [STRING], "type": "array",
+          "unevaluatedItems": False}}}, {"a": ["y", 1]},
+         "a: expected fewer items. Expected a: [string, ...nothing] 0.."),
+        ({"type": "object", "propertyNames": {"maxLength": 2}}, {"abc": 1},
+         "expected other field names. Expected arguments: object keys (string ..2 chars)"),
+        ({"allOf": [BASE], "type": "object", "unevaluatedProperties": False}, {"id": "1", "c": 2},
+         "c: unknown field. Expected arguments: (object & {id: string, ...}) with no other fields"),
         ({"oneOf": [{"type": "object", "required": ["a"]}, {"type": "object", "required": ["b"]}]},
          {"a": "x", "b": "y"},
          "fits more than one alternative, leave out what belongs to only one of them. "
