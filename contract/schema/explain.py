@@ -20,7 +20,7 @@ from toolpool.contract.schema.references import UNIONS, looked_at, resolve
 from toolpool.contract.schema.shape import Shapes
 from toolpool.contract.schema.shape_types import COMBINED
 from toolpool.contract.schema.tags import tag_of
-from toolpool.contract.schema.values import at_path, json_type, literal, types_of
+from toolpool.contract.schema.values import at_path, has_key, json_type, literal, types_of
 
 _ERRORS_AT_MOST = 1_000
 _UNKNOWN_AT_MOST = 200
@@ -60,7 +60,7 @@ class Explainer:
         ranked: dict[tuple[Any, ...], tuple[int, Problem]] = {}
         hints = Hints()
         errors = list(islice(errors, _ERRORS_AT_MOST))
-        if errors and _has_an_empty_key(arguments):
+        if errors and has_key(arguments, ""):
             errors = [error for error in errors if self._has_its_path(error)]
         for error in errors:
             in_union = error.kind.name in UNIONS
@@ -78,7 +78,7 @@ class Explainer:
 
     @functools.cached_property
     def _schema_has_an_empty_key(self) -> bool:
-        return _has_an_empty_key(self._schema)
+        return has_key(self._schema, "")
 
     def _has_its_path(self, error: Error) -> bool:
         """Whether a validator names each step to the value: it passes over a field without name."""
@@ -157,7 +157,12 @@ class Explainer:
         pairs = hints.fields(value, holder)
         others = {"patternProperties"} if error.kind.name == "additionalProperties" else _OTHERS
         allowed = tuple(absent[:MEMBERS_AT_MOST])
-        for extra in fields[:_UNKNOWN_AT_MOST]:
+        # Where only the first error was asked for, it names only the first field.
+        is_all = error.kind.name == "additionalProperties" and "patternProperties" not in holder
+        if is_all and holder.get("additionalProperties") is False:
+            fields = [name for name in present if name not in properties]
+        told = fields[:_UNKNOWN_AT_MOST]
+        for extra in told:
             yield Problem(
                 (*path, extra),
                 "additionalProperties",
@@ -166,6 +171,7 @@ class Explainer:
                 more=max(0, len(absent) - MEMBERS_AT_MOST),
                 place=_place(error),
                 is_unsure=not others.isdisjoint(holder),
+                also=len(fields) - len(told) if extra == told[-1] else 0,
             )
 
     def _union(self, error: Error, path: Path, arguments: Any, hints: Hints) -> Iterator[Problem]:
@@ -222,8 +228,10 @@ class Explainer:
         missing, unknown = unions.wrong_names(branches, numbers, path)
         for name in missing:
             yield _unsure(Problem((*path, name), "required"), error)
-        for name in unknown[:_UNKNOWN_AT_MOST]:
-            yield _unsure(Problem((*path, name), "additionalProperties"), error)
+        told = unknown[:_UNKNOWN_AT_MOST]
+        for name in told:
+            also = len(unknown) - len(told) if name == told[-1] else 0
+            yield _unsure(Problem((*path, name), "additionalProperties", also=also), error)
         if not missing and not unknown:
             problem = self._no_form(error, path, value, is_unsure=bool(numbers))
             if numbers and listed:
@@ -363,21 +371,6 @@ def _enumerated(path: Path, kind: str, listed: Listed, value: Any, hints: Hints)
         closest=hints.member(value, listed),
         more=listed.more,
     )
-
-
-def _has_an_empty_key(value: Any) -> bool:
-    holders, seen = [value], set[int]()
-    for holder in holders:
-        if not isinstance(holder, (dict, list, tuple)) or id(holder) in seen:
-            continue
-        seen.add(id(holder))
-        if isinstance(holder, dict):
-            if "" in holder:
-                return True
-            holders.extend(holder.values())
-        else:
-            holders.extend(holder)
-    return False
 
 
 def _place(error: Error) -> Path:

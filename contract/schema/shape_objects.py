@@ -7,6 +7,7 @@ from toolpool.contract.schema.shape_types import (
     Fields,
     between,
     kinds_of,
+    mentions,
     name_of,
     pattern,
 )
@@ -31,13 +32,16 @@ def written(writer: "Writer", node: dict[str, Any], fields: Fields) -> str:
     keys = ""
     if "propertyNames" in node:
         named = _key_pattern(node["propertyNames"])
-        if named is None or (named and (properties or patterns or required)):
+        if mentions(node["propertyNames"], fields):
+            keys = writer.with_more_rules("")
+        elif named is None or (named and (properties or patterns or required)):
             keys = f" keys ({writer.one(node['propertyNames'], _TEXT)})"
         elif named:
             patterns, others = {named: others}, False
     # Whether a pattern allows the field is not told.
     unsaid = bool(patterns) and others is not True and not properties.keys() >= set(required)
-    said = _said(writer, node, fields, others if not patterns else True, _needs(node, properties))
+    needs = _needs(node, properties, fields.hidden)
+    said = _said(writer, node, fields, others if not patterns else True, needs)
     said += [
         f"[key {pattern(writer.spend(key))}]: {writer.below(inner)}"
         for key, inner in patterns.items()
@@ -61,13 +65,15 @@ def others_of(writer: "Writer", node: dict[str, Any]) -> str:
     return writer.with_more_rules(text) if is_unsaid else text
 
 
-def dependent(writer: "Writer", node: dict[str, Any]) -> list[str]:
+def dependent(writer: "Writer", node: dict[str, Any], fields: Fields | None) -> list[str]:
     """`(if ({a: any, ...}) then (…))`: what an object has to be if it has a field."""
     said = []
     properties = _map(node.get("properties"))
     for keyword in ("dependentRequired", "dependentSchemas", "dependencies"):
         for name, wanted in _map(node.get(keyword)).items():
             if wanted is True or wanted in ([], {}) or _is_a_need(name, wanted, properties):
+                continue
+            if mentions([name, wanted], fields):
                 continue
             inner = {"required": wanted} if isinstance(wanted, list) else wanted
             writer.named_only.add(name)
@@ -156,13 +162,16 @@ def _field(writer: "Writer", name: str, mark: str, inner: str, needs: list[str] 
     return f"{writer.spend(name_of(name))}{mark}: {inner}{rest}"
 
 
-def _needs(node: dict[str, Any], properties: dict[str, Any]) -> dict[str, list[str]]:
+def _needs(
+    node: dict[str, Any], properties: dict[str, Any], hidden: frozenset[str]
+) -> dict[str, list[str]]:
     """Which fields must come with which."""
     found: dict[str, list[str]] = {}
     for keyword in ("dependentRequired", "dependencies"):
         for name, others in _map(node.get(keyword)).items():
             if others and _is_a_need(name, others, properties):
-                found[name] = [*found.get(name, []), *map(str, others)]
+                needed = [other for other in map(str, others) if other not in hidden]
+                found[name] = [*found.get(name, []), *needed]
     return found
 
 

@@ -237,6 +237,19 @@ def _containing(writer: "Writer", node: dict[str, Any]) -> str:
     return said
 
 
+def mentions(node: Any, fields: Fields | None) -> bool:
+    """Whether fields that are passed over are named anywhere in it."""
+    level = [node] if fields and fields.hidden else []
+    for each in level:
+        if isinstance(each, str) and fields and each in fields.hidden:
+            return True
+        if isinstance(each, dict):
+            level.extend([*each, *each.values()])
+        elif isinstance(each, list):
+            level.extend(each)
+    return False
+
+
 def can_be_quoted(rules: Any, root: dict[str, Any]) -> bool:
     """Whether rules mean the same on their own, and in every draft since 7."""
     if not any(draft in str(root.get("$schema", _DRAFTS[0])) for draft in _DRAFTS):

@@ -188,13 +188,13 @@ class Writer:
         for keyword in ("anyOf", "oneOf"):
             branches = node.get(keyword)
             if isinstance(branches, list) and branches:
-                parts.append(self._union(keyword, branches, kinds))
+                parts.append(self._union(keyword, branches, kinds, inner_fields))
         if "not" in node:
-            parts.append(self._excluded(node["not"], kinds))
+            parts.append(self._excluded(node["not"], kinds, inner_fields))
         if "if" in node and ("then" in node or "else" in node):
-            parts.append(self._condition(node, kinds))
+            parts.append(self._condition(node, kinds, inner_fields))
         if kinds is None or "object" in kinds:
-            parts += [(text, False) for text in dependent(self, node)]
+            parts += [(text, False) for text in dependent(self, node, inner_fields)]
         is_typed = any(self._says_its_type(inner, kinds) for inner in _all_of(node)) or any(
             all(self._says_its_type(branch, kinds) for branch in list_of(node[union]))
             for union in UNIONS & node.keys()
@@ -214,9 +214,11 @@ class Writer:
             return kinds is not None and set(said) <= set(kinds)
         return isinstance(node, dict) and not types.COMBINED & node.keys() and "not" not in node
 
-    def _union(self, keyword: str, branches: list[Any], kinds: Kinds | None) -> tuple[str, bool]:
+    def _union(
+        self, keyword: str, branches: list[Any], kinds: Kinds | None, fields: types.Fields | None
+    ) -> tuple[str, bool]:
         shown = [branch for branch in branches if branch is not False]
-        said, is_exact = self._exactly(shown, kinds)
+        said, is_exact = self._exactly(shown, kinds, fields)
         if len(said) == 1:
             return said[0]
         texts = [text for text, _ in said]
@@ -232,7 +234,7 @@ class Writer:
         return ("|" if is_literal else " | ").join(texts), len(texts) > 1
 
     def _exactly(
-        self, nodes: list[Any], kinds: Kinds | None
+        self, nodes: list[Any], kinds: Kinds | None, fields: types.Fields | None = None
     ) -> tuple[list[tuple[str, bool]], bool]:
         """Shapes, and whether they say all that their schemas do, and no more."""
         before = self.allows_more, self.allows_less
@@ -247,7 +249,7 @@ class Writer:
                 said.append((self.omitted(), False))
                 break
             certain = self._certain
-            said.append(self._either(node, kinds))
+            said.append(self._either(node, kinds, fields))
             if said[-1][0] in texts:
                 self._certain = certain  # it is not said twice
             texts.add(said[-1][0])
@@ -264,8 +266,12 @@ class Writer:
         self.met.right = True
         return branches if self.detail.right == "shown" else [*meant, _LEFT_OUT]
 
-    def _excluded(self, node: Any, kinds: Kinds | None) -> tuple[str, bool]:
+    def _excluded(
+        self, node: Any, kinds: Kinds | None, fields: types.Fields | None
+    ) -> tuple[str, bool]:
         """`not …`, where what is excluded can be said exactly."""
+        if types.mentions(node, fields):
+            return self.with_more_rules(self.spend("any")), False
         before = self._so_far()
         [(text, _)], is_exact = self._exactly([node], kinds)
         if is_exact:
@@ -280,12 +286,16 @@ class Writer:
         """What was written since is not said."""
         self.allows_more, self.allows_less, self._spent, self._certain = before
 
-    def _condition(self, node: dict[str, Any], kinds: Kinds | None) -> tuple[str, bool]:
+    def _condition(
+        self, node: dict[str, Any], kinds: Kinds | None, fields: types.Fields | None
+    ) -> tuple[str, bool]:
+        rules = {key: value for key, value in node.items() if key in _CONDITION}
+        if types.mentions(rules, fields):
+            return self.with_more_rules(self.spend("any")), False
         before = self._so_far()
         [(text, _)], is_exact = self._exactly([node["if"]], kinds)
         if not is_exact:
             self._go_back(before)
-            rules = {key: value for key, value in node.items() if key in _CONDITION}
             return self.with_more_rules("any", rules), False
         text = f"if ({text})"
         for keyword in ("then", "else"):

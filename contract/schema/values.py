@@ -47,14 +47,17 @@ def at_path(value: Any, path: Sequence[str | int]) -> Any:
 
 def has_key(value: Any, key: str) -> bool:
     """Whether any object inside `value` has such a field."""
-    level = [value]
-    for node in level:
-        if isinstance(node, dict):
-            if key in node:
+    level, seen = [value], set[int]()
+    for holder in level:
+        if not isinstance(holder, (dict, list, tuple)) or id(holder) in seen:
+            continue
+        seen.add(id(holder))
+        if isinstance(holder, dict):
+            if key in holder:
                 return True
-            level.extend(node.values())
-        elif isinstance(node, list):
-            level.extend(node)
+            level.extend(holder.values())
+        else:
+            level.extend(holder)
     return False
 
 

@@ -80,7 +80,7 @@ def _tools(offered: Sequence[str], wording: Wording, room: int) -> str:
     for count in range(min(len(offered), wording.caps.names), 0, -1):
         text = words.tools.format(names=", ".join(offered[:count]))
         if count < len(offered):
-            text += words.tools_more.format(count=len(offered) - count)
+            text += words.names_more.format(count=len(offered) - count)
         text += words.full_stop
         if len(text) <= room:
             break

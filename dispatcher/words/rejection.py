@@ -162,7 +162,7 @@ class Rejection:
             texts = [f"{number}. {text}" for number, text in enumerate(texts, 1)]
         elif style == "pointer":
             texts = [f"- {text}" for text in texts]
-        more = sum(len(line.problems) for line in lines[len(told) :])
+        more = sum(line.count for line in lines[len(told) :])
         if more:
             texts.append(words.more.format(count=more))
         body = ("\n" if style in _MULTILINE else "; ").join(texts)
