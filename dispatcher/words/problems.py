@@ -1,7 +1,9 @@
 """One kind of problem in one line, in as much room as there is for it."""
 
+from bisect import bisect_right
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any
 
 from toolpool.contract.schema.explain import TOO_LONG
@@ -56,7 +58,9 @@ class Line:
         shown = [problem.path for problem in self.problems[:_PATHS_AT_MOST]]
         groups = paths.counted(shown, pointer=pointer)
         is_counted = self.problems[0].kind == "additionalProperties"
-        for count in range(len(groups), 0, -1):
+        ends = list(accumulate(len(text) + 2 for text, _ in groups))
+        fitting = bisect_right(ends, characters + 2)
+        for count in range(max(1, fitting), 0, -1):
             text = ", ".join(text for text, _ in groups[:count])
             left = self.count - sum(number for _, number in groups[:count])
             if left and is_counted:
