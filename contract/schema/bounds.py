@@ -4,11 +4,12 @@ Its size is bounded by counting, before it is compiled; what it costs to judge o
 by `looks`, and to explain them by how much can be wrong with one value.
 """
 
+from dataclasses import dataclass
 from typing import Any
 
 from toolpool.contract.errors import ToolDeclarationInvalid
 from toolpool.contract.schema.looks import UNBOUND, Looks
-from toolpool.contract.schema.references import resolve
+from toolpool.contract.schema.references import UNIONS, resolve
 from toolpool.contract.schema.values import list_of, members_of
 
 NODES_AT_MOST = 10_000
@@ -16,14 +17,66 @@ DEEPEST = 100
 _PATTERN_CHARACTERS = 4_000
 _LOOKS_AT_ONE_VALUE = 10_000
 _OBJECTS = 3
+_REFERENCES = frozenset({"$ref", "$dynamicRef", "$recursiveRef"})
 
 
-def measured(schema: dict[str, Any]) -> Looks | None:
+@dataclass(slots=True)
+class Extent:
+    """What there is in a schema.
+
+    `longest` is how much an error of it may carry: the values of its longest list. A required field
+    counts for more, because its error carries the whole object.
+    """
+
+    references: bool = False
+    unions: bool = False
+    longest: int = 1
+
+
+def extent(schema: dict[str, Any]) -> Extent:
+    """Raises `ToolDeclarationInvalid` where there is too much of anything."""
+    found = Extent()
+    nodes, depth, level = 0, 0, [schema]
+    while level:
+        nodes += len(level)
+        depth += 1
+        if nodes > NODES_AT_MOST or depth > DEEPEST:
+            raise ToolDeclarationInvalid(
+                f"its input_schema is too large: at most {NODES_AT_MOST:,} values in at most "
+                f"{DEEPEST} levels are compiled"
+            )
+        below: list[Any] = []
+        for node in level:
+            if isinstance(node, dict):
+                _add(found, node)
+                below.extend(node.values())
+            elif isinstance(node, list):
+                below.extend(node)
+        level = below
+    return found
+
+
+def _add(found: Extent, node: dict[str, Any]) -> None:
+    keys = node.keys()
+    found.references = found.references or not _REFERENCES.isdisjoint(keys)
+    found.unions = found.unions or not UNIONS.isdisjoint(keys)
+    if "enum" in keys or "required" in keys:
+        listed = len(list_of(node.get("enum"))), _OBJECTS * len(list_of(node.get("required")))
+        found.longest = max(found.longest, *listed)
+    pattern = node.get("pattern")
+    if isinstance(pattern, str) and len(pattern) > _PATTERN_CHARACTERS:
+        raise ToolDeclarationInvalid(
+            f"its input_schema has a pattern of {len(pattern):,} characters; at most "
+            f"{_PATTERN_CHARACTERS:,} are compiled"
+        )
+
+
+def looks_of(schema: dict[str, Any], found: Extent) -> Looks | None:
     """What calls have to be held to; None for a schema that cannot ask for much.
 
-    Raises `ToolDeclarationInvalid` where a schema is too large, or asks for too much at once.
+    Raises `ToolDeclarationInvalid` where a schema asks for too much at once.
     """
-    if not _has_references(schema):
+    if not found.references:
         return None  # every subschema looks at a value once, and there are few of them
     looks = Looks(schema)
     if looks.at_one_value > _LOOKS_AT_ONE_VALUE:
@@ -34,28 +87,14 @@ def measured(schema: dict[str, Any]) -> Looks | None:
     return looks if looks.can_grow else None
 
 
-def fan(schema: dict[str, Any]) -> int:
+def fan(schema: dict[str, Any], found: Extent) -> int:
     """How many errors one value may cause in the branches of a union; 0 where there is none."""
+    if not found.unions:
+        return 0
     try:
         return _Fan(schema).widest
     except RecursionError:
         return UNBOUND
-
-
-def longest_list(schema: dict[str, Any]) -> int:
-    """How much an error of this schema may carry: the values of its longest list.
-
-    A required field counts for more, because its error carries the whole object.
-    """
-    longest, nodes = 1, [schema]
-    for node in nodes:
-        if isinstance(node, dict):
-            listed = len(list_of(node.get("enum"))), _OBJECTS * len(list_of(node.get("required")))
-            longest = max(longest, *listed)
-            nodes.extend(members_of(node))
-        elif isinstance(node, list):
-            nodes.extend(node)
-    return longest
 
 
 class _Fan:
@@ -87,33 +126,3 @@ class _Fan:
         size += sum(map(self._size, below))
         self._sizes[id(node)] = min(size, UNBOUND)
         return self._sizes[id(node)]
-
-
-def _has_references(schema: dict[str, Any]) -> bool:
-    """Raises where there is too much of anything."""
-    references = False
-    nodes, depth, level = 0, 0, [schema]
-    while level:
-        nodes += len(level)
-        depth += 1
-        if nodes > NODES_AT_MOST or depth > DEEPEST:
-            raise ToolDeclarationInvalid(
-                f"its input_schema is too large: at most {NODES_AT_MOST:,} values in at most "
-                f"{DEEPEST} levels are compiled"
-            )
-        below: list[Any] = []
-        for node in level:
-            if isinstance(node, dict):
-                references = references or "$ref" in node or "$dynamicRef" in node
-                references = references or "$recursiveRef" in node
-                pattern = node.get("pattern")
-                if isinstance(pattern, str) and len(pattern) > _PATTERN_CHARACTERS:
-                    raise ToolDeclarationInvalid(
-                        f"its input_schema has a pattern of {len(pattern):,} characters; at most "
-                        f"{_PATTERN_CHARACTERS:,} are compiled"
-                    )
-                below.extend(node.values())
-            elif isinstance(node, list):
-                below.extend(node)
-        level = below
-    return references

@@ -1,5 +1,6 @@
 """From a validator's errors to problems that a model can act on."""
 
+import functools
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from typing import Any
@@ -19,7 +20,7 @@ from toolpool.contract.schema.references import UNIONS, looked_at, resolve
 from toolpool.contract.schema.shape import Shapes
 from toolpool.contract.schema.shape_types import COMBINED
 from toolpool.contract.schema.tags import tag_of
-from toolpool.contract.schema.values import json_type, literal, types_of
+from toolpool.contract.schema.values import at_path, has_key, json_type, literal, types_of
 
 _ERRORS_AT_MOST = 1_000
 _UNKNOWN_AT_MOST = 200
@@ -29,6 +30,7 @@ TOO_LONG = "…"
 """The shape of what is too long for a line about one error."""
 _OTHERS = COMBINED | {"patternProperties"}
 """What may allow more fields than `properties` names."""
+_SAID_BY_THE_SHAPE = frozenset({"not", "contains", "unevaluatedItems"})
 _SAYS_NOTHING = frozenset({"any", "string"})
 _PARAMETERS = {
     "minimum": "limit", "maximum": "limit", "exclusiveMinimum": "limit",
@@ -58,7 +60,7 @@ class Explainer:
         ranked: dict[tuple[Any, ...], tuple[int, Problem]] = {}
         hints = Hints()
         errors = list(islice(errors, _ERRORS_AT_MOST))
-        if errors and _has_an_empty_key(arguments):
+        if errors and has_key(arguments, ""):
             errors = [error for error in errors if self._has_its_path(error)]
         for error in errors:
             in_union = error.kind.name in UNIONS
@@ -74,9 +76,13 @@ class Explainer:
         told = {p.path for p in found if p.kind in ("enum", "const") and p.expected}
         return tuple(p for p in found if not (p.kind == "type" and p.path in told))
 
+    @functools.cached_property
+    def _schema_has_an_empty_key(self) -> bool:
+        return has_key(self._schema, "")
+
     def _has_its_path(self, error: Error) -> bool:
         """Whether a validator names each step to the value: it passes over a field without name."""
-        if _has_an_empty_key(self._schema):
+        if self._schema_has_an_empty_key:
             return False
         *_, (depth, _) = looked_at(_place(error), self._schema)
         return error.kind.name not in UNIONS and depth == len(error.instance_path)
@@ -85,7 +91,7 @@ class Explainer:
         kind: Any = error.kind
         name: str = kind.name
         path = _path(error, arguments)
-        value = _at(arguments, path)
+        value = at_path(arguments, path)
         if name == "required":
             yield self._missing(error, path, value, hints)
         elif name == "type":
@@ -112,8 +118,9 @@ class Explainer:
             yield Problem(path, name, received=json_type(value), place=_place(error))
         else:
             parameter = str(getattr(kind, _PARAMETERS.get(name, ""), ""))
-            # Which fields there are to choose from, and what exactly is excluded, the shape says.
-            is_open = name == "not" or (
+            # Which fields there are to choose from, which items are counted, and what exactly is
+            # excluded, the shape says.
+            is_open = name in _SAID_BY_THE_SHAPE or (
                 name == "minProperties" and bool(properties_of(self._subschema(error) or {}))
             )
             yield Problem(
@@ -150,7 +157,12 @@ class Explainer:
         pairs = hints.fields(value, holder)
         others = {"patternProperties"} if error.kind.name == "additionalProperties" else _OTHERS
         allowed = tuple(absent[:MEMBERS_AT_MOST])
-        for extra in fields[:_UNKNOWN_AT_MOST]:
+        # Where only the first error was asked for, it names only the first field.
+        is_all = error.kind.name == "additionalProperties" and "patternProperties" not in holder
+        if is_all and holder.get("additionalProperties") is False:
+            fields = [name for name in present if name not in properties]
+        told = fields[:_UNKNOWN_AT_MOST]
+        for extra in told:
             yield Problem(
                 (*path, extra),
                 "additionalProperties",
@@ -159,6 +171,7 @@ class Explainer:
                 more=max(0, len(absent) - MEMBERS_AT_MOST),
                 place=_place(error),
                 is_unsure=not others.isdisjoint(holder),
+                also=len(fields) - len(told) if extra == told[-1] else 0,
             )
 
     def _union(self, error: Error, path: Path, arguments: Any, hints: Hints) -> Iterator[Problem]:
@@ -169,7 +182,7 @@ class Explainer:
         """
         kind: Any = error.kind
         branches: list[list[Error]] = getattr(kind, "context", [])
-        value = _at(arguments, path)
+        value = at_path(arguments, path)
         if kind.name == "oneOf" and sum(not branch for branch in branches) > 1:
             yield _unsure(Problem(path, "oneOf", received=json_type(value)), error)
             return
@@ -215,8 +228,10 @@ class Explainer:
         missing, unknown = unions.wrong_names(branches, numbers, path)
         for name in missing:
             yield _unsure(Problem((*path, name), "required"), error)
-        for name in unknown[:_UNKNOWN_AT_MOST]:
-            yield _unsure(Problem((*path, name), "additionalProperties"), error)
+        told = unknown[:_UNKNOWN_AT_MOST]
+        for name in told:
+            also = len(unknown) - len(told) if name == told[-1] else 0
+            yield _unsure(Problem((*path, name), "additionalProperties", also=also), error)
         if not missing and not unknown:
             problem = self._no_form(error, path, value, is_unsure=bool(numbers))
             if numbers and listed:
@@ -358,32 +373,8 @@ def _enumerated(path: Path, kind: str, listed: Listed, value: Any, hints: Hints)
     )
 
 
-def _has_an_empty_key(value: Any) -> bool:
-    holders, seen = [value], set[int]()
-    for holder in holders:
-        if not isinstance(holder, (dict, list, tuple)) or id(holder) in seen:
-            continue
-        seen.add(id(holder))
-        if isinstance(holder, dict):
-            if "" in holder:
-                return True
-            holders.extend(holder.values())
-        else:
-            holders.extend(holder)
-    return False
-
-
 def _place(error: Error) -> Path:
     return tuple(error.evaluation_path[:-1])
-
-
-def _at(arguments: Any, path: Path) -> Any:
-    for step in path:
-        try:
-            arguments = arguments[step]
-        except (KeyError, IndexError, TypeError):
-            return None
-    return arguments
 
 
 def _path(error: Error, arguments: Any) -> Path:
@@ -393,5 +384,5 @@ def _path(error: Error, arguments: Any) -> Path:
         if isinstance(arguments, dict) and step not in arguments:
             step = str(step)
         steps.append(step)
-        arguments = _at(arguments, (step,))
+        arguments = at_path(arguments, (step,))
     return tuple(steps)

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from toolpool.contract.schema.references import at_pointer, resolve
-from toolpool.contract.schema.values import members_of
+from toolpool.contract.schema.values import list_of, members_of
 
 _LEVELS = 16
 _ORDINARY = 100
@@ -42,6 +42,11 @@ class _Node:
     every: list["_Node"] = field(default_factory=list)
     tags: dict[str, str] = field(default_factory=dict)
     cost: int = 0
+
+    @property
+    def asked(self) -> int:
+        """The errors that one look at an object may come to: a missing field is one each."""
+        return 1 + len(list_of(self.schema.get("required")))
 
 
 class TooMuch(Exception):
@@ -87,6 +92,16 @@ class Looks:
             if looks > most:
                 raise TooMuch
 
+    def require_few_errors(self, arguments: Any, most: int) -> None:
+        """Raises `TooMuch` where the branches of unions might come to more errors than `most`."""
+        count = _Count(use_tags=False, errors=True, pairs=most)
+        try:
+            found = count.looks(self._start, arguments)
+        except RecursionError:
+            raise TooMuch from None
+        if found > most:
+            raise TooMuch
+
     def _may_take_more(self, arguments: Any, most: int) -> bool:
         """Whether the number of values at each depth allows for more looks."""
         total, level = 0, [arguments]
@@ -128,7 +143,7 @@ class Looks:
         if _APPLYING & schema.keys() == {"$ref"}:
             target = resolve(schema, self._root)
             schema = target if isinstance(target, dict) else {}
-        if _APPLYING.isdisjoint(schema):
+        if _APPLYING.isdisjoint(schema) and "required" not in schema:
             return self._leaf
         node = self._nodes.get(id(schema))
         if node is None:
@@ -168,10 +183,12 @@ class Looks:
 
 
 class _Count:
-    """Counts the looks at one call's arguments."""
+    """Counts the looks at one call's arguments, or the errors that they may come to."""
 
-    def __init__(self, *, use_tags: bool) -> None:
+    def __init__(self, *, use_tags: bool, errors: bool = False, pairs: int = _PAIRS) -> None:
         self._use_tags = use_tags
+        self._errors = errors
+        self._pairs = pairs
         self._known: dict[tuple[int, int], int] = {}
 
     def looks(self, node: _Node, value: Any) -> int:
@@ -183,10 +200,10 @@ class _Count:
         known = self._known.get(key)
         if known is not None:
             return known
-        if len(self._known) > _PAIRS:
+        if len(self._known) > self._pairs:
             raise TooMuch
         self._known[key] = 0  # where it comes back to itself a validator stops
-        total = 1
+        total = node.asked if self._errors else 1
         for inner in node.here:
             total += 1 if self._is_other(inner, value) else self.looks(inner, value)
         if isinstance(value, dict):

@@ -20,7 +20,8 @@ class Problem(msgspec.Struct, frozen=True, omit_defaults=True):
     error. `is_optional` says that null came for a field that may simply be left out. `place` is the
     way through the schema to what looked at the value, or to the union of which no branch fits.
     `is_unsure` says that it is not known which branch of that union was meant, or which fields
-    there are besides those that are named.
+    there are besides those that are named. `also` counts the unknown fields of the same object for
+    which there is no problem of their own, because they are too many.
     """
 
     path: tuple[str | int, ...]
@@ -35,6 +36,7 @@ class Problem(msgspec.Struct, frozen=True, omit_defaults=True):
     holds: str = ""
     place: tuple[str | int, ...] = ()
     is_unsure: bool = False
+    also: int = 0
 
     @property
     def alternatives(self) -> list[str]:

@@ -4,23 +4,35 @@
 up to by `(more rules)`.
 """
 
+import functools
 from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 
+from toolpool.contract.schema.focus import Focus
 from toolpool.contract.schema.references import hides_siblings
-from toolpool.contract.schema.shape_writer import Detail, TooLong, Writer
+from toolpool.contract.schema.shape_detail import Detail, TooLong
+from toolpool.contract.schema.shape_writer import Writer
+from toolpool.contract.schema.values import has_key
 
 _KEPT_AT_MOST = 512
 _ROUNDED_FROM = 200
 _ROUNDED_TO = 50
 _MOST_DETAIL = Detail()
+_NO_FOCUS = Focus()
 _LESS_AND_LESS = (
-    Detail(optional="named"),
-    Detail(optional="none"),
-    *(Detail(optional="none", levels=levels) for levels in (4, 3, 2, 1)),
-    Detail(optional="none", levels=1, cut=True),
+    Detail(right="named"),
+    Detail(right="none"),
+    Detail(right="none", optional="named"),
+    Detail(right="none", optional="none"),
+    *(Detail(right="none", optional="none", levels=levels) for levels in (4, 3, 2, 1)),
 )
+_LEAST = Detail(right="none", optional="none", levels=1, cut=True)
+_LEAST_AROUND = (
+    Detail(right="none", optional="none", levels=0),
+    Detail(right="none", optional="none", levels=0, cut=True),
+)
+"""Where it is known what is wrong: of that all fields, of others none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,13 +56,17 @@ class Shapes:
     def __init__(self, schema: dict[str, Any]) -> None:
         self._root = schema
         self._hides_siblings = hides_siblings(schema)
-        self._shortened: dict[tuple[int, int, frozenset[str]], Shape] = {}
+        self._shortened: dict[tuple[int, int, frozenset[str], Focus], Shape] = {}
         self._kept: dict[tuple[int, int, frozenset[str], frozenset[str]], Shape | None] = {}
 
     @property
     def root(self) -> dict[str, Any]:
         """The schema itself."""
         return self._root
+
+    @functools.cached_property
+    def _counts_others(self) -> bool:
+        return has_key(self._root, "unevaluatedProperties")
 
     def whole(
         self, node: Any, at_most: int, *, hidden: Collection[str] = (), known: Collection[str] = ()
@@ -63,37 +79,61 @@ class Shapes:
         if key not in self._kept:
             if len(self._kept) >= _KEPT_AT_MOST:
                 self._kept.clear()
-            self._kept[key] = self._written(node, at_most, _MOST_DETAIL, key[2], key[3])
+            writer = self._writer(at_most, _MOST_DETAIL)
+            self._kept[key] = _written(writer, node, at_most, key[2], key[3])
         return self._kept[key]
 
-    def shortened(self, node: Any, at_most: int, *, hidden: Collection[str] = ()) -> Shape:
-        """As much of the shape of `node` as there is room for, what is required first."""
+    def shortened(
+        self, node: Any, at_most: int, *, hidden: Collection[str] = (), focus: Focus = _NO_FOCUS
+    ) -> Shape:
+        """As much of the shape of `node` as there is room for.
+
+        What was sent right gives way first, then what is optional, then what is deep inside; of
+        what is wrong all is said for as long as there is room for anything.
+        """
         if at_most > _ROUNDED_FROM:
             at_most -= at_most % _ROUNDED_TO  # so that it is written for few lengths
-        key = (id(node), at_most, frozenset(hidden))
+        key = (id(node), at_most, frozenset(hidden), focus)
         if key not in self._shortened:
             if len(self._shortened) >= _KEPT_AT_MOST:
                 self._shortened.clear()
-            written = (
-                self._written(node, at_most, detail, key[2], frozenset())
-                for detail in _LESS_AND_LESS
-            )
-            self._shortened[key] = next(filter(None, written), Shape("…", is_whole=False))
+            self._shortened[key] = self._fitted(node, at_most, key[2], focus)
         return self._shortened[key]
 
-    def _written(
-        self, node: Any, at_most: int, detail: Detail, hidden: frozenset[str], known: frozenset[str]
-    ) -> Shape | None:
-        writer = Writer(self._root, at_most, detail, hides_siblings=self._hides_siblings)
-        try:
-            line = writer.line(node, hidden=hidden, known=known)
-        except (TooLong, RecursionError):
-            return None
-        if len(line) > at_most:
-            return None
-        return Shape(
-            line,
-            is_whole=not (writer.left_out or known),
-            allows_more=writer.allows_more,
-            allows_less=writer.allows_less,
+    def _fitted(self, node: Any, at_most: int, hidden: frozenset[str], focus: Focus) -> Shape:
+        """The first that fits. What would come out as long as the one before is not tried."""
+        writer: Writer | None = None
+        for detail in (*_LESS_AND_LESS, *(_LEAST_AROUND if focus.wrong else (_LEAST,))):
+            if writer is None or writer.met.is_less(detail, writer.detail):
+                writer = self._writer(at_most, detail, focus)
+                shape = _written(writer, node, at_most, hidden, frozenset())
+                if shape is not None:
+                    return shape
+        return Shape("…", is_whole=False)
+
+    def _writer(self, at_most: int, detail: Detail, focus: Focus = _NO_FOCUS) -> Writer:
+        return Writer(
+            self._root,
+            at_most,
+            detail,
+            focus,
+            hides_siblings=self._hides_siblings,
+            counts_others=self._counts_others,
         )
+
+
+def _written(
+    writer: Writer, node: Any, at_most: int, hidden: frozenset[str], known: frozenset[str]
+) -> Shape | None:
+    try:
+        line = writer.line(node, hidden=hidden, known=known)
+    except (TooLong, RecursionError):
+        return None
+    if len(line) > at_most:
+        return None
+    return Shape(
+        line,
+        is_whole=not (writer.left_out or known),
+        allows_more=writer.allows_more,
+        allows_less=writer.allows_less,
+    )

@@ -7,6 +7,7 @@ from toolpool.contract.schema.shape_types import (
     Fields,
     between,
     kinds_of,
+    mentions,
     name_of,
     pattern,
 )
@@ -15,6 +16,8 @@ from toolpool.contract.schema.values import list_of
 if TYPE_CHECKING:
     from toolpool.contract.schema.shape_writer import Writer
 
+_TEXT = ("string",)
+_OBJECT = ("object",)
 _ANNOTATIONS = frozenset({"title", "description", "examples", "default", "$comment", "$schema"})
 
 
@@ -23,32 +26,77 @@ def written(writer: "Writer", node: dict[str, Any], fields: Fields) -> str:
     properties = _map(node.get("properties"))
     required = [name for name in list_of(node.get("required")) if isinstance(name, str)]
     others = node.get("additionalProperties", True)
-    unsaid = False
-    if "unevaluatedProperties" in node and "additionalProperties" not in node:
-        unsaid = bool(COMBINED & node.keys())
-        others = True if unsaid else node["unevaluatedProperties"]
+    if _counts_all(writer, node):
+        others = True if COMBINED & node.keys() else node["unevaluatedProperties"]
     patterns = dict(_map(node.get("patternProperties")))
+    keys = ""
     if "propertyNames" in node:
         named = _key_pattern(node["propertyNames"])
-        if named is None or properties or patterns or required:
-            unsaid |= named != ""
+        if mentions(node["propertyNames"], fields):
+            keys = writer.with_more_rules("")
+        elif named is None or (named and (properties or patterns or required)):
+            keys = f" keys ({writer.one(node['propertyNames'], _TEXT)})"
         elif named:
             patterns, others = {named: others}, False
-    if patterns and others is not True and not properties.keys() >= set(required):
-        unsaid = True  # whether a pattern allows the field is not told
-    needs, unsaid_needs = _needs(node, properties)
+    # Whether a pattern allows the field is not told.
+    unsaid = bool(patterns) and others is not True and not properties.keys() >= set(required)
+    needs = _needs(node, properties, fields.hidden)
     said = _said(writer, node, fields, others if not patterns else True, needs)
     said += [
         f"[key {pattern(writer.spend(key))}]: {writer.below(inner)}"
         for key, inner in patterns.items()
     ]
-    text = _closed(writer, said, others)
-    text += between(node.get("minProperties"), node.get("maxProperties"))
-    return writer.with_more_rules(text) if unsaid or unsaid_needs else text
+    text = _closed(writer, node, said, others)
+    text += between(node.get("minProperties"), node.get("maxProperties")) + keys
+    return writer.with_more_rules(text) if unsaid else text
 
 
-def _closed(writer: "Writer", said: list[str], others: Any) -> str:
+def others_of(writer: "Writer", node: dict[str, Any]) -> str:
+    """` with no other fields`: besides those that any part of the schema has taken."""
+    if not (_counts_all(writer, node) and COMBINED & node.keys()):
+        return ""
+    others = node["unevaluatedProperties"]
     if others is True or others == {}:
+        return ""
+    text = " with no other fields"
+    if others is not False:
+        text = f" with other fields ({writer.below(others)})"
+    is_unsaid = not writer.named_only <= _map(node.get("properties")).keys()
+    return writer.with_more_rules(text) if is_unsaid else text
+
+
+def dependent(writer: "Writer", node: dict[str, Any], fields: Fields | None) -> list[str]:
+    """`(if ({a: any, ...}) then (…))`: what an object has to be if it has a field."""
+    said = []
+    properties = _map(node.get("properties"))
+    for keyword in ("dependentRequired", "dependentSchemas", "dependencies"):
+        for name, wanted in _map(node.get(keyword)).items():
+            if wanted is True or wanted in ([], {}) or _is_a_need(name, wanted, properties):
+                continue
+            if mentions([name, wanted], fields):
+                continue
+            inner = {"required": wanted} if isinstance(wanted, list) else wanted
+            writer.named_only.add(name)
+            text = writer.one(inner, _OBJECT)
+            field = writer.spend(f"{{{name_of(name)}: any, ...}}")
+            said.append(f"(if ({field}) then ({text}))")
+    return said
+
+
+def _counts_all(writer: "Writer", node: dict[str, Any]) -> bool:
+    """Whether the fields that are left are those that no part of the schema has taken."""
+    has = "unevaluatedProperties" in node and "additionalProperties" not in node
+    return has and not writer.hides_siblings
+
+
+def _closed(writer: "Writer", node: dict[str, Any], said: list[str], others: Any) -> str:
+    if others is True or others == {}:
+        takes_all = "additionalProperties" in node or node.get("unevaluatedProperties") in (
+            True,
+            {},
+        )
+        if takes_all and writer.counts_others:
+            return "{" + ", ".join([*said, writer.spend("[key]: any")]) + "}"
         return "{" + ", ".join([*said, "..."]) + "}" if said else writer.spend("object")
     if others is not False:
         said = [*said, f"[key]: {writer.below(others)}"]
@@ -58,26 +106,45 @@ def _closed(writer: "Writer", said: list[str], others: Any) -> str:
 def _said(
     writer: "Writer", node: dict[str, Any], fields: Fields, others: Any, needs: dict[str, list[str]]
 ) -> list[str]:
-    """The fields, in the order of the schema, the required ones first."""
+    """The fields, in the order of the schema, the required ones first.
+
+    Where lists are cut, those that are wrong or missing come before all.
+    """
+    detail = writer.detail
     properties = _map(node.get("properties"))
     required = dict.fromkeys(n for n in list_of(node.get("required")) if isinstance(n, str))
-    required_first = [n for n in properties if n in required]
-    required_first += [n for n in required if n not in properties]
-    said = ["…"] if fields.known & properties.keys() else []
-    for name in required_first:
-        if name not in fields.hidden and name not in fields.known:
-            if writer.detail.cut and len(name) + 8 > writer.room:
-                return [*said, writer.omitted()]
-            inner = writer.below(properties.get(name, others))
-            said.append(_field(writer, name, "", inner, needs.get(name)))
-    optional = [
-        n for n in properties if n not in required and n not in fields.hidden | fields.known
-    ]
-    if optional and writer.detail.optional == "none":
-        return [*said, writer.omitted()]
-    for name in optional:
-        inner = _optional(writer, properties[name])
-        said.append(_field(writer, name, "?", inner, needs.get(name)))
+    names = [n for n in properties if n in required]
+    names += [n for n in required if n not in properties]
+    names += [n for n in properties if n not in required]
+    names = [n for n in names if n not in fields.hidden and n not in fields.known]
+    wrong = {n for n in names if id(properties.get(n)) in writer.wrong}
+    right = writer.right.get(id(node), frozenset()) - wrong
+    optional = set(names) - required.keys() - wrong
+    writer.met.right |= not right.isdisjoint(names)
+    writer.met.optional |= bool(optional)
+    if detail.cut:
+        names.sort(key=lambda n: n not in wrong)
+    left_out = right if detail.right == "none" else frozenset()
+    is_short = bool(fields.known & properties.keys())
+    said = ["…"] if is_short else []
+    if not left_out.isdisjoint(names) and not is_short:
+        said.append(writer.omitted())
+    for name in names:
+        if name in left_out or (name in optional and detail.optional == "none"):
+            continue
+        if detail.cut and len(name) + 8 > writer.room:
+            return [*said, writer.omitted()]
+        inner = properties.get(name, others)
+        if name not in properties and inner is True:
+            writer.named_only.add(name)
+        if name in right and detail.right == "named":
+            text = writer.omitted()
+        else:
+            text = _optional(writer, inner) if name in optional else writer.below(inner)
+        mark = "" if name in required else "?"
+        said.append(_field(writer, name, mark, text, needs.get(name)))
+    if detail.optional == "none" and optional - left_out:
+        said.append(writer.omitted())
     return said
 
 
@@ -95,19 +162,22 @@ def _field(writer: "Writer", name: str, mark: str, inner: str, needs: list[str] 
     return f"{writer.spend(name_of(name))}{mark}: {inner}{rest}"
 
 
-def _needs(node: dict[str, Any], properties: dict[str, Any]) -> tuple[dict[str, list[str]], bool]:
-    """Which fields must come with which, and whether there is more that cannot be said so."""
+def _needs(
+    node: dict[str, Any], properties: dict[str, Any], hidden: frozenset[str]
+) -> dict[str, list[str]]:
+    """Which fields must come with which."""
     found: dict[str, list[str]] = {}
-    unsaid = False
     for keyword in ("dependentRequired", "dependencies"):
         for name, others in _map(node.get(keyword)).items():
-            if others == []:
-                continue
-            if name in properties and isinstance(others, list):
-                found[name] = [*found.get(name, []), *map(str, others)]
-            else:
-                unsaid = True
-    return found, unsaid
+            if others and _is_a_need(name, others, properties):
+                needed = [other for other in map(str, others) if other not in hidden]
+                found[name] = [*found.get(name, []), *needed]
+    return found
+
+
+def _is_a_need(name: str, wanted: Any, properties: dict[str, Any]) -> bool:
+    """Whether it can be said beside the field itself."""
+    return isinstance(wanted, list) and name in properties
 
 
 def _key_pattern(names: Any) -> str | None:

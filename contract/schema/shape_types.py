@@ -27,6 +27,11 @@ COMBINED = frozenset({"$ref", "$dynamicRef", "$recursiveRef", "allOf", "anyOf", 
                       "dependentSchemas"})  # fmt: skip
 """What may look at more of a value than a schema's own keywords do."""
 _RESERVED = frozenset({"chars", "unique", "multiple"})
+_DRAFTS = ("2020-12", "2019-09", "draft-07")
+_NOT_ALONE = frozenset({"unevaluatedProperties", "unevaluatedItems", "items", "additionalItems",
+                        "prefixItems", "dependencies", "dependentRequired", "dependentSchemas",
+                        "contains", "minContains", "maxContains"})  # fmt: skip
+"""Keywords that need others, or that some of these drafts lack or read otherwise."""
 
 Kinds = tuple[str, ...]
 Said = tuple[str, bool]
@@ -119,7 +124,8 @@ def _enumerated(writer: "Writer", node: dict[str, Any], values: list[Any]) -> Sa
     said = "|".join(dict.fromkeys(texts)) or writer.spend("nothing")
     kinds = {plain_kind(json_type(value)) for value in values}
     if any(key in node for kind in kinds for key in _BY_KIND.get(kind, ())):
-        return writer.with_more_rules(f"({said})" if len(texts) > 1 else said), False
+        rules = {key: node[key] for kind in kinds for key in _BY_KIND.get(kind, ()) if key in node}
+        return writer.with_more_rules(f"({said})" if len(texts) > 1 else said, rules), False
     return said, len(texts) > 1
 
 
@@ -151,7 +157,7 @@ def string(writer: "Writer", node: dict[str, Any]) -> str:
         text += f" {pattern(node['pattern'])}"
     length = between(node.get("minLength"), node.get("maxLength"))
     text += f"{length} chars" if length else ""
-    return text if is_said else writer.with_more_rules(text)
+    return text if is_said else writer.with_more_rules(text, {"format": form})
 
 
 def pattern(expression: str) -> str:
@@ -208,5 +214,52 @@ def array(writer: "Writer", node: dict[str, Any]) -> str:
         is_whole = low == len(prefix) and high in (None, low)
         count = "" if is_whole and high is None else f" {low}..{'' if high is None else high}"
     text += count + (" unique" if node.get("uniqueItems") is True else "")
-    unsaid = "contains" in node or ("unevaluatedItems" in node and COMBINED & node.keys())
+    text += _containing(writer, node)
+    unsaid = "unevaluatedItems" in node and ("contains" in node or COMBINED & node.keys())
     return writer.with_more_rules(text) if unsaid else text
+
+
+def _containing(writer: "Writer", node: dict[str, Any]) -> str:
+    """` containing 2..4 (item)`: how many items have to be of another kind as well."""
+    if "contains" not in node:
+        return ""
+    low, high = node.get("minContains", 1), node.get("maxContains")
+    if writer.hides_siblings:  # the drafts that do not have these
+        low, high = 1, None
+    if low == 0 and high is None:
+        return ""
+    before = writer.allows_less
+    text = writer.below(node["contains"])
+    count = "" if low == 1 and high is None else between(low, high)
+    said = f" containing{count} ({text})"
+    if high is not None and writer.allows_less and not before:
+        return writer.with_more_rules(said)  # of fewer kinds more are allowed
+    return said
+
+
+def mentions(node: Any, fields: Fields | None) -> bool:
+    """Whether fields that are passed over are named anywhere in it."""
+    level = [node] if fields and fields.hidden else []
+    for each in level:
+        if isinstance(each, str) and fields and each in fields.hidden:
+            return True
+        if isinstance(each, dict):
+            level.extend([*each, *each.values()])
+        elif isinstance(each, list):
+            level.extend(each)
+    return False
+
+
+def can_be_quoted(rules: Any, root: dict[str, Any]) -> bool:
+    """Whether rules mean the same on their own, and in every draft since 7."""
+    if not any(draft in str(root.get("$schema", _DRAFTS[0])) for draft in _DRAFTS):
+        return False
+    level = [rules]
+    for node in level:
+        if isinstance(node, dict):
+            if any(key.startswith("$") for key in node) or not _NOT_ALONE.isdisjoint(node):
+                return False
+            level.extend(node.values())
+        elif isinstance(node, list):
+            level.extend(node)
+    return True

@@ -2,36 +2,30 @@
 
 import re
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 from toolpool.contract.schema import shape_types as types
+from toolpool.contract.schema.focus import Focus
 from toolpool.contract.schema.references import UNIONS, referred, resolve
-from toolpool.contract.schema.shape_objects import written
+from toolpool.contract.schema.shape_detail import Detail, Met, TooLong
+from toolpool.contract.schema.shape_objects import dependent, others_of, written
 from toolpool.contract.schema.shape_types import MORE_RULES, Kinds
 from toolpool.contract.schema.tags import are_apart
-from toolpool.contract.schema.values import list_of
+from toolpool.contract.schema.values import list_of, literal
 
 _SHORT_ENOUGH_TO_REPEAT = 24
 _MARK = re.compile("\0(\\d+)\0")
 _NO_IDENTIFIER = re.compile(r"\W+")
 _FOR_BRACKETS = 16
 _ROOM_FOR_A_BRANCH = 60
-_TIMES_NAMED = 4
-"""How much more may be written than is left once names stand where they are shorter."""
-_UNSAID = frozenset({"dependentSchemas", "$dynamicRef", "$recursiveRef"})
-
-
-class TooLong(Exception):
-    """Raised as soon as a shape is known to be longer than it may be."""
-
-
-@dataclass(frozen=True, slots=True)
-class Detail:
-    """How much a shape says: of optional fields, of how many levels, and whether lists are cut."""
-
-    optional: Literal["shown", "named", "none"] = "shown"
-    levels: int = 1_000
-    cut: bool = False
+_STEPS_AT_LEAST = 200
+_STEPS_A_CHARACTER = 1
+"""Schemas looked at for each character of room. One that is said takes several characters; those
+that only lead to others take none."""
+_NO_FOCUS = Focus()
+_LEFT_OUT: dict[str, Any] = {}
+_CONDITION = frozenset({"if", "then", "else"})
+_UNSAID = frozenset({"$dynamicRef", "$recursiveRef"})
 
 
 @dataclass(slots=True)
@@ -61,16 +55,32 @@ class Writer:
     """One shape on its way. `line` may be called once; what it leaves open is known after it."""
 
     def __init__(
-        self, root: dict[str, Any], at_most: int, detail: Detail, *, hides_siblings: bool
+        self,
+        root: dict[str, Any],
+        at_most: int,
+        detail: Detail,
+        focus: Focus = _NO_FOCUS,
+        *,
+        hides_siblings: bool,
+        counts_others: bool,
     ) -> None:
         self.detail = detail
+        self.wrong = focus.wrong
+        self.right = dict(focus.right)
         self.allows_more = False
         self.allows_less = False
         self.left_out = False
+        self.met = Met()
+        self.named_only: set[str] = set()
+        """Fields that have to be there, of which their schemas say no more."""
+        self.hides_siblings = hides_siblings
+        self.counts_others = counts_others
         self._root = root
-        self._hides_siblings = hides_siblings
         self._at_most = at_most
         self._spent = 0
+        self._certain = 0
+        self._steps = max(_STEPS_AT_LEAST, at_most * _STEPS_A_CHARACTER)
+        self._names: dict[str, int] = {}
         self._definitions: dict[int, _Definition] = {}
         self._open: set[int] = set()
         self._level = 0
@@ -88,7 +98,8 @@ class Writer:
     def spend(self, text: str) -> str:
         """`text`, which is part of the shape. Raises `TooLong` where there is no room for it."""
         self._spent += len(text) + 2
-        if self._spent > self._at_most * _TIMES_NAMED:
+        self._certain += len(text)
+        if self._certain > self._at_most:
             raise TooLong
         return text
 
@@ -102,18 +113,28 @@ class Writer:
         self.left_out = True
         return self.spend("…")
 
-    def with_more_rules(self, text: str) -> str:
-        """`text`, and the sign for what the grammar cannot say."""
+    def with_more_rules(self, text: str, rules: dict[str, Any] | None = None) -> str:
+        """`text`, and what the grammar cannot say; only a sign for it where it cannot be quoted."""
+        if rules is not None and types.can_be_quoted(rules, self._root):
+            quoted = literal(rules)
+            if not self.detail.cut or len(quoted) < self.room:
+                return f"{text} (more rules {self.spend(quoted)})"
+            self.left_out = True
         self.allows_more = True
         return text if text.endswith(MORE_RULES) else text + MORE_RULES
 
     def below(self, node: Any) -> str:
         """The shape of what is inside the one being written."""
-        if self._level >= self.detail.levels:
+        level = self._level
+        if id(node) in self.wrong:
+            self._level = 0
+        elif level >= self.detail.levels:
             return self.omitted()
-        self._level += 1
+        else:
+            self._level += 1
+            self.met.deepest = max(self.met.deepest, self._level)
         text = self.one(node)
-        self._level -= 1
+        self._level = level
         return text
 
     def typed(self, node: dict[str, Any], kind: str, fields: types.Fields | None) -> str:
@@ -138,17 +159,22 @@ class Writer:
         self, node: Any, within: Kinds | None, fields: types.Fields | None = None
     ) -> tuple[str, bool]:
         """The shape, and whether it is several alternatives, which a `&` would have to embrace."""
+        self._steps -= 1
+        if self._steps < 0:
+            raise TooLong
         if not isinstance(node, dict):
             return self.spend("nothing" if node is False else "any"), False
-        if isinstance(node.get("$ref"), str) and (self._hides_siblings or len(node) == 1):
+        if isinstance(node.get("$ref"), str) and (self.hides_siblings or len(node) == 1):
             return self._referred(node, within, fields)
         kinds = types.kinds_of(node) or within or self._implied(node)
         parts = self._parts(node, kinds, fields)
+        others = others_of(self, node)
         if not parts:
             return self.spend("any"), False
-        if len(parts) == 1:
+        if len(parts) == 1 and not others:
             return parts[0]
-        return " & ".join(f"({text})" if joins else text for text, joins in parts), False
+        text = " & ".join(f"({text})" if joins else text for text, joins in parts)
+        return f"({text}){others}" if others else text, False
 
     def _parts(
         self, node: dict[str, Any], kinds: Kinds | None, fields: types.Fields | None
@@ -162,11 +188,13 @@ class Writer:
         for keyword in ("anyOf", "oneOf"):
             branches = node.get(keyword)
             if isinstance(branches, list) and branches:
-                parts.append(self._union(keyword, branches, kinds))
+                parts.append(self._union(keyword, branches, kinds, inner_fields))
         if "not" in node:
-            parts.append(self._excluded(node["not"], kinds))
+            parts.append(self._excluded(node["not"], kinds, inner_fields))
         if "if" in node and ("then" in node or "else" in node):
-            parts.append(self._condition(node, kinds))
+            parts.append(self._condition(node, kinds, inner_fields))
+        if kinds is None or "object" in kinds:
+            parts += [(text, False) for text in dependent(self, node, inner_fields)]
         is_typed = any(self._says_its_type(inner, kinds) for inner in _all_of(node)) or any(
             all(self._says_its_type(branch, kinds) for branch in list_of(node[union]))
             for union in UNIONS & node.keys()
@@ -186,9 +214,11 @@ class Writer:
             return kinds is not None and set(said) <= set(kinds)
         return isinstance(node, dict) and not types.COMBINED & node.keys() and "not" not in node
 
-    def _union(self, keyword: str, branches: list[Any], kinds: Kinds | None) -> tuple[str, bool]:
+    def _union(
+        self, keyword: str, branches: list[Any], kinds: Kinds | None, fields: types.Fields | None
+    ) -> tuple[str, bool]:
         shown = [branch for branch in branches if branch is not False]
-        said, is_exact = self._exactly(shown, kinds)
+        said, is_exact = self._exactly(shown, kinds, fields)
         if len(said) == 1:
             return said[0]
         texts = [text for text, _ in said]
@@ -204,37 +234,69 @@ class Writer:
         return ("|" if is_literal else " | ").join(texts), len(texts) > 1
 
     def _exactly(
-        self, nodes: list[Any], kinds: Kinds | None
+        self, nodes: list[Any], kinds: Kinds | None, fields: types.Fields | None = None
     ) -> tuple[list[tuple[str, bool]], bool]:
         """Shapes, and whether they say all that their schemas do, and no more."""
         before = self.allows_more, self.allows_less
         self.allows_more = self.allows_less = False
         said: list[tuple[str, bool]] = []
-        for node in nodes:
+        texts: set[str] = set()
+        for node in self._meant(nodes):
+            if node is _LEFT_OUT:
+                said.append((self.omitted(), False))
+                break
             if self.detail.cut and said and self.room < _ROOM_FOR_A_BRANCH:
                 said.append((self.omitted(), False))
                 break
-            said.append(self._either(node, kinds))
+            certain = self._certain
+            said.append(self._either(node, kinds, fields))
+            if said[-1][0] in texts:
+                self._certain = certain  # it is not said twice
+            texts.add(said[-1][0])
         is_exact = not (self.allows_more or self.allows_less)
         self.allows_more |= before[0]
         self.allows_less |= before[1]
         return said, is_exact
 
-    def _excluded(self, node: Any, kinds: Kinds | None) -> tuple[str, bool]:
+    def _meant(self, branches: list[Any]) -> list[Any]:
+        """Without what was not meant, where it is certain what was."""
+        meant = [branch for branch in branches if id(branch) in self.wrong]
+        if not meant or len(meant) == len(branches):
+            return branches
+        self.met.right = True
+        return branches if self.detail.right == "shown" else [*meant, _LEFT_OUT]
+
+    def _excluded(
+        self, node: Any, kinds: Kinds | None, fields: types.Fields | None
+    ) -> tuple[str, bool]:
         """`not …`, where what is excluded can be said exactly."""
-        allows_less = self.allows_less
+        if types.mentions(node, fields):
+            return self.with_more_rules(self.spend("any")), False
+        before = self._so_far()
         [(text, _)], is_exact = self._exactly([node], kinds)
         if is_exact:
             return f"not ({text})", False
-        self.allows_less = allows_less
-        return self.with_more_rules("any"), False
+        self._go_back(before)
+        return self.with_more_rules("any", {"not": node}), False
 
-    def _condition(self, node: dict[str, Any], kinds: Kinds | None) -> tuple[str, bool]:
-        allows_less = self.allows_less
+    def _so_far(self) -> tuple[bool, bool, int, int]:
+        return self.allows_more, self.allows_less, self._spent, self._certain
+
+    def _go_back(self, before: tuple[bool, bool, int, int]) -> None:
+        """What was written since is not said."""
+        self.allows_more, self.allows_less, self._spent, self._certain = before
+
+    def _condition(
+        self, node: dict[str, Any], kinds: Kinds | None, fields: types.Fields | None
+    ) -> tuple[str, bool]:
+        rules = {key: value for key, value in node.items() if key in _CONDITION}
+        if types.mentions(rules, fields):
+            return self.with_more_rules(self.spend("any")), False
+        before = self._so_far()
         [(text, _)], is_exact = self._exactly([node["if"]], kinds)
         if not is_exact:
-            self.allows_less = allows_less
-            return self.with_more_rules("any"), False
+            self._go_back(before)
+            return self.with_more_rules("any", rules), False
         text = f"if ({text})"
         for keyword in ("then", "else"):
             if keyword in node:
@@ -278,7 +340,7 @@ class Writer:
             known.is_recursive = True
             known.name = known.name or self._name(reference)
         known.uses += 1
-        self.spend(known.name)
+        self._spent += len(known.name) + 2  # which may stand there in the end
         return known.mark, known.joins
 
     def _definition(self, node: Any, reference: str) -> _Definition:
@@ -292,9 +354,14 @@ class Writer:
         last = _NO_IDENTIFIER.sub("_", reference.rpartition("/")[2]).strip("_#")
         name = last[:1].upper() + last[1:40] if last[:1].isalpha() else f"T{last[:40]}"
         name = "Root" if reference == "#" else name
-        taken = {made.name for made in self._definitions.values()}
-        names = [name, *(f"{name}{number}" for number in range(2, len(taken) + 3))]
-        return next(each for each in names if each not in taken)
+        number = self._names.get(name, 0)
+        made = name
+        while made in self._names:
+            number += 1
+            made = f"{name}{number + 1}"
+        self._names[name] = number
+        self._names.setdefault(made, 0)
+        return made
 
     def _joined(self, text: str) -> str:
         """The whole line: what is short or used once stands in its place, the rest has a name."""

@@ -5,6 +5,7 @@ a remote or file `$ref` is refused when the schema is compiled. Compiling and ch
 time whatever the schema says: see `toolpool.contract.schema.bounds`.
 """
 
+import functools
 import re
 from typing import Any
 
@@ -15,7 +16,7 @@ from toolpool.contract.errors import ToolDeclarationInvalid
 from toolpool.contract.schema import bounds
 from toolpool.contract.schema.dialect import plain
 from toolpool.contract.schema.explain import Explainer
-from toolpool.contract.schema.looks import TooMuch
+from toolpool.contract.schema.looks import Looks, TooMuch
 from toolpool.contract.schema.problem import Problem
 from toolpool.contract.schema.roots import NO_OBJECT, takes_objects
 from toolpool.contract.schema.shape import Shapes
@@ -48,9 +49,11 @@ class SchemaValidator:
 
     def __init__(self, schema: dict[str, Any]) -> None:
         schema = plain(schema)
-        self._looks = bounds.measured(schema)
-        self._fan = bounds.fan(schema)
-        self._longest = bounds.longest_list(schema)
+        self._schema = schema
+        extent = bounds.extent(schema)
+        self._longest = extent.longest
+        self._looks = bounds.looks_of(schema, extent)
+        self._fan = bounds.fan(schema, extent)
         self._validator = _compiled(schema)
         self.shapes = Shapes(schema)
         """What the schema's parts ask for, in one line each."""
@@ -68,6 +71,12 @@ class SchemaValidator:
             return ()
         return self._explain(arguments)
 
+    def explains_all(self, arguments: Any) -> bool:
+        """Whether `problems` tells all that is wrong with these, and not only with a part."""
+        return self._part_to_explain(arguments) is arguments and self._takes_few_looks(
+            arguments, _LOOKS_TO_EXPLAIN, is_explained=True
+        )
+
     def _explain(self, arguments: Any) -> tuple[Problem, ...]:
         part = self._part_to_explain(arguments)
         if part is not None and self._takes_few_looks(part, _LOOKS_TO_EXPLAIN, is_explained=True):
@@ -78,7 +87,7 @@ class SchemaValidator:
             if found or part is arguments:
                 return self._explainer.problems(found, part)
         if (
-            self._fan <= _BRANCH_ERRORS
+            self._has_few_errors(arguments, 1)
             and not _has_more_values_than(_LARGEST_NAMED, arguments)
             and self._takes_few_looks(arguments, _LOOKS_TO_EXPLAIN, is_explained=True)
         ):
@@ -107,10 +116,28 @@ class SchemaValidator:
             if budget[0] < 0:
                 return None
             is_short = values * self._longest <= _CARRIED_AT_MOST
-            if is_short and values * self._fan <= _BRANCH_ERRORS:
+            if is_short and self._has_few_errors(part, values):
                 return part
             items //= 2
         return None
+
+    def _has_few_errors(self, part: Any, values: int) -> bool:
+        """Whether all that may be wrong in the branches of unions can be looked at.
+
+        Most schemas have so few branches that it need not be counted.
+        """
+        if values * self._fan <= _BRANCH_ERRORS:
+            return True
+        try:
+            self._all_looks.require_few_errors(part, _BRANCH_ERRORS)
+        except TooMuch:
+            return False
+        return True
+
+    @functools.cached_property
+    def _all_looks(self) -> Looks:
+        """Also of a schema where they cannot grow."""
+        return self._looks or Looks(self._schema)
 
 
 def _compiled(schema: dict[str, Any]) -> "jsonschema_rs.Validator":

@@ -1,6 +1,6 @@
 """JSON values as texts and types."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from toolpool.contract import encoding
@@ -33,6 +33,32 @@ def printable(text: str) -> str:
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
+def at_path(value: Any, path: Sequence[str | int]) -> Any:
+    """What this way leads to inside `value`; None where it leads nowhere."""
+    for step in path:
+        try:
+            value = value[step]
+        except (KeyError, IndexError, TypeError):
+            return None
+    return value
+
+
+def has_key(value: Any, key: str) -> bool:
+    """Whether any object inside `value` has such a field."""
+    level, seen = [value], set[int]()
+    for holder in level:
+        if not isinstance(holder, (dict, list, tuple)) or id(holder) in seen:
+            continue
+        seen.add(id(holder))
+        if isinstance(holder, dict):
+            if key in holder:
+                return True
+            level.extend(holder.values())
+        else:
+            level.extend(holder)
+    return False
 
 
 def list_of(value: Any) -> list[Any]:

@@ -140,7 +140,9 @@ def _repaired_or_rejected(
     told = [_hiding(injected, p) for p in problems if not (p.path and p.path[0] in injected)]
     if injected and not told:
         return call, offer
-    text = feedback.invalid_arguments(told, wording, offer.validator.shapes, injected)
+    validator = offer.validator
+    explained = call.arguments if validator.explains_all(call.arguments) else None
+    text = feedback.invalid_arguments(told, wording, validator.shapes, injected, explained)
     result = rejected(call, Code.INVALID_ARGUMENTS, text, wording)
     return msgspec.structs.replace(result, details={"fields": fields_of(told)})
 

@@ -6,6 +6,7 @@ key. No sentence holds a rejected value: it may be a secret.
 
 import re
 from collections.abc import Collection, Mapping, Sequence
+from typing import Any
 
 from toolpool.contract.call import Flaw
 from toolpool.contract.ledger.loops import Seen
@@ -34,12 +35,15 @@ def invalid_arguments(
     wording: Wording = PLAIN,
     shapes: Shapes | None = None,
     hidden: Collection[str] = (),
+    arguments: Any = None,
 ) -> str:
     """What is wrong with the arguments, and the shape of what was wanted where that is needed.
 
-    `shapes` are those of the tool's schema, `hidden` the fields that the host fills in.
+    `shapes` are those of the tool's schema, `hidden` the fields that the host fills in. Of what
+    `arguments` had right a shape says less where there is no room for all of it; None where not all
+    of them could be explained.
     """
-    return Rejection(problems, wording, shapes, hidden).text()
+    return Rejection(problems, wording, shapes, hidden, arguments).text()
 
 
 def refused_by_check(message: str, wording: Wording = PLAIN) -> str:
@@ -76,7 +80,7 @@ def _tools(offered: Sequence[str], wording: Wording, room: int) -> str:
     for count in range(min(len(offered), wording.caps.names), 0, -1):
         text = words.tools.format(names=", ".join(offered[:count]))
         if count < len(offered):
-            text += words.tools_more.format(count=len(offered) - count)
+            text += words.names_more.format(count=len(offered) - count)
         text += words.full_stop
         if len(text) <= room:
             break

@@ -17,18 +17,21 @@ def one(path: Path, *, pointer: bool = False) -> str:
 
 def several(paths: Iterable[Path], *, pointer: bool = False) -> list[str]:
     """One text for each path, those that differ in one index as one: `items.0…4.qty`."""
+    return [text for text, _ in counted(paths, pointer=pointer)]
+
+
+def counted(paths: Iterable[Path], *, pointer: bool = False) -> list[tuple[str, int]]:
+    """The same, each text with how many paths it stands for."""
     listed = list(paths)
-    groups: dict[tuple[Path, Path], list[int]] = {}
+    groups: dict[tuple[Path, Path], list[Path]] = {}
     for path in listed:
-        at = _last_index(path)
-        indexes = groups.setdefault(without_index(path), [])
-        if at is not None:
-            indexes.append(int(path[at]))
+        groups.setdefault(without_index(path), []).append(path)
     texts = []
-    for (before, after), indexes in groups.items():
-        middle = [_ranges(sorted(set(indexes)))] if indexes else []
+    for (before, after), same in groups.items():
+        indexes = {int(path[at]) for path in same if (at := _last_index(path)) is not None}
+        middle = [_ranges(sorted(indexes))] if indexes else []
         steps = [*map(_step, before), *middle, *map(_step, after)]
-        texts.append(_joined(steps, pointer=pointer))
+        texts.append((_joined(steps, pointer=pointer), len(same)))
     return texts
 
 

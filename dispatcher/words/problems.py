@@ -1,7 +1,9 @@
 """One kind of problem in one line, in as much room as there is for it."""
 
+from bisect import bisect_right
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any
 
 from toolpool.contract.schema.explain import TOO_LONG
@@ -31,6 +33,11 @@ class Line:
     is_brief: bool = False
 
     @property
+    def count(self) -> int:
+        """How many things are wrong."""
+        return len(self.problems) + sum(problem.also for problem in self.problems)
+
+    @property
     def whole(self) -> str:
         """The line with all that there is to say."""
         return self.within(_ALL)
@@ -46,17 +53,23 @@ class Line:
         return cut_at(template.format(path=where, message=message), characters)
 
     def _where(self, characters: int) -> str:
-        """The paths that there is room for."""
+        """The paths that there is room for; of unknown fields also how many more there are."""
         pointer = self.wording.style == "pointer"
         shown = [problem.path for problem in self.problems[:_PATHS_AT_MOST]]
-        texts = paths.several(shown, pointer=pointer)
-        if len(shown) < len(self.problems):
-            texts.append("…")
-        while len(texts) > 1 and len(", ".join(texts)) > characters:
-            texts = [*texts[:-2], "…"] if texts[-1] == "…" else [*texts[:-1], "…"]
-            if len(texts) == 2:
-                break
-        return paths.middle_out(", ".join(texts), characters)
+        groups = paths.counted(shown, pointer=pointer)
+        is_counted = self.problems[0].kind == "additionalProperties"
+        ends = list(accumulate(len(text) + 2 for text, _ in groups))
+        fitting = bisect_right(ends, characters + 2)
+        for count in range(max(1, fitting), 0, -1):
+            text = ", ".join(text for text, _ in groups[:count])
+            left = self.count - sum(number for _, number in groups[:count])
+            if left and is_counted:
+                text += self.wording.words.names_more.format(count=left)
+            elif left:
+                text += ", …"
+            if len(text) <= characters:
+                return text
+        return paths.middle_out(text, characters)
 
 
 def lines_of(

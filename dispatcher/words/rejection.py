@@ -5,8 +5,10 @@ of the smallest part that holds those errors; whichever is shorter and leaves no
 """
 
 from collections.abc import Collection, Sequence
+from typing import Any
 
 from toolpool.contract.schema.explain import TOO_LONG
+from toolpool.contract.schema.focus import focus_of
 from toolpool.contract.schema.parts import Part, Way, around, smallest, way_to
 from toolpool.contract.schema.problem import Problem
 from toolpool.contract.schema.shape import Shapes
@@ -23,7 +25,11 @@ _ABOUT_THE_FIELDS = frozenset({"propertyNames", "schema"})
 
 
 class Rejection:
-    """One rejection. `shapes` are the schema's, `hidden` the fields that no model is told of."""
+    """One rejection. `shapes` are the schema's, `hidden` the fields that no model is told of.
+
+    Of `arguments` only the names are looked at, for what was sent right; None where they may hold
+    more that is wrong than the problems say.
+    """
 
     def __init__(
         self,
@@ -31,11 +37,13 @@ class Rejection:
         wording: Wording,
         shapes: Shapes | None = None,
         hidden: Collection[str] = (),
+        arguments: Any = None,
     ) -> None:
         self.problems = problems
         self.wording = wording
         self.shapes = shapes
         self.hidden = hidden
+        self.arguments = arguments
         self._ways = [way_to(problem, shapes) for problem in problems] if shapes else []
 
     def text(self) -> str:
@@ -74,9 +82,16 @@ class Rejection:
         if best and len(best) <= caps.shape_characters:
             return best
         part = around(far)
-        errors = self._fitted(self._lines(self._covered([part])), caps.characters)
+        lines = self._lines(self._covered([part]))
+        if len(self._laid_out(lines)) > caps.characters or len(lines) > caps.errors:
+            part = around(self._ways)  # what the errors have no room for has to be in the shape
+            lines = self._lines(self._covered([part]))
+        errors = self._fitted(lines, caps.characters)
         room = caps.shape_characters - len(self._with_shapes([], [part], [""], errors))
-        shape = shapes.shortened(part.node, max(_SHORTEST_SHAPE, room), hidden=self._hidden(part))
+        focus = focus_of(self.problems, self._ways, shapes.root, self.arguments)
+        shape = shapes.shortened(
+            part.node, max(_SHORTEST_SHAPE, room), hidden=self._hidden(part), focus=focus
+        )
         if shape.line == TOO_LONG:
             return self._fitted(self._lines(), caps.shape_characters)
         text = self._with_shapes([], [part], [shape.line], errors)
@@ -147,7 +162,7 @@ class Rejection:
             texts = [f"{number}. {text}" for number, text in enumerate(texts, 1)]
         elif style == "pointer":
             texts = [f"- {text}" for text in texts]
-        more = sum(len(line.problems) for line in lines[len(told) :])
+        more = sum(line.count for line in lines[len(told) :])
         if more:
             texts.append(words.more.format(count=more))
         body = ("\n" if style in _MULTILINE else "; ").join(texts)

@@ -146,7 +146,7 @@ def test_a_decoded_message_can_be_encoded_again() -> None:
             {
                 "path": (), "kind": "type", "expected": "", "received": "", "allowed": (),
                 "closest": None, "shape": None, "more": 0, "is_optional": False, "holds": "",
-                "place": (), "is_unsure": False,
+                "place": (), "is_unsure": False, "also": 0,
             },
         ),
     ],

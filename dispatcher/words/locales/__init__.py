@@ -66,7 +66,7 @@ class Locale:
     nameless: str
     no_tools: str
     tools: str
-    tools_more: str
+    names_more: str
     full_stop: str
     flaws: Mapping[str, str]
     """Why a call could not be read, as the beginning of the sentences below."""

@@ -109,7 +109,7 @@ LOCALE = Locale(
     nameless="The tool call has no name.",
     no_tools=" No tools are available.",
     tools=" Available tools: {names}",
-    tools_more=" and {count} more",
+    names_more=" and {count} more",
     full_stop=".",
     flaws={
         "no_form": "The tool call block is not of the expected form",

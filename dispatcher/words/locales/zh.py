@@ -109,7 +109,7 @@ LOCALE = Locale(
     nameless="该工具调用没有名称。",
     no_tools="没有可用的工具。",
     tools="可用的工具：{names}",
-    tools_more=" 等，另有 {count} 个",
+    names_more=" 等，另有 {count} 个",
     full_stop="。",
     flaws={
         "no_form": "该工具调用块的形式不符合要求",

@@ -86,7 +86,7 @@ def _object(
     properties = node.get("properties", {})
     required = node.get("required", [])
     made = {}
-    for name in {*properties, *required}:
+    for name in dict.fromkeys([*properties, *required]):  # in the same order every time
         if name in required or (depth > 2 and chance.random() < 0.5):
             made[name] = _made(properties.get(name, {}), root, chance, depth - 1)
     others = node.get("additionalProperties", False)

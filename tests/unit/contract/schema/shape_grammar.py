@@ -91,9 +91,23 @@ class _Reader:
 
     def ruled(self) -> Any:
         schema = self.one()
-        if self.took(" (more rules)"):
-            self.has_more_rules = True
-        return schema
+        while True:
+            if self.took(" (more rules)"):
+                self.has_more_rules = True
+            elif self.took(" (more rules "):
+                schema = {"allOf": [schema, self.json()]}
+                self.must(")")
+            elif self.took(" with no other fields"):
+                schema = {"allOf": [schema], "unevaluatedProperties": False}
+            elif self.took(" with other fields ("):
+                schema = {"allOf": [schema], "unevaluatedProperties": self.union()}
+                self.must(")")
+            else:
+                return schema
+
+    def json(self) -> Any:
+        value, self.at = json.JSONDecoder().raw_decode(self.line, self.at)
+        return value
 
     def one(self) -> Any:
         if self.took("exactly one of ("):
@@ -182,7 +196,19 @@ class _Reader:
             schema |= _limits(count, f"min{what}", f"max{what}")
         if what == "Items" and self.took(" unique"):
             schema["uniqueItems"] = True
+        if what == "Items" and self.took(" containing"):
+            if count := self.found(_COUNT):
+                schema |= {"minContains": 0, **_limits(count, "minContains", "maxContains")}
+            schema["contains"] = self.embraced()
+        if what == "Properties" and self.took(" keys"):
+            schema["propertyNames"] = self.embraced()
         return schema
+
+    def embraced(self) -> Any:
+        self.must(" (")
+        inner = self.union()
+        self.must(")")
+        return inner
 
     def array(self) -> dict[str, Any]:
         items: list[Any] = []
@@ -211,7 +237,7 @@ class _Reader:
         }  # fmt: skip
         while not self.took("}"):
             if self.took("..."):
-                schema["additionalProperties"] = True
+                del schema["additionalProperties"]  # and none of them is taken
             elif self.took("[key]: "):
                 schema["additionalProperties"] = self.union()
             elif self.took("[key "):

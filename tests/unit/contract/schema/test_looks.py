@@ -61,88 +61,93 @@ def test_a_condition_tree_is_taken_however_deep(operators: tuple[str, ...], leve
     assert spent < LIMIT
 
 
+EXTENSIONS = {"patternProperties": {"^x-": {}}}
+PARAMETER_KINDS = ["body", "header", "formData", "query", "path"]
+METHODS = ["get", "put", "post", "delete", "options", "head", "patch"]
+
+
+def of_type(properties: Object, *required: str) -> Object:
+    return {"type": "object", "required": list(required), "properties": properties}
+
+
+def schemas_in_a_description() -> Object:
+    """A schema for schemas, and what one of a single value may be."""
+    schema = of_type({
+        "type": {"type": "string"},
+        "items": {"anyOf": [ref("schema"), {"type": "array", "items": ref("schema")}]},
+        "allOf": {"type": "array", "items": ref("schema")},
+        "properties": of_names(ref("schema")),
+        "additionalProperties": {"anyOf": [ref("schema"), {"type": "boolean"}]},
+        "externalDocs": ref("docs"),
+    })  # fmt: skip
+    return {
+        "schema": {**schema, **EXTENSIONS},
+        "docs": of_type({"url": {"type": "string"}}),
+        "primitives": of_type({"type": {"type": "string"}, "items": ref("primitives")}),
+    }
+
+
+def parameters_in_a_description() -> Object:
+    """One kind of parameter for each place that it may stand in."""
+    kinds = {
+        f"{kind}Parameter": {
+            **of_type(
+                {
+                    "in": {"enum": [kind]},
+                    "name": {"type": "string"},
+                    "schema": ref("schema"),
+                    "items": ref("primitives"),
+                },
+                "name",
+                "in",
+            ),
+            **EXTENSIONS,
+        }
+        for kind in PARAMETER_KINDS
+    }
+    either = {"oneOf": [ref("parameter"), ref("pointer")]}
+    return {
+        **kinds,
+        "parameter": {"oneOf": [ref(name) for name in kinds]},
+        "parameters": {"type": "array", "items": either},
+        "pointer": of_type({"$ref": {"type": "string"}}, "$ref"),
+    }
+
+
+def responses_in_a_description() -> Object:
+    return {
+        "header": of_type({"items": ref("primitives")}),
+        "response": of_type(
+            {
+                "description": {"type": "string"},
+                "schema": {"oneOf": [ref("schema"), {"type": "string"}]},
+                "headers": of_names(ref("header")),
+            },
+            "description",
+        ),
+    }
+
+
 def interface_description() -> Object:
     """As descriptions of HTTP interfaces are: many definitions that refer to each other."""
-    schema_object = {
-        "type": "object",
-        "properties": {
-            "type": {"type": "string"},
-            "items": {"anyOf": [ref("schema"), {"type": "array", "items": ref("schema")}]},
-            "allOf": {"type": "array", "items": ref("schema")},
-            "properties": of_names(ref("schema")),
-            "additionalProperties": {"anyOf": [ref("schema"), {"type": "boolean"}]},
-            "externalDocs": ref("docs"),
-        },
-        "patternProperties": {"^x-": {}},
+    responses = of_names({"oneOf": [ref("response"), ref("pointer")]})
+    methods = {method: ref("operation") for method in METHODS}
+    names = {
+        "paths": "path",
+        "definitions": "schema",
+        "parameters": "parameter",
+        "responses": "response",
     }
-    kinds = ["body", "header", "formData", "query", "path"]
-    parameters = {
-        f"{kind}Parameter": {
-            "type": "object",
-            "required": ["name", "in"],
-            "properties": {
-                "in": {"enum": [kind]},
-                "name": {"type": "string"},
-                "schema": ref("schema"),
-                "items": ref("primitives"),
-            },
-            "patternProperties": {"^x-": {}},
-        }
-        for kind in kinds
-    }
-    methods = ["get", "put", "post", "delete", "options", "head", "patch"]
     return {
-        "type": "object",
-        "required": ["paths"],
-        "properties": {
-            "paths": of_names(ref("path")),
-            "definitions": of_names(ref("schema")),
-            "parameters": of_names(ref("parameter")),
-            "responses": of_names(ref("response")),
-        },
+        **of_type({field: of_names(ref(name)) for field, name in names.items()}, "paths"),
         "definitions": {
-            "schema": schema_object,
-            "docs": {"type": "object", "properties": {"url": {"type": "string"}}},
-            "primitives": {
-                "type": "object",
-                "properties": {"type": {"type": "string"}, "items": ref("primitives")},
-            },
-            "parameter": {"oneOf": [ref(name) for name in parameters]},
-            **parameters,
-            "parameters": {
-                "type": "array",
-                "items": {"oneOf": [ref("parameter"), ref("pointer")]},
-            },
-            "pointer": {
-                "type": "object",
-                "required": ["$ref"],
-                "properties": {"$ref": {"type": "string"}},
-            },
-            "header": {"type": "object", "properties": {"items": ref("primitives")}},
-            "response": {
-                "type": "object",
-                "required": ["description"],
-                "properties": {
-                    "description": {"type": "string"},
-                    "schema": {"oneOf": [ref("schema"), {"type": "string"}]},
-                    "headers": of_names(ref("header")),
-                },
-            },
-            "operation": {
-                "type": "object",
-                "required": ["responses"],
-                "properties": {
-                    "parameters": ref("parameters"),
-                    "responses": of_names({"oneOf": [ref("response"), ref("pointer")]}),
-                },
-            },
-            "path": {
-                "type": "object",
-                "properties": {
-                    "parameters": ref("parameters"),
-                    **{method: ref("operation") for method in methods},
-                },
-            },
+            **schemas_in_a_description(),
+            **parameters_in_a_description(),
+            **responses_in_a_description(),
+            "operation": of_type(
+                {"parameters": ref("parameters"), "responses": responses}, "responses"
+            ),
+            "path": of_type({"parameters": ref("parameters"), **methods}),
         },
     }
 

@@ -196,6 +196,10 @@ BOUNDED: dict[str, tuple[dict[str, Any], Any]] = {
         {"properties": {f"p{n}": {} for n in range(2_200)}, "additionalProperties": False},
         {f"q{n}": 1 for n in range(2_200)},
     ),
+    "many wrong fields beside one without a name": (
+        {"properties": {f"p{n}": {"type": "null"} for n in range(1_900)}},
+        {"": 1, **{f"p{n}": 1 for n in range(1_900)}},
+    ),
     "much that is required": ({"required": [f"p{n}" for n in range(4_500)]}, {}),
     "many branches": (
         {"anyOf": [{"properties": {"a": {"const": n}}, "required": ["a"]} for n in range(700)]},

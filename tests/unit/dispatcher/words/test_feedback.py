@@ -237,7 +237,8 @@ SQUARE = {
         ({"not": {"type": "string"}}, "x",
          "a: expected another value: this one is excluded. Expected a: not (string)"),
         ({"contains": {"type": "string"}}, [1],
-         "a: expected an array with the wanted number of items of the wanted kind"),
+         "a: expected an array with the wanted number of items of the wanted kind. "
+         "Expected a: array containing (string)"),
         ({"propertyNames": {"pattern": "^x"}}, {"y": 1},
          "a: expected other field names. Expected a: {[key /^x/]: any}"),
         ({"items": {"type": "object", "required": ["id"]}}, [{"id": 1}, {}],

@@ -173,6 +173,42 @@ def test_no_unknown_field_is_passed_over(count: int) -> None:
     assert [problem.path for problem in problems] == [(f"k{n}",) for n in range(count)]
 
 
+@pytest.mark.parametrize("count", [201, 1_000, 2_500])
+@pytest.mark.parametrize(
+    ("style", "locale", "told"),
+    [
+        ("default", "en", "k0, k1, k2, {more} more: unknown field, leave it out"),
+        ("numbered", "en", "1. Field 'k0, k1, k2, {more} more' is not known, leave it out"),
+        ("pointer", "en", "- /k0, /k1, {more} more: must not be present, leave it out"),
+        ("brief", "zh", "k0, k1, k2, {more} 个: 未知字段"),
+    ],
+)
+def test_of_very_many_unknown_fields_the_first_are_told_and_how_many_more(
+    count: int, style: str, locale: str, told: str
+) -> None:
+    sent = {"a": "x", **{f"k{n}": 1 for n in range(count)}}
+    text = rejected(closed({"a": STRING}), sent, style=style, locale=locale)
+    first, more = told.split("{more}")
+    assert first.rstrip(", ") in text
+    assert more.partition(":")[0] in text
+    [(last, left)] = re.findall(r"k(\d+)(?: and|\s?等，另有) (\d+) ", text)
+    assert int(last) + 1 + int(left) == count
+
+
+def test_of_unknown_fields_in_several_places_all_are_counted() -> None:
+    line = closed({"a": STRING})
+    schema = closed({"b": {"type": "array", "items": line}})
+    sent = {"b": [{f"a_long_name_{n}": 1 for n in range(20)}] * 5}
+    assert errors(schema, sent).startswith(
+        "b.0…4.a_long_name_0, b.0…4.a_long_name_1, b.0…4.a_long_name_2, b.0…4.a_long_name_3 "
+        "and 80 more: unknown field"
+    )
+    union = {"anyOf": [closed({"a": STRING}, "a"), closed({"c": STRING}, "c")]}
+    text = errors(closed({"u": union}), {"u": {f"k{n}": 1 for n in range(500)}})
+    [(last, left)] = re.findall(r"u.k(\d+) and (\d+) more: unknown field", text)
+    assert int(last) + 1 + int(left) == 500
+
+
 BASE = {"type": "object", "properties": {"id": STRING}, "required": ["id"]}
 
 
@@ -211,6 +247,15 @@ TENANT = {
         {"$ref": "#/$defs/a", "type": "object", "$defs": {"a": TENANT}},
         {"type": "object", "allOf": [TENANT]},
         {"allOf": [{"$ref": "#/$defs/a"}], "$defs": {"a": TENANT}},
+        {"type": "object", "anyOf": [TENANT, closed({"r": STRING}, "r")]},
+        {"oneOf": [{"$ref": "#/$defs/a"}, closed({"r": STRING}, "r")], "$defs": {"a": TENANT}},
+        {"anyOf": [{"oneOf": [TENANT, closed({"r": STRING}, "r")]}, {"type": "null"}]},
+        {**TENANT, "anyOf": [{"required": ["tenant"]}, {"required": ["q"]}]},
+        {**TENANT, "not": {"required": ["tenant", "zz"]}},
+        {**TENANT, "if": {"required": ["tenant"]}, "then": {"required": ["q"]}},
+        {**TENANT, "dependentRequired": {"q": ["tenant"], "zz": ["tenant"], "tenant": ["q"]}},
+        {**TENANT, "dependentSchemas": {"tenant": {"required": ["q"]}}},
+        {**TENANT, "propertyNames": {"enum": ["tenant", "q", "query"]}},
     ],
 )
 def test_no_shape_tells_of_a_hidden_field(schema: dict[str, Any]) -> None:
@@ -218,6 +263,7 @@ def test_no_shape_tells_of_a_hidden_field(schema: dict[str, Any]) -> None:
     problems = validator.problems({"tenant": "t", "query": "x"})
     text = feedback.invalid_arguments(problems, Wording(), validator.shapes, ["tenant"])
     assert "{q: string}" in text
+    assert "Expected" in text
     assert "tenant" not in text
 
 
@@ -229,6 +275,17 @@ def test_no_shape_tells_of_a_hidden_field(schema: dict[str, Any]) -> None:
         ({**closed({"a": STRING, "b": STRING}), "not": {"required": ["a", "b"]}},
          {"a": "x", "b": "y"},
          "expected another value: this one is excluded. Expected arguments: "),
+        ({"type": "object", "properties": {"a": {"contains": {"const": "x"}, "type": "array"}}},
+         {"a": ["y"]},
+         "a: expected an array with the wanted number of items of the wanted kind. "
+         'Expected a: array containing ("x")'),
+        ({"type": "object", "properties": {"a": {"prefixItems": [STRING], "type": "array",
+          "unevaluatedItems": False}}}, {"a": ["y", 1]},
+         "a: expected fewer items. Expected a: [string, ...nothing] 0.."),
+        ({"type": "object", "propertyNames": {"maxLength": 2}}, {"abc": 1},
+         "expected other field names. Expected arguments: object keys (string ..2 chars)"),
+        ({"allOf": [BASE], "type": "object", "unevaluatedProperties": False}, {"id": "1", "c": 2},
+         "c: unknown field. Expected arguments: (object & {id: string, ...}) with no other fields"),
         ({"oneOf": [{"type": "object", "required": ["a"]}, {"type": "object", "required": ["b"]}]},
          {"a": "x", "b": "y"},
          "fits more than one alternative, leave out what belongs to only one of them. "
