@@ -219,8 +219,7 @@ class Histories:
         results = iter(await self._asking.run(found, shared, allowed))
         for each, part in zip(calls, turn, strict=True):
             told = [next(results) for _ in part.open(each)]
-            if history.has_ids:
-                _name_calls(edit, part, each, format)
+            _name_calls(edit, part, each, format)
             if told or part.is_astray:
                 answers = TurnResult(told, format=format).messages()
                 history.place(edit, part.spoken, part.found, answers)
@@ -333,6 +332,9 @@ def _unknown(
 
 def _name_calls(edit: Edit, part: _Part, calls: Sequence[ToolCall], format: str) -> None:
     """Give calls without an id, or with that of another, the one that their answers name."""
+    history = FORMATS[format].HISTORY
+    if history is None or not history.has_ids:
+        return
     ids = {
         index: call.id
         for index, (call, told) in enumerate(zip(calls, part.found, strict=True))
@@ -340,7 +342,8 @@ def _name_calls(edit: Edit, part: _Part, calls: Sequence[ToolCall], format: str)
     }
     said = FORMATS[format].said(part.spoken.response, ids) if ids else []
     for at, message in zip(part.spoken.at, said, strict=False):
-        edit.change(at, {**edit.plain[at], **message})
+        kept = edit.plain[at]
+        edit.change(at, {**kept, **history.as_kept(message, kept)})
 
 
 def _plain(message: Any) -> dict[str, Any]:

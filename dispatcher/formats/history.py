@@ -79,6 +79,10 @@ class Edit:
         return made
 
 
+def _as_it_is(message: Message, beside: Message) -> Message:
+    return message
+
+
 class History(Protocol):
     """How a provider's history is read and completed.
 
@@ -97,6 +101,11 @@ class History(Protocol):
 
     def told(self, messages: Sequence[Message]) -> list[Told]:
         """The answers in a history, in order."""
+        ...
+
+    @property
+    def as_kept(self) -> Callable[[Message, Message], Message]:
+        """Brings a message into the form in which its host keeps the one beside it."""
         ...
 
     def place(
@@ -129,6 +138,7 @@ class Blocks:
     answer: Callable[[Message], Answer | None]
     as_block: Callable[[str], Message]
     has_ids: bool = True
+    as_kept: Callable[[Message, Message], Message] = _as_it_is
 
     def knows(self, message: Message) -> bool:
         """See `History.knows`."""
@@ -201,6 +211,7 @@ class Messages:
     has_ids: bool = True
     tells: Callable[[Message], bool] | None = None
     """Whether an answer is of no other form, where not all are."""
+    as_kept: Callable[[Message, Message], Message] = _as_it_is
 
     def knows(self, message: Message) -> bool:
         """See `History.knows`."""
@@ -236,7 +247,8 @@ class Messages:
             if told is not None and spoken.is_astray(told):
                 edit.change(told.at, None)
                 edit.add(spoken.until - 1, [told.block])
-        edit.add(spoken.until - 1, answers)
+        beside = edit.plain[spoken.at[-1]]
+        edit.add(spoken.until - 1, [self.as_kept(answer, beside) for answer in answers])
 
 
 @dataclass(frozen=True, slots=True)
@@ -248,6 +260,7 @@ class Items:
     answer: Callable[[Message], Answer | None]
     said: Callable[[list[Message]], Any]
     has_ids: bool = True
+    as_kept: Callable[[Message, Message], Message] = _as_it_is
 
     def knows(self, message: Message) -> bool:
         """See `History.knows`."""

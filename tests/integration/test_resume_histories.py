@@ -264,3 +264,25 @@ async def test_a_huge_history_is_read_in_time() -> None:
         took = time.process_time() - began
     assert resumed[:-1] == history
     assert took < 10.0
+
+
+@pytest.mark.parametrize("is_held", [True, False])
+async def test_langchain_s_messages_are_answered_in_the_form_that_they_are_kept_in(
+    is_held: bool,
+) -> None:
+    """`messages_from_dict` reads what `messages_to_dict` made, and nothing beside it."""
+    gate = Gate()
+    gate.open()
+    calls = [{"type": "tool_call", "id": "c", "name": "work", "args": {"label": n}} for n in "xy"]
+    message = {"type": "ai", "content": "", "tool_calls": calls, "id": None}
+    history = [{"type": "ai", "data": message}] if is_held else [message]
+    async with alone([gated(gate, "read")]) as dispatcher:
+        resumed = await dispatcher.resume(history, session="s")
+        assert await dispatcher.resume(resumed, session="s") == resumed
+    plain = [each["data"] for each in resumed] if is_held else resumed
+    assert all(each.keys() == {"type", "data"} for each in resumed) == is_held
+    assert [call["id"] for call in plain[0]["tool_calls"]] == ["c", "c-2"]
+    assert [(each["tool_call_id"], each["content"]) for each in plain[1:]] == [
+        ("c", "did x"),
+        ("c-2", "did y"),
+    ]
