@@ -74,10 +74,8 @@ class Reader:
             flaw = self._ended(is_partial=is_partial)
         given = isinstance(id, str) and bool(id)
         if not given:
-            missing = id is None
-            id = f"{self.turn}-{index}"
-            if not (missing and id_is_optional):
-                note = feedback.made_up_id(id, self.wording)
+            is_usual, id = id is None and id_is_optional, f"{self.turn}-{index}"
+            note = None if is_usual else feedback.made_up_id(id, self.wording)
         elif not is_usable(id):
             id, long_id = stand_in(id), id
         if flaw is None and (not isinstance(name, str) or not name):
