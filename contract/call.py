@@ -27,6 +27,7 @@ class ToolCall(msgspec.Struct, frozen=True, kw_only=True):
     is what the provider's form must have back with the answer. `text` is the input of a call that
     is free text and has no arguments. `has_own_key` says that its provider gives no id twice, so
     that the same call may come in several responses. `mark` tells a call without an id from others.
+    `doubled_id` is the provider's where another call of the response has it, and `id` was made up.
     """
 
     index: int
@@ -41,6 +42,7 @@ class ToolCall(msgspec.Struct, frozen=True, kw_only=True):
     text: str | None = None
     has_own_key: bool = False
     mark: str | None = None
+    doubled_id: str | None = None
 
     @property
     def provider_id(self) -> str:

@@ -280,6 +280,10 @@ class Envelope:
         """Raises TypeError, ValueError or RecursionError where the outcome is not JSON."""
         return self._keyring.sign(_REPLY, _encoder.encode(reply))
 
+    def encode_settled(self, key: str, outcome: Outcome) -> bytes:
+        """The reply that ends a call. Raises as `encode_reply` does."""
+        return self.encode_reply(Settled(key=key, outcome=outcome))
+
     def decode_reply(self, data: bytes) -> Reply:
         """A `Started`, `Settled`, `Released`, `Passed`, `RunsEnded` or `Progress`.
 

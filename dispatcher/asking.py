@@ -115,7 +115,10 @@ class Asking:
             and self._accepting.has(call.name)
         ]
         if hidden:
-            asked = await self._turns.were_asked(hidden, shared)
+            if shared.again:  # a record that is gone says nothing
+                asked = [True for _ in hidden]
+            else:
+                asked = await self._turns.were_asked(hidden, shared)
             for call, is_known in zip(hidden, asked, strict=True):
                 if is_known:
                     rejected[call.index] = msgspec.structs.replace(

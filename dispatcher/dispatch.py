@@ -344,8 +344,9 @@ class Dispatcher:
         shared = self._asking.shared(
             found.id, session, context=context, timeout=timeout, wait=wait, again=again
         )
-        self._histories.note(response, found, shared)
+        noted = self._histories.note(response, found, shared)
         results = await self._asking.run(found, shared, allowed)
+        self._histories.told(noted)
         return TurnResult(results, format=found.format, stop=found.stop, response=response)
 
     async def resume(

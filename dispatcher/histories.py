@@ -2,26 +2,31 @@
 
 A call is asked for again by its turn, which is mostly the response's id, and the id is not in the
 history that a host keeps. So the turn is noted by what the history has: the session and the calls.
-Where a conversation has the same calls in several responses, they are told apart by their order;
-where that does not fit, nothing is taken to be known of them. A note that is missing costs nothing
-but certainty: its calls are asked for as ones that may have run.
+Which note is whose is in `recalled`. A note that is missing costs nothing but certainty: its calls
+are asked for as ones that may have run.
 """
 
 import asyncio
 import dataclasses
-from collections import Counter
-from collections.abc import Callable, Collection, Coroutine, Sequence
+import hashlib
+from collections.abc import Callable, Collection, Coroutine, Iterable, Sequence
 from typing import Any
 
+import msgspec
 from redis.exceptions import RedisError
 
 from toolpool.contract import encoding, logs
 from toolpool.contract.call import ToolCall
+from toolpool.contract.ledger.steps import new_nonce
 from toolpool.contract.settings import Settings
 from toolpool.dispatcher.asking import Asking
 from toolpool.dispatcher.formats import FORMATS, Response, history_format, intake, named
-from toolpool.dispatcher.formats.history import History, Spoken
+from toolpool.dispatcher.formats.answered import matched
+from toolpool.dispatcher.formats.blocks import is_distinct
+from toolpool.dispatcher.formats.history import Edit, History, Spoken, Told
 from toolpool.dispatcher.formats.sdk_objects import sendable
+from toolpool.dispatcher.formats.stops import Verdict, ending
+from toolpool.dispatcher.recalled import Notes, Said
 from toolpool.dispatcher.transports.base import Transport, TurnNote
 from toolpool.dispatcher.turn import TurnResult
 from toolpool.dispatcher.turn_context import TurnContext
@@ -30,6 +35,34 @@ log = logs.logger("histories")
 
 _NOTES_AT_MOST = 10_000
 _LOOK_UP_SECONDS = 5.0
+_JOINED_AT_MOST = 16
+_NAME_LENGTH = 20
+"""Of a digest, in the notes: each of its characters is kept for every response."""
+
+
+@dataclasses.dataclass(slots=True)
+class _Part:
+    """One response as a history has it, with the answers that its calls have there."""
+
+    spoken: Spoken
+    calls: Sequence[ToolCall]
+    found: Sequence[Told | None] = ()
+
+    def open(self, calls: Sequence[ToolCall]) -> list[ToolCall]:
+        """Those of its calls that have no answer."""
+        return [call for call, told in zip(calls, self.found, strict=True) if told is None]
+
+    @property
+    def is_open(self) -> bool:
+        return None in self.found
+
+    @property
+    def is_astray(self) -> bool:
+        return any(told is not None and self.spoken.is_astray(told) for told in self.found)
+
+
+_Turn = list[_Part]
+"""What was one response when it was dispatched: one part, or several with answers between."""
 
 
 class Histories:
@@ -49,27 +82,43 @@ class Histories:
         self._notes: list[TurnNote] = []
         self._sending: asyncio.Task[None] | None = None
 
-    def note(self, response: Any, found: Response, shared: TurnContext) -> None:
-        """Remember the turn of a response's calls; no call waits for it."""
+    def note(self, response: Any, found: Response, shared: TurnContext) -> TurnNote | None:
+        """Remember the turn of a response's calls; no call waits for it.
+
+        What it gives is for `told`, and None where that makes no difference.
+        """
         history = FORMATS[found.format].HISTORY
         if shared.session is None or shared.id is None or history is None:
-            return
+            return None
         if not self._settings.turns_kept:
-            return
+            return None
         calls = found.calls
         if found.stop is not None:  # as the history has them, which does not say why it ended
             try:
                 whole = self._asking.read(response, format=found.format, turn=shared.id, stop="")
             except intake.Unreadable:
-                return  # there are none
+                return None  # there are none
             calls = whole.calls
-        if not calls or (not history.has_ids and not _are_marked(calls)):
-            return
+        if not calls:
+            return None
+        name = _name(calls, history)
+        note = TurnNote(self._session(shared.session), shared.id, name, found.stop or "")
+        self._remember(note)
+        return None if _are_distinct(calls, history) else note
+
+    def told(self, note: TurnNote | None) -> None:
+        """Remember that the host has the answers of a turn: of equal calls, this is not the one."""
+        if note is not None:
+            self._remember(TurnNote(note.session, note.turn, told=True))
+
+    def _session(self, session: str) -> str:
+        return encoding.digest([self._settings.tenant, session])[:_NAME_LENGTH]
+
+    def _remember(self, note: TurnNote) -> None:
         if len(self._notes) >= _NOTES_AT_MOST:
             log.warning("turns_not_noted: too many wait for the server")
             return
-        name = self._name(calls, shared.session, history)
-        self._notes.append(TurnNote(name, shared.id, found.stop or ""))
+        self._notes.append(note)
         if self._sending is None:
             self._sending = self._in_background(self._send())
 
@@ -83,15 +132,6 @@ class Histories:
             log.info("turns_not_noted: %s", error)
         finally:
             self._sending = None
-
-    def _name(self, calls: Sequence[ToolCall], session: str, history: History) -> str:
-        said = [
-            [call.mark, call.id if history.has_ids or call.id_given else None, call.name,
-             call.arguments, call.text, call.flaw and call.flaw.reason]
-            for call in calls
-            if not (call.origin or {}).get("choice")
-        ]  # fmt: skip
-        return encoding.digest([self._settings.tenant, session, said])
 
     async def resume(
         self,
@@ -112,86 +152,197 @@ class Histories:
         history = FORMATS[name].HISTORY
         if history is None:
             raise ValueError(f"a history of {name} is kept by the provider, or there is none")
-        completed, before = list(messages), 0
-        responses = self._read(history, plain, name, shared.session)
-        if self._sending is not None:  # its own notes first
-            await asyncio.wait({self._sending}, timeout=_LOOK_UP_SECONDS)
-        turns = await self._turns([noted for _, _, noted in responses])
-        for (spoken, found, _), note in zip(responses, turns, strict=True):
-            spoken = dataclasses.replace(spoken, at=spoken.at + before)
-            length = len(completed)
-            await self._complete(completed, history, spoken, found, note, shared, allowed)
-            before += len(completed) - length
-        return completed
+        parts = self._read(history, plain, name)
+        if not any(part.is_open or part.is_astray for part in parts):
+            return list(messages)
+        edit = Edit(messages, plain)
+        notes = Notes(await self._noted(shared.session))
+        turns = _joined(parts, history, notes)
+        said = [_said(turn, history) for turn in turns]
+        known = notes.of(said)
+        unknown = _unknown(turns, said, known, plain)
+        for turn, each, note in zip(turns, said, known, strict=True):
+            if each.is_open:
+                asked = note or TurnNote(each.name, unknown[turn[0].spoken.at])
+                context = dataclasses.replace(shared, id=asked.turn, again=True)
+                await self._complete(edit, history, turn, name, asked, context, allowed)
+                if note is not None and not each.is_distinct:
+                    self.told(note)
+            elif any(part.is_astray for part in turn):
+                for part in turn:
+                    history.place(edit, part.spoken, part.found, [])
+        return edit.done()
 
-    def _read(
-        self, history: History, messages: Sequence[Any], format: str, session: str
-    ) -> list[tuple[Spoken, Response, str]]:
-        """The responses in a history that have calls, each with the name its turn is noted by."""
-        found: list[tuple[Spoken, Response, str]] = []
+    def _read(self, history: History, messages: Sequence[Any], format: str) -> list[_Part]:
+        """The responses in a history that have calls, and which of these have an answer."""
+        parts: list[_Part] = []
         for spoken in history.spoken(messages):
             try:
-                response = self._asking.read(spoken.response, format=format)
+                calls = self._asking.read(spoken.response, format=format).calls
             except intake.Unreadable:
                 continue
-            if response.calls:
-                found.append((spoken, response, self._name(response.calls, session, history)))
-        return found
+            if calls:
+                parts.append(_Part(spoken, calls))
+        responses = [(part.spoken, part.calls) for part in parts]
+        found = matched(responses, history.told(messages), has_ids=history.has_ids)
+        for part, answers in zip(parts, found, strict=True):
+            part.found = answers
+        return parts
 
-    async def _turns(self, names: Sequence[str]) -> list[TurnNote]:
-        """The turn of each response, by the order of those that are alike.
-
-        One that is not known has a name of its own, under which nothing was dispatched.
-        """
-        often, seen = Counter(names), Counter[str]()
-        known = {name: await self._noted(name) for name in often}
-        turns: list[TurnNote] = []
-        for name in names:
-            noted, place = known[name], seen[name]
-            seen[name] += 1
-            fits = len(noted) <= often[name] and place < len(noted)
-            unknown = TurnNote(name, f"resumed-{name}-{place}", "")
-            turns.append(noted[place] if fits else unknown)
-        return turns
-
-    async def _noted(self, name: str) -> list[TurnNote]:
+    async def _noted(self, session: str) -> list[TurnNote]:
+        if self._sending is not None:  # its own notes first
+            await asyncio.wait({self._sending}, timeout=_LOOK_UP_SECONDS)
         try:
             async with asyncio.timeout(_LOOK_UP_SECONDS):
-                return list(dict.fromkeys(await self._transport.turns(name)))
+                return await self._transport.turns(self._session(session))
         except (RedisError, OSError, TimeoutError) as error:
-            log.warning("turn_not_looked_up: %s", error)
+            log.warning("turns_not_looked_up: %s", error)
             return []
 
     async def _complete(
         self,
-        messages: list[Any],
+        edit: Edit,
         history: History,
-        spoken: Spoken,
-        found: Response,
+        turn: _Turn,
+        format: str,
         note: TurnNote,
         shared: TurnContext,
         allowed: Collection[str] | None,
     ) -> None:
-        """Answer the calls of one response that have no answer."""
-        if None not in spoken.matches(found.calls):
-            return
-        # Read as it was dispatched: the turn names calls without an id, the stop refuses some.
-        options = {"format": found.format, "turn": note.turn, "stop": note.stop}
-        found = self._asking.read(spoken.response, **options)
-        matches = spoken.matches(found.calls)
-        missing = [call for call, place in zip(found.calls, matches, strict=True) if place is None]
-        if not missing:
-            return
-        found = dataclasses.replace(found, calls=tuple(missing))
-        shared = dataclasses.replace(shared, id=note.turn, again=True)
-        results = await self._asking.run(found, shared, allowed)
-        answers = TurnResult(results, format=found.format).messages()
-        history.placed(messages, spoken, matches, answers)
+        """Answer the calls of one turn that have no answer."""
+        calls = self._dispatched(turn, format, note)
+        if [len(each) for each in calls] != [len(part.calls) for part in turn]:
+            return  # it goes on in a later response: nobody answers it
+        missing = [call for each, part in zip(calls, turn, strict=True) for call in part.open(each)]
+        found = Response(format=format, calls=tuple(missing))
+        results = iter(await self._asking.run(found, shared, allowed))
+        for each, part in zip(calls, turn, strict=True):
+            told = [next(results) for _ in part.open(each)]
+            _name_calls(edit, part, each, format)
+            if told or part.is_astray:
+                answers = TurnResult(told, format=format).messages()
+                history.place(edit, part.spoken, part.found, answers)
+
+    def _dispatched(self, turn: _Turn, format: str, note: TurnNote) -> list[Sequence[ToolCall]]:
+        """The calls as they were dispatched: the turn names those without an id, the stop refuses
+        some. The last part alone is what a limit may have cut off.
+        """
+        is_cut = ending(format, note.stop).verdict is Verdict.CUT_OFF
+        calls: list[Sequence[ToolCall]] = []
+        first = 0
+        for part in turn:
+            stop = "" if is_cut and part is not turn[-1] else note.stop
+            options = {"format": format, "turn": note.turn, "stop": stop}
+            read = self._asking.read(part.spoken.response, **options).calls
+            calls.append(
+                [msgspec.structs.replace(call, index=first + call.index) for call in read]
+                if first
+                else read
+            )
+            first += len(read)
+        return calls
 
 
-def _are_marked(calls: Sequence[ToolCall]) -> bool:
-    """Whether calls without ids can be told from equal ones of other responses."""
-    return all(call.id_given or call.mark for call in calls)
+def _name(calls: Iterable[ToolCall], history: History) -> str:
+    """What a history has of the calls of a response."""
+    said = [
+        [call.mark, _id_in(call, history), call.name,
+         call.arguments, call.text, call.flaw and call.flaw.reason]
+        for call in calls
+        if not (call.origin or {}).get("choice")
+    ]  # fmt: skip
+    return encoding.digest(said)[:_NAME_LENGTH]
+
+
+def _id_in(call: ToolCall, history: History) -> str | None:
+    """A call's id, where a history has it."""
+    return call.id if history.has_ids or call.id_given else None
+
+
+def _are_distinct(calls: Iterable[ToolCall], history: History) -> bool:
+    """Whether no other response has these calls: one that is like no other is enough."""
+    return any(call.mark or is_distinct(_id_in(call, history), call.name) for call in calls)
+
+
+def _said(turn: _Turn, history: History) -> Said:
+    calls = [call for part in turn for call in part.calls]
+    is_open = any(part.is_open for part in turn)
+    return Said(_name(calls, history), _are_distinct(calls, history), is_open)
+
+
+def _joined(parts: Sequence[_Part], history: History, notes: Notes) -> list[_Turn]:
+    """The parts by the turns that they were dispatched in.
+
+    A host may have put answers between the calls of one response: with nothing else between them,
+    they are one where they were noted as one.
+    """
+    turns: list[_Turn] = []
+    at = 0
+    while at < len(parts):
+        count = _length(parts, at, history, notes)
+        turns.append(list(parts[at : at + count]))
+        at += count
+    return turns
+
+
+def _length(parts: Sequence[_Part], at: int, history: History, notes: Notes) -> int:
+    """How many parts from here on were one response; at least this one."""
+    most = 1
+    while most < _JOINED_AT_MOST and at + most < len(parts) and parts[at + most].spoken.joins:
+        most += 1
+    for count in range(most, 1, -1):
+        some = parts[at : at + count]
+        calls = [call for part in some for call in part.calls]
+        is_open = any(part.is_open for part in some)
+        if is_open and _name(calls, history) in notes:
+            return count
+    return 1
+
+
+def _unknown(
+    turns: Sequence[_Turn],
+    said: Sequence[Said],
+    known: Sequence[TurnNote | None],
+    messages: Sequence[Any],
+) -> dict[tuple[int, ...], str]:
+    """A turn for each of which nothing is known, by where it stands.
+
+    Nothing was dispatched under it, and whoever resumes the same history has the same. What is like
+    other calls is told from them by all that stands before it.
+    """
+    names: dict[tuple[int, ...], str] = {}
+    before, hashed = hashlib.blake2b(digest_size=16), 0
+    for turn, each, note in zip(turns, said, known, strict=True):
+        if note is not None or not each.is_open:
+            continue
+        at = turn[0].spoken.at
+        if each.is_distinct:
+            names[at] = f"resumed-{each.name}"
+            continue
+        try:
+            for message in messages[hashed : at[-1] + 1]:
+                before.update(encoding.canonical(message))
+            names[at] = f"resumed-{before.hexdigest()}"
+        except (TypeError, ValueError, RecursionError):
+            names[at] = f"resumed-{new_nonce()}"
+        hashed = at[-1] + 1
+    return names
+
+
+def _name_calls(edit: Edit, part: _Part, calls: Sequence[ToolCall], format: str) -> None:
+    """Give calls without an id, or with that of another, the one that their answers name."""
+    history = FORMATS[format].HISTORY
+    if history is None or not history.has_ids:
+        return
+    ids = {
+        index: call.id
+        for index, (call, told) in enumerate(zip(calls, part.found, strict=True))
+        if told is None and not call.id_given and "function" not in (call.origin or {})
+    }
+    said = FORMATS[format].said(part.spoken.response, ids) if ids else []
+    for at, message in zip(part.spoken.at, said, strict=False):
+        kept = edit.plain[at]
+        edit.change(at, {**kept, **history.as_kept(message, kept)})
 
 
 def _plain(message: Any) -> dict[str, Any]:

@@ -6,7 +6,7 @@ from typing import Any, overload
 import msgspec
 
 from toolpool.contract.result import ToolResult
-from toolpool.dispatcher.formats import FORMATS, envelopes, named
+from toolpool.dispatcher.formats import FORMATS, NotAResponse, envelopes, named
 from toolpool.dispatcher.formats.sdk_objects import sendable
 from toolpool.dispatcher.formats.stops import Verdict, ending
 
@@ -62,7 +62,7 @@ class TurnResult(Sequence[ToolResult]):
         module = FORMATS[self.format]
         try:
             plain = envelopes.opened(sendable(self._response))
-        except (envelopes.NoResponse, RecursionError):
+        except (envelopes.NoResponse, NotAResponse, RecursionError):
             return []
         if not isinstance(plain, dict) and not module.TAKES_LISTS:
             return []

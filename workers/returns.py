@@ -10,6 +10,7 @@ import msgspec
 import pydantic
 from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue, JsonSchemaWarningKind
 
+from toolpool.contract import encoding
 from toolpool.contract.content import blocks_of
 from toolpool.contract.errors import ToolDeclarationInvalid
 from toolpool.contract.schema.problem import Problem
@@ -30,13 +31,21 @@ _SAYS_NOTHING = frozenset({"$defs", "description"})
 class Returns:
     """Holds results to `schema`.
 
-    With `is_annotation` it describes what the function returns, otherwise the data in it. Raises
+    With `is_annotation` it describes what the function returns, otherwise the data in it; `aliased`
+    is the type that it was made of, where that has fields of two names. Raises
     `ToolDeclarationInvalid` when the schema does not compile.
     """
 
-    def __init__(self, schema: dict[str, Any], *, is_annotation: bool) -> None:
+    def __init__(
+        self,
+        schema: dict[str, Any],
+        *,
+        is_annotation: bool,
+        aliased: "pydantic.TypeAdapter[Any] | None" = None,
+    ) -> None:
         self.schema = schema
         self.is_annotation = is_annotation
+        self._aliased = aliased
         self._names = _names_in(schema)
         try:
             self._validator = SchemaValidator(schema)
@@ -70,6 +79,21 @@ class Returns:
             if problem.kind != "tooDeep"  # too much to look at is not wrong
         )
 
+    def by_alias(self, encoded: bytes) -> bytes | None:
+        """A result whose fields have their other names, under those that the schema says.
+
+        A model's `model_dump()` has them. None for what its own type does not take, or takes only
+        as something else.
+        """
+        if self._aliased is None:
+            return None
+        try:
+            value = self._aliased.validate_json(encoded, strict=True, by_alias=True, by_name=True)
+            made = self._aliased.dump_json(value, by_alias=True, warnings="error")
+            return None if self.problems(encoding.decode(made)) else made
+        except Exception:  # noqa: BLE001 - validators are anybody's code
+            return None
+
     def _without_keys(self, path: tuple[str | int, ...]) -> tuple[str | int, ...]:
         return tuple(step if isinstance(step, int) or step in self._names else "*" for step in path)
 
@@ -99,10 +123,16 @@ def returns_of(hint: Any, given: Any, where: str) -> Returns | None:
     if given is False:
         return None
     if given is None:
-        schema = _annotated(hint)
+        if any(hint is nothing for nothing in _UNSAID) or _is_content(hint):
+            return None
         try:
-            return None if schema is None else Returns(schema, is_annotation=True)
-        except ToolDeclarationInvalid:
+            adapter: pydantic.TypeAdapter[Any] = pydantic.TypeAdapter(hint)
+            schema = _annotated(adapter, by_alias=True)
+            if _SAYS_NOTHING.issuperset(schema):
+                return None
+            aliased = adapter if _annotated(adapter, by_alias=False) != schema else None
+            return Returns(schema, is_annotation=True, aliased=aliased)
+        except Exception:  # noqa: BLE001 - an annotation is anybody's code, and may be anything
             return None
     if not isinstance(given, dict):
         raise ToolDeclarationInvalid(
@@ -197,17 +227,10 @@ def _pythonic(schema: dict[str, Any]) -> dict[str, Any]:
     return schema
 
 
-def _annotated(hint: Any) -> dict[str, Any] | None:
-    """The schema of what an annotation names; None where it has none."""
-    if any(hint is nothing for nothing in _UNSAID) or _is_content(hint):
-        return None
-    try:
-        adapter: Any = pydantic.TypeAdapter(hint)
-        schema = adapter.json_schema(mode="serialization", schema_generator=_AsSent)
-    except Exception:  # noqa: BLE001 - an annotation is anybody's code, and may be anything
-        return None
-    schema = typing.cast(dict[str, Any], without_titles(_changed(schema, _without_the_too_strict)))
-    return None if _SAYS_NOTHING.issuperset(schema) else schema
+def _annotated(adapter: "pydantic.TypeAdapter[Any]", *, by_alias: bool) -> dict[str, Any]:
+    """The schema of what an annotation names."""
+    made = adapter.json_schema(by_alias=by_alias, mode="serialization", schema_generator=_AsSent)
+    return typing.cast(dict[str, Any], without_titles(_changed(made, _without_the_too_strict)))
 
 
 def _is_content(hint: Any) -> bool:

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Sequence
 
 from toolpool.contract import logs
-from toolpool.contract.envelope import Cancel, Settled
+from toolpool.contract.envelope import Cancel
 from toolpool.contract.ledger.base import MISSING, OTHERS, CloseReason, Closing, running_on
 from toolpool.contract.ledger.steps import new_nonce
 from toolpool.contract.outcome import Code, Executed, Outcome, failure
@@ -198,20 +198,18 @@ class Keeper:
 
     def _closing_of(self, pending: Pending, code: Code) -> Closing:
         claimed = Code.CANCELLED if code is Code.CANCELLED else Code.TIMEOUT
+        signed = self._envelope.encode_settled
         return Closing(
             key=pending.key,
             nonce=new_nonce(),
             epoch=pending.epoch or pending.accepted_in,
             keep=pending.keep,
-            unclaimed=self._signed(pending, failure(code, "", Executed.NO)),
-            claimed=self._signed(pending, failure(claimed, "", Executed.UNKNOWN)),
-            doubtful=self._signed(pending, _unknown(code)),
+            unclaimed=signed(pending.key, failure(code, "", Executed.NO)),
+            claimed=signed(pending.key, failure(claimed, "", Executed.UNKNOWN)),
+            doubtful=signed(pending.key, _unknown(code)),
             cancel=self._envelope.encode_cancel(Cancel(key=pending.key)),
             unsent=pending.nobody_ran_it,
         )
-
-    def _signed(self, pending: Pending, outcome: Outcome) -> bytes:
-        return self._envelope.encode_reply(Settled(key=pending.key, outcome=outcome))
 
 
 def _unknown(code: Code) -> Outcome:

@@ -12,7 +12,6 @@ from collections.abc import Sequence
 import msgspec
 
 from toolpool.contract import logs
-from toolpool.contract.envelope import Settled
 from toolpool.contract.ledger.base import ATTACHED, CloseReason, Closing, running_on
 from toolpool.contract.ledger.steps import new_nonce
 from toolpool.contract.outcome import Executed, Outcome
@@ -83,22 +82,19 @@ class Refusals:
                 self._calls.known(pending, answer)
 
     def _closing(self, pending: Pending, outcome: Outcome) -> Closing:
-        doubtful = self._signed(pending, _unsure(outcome))
+        doubtful = self._envelope.encode_settled(pending.key, _unsure(outcome))
         return Closing(
             key=pending.key,
             nonce=new_nonce(),
             epoch=pending.accepted_in,
             keep=self._keep,
-            unclaimed=self._signed(pending, outcome),
+            unclaimed=self._envelope.encode_settled(pending.key, outcome),
             claimed=doubtful,
             doubtful=doubtful,
             cancel=b"",
             unsent=pending.nobody_ran_it,
             anew_after=_anew_after(outcome),
         )
-
-    def _signed(self, pending: Pending, outcome: Outcome) -> bytes:
-        return self._envelope.encode_reply(Settled(key=pending.key, outcome=outcome))
 
 
 def _anew_after(outcome: Outcome) -> float | None:

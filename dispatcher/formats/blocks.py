@@ -1,6 +1,7 @@
 """Reading one tool-call block, the same for every provider."""
 
 import hashlib
+import re
 from dataclasses import dataclass
 from typing import Any, TypeGuard
 
@@ -13,6 +14,10 @@ from toolpool.dispatcher.words import feedback
 from toolpool.dispatcher.words.wording import PLAIN, Wording
 
 LONGEST_NAME = 256
+_PARTS = re.compile(r"[A-Za-z0-9]+")
+_AFTER_DIGIT = re.compile(r"[0-9](?=[A-Za-z])")
+_LONG, _SHORT, _DIGITS, _LETTERS = 16, 8, 10, 20
+_OF_CONTENT = re.compile(r"turn-[0-9a-f]{12}-[0-9]+")
 
 
 class NotAResponse(Exception):
@@ -69,10 +74,8 @@ class Reader:
             flaw = self._ended(is_partial=is_partial)
         given = isinstance(id, str) and bool(id)
         if not given:
-            missing = id is None
-            id = f"{self.turn}-{index}"
-            if not (missing and id_is_optional):
-                note = feedback.made_up_id(id, self.wording)
+            is_usual, id = id is None and id_is_optional, f"{self.turn}-{index}"
+            note = None if is_usual else feedback.made_up_id(id, self.wording)
         elif not is_usable(id):
             id, long_id = stand_in(id), id
         if flaw is None and (not isinstance(name, str) or not name):
@@ -188,6 +191,29 @@ def another_choice(number: int) -> tuple[Flaw, dict[str, Any]]:
 def is_usable(id: Any) -> TypeGuard[str]:
     """Whether an id can go on the wire as it is."""
     return isinstance(id, str) and 0 < len(id) <= LONGEST_NAME and printable(id) == id
+
+
+def is_distinct(id: Any, tool: str) -> bool:
+    """Whether no other call has this id: some providers count from 0 in every response.
+
+    It has a part that no word, no counter and no tool's name is. What is made up here for a
+    response without an id is as equal as the responses are.
+    """
+    if not isinstance(id, str) or _OF_CONTENT.fullmatch(id):
+        return False
+    return any(map(_is_random, _PARTS.findall(id.replace(tool, " ") if tool else id)))
+
+
+def _is_random(part: str) -> bool:
+    """A word and a number after it are not: letters follow on digits, in short parts more often."""
+    if len(part) < _SHORT:
+        return False
+    if part.isdigit():
+        return len(part) >= _DIGITS and not part.startswith("00")
+    turns = len(_AFTER_DIGIT.findall(part))
+    if len(part) >= _LONG:
+        return turns > 0 or (part.isalpha() and len(part) >= _LETTERS)
+    return turns > 1 or (turns > 0 and part.lower() != part != part.upper())
 
 
 def stand_in(id: str) -> str:

@@ -4,6 +4,7 @@ from typing import Any
 
 from toolpool.contract.encoding import word_of
 from toolpool.dispatcher.formats import openai_items, streams
+from toolpool.dispatcher.formats.blocks import NotAResponse
 
 
 class NoResponse(Exception):
@@ -15,12 +16,15 @@ class NoResponse(Exception):
 
 
 def opened(plain: Any) -> Any:
-    """The response in it; anything else as it is. Raises `NoResponse`.
+    """The response in it; anything else as it is. Raises `NoResponse` and `NotAResponse`.
 
-    A list of content blocks, of items or of a message's calls is a response with nothing else.
+    A list of content blocks, of items or of a message's calls is a response with nothing else; one
+    that has calls of several providers is nobody's.
     """
     if isinstance(plain, dict):
         kind = plain.get("type")
+        if kind in _MESSAGES and isinstance(plain.get("data"), dict):
+            return {**plain["data"], "type": kind}  # LangChain's `message_to_dict`
         if kind is None:
             return _of_batch(plain) if "custom_id" in plain else _of_choice(plain)
         return plain if kind == "message" else _of_parts([plain]) or plain
@@ -55,6 +59,7 @@ def _of_parts(parts: list[dict[str, Any]]) -> dict[str, Any] | None:
     kinds = {kind for part in parts if isinstance(kind := part.get("type"), str)}
     if not kinds or not all(isinstance(part.get("type"), str) for part in parts):
         return None
+    _require_one_provider(parts)
     if kinds <= _BLOCKS or ("tool_use" in kinds and not kinds & _ITEMS):
         return {"type": "message", "content": parts}
     is_called = any(openai_items.waits(part) for part in parts)
@@ -66,6 +71,24 @@ def _of_parts(parts: list[dict[str, Any]]) -> dict[str, Any] | None:
     return None
 
 
+def _require_one_provider(parts: list[dict[str, Any]]) -> None:
+    called = {part["type"]: _provider_of(part) for part in parts}
+    providers = {name for name in called.values() if name}
+    if len(providers) > 1:
+        kinds = " beside ".join(sorted(kind for kind, name in called.items() if name))
+        raise NotAResponse("unknown_type", type=kinds)
+
+
+def _provider_of(part: dict[str, Any]) -> str:
+    """Whose call a part is; empty for what is no call."""
+    if part["type"] == "tool_use":
+        return "anthropic"
+    if part["type"] in _CALLS and isinstance(part.get("function") or part.get("custom"), dict):
+        return "openai_chat"
+    return "openai_responses" if openai_items.waits(part) else ""
+
+
+_MESSAGES = ("ai", "AIMessageChunk")
 _BLOCKS = frozenset({"tool_use", "text", "thinking", "redacted_thinking"})
 _ITEMS = openai_items.KINDS | {"message", "reasoning"}
 _CALLS = frozenset({"function", "custom"})

@@ -24,6 +24,14 @@ ALIASES = ()
 TOOL_NAMES = re.compile(r"[a-zA-Z_][a-zA-Z0-9_.-]{0,63}")
 TAKES_LISTS = False
 
+_NO_SIGNATURES = (
+    "skip_thought_signature_validator",
+    "context_engineering_is_the_way_to_go",
+    b"skip_thought_signature_validator",
+    b"context_engineering_is_the_way_to_go",
+)
+"""What hosts put in the place of a signature, for calls that Gemini did not make."""
+
 
 def recognises(response: Any) -> bool:
     """A response with candidates, or with why there are none."""
@@ -109,13 +117,15 @@ def calls_of(
 def _signature(part: dict[str, Any]) -> str | None:
     """What stands for the signature of a call's thought, which no other call has."""
     signature = either(part, "thoughtSignature", "thought_signature")
+    if signature in _NO_SIGNATURES:
+        return None
     if isinstance(signature, str):
         text = signature.replace("-", "+").replace("_", "/")
         try:
             signature = base64.b64decode(text + "=" * (-len(text) % 4))
         except ValueError:
             signature = text.encode("utf-8", "replace")
-    if not isinstance(signature, bytes) or not signature:
+    if not isinstance(signature, bytes) or not signature or signature in _NO_SIGNATURES:
         return None
     return hashlib.blake2b(signature, digest_size=16).hexdigest()
 

@@ -1,4 +1,4 @@
-"""A conversation as a host keeps it: which calls in it have no answer, and where one goes.
+"""A conversation as a host keeps it: what was said in it, what was answered, and where that goes.
 
 Providers refuse a history in which a call has no answer, or an answer stands elsewhere than they
 want it. `Blocks` is for those who take the answers of a response as blocks of the next message,
@@ -8,10 +8,6 @@ want it. `Blocks` is for those who take the answers of a response as blocks of t
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
-
-from toolpool.contract.call import ToolCall
-from toolpool.dispatcher.formats.names import PLAIN, alias
-from toolpool.dispatcher.formats.sdk_objects import sendable
 
 Message = dict[str, Any]
 Holder = Callable[[Message], Any]
@@ -24,33 +20,67 @@ class Answer(NamedTuple):
     name: str | None = None
 
 
+class Told(NamedTuple):
+    """An answer in a history, and the message or block that it is, at its message's position."""
+
+    answer: Answer
+    at: int
+    block: Message
+
+
 @dataclass(frozen=True, slots=True)
 class Spoken:
-    """One response in a history: the position of its last message, and the answers to it.
+    """One response in a history, by the positions of its messages.
 
-    `response` is as the format's `parse` takes it.
+    `response` is as the format's `parse` takes it. An answer to it belongs after it and before
+    `until`; None where it may stand anywhere. `joins` says that there was nothing but answers since
+    the response before it.
     """
 
-    at: int
+    at: tuple[int, ...]
     response: Any
-    answers: tuple[Answer, ...]
+    until: int | None
+    joins: bool
 
-    def matches(self, calls: Sequence[ToolCall]) -> list[int | None]:
-        """For each call the place of its answer among the answers; None where it has none."""
-        left = dict(enumerate(self.answers))
-        found: list[int | None] = []
-        for call in calls:
-            place = next((n for n, answer in left.items() if _names(answer, call)), None)
-            if place is not None:
-                del left[place]
-            found.append(place)
-        return found
+    def is_astray(self, told: Told) -> bool:
+        """Whether an answer to it stands where its provider does not look for it."""
+        return self.until is not None and not self.at[-1] < told.at < self.until
 
 
-def _names(answer: Answer, call: ToolCall) -> bool:
-    if answer.id is not None and call.id_given:
-        return answer.id == call.provider_id
-    return answer.id is None and answer.name in (None, call.name, alias(call.name, PLAIN))
+class Edit:
+    """A history that is being changed. Positions stay those of the messages that were given."""
+
+    def __init__(self, messages: Sequence[Any], plain: Sequence[Message]) -> None:
+        self.plain = plain
+        self._messages = messages
+        self._changed: dict[int, Message | None] = {}
+        self._added: dict[int, list[Any]] = {}
+
+    def now(self, at: int) -> Message | None:
+        """A message as it is by now; None where it was taken out."""
+        return self._changed.get(at, self.plain[at])
+
+    def change(self, at: int, message: Message | None) -> None:
+        """Put another in its place, or take it out."""
+        self._changed[at] = message
+
+    def add(self, after: int, messages: Sequence[Any]) -> None:
+        """Put messages after one, and after what was added there before."""
+        self._added.setdefault(after, []).extend(messages)
+
+    def done(self) -> list[Any]:
+        """The history as it has become."""
+        made: list[Any] = []
+        for at, message in enumerate(self._messages):
+            message = self._changed.get(at, message)
+            if message is not None or at not in self._changed:
+                made.append(message)  # what was given may be nothing
+            made += self._added.get(at, ())
+        return made
+
+
+def _as_it_is(message: Message, beside: Message) -> Message:
+    return message
 
 
 class History(Protocol):
@@ -66,15 +96,29 @@ class History(Protocol):
         ...
 
     def spoken(self, messages: Sequence[Message]) -> list[Spoken]:
-        """The responses in a history, in order."""
+        """The responses in a history that have calls, in order."""
         ...
 
-    def placed(
-        self, messages: list[Any], spoken: Spoken, matches: list[int | None], answers: list[Any]
-    ) -> None:
-        """Put the rendered answers of a response where they belong.
+    def told(self, messages: Sequence[Message]) -> list[Told]:
+        """The answers in a history, in order."""
+        ...
 
-        `matches` says which of its calls had one, and where among those that were there.
+    @property
+    def as_kept(self) -> Callable[[Message, Message], Message]:
+        """Brings a message into the form in which its host keeps the one beside it."""
+        ...
+
+    def place(
+        self,
+        edit: Edit,
+        spoken: Spoken,
+        found: Sequence[Told | None],
+        answers: Sequence[Any],
+    ) -> None:
+        """Put the answers of a response where they belong.
+
+        `found` has for each of its calls the answer that was there, wherever that stood; `answers`
+        are the rendered ones of the others.
         """
         ...
 
@@ -94,44 +138,67 @@ class Blocks:
     answer: Callable[[Message], Answer | None]
     as_block: Callable[[str], Message]
     has_ids: bool = True
+    as_kept: Callable[[Message, Message], Message] = _as_it_is
 
     def knows(self, message: Message) -> bool:
         """See `History.knows`."""
         return any(self.is_call(b) or self.answer(b) for b in self._blocks(message))
 
-    def _blocks(self, message: Any) -> list[Message]:
-        held = message.get(self.blocks) if isinstance(message, dict) else None
+    def _blocks(self, message: Message) -> list[Message]:
+        held = message.get(self.blocks)
         return [b for b in held if isinstance(b, dict)] if isinstance(held, list) else []
 
     def spoken(self, messages: Sequence[Message]) -> list[Spoken]:
         """See `History.spoken`."""
         found: list[Spoken] = []
+        joins = False
         for at, message in enumerate(messages):
-            if message.get("role") == self.role and any(map(self.is_call, self._blocks(message))):
-                after = self._blocks(messages[at + 1]) if at + 1 < len(messages) else []
-                answers = tuple(a for block in after if (a := self.answer(block)) is not None)
-                found.append(Spoken(at, self.said(message), answers))
+            blocks = self._blocks(message)
+            if message.get("role") == self.role and any(map(self.is_call, blocks)):
+                follows = at + 1 < len(messages) and messages[at + 1].get("role") != self.role
+                found.append(Spoken((at,), self.said(message), at + 1 + follows, joins))
+                joins = True
+            else:
+                joins = joins and bool(blocks) and all(map(self.answer, blocks))
         return found
 
-    def placed(
-        self, messages: list[Any], spoken: Spoken, matches: list[int | None], answers: list[Any]
+    def told(self, messages: Sequence[Message]) -> list[Told]:
+        """See `History.told`."""
+        return [
+            Told(answer, at, block)
+            for at, message in enumerate(messages)
+            if message.get("role") != self.role
+            for block in self._blocks(message)
+            if (answer := self.answer(block)) is not None
+        ]
+
+    def place(
+        self, edit: Edit, spoken: Spoken, found: Sequence[Told | None], answers: Sequence[Any]
     ) -> None:
-        """See `History.placed`. Before what the next message says, or in one of their own."""
-        [answer] = answers
-        after = sendable(messages[spoken.at + 1]) if spoken.at + 1 < len(messages) else None
-        if not isinstance(after, dict) or after.get("role") == self.role:
-            messages.insert(spoken.at + 1, answer)
+        """See `History.place`. Before what the next message says, or in one of their own."""
+        new = iter([block for answer in answers for block in answer[self.blocks]])
+        blocks = [next(new) if told is None else told.block for told in found]
+        for told in found:
+            if told is not None:
+                self._take_out(edit, told)
+        [at] = spoken.at
+        if spoken.until == at + 1:  # nobody said anything before the model went on
+            edit.add(at, [{"role": "user", self.blocks: blocks}])
             return
+        after = edit.now(at + 1) or {**edit.plain[at + 1], self.blocks: []}
         held = after.get(self.blocks)
         if isinstance(held, str):
             held = [self.as_block(held)]
         held = held if isinstance(held, list) else []
-        told = [block for block in held if isinstance(block, dict) and self.answer(block)]
-        new = iter(answer[self.blocks])
-        in_order = [next(new) if place is None else told[place] for place in matches]
-        late = [block for n, block in enumerate(told) if n not in matches]
-        others = [block for block in held if not any(block is each for each in told)]
-        messages[spoken.at + 1] = {**after, self.blocks: [*in_order, *late, *others]}
+        others = [block for block in held if isinstance(block, dict) and self.answer(block)]
+        rest = [block for block in held if not any(block is each for each in others)]
+        edit.change(at + 1, {**after, self.blocks: [*blocks, *others, *rest]})
+
+    def _take_out(self, edit: Edit, told: Told) -> None:
+        message = edit.now(told.at)
+        assert message is not None, "it holds the answer"
+        held = [block for block in message[self.blocks] if block is not told.block]
+        edit.change(told.at, {**message, self.blocks: held} if held else None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,35 +209,46 @@ class Messages:
     """A response of the model's message; None for a message without calls."""
     answer: Callable[[Message], Answer | None]
     has_ids: bool = True
+    tells: Callable[[Message], bool] | None = None
+    """Whether an answer is of no other form, where not all are."""
+    as_kept: Callable[[Message, Message], Message] = _as_it_is
 
     def knows(self, message: Message) -> bool:
         """See `History.knows`."""
-        return self.said(message) is not None or self.answer(message) is not None
+        if self.said(message) is not None:
+            return True
+        return self.answer(message) is not None if self.tells is None else self.tells(message)
 
     def spoken(self, messages: Sequence[Message]) -> list[Spoken]:
         """See `History.spoken`."""
         found: list[Spoken] = []
+        answers = {told.at for told in self.told(messages)}
+        joins = False
         for at, message in enumerate(messages):
             response = self.said(message)
             if response is not None:
-                found.append(Spoken(at, response, tuple(self._after(messages, at))))
+                until = at + 1
+                while until in answers:
+                    until += 1
+                found.append(Spoken((at,), response, until, joins))
+            joins = response is not None or (joins and at in answers)
         return found
 
-    def _after(self, messages: Sequence[Any], at: int) -> list[Answer]:
-        answers: list[Answer] = []
-        for message in messages[at + 1 :]:
-            answer = self.answer(message) if isinstance(message, dict) else None
-            if answer is None:
-                break
-            answers.append(answer)
-        return answers
+    def told(self, messages: Sequence[Message]) -> list[Told]:
+        """See `History.told`."""
+        return _answers_in(messages, self.answer)
 
-    def placed(
-        self, messages: list[Any], spoken: Spoken, matches: list[int | None], answers: list[Any]
+    def place(
+        self, edit: Edit, spoken: Spoken, found: Sequence[Told | None], answers: Sequence[Any]
     ) -> None:
-        """See `History.placed`. After the answers that are there."""
-        end = spoken.at + 1 + len(spoken.answers)
-        messages[end:end] = answers
+        """See `History.place`. After the answers that are there."""
+        assert spoken.until is not None
+        for told in found:
+            if told is not None and spoken.is_astray(told):
+                edit.change(told.at, None)
+                edit.add(spoken.until - 1, [told.block])
+        beside = edit.plain[spoken.at[-1]]
+        edit.add(spoken.until - 1, [self.as_kept(answer, beside) for answer in answers])
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,6 +260,7 @@ class Items:
     answer: Callable[[Message], Answer | None]
     said: Callable[[list[Message]], Any]
     has_ids: bool = True
+    as_kept: Callable[[Message, Message], Message] = _as_it_is
 
     def knows(self, message: Message) -> bool:
         """See `History.knows`."""
@@ -190,20 +269,35 @@ class Items:
     def spoken(self, messages: Sequence[Message]) -> list[Spoken]:
         """See `History.spoken`. An answer may stand anywhere after its call."""
         found: list[Spoken] = []
-        run: list[Message] = []
+        run: list[int] = []
+        joins = False
         for at, item in enumerate(messages):
             if self.is_said(item):
-                run.append(item)
-            if run and (at + 1 == len(messages) or not self.is_said(messages[at + 1])):
-                if any(map(self.is_call, run)):
-                    after = [self.answer(later) for later in messages[at + 1 :]]
-                    answers = tuple(answer for answer in after if answer is not None)
-                    found.append(Spoken(at, self.said(run), answers))
+                run.append(at)
+                if at + 1 < len(messages) and self.is_said(messages[at + 1]):
+                    continue
+                said = [messages[each] for each in run]
+                if any(map(self.is_call, said)):
+                    found.append(Spoken(tuple(run), self.said(said), None, joins))
+                    joins = True
                 run = []
+            elif self.answer(item) is None:
+                joins = False
         return found
 
-    def placed(
-        self, messages: list[Any], spoken: Spoken, matches: list[int | None], answers: list[Any]
+    def told(self, messages: Sequence[Message]) -> list[Told]:
+        """See `History.told`."""
+        return _answers_in(messages, self.answer)
+
+    def place(
+        self, edit: Edit, spoken: Spoken, found: Sequence[Told | None], answers: Sequence[Any]
     ) -> None:
-        """See `History.placed`. Right after the response."""
-        messages[spoken.at + 1 : spoken.at + 1] = answers
+        """See `History.place`. Right after the response."""
+        edit.add(spoken.at[-1], answers)
+
+
+def _answers_in(
+    messages: Sequence[Message], answer: Callable[[Message], Answer | None]
+) -> list[Told]:
+    found = ((at, message, answer(message)) for at, message in enumerate(messages))
+    return [Told(named, at, message) for at, message, named in found if named is not None]

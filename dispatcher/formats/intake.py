@@ -1,8 +1,12 @@
 """From whatever a caller hands in to the calls in it."""
 
+import itertools
 from typing import Any
 
+import msgspec
+
 from toolpool.contract import encoding
+from toolpool.contract.call import ToolCall
 from toolpool.contract.encoding import printable
 from toolpool.dispatcher.formats import (
     FORMATS,
@@ -84,6 +88,8 @@ def read(
             raise NotAResponse("malformed_call", why=end.why)
     except NotAResponse as error:
         raise _unreadable(error, name, wording) from None
+    if len(calls) > 1 and module.HISTORY is not None and module.HISTORY.has_ids:
+        calls = _told_apart(calls)
     return Response(
         format=name,
         calls=tuple(calls),
@@ -91,6 +97,28 @@ def read(
         model=model if is_usable(model) else None,
         stop=None if end.verdict is Verdict.RUN else end.stop,
     )
+
+
+def _told_apart(calls: list[ToolCall]) -> list[ToolCall]:
+    """Each with an id of its own, where a model gave one to several calls of a response.
+
+    Those of another choice are in another conversation.
+    """
+    ids = [(call.provider_id, (call.origin or {}).get("choice")) for call in calls]
+    taken = set(ids)
+    if len(taken) == len(calls):
+        return calls
+    seen: set[tuple[str, Any]] = set()
+    for at, ((id, choice), call) in enumerate(zip(ids, calls, strict=True)):
+        if (id, choice) in seen:
+            names = (f"{call.id}-{number}" for number in itertools.count(2))
+            own = next(name for name in names if (name, choice) not in taken)
+            taken.add((own, choice))
+            calls[at] = msgspec.structs.replace(
+                call, id=own, id_given=False, long_id=None, doubled_id=id
+            )
+        seen.add((id, choice))
+    return calls
 
 
 def _named(id: Any) -> str | None:

@@ -111,13 +111,27 @@ def render_refusal(text: str) -> list[dict[str, Any]]:
     return [{"type": "human", "content": text}]
 
 
+def _held(message: dict[str, Any]) -> dict[str, Any]:
+    """A message itself; `message_to_dict` puts it under `data`."""
+    data = message.get("data")
+    return {**data, "type": message.get("type")} if isinstance(data, dict) else message
+
+
 def _calling(message: dict[str, Any]) -> dict[str, Any] | None:
+    message = _held(message)
     has_calls = message.get("tool_calls") or message.get("invalid_tool_calls")
     return message if has_calls and recognises(message) else None
 
 
 def _answer(message: dict[str, Any]) -> Answer | None:
+    message = _held(message)
     return Answer(message.get("tool_call_id")) if message.get("type") == "tool" else None
 
 
-HISTORY = Messages(said=_calling, answer=_answer)
+def _as_kept(message: dict[str, Any], beside: dict[str, Any]) -> dict[str, Any]:
+    """A message as the one beside it is kept: LangChain reads a list of one kind alone."""
+    is_held = isinstance(beside.get("data"), dict)
+    return {"type": message["type"], "data": message} if is_held else message
+
+
+HISTORY = Messages(said=_calling, answer=_answer, as_kept=_as_kept)

@@ -86,9 +86,15 @@ def _calling(message: dict[str, Any]) -> dict[str, Any] | None:
 
 
 def _answer(message: dict[str, Any]) -> Answer | None:
-    if message.get("role") != "tool" or "tool_name" not in message:
+    """One that names its tool, as it does now or did at first, or names nothing."""
+    if message.get("role") != "tool":
         return None
-    return Answer(message.get("tool_call_id"), message["tool_name"])
+    return Answer(message.get("tool_call_id"), message.get("tool_name", message.get("name")))
 
 
-HISTORY = Messages(said=_calling, answer=_answer, has_ids=False)
+HISTORY = Messages(
+    said=_calling,
+    answer=_answer,
+    has_ids=False,
+    tells=lambda message: message.get("role") == "tool" and "tool_name" in message,
+)

@@ -23,14 +23,17 @@ class Survey:
 
 
 class TurnNote(NamedTuple):
-    """In which turn a response was dispatched, by a name for its session and calls.
+    """In which turn of a session a response was dispatched, by a name for its calls.
 
-    `stop` is the provider's word where its calls were not all run; empty else.
+    `stop` is the provider's word where its calls were not all run; empty else. `told` says that the
+    host has the turn's answers: nothing else is said of it then.
     """
 
-    name: str
+    session: str
     turn: str
-    stop: str
+    name: str = ""
+    stop: str = ""
+    told: bool = False
 
 
 class Transport(Protocol):
@@ -147,11 +150,11 @@ class Transport(Protocol):
         ...
 
     async def note_turns(self, notes: Sequence[TurnNote]) -> None:
-        """Remember turns, for as long as what may not run twice is remembered."""
+        """Remember what happens to turns, in this order."""
         ...
 
-    async def turns(self, name: str) -> list[TurnNote]:
-        """What is noted under a name, the oldest first."""
+    async def turns(self, session: str) -> list[TurnNote]:
+        """What is noted of a session, the oldest first."""
         ...
 
     async def survey(self, queues: Sequence[str]) -> Survey:

@@ -3,6 +3,7 @@
 import time
 from collections import deque
 from collections.abc import Sequence
+from weakref import WeakKeyDictionary
 
 from toolpool.contract.ledger.base import CloseReason, Closing, Opening, Recovery
 from toolpool.contract.ledger.loops import LoopLedger
@@ -10,6 +11,8 @@ from toolpool.contract.ledger.memory import MemoryServer
 from toolpool.dispatcher.transports.base import Survey, TurnNote
 
 _TURNS_KEPT = 10_000
+_TURNS: WeakKeyDictionary[MemoryServer, deque[TurnNote]] = WeakKeyDictionary()
+"""What is noted on each server."""
 
 
 class MemoryTransport:
@@ -19,7 +22,7 @@ class MemoryTransport:
         self._server = server
         self._reply = reply
         self._catalog: dict[str, bytes] | None = None
-        self._turns: deque[TurnNote] = deque(maxlen=_TURNS_KEPT)
+        self._turns = _TURNS.setdefault(server, deque(maxlen=_TURNS_KEPT))
 
     @property
     def reply(self) -> str:
@@ -143,9 +146,9 @@ class MemoryTransport:
         """See `Transport.note_turns`."""
         self._turns += notes
 
-    async def turns(self, name: str) -> list[TurnNote]:
+    async def turns(self, session: str) -> list[TurnNote]:
         """See `Transport.turns`."""
-        return [note for note in self._turns if note.name == name]
+        return [note for note in self._turns if note.session == session]
 
     async def survey(self, queues: Sequence[str]) -> Survey:
         """See `Transport.survey`."""

@@ -46,6 +46,12 @@ _CROWDED = 0.8
 """The share of the server's memory beyond which whole outputs make room."""
 
 
+def _member(note: TurnNote, at: int) -> bytes:
+    """A note as it is kept: in order of sessions, then of time."""
+    said = [note.turn] if note.told else [note.turn, note.name, note.stop]
+    return f"{note.session}\0{at:016d}\0".encode() + encoding.encode(said)
+
+
 class RedisTransport:
     """Publishes in one script call with the records where the broker is this Redis.
 
@@ -272,27 +278,24 @@ class RedisTransport:
         # One command for all of them: one each would cost as much as the calls.
         now = self._clock.time()
         key = self._names.turns(int(now // _HOUR))
-        at = f"{int(now * 1000):015d}"
-        members = {
-            f"{note.name}\0{at}\0".encode() + encoding.encode([note.turn, note.stop]): 0
-            for note in notes
-        }
+        members = {_member(note, int(now * 1e6) + n): 0 for n, note in enumerate(notes)}
         pipeline = self._client.pipeline(transaction=True)
         pipeline.zadd(key, members)
         pipeline.expire(key, self._hours_kept * _HOUR)
         await pipeline.execute()
 
-    async def turns(self, name: str) -> list[TurnNote]:
+    async def turns(self, session: str) -> list[TurnNote]:
         """See `Transport.turns`."""
         hour = int(self._clock.time() // _HOUR)
         pipeline = self._client.pipeline(transaction=False)
         for ago in reversed(range(self._hours_kept)):
-            pipeline.zrangebylex(self._names.turns(hour - ago), f"[{name}\0", f"({name}\1")
+            pipeline.zrangebylex(self._names.turns(hour - ago), f"[{session}\0", f"({session}\1")
         found: list[TurnNote] = []
         for members in await pipeline.execute():
             for member in members:
-                turn, stop = encoding.decode(member.split(b"\0", 2)[2])
-                found.append(TurnNote(name, turn, stop))
+                turn, *said = encoding.decode(member.split(b"\0", 2)[2])
+                name, stop = said or ("", "")
+                found.append(TurnNote(session, turn, name, stop, told=not said))
         return found
 
     async def survey(self, queues: Sequence[str]) -> Survey:

@@ -21,6 +21,14 @@ async def look(trace: str) -> list[str]:
     return Path(trace).read_text().split()
 
 
+@tool(effects="read")
+async def slow_look(trace: str) -> str:
+    """Look for a while, and leave a trace of it."""
+    note(trace, "looked")
+    await asyncio.sleep(0.5)
+    return "seen"
+
+
 @tool(effects="write", run_in="thread")
 def write_in_thread(trace: str, seconds: float) -> None:
     """Write, and do not stop when told to."""

@@ -1,5 +1,6 @@
 """A host is killed in the middle of a turn; the next one resumes its conversation (R50)."""
 
+import asyncio
 import json
 from pathlib import Path
 from typing import Any
@@ -62,19 +63,69 @@ async def test_a_killed_host_s_conversation_goes_on_with_each_call_answered_once
     assert told["t2"]["content"] == '["started","ended"]'
 
 
+OWN = use("toolu_01A09q90qw90lq917835", "write_on_loop")
+COUNTED = use("call_0", "write_on_loop")
+
+
+@pytest.mark.parametrize("call", [OWN, COUNTED])
+async def test_several_that_resume_while_it_runs_attach_to_the_one_that_was_dispatched(
+    tmp_path: Path, call: dict[str, Any]
+) -> None:
+    """A host that was only thought dead, and two that take over. Nobody has the answer yet."""
+    trace = tmp_path / "trace"
+    content = [{**call, "input": {"trace": str(trace), "seconds": 1.0}}]
+    response = {"type": "message", "id": "msg_1", "content": content, "stop_reason": "tool_use"}
+    history = [{"role": "assistant", "content": content}]
+    with running("tests.fleets.writing") as fleet:
+        async with connected(fleet) as old, connected(fleet) as one, connected(fleet) as other:
+            asked = asyncio.ensure_future(old.dispatch(response, session="s-1"))
+            await eventually(trace.exists, "the write runs", 30.0)
+            resumed = await asyncio.gather(
+                *(each.resume(history, session="s-1") for each in (one, other, one))
+            )
+            turn = await asked
+            assert turn.ok
+            assert resumed == [[*history, *turn.messages()]] * 3
+            cut = await one.resume(history, session="s-1")
+    assert trace.read_text().split() == ["started", "ended"]
+    is_known = cut == resumed[0]
+    assert is_known == (call is OWN), "of a call that is like others one has the answer by now"
+
+
+async def test_a_read_that_nothing_is_known_of_runs_once_for_all_who_resume(tmp_path: Path) -> None:
+    """On dispatchers of their own, whatever id its provider gives it."""
+    with running("tests.fleets.writing") as fleet:
+        async with connected(fleet) as one, connected(fleet) as other:
+            for id in ("toolu_01A09q90qw90lq917835", "call_0"):
+                trace = tmp_path / id
+                content = [use(id, "slow_look", trace=str(trace))]
+                history = [{"role": "assistant", "content": content}]
+                resumed = await asyncio.gather(
+                    *(each.resume(history, session="s-1") for each in (one, other, one, other))
+                )
+                assert resumed == [resumed[0]] * 4
+                assert resumed[0][1]["content"][0]["content"] == "seen"
+                assert trace.read_text().split() == ["looked"]
+
+
 async def test_what_is_noted_of_turns_expires(redis_url: str) -> None:
     """And is found in the hour after it was noted, whatever a host calls its turns."""
     settings = Settings(redis_url=redis_url, key_prefix="noting", turns_kept=5000)
     transport = RedisTransport(settings)
     await transport.open()
     try:
-        notes = [TurnNote("n", "a\0b", ""), TurnNote("n", "c", "refusal"), TurnNote("m", "d", "")]
+        notes = [
+            TurnNote("s", "a\0b", "n", ""),
+            TurnNote("s", "c", "n", "refusal"),
+            TurnNote("s", "b", "m", ""),
+            TurnNote("s", "a\0b", told=True),
+        ]
         await transport.note_turns(notes[:1])
-        await transport.note_turns(notes[1:])
-        assert await transport.turns("n") == notes[:2]
+        await transport.note_turns([*notes[1:], TurnNote("s2", "d", "n", "")])
+        assert await transport.turns("s") == notes
         later = transport._clock.time() + 3600
         transport._clock.time = lambda: later  # type: ignore[method-assign]
-        assert await transport.turns("n") == notes[:2]
+        assert await transport.turns("s") == notes
         client = transport._client
         [key] = [key async for key in client.scan_iter("noting:turns:*")]
         assert 5000 < await client.ttl(key) <= 3 * 3600

@@ -1,16 +1,24 @@
 """Runs in an environment of its own: what other SDKs say and take, as JSON.
 
 `objects` prints the responses that their own classes make; `take` reads messages and prints what
-their classes make of them.
+their classes make of them; `send` prints what their clients send of them, in a second turn.
 """
 
 import json
 import sys
 from typing import Any
 
-from cohere import ToolMessageV2, V2ChatResponse
-from langchain_core.messages import AIMessage, convert_to_messages
-from ollama import ChatResponse, Message
+import httpx
+from cohere import ClientV2, ToolMessageV2, V2ChatResponse
+from langchain_core.language_models import FakeListChatModel
+from langchain_core.messages import (
+    AIMessage,
+    BaseMessage,
+    convert_to_messages,
+    message_to_dict,
+    messages_from_dict,
+)
+from ollama import ChatResponse, Client, Message
 
 ARGUMENTS = {"place": "Rome"}
 
@@ -39,7 +47,11 @@ def objects() -> dict[str, Any]:
         }
     )
     return {
-        "langchain": [ai.model_dump(), ai.model_dump(exclude_unset=True)],
+        "langchain": [
+            message_to_dict(ai),
+            ai.model_dump(),
+            ai.model_dump(exclude_unset=True),
+        ],
         "ollama": [ollama.model_dump(), ollama.model_dump(exclude_unset=True)],
         "cohere": [cohere.model_dump(), cohere.model_dump(exclude_unset=True)],
     }
@@ -56,6 +68,49 @@ def take(messages: dict[str, list[dict[str, Any]]]) -> dict[str, Any]:
     }
 
 
+class Recording(FakeListChatModel):
+    """A model that says what it is given, and keeps what it was asked."""
+
+    asked: list[BaseMessage] | None = None
+
+    def _call(self, messages: list[BaseMessage], *rest: Any, **options: Any) -> str:
+        self.asked = messages
+        return super()._call(messages, *rest, **options)
+
+
+def send(messages: dict[str, list[dict[str, Any]]]) -> dict[str, Any]:
+    """`stored` is a history of LangChain's as `messages_to_dict` made it, answered."""
+    sent: list[Any] = []
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        sent.append(json.loads(request.content))
+        message = {"role": "assistant", "content": "In Rome."}
+        if "cohere" in request.url.host:
+            content = [{"type": "text", "text": "In Rome."}]
+            said = {
+                "id": "r",
+                "finish_reason": "COMPLETE",
+                "message": {**message, "content": content},
+            }
+        else:
+            said = {"model": "m", "done": True, "message": message}
+        return httpx.Response(200, json=said)
+
+    transport = httpx.MockTransport(answer)
+    Client(transport=transport).chat(model="m", messages=messages["ollama"])
+    http = httpx.Client(transport=transport)
+    ClientV2(api_key="k", httpx_client=http).chat(model="m", messages=messages["cohere"])
+    model = Recording(responses=["In Rome."])
+    asked = []
+    for given in (messages["langchain"], messages_from_dict(messages["stored"])):
+        assert model.invoke(given).content == "In Rome."
+        asked.append([[each.type, each.content] for each in model.asked or ()])
+    return {"ollama": sent[0]["messages"], "cohere": sent[1]["messages"], "langchain": asked}
+
+
 if __name__ == "__main__":
-    made = objects() if sys.argv[1] == "objects" else take(json.load(sys.stdin))
+    if sys.argv[1] == "objects":
+        made = objects()
+    else:
+        made = {"take": take, "send": send}[sys.argv[1]](json.load(sys.stdin))
     json.dump(made, sys.stdout)

@@ -19,7 +19,7 @@ ENVIRONMENT = Path(__file__).parents[2] / ".run" / "other-sdks"
 SCRIPT = Path(__file__).with_name("other_sdks.py")
 
 
-@tool
+@tool(effects="read")
 async def look(place: str) -> dict[str, str]:
     """Look at a place."""
     return {"seen": place}
@@ -60,3 +60,26 @@ async def test_their_own_objects_are_read_and_the_answers_taken(python: str) -> 
         "role": "tool", "content": '{"seen":"Rome"}', "tool_name": "look",
     }  # fmt: skip
     assert taken["cohere"] == ["TextToolContent"]
+
+
+@pytest.mark.timeout(400)
+async def test_their_clients_send_the_answers(python: str) -> None:
+    """Also those to a history that LangChain stored."""
+    said: dict[str, list[Any]] = {}
+    async with Dispatcher.in_memory([look]) as dispatcher:
+        for format, responses in run(python, "objects").items():
+            turn = await dispatcher.dispatch(responses[0])
+            said[format] = [*turn.assistant(), *turn.messages()]
+            if format == "langchain":
+                said["stored"] = await dispatcher.resume(responses[:1], session="s")
+    sent = run(python, "send", said)
+    called, answer = sent["ollama"]
+    assert called["tool_calls"][0]["function"]["arguments"] == {"place": "Rome"}
+    assert answer == {"role": "tool", "content": '{"seen":"Rome"}', "tool_name": "look"}
+    called, answer = sent["cohere"]
+    assert called["tool_calls"][0]["id"] == "c"
+    assert answer == {
+        "role": "tool", "tool_call_id": "c",
+        "content": [{"type": "text", "text": '{"seen":"Rome"}'}],
+    }  # fmt: skip
+    assert sent["langchain"] == [[["ai", ""], ["tool", '{"seen":"Rome"}']]] * 2

@@ -118,7 +118,10 @@ def returned(tool: Tool, value: Any, limits: Limits) -> Completion:
         return Completion(failure(Code.REPORTED, error, Executed.YES))
     if tool.returns is not None:
         problems = _broken(tool.returns, encoded, whole if whole is not value else None)
-        if problems:
+        named = tool.returns.by_alias(encoded) if problems else None
+        if named is not None and len(named) <= limits.max_result:
+            encoded = named
+        elif problems:
             reason = "the tool returned something other than it declares"
             bad = failure(Code.BAD_RESULT, reason, Executed.YES, problems=problems)
             return Completion(bad)

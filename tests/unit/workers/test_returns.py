@@ -333,3 +333,40 @@ def test_the_schema_is_that_of_what_is_sent() -> None:
     naive = datetime.datetime(2026, 1, 2)  # noqa: DTZ001
     assert outcome(made, Sent(sentAt=naive)).ok
     json.dumps(made.spec.output_schema)
+
+
+class Place(BaseModel):
+    place_name: str = Field(alias="placeName")
+    floors: int = Field(default=1, serialization_alias="levels")
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        {"place_name": "x", "floors": 2},
+        {"placeName": "x", "levels": 2},
+        Place(placeName="x", floors=2),
+        Place(placeName="x", floors=2).model_dump(),
+        Place(placeName="x", floors=2).model_dump(by_alias=True),
+    ],
+)
+def test_a_model_s_fields_may_have_either_name_and_are_sent_by_their_alias(value: Any) -> None:
+    """The schema that is offered says the alias."""
+    sent = {"placeName": "x", "levels": 2}
+    assert json.loads(bytes(outcome(declared(Place), value).data)) == sent
+    assert json.loads(bytes(outcome(declared(list[Place]), [value]).data)) == [sent]
+    assert json.loads(bytes(outcome(declared(Place), {"ok": True, "data": value}).data)) == sent
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        {"place_name": 3, "floors": 2},
+        {"place_name": "x", "floors": "2"},  # taken only as something else
+        {"place": "x"},
+        {"floors": 2},
+        "x",
+    ],
+)
+def test_what_a_model_does_not_take_under_either_name_is_a_bad_result(value: Any) -> None:
+    assert outcome(declared(Place), value).code is Code.BAD_RESULT

@@ -18,10 +18,9 @@ from openai.types.beta.agent_session_input_param import AgentSessionInputParam
 from openai.types.realtime import ConversationItemCreateEventParam, ResponseDoneEvent
 from pydantic import TypeAdapter
 
-from tests.sdk_types import hold, hold_item, taken_by
+from tests.sdk_types import hold_item, taken_by
 from toolpool import Dispatcher, tool
 from toolpool.contract.outcome import Code
-from toolpool.dispatcher.formats import detect, intake
 from toolpool.dispatcher.turn import TurnResult
 
 PNG = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk"
@@ -413,6 +412,15 @@ class TestLangChain:
                  "content": '{"seen":"Rome"}'}
             ]  # fmt: skip
 
+    async def test_a_message_is_read_as_langchain_stores_it(self) -> None:
+        """As `message_to_dict` makes it."""
+        message = {"content": "", "tool_calls": [READ], "type": "ai", "id": None}
+        turn = await turn_of({"type": "ai", "data": message})
+        assert (turn.format, ran) == ("langchain", ["Rome"])
+        assert turn.assistant() == [message]
+        turn = await turn_of({"type": "human", "data": message})
+        assert ran == []
+
     async def test_some_chunks_of_a_stream_are_not_run(self) -> None:
         """What was added up so far may be valid by chance."""
         chunk = {
@@ -443,133 +451,8 @@ class TestLangChain:
         assert [message["status"] for message in turn.messages()] == ["error", "success"]
 
 
-BODY = {
-    "object": "chat.completion", "id": "x", "choices": [{"finish_reason": "tool_calls", "message": {
-        "role": "assistant", "tool_calls": [{"id": "c", "type": "function", "function": {
-            "name": "look", "arguments": '{"place": "Rome"}'}}]}}],
-}  # fmt: skip
-MESSAGE = {
-    "type": "message", "id": "m", "stop_reason": "tool_use",
-    "content": [{"type": "tool_use", "id": "c", "name": "look", "input": {"place": "Rome"}}],
-}  # fmt: skip
-RESPONSE = {
-    "object": "response", "id": "r", "status": "completed",
-    "output": [{"type": "function_call", "call_id": "c", "name": "look",
-                "arguments": '{"place": "Rome"}', "status": "completed"}],
-}  # fmt: skip
-
-
-class TestBatches:
-    @pytest.mark.parametrize(
-        ("line", "format"),
-        [
-            ({"custom_id": "1", "result": {"type": "succeeded", "message": MESSAGE}}, "anthropic"),
-            ({"id": "b", "custom_id": "1", "error": None,
-              "response": {"status_code": 200, "request_id": "r", "body": BODY}}, "openai_chat"),
-            ({"custom_id": "1", "response": {"status_code": 200, "body": RESPONSE}},
-             "openai_responses"),
-        ],
-    )  # fmt: skip
-    async def test_a_line_is_the_response_in_it(self, line: dict[str, Any], format: str) -> None:
-        for given in (line, json.dumps(line)):
-            turn = await turn_of(given)
-            assert (turn.format, ran, turn.ok) == (format, ["Rome"], True)
-            assert len(turn.messages()) == 1
-            assert turn.assistant()
-
-    @pytest.mark.parametrize(
-        ("line", "why"),
-        [
-            ({"custom_id": "1", "result": {"type": "errored", "error": {}}}, "errored"),
-            ({"custom_id": "1", "result": {"type": "expired"}}, "expired"),
-            ({"custom_id": "1", "response": None, "error": {"code": "batch_expired"}}, "error"),
-            ({"custom_id": "1", "response": {"status_code": 400, "body": {"error": {}}}},
-             "status 400"),
-        ],
-    )  # fmt: skip
-    async def test_a_line_that_failed_asks_the_model_for_nothing(
-        self, line: dict[str, Any], why: str
-    ) -> None:
-        turn = await turn_of(line)
-        assert (list(turn), turn.error, turn.messages(), turn.stop) == ([], None, [], why)
-        assert turn.assistant() == []
-
-
-class TestParts:
-    @pytest.mark.parametrize("whole", [BODY, MESSAGE, RESPONSE])
-    async def test_the_calls_of_a_response_are_read_without_it(self, whole: dict[str, Any]) -> None:
-        parts = (
-            whole["content"] if "content" in whole
-            else whole["output"] if "output" in whole
-            else whole["choices"][0]["message"]["tool_calls"]
-        )  # fmt: skip
-        for given in (parts, parts[0], json.dumps(parts)):
-            turn = await turn_of(given)
-            assert (turn.format, ran) == (detect(whole), ["Rome"])
-            for message in turn.messages():
-                hold(turn.format, message)
-
-    async def test_a_response_of_parts_without_calls_has_none(self) -> None:
-        for parts in (
-            [{"type": "text", "text": "hi"}],
-            [
-                {"type": "thinking", "thinking": "hm", "signature": "s"},
-                {"type": "text", "text": ""},
-            ],
-            [{"type": "reasoning", "summary": []}, {"type": "message", "content": []}],
-            {"role": "assistant", "content": "hi"},
-        ):
-            turn = await turn_of(parts)
-            assert (list(turn), turn.error) == ([], None)
-
-    async def test_parts_of_two_forms_are_not_taken_for_one(self) -> None:
-        mixed = [MESSAGE["content"][0], RESPONSE["output"][0]]  # type: ignore[index]
-        turn = await turn_of(mixed)
-        assert ran == []
-        assert len(turn) == 2
-
-    async def test_a_choice_alone_is_a_completion_of_it(self) -> None:
-        choice = {"index": 0, **BODY["choices"][0]}  # type: ignore[dict-item]
-        turn = await turn_of(choice)
-        assert (turn.format, ran) == ("openai_chat", ["Rome"])
-
-    @pytest.mark.parametrize("field", ["input", "arguments", "args", "parameters"])
-    async def test_a_bare_call_s_arguments_have_several_names(self, field: str) -> None:
-        await turn_of([{"name": "look", field: {"place": "Rome"}}])
-        assert ran == ["Rome"]
-
-    async def test_arguments_that_stand_elsewhere_are_not_taken_for_none(self) -> None:
-        turn = await turn_of([{"name": "picture", "payload": {"x": 1}}])
-        assert turn[0].code is Code.UNPARSEABLE
-        partial = {"name": "look", "args": {"place": "Rome"}, "will_continue": True}
-        turn = await turn_of([partial])
-        assert (ran, turn[0].code) == ([], Code.TRUNCATED)
-
-    async def test_a_call_of_an_unknown_type_is_not_run(self) -> None:
-        call = {"id": "c", "type": "odd", "function": {
-            "name": "look", "arguments": '{"place": "Rome"}'}}  # fmt: skip
-        turn = await turn_of({"choices": [{"message": {"tool_calls": [call]}}]})
-        assert ran == []
-        assert "of the type 'odd'" in (turn[0].error or "")
-
-    @pytest.mark.parametrize("kind", ["image", "tool_result", "server_tool_use", "mcp_tool_use"])
-    async def test_an_object_of_another_type_is_no_bare_call(self, kind: str) -> None:
-        block = {"type": kind, "id": "c", "name": "look", "input": {"place": "Rome"}}
-        turn = await turn_of(block)
-        assert ran == []
-        assert f"an object of the type '{kind}' is not known here" in (turn.error or "")
-        turn = await turn_of([block, {"name": "look", "input": {"place": "Oslo"}}])
-        assert ran == ["Oslo"]
-        assert f"An object of the type '{kind}' is not a tool call" in (turn[0].error or "")
-
-
 def held(kind: Any, turn: TurnResult) -> None:
     """Every message satisfies the SDK's type, and none of its parts is dropped."""
     adapter: TypeAdapter[Any] = TypeAdapter(kind)
     for message in turn.messages():
         taken_by(adapter, message)
-
-
-def test_what_is_of_no_form_is_refused_whole() -> None:
-    with pytest.raises(intake.Unreadable, match="of no known provider's form"):
-        intake.read({"nothing": 1}, max_bytes=100)

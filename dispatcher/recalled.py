@@ -1,0 +1,76 @@
+"""Which noted turn a response in a history was dispatched in, where that is certain.
+
+A call that no other is like is known by itself. One whose provider counts its ids from 0 in every
+response, or gives none, is like every equal call of the session, and a history may have lost its
+beginning, or what somebody took back. So it is known only where nobody has had its turn's answers
+(the host that has them could have gone on to the next equal call), and where what was dispatched
+after it was said after it as well.
+"""
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from toolpool.dispatcher.transports.base import TurnNote
+
+
+class Said(NamedTuple):
+    """A response in a history: the name of its calls, and whether no others have that."""
+
+    name: str
+    is_distinct: bool
+    is_open: bool
+
+
+class _Noted(NamedTuple):
+    note: TurnNote
+    order: int
+
+
+class Notes:
+    """What is noted of one session."""
+
+    def __init__(self, notes: Sequence[TurnNote]) -> None:
+        noted: dict[str, _Noted] = {}
+        told: set[str] = set()
+        for order, note in enumerate(notes):
+            if note.told:
+                told.add(note.turn)
+            else:
+                told.discard(note.turn)  # it was asked for again
+                noted[note.turn] = _Noted(note, order)
+        self._told = told
+        self._in_order = sorted(noted.values(), key=lambda each: each.order)
+        self._by_name: dict[str, list[_Noted]] = {}
+        for each in self._in_order:
+            self._by_name.setdefault(each.note.name, []).append(each)
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._by_name
+
+    def of(self, history: Sequence[Said]) -> list[TurnNote | None]:
+        """The turn of each response; None where none is certain."""
+        often = Counter(said.name for said in history)
+        often_open = Counter(said.name for said in history if said.is_open)
+        seen, seen_open = Counter[str](), Counter[str]()
+        found: list[TurnNote | None] = []
+        for at, said in enumerate(history):
+            noted = self._by_name.get(said.name, [])
+            if said.is_distinct:
+                place, count = seen[said.name], often[said.name]
+                fits = place < len(noted) <= count
+            else:
+                noted = [each for each in noted if each.note.turn not in self._told]
+                place, count = seen_open[said.name], often_open[said.name]
+                fits = said.is_open and len(noted) == count
+                fits = fits and self._is_newest(noted[place], history[at + 1 :])
+            found.append(noted[place].note if fits else None)
+            seen[said.name] += 1
+            seen_open[said.name] += said.is_open
+        return found
+
+    def _is_newest(self, noted: _Noted, later: Sequence[Said]) -> bool:
+        """Whether all that was dispatched after it stands after it."""
+        names = {said.name for said in later}
+        after = (each.note.name for each in self._in_order if each.order > noted.order)
+        return all(name in names for name in after)
