@@ -23,6 +23,7 @@ from toolpool.contract.ledger.base import CloseReason, Closing, Opening
 from toolpool.contract.ledger.memory import MemoryServer
 from toolpool.contract.ledger.steps import new_nonce
 from toolpool.contract.outcome import Code, Executed, Outcome, failure
+from toolpool.contract.settings import Settings
 from toolpool.contract.signing import Keyring
 from toolpool.contract.spec import RunIn
 from toolpool.workers.catalog import Catalog
@@ -125,11 +126,11 @@ class Bench:
         catalog: Catalog | None = None,
     ) -> None:
         self.ledger = Ledger()
-        self.observers = WorkerObservers()
+        catalog = catalog or Catalog([wait, stay, stay_silent, stay_in_thread, write_much, touch])
+        self.observers = WorkerObservers(settings=Settings(), tools=catalog.tools)
         self.slots = Slots(slots)
         self.intake = Intake(ENVELOPE, self.observers)
         self.leased_at: Callable[[], float] = time.monotonic
-        catalog = catalog or Catalog([wait, stay, stay_silent, stay_in_thread, write_much, touch])
         self.settler = Settler(
             worker="w", ledger=self.ledger, envelope=ENVELOPE, keep=60.0, keep_output=60.0
         )
