@@ -51,6 +51,7 @@ class Names:
         self.workers = f"{prefix}:workers"
         self.loops = f"{prefix}:loops"
         self.outputs = f"{prefix}:outputs"
+        self.events = f"{prefix}:events"
         self.call_prefix = f"{prefix}:call:"
         self.ran_prefix = f"{prefix}:ran:"
         self.unacked = f"{prefix}:unacked"
