@@ -118,6 +118,11 @@ class Publisher:
                 self._tell_away(error)
                 await asyncio.sleep(pause)
                 pause = min(pause * 2, _LONGEST_PAUSE_SECONDS)
+            except Exception:
+                log.exception("events_not_published count=%d", count)
+                self._dropped += count  # told as a gap: these alone are lost, not all that follow
+                self.lost += count
+                return
             else:
                 break
         if self._is_away:

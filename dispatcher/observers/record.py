@@ -116,10 +116,12 @@ class TurnRows:
     def __init__(self, recorder: Recorder, found: Response, shared: TurnContext) -> None:
         self._recorder = recorder
         self._found = found
-        self._session = shared.session
-        self._turn = shared.id
+        self._shared = shared
         self._ids: dict[int, str] = {}
-        now = _now()
+        _guarded(self._note_calls)
+
+    def _note_calls(self) -> None:
+        now, found, recorder, shared = _now(), self._found, self._recorder, self._shared
         for call in found.calls:
             row = self._ids[call.index] = new_nonce()
             asked = call.text if call.text is not None else call.arguments
@@ -132,15 +134,21 @@ class TurnRows:
         self, results: Sequence[ToolResult], sent: Mapping[int, Pending], result_of: ResultOf
     ) -> None:
         """Note the results; of calls that go on in the background the last one as well."""
-        for call, result in zip(self._found.calls, results, strict=True):
-            self._note(call, result)
-            pending = sent.get(call.index)
-            if result.is_running and pending is not None:
-                final = _Final(self, call, pending, result_of)
-                if pending.is_open:
-                    pending.latches.append(final)
-                else:
-                    final.write()
+
+        def note() -> None:
+            for call, result in zip(self._found.calls, results, strict=True):
+                self._note(call, result)
+                pending = sent.get(call.index)
+                if result.is_running and pending is not None:
+                    self._follow(_Final(self, call, pending, result_of), pending)
+
+        _guarded(note)
+
+    def _follow(self, final: "_Final", pending: Pending) -> None:
+        if pending.is_open:
+            pending.latches.append(final)
+        else:
+            final.write()
 
     def broken_off(
         self,
@@ -149,22 +157,25 @@ class TurnRows:
         result_of: ResultOf,
     ) -> None:
         """Note what is known of the calls of a dispatch that was cancelled."""
-        for call in self._found.calls:
-            result = rejected.get(call.index)
-            pending = sent.get(call.index)
-            if result is None and pending is not None and not pending.is_open:
-                result = result_of(pending)
-            self._note(call, result or _cancelled(call, was_sent=pending is not None))
+
+        def note() -> None:
+            for call in self._found.calls:
+                result = rejected.get(call.index)
+                pending = sent.get(call.index)
+                if result is None and pending is not None and not pending.is_open:
+                    result = result_of(pending)
+                self._note(call, result or _cancelled(call, was_sent=pending is not None))
+
+        _guarded(note)
 
     def _note(self, call: ToolCall, result: ToolResult) -> None:
         metadata = metadata_of(
-            result, session=self._session, turn=self._turn, model=self._found.model
+            result, session=self._shared.session, turn=self._shared.id, model=self._found.model
         )
-        parent, body = self._ids[call.index], result_body(result)
+        session, parent = self._shared.session, self._ids[call.index]
+        row, body = new_nonce(), result_body(result)
         self._recorder.note(
-            Draft(
-                self._session, new_nonce(), parent, _now(), "tool_result", call.name, body, metadata
-            )
+            Draft(session, row, parent, _now(), "tool_result", call.name, body, metadata)
         )
 
     def note_final(self, call: ToolCall, result: Callable[[], ToolResult]) -> None:
