@@ -1,5 +1,6 @@
 """Puts together what watches one dispatcher: its events and its session record."""
 
+import asyncio
 from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -68,4 +69,5 @@ class Watching:
             await self._events.close()
         await self._transport.events.close()
         if self.recorder is not None:
+            await asyncio.sleep(0)  # what ended just now is noted in the loop's next round
             await in_a_thread(self.recorder.close)
