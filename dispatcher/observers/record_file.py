@@ -9,9 +9,11 @@ import hashlib
 import os
 import re
 import stat
+import time
 from collections import OrderedDict
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
@@ -23,6 +25,8 @@ except ImportError:  # not a POSIX system
     fcntl = None  # type: ignore[assignment]
 
 _OPEN_AT_MOST = 64
+_LOOK_SECONDS = 1.0
+"""How often it is looked whether a file was put away by somebody else."""
 _PLAIN = re.compile(r"[a-z0-9][a-z0-9_-]{0,79}")
 _NO_SESSION = "_no-session"
 _FLAGS = os.O_RDWR | os.O_APPEND | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0) | os.O_CLOEXEC
@@ -38,6 +42,15 @@ class NotAllWritten(OSError):
         self.concerns_all = error.errno in _FULL
 
 
+@dataclass(slots=True)
+class _File:
+    """An open file; `size` is what it had after the last write here, `looked` when its path was."""
+
+    number: int
+    looked: float
+    size: int = -1
+
+
 class RecordFiles:
     """A sink. `path` is a folder that exists, or a file that ends in `.jsonl`."""
 
@@ -49,7 +62,12 @@ class RecordFiles:
         self._syncs = sync == "fsync"
         self._size = size
         self._files = files
-        self._open: OrderedDict[Path, int] = OrderedDict()
+        self._open: OrderedDict[Path, _File] = OrderedDict()
+
+    @property
+    def is_one_file(self) -> bool:
+        """Whether all sessions are written to one."""
+        return not self._is_folder
 
     def check(self) -> None:
         """Raises `Misconfigured` where rows could not be written."""
@@ -81,39 +99,39 @@ class RecordFiles:
             done = 0
             try:
                 while done < len(data):
-                    done += os.write(file, data[done:])
+                    done += os.write(file.number, data[done:])
             except OSError:
+                file.size = -1
                 written = _lines_in(lines, done - (len(data) - sum(map(len, lines))))
                 raise
             written = len(lines)
+            file.size += done
             if self._syncs:
-                os.fsync(file)
-            if self._size and os.fstat(file).st_size >= self._size:
-                self._rotate(path, file)
+                os.fsync(file.number)
+            if self._size and file.size >= self._size:
+                self._rotate(path, file.number)
         except OSError as error:
             raise NotAllWritten(error, written) from error
 
     def close(self) -> None:
         """See `RecordSink.close`."""
         while self._open:
-            os.close(self._open.popitem()[1])
+            os.close(self._open.popitem()[1].number)
 
-    def _file(self, path: Path) -> int:
+    def _file(self, path: Path) -> _File:
         """The open file at `path`, which another process may have put away meanwhile."""
+        now = time.monotonic()
         file = self._open.pop(path, None)
-        if file is not None:
-            try:
-                is_there = os.path.samestat(os.stat(path, follow_symlinks=False), os.fstat(file))
-            except OSError:
-                is_there = False
-            if not is_there:
-                os.close(file)
+        if file is not None and now - file.looked >= _LOOK_SECONDS:
+            file.looked = now
+            if not _is_at(path, file.number):
+                os.close(file.number)
                 file = None
         if file is None:
-            file = _opened(path)
+            file = _File(_opened(path), now)
         self._open[path] = file  # now the last to be closed
         if len(self._open) > _OPEN_AT_MOST:
-            os.close(self._open.popitem(last=False)[1])
+            os.close(self._open.popitem(last=False)[1].number)
         return file
 
     def _rotate(self, path: Path, file: int) -> None:
@@ -121,9 +139,8 @@ class RecordFiles:
         if fcntl is not None:
             fcntl.flock(file, fcntl.LOCK_EX)
         try:
-            with suppress(FileNotFoundError):
-                if not os.path.samestat(os.stat(path), os.fstat(file)):
-                    return
+            if not _is_at(path, file):
+                return
             older = [path.with_name(f"{path.name}.{n}") for n in range(1, self._files + 1)]
             for source, target in reversed(list(zip([path, *older], older, strict=False))):
                 with suppress(FileNotFoundError):
@@ -158,10 +175,19 @@ def _opened(path: Path) -> int:
     return file
 
 
-def _is_torn(file: int) -> bool:
-    """Whether the last line was not written to its end."""
-    size = os.fstat(file).st_size
-    return size > 0 and os.pread(file, 1, size - 1) != b"\n"
+def _is_at(path: Path, file: int) -> bool:
+    """Whether an open file is the one that is at `path`."""
+    try:
+        return os.path.samestat(os.stat(path, follow_symlinks=False), os.fstat(file))
+    except OSError:
+        return False
+
+
+def _is_torn(file: _File) -> bool:
+    """Whether the last line was not written to its end. Looks where another has written as well."""
+    size, known = os.fstat(file.number).st_size, file.size
+    file.size = size
+    return size not in (0, known) and os.pread(file.number, 1, size - 1) != b"\n"
 
 
 def _lines_in(lines: Sequence[bytes], done: int) -> int:

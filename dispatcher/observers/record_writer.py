@@ -13,7 +13,7 @@ log = logging.getLogger("toolpool.record")
 _ROWS_AT_MOST = 50_000
 _BYTES_AT_MOST = 64 << 20
 _TOGETHER_AT_MOST = 1_000
-_GATHER_SECONDS = 0.02
+_GATHER_SECONDS = 0.05
 _AGAIN_SECONDS = 0.5
 _CLOSE_SECONDS = 5.0
 _ROW_BYTES = 400
@@ -25,6 +25,7 @@ class Writer:
 
     def __init__(self, sink: RecordSink, *, redact: Redact | None, cap: int) -> None:
         self._sink = sink
+        self._is_one_file = getattr(sink, "is_one_file", False)
         self._redact = redact
         self._cap = cap
         self._waiting: deque[Draft] = deque()
@@ -55,7 +56,7 @@ class Writer:
         if len(self._waiting) >= _ROWS_AT_MOST or (
             self._added - self._taken + size > _BYTES_AT_MOST
         ):
-            self._drop(draft.session, 1)
+            self._drop(None if self._is_one_file else draft.session, 1)
             if not self._has_said_full:
                 self._has_said_full = True
                 log.warning(
@@ -122,11 +123,12 @@ class Writer:
         for _ in range(min(len(self._waiting), _TOGETHER_AT_MOST)):
             draft = self._waiting.popleft()
             self._taken += len(draft.body) + _ROW_BYTES
+            session = None if self._is_one_file else draft.session
             try:
-                lines[draft.session].append(draft.line(self._redact, self._cap))
+                lines[session].append(draft.line(self._redact, self._cap))
             except Exception:
                 log.exception("row_not_written tool=%s", draft.tool[:80])
-                self._drop(draft.session, 1)
+                self._drop(session, 1)
         return lines
 
     def _write(self, new: dict[str | None, list[bytes]]) -> None:

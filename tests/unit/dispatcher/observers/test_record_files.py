@@ -102,8 +102,11 @@ def test_files_are_put_away_by_size_and_the_oldest_goes(tmp_path: Path) -> None:
     assert found == {"r.jsonl.1": "4", "r.jsonl.2": "3"}
 
 
-def test_a_file_that_was_moved_away_is_made_anew(tmp_path: Path) -> None:
+def test_a_file_that_was_moved_away_is_made_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """By another dispatcher, or by logrotate."""
+    monkeypatch.setattr(record_file, "_LOOK_SECONDS", 0.0)
     record = files(path := tmp_path / "r.jsonl")
     record.write("s", [b"1\n"])
     path.rename(tmp_path / "old")
