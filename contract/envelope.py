@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from toolpool.contract.errors import MessageRejected
+from toolpool.contract.events import EventBatch
 from toolpool.contract.outcome import Code, Executed, Outcome, failure
 from toolpool.contract.signing import Keyring
 from toolpool.contract.spec import ToolSpec
@@ -229,6 +230,7 @@ _BACKGROUND = "background"
 _OUTPUT = "output"
 _SWITCH = "switch"
 _TOOLSET = "toolset"
+_EVENTS = "events"
 _encoder = msgspec.json.Encoder()
 _batches = msgspec.json.Decoder(Batch)
 _replies: msgspec.json.Decoder[Reply] = msgspec.json.Decoder(
@@ -241,6 +243,7 @@ _toolsets = msgspec.json.Decoder(Toolset)
 _background = msgspec.json.Decoder(BackgroundCall)
 _switches = msgspec.json.Decoder(Switch)
 _outputs = msgspec.json.Decoder(StoredOutput)
+_events = msgspec.json.Decoder(EventBatch)
 
 
 class Envelope:
@@ -348,6 +351,14 @@ class Envelope:
     def decode_background(self, data: bytes) -> BackgroundCall:
         """The background call in `data`."""
         return _decode(_background, self._keyring.verify(_BACKGROUND, data))
+
+    def encode_events(self, batch: EventBatch) -> bytes:
+        """The events, signed. Raises TypeError or ValueError where a detail is not JSON."""
+        return self._keyring.sign(_EVENTS, _encoder.encode(batch))
+
+    def decode_events(self, data: bytes) -> EventBatch:
+        """The events in `data`."""
+        return _decode(_events, self._keyring.verify(_EVENTS, data))
 
     def encode_lease(self, lease: WorkerLease) -> bytes:
         """The lease, signed."""

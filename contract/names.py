@@ -53,6 +53,7 @@ class Names:
         self.outputs = f"{prefix}:outputs"
         self.alive = f"{prefix}:alive"
         """Which worker said last that the pool is alive."""
+        self.events = f"{prefix}:events"
         self.call_prefix = f"{prefix}:call:"
         self.ran_prefix = f"{prefix}:ran:"
         self.unacked = f"{prefix}:unacked"

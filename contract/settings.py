@@ -214,6 +214,28 @@ class Settings(BaseSettings):
         default=False, description="Whether http_get may reach private addresses."
     )
 
+    events: bool = Field(
+        default=False, description="Whether events are published for every process to follow."
+    )
+    events_kept: int = Field(
+        default=100_000, ge=1_000, description="How many published events are kept."
+    )
+    record: str | None = Field(
+        default=None, description="Session record: a folder, or a file that ends in .jsonl."
+    )
+    record_sync: Literal["flush", "fsync"] = Field(
+        default="flush", description="`fsync`: rows outlive a power cut, not only a crash."
+    )
+    record_size: int = Field(
+        default=64 * _MIB, ge=0, description="Size at which a file of the record is put away."
+    )
+    record_files: int = Field(
+        default=5, ge=1, description="Files put away that are kept, of each file of the record."
+    )
+    record_value: int = Field(
+        default=256 * _KIB, ge=1_000, description="Size at which one value is cut in the record."
+    )
+
     @field_validator("key_prefix")
     @classmethod
     def _is_prefix(cls, prefix: str) -> str:

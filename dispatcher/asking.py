@@ -14,8 +14,10 @@ from toolpool.dispatcher.admission.accepting import Accepting
 from toolpool.dispatcher.admission.loop_guard import LoopGuard
 from toolpool.dispatcher.admission.validate import Accepted
 from toolpool.dispatcher.analytics import Analytics
+from toolpool.dispatcher.calls.pending import Pending
 from toolpool.dispatcher.formats import Response, intake
 from toolpool.dispatcher.observe import Observers
+from toolpool.dispatcher.observers.record import Recorder
 from toolpool.dispatcher.turn_context import TurnContext, turn_context
 from toolpool.dispatcher.turns import Turns
 from toolpool.dispatcher.words.wording import Wording
@@ -34,6 +36,7 @@ class Asking:
         turns: Turns,
         loops: LoopGuard,
         analytics: Analytics,
+        recorder: Recorder | None,
     ) -> None:
         self._settings = settings
         self._wording = wording
@@ -42,6 +45,7 @@ class Asking:
         self._turns = turns
         self._loops = loops
         self._analytics = analytics
+        self._recorder = recorder
 
     def read(self, response: Any, **named: str | None) -> Response:
         """The calls in a response. Raises `intake.Unreadable`."""
@@ -72,9 +76,30 @@ class Asking:
     async def run(
         self, found: Response, shared: TurnContext, allowed: Collection[str] | None
     ) -> list[ToolResult]:
-        """A result for each call, in their order."""
+        """A result for each call, in their order; in the session record, if there is one."""
         shared = dataclasses.replace(shared, provider=found.format)
         rejected: dict[int, ToolResult] = {}
+        sent: dict[int, Pending] = {}
+        if self._recorder is None:
+            return await self._run(found, shared, allowed, rejected, sent)
+        rows = self._recorder.asked(found, shared)
+        try:
+            results = await self._run(found, shared, allowed, rejected, sent)
+        except BaseException:
+            rows.broken_off(rejected, sent, self._turns.result_of)
+            raise
+        rows.answered(results, sent, self._turns.result_of)
+        return results
+
+    async def _run(
+        self,
+        found: Response,
+        shared: TurnContext,
+        allowed: Collection[str] | None,
+        rejected: dict[int, ToolResult],
+        sent: dict[int, Pending],
+    ) -> list[ToolResult]:
+        """The same; `rejected` and `sent` hold what is known of each call at any time."""
         accepted: list[Accepted] = []
         since = time.monotonic()  # the look into the past is on the first calls' own time
         looping = await self._loops.look(found.calls, shared.session)
@@ -86,7 +111,7 @@ class Asking:
             else:
                 accepted.append(verdict)
         await self._own_up(found, shared, rejected)
-        answered = await self._turns.run(accepted, shared, since)
+        answered = await self._turns.run(accepted, shared, since, sent)
         results: list[ToolResult] = []
         news: list[ToolResult | None] = []
         for call in found.calls:

@@ -21,20 +21,17 @@ from toolpool.dispatcher.background import NO_SUCH_HANDLE, Background
 from toolpool.dispatcher.calls.services import Services
 from toolpool.dispatcher.calls.traffic import Traffic
 from toolpool.dispatcher.classifier import Classifier
-from toolpool.dispatcher.events import Event, Events
+from toolpool.dispatcher.events import CHANNELS, Event
 from toolpool.dispatcher.formats import FORMATS, intake, named
 from toolpool.dispatcher.histories import Histories
 from toolpool.dispatcher.lifetime import Lifetime, in_a_thread
 from toolpool.dispatcher.observe import Observer, Observers
 from toolpool.dispatcher.observers.log import log
+from toolpool.dispatcher.observers.watching import Record, Watching
 from toolpool.dispatcher.transports.base import Transport
 from toolpool.dispatcher.transports.redis import RedisTransport
 from toolpool.dispatcher.turn import TurnResult
-from toolpool.dispatcher.turn_context import (
-    page_number,
-    patience,
-    require_name,
-)
+from toolpool.dispatcher.turn_context import page_number, patience, require_name
 from toolpool.dispatcher.turns import Turns
 from toolpool.dispatcher.words.wording import wording_of
 
@@ -58,9 +55,9 @@ class Dispatcher:
         specs: Sequence[ToolSpec] | None = None,
         on_loop: OnLoop | None = None,
         observers: Sequence[Observer] = (),
+        record: Record | None = None,
     ) -> None:
         self._observers = Observers([log(), *observers], with_texts=settings.error_texts)
-        self._events = Events(self._observers)
         self._lifetime = Lifetime()
         self._starting: asyncio.Task[None] | None = None
         self._closed: asyncio.Task[None] | None = None
@@ -70,6 +67,7 @@ class Dispatcher:
         self._wording = wording_of(settings)
         self._accepting = Accepting(self._catalog, settings, self._wording, only)
         services = Services(transport, envelope, settings, self._observers)
+        self._watching = Watching(services, self._catalog, record)
         self._traffic = Traffic(services, self._catalog, follows_catalog=specs is None)
         classify = Classifier(self._wording, self._accepting, with_texts=settings.error_texts)
         self._background = Background(
@@ -86,6 +84,7 @@ class Dispatcher:
             turns=self._turns,
             loops=self.loops,
             analytics=self.analytics,
+            recorder=self._watching.recorder,
         )
         self._histories = Histories(transport, settings, self._asking, self._traffic.in_background)
 
@@ -100,13 +99,14 @@ class Dispatcher:
         catalog: str | Path | None = None,
         on_loop: OnLoop | None = None,
         observers: Sequence[Observer] = (),
+        record: Record | None = None,
     ) -> Self:
         """A dispatcher for workers on a Redis or Valkey server.
 
         The URL comes from `TOOLPOOL_REDIS_URL` where it is not given. `only` is an allow-list of
         names; `catalog` a file that `toolpool tools export` wrote, in place of the live one;
-        `on_loop` may let a failing call run again; `observers` are told what happens to calls.
-        Raises `Misconfigured` here and on entering.
+        `on_loop` may let a failing call run again; `observers` are told what happens to calls,
+        `record` names the session record. Raises `Misconfigured` here and on entering.
         """
         settings = settings or Settings()
         given = {"redis_url": redis_url, "broker_url": broker_url}
@@ -119,6 +119,7 @@ class Dispatcher:
             specs=catalogs.read_file(catalog) if catalog is not None else None,
             on_loop=on_loop,
             observers=observers,
+            record=record,
         )
 
     async def __aenter__(self) -> Self:
@@ -138,6 +139,7 @@ class Dispatcher:
 
     async def _start(self) -> None:
         self._observers.start()
+        self._watching.start()
         await self._traffic.start()
         self.loops.start()
         if self._specs is not None:
@@ -159,11 +161,12 @@ class Dispatcher:
         if self._starting is not None and not self._starting.done():
             self._starting.cancel()
             await asyncio.wait({self._starting})
-        self._events.close()
+        await self._watching.leave()
         self._background.close()
         await self.loops.close()
         self._turns.cancel(None, None)
         await self._traffic.close()
+        await self._watching.close()
         await in_a_thread(self._observers.close)
 
     @property
@@ -194,14 +197,18 @@ class Dispatcher:
         offers = self._accepting.listed(only)
         return module.offer([offers[name].spec for name in sorted(offers)])
 
-    def events(self, after: int | None = None) -> AsyncIterator[Event]:
-        """What happens: a call starts, goes on, ends, fails, loops; a tool rejects too much.
+    def events(
+        self, since: str | None = None, channels: Collection[str] = CHANNELS
+    ) -> AsyncIterator[Event]:
+        """What happens to calls (`progress`), and what an operator watches (`monitor`).
 
-        `after` is the bookmark of the last event seen; what is still kept since then comes first.
-        The stream ends when the dispatcher is closed.
+        Of the whole fleet where `TOOLPOOL_EVENTS` is on, else of this dispatcher. `since` is the
+        bookmark of the last event seen, or `0`: what is still kept since then comes first, and what
+        is not is told in an event of the kind `gap`. Ends when the dispatcher is closed. Raises
+        ValueError for what is no bookmark, and no channel.
         """
         self._lifetime.require()
-        return self._events.follow(after)
+        return self._watching.follow(since, channels)
 
     def in_flight(self, session: str | None = None) -> int:
         """How many calls are open, of one session or of all."""
@@ -219,15 +226,7 @@ class Dispatcher:
         self._require(session)
         if session is None and call_id is None:
             raise ValueError("cancel needs a session, a call_id, or both")
-        calls = [
-            pending
-            for pending in self._traffic.all_open()
-            if (session is None or pending.message.session == session)
-            and call_id in (None, pending.call.provider_id)
-        ]
-        ahead = self._turns.cancel(session, call_id)
-        await self._traffic.cancel(calls)
-        return len(calls) + ahead
+        return await self._turns.cancel_all(session, call_id)
 
     async def task_result(
         self, handle: str, *, session: str | None = None, wait: float = 0.0

@@ -1,155 +1,184 @@
 """What happens to calls, for whoever follows it: a side road, never in the way.
 
-Nothing is kept before somebody follows; from then on the last events are, so that a follower who
-names the bookmark it has seen misses none of them.
+Two channels: `progress` is the life of each call, `monitor` what an operator watches. A moment is
+published as one note; readers make the events of it, so that they cost the road little.
 """
 
-import asyncio
-from collections import deque
-from collections.abc import AsyncIterator
-from itertools import islice
-from typing import Any, Literal
+from collections.abc import Collection, Iterable, Iterator
+from typing import Any, Literal, cast
 
 import msgspec
 
-from toolpool.dispatcher.observe import (
-    Alert,
-    CallFacts,
-    Ended,
-    Loop,
-    Observer,
-    Observers,
-    Progressed,
-    Turned,
-)
+from toolpool.contract.events import Note, Position
+from toolpool.contract.outcome import Code, ErrorType, Executed
+from toolpool.dispatcher.words import advice
 
-_KEPT = 10_000
+Channel = Literal["progress", "monitor"]
+CHANNELS: tuple[Channel, ...] = ("progress", "monitor")
 
 Kind = Literal[
     "tool:start",
     "tool:progress",
     "tool:end",
     "tool:error",
+    "error",
+    "tool_executed",
     "monitor:loop",
     "monitor:rejections",
     "monitor:circuit",
     "monitor:switch",
+    "gap",
 ]
 State = Literal["RUNNING", "COMPLETED", "FAILED"]
+_SEVERE = frozenset({ErrorType.RUNTIME, ErrorType.EXCEPTION})
 
 
 class Event(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One event; `bookmark` counts up from 1. `detail` is of the kind: progress, or the error.
+    """One event. `at` is Unix time in milliseconds, `source` the dispatcher that tells it.
 
-    Those of the monitor have no `state`: `monitor:loop` is a call that the loop guard caught,
-    `monitor:rejections` a tool whose calls are rejected too often, `monitor:circuit` a tool
-    that is left alone, tried again or well again, `monitor:switch` a kill switch turned.
+    Those of a call have its snapshot: `call_id`, `tool`, `session`, `turn`, `attempt`, `retry` and,
+    on the channel `progress`, its `state`. `detail` is of the kind: progress, or the error. Of the
+    channel `monitor` are `error`, with `phase`, `severity` and `message`; `tool_executed`;
+    `monitor:loop`, a call that the loop guard caught; `monitor:rejections`, a tool whose calls are
+    rejected too often; `monitor:circuit`, a tool that is left alone, tried again or well again; and
+    `monitor:switch`, a kill switch turned. A `gap` is on both: what a follower missed.
     """
 
-    bookmark: int
+    bookmark: str
     kind: Kind
+    channel: Channel | None = None
+    at: int
+    source: str = ""
     call_id: str | None = None
-    tool: str
+    tool: str = ""
     session: str | None = None
+    turn: str | None = None
+    attempt: int = 1
+    retry: int = 0
     state: State | None = None
+    phase: str | None = None
+    severity: Literal["error", "warn"] | None = None
+    message: str | None = None
     detail: dict[str, Any] | None = None
 
 
-class Events(Observer):
-    """The events of one dispatcher. Observes nothing before somebody follows."""
+def events_of_error(executed: Executed) -> int:
+    """How many events a failed call makes."""
+    return 3 if executed is Executed.YES else 2
 
-    def __init__(self, observers: Observers) -> None:
-        self._observers = observers
-        self._is_followed = False
-        self._kept: deque[Event] = deque(maxlen=_KEPT)
-        self._last = 0
-        self._more = asyncio.Event()
-        self._is_closed = False
 
-    def started(self, call: CallFacts, worker: str) -> None:
-        """A worker runs the call."""
-        self._add("tool:start", call, "RUNNING")
+def events_of(note: Note, last: Position, source: str, *, after: Position) -> Iterator[Event]:
+    """The events that a note stands for, as far as they come after a place.
 
-    def progressed(self, call: CallFacts, progressed: Progressed) -> None:
-        """The tool says how far it is."""
-        self._add("tool:progress", call, "RUNNING", msgspec.structs.asdict(progressed))
-
-    def ended(self, call: CallFacts, ended: Ended) -> None:
-        """The call was answered: a failed call's snapshot always says FAILED."""
-        if ended.code is None:
-            self._add("tool:end", call, "COMPLETED")
-            return
-        detail = {"code": ended.code.value, "executed": ended.executed.value}
-        self._add("tool:error", call, "FAILED", detail)
-
-    def looped(self, loop: Loop) -> None:
-        """The loop guard caught a call, whatever becomes of it."""
-        self._keep(
-            kind="monitor:loop",
-            call_id=loop.call_id,
-            tool=loop.tool,
-            session=loop.session,
-            detail={"failures": loop.failures, "alternates": loop.alternates},
-        )
-
-    def alerted(self, alert: Alert) -> None:
-        """More of a tool's calls are rejected than should be: its schema may be at fault."""
-        self._keep(
-            kind="monitor:rejections",
-            tool=alert.tool,
-            detail={"field": alert.field, "rate": alert.rate},
-        )
-
-    def circuit(self, tool: str, state: str) -> None:
-        """A tool's circuit is `open`, `half_open` or `closed`."""
-        self._keep(kind="monitor:circuit", tool=tool, detail={"circuit": state})
-
-    def switched(self, turned: Turned) -> None:
-        """A tool, or a tool with some value of an argument, is denied to the fleet, or no more."""
-        detail: dict[str, Any] = {"denied": turned.denied}
-        if turned.argument is not None:
-            detail["argument"] = turned.argument
-        self._keep(kind="monitor:switch", tool=turned.tool, detail=detail)
-
-    def close(self) -> None:
-        """Followers get what there is, and no more."""
-        self._is_closed = True
-        self._more.set()
-
-    async def follow(self, after: int | None = None) -> AsyncIterator[Event]:
-        """Events as they come, until closed; those kept after a bookmark first, where one is given.
-
-        Bookmarks are this dispatcher's own: one of another, or of before a restart, may be too high
-        and is then taken for the last.
-        """
-        if not self._is_followed:
-            self._is_followed = True
-            self._observers.add(self)
-        seen = self._last if after is None else min(after, self._last)
-        while True:
-            unseen = min(self._last - seen, len(self._kept))
-            for event in list(islice(self._kept, len(self._kept) - unseen, None)):
-                seen = event.bookmark
-                yield event
-            if self._last <= seen or not self._kept:
-                if self._is_closed:
-                    return
-                self._more.clear()
-                await self._more.wait()
-
-    def _add(
-        self, kind: Kind, call: CallFacts, state: State, detail: dict[str, Any] | None = None
-    ) -> None:
-        self._keep(
+    `last` is the place of its last one. A note of a later version is told as far as it is known.
+    """
+    if last <= after:
+        return
+    first = last.number - note.events + 1
+    for number, (kind, channel, more) in enumerate(_told(note), first):
+        if last.start == after.start and number <= after.number:
+            continue
+        yield Event(
+            bookmark=Position(last.start, min(number, last.number)).bookmark,
             kind=kind,
-            call_id=call.call_id,
-            tool=call.tool,
-            session=call.session,
-            state=state,
-            detail=detail,
+            channel=channel,
+            at=note.at,
+            source=source,
+            call_id=note.call_id,
+            tool=note.tool,
+            session=note.session,
+            turn=note.turn,
+            attempt=note.attempt,
+            retry=note.retry,
+            **more,
         )
 
-    def _keep(self, **fields: Any) -> None:
-        self._last += 1
-        self._kept.append(Event(bookmark=self._last, **fields))
-        self._more.set()
+
+_Told = tuple[Kind, Channel | None, dict[str, Any]]
+_OF_THE_MONITOR = {"loop", "rejections", "circuit", "switch"}
+
+
+def _told(note: Note) -> Iterable[_Told]:
+    if note.kind == "start":
+        return [("tool:start", "progress", {"state": "RUNNING", "detail": note.detail})]
+    if note.kind == "progress":
+        return [("tool:progress", "progress", {"state": "RUNNING", "detail": note.detail})]
+    if note.kind == "end":
+        return [
+            ("tool:end", "progress", {"state": "COMPLETED", "detail": note.detail}),
+            ("tool_executed", "monitor", {"detail": note.detail}),
+        ]
+    if note.kind == "error":
+        return _told_of_error(note, note.detail or {})
+    if note.kind == "gap":
+        return [("gap", None, {"detail": note.detail})]
+    if note.kind in _OF_THE_MONITOR:
+        kind = cast(Kind, f"monitor:{note.kind}")
+        return [(kind, "monitor", {"detail": note.detail})]
+    return []
+
+
+def _told_of_error(note: Note, detail: dict[str, Any]) -> Iterator[_Told]:
+    """A failed call: its snapshot always says FAILED, and of a cancelled one that it was that."""
+    try:
+        code, executed = Code(str(detail.get("code"))), Executed(str(detail.get("executed")))
+    except ValueError:  # of a later version
+        code, executed = Code.INTERNAL, Executed.UNKNOWN
+    retryable, told = bool(detail.get("retryable")), dict(detail)
+    told |= {"errorType": code.error_type.value, "message": _MESSAGES[code]}
+    if code is Code.CANCELLED:
+        told["cancelled"] = True
+    yield "tool:error", "progress", {"state": "FAILED", "detail": told}
+    hints = advice.recommendations(note.tool, code, "", executed, retryable=retryable)
+    error = {key: value for key, value in told.items() if key not in ("message", "seconds")}
+    more = {
+        "phase": "tool",
+        "severity": "error" if code.error_type in _SEVERE else "warn",
+        "message": _MESSAGES[code],
+        "detail": error | {"recommendations": list(hints)},
+    }
+    yield "error", "monitor", more
+    if executed is Executed.YES:
+        yield "tool_executed", "monitor", {"detail": detail}
+
+
+def gap(after: Position, until: Position, at: int, why: str, missing: int | None) -> Event:
+    """What a follower missed: events after one place, up to another; None where nobody can say."""
+    detail = {"missing": missing, "why": why, "after": after.bookmark, "until": until.bookmark}
+    return Event(bookmark=until.bookmark, kind="gap", at=at, detail=detail)
+
+
+def require_channels(channels: Any) -> frozenset[Channel]:
+    """The channels a follower wants. Raises ValueError for what is no collection of them."""
+    named = ", ".join(CHANNELS)
+    if isinstance(channels, str) or not isinstance(channels, Collection) or not channels:
+        raise ValueError(f"channels must be a collection of some of {named}")
+    for channel in channels:
+        if channel not in CHANNELS:
+            raise ValueError(f"there is no channel {str(channel)[:40]!r}: there are {named}")
+    return frozenset(channels)
+
+
+_MESSAGES = {
+    Code.INVALID_ARGUMENTS: "the arguments break the tool's schema",
+    Code.UNKNOWN_TOOL: "there is no such tool, or it was not offered",
+    Code.UNPARSEABLE: "the call could not be read",
+    Code.TRUNCATED: "the call was cut off before its end",
+    Code.LOOP: "the same call failed before, again and again",
+    Code.TOO_LARGE: "the arguments are too large",
+    Code.TOO_MANY_CALLS: "the response had too many calls",
+    Code.RAISED: "the tool raised an error",
+    Code.CRASHED: "the tool's process ended",
+    Code.BAD_RESULT: "the tool returned what it may not",
+    Code.REPORTED: "the tool reported a failure",
+    Code.TIMEOUT: "the tool took too long",
+    Code.CANCELLED: "the call was cancelled",
+    Code.DENIED: "the call was denied",
+    Code.WORKER_LOST: "the worker that ran it was lost",
+    Code.EXPIRED: "no worker started it in time",
+    Code.QUEUE_UNREACHABLE: "the queue could not be reached",
+    Code.OVERLOADED: "too many calls were waiting",
+    Code.CIRCUIT_OPEN: "its tool keeps failing, and is left alone for a while",
+    Code.INTERNAL: "the pool itself failed",
+}
+"""Of each code, in words that hold nothing of the call."""

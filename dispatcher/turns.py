@@ -85,24 +85,48 @@ class Turns:
         self._running: set[_Turn] = set()
 
     async def run(
-        self, accepted: Sequence[Accepted], shared: TurnContext, since: float
+        self,
+        accepted: Sequence[Accepted],
+        shared: TurnContext,
+        since: float,
+        sent: dict[int, Pending],
     ) -> dict[int, Answered]:
-        """A result for each call, by its index. The first calls' times run from `since`."""
+        """A result for each call, by its index. The first calls' times run from `since`.
+
+        What is sent of them is put into `sent`, by index, for whoever needs it after a cancel.
+        """
         is_strict = self._settings.order == "strict"
         groups = stages(accepted, lambda item: item[1].spec.effects, strict=is_strict)
         if len(groups) == 1:  # nothing waits for anything, and all of it can be cancelled
             pendings = [self._submit(call, offer.spec, shared, since) for call, offer in accepted]
+            sent.update((call.index, p) for (call, _), p in zip(accepted, pendings, strict=True))
             return await self._await(accepted, pendings, shared, since)
         turn = _Turn(shared.session, accepted)
         self._running.add(turn)
         try:
-            return await self._run_in_order(turn, groups, shared, since)
+            return await self._run_in_order(turn, groups, shared, since, sent)
         finally:
             self._running.discard(turn)
 
     async def were_asked(self, calls: Sequence[ToolCall], shared: TurnContext) -> list[bool]:
         """Whether each call was dispatched in this turn before; True where nobody can say."""
         return await self._traffic.were_asked(calls, shared)
+
+    def result_of(self, pending: Pending) -> ToolResult:
+        """What became of a call that was answered."""
+        return self._classify(pending)
+
+    async def cancel_all(self, session: str | None, call_id: str | None) -> int:
+        """Cancel open calls, and those that wait for others of their turn; how many there were."""
+        calls = [
+            pending
+            for pending in self._traffic.all_open()
+            if (session is None or pending.message.session == session)
+            and call_id in (None, pending.call.provider_id)
+        ]
+        ahead = self.cancel(session, call_id)
+        await self._traffic.cancel(calls)
+        return len(calls) + ahead
 
     def cancel(self, session: str | None, call_id: str | None) -> int:
         """Cancel calls that wait for others of their turn; how many there were."""
@@ -115,7 +139,12 @@ class Turns:
         return count
 
     async def _run_in_order(
-        self, turn: _Turn, groups: Sequence[Sequence[Accepted]], shared: TurnContext, since: float
+        self,
+        turn: _Turn,
+        groups: Sequence[Sequence[Accepted]],
+        shared: TurnContext,
+        since: float,
+        sent: dict[int, Pending],
     ) -> dict[int, Answered]:
         results: dict[int, Answered] = {}
         unseen: str | None = None
@@ -125,7 +154,8 @@ class Turns:
                 del turn.ahead[call.index]
                 is_cancelled = call.index in turn.cancelled
                 refusal = not_queued(Code.CANCELLED) if is_cancelled else None
-                pendings.append(self._submit(call, offer.spec, shared, since, refusal))
+                pending = sent[call.index] = self._submit(call, offer.spec, shared, since, refusal)
+                pendings.append(pending)
             results |= await self._await(group, pendings, shared, since, unseen)
             turn.answered = pendings
             unseen = await self._end_of(pendings) if not turn.is_cancelled else None

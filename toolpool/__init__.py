@@ -26,7 +26,9 @@ if TYPE_CHECKING:
         openai_model,
         openai_responses_model,
     )
+    from toolpool.dispatcher.events import Event
     from toolpool.dispatcher.observe import Observer
+    from toolpool.dispatcher.observers.record import SessionRecord
     from toolpool.dispatcher.observers.sentry import Sentry
     from toolpool.dispatcher.turn import TurnResult
     from toolpool.pool import Dispatcher
@@ -50,8 +52,10 @@ _HOMES = {
     "toolpool.contract.outcome": ("Code", "ErrorType", "Executed"),
     "toolpool.contract.result": ("ToolResult",),
     "toolpool.contract.settings": ("Settings",),
+    "toolpool.dispatcher.events": ("Event",),
     "toolpool.dispatcher.observe": ("Observer",),
     "toolpool.dispatcher.observers.sentry": ("Sentry",),
+    "toolpool.dispatcher.observers.record": ("SessionRecord",),
     "toolpool.dispatcher.turn": ("TurnResult",),
     "toolpool.correction": (
         "Conversation",
@@ -92,11 +96,13 @@ __all__ = [
     "CorrectionFailed",
     "Dispatcher",
     "ErrorType",
+    "Event",
     "Executed",
     "Misconfigured",
     "Observer",
     "Sentry",
     "ServerUnsuitable",
+    "SessionRecord",
     "Settings",
     "SigningKeyMissing",
     "SyncDispatcher",

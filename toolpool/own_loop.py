@@ -1,10 +1,35 @@
 """What a `SyncDispatcher` runs on the event loop of its own."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from typing import Any, TypeVar
 
 T = TypeVar("T")
+
+NOT_OPEN = (
+    "this dispatcher is not open: use it inside `with SyncDispatcher.connect(…) as dispatcher:`, "
+    "or call open() first and close() in the end"
+)
+OPEN_ALREADY = (
+    "this dispatcher is open already: open it once and share it, any number of threads may use it "
+    "at the same time"
+)
+OWN_THREAD = (
+    "a SyncDispatcher cannot be asked from its own thread, which would wait for itself: in a hook "
+    "or a listener ask from another thread"
+)
+
+
+def each(
+    stream: AsyncIterator[T], run: Callable[[Any], Any], is_over: Callable[[], bool]
+) -> Iterator[T]:
+    """The items of a stream, each by `run` on the loop, until `is_over`."""
+    try:
+        while not is_over() and (item := run(next_of(stream))) is not None:
+            yield item
+    finally:
+        if not is_over():
+            run(end_of(stream))
 
 
 async def next_of(stream: AsyncIterator[T]) -> T | None:

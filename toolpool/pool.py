@@ -15,6 +15,7 @@ from toolpool.dispatcher.admission.loop_guard import OnLoop
 from toolpool.dispatcher.dispatch import Dispatcher as ConnectedDispatcher
 from toolpool.dispatcher.lifetime import MAKE_ANOTHER, Lifetime, in_a_thread
 from toolpool.dispatcher.observe import Observer
+from toolpool.dispatcher.observers.watching import Record
 from toolpool.dispatcher.transports.memory import MemoryTransport
 from toolpool.in_memory import InMemoryWorker
 from toolpool.local import LocalFleet, ToolSource, as_sources
@@ -35,6 +36,7 @@ class Dispatcher(ConnectedDispatcher):
         *,
         settings: Settings | None = None,
         observers: Sequence[Observer] = (),
+        record: Record | None = None,
     ) -> "LocalDispatcher":
         """A dispatcher with an embedded server and workers of its own, started on entering.
 
@@ -48,7 +50,7 @@ class Dispatcher(ConnectedDispatcher):
                     f"{source!r} is not a tool: local takes names of modules, files, modules, and "
                     "@tool functions"
                 )
-        return LocalDispatcher(as_sources(tools), settings or Settings(), observers)
+        return LocalDispatcher(as_sources(tools), settings or Settings(), observers, record)
 
     @classmethod
     def in_memory(
@@ -59,13 +61,14 @@ class Dispatcher(ConnectedDispatcher):
         only: Collection[str] | None = None,
         on_loop: OnLoop | None = None,
         observers: Sequence[Observer] = (),
+        record: Record | None = None,
     ) -> "InMemoryDispatcher":
         """A dispatcher and worker inside this process, without a server: for tests.
 
         Messages are encoded, signed and decoded as on the wire. Child-process tools run in threads.
         """
         return InMemoryDispatcher(
-            _tools_of(tools), settings or Settings(), only, on_loop, observers
+            _tools_of(tools), settings or Settings(), only, on_loop, observers, record
         )
 
 
@@ -76,10 +79,15 @@ class LocalDispatcher:
     """
 
     def __init__(
-        self, sources: Sequence[str], settings: Settings, observers: Sequence[Observer] = ()
+        self,
+        sources: Sequence[str],
+        settings: Settings,
+        observers: Sequence[Observer] = (),
+        record: Record | None = None,
     ) -> None:
         self._sources = sources
         self._observers = observers
+        self._record = record
         self._settings = settings
         self._lifetime = Lifetime()
         self._fleet: LocalFleet | None = None
@@ -107,7 +115,7 @@ class LocalDispatcher:
         try:
             self._fleet = await _started(self._sources, self._settings)
             dispatcher = Dispatcher.connect(
-                settings=self._fleet.settings, observers=self._observers
+                settings=self._fleet.settings, observers=self._observers, record=self._record
             )
             self._dispatcher = await dispatcher.__aenter__()
             self._lifetime.open()
@@ -141,8 +149,10 @@ class InMemoryDispatcher(Dispatcher):
         only: Collection[str] | None,
         on_loop: OnLoop | None = None,
         observers: Sequence[Observer] = (),
+        record: Record | None = None,
     ) -> None:
         self._server = MemoryServer(loop_memory=settings.loop_memory, loop_kept=settings.loop_kept)
+        self._server.events.kept = settings.events_kept
         self._tools = tools
         envelope = Envelope(Keyring([generate_key()]), max_bytes=settings.max_message)
         super().__init__(
@@ -152,6 +162,7 @@ class InMemoryDispatcher(Dispatcher):
             only=only,
             on_loop=on_loop,
             observers=observers,
+            record=record,
         )
         self._worker = InMemoryWorker(self._server, tools, settings=settings, envelope=envelope)
 

@@ -23,12 +23,13 @@ from toolpool.contract.result import ToolResult
 from toolpool.contract.settings import Settings
 from toolpool.contract.spec import ToolSpec
 from toolpool.dispatcher.admission.loop_guard import OnLoop
-from toolpool.dispatcher.events import Event
+from toolpool.dispatcher.events import CHANNELS, Event
 from toolpool.dispatcher.lifetime import AFTER_A_FORK, MAKE_ANOTHER, Lifetime
 from toolpool.dispatcher.observe import Observer
+from toolpool.dispatcher.observers.watching import Record
 from toolpool.dispatcher.turn import TurnResult
 from toolpool.local import ToolSource
-from toolpool.own_loop import as_coroutine, end_of, end_tasks, next_of
+from toolpool.own_loop import NOT_OPEN, OPEN_ALREADY, OWN_THREAD, as_coroutine, each, end_tasks
 from toolpool.pool import Dispatcher
 from toolpool.workers.tool import Tool
 
@@ -77,6 +78,7 @@ class SyncDispatcher:
         catalog: str | Path | None = None,
         on_loop: OnLoop | None = None,
         observers: Sequence[Observer] = (),
+        record: Record | None = None,
     ) -> Self:
         """See `Dispatcher.connect`."""
         return cls(
@@ -88,6 +90,7 @@ class SyncDispatcher:
                 catalog=catalog,
                 on_loop=on_loop,
                 observers=observers,
+                record=record,
             )
         )
 
@@ -98,9 +101,10 @@ class SyncDispatcher:
         *,
         settings: Settings | None = None,
         observers: Sequence[Observer] = (),
+        record: Record | None = None,
     ) -> Self:
         """See `Dispatcher.local`."""
-        return cls(Dispatcher.local(tools, settings=settings, observers=observers))
+        return cls(Dispatcher.local(tools, settings=settings, observers=observers, record=record))
 
     @classmethod
     def in_memory(
@@ -111,11 +115,17 @@ class SyncDispatcher:
         only: Collection[str] | None = None,
         on_loop: OnLoop | None = None,
         observers: Sequence[Observer] = (),
+        record: Record | None = None,
     ) -> Self:
         """See `Dispatcher.in_memory`."""
         return cls(
             Dispatcher.in_memory(
-                tools, settings=settings, only=only, on_loop=on_loop, observers=observers
+                tools,
+                settings=settings,
+                only=only,
+                on_loop=on_loop,
+                observers=observers,
+                record=record,
             )
         )
 
@@ -136,10 +146,7 @@ class SyncDispatcher:
             if self._stage is _Stage.CLOSED:
                 raise RuntimeError(self._what_is_wrong())
             if self._stage is not _Stage.NEW:
-                raise RuntimeError(
-                    "this dispatcher is open already: open it once and share it, any number of "
-                    "threads may use it at the same time"
-                )
+                raise RuntimeError(OPEN_ALREADY)
             self._start_loop()
             self._stage = _Stage.OPEN
         _open.add(self)
@@ -311,9 +318,11 @@ class SyncDispatcher:
         """See `Dispatcher.allow`."""
         self._run(self._opened().allow(tool, argument=argument, value=value))
 
-    def events(self, after: int | None = None) -> Iterator[Event]:
+    def events(
+        self, since: str | None = None, channels: Collection[str] = CHANNELS
+    ) -> Iterator[Event]:
         """See `Dispatcher.events`: blocks for the next one, until the dispatcher is closed."""
-        return self._stream(lambda opened: opened.events(after))
+        return self._stream(lambda opened: opened.events(since, channels))
 
     def completed(self, *, session: str | None = None) -> Iterator[str]:
         """See `Dispatcher.completed`: blocks for the next one, until the dispatcher is closed."""
@@ -334,17 +343,11 @@ class SyncDispatcher:
             return AFTER_A_FORK
         if self._stage is _Stage.CLOSED:
             return f"this dispatcher is closed: {MAKE_ANOTHER}"
-        return (
-            "this dispatcher is not open: use it inside `with SyncDispatcher.connect(…) as "
-            "dispatcher:`, or call open() first and close() in the end"
-        )
+        return NOT_OPEN
 
     def _refuse_own_thread(self) -> None:
         if threading.current_thread() is self._thread:
-            raise RuntimeError(
-                "a SyncDispatcher cannot be asked from its own thread, which would wait for "
-                "itself: in a hook or a listener ask from another thread"
-            )
+            raise RuntimeError(OWN_THREAD)
 
     def _run(self, work: Coroutine[Any, Any, T]) -> T:
         try:
@@ -377,15 +380,7 @@ class SyncDispatcher:
         async def on_loop() -> AsyncIterator[T]:
             return follow(opened)
 
-        return self._each(self._run(on_loop()))
-
-    def _each(self, stream: AsyncIterator[T]) -> Iterator[T]:
-        try:
-            while not self._has_closed() and (item := self._run(next_of(stream))) is not None:
-                yield item
-        finally:
-            if not self._has_closed():
-                self._run(end_of(stream))
+        return each(self._run(on_loop()), self._run, self._has_closed)
 
 
 def _close_all() -> None:

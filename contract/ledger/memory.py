@@ -34,6 +34,7 @@ from toolpool.contract.ledger.base import (
     again,
     running,
 )
+from toolpool.contract.ledger.events import MemoryEvents
 from toolpool.contract.ledger.loops import MemoryLoops
 from toolpool.contract.ledger.record import Record
 
@@ -63,6 +64,7 @@ class MemoryServer:
         self._ran: set[str] = set()
         """What may not run twice and was claimed, whether its record is still there or not."""
         self.loops = MemoryLoops(remembered=loop_memory, kept=loop_kept)
+        self.events = MemoryEvents()
         self._records: dict[str, Record] = {}
         self._inboxes: defaultdict[str, _Inbox] = defaultdict(_Inbox)
 
@@ -93,13 +95,11 @@ class MemoryServer:
 
     def state(self, key: str) -> str | None:
         """The state of a record; None where there is none."""
-        record = self._find(key)
-        return record.state if record is not None else None
+        return record.state if (record := self._find(key)) is not None else None
 
     def outcome(self, key: str) -> bytes | None:
         """The outcome of a record; None where it has none."""
-        record = self._find(key)
-        return (record.outcome or None) if record is not None else None
+        return (record.outcome or None) if (record := self._find(key)) is not None else None
 
     def forget(self) -> None:
         """Lose every record and start another epoch, as a server does that lost its data."""

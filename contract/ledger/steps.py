@@ -53,6 +53,7 @@ class Step(StrEnum):
     OUTPUT = "output"
     BEAT = "beat"
     SURVEY = "survey"
+    EVENTS = "events"
 
 
 class ServerAway(Exception):

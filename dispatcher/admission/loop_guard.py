@@ -160,7 +160,10 @@ def digest_of(call: ToolCall) -> str:
     if call.arguments is None:
         flaw = call.flaw
         return encoding.digest([call.name, flaw and [flaw.reason, flaw.blanks]])
-    return encoding.digest([call.name, _plain(call.arguments)])
+    try:
+        return encoding.digest([call.name, _plain(call.arguments)])
+    except TypeError:  # keys that are no text, as a host may have put them together
+        return encoding.digest([call.name, repr(call.arguments)])
 
 
 def _plain(value: Any) -> Any:

@@ -153,6 +153,8 @@ class Pending:
     is_news: bool = True
     """Whether its outcome is not one that had been stored before this dispatcher asked."""
     timer: asyncio.TimerHandle | None = None
+    told_start: tuple[str, int] | None = None
+    """The record and the attempt whose start was told."""
     work: asyncio.Task[None] | None = None
     """What answers it, where this dispatcher does so itself."""
 
@@ -228,6 +230,11 @@ class Pending:
             return False
         self.stage = stage
         return True
+
+    def start_is_untold(self) -> bool:
+        """Whether nobody was told yet that this attempt has started; to be asked once."""
+        told, self.told_start = self.told_start, (self.key, self.message.attempt)
+        return told != self.told_start
 
     def published(self, epoch: str, at: float) -> None:
         """The server has its message, which was sent at that time."""

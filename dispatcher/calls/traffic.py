@@ -23,7 +23,7 @@ from toolpool.dispatcher.calls.fleet import Fleet
 from toolpool.dispatcher.calls.follow import Follower
 from toolpool.dispatcher.calls.keeper import Keeper
 from toolpool.dispatcher.calls.late_writes import LateWrites
-from toolpool.dispatcher.calls.pending import Pending, Stage, root_of
+from toolpool.dispatcher.calls.pending import Pending, root_of
 from toolpool.dispatcher.calls.pump import Pump
 from toolpool.dispatcher.calls.recovery import Recovery
 from toolpool.dispatcher.calls.refusals import Refusals
@@ -166,6 +166,7 @@ class Traffic(Calls):
         """A call that this dispatcher answers itself, by `work`, which never raises."""
         pending = opening.answered_here(call, spec, session)
         self._open[pending.root] = pending
+        self._tell_start(pending, "")
 
         async def run() -> None:
             self.resolve(pending, await work)
@@ -338,7 +339,7 @@ class Traffic(Calls):
         self._pump.started(pending)
 
     def _tell_start(self, pending: Pending, worker: str) -> None:
-        if pending.stage is not Stage.RUNNING:
+        if self._observers.hear("started") and pending.start_is_untold():
             self._observers.call("started", pending, worker)
 
     def _tell_end(self, pending: Pending, outcome: Outcome) -> None:
@@ -349,8 +350,8 @@ class Traffic(Calls):
     def progressed(self, pending: Pending, progress: Progress) -> None:
         """See `Calls.progressed`."""
         if self._observers.hear("progressed"):
-            done, total, message = progress.done, progress.total, progress.message
-            told = Progressed(done=done, total=total, message=message)
+            self._tell_start(pending, pending.worker)  # a tool's word may come before its worker's
+            told = Progressed(done=progress.done, total=progress.total, message=progress.message)
             self._observers.call("progressed", pending, told)
 
     def released(self, pending: Pending) -> None:

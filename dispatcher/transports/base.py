@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 from toolpool.contract.ledger.base import CloseReason, Closing, Opening, Recovery
+from toolpool.contract.ledger.events import EventLog
 from toolpool.contract.ledger.loops import LoopLedger
 
 
@@ -56,6 +57,11 @@ class Transport(Protocol):
     @property
     def loops(self) -> LoopLedger:
         """What failed in a session, for the whole fleet."""
+        ...
+
+    @property
+    def events(self) -> EventLog:
+        """What happens, for every process to follow. To be closed by itself, after all else."""
         ...
 
     async def open(self) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from weakref import WeakKeyDictionary
 
 from toolpool.contract.ledger.base import CloseReason, Closing, Opening, Recovery
+from toolpool.contract.ledger.events import EventLog
 from toolpool.contract.ledger.loops import LoopLedger
 from toolpool.contract.ledger.memory import MemoryServer
 from toolpool.dispatcher.transports.base import Survey, TurnNote
@@ -42,6 +43,11 @@ class MemoryTransport:
     def loops(self) -> LoopLedger:
         """See `Transport.loops`."""
         return self._server.loops
+
+    @property
+    def events(self) -> EventLog:
+        """See `Transport.events`."""
+        return self._server.events
 
     async def open(self) -> None:
         """Nothing to connect."""

@@ -24,6 +24,7 @@ from toolpool.contract.ledger.base import (
     again_in,
 )
 from toolpool.contract.ledger.client import RedisLedger
+from toolpool.contract.ledger.events import RedisEvents
 from toolpool.contract.ledger.loops import RedisLoops
 from toolpool.contract.ledger.steps import ServerAway, Step, Steps, send
 from toolpool.contract.names import Names
@@ -79,6 +80,12 @@ class RedisTransport:
             self._names,
             remembered=settings.loop_memory,
             kept=settings.loop_kept,
+        )
+        self.events = RedisEvents(
+            connection.open_async(settings),
+            connection.open_async(settings, blocking=True),
+            self._names,
+            kept=settings.events_kept,
         )
         self._hours_kept = math.ceil(settings.turns_kept / _HOUR) + 1
         self._broker = Broker(connection.broker_url(settings)) if settings.broker_url else None

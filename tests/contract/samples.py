@@ -31,6 +31,7 @@ from toolpool.contract.envelope import (
     Toolset,
     WorkerLease,
 )
+from toolpool.contract.events import EventBatch, Note
 from toolpool.contract.outcome import Code, Executed, Outcome, failure
 from toolpool.contract.schema.problem import Problem
 from toolpool.contract.signing import Keyring
@@ -313,6 +314,39 @@ SAMPLES = {
         ),
         ENVELOPE.encode_reply,
         ENVELOPE.decode_reply,
+    ),
+    "events": Sample(
+        EventBatch(
+            source="6f1d2c3b4a59",
+            number=7,
+            notes=(
+                Note(
+                    kind="start",
+                    at=1767225600500,
+                    tool="search_orders",
+                    call_id="call_1",
+                    session="s-1",
+                    turn="msg_1",
+                ),
+                Note(
+                    kind="error",
+                    at=1767225600620,
+                    tool="search_orders",
+                    call_id="call_1",
+                    session="s-1",
+                    turn="msg_1",
+                    events=3,
+                    detail={
+                        "seconds": 0.12,
+                        "code": "runtime.raised",
+                        "executed": "yes",
+                        "retryable": True,
+                    },
+                ),
+            ),
+        ),
+        ENVELOPE.encode_events,
+        ENVELOPE.decode_events,
     ),
     "lease": Sample(
         WorkerLease(

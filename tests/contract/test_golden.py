@@ -24,6 +24,7 @@ PURPOSES = (
     "switch",
     "output",
     "background",
+    "events",
 )
 
 
@@ -60,7 +61,7 @@ def _decoded(name: str) -> Any:
 
 _DATA = (
     "arguments", "context", "data", "details", "trace", "extensions", "input_schema", "slots",
-    "free", "value", "tools", "output_schema", "input_examples",
+    "free", "value", "tools", "output_schema", "input_examples", "detail",
 )  # fmt: skip
 
 

@@ -56,8 +56,10 @@ async def test_a_handle_that_nobody_gave_is_told_to_the_host(
 async def test_arguments_that_a_host_put_together_wrongly_are_no_fault_of_ours(
     dispatcher: Dispatcher, odd: Any
 ) -> None:
-    [result] = await dispatcher.dispatch([{"id": "c", "name": "echo", "input": odd}])
-    assert result.code in (Code.UNPARSEABLE, Code.INVALID_ARGUMENTS)
+    for session in (None, "s"):
+        asked = [{"id": "c", "name": "echo", "input": odd}]
+        [result] = await dispatcher.dispatch(asked, session=session)
+        assert result.code in (Code.UNPARSEABLE, Code.INVALID_ARGUMENTS)
 
 
 async def test_an_allow_list_is_a_list_of_names(dispatcher: Dispatcher) -> None:

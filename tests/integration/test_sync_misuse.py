@@ -183,7 +183,7 @@ def test_asked_from_its_own_thread() -> None:
 def test_events_are_a_plain_iterator() -> None:
     with SyncDispatcher.in_memory([tools]) as dispatcher:
         stream = dispatcher.events()
-        dispatcher.events(0)  # never iterated
+        dispatcher.events("0")  # never iterated
         with ThreadPoolExecutor(1) as pool:
             first = pool.submit(next, stream)
             wait_until(

@@ -27,7 +27,7 @@ app = typer.Typer(
 @app.command("list")
 def list_tools(tools: ToolsOption = None, json: JsonOption = False) -> None:
     """List the tools on offer."""
-    specs = _specs(tools)
+    specs = specs_of(tools)
     if json:
         screen.write_json([_plain(spec) for spec in specs])
         return
@@ -56,7 +56,7 @@ def show(
     json: JsonOption = False,
 ) -> None:
     """Show one tool: its description, schema and how it runs."""
-    spec = _one(_specs(tools), name)
+    spec = _one(specs_of(tools), name)
     if json:
         screen.write_json(_plain(spec))
         return
@@ -94,7 +94,7 @@ def export(
     json: JsonOption = False,
 ) -> None:
     """Write the tools as a catalog file, for `Dispatcher.connect(catalog=FILE)`."""
-    specs = _specs(tools)
+    specs = specs_of(tools)
     text = _pretty({"version": CATALOG_FILE_VERSION, "tools": [_plain(spec) for spec in specs]})
     if out is None:
         screen.write(text)
@@ -159,7 +159,8 @@ def remove(
         screen.write(f"{name} is out of the catalog")
 
 
-def _specs(tools: list[str] | None) -> "list[ToolSpec]":
+def specs_of(tools: list[str] | None) -> "list[ToolSpec]":
+    """The tools of the live catalog, or of modules, by name."""
     settings = load_settings()
     if settings.redis_url and not tools:
         return _live(settings)

@@ -1,10 +1,12 @@
 """What the rejected calls in a session record say about the tools' schemas."""
 
 from collections.abc import Iterator
+from itertools import chain
 from pathlib import Path
 
 from toolpool.cli.checking.declarations import Level, Problem
 from toolpool.cli.exits import ExitCode, ExitNow
+from toolpool.cli.replaying.recorded import files_of
 from toolpool.dispatcher.analytics import ToolFigures, read_record
 
 _FIELDS_NAMED = 5
@@ -24,11 +26,11 @@ _ADVICE = {
 def check_record(path: Path) -> list[Problem]:
     """One warning a tool that models were rejected for, and a hint for each of its worst fields."""
     try:
-        with path.open(encoding="utf-8", errors="replace") as lines:
-            analytics, unread = read_record(lines)
+        analytics, unread = read_record(chain.from_iterable(map(_lines, files_of([path]))))
     except OSError as error:
         raise ExitNow(
-            f"cannot read the record {path} ({error.strerror}): name a file that `record` wrote",
+            f"cannot read the record {path} ({error.strerror}): name a file or folder that "
+            "TOOLPOOL_RECORD named",
             ExitCode.USAGE,
         ) from None
     found = [problem for figures in analytics.tools() for problem in _problems(figures)]
@@ -36,6 +38,11 @@ def check_record(path: Path) -> list[Problem]:
         told = "1 line is no row" if unread == 1 else f"{unread} lines are no rows"
         found.append(Problem(Level.HINT, str(path), f"{told} of a record"))
     return found
+
+
+def _lines(path: Path) -> Iterator[str]:
+    with path.open(encoding="utf-8", errors="replace") as lines:
+        yield from lines
 
 
 def _problems(figures: ToolFigures) -> Iterator[Problem]:

@@ -1,0 +1,71 @@
+"""What dispatchers publish of what happens, and where in the stream of it somebody stands."""
+
+import re
+from typing import Any, NamedTuple
+
+import msgspec
+
+_BOOKMARK = re.compile(r"(\d{1,15})-(\d{1,15})")
+
+
+class Note(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One moment, as it is published: whoever reads it makes `events` events of it.
+
+    `at` is Unix time in milliseconds. Holds no argument, no result, and nothing that was raised.
+    """
+
+    kind: str
+    at: int
+    tool: str = ""
+    call_id: str | None = None
+    session: str | None = None
+    turn: str | None = None
+    attempt: int = 1
+    retry: int = 0
+    events: int = 1
+    detail: dict[str, Any] | None = None
+
+
+class EventBatch(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Moments that one dispatcher published together; `number` counts its batches, from 1."""
+
+    source: str
+    number: int
+    notes: tuple[Note, ...]
+    tenant: str = "default"
+
+    @property
+    def events(self) -> int:
+        """How many events there are in it."""
+        return sum(note.events for note in self.notes)
+
+
+class Position(NamedTuple):
+    """The place of one event: its number, counted from 1 since the stream began at `start`.
+
+    A stream that was lost, or has expired, begins anew: at a later millisecond of Unix time.
+    """
+
+    start: int
+    number: int
+
+    @classmethod
+    def parse(cls, bookmark: Any) -> "Position":
+        """The place that a bookmark names; `0` is before everything. Raises ValueError."""
+        if bookmark == "0":
+            return BEGINNING
+        found = _BOOKMARK.fullmatch(bookmark) if isinstance(bookmark, str) else None
+        if found is None:
+            raise ValueError(
+                f"since must be the bookmark of an event, or '0' for all that are kept, not "
+                f"{str(bookmark)[:40]!r}"
+            )
+        return cls(int(found[1]), int(found[2]))
+
+    @property
+    def bookmark(self) -> str:
+        """What it is called outside: on a server, an id of the stream."""
+        return f"{self.start}-{self.number}"
+
+
+BEGINNING = Position(0, 0)

@@ -1,0 +1,26 @@
+-- Appends events to the stream that everybody follows. The id of an entry is the time at which the
+-- stream began and the number of the entry's last event, so that whoever reads sees what is missing.
+-- KEYS: events
+-- ARGV: body, how many events are in it, how many are kept, ms the stream is kept,
+--       start and number of the last event that the publisher knows
+-- Where the server does not have what the publisher knows, it has lost it: the stream begins anew.
+local body, count, kept = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
+local known_start, known = tonumber(ARGV[5]), tonumber(ARGV[6])
+local newest = redis.call('XREVRANGE', KEYS[1], '+', '-', 'COUNT', 1)[1]
+local start, number = 0, 0
+if newest then
+  local s, n = string.match(newest[1], '^(%d+)-(%d+)$')
+  start, number = tonumber(s), tonumber(n)
+end
+if not newest or start < known_start or (start == known_start and number < known) then
+  start = math.max(now_ms(), known_start + 1, start + 1)
+  number = 0
+end
+number = number + count
+local id = string.format('%.0f-%.0f', start, number)
+redis.call('XADD', KEYS[1], id, 'b', body, 'n', count)
+if number > kept then
+  redis.call('XTRIM', KEYS[1], 'MINID', string.format('%.0f-%.0f', start, number - kept))
+end
+redis.call('PEXPIRE', KEYS[1], ARGV[4])
+return {id}

@@ -1,0 +1,132 @@
+"""Makes a note of each moment that is an event, for whoever keeps or publishes them."""
+
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from toolpool.contract.encoding import printable
+from toolpool.contract.events import Note
+from toolpool.contract.outcome import Code, Executed, is_retryable
+from toolpool.dispatcher.admission.catalog import Offer
+from toolpool.dispatcher.events import events_of_error
+from toolpool.dispatcher.observe import (
+    Alert,
+    CallFacts,
+    Ended,
+    Loop,
+    Observer,
+    Progressed,
+    Rejected,
+    Turned,
+)
+
+_LONGEST_NAME = 256
+
+
+class Notes(Observer):
+    """Hands a note to `keep`, on the event loop: it must return at once.
+
+    `offers` are today's tools: whether a failed call may be repeated goes by its tool.
+    """
+
+    def __init__(
+        self, keep: Callable[[Note], None], offers: Callable[[], Mapping[str, Offer]]
+    ) -> None:
+        self._keep = keep
+        self._offers = offers
+
+    def started(self, call: CallFacts, worker: str) -> None:
+        """A worker runs the call, or this dispatcher does."""
+        self._keep(_note("start", call, None, 1))
+
+    def progressed(self, call: CallFacts, progressed: Progressed) -> None:
+        """The tool says how far it is."""
+        detail: dict[str, Any] = {
+            "done": progressed.done,
+            "total": progressed.total,
+            "message": progressed.message,
+        }
+        self._keep(_note("progress", call, detail, 1))
+
+    def ended(self, call: CallFacts, ended: Ended) -> None:
+        """The call was answered."""
+        detail: dict[str, Any] = {"seconds": round(ended.seconds, 4)}
+        if ended.code is None:
+            self._keep(_note("end", call, detail, 2))
+            return
+        detail |= self._failed(call.tool, ended.code, ended.executed)
+        self._keep(_note("error", call, detail, events_of_error(ended.executed)))
+
+    def rejected(self, rejected: Rejected) -> None:
+        """A call was answered at once. Its names are the model's: they may be of any length."""
+        tool = _short(rejected.tool)
+        note = Note(
+            kind="error",
+            at=_now(),
+            tool=tool,
+            call_id=_short(rejected.call_id),
+            session=rejected.session,
+            events=events_of_error(Executed.NO),
+            detail=self._failed(tool, rejected.code, Executed.NO),
+        )
+        self._keep(note)
+
+    def looped(self, loop: Loop) -> None:
+        """The loop guard caught a call, whatever becomes of it."""
+        note = Note(
+            kind="loop",
+            at=_now(),
+            tool=_short(loop.tool),
+            call_id=_short(loop.call_id),
+            session=loop.session,
+            detail={"failures": loop.failures, "alternates": loop.alternates},
+        )
+        self._keep(note)
+
+    def alerted(self, alert: Alert) -> None:
+        """More of a tool's calls are rejected than should be: its schema may be at fault."""
+        detail = {"field": _short(alert.field), "rate": alert.rate}
+        self._keep(Note(kind="rejections", at=_now(), tool=_short(alert.tool), detail=detail))
+
+    def circuit(self, tool: str, state: str) -> None:
+        """A tool's circuit is `open`, `half_open` or `closed`."""
+        self._keep(Note(kind="circuit", at=_now(), tool=tool, detail={"circuit": state}))
+
+    def switched(self, turned: Turned) -> None:
+        """A tool, or a tool with some value of an argument, is denied to the fleet, or no more."""
+        detail: dict[str, Any] = {"denied": turned.denied}
+        if turned.argument is not None:
+            detail["argument"] = turned.argument
+        self._keep(Note(kind="switch", at=_now(), tool=turned.tool, detail=detail))
+
+    def _failed(self, tool: str, code: Code, executed: Executed) -> dict[str, Any]:
+        offer = self._offers().get(tool)
+        rerunnable = offer is not None and offer.spec.rerunnable
+        return {
+            "code": code.value,
+            "executed": executed.value,
+            "retryable": is_retryable(code, executed, rerunnable=rerunnable),
+        }
+
+
+def _note(kind: str, call: CallFacts, detail: dict[str, Any] | None, events: int) -> Note:
+    return Note(
+        kind=kind,
+        at=_now(),
+        tool=call.tool,
+        call_id=call.call_id,
+        session=call.session,
+        turn=call.turn,
+        attempt=call.attempt,
+        retry=call.retry,
+        events=events,
+        detail=detail,
+    )
+
+
+def _now() -> int:
+    return int(time.time() * 1000)
+
+
+def _short(name: str) -> str:
+    return printable(name[:_LONGEST_NAME])

@@ -1,0 +1,160 @@
+"""Publishes events: many in one signed entry, by a task of its own, off the road.
+
+What waits to be published is bounded. While the server is away the oldest are dropped, counted, and
+told to followers as a gap.
+"""
+
+import asyncio
+import secrets
+import time
+from collections import deque
+
+import msgspec
+from redis.exceptions import RedisError
+
+from toolpool.contract import logs
+from toolpool.contract.envelope import Envelope
+from toolpool.contract.events import BEGINNING, EventBatch, Note
+from toolpool.contract.ledger.events import EventLog
+
+log = logs.logger("events")
+
+_WAITING_AT_MOST = 20_000
+_TOGETHER_AT_MOST = 1_000
+_GATHER_SECONDS = 0.05
+_FIRST_PAUSE_SECONDS = 0.1
+_LONGEST_PAUSE_SECONDS = 2.0
+_ANSWER_SECONDS = 5.0
+_FLUSH_SECONDS = 1.0
+_AWAY = (RedisError, OSError, TimeoutError)
+
+
+class Publisher:
+    """Of one dispatcher, on its event loop."""
+
+    def __init__(self, stream: EventLog, envelope: Envelope, *, tenant: str) -> None:
+        self._stream = stream
+        self._envelope = envelope
+        self._tenant = tenant
+        self._source = secrets.token_hex(6)
+        self._waiting: deque[Note] = deque()
+        self._dropped = 0
+        self._is_idle = True
+        self._more = asyncio.Event()
+        self._batches = 0
+        self._known = BEGINNING
+        self._is_away = False
+        self._is_closing = False
+        self._task: asyncio.Task[None] | None = None
+        self.lost = 0
+        """How many events were dropped since the start."""
+
+    def start(self) -> None:
+        """Publish from now on."""
+        self._task = asyncio.ensure_future(self._run())
+
+    def add(self, note: Note) -> None:
+        """Publish it soon; where too many wait, the oldest is dropped."""
+        waiting = self._waiting
+        waiting.append(note)
+        if len(waiting) > _WAITING_AT_MOST:
+            self._drop(waiting.popleft())
+        if self._is_idle:
+            self._is_idle = False
+            self._more.set()
+
+    def _drop(self, note: Note) -> None:
+        self._dropped += note.events
+        self.lost += note.events
+
+    async def close(self) -> None:
+        """Publish what waits, for a second at most."""
+        if self._task is None:
+            return
+        self._is_closing = True
+        self._more.set()
+        await asyncio.wait({self._task}, timeout=_FLUSH_SECONDS)
+        left = sum(note.events for note in self._waiting)
+        if not self._task.done():
+            self._task.cancel()
+            await asyncio.wait({self._task}, timeout=_FLUSH_SECONDS)
+            log.warning("events_lost_at_the_end count=%d: the server did not take them", left)
+
+    async def _run(self) -> None:
+        while True:
+            if not self._waiting:
+                if self._is_closing:
+                    return
+                self._is_idle = True
+                self._more.clear()
+                await self._more.wait()
+            if not self._is_closing:
+                await asyncio.sleep(_GATHER_SECONDS)  # what comes meanwhile leaves together
+            while self._waiting:
+                await self._publish(self._taken())
+
+    def _taken(self) -> list[Note]:
+        waiting = self._waiting
+        taken = [waiting.popleft() for _ in range(min(len(waiting), _TOGETHER_AT_MOST))]
+        if self._dropped:
+            detail = {"missing": self._dropped, "why": "dropped"}
+            taken.insert(0, Note(kind="gap", at=int(time.time() * 1000), detail=detail))
+            self._dropped = 0
+        return taken
+
+    async def _publish(self, notes: list[Note]) -> None:
+        """Until the server has it: the same batch again, which followers take once."""
+        self._batches += 1
+        encoded = self._encoded(notes)
+        if encoded is None:
+            return
+        body, count = encoded
+        pause = _FIRST_PAUSE_SECONDS
+        while True:
+            try:
+                async with asyncio.timeout(_ANSWER_SECONDS):
+                    self._known = await self._stream.add(body, count=count, known=self._known)
+            except _AWAY as error:
+                self._tell_away(error)
+                await asyncio.sleep(pause)
+                pause = min(pause * 2, _LONGEST_PAUSE_SECONDS)
+            except Exception:
+                log.exception("events_not_published count=%d", count)
+                self._dropped += count  # told as a gap: these alone are lost, not all that follow
+                self.lost += count
+                return
+            else:
+                break
+        if self._is_away:
+            self._is_away = False
+            log.warning("events_published_again dropped=%d", self.lost)
+
+    def _encoded(self, notes: list[Note]) -> tuple[bytes, int] | None:
+        """Signed, without those that are not JSON: one must not cost the others."""
+        batch = EventBatch(
+            source=self._source, number=self._batches, notes=tuple(notes), tenant=self._tenant
+        )
+        try:
+            return self._envelope.encode_events(batch), batch.events
+        except (TypeError, ValueError):
+            fit = [note for note in notes if _is_json(note)]
+            self.lost += sum(note.events for note in notes) - sum(note.events for note in fit)
+            return self._encoded(fit) if fit else None
+
+    def _tell_away(self, error: Exception) -> None:
+        if self._is_away:
+            return
+        self._is_away = True
+        log.warning(
+            "events_not_published: %s: %s; calls go on, events wait and the oldest of more than "
+            "%d are dropped: bring the server back, or set TOOLPOOL_EVENTS=off",
+            type(error).__name__, error, _WAITING_AT_MOST,
+        )  # fmt: skip
+
+
+def _is_json(note: Note) -> bool:
+    try:
+        msgspec.json.encode(note)
+    except (TypeError, ValueError):
+        return False
+    return True

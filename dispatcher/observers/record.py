@@ -1,0 +1,230 @@
+"""The session record: what models called and what they were told, in rows of JSON.
+
+Rows are noted where a turn is asked for and answered, and written by one thread, in order. No call
+waits for it: where too many rows wait, the next ones are dropped, counted, and told in the record.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from toolpool.contract import logs
+from toolpool.contract.call import ToolCall
+from toolpool.contract.errors import Misconfigured
+from toolpool.contract.ledger.steps import new_nonce
+from toolpool.contract.outcome import Code, Executed
+from toolpool.contract.result import ToolResult
+from toolpool.contract.settings import Settings
+from toolpool.dispatcher.calls.pending import Pending
+from toolpool.dispatcher.formats import Response
+from toolpool.dispatcher.observers.record_file import RecordFiles
+from toolpool.dispatcher.observers.record_writer import Writer
+from toolpool.dispatcher.observers.rows import (
+    Draft,
+    RecordSink,
+    Redact,
+    call_body,
+    metadata_of,
+    result_body,
+)
+from toolpool.dispatcher.turn_context import TurnContext
+
+log = logs.logger("record")
+
+ResultOf = Callable[[Pending], ToolResult]
+
+
+class SessionRecord:
+    """What a host names as its record: a path, or a sink of its own.
+
+    `redact` is given a tool's name, `input` or `result`, and what would be written, and gives what
+    is written in its place. It runs on the record's own thread, on a copy.
+    """
+
+    def __init__(self, target: "str | Path | RecordSink", *, redact: Redact | None = None) -> None:
+        self.target = target
+        self.redact = redact
+
+
+def recorder_of(
+    record: "SessionRecord | RecordSink | str | Path | None", settings: Settings
+) -> "Recorder | None":
+    """What keeps the record that a host or the settings name. Raises `Misconfigured`."""
+    if record is None:
+        record = settings.record or None
+    if record is None:
+        return None
+    redact = record.redact if isinstance(record, SessionRecord) else None
+    target = record.target if isinstance(record, SessionRecord) else record
+    if isinstance(target, (str, Path)):
+        target = RecordFiles(
+            Path(target),
+            sync=settings.record_sync,
+            size=settings.record_size,
+            files=settings.record_files,
+        )
+    elif not callable(getattr(target, "write", None)) or not callable(
+        getattr(target, "close", None)
+    ):
+        raise Misconfigured(
+            f"{target!r} is no session record: name a path, or an object with "
+            "write(session, lines) and close()"
+        )
+    return Recorder(target, redact=redact, cap=settings.record_value)
+
+
+class Recorder:
+    """The record of one dispatcher. All but `close` is called on its event loop."""
+
+    def __init__(self, sink: RecordSink, *, redact: Redact | None, cap: int) -> None:
+        self._sink = sink
+        self._writer = Writer(sink, redact=redact, cap=cap)
+        self._follows = True
+
+    def start(self) -> None:
+        """Write from now on. Raises `Misconfigured`."""
+        if isinstance(self._sink, RecordFiles):
+            self._sink.check()
+        self._writer.start()
+
+    def follow_no_more(self) -> None:
+        """What background calls are answered from now on is not their result."""
+        self._follows = False
+
+    def close(self) -> None:
+        """Write what waits, for a few seconds at most. Blocks."""
+        self._writer.close()
+
+    def asked(self, found: Response, shared: TurnContext) -> "TurnRows":
+        """Note the calls of a turn."""
+        return TurnRows(self, found, shared)
+
+    def note(self, draft: Draft) -> None:
+        """Have a row written."""
+        self._writer.add(draft)
+
+    def note_final(self, write: Callable[[], None]) -> None:
+        """Note the result of a background call, off the road that brought it."""
+        if self._follows:
+            asyncio.get_running_loop().call_soon(_guarded, write)
+
+
+class TurnRows:
+    """The rows of one turn."""
+
+    def __init__(self, recorder: Recorder, found: Response, shared: TurnContext) -> None:
+        self._recorder = recorder
+        self._found = found
+        self._shared = shared
+        self._ids: dict[int, str] = {}
+        _guarded(self._note_calls)
+
+    def _note_calls(self) -> None:
+        now, found, recorder, shared = _now(), self._found, self._recorder, self._shared
+        for call in found.calls:
+            row = self._ids[call.index] = new_nonce()
+            asked = call.text if call.text is not None else call.arguments
+            body = call_body(call.name, asked)
+            recorder.note(
+                Draft(shared.session, row, shared.id, now, "tool_call", call.name, body, None)
+            )
+
+    def answered(
+        self, results: Sequence[ToolResult], sent: Mapping[int, Pending], result_of: ResultOf
+    ) -> None:
+        """Note the results; of calls that go on in the background the last one as well."""
+
+        def note() -> None:
+            for call, result in zip(self._found.calls, results, strict=True):
+                self._note(call, result)
+                pending = sent.get(call.index)
+                if result.is_running and pending is not None:
+                    self._follow(_Final(self, call, pending, result_of), pending)
+
+        _guarded(note)
+
+    def _follow(self, final: "_Final", pending: Pending) -> None:
+        if pending.is_open:
+            pending.latches.append(final)
+        else:
+            final.write()
+
+    def broken_off(
+        self,
+        rejected: Mapping[int, ToolResult],
+        sent: Mapping[int, Pending],
+        result_of: ResultOf,
+    ) -> None:
+        """Note what is known of the calls of a dispatch that was cancelled."""
+
+        def note() -> None:
+            for call in self._found.calls:
+                result = rejected.get(call.index)
+                pending = sent.get(call.index)
+                if result is None and pending is not None and not pending.is_open:
+                    result = result_of(pending)
+                self._note(call, result or _cancelled(call, was_sent=pending is not None))
+
+        _guarded(note)
+
+    def _note(self, call: ToolCall, result: ToolResult) -> None:
+        metadata = metadata_of(
+            result, session=self._shared.session, turn=self._shared.id, model=self._found.model
+        )
+        session, parent = self._shared.session, self._ids[call.index]
+        row, body = new_nonce(), result_body(result)
+        self._recorder.note(
+            Draft(session, row, parent, _now(), "tool_result", call.name, body, metadata)
+        )
+
+    def note_final(self, call: ToolCall, result: Callable[[], ToolResult]) -> None:
+        """Note the last result of a call that went on in the background."""
+        self._recorder.note_final(lambda: self._note(call, result()))
+
+
+class _Final:
+    """Waits for the end of a background call, and writes its last row."""
+
+    def __init__(
+        self, rows: TurnRows, call: ToolCall, pending: Pending, result_of: ResultOf
+    ) -> None:
+        self._rows = rows
+        self._call = call
+        self._pending = pending
+        self._result_of = result_of
+
+    def release(self) -> None:
+        """The call was answered."""
+        _guarded(self.write)
+
+    def write(self) -> None:
+        """Note it."""
+        self._rows.note_final(self._call, lambda: self._result_of(self._pending))
+
+
+def _cancelled(call: ToolCall, *, was_sent: bool) -> ToolResult:
+    """A call whose dispatch was cancelled before it was sent, or that goes on for others."""
+    return ToolResult(
+        call_id=call.provider_id,
+        name=call.name,
+        ok=False,
+        error="the dispatch was cancelled",
+        code=Code.CANCELLED,
+        retryable=False,
+        executed=Executed.UNKNOWN if was_sent else Executed.NO,
+    )
+
+
+def _guarded(work: Callable[[], None]) -> None:
+    try:
+        work()
+    except Exception:
+        log.exception("row_not_noted")
+
+
+def _now() -> int:
+    return int(time.time() * 1000)
+
+
+__all__ = ["RecordSink", "Recorder", "SessionRecord", "recorder_of"]

@@ -1,0 +1,199 @@
+"""Session records as files: one for each session in a folder, or one for all.
+
+Lines are appended whole. After a line that a crash or a full disk broke off, the next one begins on
+a line of its own, so that a reader loses that one alone.
+"""
+
+import errno
+import hashlib
+import os
+import re
+import stat
+import time
+from collections import OrderedDict
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from toolpool.contract.errors import Misconfigured
+
+try:
+    import fcntl
+except ImportError:  # not a POSIX system
+    fcntl = None  # type: ignore[assignment]
+
+_OPEN_AT_MOST = 64
+_LOOK_SECONDS = 1.0
+"""How often it is looked whether a file was put away by somebody else."""
+_PLAIN = re.compile(r"[a-z0-9][a-z0-9_-]{0,79}")
+_NO_SESSION = "_no-session"
+_FLAGS = os.O_RDWR | os.O_APPEND | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0) | os.O_CLOEXEC
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO)
+
+
+class NotAllWritten(OSError):
+    """Raised where only the first `written` lines are in the file."""
+
+    def __init__(self, error: OSError, written: int) -> None:
+        super().__init__(error.errno, error.strerror)
+        self.written = written
+        self.concerns_all = error.errno in _FULL
+
+
+@dataclass(slots=True)
+class _File:
+    """An open file; `size` is what it had after the last write here, `looked` when its path was."""
+
+    number: int
+    looked: float
+    size: int = -1
+
+
+class RecordFiles:
+    """A sink. `path` is a folder that exists, or a file that ends in `.jsonl`."""
+
+    def __init__(
+        self, path: Path, *, sync: Literal["flush", "fsync"], size: int, files: int
+    ) -> None:
+        self._path = path
+        self._is_folder = path.is_dir()
+        self._syncs = sync == "fsync"
+        self._size = size
+        self._files = files
+        self._open: OrderedDict[Path, _File] = OrderedDict()
+
+    @property
+    def is_one_file(self) -> bool:
+        """Whether all sessions are written to one."""
+        return not self._is_folder
+
+    def check(self) -> None:
+        """Raises `Misconfigured` where rows could not be written."""
+        path = self._path
+        said = f"the session record {path} cannot be written"
+        what = "set TOOLPOOL_RECORD to a folder that exists, or to a file that ends in .jsonl"
+        if not self._is_folder and path.suffix != ".jsonl":
+            raise Misconfigured(f"{said}: there is no such folder: make it, or {what}")
+        try:
+            if self._is_folder:
+                probe = path / f".toolpool-{os.getpid()}"
+                os.close(os.open(probe, _FLAGS, 0o600))
+                probe.unlink()
+            else:
+                self._file(path)
+        except OSError as error:
+            reason = error.strerror or error
+            raise Misconfigured(f"{said} ({reason}): {what}, which this user may write") from None
+
+    def write(self, session: str | None, lines: Sequence[bytes]) -> None:
+        """See `RecordSink.write`. Raises `NotAllWritten`."""
+        path = self._path / f"{file_name(session)}.jsonl" if self._is_folder else self._path
+        written = 0
+        try:
+            file = self._file(path)
+            data = b"".join(lines)
+            if _is_torn(file):
+                data = b"\n" + data
+            done = 0
+            try:
+                while done < len(data):
+                    done += os.write(file.number, data[done:])
+            except OSError:
+                file.size = -1
+                written = _lines_in(lines, done - (len(data) - sum(map(len, lines))))
+                raise
+            written = len(lines)
+            file.size += done
+            if self._syncs:
+                os.fsync(file.number)
+            if self._size and file.size >= self._size:
+                self._rotate(path, file.number)
+        except OSError as error:
+            raise NotAllWritten(error, written) from error
+
+    def close(self) -> None:
+        """See `RecordSink.close`."""
+        while self._open:
+            os.close(self._open.popitem()[1].number)
+
+    def _file(self, path: Path) -> _File:
+        """The open file at `path`, which another process may have put away meanwhile."""
+        now = time.monotonic()
+        file = self._open.pop(path, None)
+        if file is not None and now - file.looked >= _LOOK_SECONDS:
+            file.looked = now
+            if not _is_at(path, file.number):
+                os.close(file.number)
+                file = None
+        if file is None:
+            file = _File(_opened(path), now)
+        self._open[path] = file  # now the last to be closed
+        if len(self._open) > _OPEN_AT_MOST:
+            os.close(self._open.popitem(last=False)[1].number)
+        return file
+
+    def _rotate(self, path: Path, file: int) -> None:
+        """Put the file away as `.1`, unless another process has done so; the oldest goes."""
+        if fcntl is not None:
+            fcntl.flock(file, fcntl.LOCK_EX)
+        try:
+            if not _is_at(path, file):
+                return
+            older = [path.with_name(f"{path.name}.{n}") for n in range(1, self._files + 1)]
+            for source, target in reversed(list(zip([path, *older], older, strict=False))):
+                with suppress(FileNotFoundError):
+                    os.replace(source, target)
+        finally:
+            del self._open[path]
+            os.close(file)
+
+
+def file_name(session: str | None) -> str:
+    """A name that is safe in any folder, and no two sessions share."""
+    if session is None:
+        return _NO_SESSION
+    if _PLAIN.fullmatch(session):
+        return session
+    digest = hashlib.blake2b(session.encode(errors="replace"), digest_size=8).hexdigest()
+    return f"{re.sub('[^a-z0-9_-]', '_', session.lower())[:60]}~{digest}"
+
+
+def _opened(path: Path) -> int:
+    file = os.open(path, _FLAGS, 0o600)
+    try:
+        found = os.fstat(file)
+        if not stat.S_ISREG(found.st_mode):
+            raise OSError(errno.EINVAL, "it is no ordinary file")
+        if stat.S_IMODE(found.st_mode) & 0o077:
+            with suppress(PermissionError):  # somebody else's, who lets us write
+                os.fchmod(file, 0o600)
+    except BaseException:
+        os.close(file)
+        raise
+    return file
+
+
+def _is_at(path: Path, file: int) -> bool:
+    """Whether an open file is the one that is at `path`."""
+    try:
+        return os.path.samestat(os.stat(path, follow_symlinks=False), os.fstat(file))
+    except OSError:
+        return False
+
+
+def _is_torn(file: _File) -> bool:
+    """Whether the last line was not written to its end. Looks where another has written as well."""
+    size, known = os.fstat(file.number).st_size, file.size
+    file.size = size
+    return size not in (0, known) and os.pread(file.number, 1, size - 1) != b"\n"
+
+
+def _lines_in(lines: Sequence[bytes], done: int) -> int:
+    """How many whole lines there are in the first bytes."""
+    for count, line in enumerate(lines):
+        done -= len(line)
+        if done < 0:
+            return count
+    return len(lines)

@@ -1,0 +1,186 @@
+"""The one thread that writes the session record: in order, off the event loop, bounded."""
+
+import threading
+import time
+from collections import Counter, defaultdict, deque
+
+from toolpool.contract import logs
+from toolpool.contract.ledger.steps import new_nonce
+from toolpool.dispatcher.observers.rows import Draft, RecordSink, Redact, dropped_line
+
+log = logs.logger("record")
+
+_ROWS_AT_MOST = 50_000
+_BYTES_AT_MOST = 64 << 20
+_TOGETHER_AT_MOST = 1_000
+_GATHER_SECONDS = 0.05
+_AGAIN_SECONDS = 0.5
+_CLOSE_SECONDS = 5.0
+_ROW_BYTES = 400
+"""What a row takes beside its content."""
+
+
+class Writer:
+    """`add` is called on the event loop, and returns at once."""
+
+    def __init__(self, sink: RecordSink, *, redact: Redact | None, cap: int) -> None:
+        self._sink = sink
+        self._is_one_file = getattr(sink, "is_one_file", False)
+        self._redact = redact
+        self._cap = cap
+        self._waiting: deque[Draft] = deque()
+        self._added = 0
+        self._taken = 0
+        """Bytes, each counted by one thread."""
+        self._lock = threading.Lock()
+        self._dropped: Counter[str | None] = Counter()
+        self._back: defaultdict[str | None, list[bytes]] = defaultdict(list)
+        """Lines that could not be written yet, by session."""
+        self._back_bytes = 0
+        self._wake = threading.Event()
+        self._ends = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._is_failing = False
+        self._has_said_full = False
+        self.lost = 0
+        """How many rows were dropped since the start."""
+
+    def start(self) -> None:
+        """Write from now on."""
+        self._thread = threading.Thread(target=self._run, name="toolpool-record", daemon=True)
+        self._thread.start()
+
+    def add(self, draft: Draft) -> None:
+        """Write it soon; where too much waits, drop it."""
+        size = len(draft.body) + _ROW_BYTES
+        if len(self._waiting) >= _ROWS_AT_MOST or (
+            self._added - self._taken + size > _BYTES_AT_MOST
+        ):
+            self._drop(None if self._is_one_file else draft.session, 1)
+            if not self._has_said_full:
+                self._has_said_full = True
+                log.warning(
+                    "record_too_slow: %d rows wait and the next ones are dropped and counted; "
+                    "calls go on: put the record on a faster disk, or set TOOLPOOL_RECORD_SYNC="
+                    "flush",
+                    len(self._waiting),
+                )
+            return
+        self._added += size
+        self._waiting.append(draft)
+        if not self._wake.is_set():
+            self._wake.set()
+
+    def _drop(self, session: str | None, count: int) -> None:
+        with self._lock:
+            self._dropped[session] += count
+            self.lost += count
+
+    def close(self) -> None:
+        """Write what waits, for a few seconds at most. Blocks."""
+        if self._thread is None:
+            return
+        self._ends.set()
+        self._wake.set()
+        self._thread.join(_CLOSE_SECONDS)
+        left = len(self._waiting) + sum(map(len, self._back.values()))
+        if left:
+            log.warning("record_rows_lost_at_the_end count=%d", left)
+
+    def _run(self) -> None:
+        try:
+            self._write_all()
+        except Exception:
+            log.exception("record_ended: nothing more is written")
+        finally:
+            self._sink.close()
+
+    def _write_all(self) -> None:
+        give_up_at = 0.0
+        while True:
+            self._wake.wait(_AGAIN_SECONDS if self._back else None)
+            if not self._ends.wait(_GATHER_SECONDS):  # what comes meanwhile is written together
+                self._wake.clear()
+            elif not give_up_at:
+                give_up_at = time.monotonic() + _CLOSE_SECONDS / 2
+            is_again = bool(self._back)
+            while self._waiting:
+                self._write(self._page())
+                is_again = False
+            if is_again:
+                self._write({})
+            if self._ends.is_set():
+                if not self._waiting and (not self._back or time.monotonic() > give_up_at):
+                    break
+                if self._back:
+                    time.sleep(_GATHER_SECONDS)
+        if self._dropped:
+            self._write({})
+
+    def _page(self) -> dict[str | None, list[bytes]]:
+        """The next rows as lines, by session, in their order."""
+        lines: defaultdict[str | None, list[bytes]] = defaultdict(list)
+        for _ in range(min(len(self._waiting), _TOGETHER_AT_MOST)):
+            draft = self._waiting.popleft()
+            self._taken += len(draft.body) + _ROW_BYTES
+            session = None if self._is_one_file else draft.session
+            try:
+                lines[session].append(draft.line(self._redact, self._cap))
+            except Exception:
+                log.exception("row_not_written tool=%s", draft.tool[:80])
+                self._drop(session, 1)
+        return lines
+
+    def _write(self, new: dict[str | None, list[bytes]]) -> None:
+        back, self._back = self._back, defaultdict(list)
+        self._back_bytes = 0
+        with self._lock:
+            dropped, self._dropped = self._dropped, Counter()
+        reason: Exception | None = None
+        for session in {**back, **new, **dropped}:
+            lines = back.get(session, []) + new.get(session, [])
+            missing = [_told(dropped[session])] if dropped[session] else []
+            written = 0
+            if not getattr(reason, "concerns_all", False):
+                try:
+                    self._sink.write(session, lines + missing)
+                    continue
+                except OSError as error:
+                    reason, written = error, getattr(error, "written", 0)
+                except Exception as error:  # noqa: BLE001 - a host's own sink may raise anything
+                    reason, written = error, len(lines)
+                    self._drop(session, len(lines))
+            self._keep(session, lines[written:])
+            if written <= len(lines):
+                with self._lock:
+                    self._dropped[session] += dropped[session]
+        self._tell(reason)
+
+    def _keep(self, session: str | None, lines: list[bytes]) -> None:
+        """Hold lines until they can be written, as far as there is room."""
+        kept = 0
+        for line in lines:
+            if self._back_bytes + len(line) > _BYTES_AT_MOST // 4:
+                break
+            self._back_bytes += len(line)
+            kept += 1
+        if kept:
+            self._back[session] += lines[:kept]
+        if kept < len(lines):
+            self._drop(session, len(lines) - kept)
+
+    def _tell(self, reason: Exception | None) -> None:
+        if reason is not None and not self._is_failing:
+            self._is_failing = True
+            log.warning(
+                "record_not_written: %s: %s; calls go on, rows wait and are dropped where too many "
+                "do: make room on the disk, or let this user write there",
+                type(reason).__name__, reason,
+            )  # fmt: skip
+        elif reason is None and self._is_failing:
+            self._is_failing = False
+            log.warning("record_written_again dropped=%d", self.lost)
+
+
+def _told(count: int) -> bytes:
+    return dropped_line(new_nonce(), int(time.time() * 1000), count)

@@ -1,0 +1,73 @@
+"""Puts together what watches one dispatcher: its events and its session record."""
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from toolpool.contract.events import Position
+from toolpool.dispatcher.admission.catalog import Catalog, Offer
+from toolpool.dispatcher.calls.services import Services
+from toolpool.dispatcher.events import Event, require_channels
+from toolpool.dispatcher.lifetime import in_a_thread
+from toolpool.dispatcher.observers.follow import Following
+from toolpool.dispatcher.observers.kept import Kept
+from toolpool.dispatcher.observers.notes import Notes
+from toolpool.dispatcher.observers.publish import Publisher
+from toolpool.dispatcher.observers.record import Recorder, SessionRecord, recorder_of
+from toolpool.dispatcher.observers.rows import RecordSink
+
+Record = SessionRecord | RecordSink | str | Path
+"""What a host names as its session record: a path, a sink of its own, or either with `redact`."""
+
+
+class Watching:
+    """Raises `Misconfigured` on `start` for a record that cannot be written."""
+
+    def __init__(self, services: Services, catalog: Catalog, record: Record | None) -> None:
+        settings = services.settings
+        self._observers = services.observers
+        self._catalog = catalog
+        self._transport = services.transport
+        self.recorder: Recorder | None = recorder_of(record, settings)
+        self._publisher: Publisher | None = None
+        self._events: Kept | Following
+        if settings.events:
+            log, tenant = services.transport.events, settings.tenant
+            self._publisher = Publisher(log, services.envelope, tenant=tenant)
+            self._events = Following(log, services.envelope, tenant=tenant)
+        else:
+            self._events = kept = Kept(lambda: self._observers.add(Notes(kept.add, self._offers)))
+
+    def _offers(self) -> Mapping[str, Offer]:
+        return self._catalog.offers
+
+    def start(self) -> None:
+        """Watch from now on. Raises `Misconfigured`."""
+        if self.recorder is not None:
+            self.recorder.start()
+        if self._publisher is not None:
+            self._observers.add(Notes(self._publisher.add, self._offers))
+            self._publisher.start()
+
+    def follow(self, since: Any, channels: Any) -> AsyncIterator[Event]:
+        """Events as they come; see `Dispatcher.events`. Raises ValueError."""
+        at = Position.parse(since) if since is not None else None
+        return self._events.follow(at, require_channels(channels))
+
+    async def leave(self) -> None:
+        """The dispatcher is about to close: what it answers its waiters then is no final result."""
+        if self.recorder is not None:
+            self.recorder.follow_no_more()
+        if self._publisher is None:
+            await self._events.close()
+
+    async def close(self) -> None:
+        """Write and publish what waits, and let go of everything."""
+        if self._publisher is not None:
+            await self._publisher.close()
+            await self._events.close()
+        await self._transport.events.close()
+        if self.recorder is not None:
+            await asyncio.sleep(0)  # what ended just now is noted in the loop's next round
+            await in_a_thread(self.recorder.close)

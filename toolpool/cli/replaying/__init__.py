@@ -1,0 +1,1 @@
+"""`toolpool replay`: what recorded calls would come to today."""
