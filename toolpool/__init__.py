@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     )
     from toolpool.dispatcher.events import Event
     from toolpool.dispatcher.observe import Observer
+    from toolpool.dispatcher.observers.otel import OpenTelemetry
     from toolpool.dispatcher.observers.record import SessionRecord
     from toolpool.dispatcher.observers.sentry import Sentry
     from toolpool.dispatcher.turn import TurnResult
@@ -55,6 +56,7 @@ _HOMES = {
     "toolpool.dispatcher.events": ("Event",),
     "toolpool.dispatcher.observe": ("Observer",),
     "toolpool.dispatcher.observers.sentry": ("Sentry",),
+    "toolpool.dispatcher.observers.otel": ("OpenTelemetry",),
     "toolpool.dispatcher.observers.record": ("SessionRecord",),
     "toolpool.dispatcher.turn": ("TurnResult",),
     "toolpool.correction": (
@@ -100,6 +102,7 @@ __all__ = [
     "Executed",
     "Misconfigured",
     "Observer",
+    "OpenTelemetry",
     "Sentry",
     "ServerUnsuitable",
     "SessionRecord",

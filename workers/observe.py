@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 
+from toolpool.contract import encoding
 from toolpool.contract.envelope import Batch, CallMessage
 from toolpool.contract.errors import Misconfigured
 from toolpool.contract.faults import Failure, failure_of
@@ -115,6 +116,12 @@ class WorkerObserver(Listening):
     def ended(self, call: RunFacts, ended: RunEnded) -> None:
         """A call was answered, entered or not: `executed` says it."""
 
+    def content(self, call: RunFacts, arguments: dict[str, Any], data: Any) -> None:
+        """What a tool was given and returned, just before its end is told.
+
+        The one moment with values in it: for an observer whose operator has asked for them.
+        """
+
     def released(self, call: RunFacts) -> None:
         """A claimed call was given back, to be run by another worker."""
 
@@ -178,6 +185,10 @@ class WorkerObservers(Tellers):
 
     def ended(self, call: CallMessage, outcome: Outcome, seconds: float) -> None:
         """Tell how a call was answered, so many seconds after it was given to what runs it."""
+        if self._listeners["content"]:
+            data = outcome.data
+            data = encoding.decode(bytes(data)) if isinstance(data, msgspec.Raw) else data
+            self.tell("content", self._facts(call), call.arguments, data)
         if self._listeners["ended"]:
             ended = RunEnded(
                 code=outcome.code,

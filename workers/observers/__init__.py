@@ -1,6 +1,7 @@
 """What hangs beside a worker's calls: each listens, and none can change or delay one."""
 
 import os
+import sys
 
 from toolpool.contract.settings import Settings
 from toolpool.workers.observe import WorkerObserver
@@ -16,4 +17,9 @@ def observing(settings: Settings) -> list[WorkerObserver]:
         from toolpool.workers.observers.sentry import Sentry
 
         observers.append(Sentry(settings))
+    if "opentelemetry.trace" in sys.modules:  # what sets an SDK up has imported it
+        from toolpool.workers.observers.otel import open_telemetry
+
+        if (observer := open_telemetry(settings)) is not None:
+            observers.append(observer)
     return observers

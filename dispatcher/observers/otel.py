@@ -1,0 +1,135 @@
+"""OpenTelemetry, seen from a dispatcher: a span for each call, and one for sending it.
+
+Only the API is used: the host's SDK, if there is one, decides what is sampled and where it goes.
+"""
+
+from collections import OrderedDict
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from opentelemetry import baggage, propagate, trace
+from opentelemetry.trace import Span, SpanKind, StatusCode
+
+from toolpool.contract.outcome import Code
+from toolpool.contract.settings import Settings
+from toolpool.contract.telemetry import names
+from toolpool.contract.version import VERSION
+from toolpool.dispatcher.observe import CallFacts, Ended, Observer, Rejected
+
+_SPANS_AT_MOST = 20_000
+
+
+class _Spans(NamedTuple):
+    """The span of the whole call, and the one in which it is sent."""
+
+    whole: Span
+    send: Span
+
+
+class OpenTelemetry(Observer):
+    """Give it to `Dispatcher.connect(observers=[OpenTelemetry()])`, once the SDK is set up.
+
+    `agent` is the name of the agent whose calls these are.
+    """
+
+    is_quick = True
+
+    def __init__(self, agent: str | None = None, *, settings: Settings | None = None) -> None:
+        self._agent = agent
+        self._system = names.messaging_system((settings or Settings()).broker_url)
+        self._tracer = trace.get_tracer("toolpool", VERSION)
+        self._spans: OrderedDict[str, _Spans] = OrderedDict()
+        self._is_on = False
+
+    def open(self) -> None:
+        """Make spans, if anybody has set up what takes them."""
+        self._is_on = not isinstance(
+            trace.get_tracer_provider(), trace.ProxyTracerProvider | trace.NoOpTracerProvider
+        )
+
+    def close(self) -> None:
+        """End the spans of what was given up."""
+        for spans in self._spans.values():
+            spans.send.end()
+            spans.whole.end()
+        self._spans.clear()
+
+    def trace(self, call: CallFacts) -> Mapping[str, str] | None:
+        """The W3C headers of the span in which the call is sent."""
+        if not self._is_on:
+            return None
+        whole = self._tracer.start_span(
+            f"dispatch {call.tool}",
+            attributes={names.TOOL: call.tool, **_present({names.CONVERSATION: call.session})},
+        )
+        context = trace.set_span_in_context(whole)
+        send = self._tracer.start_span(
+            f"send {call.queue}",
+            context=context,
+            kind=SpanKind.PRODUCER,
+            attributes={
+                names.MESSAGING_SYSTEM: self._system,
+                names.MESSAGING_OPERATION: "send",
+                names.MESSAGING_OPERATION_TYPE: "send",
+                names.DESTINATION: call.queue,
+                names.MESSAGE_ID: call.key,
+                names.BODY_SIZE: call.bytes,
+            },
+        )
+        self._spans[call.key] = _Spans(whole, send)
+        if len(self._spans) > _SPANS_AT_MOST:
+            _, forgotten = self._spans.popitem(last=False)
+            forgotten.send.end()
+            forgotten.whole.end()
+        context = trace.set_span_in_context(send, context)
+        provider = names.provider_name(call.provider)
+        context = baggage.set_baggage(names.PROVIDER, provider, context)
+        if self._agent is not None:
+            context = baggage.set_baggage(names.AGENT, self._agent, context)
+        headers: dict[str, str] = {}
+        propagate.inject(headers, context)
+        return headers
+
+    def queued(self, call: CallFacts) -> None:
+        """It is sent."""
+        if self._spans and (spans := self._spans.get(call.key)) is not None:
+            spans.send.end()
+
+    def rejected(self, rejected: Rejected) -> None:
+        """The model has to mend it: an execution that did not take place, and is no fault."""
+        if not self._is_on:
+            return
+        tool = rejected.tool if rejected.code is not Code.UNKNOWN_TOOL else "(unknown)"
+        span = self._tracer.start_span(
+            names.execute_tool(tool),
+            attributes=_present(
+                {
+                    names.OPERATION: names.EXECUTE_TOOL,
+                    names.TOOL: tool,
+                    names.CONVERSATION: rejected.session,
+                    names.AGENT: self._agent,
+                    names.PROVIDER: names.provider_name(rejected.provider),
+                    names.ERROR_TYPE: rejected.code.value,
+                    names.EXECUTED: "no",
+                }
+            ),
+        )
+        span.end()
+
+    def ended(self, call: CallFacts, ended: Ended) -> None:
+        """It has its result."""
+        spans = self._spans.pop(call.key, None) if self._spans else None
+        if spans is None:
+            return
+        spans.send.end()
+        spans.whole.set_attribute(names.EXECUTED, ended.executed.value)
+        spans.whole.set_attribute(names.ATTEMPT, call.attempt + call.retry)
+        if ended.code is not None:
+            spans.whole.set_attribute(names.ERROR_TYPE, ended.code.value)
+            if names.is_fault(ended.code):
+                spans.whole.set_status(StatusCode.ERROR, ended.code.value)
+        spans.whole.end()
+
+
+def _present(attributes: Mapping[str, str | None]) -> dict[str, str]:
+    return {name: value for name, value in attributes.items() if value is not None}

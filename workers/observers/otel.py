@@ -1,0 +1,141 @@
+"""OpenTelemetry, seen from a worker: a span for taking a call, and one in which its tool runs.
+
+Spans that a tool makes on the event loop or in a thread stand below the latter. Only the API is
+used: where no SDK is set up, as by `opentelemetry-instrument toolpool worker`, none of this runs.
+"""
+
+import json
+import os
+from typing import Any, NamedTuple
+
+from opentelemetry import baggage, propagate, trace
+from opentelemetry.context import attach
+from opentelemetry.trace import Span, SpanKind, StatusCode
+
+from toolpool.contract.faults import traceback_of
+from toolpool.contract.settings import Settings
+from toolpool.contract.telemetry import names
+from toolpool.contract.version import VERSION
+from toolpool.workers.observe import Received, RunEnded, RunFacts, WorkerObserver
+
+_CONTENT = "OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT"
+"""The opt-in of OpenTelemetry's own instrumentations for what models and tools say."""
+_CONTENT_CHARACTERS = 16_384
+
+
+class _Spans(NamedTuple):
+    """The span of taking a call, and the one in which its tool runs."""
+
+    process: Span
+    execute: Span
+
+
+class OpenTelemetry(WorkerObserver):
+    """On in every worker in whose process an SDK is set up."""
+
+    is_quick = True
+
+    def __init__(self, settings: Settings) -> None:
+        self._system = names.messaging_system(settings.broker_url)
+        self._tracer = trace.get_tracer("toolpool", VERSION)
+        self._spans: dict[tuple[str, int], _Spans] = {}
+
+    def close(self) -> None:
+        """End the spans of what was given up."""
+        for spans in self._spans.values():
+            _end(spans)
+        self._spans.clear()
+
+    def started(self, call: RunFacts, received: Received) -> None:
+        """Its tool is entered, in this very context."""
+        above = propagate.extract(dict(call.trace or {}))
+        process = self._tracer.start_span(
+            f"process {call.queue}",
+            context=above,
+            kind=SpanKind.CONSUMER,
+            attributes={
+                names.MESSAGING_SYSTEM: self._system,
+                names.MESSAGING_OPERATION: "process",
+                names.MESSAGING_OPERATION_TYPE: "process",
+                names.DESTINATION: call.queue,
+                names.MESSAGE_ID: call.key,
+                names.BODY_SIZE: received.bytes,
+                names.BATCH_SIZE: received.calls,
+            },
+        )
+        below = trace.set_span_in_context(process, above)
+        given = {
+            names.OPERATION: names.EXECUTE_TOOL,
+            names.TOOL: call.tool,
+            names.TOOL_CALL: call.call_id,
+            names.TOOL_TYPE: "function",
+            names.CONVERSATION: call.session,
+            names.AGENT: baggage.get_baggage(names.AGENT, above),
+            names.PROVIDER: baggage.get_baggage(names.PROVIDER, above),
+        }
+        execute = self._tracer.start_span(
+            names.execute_tool(call.tool),
+            context=below,
+            attributes={name: str(value) for name, value in given.items() if value is not None},
+        )
+        self._spans[call.key, call.attempt] = _Spans(process, execute)
+        attach(trace.set_span_in_context(execute, below))  # for the rest of the call's own task
+
+    def released(self, call: RunFacts) -> None:
+        """It is run elsewhere."""
+        spans = self._spans.pop((call.key, call.attempt), None)
+        if spans is not None:
+            spans.execute.set_attribute(names.EXECUTED, "unknown")
+            _end(spans)
+
+    def ended(self, call: RunFacts, ended: RunEnded) -> None:
+        """It was answered."""
+        spans = self._spans.pop((call.key, call.attempt), None)
+        if spans is None:
+            return
+        execute = spans.execute
+        execute.set_attribute(names.EXECUTED, ended.executed.value)
+        if ended.code is not None:
+            faults = ended.failure.faults if ended.failure is not None else ()
+            kind = faults[-1].name if faults else ended.code.value
+            execute.set_attribute(names.CODE, ended.code.value)
+            execute.set_attribute(names.ERROR_TYPE, kind)
+            if faults:
+                stack = traceback_of(faults)
+                execute.add_event(
+                    "exception", {"exception.type": kind, "exception.stacktrace": stack}
+                )
+            if names.is_fault(ended.code):
+                execute.set_status(StatusCode.ERROR, ended.code.value)
+                spans.process.set_status(StatusCode.ERROR, ended.code.value)
+        _end(spans)
+
+
+class WithContent(OpenTelemetry):
+    """What a tool was given and returned as well, which a host has to ask for."""
+
+    def content(self, call: RunFacts, arguments: dict[str, Any], data: Any) -> None:
+        """The arguments and the result of a call."""
+        spans = self._spans.get((call.key, call.attempt))
+        if spans is not None and spans.execute.is_recording():
+            spans.execute.set_attribute(names.ARGUMENTS, _text(arguments))
+            spans.execute.set_attribute(names.RESULT, _text(data))
+
+
+def open_telemetry(settings: Settings) -> OpenTelemetry | None:
+    """The observer, where an SDK is set up in this process."""
+    provider = trace.get_tracer_provider()
+    if isinstance(provider, trace.ProxyTracerProvider | trace.NoOpTracerProvider):
+        return None
+    wanted = os.environ.get(_CONTENT, "").strip().lower()
+    has_content = wanted in ("true", "span_only", "span_and_event")
+    return WithContent(settings) if has_content else OpenTelemetry(settings)
+
+
+def _text(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False, default=str)[:_CONTENT_CHARACTERS]
+
+
+def _end(spans: _Spans) -> None:
+    spans.execute.end()
+    spans.process.end()
