@@ -31,6 +31,8 @@ def _writing(moment: str) -> Any:
 
 
 for _moment in moments(WorkerObserver):
+    if _moment == "content":
+        continue  # the one with values in it, for whoever asks for them
     setattr(Writing, _moment, _writing(_moment))
 
 

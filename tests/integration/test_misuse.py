@@ -99,7 +99,7 @@ async def test_a_local_one_has_the_methods_itself(monkeypatch: pytest.MonkeyPatc
         description = "a fleet"
         closed = 0
 
-        def __init__(self, *_: object) -> None:
+        def __init__(self, *_: object, **__: object) -> None:
             pass
 
         def close(self) -> None:

@@ -1,0 +1,163 @@
+"""`python -m benchmarks.observers`: what watching costs, all of it on against all of it off.
+
+Each side has a fleet and a dispatcher of its own, and they take turns: throughput and the time of a
+single call as ratios of the pairs, and the processor's time a call on either side of the queue.
+"""
+
+import argparse
+import asyncio
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmarks import toolpool_calls
+from toolpool import Dispatcher, Observer, OpenTelemetry, Sentry
+from toolpool.contract.settings import Settings
+from toolpool.local import LocalFleet
+
+_SINK = """
+import sys
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+class Sink(BaseHTTPRequestHandler):
+    def do_POST(self):
+        self.rfile.read(int(self.headers["Content-Length"]))
+        self.send_response(200)
+        self.end_headers()
+    def log_message(self, *_):
+        pass
+server = ThreadingHTTPServer(("127.0.0.1", 0), Sink)
+print(server.server_port, flush=True)
+server.serve_forever()
+"""
+_ALL = ("sentry", "otel", "events", "record")
+_TICK = os.sysconf("SC_CLK_TCK")
+
+
+@dataclass
+class Side:
+    """One way to run, and what it took."""
+
+    dispatcher: Dispatcher
+    workers: list[int]
+
+    def worker_seconds(self) -> float:
+        """Processor time of all workers and what they started."""
+        return sum(_seconds_of(pid) for pid in self.workers)
+
+
+def _seconds_of(pid: int) -> float:
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    own = (int(fields[11]) + int(fields[12])) / _TICK
+    below = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    return own + sum(_seconds_of(int(child)) for child in below)
+
+
+@contextmanager
+def _sink() -> Iterator[str]:
+    with subprocess.Popen(
+        [sys.executable, "-c", _SINK], stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        yield f"http://public@127.0.0.1:{process.stdout.readline().strip()}/1"
+        process.kill()
+
+
+@asynccontextmanager
+async def _side(wanted: tuple[str, ...], dsn: str) -> AsyncIterator[Side]:
+    """A fleet that is watched in the `wanted` ways, and a dispatcher of it."""
+    with tempfile.TemporaryDirectory(prefix="bench-record-") as folder:
+        variables = {"SENTRY_DSN": dsn, "SENTRY_TRACES_SAMPLE_RATE": "0.01"}
+        observers: list[Observer] = []
+        if "sentry" in wanted:
+            os.environ.update(variables)
+        try:
+            options = {"events": "events" in wanted}
+            if "record" in wanted:
+                options["record"] = folder
+            fleet = await asyncio.to_thread(LocalFleet, ["benchmarks.tools"], Settings(**options))
+            if "sentry" in wanted:
+                observers.append(Sentry("bench"))
+        finally:
+            for name in variables:
+                os.environ.pop(name, None)
+        if "otel" in wanted:
+            observers.append(OpenTelemetry("bench"))
+        try:
+            async with Dispatcher.connect(
+                settings=fleet.settings, observers=observers
+            ) as dispatcher:
+                yield Side(dispatcher, fleet.worker_pids)
+        finally:
+            await asyncio.to_thread(fleet.close)
+
+
+@dataclass
+class Round:
+    """What one side did in one round."""
+
+    rate: float
+    p50_ms: float
+    dispatcher_us: float
+    worker_us: float
+
+
+async def _round(side: Side, calls: int, in_flight: int, singles: int) -> Round:
+    own, theirs = time.process_time(), side.worker_seconds()
+    rate = await toolpool_calls.throughput(side.dispatcher, "echo_loop", calls, in_flight)
+    own, theirs = time.process_time() - own, side.worker_seconds() - theirs
+    found = await toolpool_calls.latencies(side.dispatcher, "echo_loop", singles)
+    p50_ms = statistics.median(found) * 1000
+    return Round(rate, p50_ms, own / calls * 1e6, theirs / calls * 1e6)
+
+
+async def measure(wanted: tuple[str, ...], options: argparse.Namespace) -> None:
+    """Paired rounds, printed with the median of the pairs' ratios."""
+    off: list[Round] = []
+    on: list[Round] = []
+    with _sink() as dsn:
+        async with AsyncExitStack() as stack:
+            sides = [await stack.enter_async_context(_side(w, dsn)) for w in ((), wanted)]
+            for side in sides:
+                await toolpool_calls.throughput(side.dispatcher, "echo_loop", 2_000, 100)
+            for number in range(options.rounds):
+                order = (0, 1) if number % 2 == 0 else (1, 0)
+                for which in order:
+                    done = await _round(
+                        sides[which], options.calls, options.in_flight, options.singles
+                    )
+                    (off, on)[which].append(done)
+    ratios = [b.rate / a.rate for a, b in zip(off, on, strict=True)]
+    slower = [b.p50_ms - a.p50_ms for a, b in zip(off, on, strict=True)]
+    ours = [b.dispatcher_us - a.dispatcher_us for a, b in zip(off, on, strict=True)]
+    theirs = [b.worker_us - a.worker_us for a, b in zip(off, on, strict=True)]
+    print(
+        f"{'+'.join(wanted) or 'nothing':32} throughput {statistics.median(ratios):.3f} "
+        f"({min(ratios):.2f}-{max(ratios):.2f})  p50 {statistics.median(slower):+.3f} ms  "
+        f"cpu a call: dispatcher {statistics.median(ours):+.1f} us, "
+        f"workers {statistics.median(theirs):+.1f} us"
+    )
+
+
+def main() -> None:
+    """Measure what is named, or each by itself and all together."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.observers")
+    parser.add_argument("wanted", nargs="*", help=f"some of {', '.join(_ALL)}; several with a +")
+    parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--calls", type=int, default=8_000)
+    parser.add_argument("--in-flight", type=int, default=500)
+    parser.add_argument("--singles", type=int, default=200)
+    options = parser.parse_args()
+    wanted = [tuple(word.split("+")) for word in options.wanted]
+    for each in wanted or [(), *((one,) for one in _ALL), _ALL]:
+        asyncio.run(measure(each, options))
+
+
+if __name__ == "__main__":
+    main()
