@@ -26,9 +26,11 @@ _SINK = """
 import sys
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 class Sink(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
     def do_POST(self):
         self.rfile.read(int(self.headers["Content-Length"]))
         self.send_response(200)
+        self.send_header("Content-Length", "0")
         self.end_headers()
     def log_message(self, *_):
         pass

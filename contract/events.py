@@ -8,7 +8,7 @@ import msgspec
 _BOOKMARK = re.compile(r"(\d{1,15})-(\d{1,15})")
 
 
-class Note(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class Note(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """One moment, as it is published: whoever reads it makes `events` events of it.
 
     `at` is Unix time in milliseconds. Holds no argument, no result, and nothing that was raised.

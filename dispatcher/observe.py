@@ -16,7 +16,7 @@ from toolpool.contract.result import ToolResult
 from toolpool.contract.telemetry.carriers import merged
 
 
-class CallFacts(msgspec.Struct, frozen=True, kw_only=True):
+class CallFacts(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Which call it is. `retry` counts the pool's own retries of it, from 0.
 
     `retries_left` is how many more it may make. `bytes` are those of its arguments. `provider` is
@@ -37,7 +37,7 @@ class CallFacts(msgspec.Struct, frozen=True, kw_only=True):
     trace: Mapping[str, str] | None
 
 
-class Rejected(msgspec.Struct, frozen=True, kw_only=True):
+class Rejected(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A call that was answered without being queued, and what the model did wrong."""
 
     call_id: str
@@ -47,7 +47,7 @@ class Rejected(msgspec.Struct, frozen=True, kw_only=True):
     provider: str
 
 
-class Progressed(msgspec.Struct, frozen=True, kw_only=True):
+class Progressed(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """How far a tool says it is."""
 
     done: float
@@ -55,7 +55,7 @@ class Progressed(msgspec.Struct, frozen=True, kw_only=True):
     message: str | None
 
 
-class Ended(msgspec.Struct, frozen=True, kw_only=True):
+class Ended(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """How a call was answered: `code` is None where it went well; `seconds` from its acceptance.
 
     `run_seconds` is how long its tool ran, as its worker says. `is_first`: no other dispatcher is
@@ -76,7 +76,7 @@ class Ended(msgspec.Struct, frozen=True, kw_only=True):
         return bool(self.worker) and self.code is not Code.WORKER_LOST
 
 
-class Loop(msgspec.Struct, frozen=True, kw_only=True):
+class Loop(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A call that was caught: how often it failed, or that it takes turns with another."""
 
     session: str
@@ -86,7 +86,7 @@ class Loop(msgspec.Struct, frozen=True, kw_only=True):
     alternates: bool
 
 
-class Alert(msgspec.Struct, frozen=True, kw_only=True):
+class Alert(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """More of a tool's last calls were rejected than should be: its schema may be at fault.
 
     `field` is the one that most of them are about, `rate` the share of the last calls.
@@ -97,7 +97,7 @@ class Alert(msgspec.Struct, frozen=True, kw_only=True):
     rate: float
 
 
-class Turned(msgspec.Struct, frozen=True, kw_only=True):
+class Turned(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A kill switch: a tool, or a tool with some value of an argument, is denied or no more."""
 
     tool: str

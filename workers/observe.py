@@ -21,7 +21,7 @@ from toolpool.workers.running.inside import import_from_here
 from toolpool.workers.tool import Tool
 
 
-class WorkerFacts(msgspec.Struct, frozen=True, kw_only=True):
+class WorkerFacts(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Which worker it is, and what it serves. `pid` is that of its process.
 
     `kinds` of tools are `loop`, `thread` and `process`; `server` is its URL without a password.
@@ -37,7 +37,7 @@ class WorkerFacts(msgspec.Struct, frozen=True, kw_only=True):
     server: str
 
 
-class RunFacts(msgspec.Struct, frozen=True, kw_only=True):
+class RunFacts(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Which call a worker has claimed.
 
     `retry` counts the pool's own retries of it, from 0; `retries_left` is how many more it may
@@ -59,7 +59,7 @@ class RunFacts(msgspec.Struct, frozen=True, kw_only=True):
     trace: Mapping[str, str] | None
 
 
-class Received(msgspec.Struct, frozen=True, kw_only=True):
+class Received(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """The message that a call came in: its calls, its size, and how long ago it was sent."""
 
     calls: int
@@ -67,7 +67,7 @@ class Received(msgspec.Struct, frozen=True, kw_only=True):
     seconds: float
 
 
-class RunEnded(msgspec.Struct, frozen=True, kw_only=True):
+class RunEnded(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """How a worker answered a call: `code` is None where it went well.
 
     `seconds` since it was given to what runs its tool; 0 where it never was.
@@ -79,7 +79,7 @@ class RunEnded(msgspec.Struct, frozen=True, kw_only=True):
     failure: Failure | None
 
 
-class Blocked(msgspec.Struct, frozen=True, kw_only=True):
+class Blocked(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A tool that blocks the event loop, `seconds` so far.
 
     `tool` is None where it is not known; `stack` is where the loop's thread is. `is_fatal`: the

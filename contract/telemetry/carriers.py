@@ -4,14 +4,18 @@
 `sentry-trace` is Sentry's.
 """
 
+import random
 import re
 import secrets
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import NamedTuple
 from urllib.parse import quote, unquote
 
 BAGGAGE = "baggage"
 SENTRY_TRACE = "sentry-trace"
+NOT_SAMPLED: Mapping[str, str] = MappingProxyType({BAGGAGE: "sentry-sampled=false"})
+"""Says that whoever dispatched a call has decided against a trace, so that no worker begins one."""
 HEADER_BYTES = 8_192
 _SENTRY = re.compile(r"([0-9a-f]{32})-([0-9a-f]{16})(?:-([01]))?")
 
@@ -54,6 +58,17 @@ def sentry_parent(headers: Mapping[str, str] | None) -> Parent | None:
     if found is None:
         return None
     return Parent(found[1], found[2], found[3] == "1" if found[3] else None)
+
+
+def is_sampled(headers: Mapping[str, str] | None, rate: float) -> bool:
+    """Whether a call is traced: as was decided before, else so many of all."""
+    if headers is not None:
+        parent = sentry_parent(headers)
+        if parent is not None and parent.is_sampled is not None:
+            return parent.is_sampled
+        if NOT_SAMPLED[BAGGAGE] in headers.get(BAGGAGE, ""):
+            return False
+    return random.random() < rate  # noqa: S311 - sampling
 
 
 def sentry_trace(parent: Parent) -> str:

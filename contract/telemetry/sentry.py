@@ -6,19 +6,22 @@ from facts; nothing is collected from the process: no local variables, breadcrum
 
 import os
 import queue
+import socket
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, cast
 
 import sentry_sdk
+from sentry_sdk.envelope import Envelope, Item
 from sentry_sdk.scope import use_scope
 from sentry_sdk.transport import HttpTransport
 from sentry_sdk.utils import BadDsn
 
 from toolpool.contract import logs
-from toolpool.contract.encoding import printable
+from toolpool.contract.encoding import encode, printable
 from toolpool.contract.errors import Misconfigured
 from toolpool.contract.faults import Fault, own_frame
 from toolpool.contract.observing import guarded
@@ -59,6 +62,8 @@ class Reports:
         self.release = os.environ.get(_RELEASE) or f"toolpool@{VERSION}"
         self.environment = os.environ.get(_ENVIRONMENT) or "production"
         self._client = _client(dsn, self.release, self.environment)
+        self._host = socket.gethostname()
+        self._sdk = {"name": "sentry.python", "version": sentry_sdk.VERSION}
         self._public_key = dsn.partition("//")[2].partition("@")[0].partition(":")[0]
         self._scope = sentry_sdk.Scope(client=self._client)
         self._flood = Flood(of_each=settings.sentry_per_issue, in_all=settings.sentry_per_minute)
@@ -120,7 +125,7 @@ class Reports:
 
     def transaction(self, event: Event) -> None:
         """Send a transaction, as `sampled_trace` made its context."""
-        self._put(lambda: {"type": "transaction", "platform": "python", **event})
+        self._put(lambda: self._whole(event))
 
     def sampled_trace(self, parent: Parent) -> Mapping[str, str]:
         """The dynamic sampling context of a trace that begins here."""
@@ -170,8 +175,7 @@ class Reports:
                 make = self._waiting.get(timeout=max(0.0, minute_ends - time.monotonic()))
                 if make is None:
                     break
-                self._wait_for_room()
-                self._client.capture_event(cast("Any", make()), scope=self._scope)
+                self._capture(make())
             except queue.Empty:
                 minute_ends += _MINUTE_SECONDS
                 self._say_held_back()
@@ -179,6 +183,36 @@ class Reports:
             except Exception:
                 log.exception("report_not_sent: a fault of toolpool's own")
         guarded(self._every_minute)()
+
+    def _capture(self, event: Event) -> None:
+        """Hand it to the SDK; a transaction as it is, for the SDK's own way takes a tenth as long.
+
+        There are as many of those as are sampled, and nothing in them has to be looked at.
+        """
+        self._wait_for_room()
+        transport = self._client.transport
+        if event.get("type") != "transaction" or transport is None:
+            self._client.capture_event(cast("Any", event), scope=self._scope)
+            return
+        context = event["contexts"]["trace"]
+        now = datetime.now(UTC).isoformat()
+        headers: dict[str, Any] = {"event_id": event["event_id"], "sent_at": now}
+        if (sampling := context.pop("dynamic_sampling_context", None)) is not None:
+            headers["trace"] = sampling
+        item = Item(payload=encode(event), type="transaction", content_type="application/json")
+        transport.capture_envelope(Envelope(headers=headers, items=[item]))
+
+    def _whole(self, event: Event) -> Event:
+        return {
+            **event,
+            "type": "transaction",
+            "platform": "python",
+            "event_id": new_trace_id(),
+            "release": self.release,
+            "environment": self.environment,
+            "server_name": self._host,
+            "sdk": self._sdk,
+        }
 
     def _wait_for_room(self) -> None:
         """The SDK drops what comes while its own queue is full."""
@@ -235,7 +269,6 @@ def _client(dsn: str, release: str, environment: str) -> "sentry_sdk.Client":
             attach_stacktrace=False,
             max_breadcrumbs=0,
             before_send=scrubbed,
-            before_send_transaction=scrubbed,
         )
     except (BadDsn, ValueError) as error:
         raise Misconfigured(

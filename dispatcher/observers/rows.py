@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 import msgspec
 
@@ -14,7 +14,9 @@ Redact = Callable[[str, str, Any], Any]
 """Given a tool's name, `input` or `result`, and what would be written; gives what is."""
 
 
-class Metadata(msgspec.Struct, frozen=True, rename="camel", kw_only=True, omit_defaults=True):
+class Metadata(
+    msgspec.Struct, frozen=True, rename="camel", kw_only=True, omit_defaults=True, gc=False
+):
     """Of a result. `duration` is in seconds; `fields` are what arguments were rejected for."""
 
     error: bool
@@ -32,7 +34,7 @@ class Metadata(msgspec.Struct, frozen=True, rename="camel", kw_only=True, omit_d
     truncated: bool = False
 
 
-class Row(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
+class Row(msgspec.Struct, frozen=True, rename="camel", kw_only=True, gc=False):
     """One line. `timestamp` is Unix time in milliseconds, `content` JSON as text."""
 
     id: str
@@ -58,7 +60,7 @@ class RecordSink(Protocol):
         ...
 
 
-class Draft(NamedTuple):
+class Draft(msgspec.Struct, frozen=True, gc=False):
     """A row that is still to be made: `body` is JSON as it was when the row was noted."""
 
     session: str | None

@@ -17,6 +17,7 @@ from toolpool.contract.settings import Settings
 from toolpool.contract.telemetry import names
 from toolpool.contract.telemetry.carriers import (
     BAGGAGE,
+    NOT_SAMPLED,
     SENTRY_TRACE,
     Parent,
     new_span_id,
@@ -92,7 +93,7 @@ class Sentry(Observer):
         """The trace of whoever dispatched the call; else a new one, of as many as are sampled."""
         above = self._above()
         if above is None and random.random() >= self._reports.sample_rate:  # noqa: S311 - sampling
-            return None
+            return NOT_SAMPLED
         trace_id = above.trace_id if above is not None else new_trace_id()
         root = Parent(trace_id, new_span_id(), above.is_sampled if above is not None else True)
         publish_id = new_span_id()

@@ -1,6 +1,5 @@
 """Sentry, seen from a worker: what tools raised, where they ran, and that the pool is alive."""
 
-import random
 import re
 import time
 from collections import defaultdict
@@ -13,6 +12,7 @@ from toolpool.contract.telemetry import names
 from toolpool.contract.telemetry.carriers import (
     Parent,
     from_baggage,
+    is_sampled,
     new_span_id,
     new_trace_id,
     sentry_parent,
@@ -64,11 +64,8 @@ class Sentry(WorkerObserver):
         """Its tool is entered."""
         if received.seconds > self._longest_wait[call.queue]:
             self._longest_wait[call.queue] = received.seconds
-        above = sentry_parent(call.trace)
-        is_sampled = above.is_sampled if above is not None else None
-        if is_sampled is None:
-            is_sampled = random.random() < self._reports.sample_rate  # noqa: S311 - sampling
-        if is_sampled:
+        if is_sampled(call.trace, self._reports.sample_rate):
+            above = sentry_parent(call.trace)
             trace_id = above.trace_id if above is not None else new_trace_id()
             root = Parent(trace_id, new_span_id(), True)
             self._traces[call.key, call.attempt] = _Trace(above, root, received, time.time())

@@ -3,8 +3,10 @@
 import pytest
 
 from toolpool.contract.telemetry.carriers import (
+    NOT_SAMPLED,
     Parent,
     from_baggage,
+    is_sampled,
     merged,
     new_span_id,
     new_trace_id,
@@ -51,3 +53,18 @@ def test_tracers_add_to_the_baggage_of_one_another() -> None:
 
 def test_a_header_that_is_too_long_is_left_out() -> None:
     assert merged([{"baggage": "a" * 10_000}]) == {}
+
+
+@pytest.mark.parametrize("decided", [True, False])
+def test_what_was_decided_before_holds(decided: bool) -> None:
+    parent = Parent(new_trace_id(), new_span_id(), decided)
+    for rate in (0.0, 1.0):
+        assert is_sampled({"sentry-trace": sentry_trace(parent)}, rate) is decided
+    assert is_sampled(NOT_SAMPLED, 1.0) is False
+    assert is_sampled({"baggage": f"{NOT_SAMPLED['baggage']},other=1"}, 1.0) is False
+
+
+@pytest.mark.parametrize("headers", [None, {}, {"traceparent": "00-x"}, {"baggage": "a=1"}])
+def test_where_nobody_has_decided_the_rate_does(headers: dict[str, str] | None) -> None:
+    assert is_sampled(headers, 1.0) is True
+    assert is_sampled(headers, 0.0) is False
