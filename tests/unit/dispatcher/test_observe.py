@@ -183,3 +183,80 @@ async def test_nothing_is_made_for_nobody() -> None:
 def test_what_is_no_observer_is_refused() -> None:
     with pytest.raises(TypeError, match=r"derive its class from toolpool\.Observer"):
         Dispatcher.in_memory(TOOLS, observers=[print])  # type: ignore[list-item]
+
+
+class Quick(Observer):
+    """Notes on which thread it is told, and when it begins and ends."""
+
+    is_quick = True
+
+    def __init__(self) -> None:
+        self.told: list[tuple[str, int]] = []
+
+    def open(self) -> None:
+        self.told.append(("open", threading.get_ident()))
+
+    def close(self) -> None:
+        self.told.append(("close", threading.get_ident()))
+
+    def ended(self, call: CallFacts, ended: Any) -> None:
+        self.told.append(("ended", threading.get_ident()))
+
+
+async def test_r65_a_quick_one_is_told_where_it_happens_between_open_and_close() -> None:
+    quick = Quick()
+    async with Dispatcher.in_memory(TOOLS, observers=[quick]) as dispatcher:
+        await dispatcher.dispatch(asked("echo", value=1))
+    assert [moment for moment, _ in quick.told] == ["open", "ended", "close"]
+    assert quick.told[1][1] == threading.get_ident()
+
+
+class Traced(Observer):
+    """Names a trace for each call."""
+
+    is_quick = True
+
+    def __init__(self, headers: dict[str, str] | None) -> None:
+        self._headers = headers
+
+    def trace(self, call: CallFacts) -> dict[str, str] | None:
+        return self._headers
+
+
+class RaisingTracer(Observer):
+    """Fails to name one."""
+
+    def trace(self, call: CallFacts) -> dict[str, str] | None:
+        raise RuntimeError(call.call_id)
+
+
+@tool
+async def shows_its_trace(ctx: ToolContext) -> dict[str, str]:
+    "Show which trace it is in."
+    return dict(ctx.trace)
+
+
+async def test_a_call_carries_what_observers_say_of_its_trace() -> None:
+    observers: list[Observer] = [
+        Traced({"traceparent": "00-x", "baggage": "a=1"}),
+        RaisingTracer(),
+        Traced(None),
+        Traced({"baggage": "b=2"}),
+    ]
+    async with Dispatcher.in_memory([shows_its_trace], observers=observers) as dispatcher:
+        turn = await dispatcher.dispatch(asked("shows_its_trace"))
+    assert turn[0].data == {"traceparent": "00-x", "baggage": "a=1,b=2"}
+
+
+@pytest.mark.parametrize("texts", [False, True])
+async def test_what_is_told_of_a_failure(seen: Recording, texts: bool) -> None:
+    settings = Settings(retry_pause=0.01, error_texts=texts)
+    async with Dispatcher.in_memory(TOOLS, settings=settings, observers=[seen]) as dispatcher:
+        await dispatcher.dispatch(asked("broken"))
+        await told(seen, "ended")
+    [(call, ended)] = seen.of("ended")
+    assert (call.retry, call.retries_left, call.provider) == (1, 0, "bare")
+    [fault] = ended.failure.faults
+    assert (fault.name, fault.frames[-1].function) == ("ValueError", "broken")
+    assert ended.failure.text == ("always" if texts else None)
+    assert ended.is_by_worker
