@@ -1,6 +1,5 @@
 """From the calls of one response to their results: judged, looked up, run, counted."""
 
-import dataclasses
 import time
 from collections.abc import Collection, Mapping
 from typing import Any
@@ -61,11 +60,13 @@ class Asking:
         timeout: float | None,
         wait: float | None,
         again: bool,
+        provider: str = "",
     ) -> TurnContext:
         """What a host asks for, checked. Raises ValueError."""
         return turn_context(
             turn,
             session,
+            provider=provider,
             context=context,
             timeout=timeout,
             wait=wait,
@@ -77,7 +78,6 @@ class Asking:
         self, found: Response, shared: TurnContext, allowed: Collection[str] | None
     ) -> list[ToolResult]:
         """A result for each call, in their order; in the session record, if there is one."""
-        shared = dataclasses.replace(shared, provider=found.format)
         rejected: dict[int, ToolResult] = {}
         sent: dict[int, Pending] = {}
         if self._recorder is None:

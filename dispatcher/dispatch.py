@@ -341,7 +341,13 @@ class Dispatcher:
         except intake.Unreadable as error:
             return TurnResult([], format=error.format, error=str(error), response=response)
         shared = self._asking.shared(
-            found.id, session, context=context, timeout=timeout, wait=wait, again=again
+            found.id,
+            session,
+            context=context,
+            timeout=timeout,
+            wait=wait,
+            again=again,
+            provider=found.format,
         )
         noted = self._histories.note(response, found, shared)
         results = await self._asking.run(found, shared, allowed)

@@ -164,7 +164,7 @@ class Histories:
         for turn, each, note in zip(turns, said, known, strict=True):
             if each.is_open:
                 asked = note or TurnNote(each.name, unknown[turn[0].spoken.at])
-                context = dataclasses.replace(shared, id=asked.turn, again=True)
+                context = dataclasses.replace(shared, id=asked.turn, again=True, provider=name)
                 await self._complete(edit, history, turn, name, asked, context, allowed)
                 if note is not None and not each.is_distinct:
                     self.told(note)

@@ -91,6 +91,7 @@ def turn_context(
     timeout: float | None,
     wait: float | None,
     again: bool = False,
+    provider: str = "",
     max_bytes: int,
 ) -> TurnContext:
     """What a host asks for, checked: one host's slip must not fail calls in the same message.
@@ -129,5 +130,6 @@ def turn_context(
         context_bytes=size,
         timeout=timeout,
         wait=wait,
+        provider=provider,
         again=again,
     )

@@ -157,6 +157,9 @@ class Pending:
     """The record and the attempt whose start was told."""
     work: asyncio.Task[None] | None = None
     """What answers it, where this dispatcher does so itself."""
+    told: CallFacts | None = None
+    """The facts that were told last, of `told_of`."""
+    told_of: tuple[CallMessage, str] | None = None
 
     @property
     def key(self) -> str:
@@ -166,8 +169,11 @@ class Pending:
     @property
     def facts(self) -> CallFacts:
         """Which call it is, for observers."""
-        message = self.message
-        return CallFacts(
+        message, of = self.message, self.told_of
+        if self.told is not None and of is not None and of[0] is message and of[1] == self.queue:
+            return self.told
+        self.told_of = message, self.queue
+        self.told = CallFacts(
             call_id=self.call.id,
             tool=self.call.name,
             session=message.session,
@@ -181,6 +187,7 @@ class Pending:
             provider=self.provider,
             trace=message.trace,
         )
+        return self.told
 
     @property
     def was_started(self) -> bool:

@@ -90,7 +90,11 @@ class Sentry(Observer):
         self._reports.close()
 
     def trace(self, call: CallFacts) -> Mapping[str, str] | None:
-        """The trace of whoever dispatched the call; else a new one, of as many as are sampled."""
+        """The trace of whoever dispatched the call; else a new one, of as many as are sampled.
+
+        The call was accepted: its arguments were right.
+        """
+        self._figures.accepted(call.session, call.tool)
         above = self._above()
         if above is None and random.random() >= self._reports.sample_rate:  # noqa: S311 - sampling
             return NOT_SAMPLED
@@ -110,10 +114,6 @@ class Sentry(Observer):
             SENTRY_TRACE: sentry_trace(Parent(trace_id, publish_id, root.is_sampled)),
             BAGGAGE: f"{above_baggage},{who}" if above_baggage else who,
         }
-
-    def accepted(self, call: CallFacts) -> None:
-        """Its arguments were right."""
-        self._figures.accepted(call.session, call.tool)
 
     def rejected(self, rejected: Rejected) -> None:
         """The model has to mend it: no issue, and a span that is no failure."""
