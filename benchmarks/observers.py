@@ -22,7 +22,7 @@ from toolpool import Dispatcher, Observer, OpenTelemetry, Sentry
 from toolpool.contract.settings import Settings
 from toolpool.local import LocalFleet
 
-_SINK = """
+_SINK = r"""
 import asyncio
 class Sink(asyncio.Protocol):
     def connection_made(self, transport):

@@ -28,6 +28,8 @@ class Listening:
     """
 
     is_quick = False
+    is_idle = False
+    """Whether, once it is open, it has no use for any moment: then it is told of none."""
 
     def open(self) -> None:
         """It is told of moments from now on. What it raises is logged."""
@@ -58,11 +60,6 @@ class Tellers:
                 raise TypeError(
                     f"{observer!r} is no observer: derive its class from toolpool.{base.__name__}"
                 )
-            if observer.is_quick:
-                self.add(observer)
-            else:
-                self._threads.append(thread := _Thread(observer))
-                self._add(observer, thread.telling)
 
     def add(self, observer: Any) -> None:
         """Listen from now on, where it happens: for what is quick and our own."""
@@ -76,11 +73,17 @@ class Tellers:
                 listeners.append(teller(getattr(observer, moment)))
 
     def start(self) -> None:
-        """Tell hosts' observers that it begins, and start their threads."""
+        """Tell hosts' observers that it begins, and from now on of every moment."""
         for observer in self._hosts:
             guarded(observer.open)()
-        for thread in self._threads:
-            thread.start()
+            if observer.is_idle:
+                continue
+            if observer.is_quick:
+                self.add(observer)
+            else:
+                self._threads.append(thread := _Thread(observer))
+                self._add(observer, thread.telling)
+                thread.start()
 
     def close(self) -> None:
         """Let hosts' observers take what waits for them, for two seconds at most. Blocks."""

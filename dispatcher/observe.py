@@ -3,7 +3,7 @@
 `toolpool.contract.observing` says how they are told. Facts hold no argument and no result.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 import msgspec
@@ -183,8 +183,15 @@ class Observers(Tellers):
     def __init__(self, hosts: Sequence[Observer] = (), *, with_texts: bool = False) -> None:
         super().__init__(Observer, hosts)
         self._with_texts = with_texts
+        self._tracers: list[Callable[..., Any]] = []
+
+    def start(self) -> None:
+        """See `Tellers.start`."""
+        super().start()
         self._tracers = [
-            guarded(host.trace) for host in hosts if type(host).trace is not Tracing.trace
+            guarded(host.trace)
+            for host in self._hosts
+            if type(host).trace is not Tracing.trace and not host.is_idle
         ]
 
     def trace(self, call: Observed) -> dict[str, str] | None:

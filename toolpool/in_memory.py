@@ -54,6 +54,7 @@ class InMemoryWorker:
             worker=_WORKER, catalog=catalog, limits=Limits(settings.max_result), children=None
         )
         observers = WorkerObservers([log()], settings=settings, tools=catalog.tools)
+        observers.start()
         self._executor = Executor(
             worker=_WORKER,
             catalog=catalog,

@@ -18,7 +18,7 @@ import sentry_sdk
 from sentry_sdk.envelope import Envelope, Item
 from sentry_sdk.scope import use_scope
 from sentry_sdk.transport import HttpTransport
-from sentry_sdk.utils import BadDsn
+from sentry_sdk.utils import BadDsn, capture_internal_exceptions
 
 from toolpool.contract import logs
 from toolpool.contract.encoding import encode, printable
@@ -37,7 +37,6 @@ _RELEASE, _ENVIRONMENT = "SENTRY_RELEASE", "SENTRY_ENVIRONMENT"
 _SAMPLE_RATE = "SENTRY_TRACES_SAMPLE_RATE"
 _WAITING_AT_MOST = 2_000
 _FLUSH_SECONDS = 2.0
-_FULL_SECONDS = 0.01
 _MINUTE_SECONDS = 60.0
 _TAG_CHARACTERS = 200
 _DROPPED_KEYS = ("breadcrumbs", "request", "user", "extra", "modules", "sys.argv")
@@ -189,7 +188,6 @@ class Reports:
 
         There are as many of those as are sampled, and nothing in them has to be looked at.
         """
-        self._wait_for_room()
         transport = self._client.transport
         if event.get("type") != "transaction" or transport is None:
             self._client.capture_event(cast("Any", event), scope=self._scope)
@@ -214,15 +212,6 @@ class Reports:
             "sdk": self._sdk,
         }
 
-    def _wait_for_room(self) -> None:
-        """The SDK drops what comes while its own queue is full."""
-        give_up_at = time.monotonic() + _FLUSH_SECONDS
-        transport = self._client.transport
-        while isinstance(transport, HttpTransport) and transport._is_worker_full():
-            if time.monotonic() > give_up_at:
-                return
-            time.sleep(_FULL_SECONDS)
-
     def _say_held_back(self) -> None:
         if held := self._flood.all_held_back():
             self._put(lambda: self._held_back(held))
@@ -240,7 +229,13 @@ class Reports:
 
 
 class _Transport(HttpTransport):
-    """Says once what is lost, where the SDK itself says nothing."""
+    """Sends at once, in our thread, and says what is lost, where the SDK itself says nothing."""
+
+    def capture_envelope(self, envelope: Envelope) -> None:
+        """Send it. The SDK's own thread would take as long again to take it over."""
+        with capture_internal_exceptions():
+            self._send_envelope(envelope)
+            self._flush_client_reports()
 
     def record_lost_event(self, reason: str, *args: Any, **options: Any) -> None:
         """Note that something was not sent."""
@@ -261,7 +256,7 @@ def _client(dsn: str, release: str, environment: str) -> "sentry_sdk.Client":
             release=release,
             environment=environment,
             transport=_Transport,
-            transport_queue_size=1_000,
+            _experiments={"transport_compression_level": 1},
             shutdown_timeout=_FLUSH_SECONDS,
             default_integrations=False,
             auto_enabling_integrations=False,

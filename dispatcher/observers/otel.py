@@ -39,11 +39,10 @@ class OpenTelemetry(Observer):
         self._system = names.messaging_system((settings or Settings()).broker_url)
         self._tracer = trace.get_tracer("toolpool", VERSION)
         self._spans: OrderedDict[str, _Spans] = OrderedDict()
-        self._is_on = False
 
     def open(self) -> None:
         """Make spans, if anybody has set up what takes them."""
-        self._is_on = not isinstance(
+        self.is_idle = isinstance(
             trace.get_tracer_provider(), trace.ProxyTracerProvider | trace.NoOpTracerProvider
         )
 
@@ -56,8 +55,6 @@ class OpenTelemetry(Observer):
 
     def trace(self, call: CallFacts) -> Mapping[str, str] | None:
         """The W3C headers of the span in which the call is sent."""
-        if not self._is_on:
-            return None
         whole = self._tracer.start_span(
             f"dispatch {call.tool}",
             attributes={names.TOOL: call.tool, **_present({names.CONVERSATION: call.session})},
@@ -97,8 +94,6 @@ class OpenTelemetry(Observer):
 
     def rejected(self, rejected: Rejected) -> None:
         """The model has to mend it: an execution that did not take place, and is no fault."""
-        if not self._is_on:
-            return
         tool = rejected.tool if rejected.code is not Code.UNKNOWN_TOOL else "(unknown)"
         span = self._tracer.start_span(
             names.execute_tool(tool),

@@ -4,7 +4,6 @@ What a tool raised is reported by the worker that ran it. Here are calls whose w
 no queue took or the pool failed, and the last failure of a call that the pool tried again.
 """
 
-import random
 import time
 from collections import OrderedDict
 from collections.abc import Mapping
@@ -17,9 +16,9 @@ from toolpool.contract.settings import Settings
 from toolpool.contract.telemetry import names
 from toolpool.contract.telemetry.carriers import (
     BAGGAGE,
-    NOT_SAMPLED,
     SENTRY_TRACE,
     Parent,
+    is_sampled,
     new_span_id,
     new_trace_id,
     sentry_parent,
@@ -96,8 +95,8 @@ class Sentry(Observer):
         """
         self._figures.accepted(call.session, call.tool)
         above = self._above()
-        if above is None and random.random() >= self._reports.sample_rate:  # noqa: S311 - sampling
-            return NOT_SAMPLED
+        if above is None and not is_sampled(None, call.key, self._reports.sample_rate):
+            return None
         trace_id = above.trace_id if above is not None else new_trace_id()
         root = Parent(trace_id, new_span_id(), above.is_sampled if above is not None else True)
         publish_id = new_span_id()
@@ -119,13 +118,10 @@ class Sentry(Observer):
         """The model has to mend it: no issue, and a span that is no failure."""
         self._figures.rejected(rejected.session, rejected.tool)
         above = self._above()
-        is_sampled = above.is_sampled if above is not None else None
-        if is_sampled is None:
-            is_sampled = random.random() < self._reports.sample_rate  # noqa: S311 - sampling
-        if not is_sampled:
+        trace_id = above.trace_id if above is not None else new_trace_id()
+        if not is_sampled(above, trace_id, self._reports.sample_rate):
             return
         tool = rejected.tool if rejected.code is not Code.UNKNOWN_TOOL else "(unknown)"
-        trace_id = above.trace_id if above is not None else new_trace_id()
         root, now = Parent(trace_id, new_span_id(), True), time.time()
         span = {
             **_span(root, new_span_id(), names.SENTRY_EXECUTE_TOOL, names.execute_tool(tool)),
@@ -270,7 +266,7 @@ class Sentry(Observer):
 
     def _above(self) -> Parent | None:
         """The span of the host's own Sentry that the dispatch is in."""
-        span = sentry_sdk.get_current_span() if sentry_sdk.is_initialized() else None
+        span = sentry_sdk.get_current_span()
         if span is None:
             return None
         return Parent(str(span.trace_id), str(span.span_id), bool(span.sampled))

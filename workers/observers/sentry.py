@@ -64,8 +64,8 @@ class Sentry(WorkerObserver):
         """Its tool is entered."""
         if received.seconds > self._longest_wait[call.queue]:
             self._longest_wait[call.queue] = received.seconds
-        if is_sampled(call.trace, self._reports.sample_rate):
-            above = sentry_parent(call.trace)
+        above = sentry_parent(call.trace)
+        if is_sampled(above, call.key, self._reports.sample_rate):
             trace_id = above.trace_id if above is not None else new_trace_id()
             root = Parent(trace_id, new_span_id(), True)
             self._traces[call.key, call.attempt] = _Trace(above, root, received, time.time())

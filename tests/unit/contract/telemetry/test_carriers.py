@@ -3,7 +3,6 @@
 import pytest
 
 from toolpool.contract.telemetry.carriers import (
-    NOT_SAMPLED,
     Parent,
     from_baggage,
     is_sampled,
@@ -56,15 +55,19 @@ def test_a_header_that_is_too_long_is_left_out() -> None:
 
 
 @pytest.mark.parametrize("decided", [True, False])
-def test_what_was_decided_before_holds(decided: bool) -> None:
-    parent = Parent(new_trace_id(), new_span_id(), decided)
-    for rate in (0.0, 1.0):
-        assert is_sampled({"sentry-trace": sentry_trace(parent)}, rate) is decided
-    assert is_sampled(NOT_SAMPLED, 1.0) is False
-    assert is_sampled({"baggage": f"{NOT_SAMPLED['baggage']},other=1"}, 1.0) is False
+def test_what_was_decided_above_holds(decided: bool) -> None:
+    above = Parent(new_trace_id(), new_span_id(), decided)
+    assert is_sampled(above, "k", 0.0) is decided
+    assert is_sampled(above, "k", 1.0) is decided
 
 
-@pytest.mark.parametrize("headers", [None, {}, {"traceparent": "00-x"}, {"baggage": "a=1"}])
-def test_where_nobody_has_decided_the_rate_does(headers: dict[str, str] | None) -> None:
-    assert is_sampled(headers, 1.0) is True
-    assert is_sampled(headers, 0.0) is False
+@pytest.mark.parametrize("above", [None, Parent("a" * 32, "b" * 16, None)])
+def test_where_nobody_has_decided_the_rate_does_and_all_choose_the_same(
+    above: Parent | None,
+) -> None:
+    keys = [f"f574ee5547{number:04x}" for number in range(20_000)]
+    chosen = [key for key in keys if is_sampled(above, key, 0.01)]
+    assert 150 < len(chosen) < 250
+    assert all(is_sampled(above, key, 0.02) for key in chosen), "a higher rate takes more"
+    assert not any(is_sampled(above, key, 0.0) for key in keys)
+    assert all(is_sampled(above, key, 1.0) for key in keys)
