@@ -160,6 +160,7 @@ class WorkerObservers(Tellers):
         self._with_texts = settings.error_texts
         self._names = Names(settings.key_prefix)
         self._tools = tools
+        self._known: dict[str, tuple[str, str, int]] = {}
 
     def run(self, moment: str, call: CallMessage) -> None:
         """Tell a moment in the life of a claimed call."""
@@ -188,8 +189,7 @@ class WorkerObservers(Tellers):
             self.tell("ended", self._facts(call), ended)
 
     def _facts(self, call: CallMessage) -> RunFacts:
-        tool = self._tools.get(call.tool)
-        spec = tool.spec if tool is not None else None
+        queue, run_in, retries = self._known.get(call.tool) or self._look_up(call.tool)
         return RunFacts(
             call_id=call.id,
             tool=call.tool,
@@ -197,12 +197,23 @@ class WorkerObservers(Tellers):
             turn=call.turn,
             key=call.key,
             attempt=call.attempt,
-            retry=max(0, spec.retries - call.retries) if spec and spec.rerunnable else 0,
+            retry=max(0, retries - call.retries),
             retries_left=call.retries,
-            queue=self._names.queue(spec.queue, spec.run_in) if spec is not None else "",
-            run_in=spec.run_in.value if spec is not None else "",
+            queue=queue,
+            run_in=run_in,
             trace=call.trace,
         )
+
+    def _look_up(self, name: str) -> tuple[str, str, int]:
+        """A tool's queue, what it runs in, and how often it may be retried."""
+        tool = self._tools.get(name)
+        if tool is None:
+            return "", "", 0
+        spec = tool.spec
+        queue = self._names.queue(spec.queue, spec.run_in)
+        known = (queue, spec.run_in.value, spec.retries if spec.rerunnable else 0)
+        self._known[name] = known
+        return known
 
 
 def load(sources: Iterable[str]) -> list[WorkerObserver]:
