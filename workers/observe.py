@@ -19,6 +19,9 @@ from toolpool.contract.settings import Settings
 from toolpool.workers.running.inside import import_from_here
 from toolpool.workers.tool import Tool
 
+PULSE_SECONDS = 0.25
+"""How long after one pulse the next is due."""
+
 
 class WorkerFacts(msgspec.Struct, frozen=True, kw_only=True):
     """Which worker it is, and what it serves. `pid` is that of its process.
@@ -91,6 +94,19 @@ class Blocked(msgspec.Struct, frozen=True, kw_only=True):
     is_fatal: bool
 
 
+class Pulse(msgspec.Struct, frozen=True, kw_only=True):
+    """How a worker stands; told about four times a second, while its event loop turns.
+
+    `lag` is how many seconds the loop came too late to it. `running` counts calls, `stuck` the
+    slots held by what does not end, `dropped` the moments that observers were too slow for.
+    """
+
+    lag: float
+    running: int
+    stuck: int
+    dropped: int
+
+
 class WorkerObserver(Listening):
     """To be derived from: each method is a moment. What is not overridden costs nothing.
 
@@ -145,6 +161,9 @@ class WorkerObserver(Listening):
     def stalled(self, worker: str, reason: str) -> None:
         """Another worker of this supervisor, here before, was ended or replaced for this reason."""
 
+    def pulse(self, pulse: Pulse) -> None:
+        """Its event loop turns."""
+
 
 class WorkerObservers(Tellers):
     """Whoever listens to one worker."""
@@ -176,6 +195,11 @@ class WorkerObservers(Tellers):
                 seconds=round(max(0.0, now - batch.sent_at), 6) if batch.sent_at else 0.0,
             )
             self.tell("started", self._facts(call), received)
+
+    def pulse(self, *, lag: float, running: int, stuck: int) -> None:
+        """Tell how the worker stands."""
+        pulse = Pulse(lag=max(0.0, lag), running=running, stuck=stuck, dropped=self.dropped)
+        self.tell("pulse", pulse)
 
     def ended(self, call: CallMessage, outcome: Outcome, seconds: float) -> None:
         """Tell how a call was answered, so many seconds after it was given to what runs it."""

@@ -25,7 +25,7 @@ from toolpool.contract.version import VERSION
 from toolpool.workers.catalog import Catalog
 from toolpool.workers.celery.form import Form
 from toolpool.workers.celery.lanes import Lane
-from toolpool.workers.observe import WorkerFacts, WorkerObserver, WorkerObservers
+from toolpool.workers.observe import PULSE_SECONDS, WorkerFacts, WorkerObserver, WorkerObservers
 from toolpool.workers.presence import Presence
 from toolpool.workers.running import forks
 from toolpool.workers.running.cancels import follow_cancels
@@ -52,7 +52,6 @@ from toolpool.workers.supervision.watchdog import Watchdog
 
 log = logs.logger("worker")
 
-_PULSE_SECONDS = 0.25
 _START_SECONDS = 90.0
 _FLUSH_SECONDS = 6.0
 """How much longer than its grace a stop waits for a server that does not answer."""
@@ -341,9 +340,12 @@ class WorkerService:
         self._runner.close()
 
     async def _pulse(self) -> None:
-        epoch = ""
+        epoch, due = "", time.monotonic()
         while True:
             self._last_turn = time.monotonic()
+            if self._observers.hear("pulse"):
+                running, stuck = self._executor.running, self._slots.stuck
+                self._observers.pulse(lag=self._last_turn - due, running=running, stuck=stuck)
             forks.end_stray()
             renewed_at = self._executor.leased_at()
             if epoch and self._presence.epoch != epoch:
@@ -355,7 +357,8 @@ class WorkerService:
             self._executor.end_exclusive_without_lease()
             self._executor.claim_more()
             self._say()
-            await asyncio.sleep(_PULSE_SECONDS)
+            due = time.monotonic() + PULSE_SECONDS
+            await asyncio.sleep(PULSE_SECONDS)
 
     def _say(self) -> None:
         """Tell the supervisor that the loop turns, and whether another worker is needed."""
