@@ -27,6 +27,7 @@ if TYPE_CHECKING:
         openai_responses_model,
     )
     from toolpool.dispatcher.observe import Observer
+    from toolpool.dispatcher.observers.metrics import Metrics
     from toolpool.dispatcher.observers.sentry import Sentry
     from toolpool.dispatcher.turn import TurnResult
     from toolpool.pool import Dispatcher
@@ -51,6 +52,7 @@ _HOMES = {
     "toolpool.contract.result": ("ToolResult",),
     "toolpool.contract.settings": ("Settings",),
     "toolpool.dispatcher.observe": ("Observer",),
+    "toolpool.dispatcher.observers.metrics": ("Metrics",),
     "toolpool.dispatcher.observers.sentry": ("Sentry",),
     "toolpool.dispatcher.turn": ("TurnResult",),
     "toolpool.correction": (
@@ -93,6 +95,7 @@ __all__ = [
     "Dispatcher",
     "ErrorType",
     "Executed",
+    "Metrics",
     "Misconfigured",
     "Observer",
     "Sentry",
