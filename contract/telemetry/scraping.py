@@ -115,14 +115,18 @@ class Server:
 
     async def _accept(self, listening: socket.socket) -> None:
         """Take connections while there is a place; the others wait in the kernel."""
-        loop = asyncio.get_running_loop()
         places = asyncio.Semaphore(_PLACES)
         answering: set[asyncio.Task[None]] = set()
         try:
             while True:
                 await places.acquire()
+                await _readable(listening)
                 try:
-                    connection, _ = await loop.sock_accept(listening)
+                    # Not the loop's own sock_accept: what it has taken as it is cancelled is lost.
+                    connection, _ = listening.accept()
+                except BlockingIOError:
+                    places.release()
+                    continue
                 except OSError as error:  # as where this process has no descriptors left
                     places.release()
                     log.warning("metrics_connection_not_taken: %s", error)
@@ -177,6 +181,17 @@ def address_of(settings: Settings, host: str | None, port: int | None) -> tuple[
     """Where to listen; None where metrics are off."""
     wanted = port_of(settings.metrics_port if port is None else port)
     return (host or settings.metrics_host, wanted) if wanted is not None else None
+
+
+async def _readable(listening: socket.socket) -> None:
+    """Return when somebody connects."""
+    loop = asyncio.get_running_loop()
+    ready = asyncio.Event()
+    loop.add_reader(listening, ready.set)
+    try:
+        await ready.wait()
+    finally:
+        loop.remove_reader(listening)
 
 
 def _let_go(connection: socket.socket, places: asyncio.Semaphore, _: object) -> None:
