@@ -149,6 +149,15 @@ async def test_r43_what_is_read_is_what_was_run_though_a_worker_is_killed(
             await dispatchers.until(
                 lambda f: value(f, "toolpool_workers_alive") == 1, "the next worker is seen"
             )
+            again = await one.dispatch(call("die_once", flag=str(tmp_path / "died")))
+            assert (again[0].data, again[0].attempts) == ("survived", 2)
+            await workers.until(
+                lambda f: value(f, "toolpool_worker_process_failures_total") == 2, "it died"
+            )
+            await dispatchers.until(
+                lambda f: value(f, "toolpool_redispatches_total", tool="die_once") == 1,
+                "sent again",
+            )
             text = repr(read) + repr(workers.figures)
             assert "424242" not in text, "no argument, session or made-up name is a label"
 

@@ -106,9 +106,11 @@ async def test_r65_it_closes_while_somebody_is_being_answered(port: int) -> None
 
 
 async def test_r65_a_port_that_is_taken_is_said_once_and_taken_when_it_is_free(
-    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    tries = []
+    tries: list[int] = []
+    said: list[str] = []
+    monkeypatch.setattr(scraping.log, "warning", lambda text, *more: said.append(text % more))
     listening = scraping._listening
     monkeypatch.setattr(
         scraping, "_listening", lambda *address: tries.append(1) or listening(*address)
@@ -121,7 +123,6 @@ async def test_r65_a_port_that_is_taken_is_said_once_and_taken_when_it_is_free(
         await eventually(lambda: len(tries) > 3, "it tries again")
     await eventually(lambda: is_served(port), "it has the port")
     await asyncio.to_thread(server.close)
-    said = [r.getMessage() for r in caplog.records if r.levelname == "WARNING"]
     assert len(said) == 1
     assert "Give each one on this host its own (TOOLPOOL_METRICS_PORT)" in said[0]
     assert "tool calls are not affected" in said[0]

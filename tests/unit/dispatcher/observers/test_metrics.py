@@ -231,6 +231,32 @@ async def test_r65_two_dispatchers_are_read_at_one_port_and_counted_together() -
         scraped(port)
 
 
+async def test_r65_calls_go_on_while_a_thousand_scrape_and_some_hang() -> None:
+    port = free_port()
+
+    async def scrape(request: bytes) -> bytes:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(request)
+        answer = await reader.read() if request.endswith(b"\r\n\r\n") else b""
+        writer.close()
+        return answer
+
+    async with Dispatcher.in_memory(TOOLS, observers=[Metrics(port=port)]) as dispatcher:
+
+        async def is_served() -> bool:
+            try:
+                return b"200 OK" in await scrape(b"GET / HTTP/1.1\r\n\r\n")
+            except OSError:
+                return False
+
+        await eventually(is_served, "it is served")
+        requests = [b"GET /metrics HTTP/1.1\r\n\r\n", b"GET /metr"] * 500
+        scrapes = asyncio.gather(*map(scrape, requests))
+        turns = [await dispatcher.dispatch(call("echo", value=n)) for n in range(50)]
+        assert all(turn.ok for turn in turns)
+        assert sum(b"toolpool_calls_total" in answer for answer in await scrapes) == 500
+
+
 async def test_a_registry_of_the_hosts_own_is_used(caplog: pytest.LogCaptureFixture) -> None:
     registry, port = CollectorRegistry(auto_describe=True), free_port()
     one, two = Metrics(registry), Metrics(registry)
