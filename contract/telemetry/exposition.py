@@ -15,11 +15,19 @@ from prometheus_client.core import (
 )
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
+from prometheus_client.samples import Sample
 
-from toolpool.contract.telemetry.figures import Book, Family, Kind, Series
+from toolpool.contract.telemetry.figures import Book, Family, Kind, Series, in_steps
 
 _SAME_PAGE_SECONDS = 0.5
 """However many ask, and however often, a page is made at most twice a second."""
+
+
+class _InSteps(list[Sample]):
+    """Samples that are written a few at a time."""
+
+    def __iter__(self) -> Iterator[Sample]:
+        return in_steps(super().__iter__())
 
 
 class BookCollector(Collector):
@@ -32,8 +40,9 @@ class BookCollector(Collector):
         """A metric for each family, with no series where nothing happened yet."""
         totals = self._book.totals()
         for family in self._book.families:
-            time.sleep(0)  # an event loop of this process goes first
-            yield _metric(family, totals.get(family.name, {}))
+            metric = _metric(family, totals.get(family.name, {}))
+            metric.samples = _InSteps(metric.samples)
+            yield metric
 
 
 class Page:
@@ -74,16 +83,16 @@ def _metric(family: Family, series: Series) -> Metric:
     if family.kind is Kind.HISTOGRAM:
         histogram = HistogramMetricFamily(family.name, family.text, labels=family.labels)
         ends = [*(str(end) for end in family.buckets), "+Inf"]
-        for labels, cells in series.items():
+        for labels, cells in in_steps(series.items()):
             counts = list(zip(ends, accumulate(cells[:-1]), strict=True))
             histogram.add_metric(labels, buckets=counts, sum_value=cells[-1])
         return histogram
     if family.kind is Kind.COUNTER:
         counter = CounterMetricFamily(family.name, family.text, labels=family.labels)
-        for labels, cells in series.items():
+        for labels, cells in in_steps(series.items()):
             counter.add_metric(labels, cells[0])
         return counter
     gauge = GaugeMetricFamily(family.name, family.text, labels=family.labels)
-    for labels, cells in series.items():
+    for labels, cells in in_steps(series.items()):
         gauge.add_metric(labels, cells[0])
     return gauge
