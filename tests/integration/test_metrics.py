@@ -149,17 +149,26 @@ async def test_r43_what_is_read_is_what_was_run_though_a_worker_is_killed(
             await dispatchers.until(
                 lambda f: value(f, "toolpool_workers_alive") == 1, "the next worker is seen"
             )
-            again = await one.dispatch(call("die_once", flag=str(tmp_path / "died")))
-            assert (again[0].data, again[0].attempts) == ("survived", 2)
-            await workers.until(
-                lambda f: value(f, "toolpool_worker_process_failures_total") == 2, "it died"
+            text = repr(read) + repr(workers.figures)
+            assert "424242" not in text, "no argument, session or made-up name is a label"
+
+
+async def test_r43_a_call_that_is_sent_again_is_counted(redis_url: str, tmp_path: Path) -> None:
+    worker_port, port = free_port(), free_port()
+    with worker(redis_url, worker_port, tmp_path / "log"):
+        async with Dispatcher.connect(
+            settings=settings_for(redis_url), observers=[Metrics(port=port)]
+        ) as dispatcher:
+            turn = await dispatcher.dispatch(call("die_once", flag=str(tmp_path / "died")))
+            assert (turn[0].data, turn[0].attempts) == ("survived", 2)
+            await Watch(worker_port).until(
+                lambda f: value(f, "toolpool_worker_process_failures_total") == 1, "it died"
             )
-            await dispatchers.until(
+            read = await Watch(port).until(
                 lambda f: value(f, "toolpool_redispatches_total", tool="die_once") == 1,
                 "sent again",
             )
-            text = repr(read) + repr(workers.figures)
-            assert "424242" not in text, "no argument, session or made-up name is a label"
+            assert by_code(read, "toolpool_calls_total") == {ended_as("die_once", None): 1.0}
 
 
 async def test_r65_a_local_fleet_leaves_the_port_to_its_dispatcher(
