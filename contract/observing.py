@@ -93,6 +93,11 @@ class Tellers:
         for observer in self._hosts:
             guarded(observer.close)()
 
+    @property
+    def dropped(self) -> int:
+        """How many moments observers were too slow for."""
+        return sum(thread.dropped for thread in self._threads)
+
     def hear(self, moment: str) -> bool:
         """Whether anybody listens to it."""
         return bool(self._listeners[moment])
@@ -127,7 +132,9 @@ class _Thread:
         self._name = type(observer).__qualname__
         self._waiting: queue.Queue[tuple[Callable[..., None], Iterable[Any]] | None]
         self._waiting = queue.Queue(_WAITING_AT_MOST)
-        self._dropped = itertools.count(1)
+        self._drops = itertools.count(1)
+        self.dropped = 0
+        """How many moments it was too slow for."""
         self._thread: threading.Thread | None = None
 
     def telling(self, method: Callable[..., None]) -> Callable[..., None]:
@@ -138,7 +145,7 @@ class _Thread:
             try:
                 self._waiting.put_nowait((told, facts))
             except queue.Full:
-                dropped = next(self._dropped)
+                self.dropped = dropped = next(self._drops)
                 if dropped & (dropped - 1) == 0:  # 1, 2, 4, 8 ...: said, and not for ever
                     log.error("observer_too_slow observer=%s dropped=%d", self._name, dropped)
 

@@ -57,6 +57,15 @@ class Settings(BaseSettings):
         default=100, ge=1, description="Reports to Sentry in a minute, of all issues."
     )
 
+    metrics_port: int | str = Field(
+        default=0,
+        description="Where Prometheus reads metrics; 0 is off.",
+        union_mode="left_to_right",
+    )
+    metrics_host: str = Field(
+        default="127.0.0.1", description="The address that metrics are read at."
+    )
+
     queue_wait: float = Field(
         default=30.0, gt=0, description="How long a call may wait to be started."
     )

@@ -107,7 +107,8 @@ class Asking:
             verdict = self._accepting.judge(call, allowed, found.format, looping.get(call.index))
             if isinstance(verdict, ToolResult):
                 rejected[call.index] = verdict
-                self._observers.rejected(verdict, shared.session, found.format)
+                is_known = self._accepting.has(verdict.name)
+                self._observers.rejected(verdict, shared.session, found.format, is_known=is_known)
             else:
                 accepted.append(verdict)
         await self._own_up(found, shared, rejected)

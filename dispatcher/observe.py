@@ -3,7 +3,7 @@
 `toolpool.contract.observing` says how they are told. Facts hold no argument and no result.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
 import msgspec
@@ -14,6 +14,9 @@ from toolpool.contract.observing import Listening, Tellers, guarded
 from toolpool.contract.outcome import Code, Executed, Outcome
 from toolpool.contract.result import ToolResult
 from toolpool.contract.telemetry.carriers import merged
+
+PULSE_SECONDS = 0.25
+"""How long after one pulse the next is due."""
 
 
 class CallFacts(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -38,13 +41,19 @@ class CallFacts(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Rejected(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """A call that was answered without being queued, and what the model did wrong."""
+    """A call that was answered without being queued, and what the model did wrong.
+
+    `is_known`: there is a tool of this name, so that no model made it up. `kinds` are those of the
+    problems with its arguments: mostly keywords of JSON Schema.
+    """
 
     call_id: str
     tool: str
     session: str | None
     code: Code
     provider: str
+    is_known: bool = False
+    kinds: tuple[str, ...] = ()
 
 
 class Progressed(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -59,7 +68,8 @@ class Ended(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """How a call was answered: `code` is None where it went well; `seconds` from its acceptance.
 
     `run_seconds` is how long its tool ran, as its worker says. `is_first`: no other dispatcher is
-    told of it as well, having asked for the same call before.
+    told of it as well, having asked for the same call before. `kinds` are those of the problems
+    that a worker found with its arguments.
     """
 
     code: Code | None
@@ -69,6 +79,7 @@ class Ended(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     run_seconds: float
     is_first: bool
     failure: Failure | None
+    kinds: tuple[str, ...] = ()
 
     @property
     def is_by_worker(self) -> bool:
@@ -105,6 +116,22 @@ class Turned(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     denied: bool
 
 
+class Pulse(msgspec.Struct, frozen=True, kw_only=True):
+    """How a dispatcher stands; told about four times a second, while its event loop turns.
+
+    `lag` is how many seconds the loop came too late to it. `waiting` calls were accepted, and are
+    to be started by a worker; of those that none has started yet, the first was accepted
+    `oldest_waiting` seconds ago. `in_flight` calls have no answer yet. `dropped` counts the
+    moments that observers were too slow for.
+    """
+
+    lag: float
+    waiting: int
+    oldest_waiting: float
+    in_flight: int
+    dropped: int
+
+
 class Tracing(Listening):
     """What can say which trace a call belongs to."""
 
@@ -127,6 +154,12 @@ class Observer(Tracing):
 
     def queued(self, call: CallFacts) -> None:
         """Its message is in the queue."""
+
+    def sent(self, queue: str, calls: int) -> None:
+        """A message with so many calls is in a queue."""
+
+    def requeued(self, call: CallFacts) -> None:
+        """It was sent once more: its worker or its message was lost, or it was given back."""
 
     def started(self, call: CallFacts, worker: str) -> None:
         """A worker runs it."""
@@ -166,6 +199,9 @@ class Observer(Tracing):
 
     def worker_down(self, worker: str) -> None:
         """A worker has ended, leaves for good, or has lost its lease."""
+
+    def pulse(self, pulse: Pulse) -> None:
+        """Its event loop turns."""
 
 
 class Observed(Protocol):
@@ -207,8 +243,10 @@ class Observers(Tellers):
             for tell in listeners:
                 tell(facts, *more)
 
-    def rejected(self, result: ToolResult, session: str | None, provider: str) -> None:
-        """Tell of a call that was answered at once."""
+    def rejected(
+        self, result: ToolResult, session: str | None, provider: str, *, is_known: bool
+    ) -> None:
+        """Tell of a call that was answered at once; `is_known`: there is such a tool."""
         if self.hear("rejected"):
             assert result.code is not None
             told = Rejected(
@@ -217,6 +255,8 @@ class Observers(Tellers):
                 session=session,
                 code=result.code,
                 provider=provider,
+                is_known=is_known,
+                kinds=_distinct(kind for _, kind in (result.details or {}).get("fields", ())),
             )
             self.tell("rejected", told)
 
@@ -240,5 +280,10 @@ class Observers(Tellers):
                 run_seconds=outcome.duration,
                 is_first=is_first,
                 failure=failure,
+                kinds=_distinct(p.kind for p in outcome.problems) if outcome.problems else (),
             )
             self.call("ended", call, ended)
+
+
+def _distinct(kinds: Iterable[str]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(kinds))

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     )
     from toolpool.dispatcher.events import Event
     from toolpool.dispatcher.observe import Observer
+    from toolpool.dispatcher.observers.metrics import Metrics
     from toolpool.dispatcher.observers.otel import OpenTelemetry
     from toolpool.dispatcher.observers.record import SessionRecord
     from toolpool.dispatcher.observers.sentry import Sentry
@@ -55,6 +56,7 @@ _HOMES = {
     "toolpool.contract.settings": ("Settings",),
     "toolpool.dispatcher.events": ("Event",),
     "toolpool.dispatcher.observe": ("Observer",),
+    "toolpool.dispatcher.observers.metrics": ("Metrics",),
     "toolpool.dispatcher.observers.sentry": ("Sentry",),
     "toolpool.dispatcher.observers.otel": ("OpenTelemetry",),
     "toolpool.dispatcher.observers.record": ("SessionRecord",),
@@ -100,6 +102,7 @@ __all__ = [
     "ErrorType",
     "Event",
     "Executed",
+    "Metrics",
     "Misconfigured",
     "Observer",
     "OpenTelemetry",

@@ -134,7 +134,8 @@ class LocalFleet:
             [*(path for path in sys.path if path), environment.get("PYTHONPATH", "")]
         )
         environment[inside.DEPTH] = str(inside.depth() + 1)
-        for name in self.settings.model_fields_set - secrets.keys():
+        environment["TOOLPOOL_METRICS_PORT"] = "0"  # two workers, and one port: the dispatcher's
+        for name in self.settings.model_fields_set - {*secrets, "metrics_port"}:
             value = getattr(self.settings, name)
             if value is not None:
                 environment[f"TOOLPOOL_{name.upper()}"] = str(value)

@@ -20,6 +20,9 @@ from toolpool.contract.settings import Settings
 from toolpool.workers.running.inside import import_from_here
 from toolpool.workers.tool import Tool
 
+PULSE_SECONDS = 0.25
+"""How long after one pulse the next is due."""
+
 
 class WorkerFacts(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Which worker it is, and what it serves. `pid` is that of its process.
@@ -92,6 +95,19 @@ class Blocked(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     is_fatal: bool
 
 
+class Pulse(msgspec.Struct, frozen=True, kw_only=True):
+    """How a worker stands; told about four times a second, while its event loop turns.
+
+    `lag` is how many seconds the loop came too late to it. `running` counts calls, `stuck` the
+    slots held by what does not end, `dropped` the moments that observers were too slow for.
+    """
+
+    lag: float
+    running: int
+    stuck: int
+    dropped: int
+
+
 class WorkerObserver(Listening):
     """To be derived from: each method is a moment. What is not overridden costs nothing.
 
@@ -152,6 +168,9 @@ class WorkerObserver(Listening):
     def stalled(self, worker: str, reason: str) -> None:
         """Another worker of this supervisor, here before, was ended or replaced for this reason."""
 
+    def pulse(self, pulse: Pulse) -> None:
+        """Its event loop turns."""
+
 
 class WorkerObservers(Tellers):
     """Whoever listens to one worker."""
@@ -167,6 +186,7 @@ class WorkerObservers(Tellers):
         self._with_texts = settings.error_texts
         self._names = Names(settings.key_prefix)
         self._tools = tools
+        self._known: dict[str, tuple[str, str, int]] = {}
 
     def run(self, moment: str, call: CallMessage) -> None:
         """Tell a moment in the life of a claimed call."""
@@ -182,6 +202,11 @@ class WorkerObservers(Tellers):
                 seconds=round(max(0.0, now - batch.sent_at), 6) if batch.sent_at else 0.0,
             )
             self.tell("started", self._facts(call), received)
+
+    def pulse(self, *, lag: float, running: int, stuck: int) -> None:
+        """Tell how the worker stands."""
+        pulse = Pulse(lag=max(0.0, lag), running=running, stuck=stuck, dropped=self.dropped)
+        self.tell("pulse", pulse)
 
     def ended(self, call: CallMessage, outcome: Outcome, seconds: float) -> None:
         """Tell how a call was answered, so many seconds after it was given to what runs it."""
@@ -199,8 +224,7 @@ class WorkerObservers(Tellers):
             self.tell("ended", self._facts(call), ended)
 
     def _facts(self, call: CallMessage) -> RunFacts:
-        tool = self._tools.get(call.tool)
-        spec = tool.spec if tool is not None else None
+        queue, run_in, retries = self._known.get(call.tool) or self._look_up(call.tool)
         return RunFacts(
             call_id=call.id,
             tool=call.tool,
@@ -208,12 +232,23 @@ class WorkerObservers(Tellers):
             turn=call.turn,
             key=call.key,
             attempt=call.attempt,
-            retry=max(0, spec.retries - call.retries) if spec and spec.rerunnable else 0,
+            retry=max(0, retries - call.retries),
             retries_left=call.retries,
-            queue=self._names.queue(spec.queue, spec.run_in) if spec is not None else "",
-            run_in=spec.run_in.value if spec is not None else "",
+            queue=queue,
+            run_in=run_in,
             trace=call.trace,
         )
+
+    def _look_up(self, name: str) -> tuple[str, str, int]:
+        """A tool's queue, what it runs in, and how often it may be retried."""
+        tool = self._tools.get(name)
+        if tool is None:
+            return "", "", 0
+        spec = tool.spec
+        queue = self._names.queue(spec.queue, spec.run_in)
+        known = (queue, spec.run_in.value, spec.retries if spec.rerunnable else 0)
+        self._known[name] = known
+        return known
 
 
 def load(sources: Iterable[str]) -> list[WorkerObserver]:

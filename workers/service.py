@@ -14,7 +14,7 @@ from redis.exceptions import RedisError
 
 from toolpool.contract import logs
 from toolpool.contract.envelope import Envelope, WorkerLease
-from toolpool.contract.errors import BrokerUnreachable, MessageRejected
+from toolpool.contract.errors import BrokerUnreachable
 from toolpool.contract.ledger.client import RedisLedger
 from toolpool.contract.ledger.steps import Steps
 from toolpool.contract.names import Names, toolset_queue
@@ -25,9 +25,10 @@ from toolpool.contract.version import VERSION
 from toolpool.workers.catalog import Catalog
 from toolpool.workers.celery.form import Form
 from toolpool.workers.celery.lanes import Lane
-from toolpool.workers.observe import WorkerFacts, WorkerObserver, WorkerObservers
+from toolpool.workers.observe import PULSE_SECONDS, WorkerFacts, WorkerObserver, WorkerObservers
 from toolpool.workers.presence import Presence
 from toolpool.workers.running import forks
+from toolpool.workers.running.cancels import follow_cancels
 from toolpool.workers.running.children import ChildPool
 from toolpool.workers.running.executor import Executor
 from toolpool.workers.running.intake import Intake
@@ -51,8 +52,6 @@ from toolpool.workers.supervision.watchdog import Watchdog
 
 log = logs.logger("worker")
 
-_PULSE_SECONDS = 0.25
-_CANCELS_SECONDS = 5
 _START_SECONDS = 90.0
 _FLUSH_SECONDS = 6.0
 """How much longer than its grace a stop waits for a server that does not answer."""
@@ -308,7 +307,9 @@ class WorkerService:
     async def _follow(self) -> None:
         self._tasks = [
             asyncio.ensure_future(self._pulse()),
-            asyncio.ensure_future(self._follow_cancels()),
+            asyncio.ensure_future(
+                follow_cancels(self._settings, self._envelope, self.id, self._executor)
+            ),
         ]
 
     async def _start_children(self) -> ChildPool | None:
@@ -339,9 +340,12 @@ class WorkerService:
         self._runner.close()
 
     async def _pulse(self) -> None:
-        epoch = ""
+        epoch, due = "", time.monotonic()
         while True:
             self._last_turn = time.monotonic()
+            if self._observers.hear("pulse"):
+                running, stuck = self._executor.running, self._slots.stuck
+                self._observers.pulse(lag=self._last_turn - due, running=running, stuck=stuck)
             forks.end_stray()
             renewed_at = self._executor.leased_at()
             if epoch and self._presence.epoch != epoch:
@@ -353,7 +357,8 @@ class WorkerService:
             self._executor.end_exclusive_without_lease()
             self._executor.claim_more()
             self._say()
-            await asyncio.sleep(_PULSE_SECONDS)
+            due = time.monotonic() + PULSE_SECONDS
+            await asyncio.sleep(PULSE_SECONDS)
 
     def _say(self) -> None:
         """Tell the supervisor that the loop turns, and whether another worker is needed."""
@@ -374,22 +379,6 @@ class WorkerService:
                 consumed=lease.received + self._foreign, free=lease.free, worn_out=is_worn_out
             )
         )
-
-    async def _follow_cancels(self) -> None:
-        client = connection.open_async(self._settings, blocking=True)
-        while True:
-            try:
-                async with asyncio.timeout(2 * _CANCELS_SECONDS):  # then the connection is dead
-                    item: Any = await client.blpop(
-                        [self._names.cancel(self.id)], timeout=_CANCELS_SECONDS
-                    )
-                if item is not None:
-                    self._executor.cancel(self._envelope.decode_cancel(item[1]).key)
-            except MessageRejected as error:
-                log.warning("cancel_rejected reason=%s: %s", error.reason, error)
-            except (RedisError, OSError) as error:
-                log.warning("cancels_unread: %s", error)
-                await asyncio.sleep(1.0)
 
     def _turn(self) -> None:
         asyncio.set_event_loop(self._loop)

@@ -93,6 +93,7 @@ class Publisher:
             give_up_at=min(pending.start_by for pending in taken),
             tried_in=epoch,
         )
+        self._observers.tell("sent", self._queue.name, len(taken))
         unwanted: list[Pending] = []
         for pending, message, answer in zip(taken, batch.calls, answers, strict=True):
             if not pending.is_open:

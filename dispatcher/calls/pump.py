@@ -27,6 +27,11 @@ class Pump:
         """Calls that were not sent yet."""
         return self._shared.waiting
 
+    @property
+    def unstarted(self) -> int:
+        """Calls that were sent, and no worker has started yet."""
+        return sum(queue.unstarted for queue in self._shared.queues.values())
+
     def submit(self, pending: Pending) -> None:
         """Take a call; `exception.overloaded` at once where there is no room for it."""
         settings, session = self._services.settings, self._shared.sessions.get(pending.line)

@@ -113,6 +113,11 @@ class QueuePump:
         self._sent_to_nobody = False
         """Whether a message lies on the queue since before any worker was there to take it."""
 
+    @property
+    def unstarted(self) -> int:
+        """Calls that were sent, and no worker has started yet."""
+        return self._unstarted
+
     def submit(self, pending: Pending) -> None:
         """Queue a call behind its session's others."""
         line = self._line(pending.line)

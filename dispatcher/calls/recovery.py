@@ -214,6 +214,7 @@ class Recovery:
     def _sent_again(self, pending: Pending) -> None:
         pending.published_again(time.monotonic())
         self._pump.published_again(pending)
+        self._observers.call("requeued", pending)
 
     async def _reopen(self, pending: Pending) -> None:
         """The record is lost with the server's data. What may run twice is opened anew.

@@ -24,6 +24,7 @@ from toolpool.dispatcher.calls.follow import Follower
 from toolpool.dispatcher.calls.keeper import Keeper
 from toolpool.dispatcher.calls.late_writes import LateWrites
 from toolpool.dispatcher.calls.pending import Pending, root_of
+from toolpool.dispatcher.calls.pulse import beat
 from toolpool.dispatcher.calls.pump import Pump
 from toolpool.dispatcher.calls.recovery import Recovery
 from toolpool.dispatcher.calls.refusals import Refusals
@@ -76,6 +77,8 @@ class Traffic(Calls):
         await self._follower.once()
         self.in_background(self._collector.run())
         self.in_background(self._follower.run())
+        if self._observers.hear("pulse"):
+            self.in_background(beat(self, self._pump, self._observers))
 
     async def wait_for_tools(self, seconds: float) -> None:
         """Return as soon as there is a tool. Raises `CatalogEmpty` or `Misconfigured`."""

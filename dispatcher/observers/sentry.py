@@ -28,8 +28,8 @@ from toolpool.contract.telemetry.carriers import (
 from toolpool.contract.telemetry.flood import Flood
 from toolpool.contract.telemetry.sentry import Reports
 from toolpool.dispatcher.observe import CallFacts, Ended, Observer, Rejected
+from toolpool.dispatcher.observers.tries import Tries
 
-_RETRIES_REMEMBERED = 10_000
 _TRACES_AT_MOST = 20_000
 _WARNED = frozenset({Code.EXPIRED, Code.OVERLOADED, Code.CIRCUIT_OPEN})
 """The pool is short of something: one warning of each tool a minute, and counted."""
@@ -281,7 +281,7 @@ class _Figures:
     """What is counted between two reports of it. On the event loop, but for `taken`."""
 
     def __init__(self) -> None:
-        self._retried: OrderedDict[tuple[str, str], None] = OrderedDict()
+        self._tries = Tries()
         self._counts: dict[str, int] = {}
         self.unknown = 0
         self.refused = 0
@@ -289,25 +289,19 @@ class _Figures:
 
     def accepted(self, session: str | None, tool: str) -> None:
         """A call was valid: at the first try, or mended after a rejection."""
-        if session is not None and self._retried.pop((session, tool), self) is None:
-            self._again += 1
-            self._again_valid += 1
-        else:
+        if self._tries.valid(session, tool):
             self._first += 1
             self._first_valid += 1
+        else:
+            self._again += 1
+            self._again_valid += 1
 
     def rejected(self, session: str | None, tool: str) -> None:
         """A call was not."""
-        if session is None:
+        if self._tries.rejected(session, tool):
             self._first += 1
-            return
-        if self._retried.pop((session, tool), self) is None:
-            self._again += 1
         else:
-            self._first += 1
-        self._retried[session, tool] = None
-        if len(self._retried) > _RETRIES_REMEMBERED:
-            self._retried.popitem(last=False)
+            self._again += 1
 
     def taken(self) -> dict[str, int]:
         """What came since this was asked last."""

@@ -49,6 +49,7 @@ def worker(
     boot: Annotated[str | None, typer.Option(hidden=True)] = None,
     link: Annotated[int | None, typer.Option(hidden=True)] = None,
     secrets: Annotated[int | None, typer.Option(hidden=True)] = None,
+    figures: Annotated[int | None, typer.Option(hidden=True)] = None,
 ) -> int:
     """Run tools for dispatchers until stopped.
 
@@ -78,6 +79,7 @@ def worker(
         boot=boot,
         link=Link.inherited(link) if link is not None else None,
         observers=observer or comma_separated(settings.worker_observers),
+        figures=figures,
     )
 
 

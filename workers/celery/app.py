@@ -95,11 +95,12 @@ def run_worker(
     boot: str | None = None,
     link: Link | None = None,
     observers: Sequence[str] = (),
+    figures: int | None = None,
 ) -> int:
     """Run a worker until it is told to stop; its exit code. Raises `Misconfigured` errors.
 
     `boot` is the id its supervisor knows it by, `link` where it tells it how it is.
-    `observers` are `module:name`.
+    `observers` are `module:name`. `figures` is the descriptor of memory to count metrics in.
     """
     inside.mark()
     connection.broker_url(settings)  # raises, if it cannot be, before anything is started
@@ -113,7 +114,7 @@ def run_worker(
         queues=queues,
         boot=boot,
         link=link,
-        observers=[log(), *observing(settings), *load(observers)],
+        observers=[log(), *observing(settings, figures), *load(observers)],
     )
     # Until Celery has its own handlers a TERM must not leave the lease and the children behind.
     signal.signal(signal.SIGTERM, _exit_at_once)

@@ -7,10 +7,11 @@ from toolpool.contract.settings import Settings
 from toolpool.workers.observe import WorkerObserver
 
 
-def observing(settings: Settings) -> list[WorkerObserver]:
+def observing(settings: Settings, figures: int | None = None) -> list[WorkerObserver]:
     """The observers that the environment asks for. Raises `Misconfigured` for what it gets wrong.
 
-    Each is imported only where it is wanted.
+    `figures` is the descriptor of memory that metrics are counted in, where a supervisor serves
+    them. Each observer is imported only where it is wanted.
     """
     observers: list[WorkerObserver] = []
     if os.environ.get("SENTRY_DSN"):
@@ -22,4 +23,8 @@ def observing(settings: Settings) -> list[WorkerObserver]:
 
         if (observer := open_telemetry(settings)) is not None:
             observers.append(observer)
+    if figures is not None:
+        from toolpool.workers.observers.metrics import metrics_on
+
+        observers.append(metrics_on(figures))
     return observers

@@ -16,6 +16,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Sequence
+from contextlib import ExitStack
 from secrets import token_hex
 
 import redis
@@ -29,6 +30,7 @@ from toolpool.workers.supervision import exits
 from toolpool.workers.supervision.ended import EndedWorkers
 from toolpool.workers.supervision.lifeline import tethered
 from toolpool.workers.supervision.link import Down, Hurry, Link, Recycle, Stalled
+from toolpool.workers.supervision.metrics import Metrics
 from toolpool.workers.supervision.watch import Action, Verdict, Watch
 
 log = logs.logger("supervise")
@@ -63,7 +65,7 @@ class Backoff:
 class _Worker:
     """One worker process, tied to this one."""
 
-    def __init__(self, command: Sequence[str], settings: Settings) -> None:
+    def __init__(self, command: Sequence[str], settings: Settings, metrics: Metrics) -> None:
         self.id = f"{socket.gethostname()}-{os.getpid()}-{token_hex(4)}"
         self.link, theirs = Link.pair()
         self.is_told = False
@@ -77,10 +79,15 @@ class _Worker:
             knows_depths=not settings.broker_url,
         )
         secrets = secrets_of(settings)
-        with theirs, open(handed_over(secrets), "rb") as pipe:
-            descriptors = (theirs.fileno(), pipe.fileno())
+        self._metrics, self._sheet = metrics, metrics.begun()
+        with theirs, open(handed_over(secrets), "rb") as pipe, ExitStack() as given:
+            descriptors = [theirs.fileno(), pipe.fileno()]
             options = ["--boot", self.id, "--link", str(descriptors[0])]
             options += ["--secrets", str(descriptors[1])]
+            if self._sheet is not None:
+                given.callback(self._sheet.handed_over)
+                descriptors.append(self._sheet.descriptor)
+                options += ["--figures", str(self._sheet.descriptor)]
             self.process = subprocess.Popen(
                 tethered([*command, *options]),
                 pass_fds=descriptors,
@@ -111,6 +118,7 @@ class _Worker:
         if code is not None:
             self.kill()
             self.link.close()
+            self._metrics.ended(self._sheet, code)
         return code
 
 
@@ -134,6 +142,7 @@ class Supervisor:
         self._booted_before = False
         self._last_code = 0
         self._ended = EndedWorkers(settings)
+        self._metrics = Metrics(settings)
         self._untold: deque[Down | Stalled] = deque(maxlen=_UNTOLD_AT_MOST)
         """What became of workers, until another is there whose observers can be told."""
 
@@ -144,7 +153,7 @@ class Supervisor:
             if number is signal.SIGTERM or signal.getsignal(number) is not signal.SIG_IGN:
                 signal.signal(number, self._stop)
         look_at = 0.0
-        with connection.open_sync(self._settings) as client:
+        with self._metrics, connection.open_sync(self._settings) as client:
             while True:
                 self._listen()
                 code = self._collect()
@@ -162,7 +171,7 @@ class Supervisor:
                     look_at = time.monotonic() + _LOOK_SECONDS
 
     def _start(self) -> None:
-        self._current = _Worker(self._command, self._settings)
+        self._current = _Worker(self._command, self._settings, self._metrics)
         if self._stopping.is_set():  # as it was started: the signal has not reached it
             self._current.process.terminate()
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import threading
+import time
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -12,6 +13,7 @@ from toolpool import Dispatcher, Settings, ToolContext, tool
 from toolpool.contract import observing
 from toolpool.contract.observing import moments
 from toolpool.contract.outcome import Code, Executed
+from toolpool.dispatcher.calls import traffic
 from toolpool.dispatcher.observe import CallFacts, Observer, Observers
 
 
@@ -28,7 +30,14 @@ async def broken() -> int:
     raise ValueError("always")
 
 
-TOOLS = [echo, broken]
+@tool
+async def hangs() -> int:
+    "Hang."
+    await asyncio.sleep(60)
+    return 1
+
+
+TOOLS = [echo, broken, hangs]
 
 
 class Recording(Observer):
@@ -79,8 +88,11 @@ async def told(seen: Recording, moment: str) -> None:
 async def test_the_life_of_a_call_is_told_in_order(dispatcher: Dispatcher, seen: Recording) -> None:
     await dispatcher.dispatch(asked("echo", value=7), session="s", turn="t")
     await told(seen, "ended")
-    life = [moment for moment in seen.moments if moment != "worker_up"]
-    assert [m for m in life if m != "progressed"] == ["accepted", "queued", "started", "ended"]
+    beside = ("worker_up", "pulse", "progressed")
+    life = [moment for moment in seen.moments if moment not in beside]
+    assert life == ["accepted", "sent", "queued", "started", "ended"]
+    [(queue, calls)] = seen.of("sent")
+    assert (queue, calls) == ("toolpool.default.loop", 1)
     [(call, ended)] = seen.of("ended")
     assert (call.call_id, call.tool, call.session, call.turn) == ("c", "echo", "s", "t")
     assert (ended.code, ended.executed) == (None, Executed.YES)
@@ -93,7 +105,55 @@ async def test_what_the_model_has_to_mend_is_told(dispatcher: Dispatcher, seen: 
     await told(seen, "rejected")
     [(rejected,)] = seen.of("rejected")
     assert (rejected.tool, rejected.session, rejected.code) == ("echo", "s", Code.INVALID_ARGUMENTS)
+    assert (rejected.is_known, rejected.kinds) == (True, ("type",))
     assert "accepted" not in seen.moments
+    await dispatcher.dispatch(asked("made_up"))
+    await eventually(lambda: len(seen.of("rejected")) == 2, "the other one is told")
+    assert seen.of("rejected")[1][0].is_known is False
+
+
+async def test_how_it_stands_is_told_while_its_loop_turns(
+    dispatcher: Dispatcher, seen: Recording
+) -> None:
+    async def stands(**facts: float) -> None:
+        await eventually(
+            lambda: any(
+                all(getattr(pulse, name) == value for name, value in facts.items())
+                for (pulse,) in seen.of("pulse")
+            ),
+            f"{facts} is told",
+        )
+
+    await stands(waiting=0, in_flight=0, oldest_waiting=0.0, dropped=0)
+    turn = asyncio.ensure_future(dispatcher.dispatch(asked("hangs")))
+    await stands(waiting=0, in_flight=1, oldest_waiting=0.0)
+    turn.cancel()
+    time.sleep(0.4)  # the loop is blocked
+    await eventually(lambda: max(p.lag for (p,) in seen.of("pulse")) > 0.1, "its lag is told")
+
+
+async def test_calls_that_wait_are_told_with_the_age_of_the_first(seen: Recording) -> None:
+    settings = Settings(slots_loop=1)
+    async with Dispatcher.in_memory(TOOLS, settings=settings, observers=[seen]) as dispatcher:
+        turn = asyncio.ensure_future(
+            dispatcher.dispatch([{**asked("hangs")[0], "id": f"c{n}"} for n in range(3)])
+        )
+        await eventually(
+            lambda: any(p.waiting == 2 and p.oldest_waiting > 0.1 for (p,) in seen.of("pulse")),
+            "two wait",
+        )
+        turn.cancel()
+        await asyncio.wait({turn})
+
+
+async def test_its_pulse_is_taken_only_where_somebody_listens(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    taken = []
+    monkeypatch.setattr(traffic, "beat", lambda *_: taken.append(1))
+    async with Dispatcher.in_memory(TOOLS) as dispatcher:
+        await dispatcher.dispatch(asked("echo", value=1))
+    assert not taken
 
 
 async def test_a_retry_by_the_pool_is_told(dispatcher: Dispatcher, seen: Recording) -> None:
@@ -153,6 +213,7 @@ async def test_one_that_raises_or_hangs_is_never_felt(
 
             await eventually(lambda: said("observer_failed", "Raising"), "that one raised")
             await eventually(lambda: said("observer_too_slow", "Hanging"), "that one is too slow")
+            assert dispatcher._observers.dropped >= 1
     finally:
         goes_on.set()
 

@@ -1,0 +1,40 @@
+"""Tells observers how a dispatcher stands, about four times a second; runs where one listens."""
+
+import asyncio
+import time
+from collections.abc import Collection
+
+from toolpool.dispatcher.calls.pending import Pending, Stage
+from toolpool.dispatcher.calls.pump import Pump
+from toolpool.dispatcher.calls.services import Calls
+from toolpool.dispatcher.observe import PULSE_SECONDS, Observers, Pulse
+
+_UNSTARTED = (Stage.NEW, Stage.WAITING, Stage.PUBLISHING, Stage.QUEUED)
+
+
+async def beat(calls: Calls, pump: Pump, observers: Observers) -> None:
+    """Tell it until cancelled. A loop that was blocked is told of as soon as it turns again."""
+    due = time.monotonic()
+    while True:
+        now = time.monotonic()
+        open_calls = calls.all_open()
+        pulse = Pulse(
+            lag=max(0.0, now - due),
+            waiting=pump.waiting + pump.unstarted,
+            oldest_waiting=_oldest_waiting(open_calls, now),
+            in_flight=len(open_calls),
+            dropped=observers.dropped,
+        )
+        observers.tell("pulse", pulse)
+        due = time.monotonic() + PULSE_SECONDS
+        await asyncio.sleep(PULSE_SECONDS)
+
+
+def _oldest_waiting(calls: Collection[Pending], now: float) -> float:
+    """Seconds since the first of them was accepted. They are in the order of their acceptance."""
+    for pending in calls:
+        is_first_wait = pending.stage in _UNSTARTED and not pending.was_started
+        # One without a queue this dispatcher answers itself.
+        if is_first_wait and not pending.retries and pending.queue:
+            return now - pending.began
+    return 0.0

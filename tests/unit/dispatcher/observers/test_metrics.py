@@ -1,0 +1,298 @@
+"""Metrics of a dispatcher: what is counted, under which labels, and what is never one."""
+
+import asyncio
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+from prometheus_client import CollectorRegistry, generate_latest
+
+from tests.scraping import Figures, by_code, free_port, parsed, scraped, value
+from tests.waiting import eventually
+from toolpool import Dispatcher, Metrics, Settings, ToolError, tool
+from toolpool.contract.observing import moments
+from toolpool.contract.outcome import Code, Executed
+from toolpool.contract.telemetry import figures as sheets
+from toolpool.contract.version import VERSION
+from toolpool.dispatcher.observe import CallFacts, Ended, Observer, Pulse, Rejected
+from toolpool.dispatcher.observers import figures
+
+
+@tool
+async def echo(value: int) -> int:
+    "Give it back."
+    return value
+
+
+@tool(effects="read", retries=1)
+async def broken() -> int:
+    "Fail."
+    raise ValueError("always")
+
+
+@tool
+async def reports() -> int:
+    "Report."
+    raise ToolError("no")
+
+
+@tool
+async def waits(seconds: float) -> int:
+    "Wait."
+    await asyncio.sleep(seconds)
+    return 1
+
+
+TOOLS = [echo, broken, reports, waits]
+
+
+def read(metrics: Metrics) -> Figures:
+    return parsed(generate_latest(metrics.registry).decode())
+
+
+def call(name: str, _id: str = "c", /, **arguments: Any) -> list[dict[str, Any]]:
+    return [{"id": _id, "name": name, "input": arguments}]
+
+
+FACTS = CallFacts(
+    call_id="c", tool="echo", session=None, turn=None, key="k", queue="q", attempt=1, retry=0,
+    retries_left=0, bytes=1, provider="bare", trace=None,
+)  # fmt: skip
+
+
+def ended(code: Code | None = None, **fields: Any) -> Ended:
+    known: dict[str, Any] = {
+        "code": code, "executed": Executed.YES, "worker": "w", "seconds": 0.5, "run_seconds": 0.1,
+        "is_first": True, "failure": None,
+    }  # fmt: skip
+    return Ended(**(known | fields))
+
+
+def of_tool(name: str) -> CallFacts:
+    return CallFacts(
+        **{field: getattr(FACTS, field) for field in FACTS.__struct_fields__} | {"tool": name}
+    )
+
+
+@pytest.fixture
+def metrics() -> Metrics:
+    made = Metrics()
+    made.open()
+    return made
+
+
+async def test_r43_every_ending_is_counted_by_tool_and_code() -> None:
+    metrics = Metrics()
+    settings = Settings(retry_pause=0.01)
+    async with Dispatcher.in_memory(TOOLS, settings=settings, observers=[metrics]) as dispatcher:
+        await dispatcher.dispatch(
+            call("echo", value=1) + call("reports", "d") + call("broken", "e")
+        )
+        await dispatcher.dispatch(call("waits", seconds=5), timeout=0.05)
+        await dispatcher.dispatch(call("echo", value="no") + call("made_up", "d"))
+        await dispatcher.deny("echo", reason="maintenance")
+        await dispatcher.dispatch(call("echo", value=1))
+    assert by_code(read(metrics), "toolpool_calls_total") == {
+        ("echo", "ok", "ok"): 1,
+        ("reports", "logical", "logical.reported"): 1,
+        ("broken", "runtime", "runtime.raised"): 1,
+        ("waits", "aborted", "aborted.timeout"): 1,
+        ("echo", "validation", "validation.arguments"): 1,
+        ("(unknown)", "validation", "validation.unknown_tool"): 1,
+        ("echo", "aborted", "aborted.denied"): 1,
+    }
+    assert value(read(metrics), "toolpool_retries_total", tool="broken") == 1
+    assert value(read(metrics), "toolpool_executed_unknown_total", tool="waits") == 1
+    assert value(read(metrics), "toolpool_batch_calls_sum") == 5
+
+
+async def test_r43_a_rejection_is_counted_by_what_was_wrong() -> None:
+    metrics = Metrics()
+    async with Dispatcher.in_memory(TOOLS, observers=[metrics]) as dispatcher:
+        await dispatcher.dispatch(call("echo", value="no", more=1) + call("echo", "d"))
+        await dispatcher.dispatch(call("made_up"))
+    for keyword, tool_name, count in (
+        ("type", "echo", 1), ("additionalProperties", "echo", 1), ("required", "echo", 1),
+        ("unknown_tool", "(unknown)", 1),
+    ):  # fmt: skip
+        name = "toolpool_validation_failures_total"
+        assert value(read(metrics), name, tool=tool_name, keyword=keyword) == count, keyword
+
+
+async def test_r43_a_first_try_is_told_from_one_that_mends() -> None:
+    metrics = Metrics()
+    async with Dispatcher.in_memory(TOOLS, observers=[metrics]) as dispatcher:
+        await dispatcher.dispatch(call("echo", value="no"), session="s")
+        await dispatcher.dispatch(call("echo", value=1), session="s")
+        await dispatcher.dispatch(call("echo", value=2), session="s")
+    first = {
+        verdict: value(read(metrics), "toolpool_first_tries_total", tool="echo", verdict=verdict)
+        for verdict in ("valid", "rejected")
+    }
+    assert first == {"valid": 1, "rejected": 1}
+
+
+def test_what_a_model_made_up_is_no_label(metrics: Metrics) -> None:
+    """Neither as a tool nor as what was wrong, and of many tools the last share one label."""
+    told = {"call_id": "c", "session": None, "code": Code.INVALID_ARGUMENTS, "provider": "bare"}
+    for number in range(1000):
+        metrics.rejected(Rejected(tool=f"made-up-{number}", is_known=False, **told))  # type: ignore[arg-type]
+        metrics.rejected(
+            Rejected(tool="echo", is_known=True, kinds=(f"odd-{number}", "enum"), **told)  # type: ignore[arg-type]
+        )
+        metrics.ended(of_tool(f"tool-{number}"), ended())
+    labels = {dict(found).get("tool") for _, found in read(metrics)} - {None}
+    assert len(labels) == sheets.TOOLS_AT_MOST + 2
+    assert {"(unknown)", "other", "echo", "tool-0"} <= labels
+    name = "toolpool_validation_failures_total"
+    keywords = {dict(found)["keyword"] for sample, found in read(metrics) if sample == name}
+    assert keywords == {"other", "enum", "arguments"}
+    assert value(read(metrics), name, tool="echo", keyword="other") == 1000
+    ran = by_code(read(metrics), "toolpool_calls_total")
+    assert sum(count for (_, kind, _), count in ran.items() if kind == "ok") == 1000
+
+
+def test_a_call_that_two_dispatchers_have_is_counted_by_one(metrics: Metrics) -> None:
+    metrics.ended(FACTS, ended())
+    metrics.ended(FACTS, ended(is_first=False))
+    assert by_code(read(metrics), "toolpool_calls_total") == {("echo", "ok", "ok"): 1}
+
+
+def test_r43_every_moment_has_its_number(metrics: Metrics) -> None:
+    metrics.late("k", "w")
+    metrics.lost(FACTS, "w")
+    metrics.requeued(FACTS)
+    metrics.sent("q", 7)
+    metrics.worker_up("a")
+    metrics.worker_up("b")
+    metrics.worker_down("a")
+    metrics.ended(FACTS, ended(Code.INVALID_ARGUMENTS, kinds=("value",)))
+    metrics.pulse(Pulse(lag=0.3, waiting=4, oldest_waiting=2.5, in_flight=9, dropped=3))
+    found = read(metrics)
+    assert value(found, "toolpool_build_info", version=VERSION) == 1
+    for name, expected in {
+        "late_results_total": 1, "batch_calls_sum": 7, "workers_alive": 1, "waiting_calls": 4,
+        "oldest_waiting_call_age_seconds": 2.5, "in_flight_calls": 9, "observer_drops_total": 3,
+        "event_loop_lag_seconds_sum": 0.3,
+    }.items():  # fmt: skip
+        assert value(found, f"toolpool_{name}") == expected, name
+    for name in ("lost_calls_total", "redispatches_total", "executed_unknown_total"):
+        assert value(found, f"toolpool_{name}", tool="echo") == (not name.startswith("exec")), name
+    assert value(found, "toolpool_validation_failures_total", tool="echo", keyword="value") == 1
+
+
+def test_the_page_has_every_family_and_no_other(metrics: Metrics) -> None:
+    lines = generate_latest(metrics.registry).decode().splitlines()
+    named = [line.split()[2] for line in lines if line.startswith("# TYPE")]
+    assert named == [family.name for family in figures.FAMILIES]
+
+
+async def test_how_a_dispatcher_stands_is_read() -> None:
+    metrics = Metrics()
+    async with Dispatcher.in_memory(TOOLS, observers=[metrics]) as dispatcher:
+        turn = asyncio.ensure_future(dispatcher.dispatch(call("waits", seconds=30)))
+        await eventually(
+            lambda: value(read(metrics), "toolpool_in_flight_calls") == 1, "it is in flight"
+        )
+        assert value(read(metrics), "toolpool_workers_alive") == 1
+        assert value(read(metrics), "toolpool_event_loop_lag_seconds_count") >= 1
+        turn.cancel()
+        await asyncio.wait({turn})
+    found = read(metrics)
+    assert not [name for name, _ in found if name == "toolpool_in_flight_calls"]
+    assert value(found, "toolpool_calls_total", tool="waits", error_type="aborted",
+                 code="aborted.cancelled") == 1  # fmt: skip
+
+
+async def test_r65_two_dispatchers_are_read_at_one_port_and_counted_together() -> None:
+    port = free_port()
+
+    async def ok() -> float:
+        found = await asyncio.to_thread(scraped, port)
+        return value(found, "toolpool_calls_total", tool="echo", error_type="ok", code="ok")
+
+    async with Dispatcher.in_memory(TOOLS, observers=[Metrics(port=port)]) as one:
+        await one.dispatch(call("echo", value=1))
+        async with Dispatcher.in_memory(TOOLS, observers=[Metrics(port=port)]) as two:
+            await two.dispatch(call("echo", value=1))
+
+            async def both() -> bool:
+                return await ok() == 2
+
+            await eventually(both, "both are counted")
+        await one.dispatch(call("echo", value=1))
+
+        async def all_three() -> bool:
+            return await ok() == 3
+
+        await eventually(all_three, "the one that closed stays counted")
+    with pytest.raises(OSError, match="refused"):
+        scraped(port)
+
+
+async def test_r65_calls_go_on_while_a_thousand_scrape_and_some_hang() -> None:
+    port = free_port()
+
+    async def scrape(request: bytes) -> bytes:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(request)
+        answer = await reader.read() if request.endswith(b"\r\n\r\n") else b""
+        writer.close()
+        return answer
+
+    async with Dispatcher.in_memory(TOOLS, observers=[Metrics(port=port)]) as dispatcher:
+
+        async def is_served() -> bool:
+            try:
+                return b"200 OK" in await scrape(b"GET / HTTP/1.1\r\n\r\n")
+            except OSError:
+                return False
+
+        await eventually(is_served, "it is served")
+        requests = [b"GET /metrics HTTP/1.1\r\n\r\n", b"GET /metr"] * 500
+        scrapes = asyncio.gather(*map(scrape, requests))
+        turns = [await dispatcher.dispatch(call("echo", value=n)) for n in range(50)]
+        assert all(turn.ok for turn in turns)
+        assert sum(b"toolpool_calls_total" in answer for answer in await scrapes) == 500
+
+
+async def test_a_registry_of_the_hosts_own_is_used(caplog: pytest.LogCaptureFixture) -> None:
+    registry, port = CollectorRegistry(auto_describe=True), free_port()
+    one, two = Metrics(registry), Metrics(registry)
+    other = Metrics(port=port), Metrics(CollectorRegistry(), port=port)
+    assert one.registry is two.registry is registry
+    for each in (one, two, *other):
+        each.open()
+    one.ended(FACTS, ended())
+    two.ended(FACTS, ended())
+    assert by_code(read(one), "toolpool_calls_total") == {("echo", "ok", "ok"): 2}
+    assert caplog.text.count("metrics_port_taken") == 1
+    for each in (one, two, *other):
+        each.close()
+
+
+async def test_one_for_two_dispatchers_is_said(caplog: pytest.LogCaptureFixture) -> None:
+    metrics = Metrics()
+    async with Dispatcher.in_memory(TOOLS, observers=[metrics]) as one:
+        async with Dispatcher.in_memory(TOOLS, observers=[metrics]) as two:
+            assert (await one.dispatch(call("echo", value=1))).ok
+            assert (await two.dispatch(call("echo", value=1))).ok
+    assert caplog.text.count("metrics_shared") == 1
+
+
+def test_it_hears_only_what_it_counts() -> None:
+    """Being told of a moment costs its facts: those of every call are few."""
+    heard = {
+        name for name in moments(Observer) if getattr(Metrics, name) is not getattr(Observer, name)
+    }
+    assert not heard & {"accepted", "queued", "started", "progressed"}
+
+
+def test_nothing_loads_it_where_metrics_are_off() -> None:
+    script = (
+        "import sys, toolpool.cli.worker, toolpool.pool, toolpool.workers.celery.app, "
+        "toolpool.workers.supervision.supervise; print('prometheus_client' in sys.modules)"
+    )
+    ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert ran.stdout.strip() == "False"

@@ -1,0 +1,80 @@
+"""What a worker counts, as Prometheus calls it. Its supervisor adds up what its processes count."""
+
+from toolpool.contract.telemetry.figures import LAG_SECONDS, SECONDS, Family, Kind
+from toolpool.workers.observe import PULSE_SECONDS
+
+BUILD = Family(
+    "toolpool_build_info", Kind.MOST, "Always 1; its label says which version runs.", ("version",)
+)
+RAN = Family(
+    "toolpool_runs_total",
+    Kind.COUNTER,
+    "Calls that a worker answered, each attempt by itself; ok where it went well.",
+    ("tool", "error_type", "code"),
+)
+RUN_SECONDS = Family(
+    "toolpool_run_duration_seconds",
+    Kind.HISTOGRAM,
+    "Seconds for which a tool ran, from when its call was given to what runs it.",
+    ("tool",),
+    SECONDS,
+)
+QUEUE_WAIT = Family(
+    "toolpool_queue_wait_seconds",
+    Kind.HISTOGRAM,
+    "Seconds from the sending of a call's message to the start of its tool.",
+    ("queue",),
+    SECONDS,
+)
+RUNNING = Family("toolpool_running_calls", Kind.SUM, "Calls that run, or are claimed to.")
+STUCK = Family(
+    "toolpool_stuck_slots", Kind.SUM, "Slots held by calls that do not end, though told to."
+)
+RELEASED = Family(
+    "toolpool_released_calls_total",
+    Kind.COUNTER,
+    "Calls that were given back, to be run by another worker.",
+    ("tool",),
+)
+REFUSED = Family(
+    "toolpool_refused_messages_total",
+    Kind.COUNTER,
+    "Messages that were dropped: not ours, not whole, or too late.",
+    ("reason",),
+)
+BLOCKED = Family(
+    "toolpool_event_loop_blocked_total",
+    Kind.COUNTER,
+    "Times that a tool blocked the event loop for longer than TOOLPOOL_LOOP_WARN.",
+    ("tool",),
+)
+LAG = Family(
+    "toolpool_event_loop_lag_seconds",
+    Kind.HISTOGRAM,
+    "Seconds by which the event loop came too late to what was due, seen four times a second.",
+    buckets=LAG_SECONDS,
+)
+STALL = Family(
+    "toolpool_event_loop_stall_seconds",
+    Kind.SINCE,
+    "Seconds for which the event loop has not turned, as of now.",
+    grace=2 * PULSE_SECONDS,
+)
+DROPPED = Family(
+    "toolpool_observer_drops_total",
+    Kind.COUNTER,
+    "Moments that observers on threads of their own were too slow for.",
+)
+PROCESSES = Family(
+    "toolpool_worker_processes", Kind.SUM, "Worker processes of this supervisor that run."
+)
+FAILURES = Family(
+    "toolpool_worker_process_failures_total",
+    Kind.COUNTER,
+    "Worker processes that ended by themselves, were killed, or had to be.",
+)
+
+FAMILIES = (
+    BUILD, RAN, RUN_SECONDS, QUEUE_WAIT, RUNNING, STUCK, RELEASED, REFUSED, BLOCKED, LAG, STALL,
+    DROPPED, PROCESSES, FAILURES,
+)  # fmt: skip

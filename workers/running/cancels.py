@@ -1,0 +1,37 @@
+"""Reads which calls dispatchers want to be ended, and ends them."""
+
+import asyncio
+from typing import Any
+
+from redis.exceptions import RedisError
+
+from toolpool.contract import logs
+from toolpool.contract.envelope import Envelope
+from toolpool.contract.errors import MessageRejected
+from toolpool.contract.names import Names
+from toolpool.contract.server import connection
+from toolpool.contract.settings import Settings
+from toolpool.workers.running.executor import Executor
+
+log = logs.logger("worker")
+
+_CANCELS_SECONDS = 5
+
+
+async def follow_cancels(
+    settings: Settings, envelope: Envelope, worker: str, executor: Executor
+) -> None:
+    """Follow them until cancelled, on a connection of its own."""
+    client = connection.open_async(settings, blocking=True)
+    name = Names(settings.key_prefix).cancel(worker)
+    while True:
+        try:
+            async with asyncio.timeout(2 * _CANCELS_SECONDS):  # then the connection is dead
+                item: Any = await client.blpop([name], timeout=_CANCELS_SECONDS)
+            if item is not None:
+                executor.cancel(envelope.decode_cancel(item[1]).key)
+        except MessageRejected as error:
+            log.warning("cancel_rejected reason=%s: %s", error.reason, error)
+        except (RedisError, OSError) as error:
+            log.warning("cancels_unread: %s", error)
+            await asyncio.sleep(1.0)
