@@ -7,6 +7,7 @@ single call as ratios of the pairs, and the processor's time a call on either si
 import argparse
 import asyncio
 import os
+import socket
 import statistics
 import subprocess
 import sys
@@ -18,9 +19,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks import toolpool_calls
-from toolpool import Dispatcher, Observer, OpenTelemetry, Sentry
+from toolpool import Dispatcher, Metrics, Observer, OpenTelemetry, Sentry
 from toolpool.contract.settings import Settings
-from toolpool.local import LocalFleet
+from toolpool.embedded import EmbeddedServer
 
 _SINK = r"""
 import asyncio
@@ -48,7 +49,7 @@ asyncio.run(main())
 """
 """A server that costs the machine next to nothing: what is measured is not how it answers."""
 
-_ALL = ("sentry", "otel", "events", "record")
+_ALL = ("sentry", "otel", "metrics", "events", "record")
 _TICK = os.sysconf("SC_CLK_TCK")
 
 
@@ -83,31 +84,61 @@ def _sink() -> Iterator[str]:
 
 @asynccontextmanager
 async def _side(wanted: tuple[str, ...], dsn: str) -> AsyncIterator[Side]:
-    """A fleet that is watched in the `wanted` ways, and a dispatcher of it."""
-    with tempfile.TemporaryDirectory(prefix="bench-record-") as folder:
-        variables = {"SENTRY_DSN": dsn, "SENTRY_TRACES_SAMPLE_RATE": "0.01"}
-        observers: list[Observer] = []
+    """A server and a worker that is watched in the `wanted` ways, and a dispatcher of them."""
+    with (
+        tempfile.TemporaryDirectory(prefix="bench-record-") as folder,
+        EmbeddedServer() as server,
+    ):
+        watched = {"SENTRY_DSN": dsn, "SENTRY_TRACES_SAMPLE_RATE": "0.01"}
+        environment = {**os.environ, "TOOLPOOL_REDIS_URL": server.url}
         if "sentry" in wanted:
-            os.environ.update(variables)
-        try:
-            options = {"events": "events" in wanted}
-            if "record" in wanted:
-                options["record"] = folder
-            fleet = await asyncio.to_thread(LocalFleet, ["benchmarks.tools"], Settings(**options))
-            if "sentry" in wanted:
-                observers.append(Sentry("bench"))
-        finally:
-            for name in variables:
-                os.environ.pop(name, None)
-        if "otel" in wanted:
-            observers.append(OpenTelemetry("bench"))
-        try:
-            async with Dispatcher.connect(
-                settings=fleet.settings, observers=observers
-            ) as dispatcher:
-                yield Side(dispatcher, fleet.worker_pids)
-        finally:
-            await asyncio.to_thread(fleet.close)
+            environment |= watched
+        if "metrics" in wanted:
+            environment["TOOLPOOL_METRICS_PORT"] = str(_free_port())
+        command = [sys.executable, "-m", "toolpool", "worker", "--tools", "benchmarks.tools"]
+        with subprocess.Popen(  # noqa: ASYNC220 - it returns at once
+            [*command, "--run-in", "loop"], env=environment
+        ) as worker:
+            settings = Settings(
+                redis_url=server.url,
+                events="events" in wanted,
+                record=folder if "record" in wanted else None,
+            )
+            try:
+                with _environment(watched if "sentry" in wanted else {}):
+                    observers = _observers(wanted)
+                async with Dispatcher.connect(settings=settings, observers=observers) as dispatcher:
+                    yield Side(dispatcher, [worker.pid])
+            finally:
+                worker.terminate()
+
+
+def _observers(wanted: tuple[str, ...]) -> list[Observer]:
+    observers: list[Observer] = []
+    if "sentry" in wanted:
+        observers.append(Sentry("bench"))
+    if "otel" in wanted:
+        observers.append(OpenTelemetry("bench"))
+    if "metrics" in wanted:
+        observers.append(Metrics(port=_free_port()))
+    return observers
+
+
+@contextmanager
+def _environment(variables: dict[str, str]) -> Iterator[None]:
+    os.environ.update(variables)
+    try:
+        yield
+    finally:
+        for name in variables:
+            del os.environ[name]
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
 
 
 @dataclass
@@ -150,7 +181,7 @@ async def measure(wanted: tuple[str, ...], options: argparse.Namespace) -> None:
     ours = [b.dispatcher_us - a.dispatcher_us for a, b in zip(off, on, strict=True)]
     theirs = [b.worker_us - a.worker_us for a, b in zip(off, on, strict=True)]
     print(
-        f"{'+'.join(wanted) or 'nothing':32} throughput {statistics.median(ratios):.3f} "
+        f"{'+'.join(wanted) or 'nothing':36} throughput {statistics.median(ratios):.3f} "
         f"({min(ratios):.2f}-{max(ratios):.2f})  p50 {statistics.median(slower):+.3f} ms  "
         f"cpu a call: dispatcher {statistics.median(ours):+.1f} us, "
         f"workers {statistics.median(theirs):+.1f} us"
