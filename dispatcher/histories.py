@@ -164,7 +164,7 @@ class Histories:
         for turn, each, note in zip(turns, said, known, strict=True):
             if each.is_open:
                 id = note.turn if note is not None else unknown[turn[0].spoken.at]
-                stop = note.stop if note is not None else None
+                stop = note.stop if note is not None else notes.stop_of_equals(each, said)
                 context = dataclasses.replace(shared, id=id, again=True)
                 await self._complete(edit, history, turn, name, stop, context, allowed)
                 if note is not None and not each.is_distinct:

@@ -79,3 +79,40 @@ async def test_a_message_without_a_reason_is_not_taken_for_a_broken_off_one() ->
     async with Dispatcher.in_memory([look]) as dispatcher:
         await dispatcher.resume([anthropic(None)], session="s")
     assert ran == ["a", "b"]
+
+
+def counted(form: str, stop: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    """A response with a call that others may be like, and how a history keeps it."""
+    if form == "gemini":
+        content = {
+            "role": "model",
+            "parts": [{"functionCall": {"name": "look", "args": {"at": "a"}}}],
+        }
+        return {
+            "responseId": "r",
+            "candidates": [{"content": content, "finishReason": stop}],
+        }, content
+    function = {"name": "look", "arguments": '{"at":"a"}'}
+    call = {"id": "call_0", "type": "function", "function": function}
+    message = {"role": "assistant", "content": None, "tool_calls": [call]}
+    return {"id": "r", "choices": [{"message": message, "finish_reason": stop}]}, message
+
+
+@pytest.mark.parametrize(
+    ("form", "stop", "whole"), [("gemini", "SAFETY", "STOP"), ("chat", "content_filter", "stop")]
+)
+async def test_equal_responses_none_of_which_was_run_need_not_be_told_apart(
+    form: str, stop: str, whole: str
+) -> None:
+    """Its host has had the answer, and died before it kept that."""
+    response, message = counted(form, stop)
+    async with Dispatcher.in_memory([look]) as dispatcher:
+        turn = await dispatcher.dispatch(response, session="s")
+        assert await dispatcher.resume([message], session="s") == [message, *turn.messages()]
+        assert not ran
+        answered = [message, *turn.messages(), message]
+        assert len(await dispatcher.resume(answered, session="s")) == 4
+        assert ran == ["a"], "the second was never dispatched"
+        await dispatcher.dispatch(counted(form, whole)[0], session="s", turn="other")
+        await dispatcher.resume([message], session="s")
+    assert ran == ["a"] * 3, "it may be either"
