@@ -9,6 +9,7 @@ import jsonschema_rs
 import msgspec
 
 from toolpool.contract.schema import unions
+from toolpool.contract.schema.fields import named_around
 from toolpool.contract.schema.hints import (
     MEMBERS_AT_MOST,
     Hints,
@@ -131,8 +132,9 @@ class Explainer:
         """A field that is not there, or that came under another name."""
         name: str = getattr(error.kind, "property")  # noqa: B009 - the stubs know one class of kinds
         holder = self._subschema(error) or {}
-        properties = properties_of(holder)
-        wanted = properties.get(name)
+        wanted = properties_of(holder).get(name)
+        if wanted is None:
+            wanted = named_around(name, _place(error), len(path), self._schema)
         sent = next((u for u, m in hints.fields(value, holder).items() if m == name), None)
         shape = (
             None

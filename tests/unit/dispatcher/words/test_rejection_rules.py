@@ -1,0 +1,50 @@
+"""What a rejection says of fields that several parts of a schema speak of at once."""
+
+from typing import Any
+
+import pytest
+
+from toolpool.contract.schema.validator import SchemaValidator
+from toolpool.dispatcher.words import feedback
+from toolpool.dispatcher.words.wording import Wording
+
+INTEGER, STRING = {"type": "integer"}, {"type": "string"}
+
+
+def told(schema: dict[str, Any], sent: Any) -> str:
+    validator = SchemaValidator({"type": "object", **schema})
+    problems = validator.problems(sent)
+    wording = Wording(style="brief")
+    return feedback.invalid_arguments(problems, wording, validator.shapes, arguments=sent)
+
+
+MODE = {"properties": {"mode": {"const": "url"}}}
+THEN = {"required": ["port"]}
+
+
+@pytest.mark.parametrize(
+    "rule",
+    [
+        {"if": MODE, "then": THEN},
+        {"allOf": [{"if": MODE, "then": THEN}]},
+        {"allOf": [{"if": MODE, "else": {}, "then": {"$ref": "#/$defs/then"}}]},
+        {"dependentSchemas": {"mode": THEN}},
+    ],
+)
+@pytest.mark.parametrize("is_deep", [False, True])
+def test_a_field_that_a_rule_requires_is_described_where_the_object_names_it(
+    rule: dict[str, Any], *, is_deep: bool
+) -> None:
+    schema = {"type": "object", "properties": {"mode": STRING, "port": INTEGER}, **rule}
+    sent: Any = {"mode": "url"}
+    at = ""
+    if is_deep:
+        schema, sent, at = {"properties": {"to": schema}}, {"to": sent}, "to."
+    text = told({**schema, "$defs": {"then": THEN}}, sent)
+    assert text == f"Invalid parameters: {at}port: Required, expected integer"
+
+
+def test_a_field_of_the_object_around_it_is_another() -> None:
+    inner = {"type": "object", "properties": {"mode": STRING}, "if": MODE, "then": THEN}
+    schema = {"properties": {"port": INTEGER, "to": inner}}
+    assert told(schema, {"to": {"mode": "url"}}) == "Invalid parameters: to.port: Required"
