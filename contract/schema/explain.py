@@ -9,7 +9,7 @@ import jsonschema_rs
 import msgspec
 
 from toolpool.contract.schema import unions
-from toolpool.contract.schema.fields import named_around
+from toolpool.contract.schema.fields import always_named, named_around
 from toolpool.contract.schema.hints import (
     MEMBERS_AT_MOST,
     Hints,
@@ -163,6 +163,9 @@ class Explainer:
         is_all = error.kind.name == "additionalProperties" and "patternProperties" not in holder
         if is_all and holder.get("additionalProperties") is False:
             fields = [name for name in present if name not in properties]
+        elif error.kind.name == "unevaluatedProperties":  # of what does not fit, all are
+            known = always_named(holder, self._schema)
+            fields = [name for name in fields if name not in known]
         told = fields[:_UNKNOWN_AT_MOST]
         for extra in told:
             yield Problem(

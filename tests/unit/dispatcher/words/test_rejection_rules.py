@@ -48,3 +48,23 @@ def test_a_field_of_the_object_around_it_is_another() -> None:
     inner = {"type": "object", "properties": {"mode": STRING}, "if": MODE, "then": THEN}
     schema = {"properties": {"port": INTEGER, "to": inner}}
     assert told(schema, {"to": {"mode": "url"}}) == "Invalid parameters: to.port: Required"
+
+
+@pytest.mark.parametrize(
+    ("sent", "expected"),
+    [
+        ({"a": "x", "b": 1}, "a: expected integer, got string; b: expected string, got integer"),
+        ({"a": "x", "b": "y"}, "a: expected integer, got string"),
+        ({"a": 1}, "b: Required"),
+    ],
+)
+@pytest.mark.parametrize("is_reference", [False, True])
+def test_a_known_field_is_not_called_unknown_because_it_or_another_is_wrong(
+    sent: dict[str, Any], expected: str, *, is_reference: bool
+) -> None:
+    """A part of a schema that does not fit evaluates no field."""
+    some = {"properties": {"a": INTEGER, "b": STRING}, "required": ["b"]}
+    parts = [{"$ref": "#/$defs/some"}] if is_reference else [some, {"properties": {"c": STRING}}]
+    schema = {"allOf": parts, "unevaluatedProperties": False, "$defs": {"some": some}}
+    assert told(schema, sent) == f"Invalid parameters: {expected}"
+    assert "z: unknown field" in told(schema, {**sent, "z": 1})
