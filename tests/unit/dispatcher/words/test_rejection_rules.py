@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from toolpool.contract.schema.validator import SchemaValidator
-from toolpool.dispatcher.words import feedback
+from toolpool.dispatcher.words import feedback, paths
 from toolpool.dispatcher.words.wording import Wording
 
 INTEGER, STRING = {"type": "integer"}, {"type": "string"}
@@ -68,3 +68,28 @@ def test_a_known_field_is_not_called_unknown_because_it_or_another_is_wrong(
     schema = {"allOf": parts, "unevaluatedProperties": False, "$defs": {"some": some}}
     assert told(schema, sent) == f"Invalid parameters: {expected}"
     assert "z: unknown field" in told(schema, {**sent, "z": 1})
+
+
+@pytest.mark.parametrize(
+    ("name", "written"),
+    [
+        ("user.id", '"user.id"'),
+        ("", '""'),
+        ("a, b", '"a, b"'),
+        ('say "hi"', r'"say \"hi\""'),
+        ("a.b\n", r'"a.b\n"'),
+        ("two words", "two words"),
+        ("a-b_c$", "a-b_c$"),
+    ],
+)
+def test_a_name_that_could_be_read_as_a_way_stands_in_quotes(name: str, written: str) -> None:
+    inner = {"type": "object", "properties": {name: INTEGER}, "required": [name]}
+    assert told(inner, {}) == f"Invalid parameters: {written}: Required, expected integer"
+    around = {"properties": {"to": inner}}
+    text = f"Invalid parameters: to.{written}: Required, expected integer"
+    assert told(around, {"to": {}}) == text
+
+
+def test_a_pointer_has_escapes_of_its_own() -> None:
+    assert paths.one(("a.b", 0, "c/d"), pointer=True) == "/a.b/0/c~1d"
+    assert paths.several([("a.b", 0), ("a.b", 1)]) == ['"a.b".0…1']
