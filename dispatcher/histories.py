@@ -163,9 +163,10 @@ class Histories:
         unknown = _unknown(turns, said, known, plain)
         for turn, each, note in zip(turns, said, known, strict=True):
             if each.is_open:
-                asked = note or TurnNote(each.name, unknown[turn[0].spoken.at])
-                context = dataclasses.replace(shared, id=asked.turn, again=True, provider=name)
-                await self._complete(edit, history, turn, name, asked, context, allowed)
+                id = note.turn if note is not None else unknown[turn[0].spoken.at]
+                stop = note.stop if note is not None else notes.stop_of_equals(each, said)
+                context = dataclasses.replace(shared, id=id, again=True, provider=name)
+                await self._complete(edit, history, turn, name, stop, context, allowed)
                 if note is not None and not each.is_distinct:
                     self.told(note)
             elif any(part.is_astray for part in turn):
@@ -174,11 +175,14 @@ class Histories:
         return edit.done()
 
     def _read(self, history: History, messages: Sequence[Any], format: str) -> list[_Part]:
-        """The responses in a history that have calls, and which of these have an answer."""
+        """The responses in a history that have calls, and which of these have an answer.
+
+        Why one ended is left out, as in the notes: few histories say so.
+        """
         parts: list[_Part] = []
         for spoken in history.spoken(messages):
             try:
-                calls = self._asking.read(spoken.response, format=format).calls
+                calls = self._asking.read(spoken.response, format=format, stop="").calls
             except intake.Unreadable:
                 continue
             if calls:
@@ -205,12 +209,12 @@ class Histories:
         history: History,
         turn: _Turn,
         format: str,
-        note: TurnNote,
+        stop: str | None,
         shared: TurnContext,
         allowed: Collection[str] | None,
     ) -> None:
         """Answer the calls of one turn that have no answer."""
-        calls = self._dispatched(turn, format, note)
+        calls = self._dispatched(turn, format, shared.id, stop)
         if [len(each) for each in calls] != [len(part.calls) for part in turn]:
             return  # it goes on in a later response: nobody answers it
         missing = [call for each, part in zip(calls, turn, strict=True) for call in part.open(each)]
@@ -223,16 +227,19 @@ class Histories:
                 answers = TurnResult(told, format=format).messages()
                 history.place(edit, part.spoken, part.found, answers)
 
-    def _dispatched(self, turn: _Turn, format: str, note: TurnNote) -> list[Sequence[ToolCall]]:
+    def _dispatched(
+        self, turn: _Turn, format: str, id: str | None, stop: str | None
+    ) -> list[Sequence[ToolCall]]:
         """The calls as they were dispatched: the turn names those without an id, the stop refuses
-        some. The last part alone is what a limit may have cut off.
+        some. The last part alone is what a limit may have cut off. Without a stop, what the history
+        says of its end holds.
         """
-        is_cut = ending(format, note.stop).verdict is Verdict.CUT_OFF
+        is_cut = ending(format, stop).verdict is Verdict.CUT_OFF
         calls: list[Sequence[ToolCall]] = []
         first = 0
         for part in turn:
-            stop = "" if is_cut and part is not turn[-1] else note.stop
-            options = {"format": format, "turn": note.turn, "stop": stop}
+            its_stop = "" if is_cut and part is not turn[-1] else stop
+            options = {"format": format, "turn": id, "stop": its_stop}
             read = self._asking.read(part.spoken.response, **options).calls
             calls.append(
                 [msgspec.structs.replace(call, index=first + call.index) for call in read]

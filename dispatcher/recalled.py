@@ -4,7 +4,8 @@ A call that no other is like is known by itself. One whose provider counts its i
 response, or gives none, is like every equal call of the session, and a history may have lost its
 beginning, or what somebody took back. So it is known only where nobody has had its turn's answers
 (the host that has them could have gone on to the next equal call), and where what was dispatched
-after it was said after it as well.
+after it was said after it as well. Where none of those equals was run, it need not be known which
+one it is: it is not run either.
 """
 
 from collections import Counter
@@ -47,6 +48,18 @@ class Notes:
 
     def __contains__(self, name: str) -> bool:
         return name in self._by_name
+
+    def stop_of_equals(self, said: Said, history: Sequence[Said]) -> str | None:
+        """Why the calls of a response were not all run, whichever of its equals it is.
+
+        None where some were, or where the history has one that nothing is noted of.
+        """
+        noted = self._by_name.get(said.name, [])
+        stops = {each.note.stop for each in noted}
+        if len(stops) != 1 or "" in stops:
+            return None
+        is_noted = sum(each.name == said.name for each in history) <= len(noted)
+        return stops.pop() if is_noted else None
 
     def of(self, history: Sequence[Said]) -> list[TurnNote | None]:
         """The turn of each response; None where none is certain."""

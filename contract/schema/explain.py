@@ -9,6 +9,7 @@ import jsonschema_rs
 import msgspec
 
 from toolpool.contract.schema import unions
+from toolpool.contract.schema.fields import always_named, named_around
 from toolpool.contract.schema.hints import (
     MEMBERS_AT_MOST,
     Hints,
@@ -131,8 +132,9 @@ class Explainer:
         """A field that is not there, or that came under another name."""
         name: str = getattr(error.kind, "property")  # noqa: B009 - the stubs know one class of kinds
         holder = self._subschema(error) or {}
-        properties = properties_of(holder)
-        wanted = properties.get(name)
+        wanted = properties_of(holder).get(name)
+        if wanted is None:
+            wanted = named_around(name, _place(error), len(path), self._schema)
         sent = next((u for u, m in hints.fields(value, holder).items() if m == name), None)
         shape = (
             None
@@ -161,6 +163,9 @@ class Explainer:
         is_all = error.kind.name == "additionalProperties" and "patternProperties" not in holder
         if is_all and holder.get("additionalProperties") is False:
             fields = [name for name in present if name not in properties]
+        elif error.kind.name == "unevaluatedProperties":  # of what does not fit, all are
+            known = always_named(holder, self._schema)
+            fields = [name for name in fields if name not in known]
         told = fields[:_UNKNOWN_AT_MOST]
         for extra in told:
             yield Problem(

@@ -27,10 +27,13 @@ _LESS_AND_LESS = (
     Detail(right="none", optional="none"),
     *(Detail(right="none", optional="none", levels=levels) for levels in (4, 3, 2, 1)),
 )
-_LEAST = Detail(right="none", optional="none", levels=1, cut=True)
+_SPARE = (0, 100)
+_LEAST = tuple(
+    Detail(right="none", optional="none", levels=1, cut=True, spare=spare) for spare in _SPARE
+)
 _LEAST_AROUND = (
     Detail(right="none", optional="none", levels=0),
-    Detail(right="none", optional="none", levels=0, cut=True),
+    *(Detail(right="none", optional="none", levels=0, cut=True, spare=spare) for spare in _SPARE),
 )
 """Where it is known what is wrong: of that all fields, of others none."""
 
@@ -103,7 +106,7 @@ class Shapes:
     def _fitted(self, node: Any, at_most: int, hidden: frozenset[str], focus: Focus) -> Shape:
         """The first that fits. What would come out as long as the one before is not tried."""
         writer: Writer | None = None
-        for detail in (*_LESS_AND_LESS, *(_LEAST_AROUND if focus.wrong else (_LEAST,))):
+        for detail in (*_LESS_AND_LESS, *(_LEAST_AROUND if focus.wrong else _LEAST)):
             if writer is None or writer.met.is_less(detail, writer.detail):
                 writer = self._writer(at_most, detail, focus)
                 shape = _written(writer, node, at_most, hidden, frozenset())

@@ -11,13 +11,14 @@ class TooLong(Exception):
 @dataclass(frozen=True, slots=True)
 class Detail:
     """How much a shape says: of fields that were sent right, of optional ones, of how many levels,
-    and whether lists are cut.
+    and whether lists are cut. `spare` is the room that a cut list leaves to what follows it.
     """
 
     right: Literal["shown", "named", "none"] = "shown"
     optional: Literal["shown", "named", "none"] = "shown"
     levels: int = 1_000
     cut: bool = False
+    spare: int = 0
 
 
 @dataclass(slots=True)

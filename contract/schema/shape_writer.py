@@ -106,7 +106,7 @@ class Writer:
     @property
     def room(self) -> int:
         """Characters that are certainly left."""
-        return self._at_most - self._spent - _FOR_BRACKETS
+        return self._at_most - self._spent - _FOR_BRACKETS - self.detail.spare
 
     def omitted(self) -> str:
         """The sign for what is left out for room."""

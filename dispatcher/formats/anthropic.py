@@ -178,11 +178,18 @@ def _answer(block: dict[str, Any]) -> Answer | None:
     return Answer(block.get("tool_use_id")) if block.get("type") == "tool_result" else None
 
 
+def _said(message: dict[str, Any]) -> dict[str, Any]:
+    """A history's message as a response, with the reason of its end if there is one."""
+    reason = message.get("stop_reason")
+    ended = {} if reason is None else {"stop_reason": reason}
+    return {"type": "message", "content": message["content"], **ended}
+
+
 HISTORY = Blocks(
     role="assistant",
     blocks="content",
     is_call=lambda block: block.get("type") == "tool_use",
-    said=lambda message: {"type": "message", "content": message["content"]},
+    said=_said,
     answer=_answer,
     as_block=lambda text: {"type": "text", "text": text},
 )

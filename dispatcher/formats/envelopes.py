@@ -34,9 +34,17 @@ def opened(plain: Any) -> Any:
 
 
 def _of_choice(plain: dict[str, Any]) -> dict[str, Any]:
-    """A choice of a completion is one with that choice."""
-    is_choice = "finish_reason" in plain and "index" in plain and "message" in plain
-    return {"choices": [plain]} if is_choice else plain
+    """A choice of a completion is one with that choice; so is a candidate, or what it says."""
+    if "finish_reason" in plain and "index" in plain and "message" in plain:
+        return {"choices": [plain]}
+    if _is_said_by_gemini(plain):
+        return {"candidates": [{"content": plain}]}
+    return {"candidates": [plain]} if _is_said_by_gemini(plain.get("content")) else plain
+
+
+def _is_said_by_gemini(content: Any) -> bool:
+    is_content = isinstance(content, dict) and isinstance(content.get("parts"), list)
+    return is_content and content.get("role") == "model"
 
 
 def _of_batch(line: dict[str, Any]) -> dict[str, Any]:

@@ -1,18 +1,22 @@
 """Where in the arguments something is, as the model reads it."""
 
+import json
+import re
 from collections.abc import Iterable, Sequence
 
 from toolpool.contract.schema.values import printable
 
 _LONGEST_STEP = 40
 _INDEXES_AT_MOST = 6
+_AMBIGUOUS = re.compile(r'\A\Z|[.,:"]')
+"""A field's name that could be read as several steps, or not at all."""
 
 Path = tuple[str | int, ...]
 
 
 def one(path: Path, *, pointer: bool = False) -> str:
     """`edits.0.path`, or `/edits/0/path`."""
-    return _joined([_step(step) for step in path], pointer=pointer)
+    return _joined([_step(step, pointer=pointer) for step in path], pointer=pointer)
 
 
 def several(paths: Iterable[Path], *, pointer: bool = False) -> list[str]:
@@ -30,7 +34,8 @@ def counted(paths: Iterable[Path], *, pointer: bool = False) -> list[tuple[str, 
     for (before, after), same in groups.items():
         indexes = {int(path[at]) for path in same if (at := _last_index(path)) is not None}
         middle = [_ranges(sorted(indexes))] if indexes else []
-        steps = [*map(_step, before), *middle, *map(_step, after)]
+        lead, rest = ([_step(step, pointer=pointer) for step in part] for part in (before, after))
+        steps = [*lead, *middle, *rest]
         texts.append((_joined(steps, pointer=pointer), len(same)))
     return texts
 
@@ -76,7 +81,9 @@ def _ranges(indexes: Sequence[int]) -> str:
     return ",".join(shown) + (",…" if len(texts) > len(shown) else "")
 
 
-def _step(step: str | int) -> str:
+def _step(step: str | int, *, pointer: bool) -> str:
+    if isinstance(step, str) and not pointer and _AMBIGUOUS.search(step):
+        return printable(json.dumps(cut_at(step, _LONGEST_STEP), ensure_ascii=False))
     return name(str(step))
 
 

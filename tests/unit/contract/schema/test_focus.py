@@ -3,6 +3,8 @@
 import json
 from typing import Any
 
+import pytest
+
 from toolpool.contract.schema.focus import Focus, focus_of
 from toolpool.contract.schema.parts import way_to
 from toolpool.contract.schema.validator import SchemaValidator
@@ -79,3 +81,29 @@ def test_what_is_missing_and_what_it_requires_is_wanted() -> None:
     assert id(schema["$defs"]["place"]["properties"]["at"]) in found
     assert id(schema["$defs"]["place"]["properties"]["land"]) not in found
     assert id(schema["properties"]["from"]) not in found
+
+
+LONG = {f"a_rather_long_name_{n}": {"type": "integer"} for n in range(20)}
+PORT = {"type": "object", "properties": LONG, "required": list(LONG)}
+OTHERS = {f"other_{n}": {"type": "object", "properties": LONG} for n in range(30)}
+RULE = {"if": {"properties": {"mode": {"const": "x"}}}, "then": {"required": ["port"]}}
+
+
+@pytest.mark.parametrize("rule", [{"required": ["port"]}, RULE])
+@pytest.mark.parametrize("is_focused", [True, False])
+def test_a_shape_that_is_cut_always_leaves_room_for_its_end(
+    rule: dict[str, Any], *, is_focused: bool
+) -> None:
+    """What did not fit by a character or two was left out altogether."""
+    fields = {"mode": {"type": "string"}, "port": PORT}
+    schema = json.loads(json.dumps({"type": "object", "properties": {**fields, **OTHERS}, **rule}))
+    validator = SchemaValidator(schema)
+    problems = validator.problems({"mode": "x"})
+    ways = [way_to(problem, validator.shapes) for problem in problems]
+    focus = focus_of(problems, ways, schema, {"mode": "x"}) if is_focused else Focus()
+    for room in range(200, 1500, 10):
+        line = validator.shapes.shortened(schema, room, focus=focus).line
+        assert len(line) <= room
+        assert "port" in line
+        if is_focused:
+            assert "a_rather_long_name_0: integer" in line

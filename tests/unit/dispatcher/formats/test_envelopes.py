@@ -144,6 +144,25 @@ class TestParts:
         turn = await turn_of(choice)
         assert (turn.format, ran) == ("openai_chat", ["Rome"])
 
+    @pytest.mark.parametrize(
+        ("stop", "kept"), [("STOP", ["Rome"]), ("SAFETY", []), (None, ["Rome"])]
+    )
+    async def test_a_candidate_or_its_content_alone_is_a_response_of_it(
+        self, stop: str | None, kept: list[str]
+    ) -> None:
+        part = {"functionCall": {"name": "look", "args": {"place": "Rome"}}}
+        content = {"role": "model", "parts": [part]}
+        given = content if stop is None else {"content": content, "finishReason": stop}
+        for response in (given, json.dumps(given)):
+            turn = await turn_of(response)
+            assert (turn.format, ran, len(turn)) == ("gemini", kept, 1)
+            assert turn.assistant() == [content]
+
+    async def test_what_the_user_said_is_no_response_of_gemini_s(self) -> None:
+        part = {"functionCall": {"name": "look", "args": {"place": "Rome"}}}
+        await turn_of({"role": "user", "parts": [part]})
+        assert ran == []
+
     @pytest.mark.parametrize("field", ["input", "arguments", "args", "parameters"])
     async def test_a_bare_call_s_arguments_have_several_names(self, field: str) -> None:
         await turn_of([{"name": "look", field: {"place": "Rome"}}])
