@@ -5,6 +5,7 @@ observer is told on a thread of its own, what it raises is logged, and of what i
 the newest is dropped and counted.
 """
 
+import asyncio
 import itertools
 import queue
 import threading
@@ -106,7 +107,7 @@ def guarded(method: Callable[..., Any]) -> Callable[..., Any]:
     def tell(*facts: Any) -> Any:
         try:
             return method(*facts)
-        except Exception:
+        except (Exception, asyncio.CancelledError):  # a future that it looked at was cancelled
             log.exception("observer_failed observer=%s", _named(method))
             return None
 

@@ -3,6 +3,7 @@
 import io
 import json
 import logging
+import sys
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -149,3 +150,24 @@ def test_an_object_that_has_no_text_is_named(
     lines = written()
     log.info("event what=%s", Mute())
     assert lines()[0].endswith("event what=Mute")
+
+
+class _Broken(logging.Handler):
+    def emit(self, record: logging.LogRecord) -> None:
+        raise RuntimeError(SECRET)
+
+
+def test_what_a_host_s_handler_raises_is_not_raised_to_who_logs(root: logging.Logger) -> None:
+    root.handlers[:] = [_Broken()]
+    log.warning("server_lost")
+    assert logs.logger("test_logs") is log
+    log.error("worker_ended")
+
+
+def test_a_closed_stderr_is_nobody_s_trouble(
+    written: Callable[..., Callable[[], list[str]]],
+) -> None:
+    written()
+    sys.stderr.close()
+    log.warning("server_lost")
+    logging.getLogger("asyncio").error("a library's line")

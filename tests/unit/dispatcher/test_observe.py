@@ -1,6 +1,7 @@
 """Observers: told every moment of a call, and never felt by one."""
 
 import asyncio
+import logging
 import threading
 from collections.abc import AsyncIterator
 from typing import Any
@@ -183,3 +184,32 @@ async def test_nothing_is_made_for_nobody() -> None:
 def test_what_is_no_observer_is_refused() -> None:
     with pytest.raises(TypeError, match=r"derive its class from toolpool\.Observer"):
         Dispatcher.in_memory(TOOLS, observers=[print])  # type: ignore[list-item]
+
+
+class Cancelling(Observer):
+    """Looks at a future that was cancelled, as asyncio's own say it."""
+
+    is_quick = True
+
+    def accepted(self, call: CallFacts) -> None:
+        raise asyncio.CancelledError
+
+
+class Unwritable(logging.Handler):
+    """A host's handler whose stream is gone."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        raise ValueError("I/O operation on closed file.")
+
+
+async def test_neither_a_cancelled_future_nor_a_broken_log_touches_a_call() -> None:
+    unwritable = Unwritable()
+    logging.getLogger().addHandler(unwritable)
+    try:
+        async with Dispatcher.in_memory(TOOLS, observers=[Cancelling()]) as dispatcher:
+            (answered,) = await dispatcher.dispatch(asked("echo", value=1))
+            (failed,) = await dispatcher.dispatch(asked("broken"))
+    finally:
+        logging.getLogger().removeHandler(unwritable)
+    assert answered.ok
+    assert failed.code == Code.RAISED
