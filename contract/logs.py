@@ -131,6 +131,16 @@ def configure(
             stream.reconfigure(line_buffering=True)  # what a tool prints is seen as it does
 
 
+def keep_on() -> None:
+    """Write on, whatever the modules switched off that this process has imported since `configure`.
+
+    `logging.config` disables every logger that it does not name, unless it is told not to.
+    """
+    ours = (name for name in logging.root.manager.loggerDict if name.split(".")[0] == "toolpool")
+    for name in list(ours):
+        logging.getLogger(name).disabled = False
+
+
 def configure_child(environment: Mapping[str, str]) -> None:
     """Write what a process logs whose parent has read and checked the settings."""
     configure(

@@ -3,6 +3,7 @@
 import io
 import json
 import logging
+import logging.config
 import sys
 from collections.abc import Callable, Iterator
 
@@ -171,3 +172,18 @@ def test_a_closed_stderr_is_nobody_s_trouble(
     sys.stderr.close()
     log.warning("server_lost")
     logging.getLogger("asyncio").error("a library's line")
+
+
+def test_what_a_tools_module_configures_does_not_silence_our_lines(
+    written: Callable[..., Callable[[], list[str]]],
+) -> None:
+    lines = written()
+    before = {name: logging.getLogger(name).disabled for name in logging.root.manager.loggerDict}
+    try:
+        logging.config.dictConfig({"version": 1})
+        logs.keep_on()
+        log.warning("server_lost")
+    finally:
+        for name, was_disabled in before.items():
+            logging.getLogger(name).disabled = was_disabled
+    assert lines()[0].endswith("server_lost")
