@@ -158,4 +158,7 @@ class _Thread:
     def _run(self) -> None:
         while (waiting := self._waiting.get()) is not None:
             tell, facts = waiting
-            tell(*facts)
+            try:
+                tell(*facts)
+            except BaseException:  # sys.exit() here would end nothing but this thread
+                log.exception("observer_failed observer=%s", self._name)

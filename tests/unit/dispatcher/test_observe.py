@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import sys
 import threading
 from collections.abc import AsyncIterator
 from typing import Any
@@ -13,7 +14,7 @@ from toolpool import Dispatcher, Settings, ToolContext, tool
 from toolpool.contract import observing
 from toolpool.contract.observing import moments
 from toolpool.contract.outcome import Code, Executed
-from toolpool.dispatcher.observe import CallFacts, Observer, Observers
+from toolpool.dispatcher.observe import CallFacts, Ended, Observer, Observers
 
 
 @tool
@@ -213,3 +214,26 @@ async def test_neither_a_cancelled_future_nor_a_broken_log_touches_a_call() -> N
         logging.getLogger().removeHandler(unwritable)
     assert answered.ok
     assert failed.code == Code.RAISED
+
+
+class Exiting(Observer):
+    """Calls sys.exit() for the first call, and notes the others."""
+
+    def __init__(self) -> None:
+        self.ended_calls: list[str] = []
+
+    def ended(self, call: CallFacts, ended: Ended) -> None:
+        self.ended_calls.append(call.tool)
+        sys.exit("secret-424242")
+
+
+async def test_an_observer_that_exits_is_told_of_the_next_call(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    exiting = Exiting()
+    async with Dispatcher.in_memory(TOOLS, observers=[exiting]) as dispatcher:
+        await dispatcher.dispatch(asked("echo", value=1))
+        await dispatcher.dispatch(asked("echo", value=2))
+    assert exiting.ended_calls == ["echo", "echo"]
+    assert "observer_failed observer=Exiting" in caplog.text
+    assert "secret-424242" not in caplog.text
