@@ -55,6 +55,8 @@ class Tellers:
         self._threads: list[_Thread] = []
         self._hosts = list(hosts)
         for observer in hosts:
+            if isinstance(observer, type):
+                raise TypeError(f"{observer.__name__} is a class: give {observer.__name__}()")
             if not (isinstance(observer, Listening) and isinstance(observer, base)):
                 raise TypeError(
                     f"{observer!r} is no observer: derive its class from toolpool.{base.__name__}"

@@ -237,3 +237,8 @@ async def test_an_observer_that_exits_is_told_of_the_next_call(
     assert exiting.ended_calls == ["echo", "echo"]
     assert "observer_failed observer=Exiting" in caplog.text
     assert "secret-424242" not in caplog.text
+
+
+def test_a_class_in_place_of_an_observer_is_refused_with_what_to_give() -> None:
+    with pytest.raises(TypeError, match=r"Exiting is a class: give Exiting\(\)"):
+        Dispatcher.in_memory(TOOLS, observers=[Exiting])  # type: ignore[list-item]
