@@ -198,7 +198,7 @@ def _frames(traceback: TracebackType | None) -> list[tuple[CodeType, int]]:
 def _frame(code: CodeType, line: int) -> Frame:
     file = code.co_filename
     return Frame(
-        file=printable(file),
+        file=_on_one_line(file),
         line=line,
         function=_short(code.co_name),
         code=_without_texts(linecache.getline(file, line).strip()),
@@ -213,7 +213,7 @@ def _without_texts(line: str) -> str:
         if len(quotes[0]) == 1:  # of a text that goes on in the next line
             blanked = blanked[: quotes.start()] + "…"
             break
-    return printable(blanked[:_CODE_CHARACTERS])
+    return _on_one_line(blanked[:_CODE_CHARACTERS])
 
 
 def _is_ours(file: str) -> bool:
@@ -222,4 +222,12 @@ def _is_ours(file: str) -> bool:
 
 
 def _short(name: str) -> str:
-    return printable(name[:_NAME_CHARACTERS])
+    return _on_one_line(name[:_NAME_CHARACTERS])
+
+
+def _on_one_line(text: str) -> str:
+    """A name that was made of something from outside must not pass for a line of its own."""
+    text = printable(text)
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else " " if c.isspace() else "?" for c in text)

@@ -6,6 +6,7 @@ is counted, text from outside cannot break out of its line, and an exception is 
 it says, which may hold anything.
 """
 
+import contextlib
 import json
 import logging
 import re
@@ -13,9 +14,10 @@ import sys
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from functools import partial
+from typing import Any, Literal, TextIO
 
 from toolpool.contract.encoding import printable
 from toolpool.contract.faults import faults_in, faults_of, traceback_of
@@ -92,10 +94,18 @@ def forget_repeats() -> None:
 
 
 def logger(name: str) -> logging.Logger:
-    """The logger `toolpool.{name}`."""
+    """The logger `toolpool.{name}`. What a handler raises is not raised to who logs."""
     found = logging.getLogger(f"toolpool.{name}")
-    found.addFilter(_careful)
+    if "handle" not in vars(found):
+        found.addFilter(_careful)
+        found.handle = partial(_handled, found.handle)  # type: ignore[method-assign]
     return found
+
+
+def _handled(handle: Callable[[logging.LogRecord], None], record: logging.LogRecord) -> None:
+    """Hands a line over. A host's handler may fail, as where its stderr is closed."""
+    with contextlib.suppress(Exception):
+        handle(record)
 
 
 def configure(
@@ -107,7 +117,7 @@ def configure(
     """
     global _with_texts
     _with_texts = with_texts
-    handler = logging.StreamHandler(sys.stderr)
+    handler = _Handler(sys.stderr)
     handler.setFormatter(JsonFormatter() if format == "json" else TextFormatter())
     number = logging.getLevelNamesMapping()[level.upper()]
     root = logging.getLogger()
@@ -121,6 +131,16 @@ def configure(
             stream.reconfigure(line_buffering=True)  # what a tool prints is seen as it does
 
 
+def keep_on() -> None:
+    """Write on, whatever the modules switched off that this process has imported since `configure`.
+
+    `logging.config` disables every logger that it does not name, unless it is told not to.
+    """
+    ours = (name for name in logging.root.manager.loggerDict if name.split(".")[0] == "toolpool")
+    for name in list(ours):
+        logging.getLogger(name).disabled = False
+
+
 def configure_child(environment: Mapping[str, str]) -> None:
     """Write what a process logs whose parent has read and checked the settings."""
     configure(
@@ -128,6 +148,15 @@ def configure_child(environment: Mapping[str, str]) -> None:
         format="json" if environment.get("TOOLPOOL_LOG_FORMAT") == "json" else "text",
         with_texts=False,
     )
+
+
+class _Handler(logging.StreamHandler[TextIO]):
+    """Writes to a stream that a tool may have closed, also for libraries: it never raises."""
+
+    def handleError(self, record: logging.LogRecord) -> None:
+        """Say on stderr what went wrong, where that is still there."""
+        with contextlib.suppress(Exception):
+            super().handleError(record)
 
 
 class TextFormatter(logging.Formatter):

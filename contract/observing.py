@@ -5,6 +5,7 @@ observer is told on a thread of its own, what it raises is logged, and of what i
 the newest is dropped and counted.
 """
 
+import asyncio
 import itertools
 import queue
 import threading
@@ -56,6 +57,8 @@ class Tellers:
         self._threads: list[_Thread] = []
         self._hosts = list(hosts)
         for observer in hosts:
+            if isinstance(observer, type):
+                raise TypeError(f"{observer.__name__} is a class: give {observer.__name__}()")
             if not (isinstance(observer, Listening) and isinstance(observer, base)):
                 raise TypeError(
                     f"{observer!r} is no observer: derive its class from toolpool.{base.__name__}"
@@ -114,7 +117,7 @@ def guarded(method: Callable[..., Any]) -> Callable[..., Any]:
     def tell(*facts: Any) -> Any:
         try:
             return method(*facts)
-        except Exception:
+        except (Exception, asyncio.CancelledError):  # a future that it looked at was cancelled
             log.exception("observer_failed observer=%s", _named(method))
             return None
 
@@ -167,4 +170,7 @@ class _Thread:
     def _run(self) -> None:
         while (waiting := self._waiting.get()) is not None:
             tell, facts = waiting
-            tell(*facts)
+            try:
+                tell(*facts)
+            except BaseException:  # sys.exit() here would end nothing but this thread
+                log.exception("observer_failed observer=%s", self._name)

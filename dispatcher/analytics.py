@@ -182,7 +182,7 @@ def read_record(lines: Iterable[str]) -> tuple[Analytics, int]:
                 calls[row["id"]] = str(json.loads(row["content"])["name"])
             elif row["type"] == "tool_result" and row.get("parentId") in calls:
                 _count_row(analytics, calls.pop(row["parentId"]), row)
-        except (ValueError, KeyError, TypeError, AttributeError):
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
             unread += 1
     return analytics, unread
 

@@ -19,6 +19,7 @@ _BLOCK_SECONDS = 2.0
 _SILENCE_SECONDS = 3.0
 """Longer than a blocking read lasts: then its connection is dead, though nobody closed it."""
 _KEPT_SECONDS = 86_400
+_DIGITS = 15
 
 
 class Entry(NamedTuple):
@@ -105,10 +106,11 @@ def _position(id_: bytes) -> Position:
 
 
 def _entry(id_: bytes, fields: list[bytes]) -> Entry:
-    """What another hand wrote is taken for one event, which nobody signed."""
+    """What another hand wrote is taken for one event, or as many as can be before its place."""
     found = dict(zip(fields[::2], fields[1::2], strict=False))
-    count = found.get(b"n", b"1")
-    return Entry(_position(id_), int(count) if count.isdigit() else 1, found.get(b"b", b""))
+    last, count = _position(id_), found.get(b"n", b"1")
+    events = int(count[:_DIGITS]) if count.isdigit() else 1
+    return Entry(last, min(events, last.number), found.get(b"b", b""))
 
 
 class MemoryEvents:

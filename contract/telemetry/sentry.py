@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import sentry_sdk
+import urllib3
 from sentry_sdk.envelope import Envelope, Item
 from sentry_sdk.scope import use_scope
 from sentry_sdk.transport import HttpTransport
@@ -60,6 +61,7 @@ class Reports:
         self.sample_rate = _sample_rate()
         self.release = os.environ.get(_RELEASE) or f"toolpool@{VERSION}"
         self.environment = os.environ.get(_ENVIRONMENT) or "production"
+        self._dsn = dsn
         self._client = _client(dsn, self.release, self.environment)
         self._host = socket.gethostname()
         self._sdk = {"name": "sentry.python", "version": sentry_sdk.VERSION}
@@ -69,15 +71,23 @@ class Reports:
         self._waiting: queue.Queue[Callable[[], Event] | None] = queue.Queue(_WAITING_AT_MOST)
         self._thread: threading.Thread | None = None
         self._every_minute = every_minute
+        self._users = 0
 
     def open(self) -> None:
-        """Begin to send."""
+        """Begin to send; for each that opens it until the last of them has closed it."""
+        self._users += 1
+        if self._users > 1:
+            return
+        if self._client.transport is None:  # closed before, and used again
+            self._client = _client(self._dsn, self.release, self.environment)
+            self._scope = sentry_sdk.Scope(client=self._client)
         self._thread = threading.Thread(target=self._send, name="toolpool-sentry", daemon=True)
         self._thread.start()
 
     def close(self) -> None:
         """Send what waits, for two seconds at most."""
-        if self._thread is None:
+        self._users = max(0, self._users - 1)
+        if self._thread is None or self._users:
             return
         give_up_at = time.monotonic() + _FLUSH_SECONDS
         self._say_held_back()
@@ -236,6 +246,10 @@ class _Transport(HttpTransport):
         with capture_internal_exceptions():
             self._send_envelope(envelope)
             self._flush_client_reports()
+
+    def _get_pool_options(self) -> dict[str, Any]:
+        """Try a server that is away once: urllib3 writes a warning for each time more."""
+        return super()._get_pool_options() | {"retries": urllib3.Retry(connect=0)}
 
     def record_lost_event(self, reason: str, *args: Any, **options: Any) -> None:
         """Note that something was not sent."""

@@ -123,3 +123,13 @@ if __name__ == "__main__":
     assert "worker_ready" not in done.stderr, "of itself a worker of ours says only warnings"
     assert "Celery" not in done.stderr
     assert "shutdown" not in done.stderr
+
+
+async def test_a_tools_module_that_configures_logging_leaves_our_lines_on(tools: Path) -> None:
+    tools.write_text(f"import logging.config\nlogging.config.dictConfig(dict(version=1))\n{TOOLS}")
+    with running(str(tools), log_level="info", log_format="json") as fleet:
+        async with connected(fleet) as dispatcher:
+            await dispatcher.dispatch(call("sells", "c-1", token=SECRET))
+        await eventually(
+            lambda: any(line["event"] == "call_failed" for line in lines_of(fleet)), "it is written"
+        )

@@ -1,5 +1,7 @@
 """The `toolpool` command: one file a command, and nothing heavy imported before it is needed."""
 
+import os
+import sys
 from collections.abc import Sequence
 
 from toolpool.cli.exits import ExitCode
@@ -7,9 +9,23 @@ from toolpool.cli.exits import ExitCode
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command, `sys.argv`'s by default; return its exit code. Never raises."""
+    _open_what_is_closed()
     try:
         from toolpool.cli.app import run_command
 
         return run_command(argv)
     except KeyboardInterrupt:  # while the command itself was still being imported
         return ExitCode.INTERRUPTED
+
+
+def _open_what_is_closed() -> None:
+    """Give what was started with `2>&-` a stderr, before a socket gets its number."""
+    for number, (name, mode) in enumerate((("stdin", "r"), ("stdout", "w"), ("stderr", "w"))):
+        if getattr(sys, name) is not None:
+            continue
+        nowhere = os.open(os.devnull, os.O_RDWR)
+        if nowhere == number:
+            os.set_inheritable(number, True)
+            setattr(sys, name, os.fdopen(number, mode))
+        else:  # it is somebody's already
+            setattr(sys, name, os.fdopen(nowhere, mode))

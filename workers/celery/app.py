@@ -106,6 +106,8 @@ def run_worker(
     connection.broker_url(settings)  # raises, if it cannot be, before anything is started
     forks.refuse()  # before tools are imported, some of which take the function by its name
     catalog = Catalog.load(tools)
+    watching = load(observers)
+    logs.keep_on()  # what was imported may have configured logging
     service = WorkerService(
         settings,
         catalog=catalog,
@@ -114,7 +116,7 @@ def run_worker(
         queues=queues,
         boot=boot,
         link=link,
-        observers=[log(), *observing(settings, figures), *load(observers)],
+        observers=[log(), *observing(settings, figures), *watching],
     )
     # Until Celery has its own handlers a TERM must not leave the lease and the children behind.
     signal.signal(signal.SIGTERM, _exit_at_once)

@@ -200,5 +200,5 @@ class Sentry(WorkerObserver):
 
     def _send_figures(self) -> None:
         waits, self._longest_wait = self._longest_wait, defaultdict(float)
-        for queue, seconds in waits.items():
+        for queue, seconds in list(waits.items()):  # a call may just be written to it
             self._reports.gauge("toolpool.queue.age", seconds, "second", {"queue": queue})

@@ -52,6 +52,7 @@ def main() -> int:
     except Misconfigured as error:
         line.say(frames.Failed(pid=line.pid, error=str(error)))
         return 1
+    logs.keep_on()
     line.end_strayed_fork()  # of a tools module: it is not this process
     server = _Server(line, catalog, Limits(options.max_result), ProcessState())
     line.say(frames.Ready(pid=line.pid))

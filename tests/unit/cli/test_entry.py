@@ -12,6 +12,7 @@ import pytest
 
 from tests.unit.cli.conftest import Ran
 from toolpool.cli import main
+from toolpool.cli.exits import ExitCode
 
 Run = Callable[..., Ran]
 REPOSITORY = Path(__file__).resolve().parents[3]
@@ -188,3 +189,13 @@ def test_ctrl_c_while_it_is_still_being_imported(monkeypatch: pytest.MonkeyPatch
 
     monkeypatch.setattr("toolpool.cli.app.run_command", interrupted)
     assert main(["keygen"]) == 130
+
+
+def test_a_program_whose_stderr_is_closed_ends_as_any_other() -> None:
+    away = {"PYTHONPATH": str(REPOSITORY), "TOOLPOOL_REDIS_URL": "redis://127.0.0.1:1"}
+    ended = subprocess.run(
+        ["sh", "-c", '"$0" -m toolpool status 2>&-', sys.executable],
+        env={**os.environ, **away},
+        timeout=30,
+    )
+    assert ended.returncode == ExitCode.UNREACHABLE

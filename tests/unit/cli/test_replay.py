@@ -3,6 +3,7 @@
 import asyncio
 import itertools
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -132,10 +133,28 @@ def test_torn_and_foreign_lines_are_passed_over(
 ) -> None:
     rows = record.read_text()
     torn = rows.splitlines()[0][:30]
-    record.write_text(f'{torn}\n[1]\n"x"\n{{"type": "tool_call"}}\n{rows}{torn}')
-    ran = toolpool("replay", str(record), "--tools", tools(tmp_path))
+    deep = "[" * 100_000
+    record.write_text(f'{torn}\n[1]\n"x"\n{{"type": "tool_call"}}\n{deep}\n{rows}{torn}')
+    module = tools(tmp_path)
+    ran = toolpool("replay", str(record), "--tools", module)
     assert ran.code == 0
-    assert "3 calls, 3 judged, 0 differ, 4 lines are no rows" in ran.out
+    assert "3 calls, 3 judged, 0 differ, 5 lines are no rows" in ran.out
+    checked = toolpool("tools", "check", "--from", str(record), "--tools", module)
+    assert "lines are no rows" in checked.out
+
+
+def test_metadata_that_is_no_object_is_none(toolpool: Run, record: Path, tmp_path: Path) -> None:
+    rows = [json.loads(line) for line in record.read_text().splitlines()]
+    record.write_text("".join(json.dumps(row | {"metadata": [1]}) + "\n" for row in rows))
+    code, told = replayed(toolpool, str(record), "--tools", tools(tmp_path))
+    assert (code, told["calls"], told["unread"]) == (0, 3, 0)
+
+
+def test_a_pipe_in_a_folder_is_not_waited_for(toolpool: Run, record: Path, tmp_path: Path) -> None:
+    (folder := tmp_path / "records").mkdir()
+    os.mkfifo(folder / "p.jsonl")
+    record.rename(folder / "s.jsonl")
+    assert replayed(toolpool, str(folder), "--tools", tools(tmp_path))[1]["calls"] == 3
 
 
 def test_a_folder_is_read_with_what_was_put_away(

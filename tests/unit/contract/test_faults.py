@@ -144,3 +144,16 @@ def test_arguments_are_told_by_their_digest_and_size() -> None:
 )
 def test_a_line_of_code_is_shown_without_its_texts(line: str, shown: str) -> None:
     assert faults._without_texts(line) == shown
+
+
+def test_a_name_made_of_what_came_from_outside_stays_in_its_line() -> None:
+    forged = "Gone\n2026-11-22T10:04:05.123Z error toolpool.worker \x1b[31mforged\u2028"
+
+    def from_a_made_class() -> None:
+        module = {"__module__": forged}
+        code = compile(f"raise type({forged!r}, (Exception,), {module!r})", forged, "exec")
+        exec(code, {})
+
+    found = raised_by(from_a_made_class)
+    assert len(traceback_of(found).splitlines()) == 2 * len(found[0].frames) + 1
+    assert "\x1b" not in traceback_of(found)

@@ -3,6 +3,8 @@
 import io
 import json
 import logging
+import logging.config
+import sys
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -149,3 +151,39 @@ def test_an_object_that_has_no_text_is_named(
     lines = written()
     log.info("event what=%s", Mute())
     assert lines()[0].endswith("event what=Mute")
+
+
+class _Broken(logging.Handler):
+    def emit(self, record: logging.LogRecord) -> None:
+        raise RuntimeError(SECRET)
+
+
+def test_what_a_host_s_handler_raises_is_not_raised_to_who_logs(root: logging.Logger) -> None:
+    root.handlers[:] = [_Broken()]
+    log.warning("server_lost")
+    assert logs.logger("test_logs") is log
+    log.error("worker_ended")
+
+
+def test_a_closed_stderr_is_nobody_s_trouble(
+    written: Callable[..., Callable[[], list[str]]],
+) -> None:
+    written()
+    sys.stderr.close()
+    log.warning("server_lost")
+    logging.getLogger("asyncio").error("a library's line")
+
+
+def test_what_a_tools_module_configures_does_not_silence_our_lines(
+    written: Callable[..., Callable[[], list[str]]],
+) -> None:
+    lines = written()
+    before = {name: logging.getLogger(name).disabled for name in logging.root.manager.loggerDict}
+    try:
+        logging.config.dictConfig({"version": 1})
+        logs.keep_on()
+        log.warning("server_lost")
+    finally:
+        for name, was_disabled in before.items():
+            logging.getLogger(name).disabled = was_disabled
+    assert lines()[0].endswith("server_lost")

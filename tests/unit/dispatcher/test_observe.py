@@ -1,6 +1,8 @@
 """Observers: told every moment of a call, and never felt by one."""
 
 import asyncio
+import logging
+import sys
 import threading
 import time
 from collections.abc import AsyncIterator
@@ -14,7 +16,7 @@ from toolpool.contract import observing
 from toolpool.contract.observing import moments
 from toolpool.contract.outcome import Code, Executed
 from toolpool.dispatcher.calls import traffic
-from toolpool.dispatcher.observe import CallFacts, Observer, Observers
+from toolpool.dispatcher.observe import CallFacts, Ended, Observer, Observers
 
 
 @tool
@@ -321,3 +323,60 @@ async def test_what_is_told_of_a_failure(seen: Recording, texts: bool) -> None:
     assert (fault.name, fault.frames[-1].function) == ("ValueError", "broken")
     assert ended.failure.text == ("always" if texts else None)
     assert ended.is_by_worker
+
+
+class Cancelling(Observer):
+    """Looks at a future that was cancelled, as asyncio's own say it."""
+
+    is_quick = True
+
+    def accepted(self, call: CallFacts) -> None:
+        raise asyncio.CancelledError
+
+
+class Unwritable(logging.Handler):
+    """A host's handler whose stream is gone."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        raise ValueError("I/O operation on closed file.")
+
+
+async def test_neither_a_cancelled_future_nor_a_broken_log_touches_a_call() -> None:
+    unwritable = Unwritable()
+    logging.getLogger().addHandler(unwritable)
+    try:
+        async with Dispatcher.in_memory(TOOLS, observers=[Cancelling()]) as dispatcher:
+            (answered,) = await dispatcher.dispatch(asked("echo", value=1))
+            (failed,) = await dispatcher.dispatch(asked("broken"))
+    finally:
+        logging.getLogger().removeHandler(unwritable)
+    assert answered.ok
+    assert failed.code == Code.RAISED
+
+
+class Exiting(Observer):
+    """Calls sys.exit() for the first call, and notes the others."""
+
+    def __init__(self) -> None:
+        self.ended_calls: list[str] = []
+
+    def ended(self, call: CallFacts, ended: Ended) -> None:
+        self.ended_calls.append(call.tool)
+        sys.exit("secret-424242")
+
+
+async def test_an_observer_that_exits_is_told_of_the_next_call(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    exiting = Exiting()
+    async with Dispatcher.in_memory(TOOLS, observers=[exiting]) as dispatcher:
+        await dispatcher.dispatch(asked("echo", value=1))
+        await dispatcher.dispatch(asked("echo", value=2))
+    assert exiting.ended_calls == ["echo", "echo"]
+    assert "observer_failed observer=Exiting" in caplog.text
+    assert "secret-424242" not in caplog.text
+
+
+def test_a_class_in_place_of_an_observer_is_refused_with_what_to_give() -> None:
+    with pytest.raises(TypeError, match=r"Exiting is a class: give Exiting\(\)"):
+        Dispatcher.in_memory(TOOLS, observers=[Exiting])  # type: ignore[list-item]

@@ -43,9 +43,8 @@ def files_of(paths: Iterable[Path]) -> list[Path]:
     found: list[Path] = []
     for path in paths:
         if path.is_dir():
-            inside = sorted(
-                path.glob("*.jsonl*"), key=lambda p: (p.name.partition(".")[0], -_age(p))
-            )
+            files = (file for file in path.glob("*.jsonl*") if file.is_file())  # no pipe
+            inside = sorted(files, key=lambda p: (p.name.partition(".")[0], -_age(p)))
             found += inside
             if not inside:
                 raise ExitNow(f"there is no record in {path}", ExitCode.USAGE)
@@ -104,8 +103,8 @@ def _take(row: dict[str, Any], by_row: dict[str, Recorded], found: Calls) -> Non
             found.calls.append(call)
         elif row["type"] == "tool_result" and row.get("parentId") in by_row:
             call = by_row[row["parentId"]]
-            payload = json.loads(row["content"])
+            payload, metadata = json.loads(row["content"]), row.get("metadata")
             call.payload = payload if isinstance(payload, dict) else None
-            call.metadata = row.get("metadata") or {}
+            call.metadata = metadata if isinstance(metadata, dict) else {}
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         found.unread += 1
