@@ -17,10 +17,11 @@ from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal, TextIO
+from typing import Any, Literal
 
 from toolpool.contract.encoding import printable
 from toolpool.contract.faults import faults_in, faults_of, traceback_of
+from toolpool.contract.log_writer import LogWriter
 
 LEVELS = ("debug", "info", "warning", "error")
 
@@ -117,7 +118,7 @@ def configure(
     """
     global _with_texts
     _with_texts = with_texts
-    handler = _Handler(sys.stderr)
+    handler = LogWriter(sys.stderr)
     handler.setFormatter(JsonFormatter() if format == "json" else TextFormatter())
     number = logging.getLevelNamesMapping()[level.upper()]
     root = logging.getLogger()
@@ -141,6 +142,13 @@ def keep_on() -> None:
         logging.getLogger(name).disabled = False
 
 
+def flush() -> None:
+    """Wait until what was logged is written, for a second at most: before an abrupt end."""
+    for handler in logging.getLogger().handlers:
+        with contextlib.suppress(Exception):
+            handler.flush()
+
+
 def configure_child(environment: Mapping[str, str]) -> None:
     """Write what a process logs whose parent has read and checked the settings."""
     configure(
@@ -148,15 +156,6 @@ def configure_child(environment: Mapping[str, str]) -> None:
         format="json" if environment.get("TOOLPOOL_LOG_FORMAT") == "json" else "text",
         with_texts=False,
     )
-
-
-class _Handler(logging.StreamHandler[TextIO]):
-    """Writes to a stream that a tool may have closed, also for libraries: it never raises."""
-
-    def handleError(self, record: logging.LogRecord) -> None:
-        """Say on stderr what went wrong, where that is still there."""
-        with contextlib.suppress(Exception):
-            super().handleError(record)
 
 
 class TextFormatter(logging.Formatter):

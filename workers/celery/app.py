@@ -164,6 +164,7 @@ def _stop_in_time(service: WorkerService) -> None:
         if not service.stopping.wait(_HANGS_SECONDS):
             lines.error("stop_forced: Celery's thread hangs")
             service.stop()
+            logs.flush()
             os._exit(0)
 
     def begin(**_: object) -> None:

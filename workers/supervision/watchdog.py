@@ -63,6 +63,7 @@ class Watchdog:
             if lag > self._limit:
                 self._tell("loop_blocked_too_long", self._blocked(lag, is_fatal=True))
                 self._observers.close()
+                logs.flush()
                 os._exit(BLOCKED)
 
     def _tell(self, what: str, blocked: Blocked) -> None:

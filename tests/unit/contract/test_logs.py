@@ -4,12 +4,15 @@ import io
 import json
 import logging
 import logging.config
+import os
 import sys
+import warnings
 from collections.abc import Callable, Iterator
 
 import pytest
 
-from toolpool.contract import logs
+from tests.waiting import wait_until
+from toolpool.contract import log_writer, logs
 
 log = logs.logger("test_logs")
 SECRET = "hunter2"
@@ -38,7 +41,12 @@ def written(
         monkeypatch.setattr("sys.stderr", stream)
         settings = {"level": "info", "format": "text", "with_texts": False, **options}
         logs.configure(**settings)  # type: ignore[arg-type]
-        return lambda: stream.getvalue().splitlines()
+
+        def lines() -> list[str]:
+            logs.flush()
+            return stream.getvalue().splitlines()
+
+        return lines
 
     return configure
 
@@ -187,3 +195,53 @@ def test_what_a_tools_module_configures_does_not_silence_our_lines(
         for name, was_disabled in before.items():
             logging.getLogger(name).disabled = was_disabled
     assert lines()[0].endswith("server_lost")
+
+
+def test_nobody_waits_for_a_pipe_that_is_full(
+    root: logging.Logger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What cannot be written is dropped and counted, and the rest comes when somebody reads."""
+    monkeypatch.setattr(log_writer, "_LINES_AT_MOST", 2_000)
+    reads, writes = os.pipe()
+    with open(reads, "rb", buffering=0) as reader, open(writes, "w") as writer:
+        monkeypatch.setattr("sys.stderr", writer)
+        logs.configure(level="info", format="text", with_texts=False)
+        for number in range(5_000):
+            log.info("line number=%s", f"{number:0100}")
+        read = bytearray()
+        os.set_blocking(reads, False)
+
+        def is_all_read() -> bool:
+            read.extend(reader.read(1 << 16) or b"")
+            return b"log_lines_dropped" in read and read.endswith(b"\n")
+
+        wait_until(is_all_read, "the rest is written once somebody reads")
+        root.handlers.clear()
+    lines = read.decode().splitlines()
+    (said,) = [line for line in lines if line.startswith("log_lines_dropped")]
+    written = [line for line in lines if "line number=" in line]
+    assert said == f"log_lines_dropped count={5_000 - len(written)}: nobody read them"
+    assert len(written) >= 2_000
+    assert written == sorted(written, key=lambda line: line.rpartition("=")[2])
+
+
+def test_a_fork_writes_its_own_lines(written: Callable[..., Callable[[], list[str]]]) -> None:
+    """And none that its parent had waiting."""
+    lines = written()
+    log.info("before")
+    logs.flush()
+    reads, writes = os.pipe()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of forks beside threads, which is what this is about
+        pid = os.fork()
+    if pid == 0:
+        sys.stderr.truncate(0)
+        log.info("in the fork")
+        logs.flush()
+        os.write(writes, repr(lines()).encode())
+        os._exit(0)
+    os.waitpid(pid, 0)
+    assert b"in the fork" in os.read(reads, 10_000)
+    for end in (reads, writes):
+        os.close(end)
+    assert len(lines()) == 1

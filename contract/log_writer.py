@@ -1,0 +1,77 @@
+"""Writes log lines from a thread of its own: nobody who logs waits for whoever reads them.
+
+A pipe that nobody reads is full at 64 KiB, and the next write to it never returns.
+"""
+
+import contextlib
+import logging
+import os
+import queue
+import threading
+import time
+from typing import TextIO
+
+_LINES_AT_MOST = 10_000
+_FLUSH_SECONDS = 1.0
+_LOOK_SECONDS = 0.005
+
+
+class LogWriter(logging.Handler):
+    """Takes a line and returns at once; where too many wait, the next are dropped and counted."""
+
+    def __init__(self, stream: TextIO) -> None:
+        super().__init__()
+        self._stream = stream
+        # Its `put` may be called from a signal handler that has interrupted another one.
+        self._waiting: queue.SimpleQueue[str] = queue.SimpleQueue()
+        self._process = 0
+        self._taken = self._written = self._dropped = 0
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Have a line written. Never raises: a stream may have been closed by a tool."""
+        try:
+            line = self.format(record) + "\n"
+        except Exception:  # noqa: BLE001 - a tool's own arguments, which do not fit its format
+            self.handleError(record)
+            return
+        if self._process != os.getpid():
+            self._begin()
+        if self._taken - self._written >= _LINES_AT_MOST:
+            self._dropped += 1
+            return
+        self._taken += 1
+        self._waiting.put(line)
+
+    def flush(self) -> None:
+        """Wait until what was logged is written, for a second at most."""
+        give_up_at = time.monotonic() + _FLUSH_SECONDS
+        while self._taken > self._written and time.monotonic() < give_up_at:
+            time.sleep(_LOOK_SECONDS)
+
+    def handleError(self, record: logging.LogRecord) -> None:
+        """Say on stderr what went wrong, where that is still there."""
+        with contextlib.suppress(Exception):
+            super().handleError(record)
+
+    def _begin(self) -> None:
+        """In each process: a fork has no thread, and has nothing to write that waited before it."""
+        self._process = os.getpid()
+        self._waiting = queue.SimpleQueue()
+        self._taken = self._written = self._dropped = 0
+        threading.Thread(
+            target=self._write_all, args=(self._waiting,), name="toolpool-log", daemon=True
+        ).start()
+
+    def _write_all(self, waiting: "queue.SimpleQueue[str]") -> None:
+        while True:
+            line = waiting.get()
+            with contextlib.suppress(Exception):
+                self._stream.write(line)
+                if waiting.empty():
+                    self._stream.flush()
+            self._written += 1
+            if self._dropped and waiting.empty():
+                dropped, self._dropped = self._dropped, 0
+                with contextlib.suppress(Exception):
+                    self._stream.write(f"log_lines_dropped count={dropped}: nobody read them\n")
+                    self._stream.flush()
