@@ -17,6 +17,9 @@ from toolpool.contract import logs
 
 log = logs.logger("observe")
 
+PULSE_SECONDS = 0.25
+"""How long after one pulse the next is due."""
+
 _WAITING_AT_MOST = 10_000
 _FLUSH_SECONDS = 2.0
 

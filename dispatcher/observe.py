@@ -15,9 +15,6 @@ from toolpool.contract.outcome import Code, Executed, Outcome
 from toolpool.contract.result import ToolResult
 from toolpool.contract.telemetry.carriers import merged
 
-PULSE_SECONDS = 0.25
-"""How long after one pulse the next is due."""
-
 
 class CallFacts(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Which call it is. `retry` counts the pool's own retries of it, from 0.

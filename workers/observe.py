@@ -20,9 +20,6 @@ from toolpool.contract.settings import Settings
 from toolpool.workers.running.inside import import_from_here
 from toolpool.workers.tool import Tool
 
-PULSE_SECONDS = 0.25
-"""How long after one pulse the next is due."""
-
 
 class WorkerFacts(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Which worker it is, and what it serves. `pid` is that of its process.

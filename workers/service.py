@@ -18,6 +18,7 @@ from toolpool.contract.errors import BrokerUnreachable
 from toolpool.contract.ledger.client import RedisLedger
 from toolpool.contract.ledger.steps import Steps
 from toolpool.contract.names import Names, toolset_queue
+from toolpool.contract.observing import PULSE_SECONDS
 from toolpool.contract.server import connection
 from toolpool.contract.settings import Settings
 from toolpool.contract.spec import RunIn, ToolSpec
@@ -25,7 +26,7 @@ from toolpool.contract.version import VERSION
 from toolpool.workers.catalog import Catalog
 from toolpool.workers.celery.form import Form
 from toolpool.workers.celery.lanes import Lane
-from toolpool.workers.observe import PULSE_SECONDS, WorkerFacts, WorkerObserver, WorkerObservers
+from toolpool.workers.observe import WorkerFacts, WorkerObserver, WorkerObservers
 from toolpool.workers.presence import Presence
 from toolpool.workers.running import forks
 from toolpool.workers.running.cancels import follow_cancels

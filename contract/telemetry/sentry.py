@@ -24,7 +24,7 @@ from sentry_sdk.utils import BadDsn, capture_internal_exceptions
 from toolpool.contract import logs
 from toolpool.contract.encoding import encode, printable
 from toolpool.contract.errors import Misconfigured
-from toolpool.contract.faults import Fault, own_frame
+from toolpool.contract.faults import Failure, Fault, own_frame
 from toolpool.contract.observing import guarded
 from toolpool.contract.settings import Settings
 from toolpool.contract.telemetry.carriers import Parent, new_span_id, new_trace_id
@@ -108,16 +108,24 @@ class Reports:
         title: str,
         faults: Sequence[Fault] = (),
         tags: Mapping[str, object],
-        context: Mapping[str, object],
+        seconds: float,
+        failure: Failure | None = None,
         parent: Parent | None = None,
     ) -> None:
-        """Report what an operator has to see; a flood of the same is held back and counted."""
+        """Report what an operator has to see; a flood of the same is held back and counted.
+
+        `title` is for what was not raised; `seconds` is how long it took to fail.
+        """
+        faults = faults or (failure.faults if failure is not None else ())
         frame = own_frame(faults)
         where = f"{Path(frame.file).name}:{frame.function}" if frame is not None else ""
         fingerprint = ("toolpool", tool, code, faults[-1].name if faults else "", where)
         if not self._flood.admits(fingerprint):
             return
-        context = dict(context)
+        context: dict[str, object] = {"seconds": round(seconds, 3)}
+        if failure is not None:
+            context["arguments_digest"] = failure.digest
+            context["arguments_bytes"] = failure.arguments_bytes
         if held := self._flood.held_back(fingerprint):
             context["held_back"] = held
         event: Event = {
@@ -127,7 +135,11 @@ class Reports:
             "logger": "toolpool",
             "transaction": tool,
             "fingerprint": list(fingerprint),
-            "tags": {name: _tag(value) for name, value in tags.items() if value not in (None, "")},
+            "tags": {
+                name: _tag(value)
+                for name, value in {"tool": tool, "code": code, **tags}.items()
+                if value not in (None, "")
+            },
             "contexts": {"tool call": context, "trace": _trace_under(parent)},
         }
         self._put(lambda: _described(event, title, faults))

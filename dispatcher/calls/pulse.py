@@ -4,10 +4,11 @@ import asyncio
 import time
 from collections.abc import Collection
 
+from toolpool.contract.observing import PULSE_SECONDS
 from toolpool.dispatcher.calls.pending import Pending, Stage
 from toolpool.dispatcher.calls.pump import Pump
 from toolpool.dispatcher.calls.services import Calls
-from toolpool.dispatcher.observe import PULSE_SECONDS, Observers, Pulse
+from toolpool.dispatcher.observe import Observers, Pulse
 
 _UNSTARTED = (Stage.NEW, Stage.WAITING, Stage.PUBLISHING, Stage.QUEUED)
 

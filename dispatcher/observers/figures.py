@@ -1,11 +1,8 @@
 """What a dispatcher counts, as Prometheus calls it."""
 
-from toolpool.contract.telemetry.figures import CALLS, LAG_SECONDS, SECONDS, Family, Kind
-from toolpool.dispatcher.observe import PULSE_SECONDS
+from toolpool.contract.telemetry.families import BUILD, DROPPED, LAG, STALL
+from toolpool.contract.telemetry.figures import CALLS, SECONDS, Family, Kind
 
-BUILD = Family(
-    "toolpool_build_info", Kind.MOST, "Always 1; its label says which version runs.", ("version",)
-)
 ENDED = Family(
     "toolpool_calls_total",
     Kind.COUNTER,
@@ -75,23 +72,6 @@ OLDEST = Family(
 )
 WORKERS = Family(
     "toolpool_workers_alive", Kind.MOST, "Workers whose leases this dispatcher sees renewed."
-)
-LAG = Family(
-    "toolpool_event_loop_lag_seconds",
-    Kind.HISTOGRAM,
-    "Seconds by which the event loop came too late to what was due, seen four times a second.",
-    buckets=LAG_SECONDS,
-)
-STALL = Family(
-    "toolpool_event_loop_stall_seconds",
-    Kind.SINCE,
-    "Seconds for which the event loop has not turned, as of now.",
-    grace=2 * PULSE_SECONDS,
-)
-DROPPED = Family(
-    "toolpool_observer_drops_total",
-    Kind.COUNTER,
-    "Moments that observers on threads of their own were too slow for.",
 )
 
 FAMILIES = (

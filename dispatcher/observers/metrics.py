@@ -9,6 +9,7 @@ from prometheus_client import CollectorRegistry
 from toolpool.contract import logs
 from toolpool.contract.outcome import Code, ErrorType, Executed
 from toolpool.contract.settings import Settings
+from toolpool.contract.telemetry import families
 from toolpool.contract.telemetry.exposition import Page, book_in
 from toolpool.contract.telemetry.figures import OK, OTHER, SECONDS, UNKNOWN_TOOL, Sheet, ToolNames
 from toolpool.contract.telemetry.scraping import Server, address_of
@@ -70,13 +71,13 @@ class Metrics(Observer):
         self._workers: set[str] = set()
         self._late = sheet.place(figures.LATE)
         self._batch = sheet.place(figures.BATCH)
-        self._lag = sheet.place(figures.LAG)
-        self._dropped = sheet.place(figures.DROPPED)
+        self._lag = sheet.place(families.LAG)
+        self._dropped = sheet.place(families.DROPPED)
         self._waiting = sheet.place(figures.WAITING)
         self._in_flight = sheet.place(figures.IN_FLIGHT)
         self._oldest = sheet.place(figures.OLDEST)
         self._alive = sheet.place(figures.WORKERS)
-        self._cells[sheet.place(figures.BUILD, VERSION)] = 1.0
+        self._cells[sheet.place(families.BUILD, VERSION)] = 1.0
 
     def open(self) -> None:
         """Begin to count, and to be read."""
@@ -159,8 +160,8 @@ class Metrics(Observer):
     def pulse(self, pulse: Pulse) -> None:
         """Its event loop turns."""
         sheet, cells = self._sheet, self._cells
-        sheet.observe(self._lag, figures.LAG.buckets, pulse.lag)
-        cells[sheet.place(figures.STALL)] = time.monotonic()
+        sheet.observe(self._lag, families.LAG.buckets, pulse.lag)
+        cells[sheet.place(families.STALL)] = time.monotonic()
         cells[self._waiting] = pulse.waiting
         cells[self._in_flight] = pulse.in_flight
         cells[self._oldest] = pulse.oldest_waiting

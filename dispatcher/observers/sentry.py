@@ -163,13 +163,6 @@ class Sentry(Observer):
         return "warning" if ended.code is Code.TIMEOUT and self._tells_timeouts else None
 
     def _report(self, call: CallFacts, ended: Ended, code: Code, level: str) -> None:
-        failure = ended.failure
-        context: dict[str, object] = {"seconds": round(ended.seconds, 3)}
-        if failure is not None:
-            context |= {
-                "arguments_digest": failure.digest,
-                "arguments_bytes": failure.arguments_bytes,
-            }
         self._reports.issue(
             tool=call.tool,
             code=code.value,
@@ -177,10 +170,9 @@ class Sentry(Observer):
             title=_TITLES.get(code, "A call of {tool} failed: {code}").format(
                 tool=call.tool, code=code.value
             ),
-            faults=failure.faults if failure is not None else (),
+            seconds=ended.seconds,
+            failure=ended.failure,
             tags={
-                "tool": call.tool,
-                "code": code.value,
                 "executed": ended.executed.value,
                 "attempt": call.attempt + call.retry,
                 "queue": call.queue,
@@ -189,7 +181,6 @@ class Sentry(Observer):
                 "call_id": call.call_id,
                 "worker": ended.worker,
             },
-            context=context,
             parent=sentry_parent(call.trace),
         )
 

@@ -1,11 +1,8 @@
 """What a worker counts, as Prometheus calls it. Its supervisor adds up what its processes count."""
 
-from toolpool.contract.telemetry.figures import LAG_SECONDS, SECONDS, Family, Kind
-from toolpool.workers.observe import PULSE_SECONDS
+from toolpool.contract.telemetry.families import BUILD, DROPPED, LAG, STALL
+from toolpool.contract.telemetry.figures import SECONDS, Family, Kind
 
-BUILD = Family(
-    "toolpool_build_info", Kind.MOST, "Always 1; its label says which version runs.", ("version",)
-)
 RAN = Family(
     "toolpool_runs_total",
     Kind.COUNTER,
@@ -47,23 +44,6 @@ BLOCKED = Family(
     Kind.COUNTER,
     "Times that a tool blocked the event loop for longer than TOOLPOOL_LOOP_WARN.",
     ("tool",),
-)
-LAG = Family(
-    "toolpool_event_loop_lag_seconds",
-    Kind.HISTOGRAM,
-    "Seconds by which the event loop came too late to what was due, seen four times a second.",
-    buckets=LAG_SECONDS,
-)
-STALL = Family(
-    "toolpool_event_loop_stall_seconds",
-    Kind.SINCE,
-    "Seconds for which the event loop has not turned, as of now.",
-    grace=2 * PULSE_SECONDS,
-)
-DROPPED = Family(
-    "toolpool_observer_drops_total",
-    Kind.COUNTER,
-    "Moments that observers on threads of their own were too slow for.",
 )
 PROCESSES = Family(
     "toolpool_worker_processes", Kind.SUM, "Worker processes of this supervisor that run."

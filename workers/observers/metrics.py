@@ -9,6 +9,7 @@ import os
 import time
 from bisect import bisect_left
 
+from toolpool.contract.telemetry import families
 from toolpool.contract.telemetry.figures import (
     OK,
     SECONDS,
@@ -47,11 +48,11 @@ class Metrics(WorkerObserver):
         self._tools: dict[str, _Tool] = {}
         self._queues: dict[str, int] = {}
         self._reasons = ToolNames(_REASONS_AT_MOST)
-        self._lag = sheet.place(figures.LAG)
-        self._stall = sheet.place(figures.STALL)
+        self._lag = sheet.place(families.LAG)
+        self._stall = sheet.place(families.STALL)
         self._running = sheet.place(figures.RUNNING)
         self._stuck = sheet.place(figures.STUCK)
-        self._dropped = sheet.place(figures.DROPPED)
+        self._dropped = sheet.place(families.DROPPED)
         self._cells[self._stall] = time.monotonic()
 
     def started(self, call: RunFacts, received: Received) -> None:
@@ -96,7 +97,7 @@ class Metrics(WorkerObserver):
     def pulse(self, pulse: Pulse) -> None:
         """Its event loop turns."""
         cells = self._cells
-        self._sheet.observe(self._lag, figures.LAG.buckets, pulse.lag)
+        self._sheet.observe(self._lag, families.LAG.buckets, pulse.lag)
         cells[self._stall] = time.monotonic()
         cells[self._running] = pulse.running
         cells[self._stuck] = pulse.stuck

@@ -89,21 +89,15 @@ class Sentry(WorkerObserver):
             code=code.value,
             level="error",
             title=title.format(tool=call.tool, code=code.value),
-            faults=failure.faults,
+            seconds=ended.seconds,
+            failure=failure,
             tags={
-                "tool": call.tool,
-                "code": code.value,
                 "executed": ended.executed.value,
                 "attempt": call.attempt + call.retry,
                 "queue": call.queue,
                 "run_mode": call.run_in,
                 "session": call.session,
                 "call_id": call.call_id,
-            },
-            context={
-                "seconds": round(ended.seconds, 3),
-                "arguments_digest": failure.digest,
-                "arguments_bytes": failure.arguments_bytes,
             },
             parent=sentry_parent(call.trace),
         )
@@ -123,8 +117,8 @@ class Sentry(WorkerObserver):
             level="warning",
             title=f"{tool} blocks the event loop",
             faults=[Fault(kind="EventLoopBlocked", frames=frames)],
-            tags={"tool": tool, "code": "blocked", "run_mode": "loop"},
-            context={"seconds": round(blocked.seconds, 3)},
+            tags={"run_mode": "loop"},
+            seconds=blocked.seconds,
         )
 
     def pool_alive(self, pool: str) -> None:

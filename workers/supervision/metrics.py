@@ -12,6 +12,7 @@ from typing import Self
 
 from toolpool.contract import logs
 from toolpool.contract.settings import Settings
+from toolpool.contract.telemetry import families
 from toolpool.contract.telemetry.figures import SHEET_BYTES, Book, Sheet
 from toolpool.contract.telemetry.scraping import PORT, Server, address_of
 from toolpool.contract.version import VERSION
@@ -53,7 +54,7 @@ class Metrics:
         self._own = Sheet()
         self._processes = self._own.place(figures.PROCESSES)
         self._failures = self._own.place(figures.FAILURES)
-        self._own.cells[self._own.place(figures.BUILD, VERSION)] = 1.0
+        self._own.cells[self._own.place(families.BUILD, VERSION)] = 1.0
         self._book.add(self._own)
         self._server: Server | None = None
 
