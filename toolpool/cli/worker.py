@@ -17,6 +17,12 @@ if TYPE_CHECKING:
     from toolpool.contract.settings import Settings
 
 
+Quiet = Annotated[
+    bool,
+    typer.Option("--quiet", help="Of its own log only warnings; what tools log stays."),
+]
+
+
 def worker(
     tools: ToolsOption = None,
     run_in: Annotated[
@@ -40,12 +46,7 @@ def worker(
             "May be given again. Default: TOOLPOOL_WORKER_OBSERVERS.",
         ),
     ] = None,
-    quiet: Annotated[
-        bool,
-        typer.Option(
-            "--quiet", help="Of the worker itself log only warnings; what tools log stays."
-        ),
-    ] = False,
+    quiet: Quiet = False,
     boot: Annotated[str | None, typer.Option(hidden=True)] = None,
     link: Annotated[int | None, typer.Option(hidden=True)] = None,
     secrets: Annotated[int | None, typer.Option(hidden=True)] = None,

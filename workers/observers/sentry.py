@@ -127,54 +127,15 @@ class Sentry(WorkerObserver):
         self._reports.check_in(slug, _HEARTBEAT)
 
     def _end_trace(self, call: RunFacts, ended: RunEnded, trace: _Trace) -> None:
-        now, status = time.time(), names.status_of(ended.code)
-        root, who = trace.root, from_baggage(call.trace)
-        process_id = new_span_id()
-        shared = {"trace_id": root.trace_id, "timestamp": now, "start_timestamp": trace.began_at}
-        process = {
-            **shared,
-            "span_id": process_id,
-            "parent_span_id": root.span_id,
-            "op": names.QUEUE_PROCESS,
-            "description": call.queue,
-            "origin": "auto.queue.toolpool",
-            "status": status if names.is_fault(ended.code) else "ok",
-            "data": {
-                names.MESSAGING_SYSTEM: self._system,
-                names.MESSAGE_ID: call.key,
-                names.DESTINATION: call.queue,
-                names.BODY_SIZE: trace.received.bytes,
-                names.BATCH_SIZE: trace.received.calls,
-                names.RETRY_COUNT: call.attempt - 1 + call.retry,
-                names.RECEIVE_LATENCY: round(trace.received.seconds * 1000, 3),
-            },
-        }
-        data = {
-            names.OPERATION: names.EXECUTE_TOOL,
-            names.TOOL: call.tool,
-            names.TOOL_CALL: call.call_id,
-            names.TOOL_TYPE: "function",
-            names.CONVERSATION: call.session,
-            names.AGENT: who.get(names.AGENT),
-            names.PROVIDER: who.get(names.PROVIDER),
-            names.EXECUTED: ended.executed.value,
-            names.CODE: ended.code.value if ended.code is not None else None,
-        }
-        execute = {
-            **shared,
-            "span_id": new_span_id(),
-            "parent_span_id": process_id,
-            "op": names.SENTRY_EXECUTE_TOOL,
-            "description": names.execute_tool(call.tool),
-            "origin": "auto.ai.toolpool",
-            "status": status,
-            "data": {name: value for name, value in data.items() if value is not None},
-        }
+        now, root = time.time(), trace.root
+        times = {"timestamp": now, "start_timestamp": trace.began_at}
+        process = self._process_span(call, ended, trace) | times
+        execute = _execute_span(call, ended, process) | times
         context: dict[str, object] = {
             "trace_id": root.trace_id,
             "span_id": root.span_id,
             "op": "queue.task.toolpool",
-            "status": status if names.is_fault(ended.code) else "ok",
+            "status": process["status"],
             "origin": "auto.queue.toolpool",
         }
         if trace.above is not None:
@@ -185,14 +146,61 @@ class Sentry(WorkerObserver):
             {
                 "transaction": call.tool,
                 "transaction_info": {"source": "task"},
-                "start_timestamp": trace.began_at,
-                "timestamp": now,
                 "contexts": {"trace": context},
                 "spans": [process, execute],
+                **times,
             }
         )
+
+    def _process_span(self, call: RunFacts, ended: RunEnded, trace: _Trace) -> dict[str, object]:
+        """The call's way out of the queue; a mistake of the model's leaves it well."""
+        received = trace.received
+        return {
+            "trace_id": trace.root.trace_id,
+            "span_id": new_span_id(),
+            "parent_span_id": trace.root.span_id,
+            "op": names.QUEUE_PROCESS,
+            "description": call.queue,
+            "origin": "auto.queue.toolpool",
+            "status": names.status_of(ended.code) if names.is_fault(ended.code) else "ok",
+            "data": {
+                names.MESSAGING_SYSTEM: self._system,
+                names.MESSAGE_ID: call.key,
+                names.DESTINATION: call.queue,
+                names.BODY_SIZE: received.bytes,
+                names.BATCH_SIZE: received.calls,
+                names.RETRY_COUNT: call.attempt - 1 + call.retry,
+                names.RECEIVE_LATENCY: round(received.seconds * 1000, 3),
+            },
+        }
 
     def _send_figures(self) -> None:
         waits, self._longest_wait = self._longest_wait, defaultdict(float)
         for queue, seconds in list(waits.items()):  # a call may just be written to it
             self._reports.gauge("toolpool.queue.age", seconds, "second", {"queue": queue})
+
+
+def _execute_span(call: RunFacts, ended: RunEnded, process: dict[str, object]) -> dict[str, object]:
+    """The run of the tool."""
+    who = from_baggage(call.trace)
+    data = {
+        names.OPERATION: names.EXECUTE_TOOL,
+        names.TOOL: call.tool,
+        names.TOOL_CALL: call.call_id,
+        names.TOOL_TYPE: "function",
+        names.CONVERSATION: call.session,
+        names.AGENT: who.get(names.AGENT),
+        names.PROVIDER: who.get(names.PROVIDER),
+        names.EXECUTED: ended.executed.value,
+        names.CODE: ended.code.value if ended.code is not None else None,
+    }
+    return {
+        "trace_id": process["trace_id"],
+        "span_id": new_span_id(),
+        "parent_span_id": process["span_id"],
+        "op": names.SENTRY_EXECUTE_TOOL,
+        "description": names.execute_tool(call.tool),
+        "origin": "auto.ai.toolpool",
+        "status": names.status_of(ended.code),
+        "data": {name: value for name, value in data.items() if value is not None},
+    }
