@@ -57,6 +57,8 @@ def recorder_of(
         return None
     redact = record.redact if isinstance(record, SessionRecord) else None
     target = record.target if isinstance(record, SessionRecord) else record
+    if target == "":
+        raise Misconfigured("the session record has an empty path: name a folder, or a .jsonl file")
     if isinstance(target, (str, Path)):
         target = RecordFiles(
             Path(target),

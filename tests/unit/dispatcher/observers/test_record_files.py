@@ -9,8 +9,10 @@ from typing import Any
 
 import pytest
 
+from toolpool import Settings
 from toolpool.contract.errors import Misconfigured
 from toolpool.dispatcher.observers import record_file
+from toolpool.dispatcher.observers.record import recorder_of
 from toolpool.dispatcher.observers.record_file import NotAllWritten, RecordFiles, file_name
 
 
@@ -165,3 +167,9 @@ def test_a_folder_that_is_read_only_is_told_at_the_start(tmp_path: Path) -> None
     tmp_path.chmod(0o500)
     with pytest.raises(Misconfigured, match="Permission denied"):
         files(tmp_path).check()
+
+
+def test_an_empty_path_is_no_folder() -> None:
+    with pytest.raises(Misconfigured, match="empty path"):
+        recorder_of("", Settings())
+    assert recorder_of(None, Settings(record="")) is None
