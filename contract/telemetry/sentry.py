@@ -4,6 +4,7 @@ The client is ours alone, so that a host's own Sentry is left as it is. What is 
 from facts; nothing is collected from the process: no local variables, breadcrumbs, or arguments.
 """
 
+import contextlib
 import os
 import queue
 import socket
@@ -39,6 +40,7 @@ _SAMPLE_RATE = "SENTRY_TRACES_SAMPLE_RATE"
 _WAITING_AT_MOST = 2_000
 _FLUSH_SECONDS = 2.0
 _MINUTE_SECONDS = 60.0
+_GATHER_SECONDS = 0.5
 _TAG_CHARACTERS = 200
 _DROPPED_KEYS = ("breadcrumbs", "request", "user", "extra", "modules", "sys.argv")
 
@@ -71,6 +73,7 @@ class Reports:
         self._waiting: queue.Queue[Callable[[], Event] | None] = queue.Queue(_WAITING_AT_MOST)
         self._thread: threading.Thread | None = None
         self._every_minute = every_minute
+        self._closing = threading.Event()
         self._users = 0
 
     def open(self) -> None:
@@ -81,6 +84,7 @@ class Reports:
         if self._client.transport is None:  # closed before, and used again
             self._client = _client(self._dsn, self.release, self.environment)
             self._scope = sentry_sdk.Scope(client=self._client)
+        self._closing.clear()
         self._thread = threading.Thread(target=self._send, name="toolpool-sentry", daemon=True)
         self._thread.start()
 
@@ -91,6 +95,7 @@ class Reports:
             return
         give_up_at = time.monotonic() + _FLUSH_SECONDS
         self._say_held_back()
+        self._closing.set()
         try:
             self._waiting.put(None, timeout=_FLUSH_SECONDS)
         except queue.Full:
@@ -190,23 +195,32 @@ class Reports:
             log.warning("sentry_too_slow: it takes less than there is to report; dropping reports")
 
     def _send(self) -> None:
+        """Send what came in half a second together: code that is seldom run is slow each time."""
         minute_ends = time.monotonic() + _MINUTE_SECONDS
-        while True:
-            try:
+        is_open = True
+        while is_open:
+            with contextlib.suppress(queue.Empty):
                 make = self._waiting.get(timeout=max(0.0, minute_ends - time.monotonic()))
-                if make is None:
-                    break
-                self._capture(make())
-            except queue.Empty:
-                minute_ends += _MINUTE_SECONDS
+                if make is not None:
+                    self._closing.wait(_GATHER_SECONDS)
+                while make is not None:
+                    self._capture(make)
+                    make = self._waiting.get_nowait()
+                is_open = False
+            if time.monotonic() >= minute_ends:
+                minute_ends = time.monotonic() + _MINUTE_SECONDS
                 self._say_held_back()
                 guarded(self._every_minute)()
-            except Exception:
-                log.exception("report_not_sent: a fault of toolpool's own")
         guarded(self._every_minute)()
 
-    def _capture(self, event: Event) -> None:
-        """Hand it to the SDK; a transaction as it is, for the SDK's own way takes a tenth as long.
+    def _capture(self, make: Callable[[], Event]) -> None:
+        try:
+            self._hand_over(make())
+        except Exception:
+            log.exception("report_not_sent: a fault of toolpool's own")
+
+    def _hand_over(self, event: Event) -> None:
+        """Hand it to the SDK; a transaction as it is: the SDK's own way takes ten times as long.
 
         There are as many of those as are sampled, and nothing in them has to be looked at.
         """
