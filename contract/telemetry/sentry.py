@@ -73,7 +73,8 @@ class Reports:
         self._waiting: queue.Queue[Callable[[], Event] | None] = queue.Queue(_WAITING_AT_MOST)
         self._thread: threading.Thread | None = None
         self._every_minute = every_minute
-        self._closing = threading.Event()
+        self._hurries = threading.Event()
+        """Set where something is to be sent at once."""
         self._users = 0
 
     def open(self) -> None:
@@ -84,7 +85,6 @@ class Reports:
         if self._client.transport is None:  # closed before, and used again
             self._client = _client(self._dsn, self.release, self.environment)
             self._scope = sentry_sdk.Scope(client=self._client)
-        self._closing.clear()
         self._thread = threading.Thread(target=self._send, name="toolpool-sentry", daemon=True)
         self._thread.start()
 
@@ -95,7 +95,7 @@ class Reports:
             return
         give_up_at = time.monotonic() + _FLUSH_SECONDS
         self._say_held_back()
-        self._closing.set()
+        self._hurries.set()
         try:
             self._waiting.put(None, timeout=_FLUSH_SECONDS)
         except queue.Full:
@@ -148,6 +148,7 @@ class Reports:
             "contexts": {"tool call": context, "trace": _trace_under(parent)},
         }
         self._put(lambda: _described(event, title, faults))
+        self._hurries.set()
 
     def transaction(self, event: Event) -> None:
         """Send a transaction, as `sampled_trace` made its context."""
@@ -195,14 +196,18 @@ class Reports:
             log.warning("sentry_too_slow: it takes less than there is to report; dropping reports")
 
     def _send(self) -> None:
-        """Send what came in half a second together: code that is seldom run is slow each time."""
+        """Send what came in half a second together: code that is seldom run is slow each time.
+
+        An issue takes along what has come until then: its process may not live half a second.
+        """
         minute_ends = time.monotonic() + _MINUTE_SECONDS
         is_open = True
         while is_open:
             with contextlib.suppress(queue.Empty):
                 make = self._waiting.get(timeout=max(0.0, minute_ends - time.monotonic()))
                 if make is not None:
-                    self._closing.wait(_GATHER_SECONDS)
+                    self._hurries.wait(_GATHER_SECONDS)
+                    self._hurries.clear()
                 while make is not None:
                     self._capture(make)
                     make = self._waiting.get_nowait()

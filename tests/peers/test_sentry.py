@@ -6,13 +6,14 @@ import subprocess
 from collections import Counter
 from collections.abc import Awaitable, Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.peers.bugsink import Bugsink, bugsink
 from tests.peers.endings import SECRET, Endings
 from tests.peers.environment import environment
-from tests.sentry_sink import sentry_sink
+from tests.sentry_sink import SentrySink, sentry_sink
 from tests.waiting import wait_until
 from toolpool import Code, Settings
 from toolpool.local import LocalFleet
@@ -56,6 +57,10 @@ async def ended(
         return endings
     finally:
         fleet.close()
+
+
+def runtime_issues(sink: SentrySink) -> list[Any]:
+    return [e for e in sink.of("event") if e["tags"]["code"].startswith("runtime")]
 
 
 def of_workers(issues: dict[tuple[str, str], int]) -> dict[tuple[str, str], int]:
@@ -113,7 +118,12 @@ async def test_r44_no_secret_is_sent_and_every_item_is_valid(
     monkeypatch.setenv("SENTRY_TRACES_SAMPLE_RATE", "1.0")
     with sentry_sink() as sink:
         await ended(
-            Endings.all, monkeypatch, sink.dsn, sentry_per_issue=1_000, sentry_per_minute=10_000
+            Endings.all,
+            monkeypatch,
+            sink.dsn,
+            lambda: len(runtime_issues(sink)) == sum(of_workers(EXPECTED).values()),
+            sentry_per_issue=1_000,
+            sentry_per_minute=10_000,
         )
         assert SECRET not in b"".join(sink.bodies).decode()
         kinds = Counter(header["type"] for header, _ in sink.items)

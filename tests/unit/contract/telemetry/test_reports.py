@@ -6,7 +6,9 @@ from collections.abc import Iterator
 import pytest
 
 from tests.sentry_sink import SentrySink, sentry_sink
+from tests.waiting import wait_until
 from toolpool.contract.settings import Settings
+from toolpool.contract.telemetry import sentry
 from toolpool.contract.telemetry.sentry import Reports
 
 
@@ -57,3 +59,18 @@ def test_a_sentry_that_is_away_is_one_warning_and_none_of_urllib3(
         reports.close()
     assert {record.name for record in caplog.records} == {"toolpool.sentry"}
     assert len(caplog.records) == 1
+
+
+def test_an_issue_is_sent_at_once_and_a_transaction_with_others(
+    sink: SentrySink, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sentry, "_GATHER_SECONDS", 60.0)
+    reports = Reports(Settings(), sink.dsn)
+    reports.open()
+    for _ in range(3):
+        reports.transaction({"transaction": "t", "contexts": {"trace": {}}})
+    assert not sink.of("transaction")
+    report(reports, "broken")
+    wait_until(lambda: tools(sink) == ["broken"], "it is sent")
+    wait_until(lambda: len(sink.of("transaction")) == 3, "they go with it")
+    reports.close()
