@@ -52,7 +52,7 @@ class Endings:
     async def all(self) -> None:
         """Every ending; the workers and the server are gone after it."""
         async with self._dispatcher(breaker_calls=10_000) as dispatcher:
-            await self._run(dispatcher, "works", 480)
+            await self._run(dispatcher, "works", 410)
             await self._run(dispatcher, "works", 150, tokens=SECRET)
             await self._run(dispatcher, "works", 50, token={"nested": SECRET})
             await self._run(dispatcher, f"unknown-{SECRET[:4]}", 50)
@@ -64,6 +64,7 @@ class Endings:
             await self._run(dispatcher, "returns_what_is_none", 10)
             await self._run(dispatcher, "fails_twice", 10)
             await self._run(dispatcher, "hangs", 5)
+            await self._misspoken(dispatcher)
             await self._looping(dispatcher)
             await self._cancelled(dispatcher)
             await dispatcher.deny("works", reason="maintenance")
@@ -89,6 +90,21 @@ class Endings:
         """One failure, many times."""
         async with self._dispatcher(breaker_calls=10_000) as dispatcher:
             await self._run(dispatcher, "fails", 60)
+
+    async def _misspoken(self, dispatcher: Dispatcher) -> None:
+        """Calls that cannot be read, are cut off, too large, or too many."""
+        call = {"id": "c", "name": "works", "input": {"token": SECRET}}
+        block = {"type": "tool_use", **call}
+        cut_off = {"type": "message", "content": [block], "stop_reason": "max_tokens"}
+        for number, response in enumerate(
+            (
+                [{**call, "input": f'{{"token": {SECRET}'}],
+                cut_off,
+                [{**call, "input": {"token": SECRET * 200_000}}],
+                [{**call, "id": str(n)} for n in range(70)],
+            )
+        ):
+            self.results += await dispatcher.dispatch(response, session=f"misspoken-{number}")
 
     async def _looping(self, dispatcher: Dispatcher) -> None:
         asked = [{"id": "c", "name": "works", "input": {"tokens": SECRET}}]
