@@ -129,7 +129,9 @@ def configure(
     logging.getLogger("toolpool").setLevel(max(number, logging.WARNING) if quiet else number)
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
-            stream.reconfigure(line_buffering=True)  # what a tool prints is seen as it does
+            # What a tool prints is seen as it does, and whole: with PYTHONUNBUFFERED a line and its
+            # end are written apart, and a line of the log may come between them.
+            stream.reconfigure(line_buffering=True, write_through=False)
 
 
 def keep_on() -> None:

@@ -8,6 +8,7 @@ import os
 import sys
 import warnings
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 
@@ -245,3 +246,28 @@ def test_a_fork_writes_its_own_lines(written: Callable[..., Callable[[], list[st
     for end in (reads, writes):
         os.close(end)
     assert len(lines()) == 1
+
+
+class Written(io.RawIOBase):
+    """Keeps each write by itself."""
+
+    def __init__(self) -> None:
+        self.writes: list[bytes] = []
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: Any) -> int:
+        self.writes.append(bytes(data))
+        return len(data)
+
+
+@pytest.mark.usefixtures("root")
+def test_what_a_tool_prints_is_written_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also with PYTHONUNBUFFERED: no line of the log comes between it and its end."""
+    raw = Written()
+    unbuffered = io.TextIOWrapper(raw, write_through=True)  # type: ignore[type-var]
+    monkeypatch.setattr("sys.stdout", unbuffered)
+    logs.configure(level="info", format="text", with_texts=False)
+    print("printed by a tool")
+    assert raw.writes == [b"printed by a tool\n"]
