@@ -319,7 +319,10 @@ class Awaiting:
                 found = found._replace(state=ApprovalState.EXPIRED)  # the server has lost it
             self._take(wait.pending, wait.request, found)
         elif (request := self._read(found)) is not None:
-            self._resumed(request, found)
+            if request.is_foreign:
+                await self._ledger.sent(id)
+            else:
+                self._resumed(request, found)
 
     async def _ask_again(self) -> None:
         """The server may have lost what waits here."""
