@@ -37,7 +37,7 @@ class Finding:
 def examine(settings: "Settings") -> list[Finding]:
     """Every check of this process and, where a Redis URL is set, of the server and its fleet."""
     findings = [check_python(), check_embedded(settings)]
-    findings += check_bash(settings)
+    findings += [*check_bash(settings), *check_policy(settings)]
     if not settings.redis_url:
         return [
             *findings,
@@ -100,6 +100,39 @@ def check_bash(settings: "Settings") -> list[Finding]:
             "run workers as a user of their own, not as root",
         )
     ]
+
+
+def check_policy(settings: "Settings") -> list[Finding]:
+    """Whether the rules and hooks that the settings name can be used."""
+    from toolpool.contract.errors import Misconfigured
+    from toolpool.dispatcher.host.hook import imported
+    from toolpool.dispatcher.policy.notify import Notifier
+    from toolpool.dispatcher.policy.rule_file import RuleFile
+
+    findings: list[Finding] = []
+    if settings.policy is not None:
+        try:
+            rules = RuleFile(settings.policy).rules
+            findings.append(Finding("policy", Level.OK, f"{settings.policy}: {len(rules)} rules"))
+        except Misconfigured as error:
+            findings.append(Finding("policy", Level.FAIL, str(error), "no dispatcher will start"))
+    for name in ("before_call", "after_result"):
+        path = getattr(settings, name)
+        if path is None:
+            continue
+        try:
+            imported(name, path)
+            findings.append(Finding(name, Level.OK, path))
+        except Misconfigured as error:
+            findings.append(Finding(name, Level.FAIL, str(error), "no dispatcher will start"))
+    if settings.approval_webhook:
+        try:
+            Notifier(settings, None)
+            findings.append(Finding("approval webhook", Level.OK, "its address can be used"))
+        except Misconfigured as error:
+            remedy = "no dispatcher will start"
+            findings.append(Finding("approval webhook", Level.FAIL, str(error), remedy))
+    return findings
 
 
 def check_server(settings: "Settings") -> list[Finding]:

@@ -26,6 +26,7 @@ from toolpool.dispatcher.lifetime import AFTER_A_FORK, MAKE_ANOTHER, Lifetime
 from toolpool.dispatcher.observe import Observer
 from toolpool.dispatcher.observers.watching import Record
 from toolpool.dispatcher.policy.hooks import Hooks
+from toolpool.dispatcher.policy.verdicts import Preview
 from toolpool.dispatcher.turn import TurnResult
 from toolpool.local import ToolSource
 from toolpool.own_loop import (
@@ -38,7 +39,7 @@ from toolpool.own_loop import (
     end_tasks,
 )
 from toolpool.pool import Dispatcher
-from toolpool.sync_approvals import SyncApprovals
+from toolpool.sync_parts import SyncApprovals, SyncHandles
 from toolpool.workers.tool import Tool
 
 T = TypeVar("T")
@@ -54,7 +55,7 @@ class _Stage(Enum):
     CLOSED = "closed"
 
 
-class SyncDispatcher:
+class SyncDispatcher(SyncHandles):
     """A `Dispatcher` on an event loop of its own, in a thread of its own.
 
     Safe to use from any number of threads at once. Use it as `with SyncDispatcher.connect(url) as
@@ -293,6 +294,10 @@ class SyncDispatcher:
         """See `Dispatcher.check`."""
         return self._opened().check(response, only=only)
 
+    def preview(self, response: Any, **options: Any) -> list[Preview]:
+        """See `Dispatcher.preview`."""
+        return self._run(self._opened().preview(response, **options))
+
     def in_flight(self, session: str | None = None) -> int:
         """See `Dispatcher.in_flight`."""
         return self._opened().in_flight(session)
@@ -302,24 +307,6 @@ class SyncDispatcher:
     ) -> int:
         """See `Dispatcher.cancel`: for calls that another thread waits for."""
         return self._run(self._opened().cancel(session, call_id=call_id, **audited))
-
-    def task_result(
-        self, handle: str, *, session: str | None = None, wait: float = 0.0
-    ) -> ToolResult | None:
-        """See `Dispatcher.task_result`."""
-        return self._run(self._opened().task_result(handle, session=session, wait=wait))
-
-    def task_cancel(self, handle: str, *, session: str | None = None) -> ToolResult:
-        """See `Dispatcher.task_cancel`."""
-        return self._run(self._opened().task_cancel(handle, session=session))
-
-    def task_list(self, *, session: str | None = None) -> list[dict[str, Any]]:
-        """See `Dispatcher.task_list`."""
-        return self._run(self._opened().task_list(session=session))
-
-    def output(self, handle: str, *, session: str | None = None, page: int = 1) -> dict[str, Any]:
-        """See `Dispatcher.output`."""
-        return self._run(self._opened().output(handle, session=session, page=page))
 
     def deny(self, tool: str, *, reason: str, **narrowed: Any) -> None:
         """See `Dispatcher.deny`."""
@@ -339,10 +326,6 @@ class SyncDispatcher:
     ) -> Iterator[Event]:
         """See `Dispatcher.events`: blocks for the next one, until the dispatcher is closed."""
         return self._stream(lambda opened: opened.events(since, channels))
-
-    def completed(self, *, session: str | None = None) -> Iterator[str]:
-        """See `Dispatcher.completed`: blocks for the next one, until the dispatcher is closed."""
-        return self._stream(lambda opened: opened.completed(session=session))
 
     def _opened(self) -> Dispatcher:
         """The dispatcher. Raises RuntimeError unless it is open, in this process."""

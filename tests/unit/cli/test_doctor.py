@@ -152,3 +152,20 @@ def test_bash_beside_readable_keys_is_warned_of(
     monkeypatch.setattr("toolpool.contract.server.secrets.sees_everything", lambda: rights)
     findings = doctor.check_bash(Settings(bash=bash))
     assert [finding.level for finding in findings] == [doctor.Level.WARN] * warns
+
+
+def test_r58_rules_and_hooks_are_looked_at(tmp_path: Path) -> None:
+    path = tmp_path / "policy.toml"
+    path.write_text('[[rule]]\naction = "deny"')
+    settings = Settings(policy=str(path), before_call="os:getcwd", after_result="os.path:join")
+    found = {each.name: each.level for each in doctor.check_policy(settings)}
+    assert found == {"policy": Level.OK, "before_call": Level.OK, "after_result": Level.OK}
+
+    path.write_text('[[rule]]\naction = "no"')
+    settings = Settings(
+        policy=str(path), before_call="no_such_module:f", approval_webhook="https://chat.example"
+    )
+    wrong = list(doctor.check_policy(settings))
+    assert [each.level for each in wrong] == [Level.FAIL] * 3
+    assert "rule 1" in wrong[0].message and "no_such_module" in wrong[1].message
+    assert "SECRET" in wrong[2].message
