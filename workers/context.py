@@ -4,6 +4,7 @@ import math
 import os
 import threading
 import time
+import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -85,12 +86,17 @@ class ToolContext:
 
     `context` is what the host gave to `dispatch(context=…)`; `trace` are the headers of the trace
     that the call belongs to, for what the tool calls. `ends_at` is on the monotonic clock.
+
+    `idempotency_key` is for the API behind a tool, which takes a request that it has seen with the
+    same key for the same request: a UUID of the call, the same in every attempt, in retries by the
+    pool, and where the call is asked again; no other call has it. Of one made by hand it is random.
     """
 
     call_id: str
     tool: str
     session: str | None = None
     attempt: int = 1
+    idempotency_key: str = field(default_factory=lambda: str(uuid.uuid4()))
     context: Mapping[str, Any] = field(default_factory=dict)
     trace: Mapping[str, str] = field(default_factory=dict)
     ends_at: float = float("inf")

@@ -169,6 +169,7 @@ class _Server:
             tool=frame.tool,
             session=frame.session,
             attempt=frame.attempt,
+            idempotency_key=frame.idempotency_key,
             context=frame.context or {},
             trace=frame.trace or {},
             ends_at=time.monotonic() + frame.timeout,

@@ -33,6 +33,7 @@ class Run(msgspec.Struct, frozen=True, kw_only=True, tag="run"):
     heartbeat: float | None = None
     session: str | None = None
     attempt: int = 1
+    idempotency_key: str
     context: dict[str, Any] | None = None
     trace: dict[str, str] | None = None
 

@@ -15,6 +15,7 @@ from toolpool.contract.envelope import CallMessage
 from toolpool.contract.errors import ToolDeclarationInvalid
 from toolpool.contract.faults import faults_of
 from toolpool.contract.outcome import Code, Executed, Outcome, failure
+from toolpool.contract.record_keys import idempotency_key
 from toolpool.contract.schema.validator import SchemaCache
 from toolpool.contract.spec import RunIn
 from toolpool.workers.catalog import Catalog
@@ -192,6 +193,7 @@ class Runner:
             heartbeat=tool.spec.silence,
             session=call.session,
             attempt=call.attempt,
+            idempotency_key=idempotency_key(call.key),
             context=call.context,
             trace=call.trace,
         )
@@ -257,6 +259,7 @@ def _context(
         tool=call.tool,
         session=call.session,
         attempt=call.attempt,
+        idempotency_key=idempotency_key(call.key),
         context=call.context or {},
         trace=call.trace or {},
         ends_at=time.monotonic() + seconds,
