@@ -11,6 +11,8 @@ import threading
 import time
 from typing import TextIO
 
+from toolpool.contract.redaction import without_secrets_in_use
+
 _LINES_AT_MOST = 10_000
 _FLUSH_SECONDS = 1.0
 _LOOK_SECONDS = 0.005
@@ -30,7 +32,7 @@ class LogWriter(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         """Have a line written. Never raises: a stream may have been closed by a tool."""
         try:
-            line = self.format(record) + "\n"
+            line = without_secrets_in_use(self.format(record)) + "\n"
         except Exception:  # noqa: BLE001 - a tool's own arguments, which do not fit its format
             self.handleError(record)
             return

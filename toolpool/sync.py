@@ -31,6 +31,7 @@ from toolpool.dispatcher.turn import TurnResult
 from toolpool.local import ToolSource
 from toolpool.own_loop import NOT_OPEN, OPEN_ALREADY, OWN_THREAD, as_coroutine, each, end_tasks
 from toolpool.pool import Dispatcher
+from toolpool.workers.credentials.sources import Resolve
 from toolpool.workers.tool import Tool
 
 T = TypeVar("T")
@@ -116,6 +117,7 @@ class SyncDispatcher:
         on_loop: OnLoop | None = None,
         observers: Sequence[Observer] = (),
         record: Record | None = None,
+        secrets: Resolve | None = None,
     ) -> Self:
         """See `Dispatcher.in_memory`."""
         return cls(
@@ -126,6 +128,7 @@ class SyncDispatcher:
                 on_loop=on_loop,
                 observers=observers,
                 record=record,
+                secrets=secrets,
             )
         )
 

@@ -22,7 +22,8 @@ _LEAST_READ, _MOST_READ = 1 << 13, 1 << 20
 class Run(msgspec.Struct, frozen=True, kw_only=True, tag="run"):
     """Run this tool. `timeout` is in seconds from now, `heartbeat` in seconds of silence.
 
-    `run` is the nonce, below 2**63, that every frame about this run carries.
+    `run` is the nonce, below 2**63, that every frame about this run carries. `secrets` are those
+    that the tool declares.
     """
 
     run: int
@@ -36,6 +37,10 @@ class Run(msgspec.Struct, frozen=True, kw_only=True, tag="run"):
     idempotency_key: str
     context: dict[str, Any] | None = None
     trace: dict[str, str] | None = None
+    secrets: dict[str, str] | None = None
+
+    def __repr__(self) -> str:
+        return f"Run(run={self.run}, tool={self.tool!r})"
 
 
 class Ready(msgspec.Struct, frozen=True, kw_only=True, tag="ready"):
