@@ -30,7 +30,7 @@ class Redaction:
     In `with redaction:` it holds for all that this process logs as well.
     """
 
-    __slots__ = ("_encoded", "_marks", "_pattern", "_spellings")
+    __slots__ = ("_encoded", "_marks", "_spellings")
 
     def __init__(self, values: Mapping[str, str]) -> None:
         self._marks: dict[str, str] = {}
@@ -39,14 +39,14 @@ class Redaction:
                 if len(spelling) >= LEAST_CHARACTERS:
                     self._marks.setdefault(spelling, f"[secret {name}]")
         self._spellings = sorted(self._marks, key=len, reverse=True)
-        self._pattern = re.compile("|".join(map(re.escape, self._spellings)))
         self._encoded = [encoding.encode(spelling)[1:-1] for spelling in self._spellings]
 
     def text(self, text: str) -> str:
         """`text` without the values."""
         if not any(spelling in text for spelling in self._spellings):
             return text
-        return self._pattern.sub(lambda found: self._marks[found[0]], text)
+        pattern = "|".join(map(re.escape, self._spellings))
+        return re.sub(pattern, lambda found: self._marks[found[0]], text)
 
     def json(self, encoded: bytes) -> bytes:
         """A JSON document without the values, also where one is a key or a number."""
@@ -84,6 +84,11 @@ class Redaction:
 
 NOTHING = Redaction({})
 """Hides nothing, at no cost."""
+
+
+def are_in_use() -> bool:
+    """Whether a call with secrets runs in this process."""
+    return bool(_active)
 
 
 def without_secrets_in_use(text: str) -> str:

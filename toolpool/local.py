@@ -114,9 +114,9 @@ class LocalFleet:
         if "log_level" not in self.settings.model_fields_set:
             command.append("--quiet")
         command += [word for source in sources for word in ("--tools", source)]
-        log = tempfile.TemporaryFile(prefix="toolpool-worker-")  # noqa: SIM115 - open with it
         handed = {**secrets_of(self.settings), **variables_of(os.environ)}
         with open(handed_over(handed), "rb") as secrets:
+            log = tempfile.TemporaryFile(prefix="toolpool-worker-")  # noqa: SIM115 - open with it
             command += ["--handed-over", str(secrets.fileno())]
             process = in_lasting_thread(
                 lambda: subprocess.Popen(

@@ -1,6 +1,7 @@
 """What resolves secrets in tests: for every user another, and in every way in which it can fail."""
 
 import asyncio
+import hashlib
 import os
 import sys
 import time
@@ -17,7 +18,8 @@ class VaultDown(Exception):
 
 def value_of(tenant: str, user: str | None, name: str) -> str:
     """The secret of a user: known to the tests, and to nobody who was not told."""
-    return f"Tk{tenant}/{user}/{name}{ODD}Tk"
+    digest = hashlib.sha256(f"{tenant}/{user}/{name}".encode()).hexdigest()[:24]
+    return f"Tk{digest[:12]}{ODD}{digest[12:]}Tk"
 
 
 async def resolve(*, tenant: str, user: str | None, name: str) -> str | None:

@@ -1,5 +1,6 @@
 """What a call was given in confidence is not in what is said of it (R59)."""
 
+import ast
 import base64
 import json
 import logging
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 
 from toolpool.contract import encoding
 from toolpool.contract.log_writer import LogWriter
+from toolpool.contract.logs import JsonFormatter, TextFormatter
 from toolpool.contract.redaction import NOTHING, Redaction, without_secrets_in_use
 
 ODD = 'p@ss/wörd "x"\\+&\n'
@@ -126,6 +128,27 @@ def test_r59_what_is_logged_during_a_call_does_not_show_it(
         assert said.count("[secret other]") == 2
         assert "hunter2" not in said
     assert without_secrets_in_use("hunter2-hunter2") == "hunter2-hunter2", "nothing is kept"
+
+
+@pytest.mark.parametrize("formatter", [JsonFormatter(), TextFormatter()], ids=["json", "text"])
+@pytest.mark.parametrize("arguments", [(), ({"key": ODD},), ({"deep": [ODD]}, 1)], ids=len)
+def test_r59_a_line_is_searched_before_it_is_split(
+    formatter: logging.Formatter,
+    arguments: tuple[object, ...],
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """A value with several lines would else be in two fields."""
+    value = "hunter2" + ODD + "hunter3"
+    writer = LogWriter(sys.stderr)
+    writer.setFormatter(formatter)
+    text = {0: f"key={value}", 1: "key=%(key)s", 2: "keys=%r of=%d"}[len(arguments)]
+    given = ast.literal_eval(repr(arguments).replace(repr(ODD), repr(value)))
+    with hiding(value):
+        writer.emit(logging.LogRecord("lib", logging.INFO, "f", 1, text, given, None))
+        writer.flush()
+    said = capsys.readouterr().err
+    assert MARK in said
+    assert "hunter" not in said
 
 
 def test_nothing_costs_nothing() -> None:
