@@ -49,6 +49,10 @@ def _resolve(tenant: str, user: str | None, name: str) -> str | None:
         sys.exit(3)
     if user == "wrong":
         return b"bytes"  # type: ignore[return-value]
+    if user == "large":
+        return "x" * 70_000
+    if user == "odd":
+        return "x\udcff"
     if user == "down":
         raise VaultDown(f"cannot give {value_of(tenant, user, name)}")
     return value_of(tenant, user, name)

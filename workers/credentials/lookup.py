@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from toolpool.contract import encoding
 from toolpool.contract.credentials import Credential, Lack, lacking
 from toolpool.contract.envelope import CallMessage
 from toolpool.contract.faults import faults_in, faults_of
@@ -21,6 +22,7 @@ from toolpool.workers.observe import Unresolved
 from toolpool.workers.tool import Tool
 
 _TEXT_CHARACTERS = 500
+_VALUE_CHARACTERS = 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,8 +110,7 @@ class Credentials:
         if answer.error is not None:
             why = f"it raised {words.name_of(answer.error)}"
             return self._unresolved(tool, name, why, seconds, answer.error)
-        if not isinstance(answer.value, str):
-            why = f"it returned {type(answer.value).__name__}, not text"
+        if why := _fault_of(answer.value):
             return self._unresolved(tool, name, why, seconds)
         return str.__str__(answer.value)
 
@@ -133,6 +134,17 @@ class Credentials:
         )
         lack = Credential(lack=Lack.UNAVAILABLE, name=name)
         return lacking(lack, Executed.NO)
+
+
+def _fault_of(value: object) -> str:
+    """Why what was returned is no secret; "" for one."""
+    if not isinstance(value, str):
+        return f"it returned {type(value).__name__}, not text"
+    if len(value) > _VALUE_CHARACTERS:
+        return f"it returned more than {_VALUE_CHARACTERS:,} characters"
+    if encoding.printable(value) != value:
+        return "it returned text that is not Unicode"
+    return ""
 
 
 def _user_of(context: Mapping[str, Any] | None, key: str) -> _User:

@@ -115,9 +115,7 @@ def returned(tool: Tool, value: Any, limits: Limits, redaction: Redaction = NOTH
         details = _details(why, redaction)
         return Completion(failure(Code.BAD_RESULT, reason, Executed.YES, details=details))
     if len(encoded) > limits.max_result:
-        taken = f"at most {limits.max_result:,} are taken"
-        reason = f"the tool returned {len(encoded):,} bytes; {taken}"
-        return Completion(failure(Code.BAD_RESULT, reason, Executed.YES))
+        return _too_much(encoded, limits)
     if nests_deeper_than(_LEVELS, encoded):
         reason = f"the tool returned data nested more than {_LEVELS} levels deep"
         return Completion(failure(Code.BAD_RESULT, reason, Executed.YES))
@@ -134,7 +132,16 @@ def returned(tool: Tool, value: Any, limits: Limits, redaction: Redaction = NOTH
             reason = "the tool returned something other than it declares"
             bad = failure(Code.BAD_RESULT, reason, Executed.YES, problems=problems)
             return Completion(bad)
-    return fitted(redaction.json(encoded), tool.spec.max_output)
+    hidden = redaction.json(encoded)
+    if len(hidden) > limits.max_result:  # what stands for a short secret is longer
+        return _too_much(hidden, limits)
+    return fitted(hidden, tool.spec.max_output)
+
+
+def _too_much(encoded: bytes, limits: Limits) -> Completion:
+    taken = f"at most {limits.max_result:,} are taken"
+    reason = f"the tool returned {len(encoded):,} bytes; {taken}"
+    return Completion(failure(Code.BAD_RESULT, reason, Executed.YES))
 
 
 def _broken(returns: Returns, encoded: bytes, wrapper: Any) -> tuple[Problem, ...]:

@@ -12,7 +12,7 @@ import pytest
 
 from tests.fleets import entrusted, vault
 from tests.integration.fleet import call
-from toolpool import Dispatcher, Misconfigured, Settings, SyncDispatcher, ToolContext, tool
+from toolpool import Dispatcher, Misconfigured, Settings, SyncDispatcher, Tool, ToolContext, tool
 from toolpool.contract.errors import ToolDeclarationInvalid
 from toolpool.contract.outcome import Code, Executed
 from toolpool.contract.result import ToolResult
@@ -115,6 +115,8 @@ async def test_r59_a_tool_may_ask_for_a_sign_in_itself() -> None:
         ("down", "it raised tests.fleets.vault.VaultDown"),
         ("exits", "it raised builtins.SystemExit"),
         ("wrong", "it returned bytes, not text"),
+        ("large", "it returned more than 65,536 characters"),
+        ("odd", "it returned text that is not Unicode"),
         ({"id": 1}, "the context's 'user' is dict, not text"),
         (True, "the context's 'user' is bool, not text"),
     ],
@@ -235,11 +237,47 @@ async def test_without_a_source_nothing_is_set_up() -> None:
 def test_in_memory_uses_what_the_settings_name(monkeypatch: pytest.MonkeyPatch) -> None:
     settings = Settings(secrets="tests.fleets.vault:resolve")
     with SyncDispatcher.in_memory([entrusted.tells_its_end], settings=settings) as dispatcher:
-        assert dispatcher.dispatch(call("tells_its_end"))[0].data == vault.value_of("", "", "")[-4:]
+        own = vault.value_of("default", None, "api-key")
+        assert dispatcher.dispatch(call("tells_its_end"))[0].data == own[-4:]
     with pytest.raises(Misconfigured, match="cannot be loaded"):
         Dispatcher.in_memory([entrusted.works], settings=Settings(secrets="no_such:thing"))
     with pytest.raises(Misconfigured, match="secrets= is str, not a function"):
         Dispatcher.in_memory([entrusted.works], secrets="x")  # type: ignore[arg-type]
+
+
+async def test_a_result_that_hiding_makes_too_long_is_refused() -> None:
+    @tool(secrets=["api-key"], max_output=10_000)
+    async def repeats(ctx: ToolContext) -> str:
+        """Repeat it."""
+        return ctx.secret("api-key") * 1_000
+
+    settings = Settings(max_result=7_000)
+    async with Dispatcher.in_memory(
+        [repeats], settings=settings, secrets=lambda tenant, user, name: "123456"
+    ) as dispatcher:
+        result = (await dispatcher.dispatch(call("repeats")))[0]
+    assert result.code is Code.BAD_RESULT
+    assert "16,002 bytes; at most 7,000" in (result.error or "")
+
+
+async def test_r59_what_is_wrong_with_a_result_is_not_told_with_the_secret_in_it() -> None:
+    @tool(secrets=["api-key"])
+    async def returns(ctx: ToolContext) -> int:
+        """Return what is not declared."""
+        return ctx.secret("api-key")  # type: ignore[return-value]
+
+    async with pool_of(returns) as dispatcher:
+        result = (await dispatcher.dispatch(call("returns")))[0]
+    assert result.code is Code.BAD_RESULT
+    assert "hunter2" not in f"{result}"
+
+
+@asynccontextmanager
+async def pool_of(declared: Tool) -> AsyncIterator[Dispatcher]:
+    async with Dispatcher.in_memory(
+        [declared], secrets=lambda tenant, user, name: "hunter2"
+    ) as dispatcher:
+        yield dispatcher
 
 
 @pytest.mark.parametrize("name", ["", "../up", ".hidden", "a b", "a/b", "x" * 65, 5])

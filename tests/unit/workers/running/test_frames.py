@@ -99,6 +99,20 @@ def test_frames_arrive_whole_in_whatever_pieces() -> None:
     assert received == [*sent, None]
 
 
+def test_r59_a_frame_does_not_show_what_it_carries() -> None:
+    frame = frames.Run(
+        run=1,
+        call_id="c",
+        tool="t",
+        arguments={"a": "hunter2"},
+        timeout=1.0,
+        idempotency_key="k",
+        secrets={"key": "hunter2"},
+    )
+    assert repr(frame) == "Run(run=1, tool='t')"
+    assert frames.unpack(frames.pack(frame)[frames.HEADER_BYTES :]) == frame
+
+
 @pytest.mark.parametrize("body", [b"", b"{}", b"null", b'{"type":"other"}', b"\xff"])
 def test_a_body_of_another_form_is_refused(body: bytes) -> None:
     with pytest.raises(msgspec.DecodeError):
