@@ -262,6 +262,47 @@ def _servers_of(fleet: LocalFleet) -> list[int]:
         return [client.info()["process_id"]]
 
 
+async def test_r59_a_worker_that_stops_gives_a_call_back_that_waits_for_its_secret(
+    server: Server, tmp_path: Path
+) -> None:
+    """Also a write: nothing of it has run. Another worker, whose source answers, runs it."""
+    settings = Settings(
+        redis_url=server.url, slots_process=1, lease_renewed=0.3, lease_gone=1.0, drain_grace=0.2
+    )
+    notes = tmp_path / "notes"
+
+    def worker(source: str) -> subprocess.Popen[bytes]:
+        command = [sys.executable, "-m", "toolpool", "worker", "--tools", TOOLS]
+        environment = environment_of(settings, Path(os.devnull)) | {"TOOLPOOL_HOOK_TIMEOUT": "60"}
+        return subprocess.Popen(
+            [*command, "--secrets", f"tests.fleets.vault:{source}"], env=environment
+        )
+
+    hanging = worker("hangs_politely")
+    successor = None
+    try:
+        async with Dispatcher.connect(settings=settings) as dispatcher:
+            asked = asyncio.ensure_future(
+                dispatcher.dispatch(call("needs_one", file=str(notes)), context={"user": "u"})
+            )
+            await eventually(lambda: "RUNNING" in _states(dispatcher), "it is claimed", 30.0)
+            hanging.terminate()
+            await asyncio.to_thread(hanging.wait, 30)
+            successor = worker("resolve")
+            result = (await asked)[0]
+        assert result.ok, result
+        assert notes.read_text().split() == ["ran"]
+    finally:
+        for process in (hanging, successor):
+            if process is not None:
+                process.kill()
+                process.wait()
+
+
+def _states(dispatcher: Dispatcher) -> list[str]:
+    return [pending.state.value for pending in dispatcher._traffic.all_open()]
+
+
 @pytest.mark.parametrize(
     ("source", "said"),
     [
