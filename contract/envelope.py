@@ -170,7 +170,8 @@ class StoredOutput(msgspec.Struct, frozen=True, kw_only=True):
 class BackgroundCall(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What a handle stands for: enough for any dispatcher to go on with the call.
 
-    `started_at` and `deadline` are Unix time in seconds; the last three are of the `ToolCall`.
+    `started_at` and `deadline` are Unix time in seconds; `origin`, `long_id` and `id_given` are of
+    the `ToolCall`, `approval` is the id of the one that it waits for, if it does.
     """
 
     handle: str
@@ -183,6 +184,7 @@ class BackgroundCall(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     origin: dict[str, Any] | None = None
     long_id: str | None = None
     id_given: bool = True
+    approval: str = ""
 
 
 class WorkerLease(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -261,6 +263,14 @@ class Envelope:
     def key_id(self) -> str:
         """The id of the key that signs."""
         return self._keyring.key_id
+
+    def seal(self, purpose: str, body: bytes) -> bytes:
+        """Bytes of one purpose, signed."""
+        return self._keyring.sign(purpose, body)
+
+    def unseal(self, purpose: str, data: bytes) -> bytes:
+        """What was signed for this purpose. Raises `MessageRejected`."""
+        return self._keyring.verify(purpose, data)
 
     def encode_batch(self, batch: Batch) -> bytes:
         """Raises TypeError, ValueError or RecursionError where arguments are not JSON."""

@@ -66,6 +66,7 @@ class ToolSpec(msgspec.Struct, frozen=True, kw_only=True):
     defer_loading: bool | msgspec.UnsetType = msgspec.UNSET
     allowed_callers: tuple[str, ...] | msgspec.UnsetType = msgspec.UNSET
     input_examples: tuple[dict[str, Any], ...] | msgspec.UnsetType = msgspec.UNSET
+    approval: bool | msgspec.UnsetType = msgspec.UNSET
     digest: str = ""
 
     @property

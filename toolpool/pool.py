@@ -11,11 +11,11 @@ from toolpool.contract.errors import ToolDeclarationInvalid
 from toolpool.contract.ledger.memory import MemoryServer
 from toolpool.contract.settings import Settings
 from toolpool.contract.signing import Keyring, generate_key
-from toolpool.dispatcher.admission.loop_guard import OnLoop
 from toolpool.dispatcher.dispatch import Dispatcher as ConnectedDispatcher
 from toolpool.dispatcher.lifetime import MAKE_ANOTHER, Lifetime, in_a_thread
 from toolpool.dispatcher.observe import Observer
 from toolpool.dispatcher.observers.watching import Record
+from toolpool.dispatcher.policy.hooks import Hooks
 from toolpool.dispatcher.transports.memory import MemoryTransport
 from toolpool.in_memory import InMemoryWorker
 from toolpool.local import LocalFleet, ToolSource, as_sources
@@ -23,7 +23,7 @@ from toolpool.workers.credentials.sources import Resolve
 from toolpool.workers.running import inside
 from toolpool.workers.tool import Tool
 
-_PARTS = ("analytics", "loops")
+_PARTS = ("analytics", "approvals", "loops")
 """What a dispatcher has beside its methods."""
 
 
@@ -36,6 +36,7 @@ class Dispatcher(ConnectedDispatcher):
         tools: Sequence[ToolSource] = (),
         *,
         settings: Settings | None = None,
+        hooks: Hooks | None = None,
         observers: Sequence[Observer] = (),
         record: Record | None = None,
     ) -> "LocalDispatcher":
@@ -51,7 +52,8 @@ class Dispatcher(ConnectedDispatcher):
                     f"{source!r} is not a tool: local takes names of modules, files, modules, and "
                     "@tool functions"
                 )
-        return LocalDispatcher(as_sources(tools), settings or Settings(), observers, record)
+        settings = settings or Settings()
+        return LocalDispatcher(as_sources(tools), settings, hooks, observers, record)
 
     @classmethod
     def in_memory(
@@ -60,7 +62,7 @@ class Dispatcher(ConnectedDispatcher):
         *,
         settings: Settings | None = None,
         only: Collection[str] | None = None,
-        on_loop: OnLoop | None = None,
+        hooks: Hooks | None = None,
         observers: Sequence[Observer] = (),
         record: Record | None = None,
         secrets: Resolve | None = None,
@@ -72,7 +74,7 @@ class Dispatcher(ConnectedDispatcher):
         function of `tenant`, `user` and `name`, plain or a coroutine.
         """
         return InMemoryDispatcher(
-            _tools_of(tools), settings or Settings(), only, on_loop, observers, record, secrets
+            _tools_of(tools), settings or Settings(), only, hooks, observers, record, secrets
         )
 
 
@@ -86,10 +88,12 @@ class LocalDispatcher:
         self,
         sources: Sequence[str],
         settings: Settings,
+        hooks: Hooks | None = None,
         observers: Sequence[Observer] = (),
         record: Record | None = None,
     ) -> None:
         self._sources = sources
+        self._hooks = hooks
         self._observers = observers
         self._record = record
         self._settings = settings
@@ -119,7 +123,10 @@ class LocalDispatcher:
         try:
             self._fleet = await _started(self._sources, self._settings)
             dispatcher = Dispatcher.connect(
-                settings=self._fleet.settings, observers=self._observers, record=self._record
+                settings=self._fleet.settings,
+                hooks=self._hooks,
+                observers=self._observers,
+                record=self._record,
             )
             self._dispatcher = await dispatcher.__aenter__()
             self._lifetime.open()
@@ -151,7 +158,7 @@ class InMemoryDispatcher(Dispatcher):
         tools: Sequence[Tool],
         settings: Settings,
         only: Collection[str] | None,
-        on_loop: OnLoop | None = None,
+        hooks: Hooks | None = None,
         observers: Sequence[Observer] = (),
         record: Record | None = None,
         secrets: Resolve | None = None,
@@ -165,7 +172,7 @@ class InMemoryDispatcher(Dispatcher):
             settings=settings,
             envelope=envelope,
             only=only,
-            on_loop=on_loop,
+            hooks=hooks,
             observers=observers,
             record=record,
         )

@@ -1,7 +1,6 @@
 """The dispatcher for blocking code."""
 
 import asyncio
-import atexit
 import concurrent.futures
 import threading
 from collections.abc import (
@@ -14,7 +13,6 @@ from collections.abc import (
     Sequence,
 )
 from contextlib import AbstractAsyncContextManager, suppress
-from enum import Enum
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Self, TypeVar
@@ -22,15 +20,25 @@ from typing import Any, Self, TypeVar
 from toolpool.contract.result import ToolResult
 from toolpool.contract.settings import Settings
 from toolpool.contract.spec import ToolSpec
-from toolpool.dispatcher.admission.loop_guard import OnLoop
 from toolpool.dispatcher.events import CHANNELS, Event
 from toolpool.dispatcher.lifetime import AFTER_A_FORK, MAKE_ANOTHER, Lifetime
 from toolpool.dispatcher.observe import Observer
 from toolpool.dispatcher.observers.watching import Record
+from toolpool.dispatcher.policy.hooks import Hooks
 from toolpool.dispatcher.turn import TurnResult
 from toolpool.local import ToolSource
-from toolpool.own_loop import NOT_OPEN, OPEN_ALREADY, OWN_THREAD, as_coroutine, each, end_tasks
+from toolpool.own_loop import (
+    CLOSED_AT_EXIT,
+    NOT_OPEN,
+    OPEN_ALREADY,
+    OWN_THREAD,
+    Stage,
+    as_coroutine,
+    each,
+    end_tasks,
+)
 from toolpool.pool import Dispatcher
+from toolpool.sync_approvals import SyncApprovals
 from toolpool.workers.credentials.sources import Resolve
 from toolpool.workers.tool import Tool
 
@@ -39,14 +47,6 @@ T = TypeVar("T")
 _STOP_SECONDS = 5.0
 _EXIT_SECONDS = 2.0
 """How long the end of the program is held up for a dispatcher that nobody closed."""
-
-_open: "set[SyncDispatcher]" = set()
-
-
-class _Stage(Enum):
-    NEW = "new"
-    OPEN = "open"
-    CLOSED = "closed"
 
 
 class SyncDispatcher:
@@ -61,7 +61,7 @@ class SyncDispatcher:
     def __init__(self, dispatcher: AbstractAsyncContextManager[Dispatcher]) -> None:
         self._manager = dispatcher
         self._lifetime = Lifetime()  # for what it knows of forks
-        self._stage = _Stage.NEW
+        self._stage = Stage.NEW
         self._lock = threading.Lock()
         self._loop: asyncio.AbstractEventLoop
         self._thread: threading.Thread | None = None
@@ -77,7 +77,7 @@ class SyncDispatcher:
         settings: Settings | None = None,
         only: Collection[str] | None = None,
         catalog: str | Path | None = None,
-        on_loop: OnLoop | None = None,
+        hooks: Hooks | None = None,
         observers: Sequence[Observer] = (),
         record: Record | None = None,
     ) -> Self:
@@ -89,7 +89,7 @@ class SyncDispatcher:
                 settings=settings,
                 only=only,
                 catalog=catalog,
-                on_loop=on_loop,
+                hooks=hooks,
                 observers=observers,
                 record=record,
             )
@@ -101,11 +101,16 @@ class SyncDispatcher:
         tools: Sequence[ToolSource] = (),
         *,
         settings: Settings | None = None,
+        hooks: Hooks | None = None,
         observers: Sequence[Observer] = (),
         record: Record | None = None,
     ) -> Self:
         """See `Dispatcher.local`."""
-        return cls(Dispatcher.local(tools, settings=settings, observers=observers, record=record))
+        return cls(
+            Dispatcher.local(
+                tools, settings=settings, hooks=hooks, observers=observers, record=record
+            )
+        )
 
     @classmethod
     def in_memory(
@@ -114,7 +119,7 @@ class SyncDispatcher:
         *,
         settings: Settings | None = None,
         only: Collection[str] | None = None,
-        on_loop: OnLoop | None = None,
+        hooks: Hooks | None = None,
         observers: Sequence[Observer] = (),
         record: Record | None = None,
         secrets: Resolve | None = None,
@@ -125,7 +130,7 @@ class SyncDispatcher:
                 tools,
                 settings=settings,
                 only=only,
-                on_loop=on_loop,
+                hooks=hooks,
                 observers=observers,
                 record=record,
                 secrets=secrets,
@@ -146,13 +151,13 @@ class SyncDispatcher:
         if self._lifetime.is_forked:
             raise RuntimeError(AFTER_A_FORK)
         with self._lock:
-            if self._stage is _Stage.CLOSED:
+            if self._stage is Stage.CLOSED:
                 raise RuntimeError(self._what_is_wrong())
-            if self._stage is not _Stage.NEW:
+            if self._stage is not Stage.NEW:
                 raise RuntimeError(OPEN_ALREADY)
             self._start_loop()
-            self._stage = _Stage.OPEN
-        _open.add(self)
+            self._stage = Stage.OPEN
+        CLOSED_AT_EXIT.add(self)
         try:
             self._dispatcher = self._run(self._manager.__aenter__())
         except BaseException:
@@ -187,13 +192,13 @@ class SyncDispatcher:
         """`seconds` bound the orderly part, `stop_seconds` what comes after it."""
         if self._lifetime.is_forked:
             return
-        if self._stage is _Stage.OPEN:
+        if self._stage is Stage.OPEN:
             self._refuse_own_thread()
         with self._lock:
-            was, self._stage = self._stage, _Stage.CLOSED
-        if was is not _Stage.OPEN:
+            was, self._stage = self._stage, Stage.CLOSED
+        if was is not Stage.OPEN:
             return
-        _open.discard(self)
+        CLOSED_AT_EXIT.discard(self)
         try:
             if self._dispatcher is not None:
                 leaving = self._manager.__aexit__(None, None, None)
@@ -289,9 +294,11 @@ class SyncDispatcher:
         """See `Dispatcher.in_flight`."""
         return self._opened().in_flight(session)
 
-    def cancel(self, session: str | None = None, *, call_id: str | None = None) -> int:
+    def cancel(
+        self, session: str | None = None, *, call_id: str | None = None, **audited: str
+    ) -> int:
         """See `Dispatcher.cancel`: for calls that another thread waits for."""
-        return self._run(self._opened().cancel(session, call_id=call_id))
+        return self._run(self._opened().cancel(session, call_id=call_id, **audited))
 
     def task_result(
         self, handle: str, *, session: str | None = None, wait: float = 0.0
@@ -311,15 +318,18 @@ class SyncDispatcher:
         """See `Dispatcher.output`."""
         return self._run(self._opened().output(handle, session=session, page=page))
 
-    def deny(
-        self, tool: str, *, argument: str | None = None, value: Any = None, reason: str
-    ) -> None:
+    def deny(self, tool: str, *, reason: str, **narrowed: Any) -> None:
         """See `Dispatcher.deny`."""
-        self._run(self._opened().deny(tool, argument=argument, value=value, reason=reason))
+        self._run(self._opened().deny(tool, reason=reason, **narrowed))
 
-    def allow(self, tool: str, *, argument: str | None = None, value: Any = None) -> None:
+    def allow(self, tool: str, **narrowed: Any) -> None:
         """See `Dispatcher.allow`."""
-        self._run(self._opened().allow(tool, argument=argument, value=value))
+        self._run(self._opened().allow(tool, **narrowed))
+
+    @property
+    def approvals(self) -> SyncApprovals:
+        """See `Dispatcher.approvals`."""
+        return SyncApprovals(self._opened().approvals, self._run)
 
     def events(
         self, since: str | None = None, channels: Collection[str] = CHANNELS
@@ -334,7 +344,7 @@ class SyncDispatcher:
     def _opened(self) -> Dispatcher:
         """The dispatcher. Raises RuntimeError unless it is open, in this process."""
         if (
-            self._stage is not _Stage.OPEN
+            self._stage is not Stage.OPEN
             or self._lifetime.is_forked
             or (opened := self._dispatcher) is None
         ):
@@ -344,7 +354,7 @@ class SyncDispatcher:
     def _what_is_wrong(self) -> str:
         if self._lifetime.is_forked:
             return AFTER_A_FORK
-        if self._stage is _Stage.CLOSED:
+        if self._stage is Stage.CLOSED:
             return f"this dispatcher is closed: {MAKE_ANOTHER}"
         return NOT_OPEN
 
@@ -358,7 +368,7 @@ class SyncDispatcher:
                 raise RuntimeError(AFTER_A_FORK)
             self._refuse_own_thread()
             with self._lock:  # whoever closes it knows of all that was asked before
-                if self._stage is not _Stage.OPEN:
+                if self._stage is not Stage.OPEN:
                     raise RuntimeError(self._what_is_wrong())
                 future = asyncio.run_coroutine_threadsafe(work, self._loop)
                 self._asked.add(future)
@@ -375,7 +385,7 @@ class SyncDispatcher:
             raise
 
     def _has_closed(self) -> bool:
-        return self._stage is _Stage.CLOSED
+        return self._stage is Stage.CLOSED
 
     def _stream(self, follow: Callable[[Dispatcher], AsyncIterator[T]]) -> Iterator[T]:
         opened = self._opened()
@@ -384,15 +394,3 @@ class SyncDispatcher:
             return follow(opened)
 
         return each(self._run(on_loop()), self._run, self._has_closed)
-
-
-def _close_all() -> None:
-    """Those that nobody closed: a thread that is cut off in its work may write to a closed file.
-
-    Registered on import, so that it comes after whatever the program itself does at its end.
-    """
-    for dispatcher in list(_open):
-        dispatcher.close_at_exit()
-
-
-atexit.register(_close_all)

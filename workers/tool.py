@@ -90,6 +90,7 @@ def tool(
     effects: Literal["read", "write"] | None = None,
     idempotent: bool = False,
     exclusive: bool = False,
+    approval: bool = False,
     run_in: Literal["loop", "thread", "process"] | None = None,
     queue: str = "default",
     background: bool = False,
@@ -120,6 +121,8 @@ def tool(function: Callable[..., Any] | None = None, /, **options: Any) -> Any:
     `effects="read"` may be run again after a lost worker; `effects="write"` never is, and orders
     its turn; undeclared is never run again. A run goes on while Redis is away; an `exclusive` one
     is stopped where its worker cannot renew its lease, so that no second run is ever beside it.
+    A call of a tool with `approval` waits until a person approves it.
+
     With `input_schema` (raw JSON Schema) the function takes the validated arguments as keywords or
     as one `arguments` dict. Each `check` gets the typed arguments as keywords before the tool runs;
     a ValueError or a returned string refuses the call (`validation.arguments`, not executed).
@@ -163,6 +166,7 @@ def _declare(
     heartbeat: float | None = None,
     background: bool = False,
     exclusive: bool = False,
+    approval: bool = False,
     **options: Any,
 ) -> Tool:
     tool_name = name or str(getattr(function, "__name__", ""))
@@ -196,6 +200,7 @@ def _declare(
             timeout=float(timeout),  # 20 and 20.0 are one timeout, and must have one digest
             heartbeat=msgspec.UNSET if heartbeat is None else float(heartbeat),
             exclusive=True if exclusive else msgspec.UNSET,
+            approval=True if approval else msgspec.UNSET,
             **text_options(input, grammar, schema, where),
             **offered_options(options, shown, where),
         )

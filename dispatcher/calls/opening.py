@@ -6,6 +6,7 @@ from collections.abc import Sequence
 import msgspec
 
 from toolpool.contract import encoding
+from toolpool.contract.approval import ApprovalRequest
 from toolpool.contract.call import ToolCall
 from toolpool.contract.envelope import BackgroundCall, CallMessage
 from toolpool.contract.ledger.steps import new_nonce
@@ -24,8 +25,9 @@ def key_of(call: ToolCall, turn: TurnContext, tenant: str) -> str:
     if turn.session is None or turn.id is None:
         return new_nonce()
     where = [turn.id, call.index] if not call.has_own_key else []
+    sent = call.arguments if call.as_asked is None else call.as_asked
     try:
-        return encoding.digest([tenant, turn.session, *where, call.id, call.name, call.arguments])
+        return encoding.digest([tenant, turn.session, *where, call.id, call.name, sent])
     except TypeError:  # keys that are no text, as a host may have put them together
         return new_nonce()
 
@@ -108,6 +110,42 @@ def answered_here(call: ToolCall, spec: ToolSpec, session: str | None) -> Pendin
         deadline=now,
         keep=0.0,
         began=now,
+    )
+
+
+def taken_over(
+    request: ApprovalRequest,
+    spec: ToolSpec,
+    *,
+    left: float,
+    queue: str,
+    settings: Settings,
+    server_now: float,
+) -> Pending:
+    """A call that another dispatcher asked a person about, who has `left` seconds to approve it."""
+    message, now = request.message, time.monotonic()
+    return Pending(
+        root=root_of(message.key),
+        call=ToolCall(
+            index=message.index,
+            id=message.id,
+            name=message.tool,
+            arguments=message.arguments,
+            origin=request.origin,
+            long_id=request.long_id,
+            id_given=request.id_given,
+        ),
+        spec=spec,
+        message=msgspec.structs.replace(message, keep=settings.background_kept),
+        queue=queue,
+        line=message.session or message.key,
+        size=len(encoding.encode(message.arguments)),
+        start_by=now + left,
+        deadline=now + left + message.timeout + ANSWER_MARGIN_SECONDS,
+        keep=settings.background_kept,
+        in_background=True,
+        began=now - max(0.0, server_now - request.asked_at),
+        provider=request.provider,
     )
 
 

@@ -9,6 +9,7 @@ import msgspec
 from redis.exceptions import RedisError
 
 from toolpool.contract import logs
+from toolpool.contract.approval import ApprovalRequest
 from toolpool.contract.call import ToolCall
 from toolpool.contract.envelope import BackgroundCall, Progress
 from toolpool.contract.names import Names
@@ -30,7 +31,7 @@ from toolpool.dispatcher.calls.pump import Pump
 from toolpool.dispatcher.calls.recovery import Recovery
 from toolpool.dispatcher.calls.refusals import Refusals
 from toolpool.dispatcher.calls.services import Calls, Services
-from toolpool.dispatcher.observe import Progressed
+from toolpool.dispatcher.observe import Audit, Progressed
 from toolpool.dispatcher.turn_context import TurnContext
 from toolpool.dispatcher.words.classify import not_queued
 
@@ -114,11 +115,42 @@ class Traffic(Calls):
         """
         pending, is_new = self._accept(call, spec, turn, since)
         if is_new:
-            if (headers := self._observers.trace(pending)) is not None:
-                pending.traced(headers)
-            self._observers.call("accepted", pending)
-            self._pump.submit(pending)
+            self._send(pending)
         return pending
+
+    def hold(
+        self, call: ToolCall, spec: ToolSpec, turn: TurnContext, since: float
+    ) -> tuple[Pending, bool]:
+        """A call that is not sent before `go_on`, and whether it was not open before."""
+        return self._accept(call, spec, turn, since, is_watched=False)
+
+    def take_over(self, request: ApprovalRequest, spec: ToolSpec, *, left: float) -> Pending:
+        """The same, of a call that another dispatcher held."""
+        pending = self._open[root_of(request.message.key)] = opening.taken_over(
+            request,
+            spec,
+            left=left,
+            queue=self._fleet.queue_for(spec),
+            settings=self._settings,
+            server_now=self._transport.server_time(),
+        )
+        return pending
+
+    def go_on(self, pending: Pending) -> None:
+        """Send a call that was held, if it may still be."""
+        pending.rerouted(self._fleet.home(pending.queue, pending.spec))
+        self._keeper.watch(pending, alone=True)
+        refusal = self.refusal(pending.call)
+        if refusal is not None:
+            self.refuse(pending, refusal)
+        else:
+            self._send(pending)
+
+    def _send(self, pending: Pending) -> None:
+        if (headers := self._observers.trace(pending)) is not None:
+            pending.traced(headers)
+        self._observers.call("accepted", pending)
+        self._pump.submit(pending)
 
     def answer(
         self, call: ToolCall, spec: ToolSpec, turn: TurnContext, since: float, refusal: Outcome
@@ -140,7 +172,13 @@ class Traffic(Calls):
         return [state is not None for state in states]
 
     def _accept(
-        self, call: ToolCall, spec: ToolSpec, turn: TurnContext, since: float
+        self,
+        call: ToolCall,
+        spec: ToolSpec,
+        turn: TurnContext,
+        since: float,
+        *,
+        is_watched: bool = True,
     ) -> tuple[Pending, bool]:
         """The open call, its times kept from now on; whether there was none before."""
         key = opening.key_of(call, turn, self._settings.tenant)
@@ -157,7 +195,8 @@ class Traffic(Calls):
             queue=self._fleet.queue_for(spec),
             epoch=self._transport.epoch or "",
         )
-        self._keeper.watch(pending)
+        if is_watched:
+            self._keeper.watch(pending)
         return pending, True
 
     def run_here(
@@ -244,13 +283,15 @@ class Traffic(Calls):
         return self._denied(pending.call)
 
     async def turn_switch(
-        self, tool: str, argument: str | None, value: Any, reason: str, *, on: bool
+        self, tool: str, argument: str | None, value: Any, reason: str, *, on: bool, by: str
     ) -> None:
         """Deny a tool, or take that back. Raises ValueError for what nobody could follow."""
         name, body = self._switches.turned(
             self._envelope, tool, argument, value, reason, now=self._transport.server_time(), on=on
         )
         await self._transport.set_switch(name, body)
+        what = "switched_off" if on else "switched_on"
+        self._observers.tell("audited", Audit(what=what, tool=tool, by=by, reason=reason))
         await self._follower.once()
 
     def handed_over(self, pending: Pending, kept: float) -> None:

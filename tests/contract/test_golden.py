@@ -25,6 +25,8 @@ PURPOSES = (
     "output",
     "background",
     "events",
+    "approval",
+    "decision",
 )
 
 

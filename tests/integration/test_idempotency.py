@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.fleets import paying
+from tests.fleets import charging
 from tests.integration.fleet import call, connected, running
 from tests.integration.twins import alone, second
 from toolpool.local import LocalFleet
@@ -20,7 +20,11 @@ UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 @pytest.fixture(scope="module")
 def fleet() -> Iterator[LocalFleet]:
     with running(
-        "tests.fleets.paying", slots_process=2, lease_renewed=0.3, lease_gone=1.0, retry_pause=0.01
+        "tests.fleets.charging",
+        slots_process=2,
+        lease_renewed=0.3,
+        lease_gone=1.0,
+        retry_pause=0.01,
     ) as fleet:
         yield fleet
 
@@ -96,7 +100,7 @@ async def test_r56_in_memory_it_is_the_same_in_a_retry_and_for_a_second_dispatch
 ) -> None:
     notes = tmp_path / "keys"
     asked = call("pay_on_the_loop", file=str(notes), amount=1, first="fails")
-    async with alone([paying.pay_on_the_loop], retry_pause=0.01) as dispatcher:
+    async with alone([charging.pay_on_the_loop], retry_pause=0.01) as dispatcher:
         first = (await dispatcher.dispatch(asked, **SAME))[0]
         dispatcher._server.forget()
         async with second(dispatcher) as other:
