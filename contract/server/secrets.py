@@ -11,6 +11,8 @@ import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
+from pydantic import SecretStr
+
 from toolpool.contract.errors import Misconfigured
 from toolpool.contract.server.passwords import without_password
 from toolpool.contract.settings import Settings
@@ -25,9 +27,11 @@ _MOST_BYTES = 1 << 16
 
 def secrets_of(settings: Settings) -> dict[str, str]:
     """The settings that are secret, by name: the keys, and every URL that holds a password."""
-    found = {}
-    if settings.signing_key is not None:
-        found["signing_key"] = settings.signing_key.get_secret_value()
+    found = {
+        name: value.get_secret_value()
+        for name in Settings.model_fields
+        if isinstance(value := getattr(settings, name), SecretStr)
+    }
     for name in _URLS:
         url = getattr(settings, name)
         if url and without_password(url) != url:
