@@ -13,7 +13,6 @@ from collections.abc import (
     Sequence,
 )
 from contextlib import AbstractAsyncContextManager, suppress
-from enum import Enum
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Self, TypeVar
@@ -34,12 +33,14 @@ from toolpool.own_loop import (
     NOT_OPEN,
     OPEN_ALREADY,
     OWN_THREAD,
+    Stage,
     as_coroutine,
     each,
     end_tasks,
 )
 from toolpool.pool import Dispatcher
 from toolpool.sync_parts import SyncApprovals, SyncHandles
+from toolpool.workers.credentials.sources import Resolve
 from toolpool.workers.tool import Tool
 
 T = TypeVar("T")
@@ -47,12 +48,6 @@ T = TypeVar("T")
 _STOP_SECONDS = 5.0
 _EXIT_SECONDS = 2.0
 """How long the end of the program is held up for a dispatcher that nobody closed."""
-
-
-class _Stage(Enum):
-    NEW = "new"
-    OPEN = "open"
-    CLOSED = "closed"
 
 
 class SyncDispatcher(SyncHandles):
@@ -67,7 +62,7 @@ class SyncDispatcher(SyncHandles):
     def __init__(self, dispatcher: AbstractAsyncContextManager[Dispatcher]) -> None:
         self._manager = dispatcher
         self._lifetime = Lifetime()  # for what it knows of forks
-        self._stage = _Stage.NEW
+        self._stage = Stage.NEW
         self._lock = threading.Lock()
         self._loop: asyncio.AbstractEventLoop
         self._thread: threading.Thread | None = None
@@ -128,6 +123,7 @@ class SyncDispatcher(SyncHandles):
         hooks: Hooks | None = None,
         observers: Sequence[Observer] = (),
         record: Record | None = None,
+        secrets: Resolve | None = None,
     ) -> Self:
         """See `Dispatcher.in_memory`."""
         return cls(
@@ -138,6 +134,7 @@ class SyncDispatcher(SyncHandles):
                 hooks=hooks,
                 observers=observers,
                 record=record,
+                secrets=secrets,
             )
         )
 
@@ -155,12 +152,12 @@ class SyncDispatcher(SyncHandles):
         if self._lifetime.is_forked:
             raise RuntimeError(AFTER_A_FORK)
         with self._lock:
-            if self._stage is _Stage.CLOSED:
+            if self._stage is Stage.CLOSED:
                 raise RuntimeError(self._what_is_wrong())
-            if self._stage is not _Stage.NEW:
+            if self._stage is not Stage.NEW:
                 raise RuntimeError(OPEN_ALREADY)
             self._start_loop()
-            self._stage = _Stage.OPEN
+            self._stage = Stage.OPEN
         CLOSED_AT_EXIT.add(self)
         try:
             self._dispatcher = self._run(self._manager.__aenter__())
@@ -196,11 +193,11 @@ class SyncDispatcher(SyncHandles):
         """`seconds` bound the orderly part, `stop_seconds` what comes after it."""
         if self._lifetime.is_forked:
             return
-        if self._stage is _Stage.OPEN:
+        if self._stage is Stage.OPEN:
             self._refuse_own_thread()
         with self._lock:
-            was, self._stage = self._stage, _Stage.CLOSED
-        if was is not _Stage.OPEN:
+            was, self._stage = self._stage, Stage.CLOSED
+        if was is not Stage.OPEN:
             return
         CLOSED_AT_EXIT.discard(self)
         try:
@@ -330,7 +327,7 @@ class SyncDispatcher(SyncHandles):
     def _opened(self) -> Dispatcher:
         """The dispatcher. Raises RuntimeError unless it is open, in this process."""
         if (
-            self._stage is not _Stage.OPEN
+            self._stage is not Stage.OPEN
             or self._lifetime.is_forked
             or (opened := self._dispatcher) is None
         ):
@@ -340,7 +337,7 @@ class SyncDispatcher(SyncHandles):
     def _what_is_wrong(self) -> str:
         if self._lifetime.is_forked:
             return AFTER_A_FORK
-        if self._stage is _Stage.CLOSED:
+        if self._stage is Stage.CLOSED:
             return f"this dispatcher is closed: {MAKE_ANOTHER}"
         return NOT_OPEN
 
@@ -354,7 +351,7 @@ class SyncDispatcher(SyncHandles):
                 raise RuntimeError(AFTER_A_FORK)
             self._refuse_own_thread()
             with self._lock:  # whoever closes it knows of all that was asked before
-                if self._stage is not _Stage.OPEN:
+                if self._stage is not Stage.OPEN:
                     raise RuntimeError(self._what_is_wrong())
                 future = asyncio.run_coroutine_threadsafe(work, self._loop)
                 self._asked.add(future)
@@ -371,7 +368,7 @@ class SyncDispatcher(SyncHandles):
             raise
 
     def _has_closed(self) -> bool:
-        return self._stage is _Stage.CLOSED
+        return self._stage is Stage.CLOSED
 
     def _stream(self, follow: Callable[[Dispatcher], AsyncIterator[T]]) -> Iterator[T]:
         opened = self._opened()

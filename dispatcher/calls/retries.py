@@ -2,6 +2,7 @@
 
 import random
 
+from toolpool.contract.credentials import lacked
 from toolpool.contract.outcome import Code, Outcome, is_retryable
 from toolpool.dispatcher.calls.pending import Pending
 
@@ -24,6 +25,8 @@ def pause_before(
         return None
     if pending.is_unwanted or outcome.code is None or outcome.code in _NEVER_RETRIED:
         return None
+    if outcome.code is Code.REPORTED and lacked(outcome.details):
+        return None  # it waits for a person
     if not is_retryable(outcome.code, outcome.executed, rerunnable=True):
         return None
     pause = min(first_pause * 2**pending.retries, _LONGEST_PAUSE_SECONDS)

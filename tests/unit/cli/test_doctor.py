@@ -169,3 +169,24 @@ def test_r58_rules_and_hooks_are_looked_at(tmp_path: Path) -> None:
     assert [each.level for each in wrong] == [Level.FAIL] * 3
     assert "rule 1" in wrong[0].message and "no_such_module" in wrong[1].message
     assert "SECRET" in wrong[2].message
+
+
+@pytest.mark.parametrize(
+    ("source", "level", "said"),
+    [
+        ("", Level.OK, "TOOLPOOL_SECRETS is not set: tools that declare secrets have none"),
+        ("env", Level.OK, "from the environment: TOOLPOOL_SECRET_GITHUB"),
+        ("file:/", Level.OK, "from file:/: the folder is there"),
+        ("tests.fleets.vault:resolve", Level.OK, "from tests.fleets.vault:resolve: it can be"),
+        ("tests.fleets.vault:gone", Level.FAIL, "tests.fleets.vault:gone, which cannot be loaded"),
+        ("file:/not/there", Level.FAIL, "the folder /not/there, which is not there"),
+    ],
+)
+def test_r59_it_says_where_secrets_come_from_and_never_what_they_are(
+    source: str, level: Level, said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TOOLPOOL_SECRET_GITHUB", "hunter2")
+    finding = doctor.check_secrets(Settings(secrets=source))
+    assert (finding.level, said in finding.message) == (level, True), finding
+    assert "hunter2" not in f"{finding}"
+    assert bool(finding.remedy) == (level is not Level.OK)
