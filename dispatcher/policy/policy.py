@@ -174,11 +174,16 @@ class Policy:
         self, call: ToolCall, offer: Offer, shared: TurnContext
     ) -> Judgement | None:
         assert self._hook is not None
-        refused = self._judge(call, offer, shared, None)
-        if refused is not None and refused.refusal is not None:
-            return refused  # by a rule: there is nothing left to decide
+        refused = None
+        if self._rules is not None or offer.spec.approval is True:
+            refused = self._judge(call, offer, shared, None)
+            if refused is not None and refused.refusal is not None:
+                return refused  # by a rule: there is nothing left to decide
         try:
-            verdict = _verdict(await self._hook.ask(self._proposed(call, offer.spec, shared)))
+            answer = await self._hook.ask(self._proposed(call, offer.spec, shared))
+            if answer is None:
+                return refused
+            verdict = _verdict(answer)
         except HookFailed as error:
             log.error(
                 "before_call_failed tool=%s call=%s: %s", call.name, call.id, error,
