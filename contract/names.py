@@ -104,6 +104,10 @@ class Names:
         """What failed in a session: a list of digests."""
         return f"{self.prefix}:loop:{session}"
 
+    def rate(self, limit: str) -> str:
+        """The calls that one rate limit counts, by when it no longer does: a sorted set."""
+        return f"{self.prefix}:rate:{limit}"
+
     def turns(self, hour: int) -> str:
         """The turns that calls were dispatched in within an hour of Unix time: a sorted set."""
         return f"{self.prefix}:turns:{hour}"

@@ -4,12 +4,10 @@ For users' own tests and `Dispatcher.in_memory`. It takes and gives bytes, as th
 one behaviour suite holds both to the same answers.
 """
 
-import asyncio
 import secrets
 import time
-from collections import defaultdict, deque
+from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 
 from toolpool.contract.ledger.base import (
     ATTACHED,
@@ -35,23 +33,20 @@ from toolpool.contract.ledger.base import (
     running,
 )
 from toolpool.contract.ledger.events import MemoryEvents
+from toolpool.contract.ledger.inboxes import Inboxes
 from toolpool.contract.ledger.loops import MemoryLoops
+from toolpool.contract.ledger.rates import MemoryRates
 from toolpool.contract.ledger.record import Record
 
 _OUTPUTS_BYTES = 32 << 20
 _OTHERS_AHEAD_SECONDS = 0.2
 
 
-@dataclass(slots=True)
-class _Inbox:
-    items: deque[bytes] = field(default_factory=deque)
-    filled: asyncio.Event = field(default_factory=asyncio.Event)
-
-
-class MemoryServer:
+class MemoryServer(Inboxes):
     """Both sides' ledger, and the queues, reply streams and cancel lists between them."""
 
     def __init__(self, *, loop_memory: int = 32, loop_kept: float = 3600.0) -> None:
+        super().__init__()
         self.epoch = f"memory.{secrets.token_hex(8)}"
         self.catalog: dict[str, bytes] = {}
         self.leases: dict[str, bytes] = {}
@@ -65,37 +60,16 @@ class MemoryServer:
         """What may not run twice and was claimed, whether its record is still there or not."""
         self.loops = MemoryLoops(remembered=loop_memory, kept=loop_kept)
         self.events = MemoryEvents()
+        self.rates = MemoryRates(self._is_known)
         self._records: dict[str, Record] = {}
-        self._inboxes: defaultdict[str, _Inbox] = defaultdict(_Inbox)
-
-    def put(self, name: str, item: bytes) -> None:
-        """Append to a queue, reply stream or cancel list."""
-        inbox = self._inboxes[name]
-        inbox.items.append(item)
-        inbox.filled.set()
-
-    async def take(self, *names: str) -> tuple[str, bytes]:
-        """The next item of the first of `names` that has one; waits for it."""
-        while True:
-            for name in names:
-                inbox = self._inboxes[name]
-                if inbox.items:
-                    return name, inbox.items.popleft()
-                inbox.filled.clear()
-            waits = [asyncio.ensure_future(self._inboxes[name].filled.wait()) for name in names]
-            try:
-                await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
-            finally:
-                for wait in waits:
-                    wait.cancel()
-
-    def waiting(self, name: str) -> int:
-        """How many items a queue, stream or list holds."""
-        return len(self._inboxes[name].items)
 
     def state(self, key: str) -> str | None:
         """The state of a record; None where there is none."""
         return record.state if (record := self._find(key)) is not None else None
+
+    def _is_known(self, key: str) -> bool:
+        record = self._find(key)
+        return record is not None and record.anew_at is None
 
     def outcome(self, key: str) -> bytes | None:
         """The outcome of a record; None where it has none."""

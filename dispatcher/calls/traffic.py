@@ -14,6 +14,7 @@ from toolpool.contract.envelope import BackgroundCall, Progress
 from toolpool.contract.names import Names
 from toolpool.contract.outcome import Code, Executed, Outcome, failure, may_still_run
 from toolpool.contract.spec import Effects, ToolSpec
+from toolpool.dispatcher.admission.availability import Availability
 from toolpool.dispatcher.admission.breaker import Breaker
 from toolpool.dispatcher.admission.catalog import Catalog
 from toolpool.dispatcher.admission.switches import Switches
@@ -21,6 +22,7 @@ from toolpool.dispatcher.calls import opening, retries
 from toolpool.dispatcher.calls.collect import Collector
 from toolpool.dispatcher.calls.fleet import Fleet
 from toolpool.dispatcher.calls.follow import Follower
+from toolpool.dispatcher.calls.gate import Gate
 from toolpool.dispatcher.calls.keeper import Keeper
 from toolpool.dispatcher.calls.late_writes import LateWrites
 from toolpool.dispatcher.calls.pending import Pending, root_of
@@ -29,13 +31,12 @@ from toolpool.dispatcher.calls.pump import Pump
 from toolpool.dispatcher.calls.recovery import Recovery
 from toolpool.dispatcher.calls.refusals import Refusals
 from toolpool.dispatcher.calls.services import Calls, Services
+from toolpool.dispatcher.calls.tasks import Tasks
 from toolpool.dispatcher.observe import Progressed
 from toolpool.dispatcher.turn_context import TurnContext
 from toolpool.dispatcher.words.classify import not_queued
 
 log = logs.logger("traffic")
-
-_CANCEL_AGAIN_SECONDS = 0.1
 
 
 class Traffic(Calls):
@@ -44,16 +45,19 @@ class Traffic(Calls):
     def __init__(self, services: Services, catalog: Catalog, *, follows_catalog: bool) -> None:
         settings, observers = services.settings, services.observers
         self._transport = services.transport
-        self._envelope = services.envelope
         self._settings = settings
         self._observers = observers
         self._open: dict[str, Pending] = {}
         """By root."""
         self._fleet = Fleet(services.transport, services.envelope, Names(settings.key_prefix))
-        self._switches = Switches(observers)
+        switches = Switches(observers)
         self._breaker = Breaker(settings, observers)
+        self._available = Availability(
+            services.transport, services.envelope, switches=switches, breaker=self._breaker
+        )
         self._late_writes = LateWrites(lease_gone=settings.lease_gone)
         self._pump = Pump(services, self)
+        self._gate = Gate(services, self, pump=self._pump)
         self._refusals = Refusals(services, self)
         self._keeper = Keeper(services, self)
         self._recovery = Recovery(services, self, pump=self._pump, fleet=self._fleet)
@@ -65,10 +69,10 @@ class Traffic(Calls):
             pump=self._pump,
             recovery=self._recovery,
             fleet=self._fleet,
-            switches=self._switches,
+            switches=switches,
             follows_catalog=follows_catalog,
         )
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = Tasks()
         self._is_closed = False
 
     async def start(self) -> None:
@@ -91,13 +95,8 @@ class Traffic(Calls):
         """
         self._is_closed = True
         await self.cancel([p for p in self._open.values() if not p.in_background])
-        tasks = running = set(self._tasks)
-        while running:
-            for task in running:
-                task.cancel()
-            # Again: Python 3.11's asyncio.wait_for, which redis-py writes with, may swallow one.
-            _, running = await asyncio.wait(running, timeout=_CANCEL_AGAIN_SECONDS)
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await self._gate.close()
+        await self._tasks.end()
         for pending in self._open.values():
             self._keeper.forget(pending)
             pending.answer(failure(Code.CANCELLED, "", Executed.UNKNOWN))  # to whoever waits here
@@ -116,8 +115,15 @@ class Traffic(Calls):
             if (headers := self._observers.trace(pending)) is not None:
                 pending.traced(headers)
             self._observers.call("accepted", pending)
-            self._pump.submit(pending)
+            self._send(pending)
         return pending
+
+    def _send(self, pending: Pending) -> None:
+        """On to the pump; what is under a rate limit passes the gate before."""
+        if pending.spec.rate is not msgspec.UNSET or self._gate.holds_all:
+            self._gate.submit(pending)
+        else:
+            self._pump.submit(pending)
 
     def answer(
         self, call: ToolCall, spec: ToolSpec, turn: TurnContext, since: float, refusal: Outcome
@@ -224,33 +230,22 @@ class Traffic(Calls):
         self.released(pending)
 
     def refusal(self, call: ToolCall) -> Outcome | None:
-        """Why a call may not be sent now: its tool is denied, or left alone for a while."""
-        if self._is_closed:
-            return not_queued(Code.CANCELLED)
-        denied = self._denied(call)
-        if denied is not None:
-            return denied
-        retry_after = self._breaker.retry_after(call.name)
-        if retry_after is None:
-            return None
-        return not_queued(Code.CIRCUIT_OPEN, retry_after=round(retry_after, 1))
-
-    def _denied(self, call: ToolCall) -> Outcome | None:
-        reason = self._switches.denial(call)
-        return not_queued(Code.DENIED, reason) if reason is not None else None
+        """Why a call may not be sent now: see `Availability.refusal`."""
+        return not_queued(Code.CANCELLED) if self._is_closed else self._available.refusal(call)
 
     def denial(self, pending: Pending) -> Outcome | None:
         """See `Calls.denial`."""
-        return self._denied(pending.call)
+        return self._available.denial(pending.call)
+
+    def held_too_long(self, pending: Pending) -> None:
+        """See `Calls.held_too_long`."""
+        self._gate.held_too_long(pending)
 
     async def turn_switch(
         self, tool: str, argument: str | None, value: Any, reason: str, *, on: bool
     ) -> None:
         """Deny a tool, or take that back. Raises ValueError for what nobody could follow."""
-        name, body = self._switches.turned(
-            self._envelope, tool, argument, value, reason, now=self._transport.server_time(), on=on
-        )
-        await self._transport.set_switch(name, body)
+        await self._available.turn_switch(tool, argument, value, reason, on=on)
         await self._follower.once()
 
     def handed_over(self, pending: Pending, kept: float) -> None:
@@ -277,6 +272,8 @@ class Traffic(Calls):
         """Answer a call; only the first answer counts."""
         if not pending.is_open:
             return
+        if pending.limited is not None:
+            self._gate.ended(pending, outcome)
         if outcome.executed is Executed.NO and pending.ran_before is not None:
             outcome = msgspec.structs.replace(outcome, executed=pending.ran_before)
         if pending.queue:
@@ -332,11 +329,12 @@ class Traffic(Calls):
         if refusal is not None:
             self.refuse(pending, refusal)
         else:
-            self._pump.submit(pending)
+            self._send(pending)
 
     def started(self, pending: Pending, worker: str) -> None:
         """See `Calls.started`."""
         pending.held_by(worker)
+        self._gate.started(pending)
         self._recovery.noticed_start(pending)
         self._tell_start(pending, worker)
         self._pump.started(pending)
@@ -394,7 +392,4 @@ class Traffic(Calls):
 
     def in_background(self, work: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
         """Let work go on that ends with this dispatcher at the latest."""
-        task = asyncio.ensure_future(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-        return task
+        return self._tasks.start(work)

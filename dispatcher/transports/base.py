@@ -7,6 +7,7 @@ from typing import NamedTuple, Protocol
 from toolpool.contract.ledger.base import CloseReason, Closing, Opening, Recovery
 from toolpool.contract.ledger.events import EventLog
 from toolpool.contract.ledger.loops import LoopLedger
+from toolpool.contract.ledger.rates import RateLedger
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +63,11 @@ class Transport(Protocol):
     @property
     def events(self) -> EventLog:
         """What happens, for every process to follow. To be closed by itself, after all else."""
+        ...
+
+    @property
+    def rates(self) -> RateLedger:
+        """The places under rate limits, for the whole fleet."""
         ...
 
     async def open(self) -> None:

@@ -9,6 +9,7 @@ from toolpool.contract.ledger.base import CloseReason, Closing, Opening, Recover
 from toolpool.contract.ledger.events import EventLog
 from toolpool.contract.ledger.loops import LoopLedger
 from toolpool.contract.ledger.memory import MemoryServer
+from toolpool.contract.ledger.rates import RateLedger
 from toolpool.dispatcher.transports.base import Survey, TurnNote
 
 _TURNS_KEPT = 10_000
@@ -48,6 +49,11 @@ class MemoryTransport:
     def events(self) -> EventLog:
         """See `Transport.events`."""
         return self._server.events
+
+    @property
+    def rates(self) -> RateLedger:
+        """See `Transport.rates`."""
+        return self._server.rates
 
     async def open(self) -> None:
         """Nothing to connect."""

@@ -26,6 +26,7 @@ from toolpool.contract.ledger.base import (
 from toolpool.contract.ledger.client import RedisLedger
 from toolpool.contract.ledger.events import RedisEvents
 from toolpool.contract.ledger.loops import RedisLoops
+from toolpool.contract.ledger.rates import RedisRates
 from toolpool.contract.ledger.steps import ServerAway, Step, Steps, send
 from toolpool.contract.names import Names
 from toolpool.contract.server import connection
@@ -87,6 +88,7 @@ class RedisTransport:
             self._names,
             kept=settings.events_kept,
         )
+        self.rates = RedisRates(self._steps, self._names, queue_wait=settings.queue_wait)
         self._hours_kept = math.ceil(settings.turns_kept / _HOUR) + 1
         self._broker = Broker(connection.broker_url(settings)) if settings.broker_url else None
         self._last_read = b"0"
