@@ -27,6 +27,7 @@ log = logs.logger("gate")
 
 _AT_ONCE = 256
 """Calls that ask, and notes that are told, in one step."""
+_NOTES_AT_MOST = 10_000
 _PATIENCE_SECONDS = 2.0
 _SHORTEST_PAUSE_SECONDS = 0.01
 _LONGEST_PAUSE_SECONDS = 1.0
@@ -82,7 +83,7 @@ class Gate:
         self._groups: dict[tuple[Limit, ...], _Group] = {}
         self._ready: dict[_Group, None] = {}
         """Those that may ask now, whose turn is next first."""
-        self._notes: deque[Note] = deque()
+        self._notes: deque[Note] = deque(maxlen=_NOTES_AT_MOST)
         self._asking: asyncio.Task[None] | None = None
         self._server_is_away = False
         self._is_closed = False
@@ -220,9 +221,11 @@ class Gate:
         try:
             verdicts = await self._rates.take(notes, asks, give_up_at=now + _PATIENCE_SECONDS)
         except ServerAway:
-            # What has waited too long is told so by the keeper; the rest asks again. Of what was
-            # to be noted the server knows the places, and for how long they are held at most.
+            # What has waited too long is told so by the keeper; the rest asks again. What cannot be
+            # noted any more does no harm: a place is held for as long as its call may be started.
             self._server_is_away = True
+            if len(self._notes) + len(notes) <= _NOTES_AT_MOST:
+                self._notes.extendleft(reversed(notes))
             return
         except Exception:
             log.exception("rates_not_counted calls=%d", len(asks))
