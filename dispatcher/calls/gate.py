@@ -32,6 +32,8 @@ _PATIENCE_SECONDS = 2.0
 _SHORTEST_PAUSE_SECONDS = 0.01
 _LONGEST_PAUSE_SECONDS = 1.0
 """Places may come free sooner than was seen: of calls that end without having been started."""
+_GATHER_SECONDS = 0.01
+"""How long starts are gathered before they are told, where no call asks meanwhile."""
 _LAST_WORD_SECONDS = 1.0
 _TOO_LATE_SECONDS = 0.1
 """Before the end of its queue wait a call is not sent any more: no worker could start it."""
@@ -54,14 +56,14 @@ class _Group:
     def in_turn(self) -> Iterator[Pending]:
         """One call of each session in turn, as many as may be started in one window."""
         lines = deque(iter(line) for line in self.lines.values())
-        for _ in range(min(limit.rate.most for limit in self.limits)):
-            while lines:
-                line = lines.popleft()
-                pending = next(line, None)
-                if pending is not None:
-                    lines.append(line)
-                    yield pending
-                    break
+        left = min(limit.rate.most for limit in self.limits)
+        while lines and left:
+            line = lines.popleft()
+            pending = next(line, None)
+            if pending is not None:
+                left -= 1
+                lines.append(line)
+                yield pending
 
     def soonest(self, ahead: int) -> float:
         """When a call may be started at the soonest that has so many of its session before it."""
@@ -85,6 +87,7 @@ class Gate:
         """Those that may ask now, whose turn is next first."""
         self._notes: deque[Note] = deque(maxlen=_NOTES_AT_MOST)
         self._asking: asyncio.Task[None] | None = None
+        self._tell_timer: asyncio.TimerHandle | None = None
         self._server_is_away = False
         self._is_closed = False
 
@@ -117,7 +120,10 @@ class Gate:
             return
         limited.counted = attempt
         member = pending.key if attempt == 1 else f"{pending.key}:{attempt}"
-        self._note(Note(member, limited.limits, started=True))
+        self._notes.append(Note(member, limited.limits, started=True))
+        if self._asking is None and self._tell_timer is None and not self._is_closed:
+            loop = asyncio.get_running_loop()
+            self._tell_timer = loop.call_later(_GATHER_SECONDS, self._wake)
 
     def ended(self, pending: Pending, outcome: Outcome) -> None:
         """A call was answered, wherever it was. What never ran gives its places back."""
@@ -151,6 +157,8 @@ class Gate:
             if group.timer is not None:
                 group.timer.cancel()
         self._is_closed = True
+        if self._tell_timer is not None:
+            self._tell_timer.cancel()
         self._ready.clear()
         with suppress(TimeoutError):
             async with asyncio.timeout(_LAST_WORD_SECONDS):
@@ -188,16 +196,16 @@ class Gate:
             self._wake()
 
     def _give_back(self, member: str, limits: tuple[Limit, ...]) -> None:
-        self._note(Note(member, limits, started=False))
+        self._notes.append(Note(member, limits, started=False))
+        self._wake()
         for group in self._groups.values():
             if group.has_to_wait and group.full in limits:
                 self._may_ask(group)
 
-    def _note(self, note: Note) -> None:
-        self._notes.append(note)
-        self._wake()
-
     def _wake(self) -> None:
+        if self._tell_timer is not None:
+            self._tell_timer.cancel()
+            self._tell_timer = None
         if self._asking is None and not self._is_closed:
             self._asking = self._calls.in_background(self._ask())
 

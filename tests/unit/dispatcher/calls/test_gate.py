@@ -82,6 +82,11 @@ class Bench(Told):
         """The keys of every message, in order."""
         return [key for batch in self.transport.batches for key in batch]
 
+    @property
+    def told(self) -> list[tuple[str, bool]]:
+        """What the server was told of calls that have places: whether each was started."""
+        return [(note.member, note.started) for notes, _ in self.rates.steps for note in notes]
+
     def begin(self, *calls: Pending) -> None:
         """A worker has these."""
         for call in calls:
@@ -223,9 +228,7 @@ async def test_a_call_that_was_too_short_to_be_announced_counts_from_its_end() -
     first, *_ = bench.submit("a-0", "a-1")
     await turns(10)
     bench.resolve(first, Outcome(ok=True, data=1, worker="w"))
-    await turns(10)
-    noted = [note for notes, _ in bench.rates.steps for note in notes]
-    assert [(note.member, note.started) for note in noted] == [("a-0", True)]
+    await eventually(lambda: bench.told == [("a-0", True)], "the server is told")
 
 
 async def test_a_second_attempt_counts_though_it_was_not_held() -> None:
@@ -237,9 +240,7 @@ async def test_a_second_attempt_counts_though_it_was_not_held() -> None:
     call.in_attempt(2)
     bench.begin(call)
     bench.begin(call)
-    await turns(10)
-    noted = [note.member for notes, _ in bench.rates.steps for note in notes]
-    assert noted == ["a-0", "a-0:2"]
+    await eventually(lambda: bench.told == [("a-0", True), ("a-0:2", True)], "both are told")
     (other,) = bench.submit("b-0", wait=10_000.0)
     await turns(10)
     assert other.stage is Stage.NEW
@@ -251,8 +252,8 @@ async def test_what_another_dispatcher_has_sent_is_left_to_it() -> None:
     await turns(10)
     call.attached()
     bench.resolve(call, Outcome(ok=True, data=1, worker="w"))
-    await turns(10)
-    assert not [note for notes, _ in bench.rates.steps for note in notes]
+    await bench.gate.close()
+    assert not bench.told
 
 
 async def test_a_call_that_has_a_record_takes_no_place() -> None:
@@ -372,8 +373,7 @@ async def test_at_the_end_the_server_is_told_what_became_of_the_places() -> None
     bench.begin(first)
     bench.resolve(second, failure(Code.CANCELLED, "", Executed.NO))
     await bench.gate.close()
-    noted = [note for notes, _ in bench.rates.steps for note in notes]
-    assert [(note.member, note.started) for note in noted] == [("a-0", True), ("a-1", False)]
+    assert bench.told == [("a-0", True), ("a-1", False)]
     bench.resolve(third, failure(Code.CANCELLED, "", Executed.NO))
     await turns(10)
     assert bench.sent == ["a-0", "a-1"], "nothing is sent any more"
