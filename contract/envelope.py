@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from toolpool.contract.circuit import CircuitState
 from toolpool.contract.errors import MessageRejected
 from toolpool.contract.events import EventBatch
 from toolpool.contract.outcome import Code, Executed, Outcome, failure
@@ -229,6 +230,7 @@ _LEASE = "lease"
 _BACKGROUND = "background"
 _OUTPUT = "output"
 _SWITCH = "switch"
+_CIRCUIT = "circuit"
 _TOOLSET = "toolset"
 _EVENTS = "events"
 _encoder = msgspec.json.Encoder()
@@ -242,6 +244,7 @@ _leases = msgspec.json.Decoder(WorkerLease)
 _toolsets = msgspec.json.Decoder(Toolset)
 _background = msgspec.json.Decoder(BackgroundCall)
 _switches = msgspec.json.Decoder(Switch)
+_circuits = msgspec.json.Decoder(CircuitState)
 _outputs = msgspec.json.Decoder(StoredOutput)
 _events = msgspec.json.Decoder(EventBatch)
 
@@ -327,6 +330,14 @@ class Envelope:
     def decode_toolset(self, data: bytes) -> Toolset:
         """The toolset in `data`."""
         return _decode(_toolsets, self._keyring.verify(_TOOLSET, data))
+
+    def encode_circuit(self, state: CircuitState) -> bytes:
+        """The state of a circuit, signed."""
+        return self._keyring.sign(_CIRCUIT, _encoder.encode(state))
+
+    def decode_circuit(self, data: bytes) -> CircuitState:
+        """The state of a circuit in `data`."""
+        return _decode(_circuits, self._keyring.verify(_CIRCUIT, data))
 
     def encode_switch(self, switch: Switch) -> bytes:
         """The switch, signed."""

@@ -186,6 +186,10 @@ class Settings(BaseSettings):
     breaker_pause: float = Field(
         default=30.0, gt=0, description="How long an open circuit stays open."
     )
+    circuit_scope: Literal["dispatcher", "fleet"] = Field(
+        default="dispatcher",
+        description="Whether a circuit is open for its dispatcher, or for the whole fleet.",
+    )
     retry_pause: float = Field(
         default=0.2, gt=0, description="First pause before a retry by the pool."
     )

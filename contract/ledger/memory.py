@@ -54,6 +54,9 @@ class MemoryServer(Inboxes):
         """The reply streams of those that live."""
         self.handles: dict[str, tuple[str, bytes]] = {}
         self.switches: dict[str, bytes] = {}
+        self.circuits: dict[str, bytes] = {}
+        self.trials: dict[str, tuple[str, float]] = {}
+        """Which dispatcher may try the tool of a circuit, and until when."""
         self.outputs: dict[str, bytes] = {}
         self._outputs_of: defaultdict[str, dict[str, int]] = defaultdict(dict)
         self._ran: set[str] = set()

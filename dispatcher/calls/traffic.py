@@ -19,6 +19,7 @@ from toolpool.dispatcher.admission.breaker import Breaker
 from toolpool.dispatcher.admission.catalog import Catalog
 from toolpool.dispatcher.admission.switches import Switches
 from toolpool.dispatcher.calls import opening, retries
+from toolpool.dispatcher.calls.circuits import FleetCircuits
 from toolpool.dispatcher.calls.collect import Collector
 from toolpool.dispatcher.calls.fleet import Fleet
 from toolpool.dispatcher.calls.follow import Follower
@@ -62,6 +63,7 @@ class Traffic(Calls):
         self._keeper = Keeper(services, self)
         self._recovery = Recovery(services, self, pump=self._pump, fleet=self._fleet)
         self._collector = Collector(services, self)
+        is_shared = self._breaker.is_fleet_wide
         self._follower = Follower(
             services,
             self,
@@ -70,6 +72,7 @@ class Traffic(Calls):
             recovery=self._recovery,
             fleet=self._fleet,
             switches=switches,
+            circuits=FleetCircuits(services, self._breaker) if is_shared else None,
             follows_catalog=follows_catalog,
         )
         self._tasks = Tasks()

@@ -149,6 +149,22 @@ class Transport(Protocol):
         """Store the state of a kill switch."""
         ...
 
+    async def circuits(self) -> list[bytes]:
+        """The signed states of circuits."""
+        ...
+
+    async def set_circuit(self, name: str, body: bytes, *, keep: float) -> None:
+        """Store the state of a circuit; all are kept for `keep` seconds after the last change."""
+        ...
+
+    async def try_circuit(self, name: str, holder: str, *, keep: float) -> bool:
+        """Whether `holder` is the one that may try a tool, for `keep` seconds more."""
+        ...
+
+    async def end_trial(self, name: str, holder: str) -> None:
+        """Let others try it."""
+        ...
+
     async def output(self, handle: str) -> bytes | None:
         """A whole output, signed; None for an unknown or expired handle."""
         ...

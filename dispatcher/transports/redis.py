@@ -263,6 +263,33 @@ class RedisTransport:
         """See `Transport.set_switch`."""
         await self._client.hset(self._names.switches, name, body)
 
+    async def circuits(self) -> list[bytes]:
+        """See `Transport.circuits`."""
+        found: Any = await self._client.hvals(self._names.circuits)
+        return list(found)
+
+    async def set_circuit(self, name: str, body: bytes, *, keep: float) -> None:
+        """See `Transport.set_circuit`."""
+        pipeline = self._client.pipeline(transaction=True)
+        pipeline.hset(self._names.circuits, name, body)
+        pipeline.pexpire(self._names.circuits, _ms(keep))
+        await pipeline.execute()
+
+    async def try_circuit(self, name: str, holder: str, *, keep: float) -> bool:
+        """See `Transport.try_circuit`."""
+        key = self._names.trial(name)
+        if await self._client.set(key, holder, nx=True, px=_ms(keep)):
+            return True
+        if await self._client.get(key) != holder.encode():
+            return False
+        return bool(await self._client.pexpire(key, _ms(keep)))
+
+    async def end_trial(self, name: str, holder: str) -> None:
+        """See `Transport.end_trial`."""
+        key = self._names.trial(name)
+        if await self._client.get(key) == holder.encode():
+            await self._client.delete(key)
+
     async def output(self, handle: str) -> bytes | None:
         """See `Transport.output`."""
         found: Any = await self._client.get(self._names.output(handle))

@@ -13,6 +13,7 @@ from unittest import mock
 
 from msgspec.structs import replace
 
+from toolpool.contract.circuit import CircuitState
 from toolpool.contract.envelope import (
     BackgroundCall,
     Batch,
@@ -301,6 +302,20 @@ SAMPLES = {
         ),
         ENVELOPE.encode_entry,
         ENVELOPE.decode_entry,
+    ),
+    "entry_rated": Sample(
+        CatalogEntry(
+            spec=sealed(replace(SPEC, rate="100/min", rate_per="session")),
+            published_at=1767225600.5,
+            version="0.1.0",
+        ),
+        ENVELOPE.encode_entry,
+        ENVELOPE.decode_entry,
+    ),
+    "circuit": Sample(
+        CircuitState(tool="search_orders", open_until=1767225630.5, set_at=1767225600.5),
+        ENVELOPE.encode_circuit,
+        ENVELOPE.decode_circuit,
     ),
     "settled_broken": Sample(
         Settled(
