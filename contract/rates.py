@@ -13,6 +13,10 @@ _LONGEST = 40
 _FORM = re.compile(r"([1-9][0-9]*)/(\w+)", re.ASCII)
 
 
+AT_ONCE = "running"
+"""The unit of a limit on how many run at the same time; it has no window."""
+
+
 class RatePer(StrEnum):
     """Whose calls a tool's rate counts together."""
 
@@ -22,15 +26,18 @@ class RatePer(StrEnum):
 
 
 class Rate(NamedTuple):
-    """At most `most` starts in any time as long as one `unit`: `s`, `min`, `h` or `day`."""
+    """At most `most` starts in any time as long as one `unit`: `s`, `min`, `h` or `day`.
+
+    Or, where the unit is `AT_ONCE`, at most so many calls that run.
+    """
 
     most: int
     unit: str
 
     @property
     def seconds(self) -> float:
-        """The length of a window."""
-        return _SECONDS[self.unit]
+        """The length of a window; 0 where there is none."""
+        return _SECONDS.get(self.unit, 0.0)
 
     def __str__(self) -> str:
         return f"{self.most}/{self.unit}"

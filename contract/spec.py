@@ -38,7 +38,8 @@ class ToolSpec(msgspec.Struct, frozen=True, kw_only=True):
     a tool whose input is free text, `text_format` the grammar that the text has. `output_schema` is
     the JSON Schema of its results. `title`, `strict`, `defer_loading`, `allowed_callers` and
     `input_examples` go to the providers that take them. `rate` is how often it may be started, as
-    `100/min`, counted for each `rate_per` (the fleet where that is UNSET). What is UNSET is not
+    `100/min`, counted for each `rate_per` (the fleet where that is UNSET). `concurrency` holds for
+    each dispatcher, or for all where `concurrency_scope` is `fleet`. What is UNSET is not
     written, so that a tool without it has the digest that older versions give it.
     """
 
@@ -70,6 +71,7 @@ class ToolSpec(msgspec.Struct, frozen=True, kw_only=True):
     input_examples: tuple[dict[str, Any], ...] | msgspec.UnsetType = msgspec.UNSET
     rate: str | msgspec.UnsetType = msgspec.UNSET
     rate_per: str | msgspec.UnsetType = msgspec.UNSET
+    concurrency_scope: str | msgspec.UnsetType = msgspec.UNSET
     digest: str = ""
 
     @property
@@ -92,6 +94,18 @@ class ToolSpec(msgspec.Struct, frozen=True, kw_only=True):
             return None
         per = RatePer.FLEET if self.rate_per is msgspec.UNSET else RatePer(self.rate_per)
         return rate_of(self.rate), per
+
+    @property
+    def at_once(self) -> int | None:
+        """How many of its calls may run at once in the whole fleet; None where that is not said.
+
+        Raises ValueError for what this version does not know.
+        """
+        if self.concurrency_scope is msgspec.UNSET:
+            return None
+        if self.concurrency_scope != "fleet":
+            raise ValueError(f"concurrency_scope={self.concurrency_scope!r}")
+        return self.concurrency
 
     @property
     def text_input(self) -> str | None:

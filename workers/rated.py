@@ -1,4 +1,4 @@
-"""How often a tool may be started, as its declaration says it: checked, and as a spec has it."""
+"""How often a tool may be started, and how many of its calls may run, as a spec has it."""
 
 from typing import Any
 
@@ -24,3 +24,22 @@ def rate_options(rate: Any, per: Any, where: str) -> dict[str, Any]:
     except (ValueError, TypeError) as error:
         raise ToolDeclarationInvalid(f"{where}: rate: {error}") from None
     return told if per == RatePer.FLEET else told | {"rate_per": str(per)}
+
+
+def scope_options(scope: Any, concurrency: Any, where: str) -> dict[str, Any]:
+    """`concurrency_scope` where it is not as it always was.
+
+    Raises `ToolDeclarationInvalid` for one that is none, or that has nothing to hold for.
+    """
+    if scope not in ("dispatcher", "fleet"):
+        raise ToolDeclarationInvalid(
+            f"{where}: concurrency_scope is one of dispatcher, fleet, not {scope!r}"
+        )
+    if scope == "dispatcher":
+        return {}
+    if isinstance(concurrency, bool) or not isinstance(concurrency, int) or concurrency < 1:
+        raise ToolDeclarationInvalid(
+            f"{where}: concurrency_scope='fleet' needs concurrency= of at least 1, not "
+            f"{concurrency!r}"
+        )
+    return {"concurrency_scope": scope}

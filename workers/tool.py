@@ -21,7 +21,7 @@ from toolpool.contract.spec import (
 )
 from toolpool.workers.docstring import Docstring, read_docstring
 from toolpool.workers.offered import offered_options
-from toolpool.workers.rated import rate_options
+from toolpool.workers.rated import rate_options, scope_options
 from toolpool.workers.returns import Returns, returns_of
 from toolpool.workers.signature import Signature
 from toolpool.workers.text_input import text_options
@@ -99,6 +99,7 @@ def tool(
     validate: Literal["on", "off"] = "on",
     repair: bool = True,
     concurrency: int | None = None,
+    concurrency_scope: Literal["dispatcher", "fleet"] = "dispatcher",
     rate: str | None = None,
     rate_per: Literal["fleet", "tenant", "session"] = "fleet",
     retries: int = 0,
@@ -127,7 +128,8 @@ def tool(function: Callable[..., Any] | None = None, /, **options: Any) -> Any:
 
     A tool is started at most as often as `rate` says (`10/s`, `100/min`, `1000/h`, `5000/day`), in
     any time of that length, over the whole fleet; by `rate_per` for each tenant or session by
-    itself. What comes sooner waits, or is refused (TOOLPOOL_RATE_OVER).
+    itself. What comes sooner waits, or is refused (TOOLPOOL_RATE_OVER). At most `concurrency` of
+    its calls run at once: of each dispatcher, or by `concurrency_scope` of the whole fleet.
 
     `input="text"` is for a function of one text: providers that have custom tools (OpenAI) let the
     model write it freely, not as JSON, and keep it to a `grammar` if there is one, `("lark", …)` or
@@ -166,6 +168,7 @@ def _declare(
     exclusive: bool = False,
     rate: Any = None,
     rate_per: Any = RatePer.FLEET,
+    concurrency_scope: Any = "dispatcher",
     **options: Any,
 ) -> Tool:
     tool_name = name or str(getattr(function, "__name__", ""))
@@ -200,6 +203,7 @@ def _declare(
             heartbeat=msgspec.UNSET if heartbeat is None else float(heartbeat),
             exclusive=True if exclusive else msgspec.UNSET,
             **rate_options(rate, rate_per, where),
+            **scope_options(concurrency_scope, options.get("concurrency"), where),
             **text_options(input, grammar, schema, where),
             **offered_options(options, shown, where),
         )

@@ -63,7 +63,7 @@ class MemoryServer(Inboxes):
         """What may not run twice and was claimed, whether its record is still there or not."""
         self.loops = MemoryLoops(remembered=loop_memory, kept=loop_kept)
         self.events = MemoryEvents()
-        self.rates = MemoryRates(self._is_known)
+        self.rates = MemoryRates(self._is_known, self._is_under_way)
         self._records: dict[str, Record] = {}
 
     def state(self, key: str) -> str | None:
@@ -73,6 +73,13 @@ class MemoryServer(Inboxes):
     def _is_known(self, key: str) -> bool:
         record = self._find(key)
         return record is not None and record.anew_at is None
+
+    def _is_under_way(self, key: str) -> bool | None:
+        record = self._find(key)
+        if record is None:
+            return None
+        is_open = record.state == "open" and record.until > time.monotonic()
+        return record.state == "claimed" or is_open
 
     def outcome(self, key: str) -> bytes | None:
         """The outcome of a record; None where it has none."""

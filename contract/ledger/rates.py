@@ -15,6 +15,7 @@ from toolpool.contract.ledger.steps import Step, Steps
 from toolpool.contract.names import Names
 from toolpool.contract.rates import Rate
 
+_LOOK_AGAIN_SECONDS = 0.1
 LONGEST_HOLD_SECONDS = 3_600.0
 """A place that claims to be held longer for a call that was not started is nobody's."""
 
@@ -91,8 +92,14 @@ class RedisRates:
         places = {limit: str(place) for place, limit in enumerate(limits, 1)}
         keys = [self._names.rate(limit.name) for limit in limits]
         keys += (self._names.call(ask.record) for ask in asks)
-        arguments: list[str | bytes | int] = [len(limits), len(notes), self._longest_ms]
-        arguments += (f"{limit.rate.most} {_ms(limit.rate.seconds)}" for limit in limits)
+        arguments: list[str | bytes | int] = [
+            len(limits),
+            len(notes),
+            self._longest_ms,
+            self._names.call_prefix,
+            self._names.worker(""),
+        ]
+        arguments += (f"{limit.rate.most} {_window_ms(limit)}" for limit in limits)
         for note in notes:
             of = " ".join(places[limit] for limit in note.limits)
             arguments.append(f"{note.member} {note.started:d} {of}")
@@ -113,11 +120,17 @@ def _verdict(answer: bytes, limits: Sequence[Limit]) -> Verdict:
 class MemoryRates:
     """In this process: what several dispatchers of one in-memory server share.
 
-    `is_known` says whether a call has a record that it is not started anew for.
+    `is_known` says whether a call has a record that it is not started anew for, `is_under_way`
+    whether one waits or runs by its record; None where it has none.
     """
 
-    def __init__(self, is_known: Callable[[str], bool]) -> None:
+    def __init__(
+        self,
+        is_known: Callable[[str], bool],
+        is_under_way: Callable[[str], bool | None] = lambda key: None,
+    ) -> None:
         self._is_known = is_known
+        self._is_under_way = is_under_way
         self._taken: dict[str, dict[str, float]] = {}
         """By limit: when the place of each call comes free."""
 
@@ -128,7 +141,9 @@ class MemoryRates:
         now = time.monotonic()
         for limit in _limits_of(notes, asks):
             taken = self._taken.get(limit.name, {})
-            self._taken[limit.name] = {m: until for m, until in taken.items() if until > now}
+            if limit.rate.seconds:
+                taken = {member: until for member, until in taken.items() if until > now}
+            self._taken[limit.name] = taken
         for note in notes:
             for limit in note.limits:
                 if note.started:
@@ -144,7 +159,7 @@ class MemoryRates:
         if self._is_known(ask.record):
             return KNOWN
         missing = [x for x in ask.limits if ask.member not in self._taken[x.name]]
-        waits = [(self._free_in(x, now), x) for x in missing if self._is_full(x)]
+        waits = [(self._free_in(x, now), x) for x in missing if self._is_full(x, now)]
         if waits:
             seconds, limit = max(waits, key=lambda wait: wait[0])
             return Verdict(False, seconds=seconds, limit=limit)
@@ -152,11 +167,19 @@ class MemoryRates:
             self._taken[limit.name][ask.member] = now + ask.hold + limit.rate.seconds
         return GRANTED
 
-    def _is_full(self, limit: Limit) -> bool:
-        return len(self._taken[limit.name]) >= limit.rate.most
+    def _is_full(self, limit: Limit, now: float) -> bool:
+        taken = self._taken[limit.name]
+        if len(taken) >= limit.rate.most and not limit.rate.seconds:
+            for member, until in list(taken.items()):
+                is_under_way = self._is_under_way(member)
+                if not (until > now if is_under_way is None else is_under_way):
+                    del taken[member]
+        return len(taken) >= limit.rate.most
 
     def _free_in(self, limit: Limit, now: float) -> float:
         """One that waits to be started may be at once, and its place is free a window later."""
+        if not limit.rate.seconds:
+            return _LOOK_AGAIN_SECONDS
         frees = sorted(self._taken[limit.name].values())
         return max(0.001, min(frees[len(frees) - limit.rate.most] - now, limit.rate.seconds))
 
@@ -165,6 +188,11 @@ def _limits_of(notes: Sequence[Note], asks: Sequence[Ask]) -> list[Limit]:
     """Each limit once."""
     named = [note.limits for note in notes] + [ask.limits for ask in asks]
     return list(dict.fromkeys(limit for limits in named for limit in limits))
+
+
+def _window_ms(limit: Limit) -> int:
+    """0 for a limit that has no window."""
+    return _ms(limit.rate.seconds) if limit.rate.seconds else 0
 
 
 def _ms(seconds: float) -> int:

@@ -145,9 +145,9 @@ class Catalog:
 def _require_known_limit(spec: ToolSpec) -> None:
     """A tool of a newer version may have a limit that this one cannot keep."""
     try:
-        _ = spec.limit
+        _ = spec.limit, spec.at_once
     except ValueError as error:
-        raise ToolDeclarationInvalid(f"its rate is not known here: {error}") from None
+        raise ToolDeclarationInvalid(f"its limit is not known here: {error}") from None
 
 
 def read_file(path: str | Path) -> list[ToolSpec]:

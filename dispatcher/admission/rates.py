@@ -3,12 +3,13 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Self
 
 import msgspec
 
 from toolpool.contract import encoding
 from toolpool.contract.ledger.rates import Limit
-from toolpool.contract.rates import Rate, RatePer, rate_of
+from toolpool.contract.rates import AT_ONCE, Rate, RatePer, rate_of
 from toolpool.contract.settings import Settings
 from toolpool.contract.spec import ToolSpec
 from toolpool.dispatcher.words.classify import over_rate
@@ -21,10 +22,21 @@ class Limited:
     """A call under limits: whether it waits at the gate, and what was said of its places."""
 
     limits: tuple[Limit, ...]
+    windows: tuple[Limit, ...]
+    """Those that count starts."""
+    running: tuple[Limit, ...]
+    """Those that count what runs."""
     waits: bool = True
     has_places: bool = False
     counted: int = 0
     """The last attempt whose start was counted."""
+
+    @classmethod
+    def under(cls, limits: tuple[Limit, ...]) -> Self:
+        """A call that comes to the gate."""
+        windows = tuple(limit for limit in limits if limit.rate.unit != AT_ONCE)
+        running = tuple(limit for limit in limits if limit.rate.unit == AT_ONCE)
+        return cls(limits, windows, running)
 
 
 class Limits:
@@ -41,13 +53,21 @@ class Limits:
     def of(self, spec: ToolSpec, session: str | None) -> tuple[Limit, ...]:
         """Those of a call; a call without a session is under no limit of sessions."""
         if spec.rate is msgspec.UNSET:
-            return self._limits(session if self._of_session is not None else None, "", None)
-        return self._limits(session, spec.name, spec.limit)
+            session = session if self._of_session is not None else None
+            if spec.concurrency_scope is msgspec.UNSET:
+                return self._limits(session, "", None, None)
+        return self._limits(session, spec.name, spec.limit, spec.at_once)
 
     def _make(
-        self, session: str | None, tool: str, limit: tuple[Rate, RatePer] | None
+        self,
+        session: str | None,
+        tool: str,
+        limit: tuple[Rate, RatePer] | None,
+        at_once: int | None,
     ) -> tuple[Limit, ...]:
         found: list[Limit] = []
+        if at_once is not None:
+            found.append(_limit(Rate(at_once, AT_ONCE), "at_once", tool))
         if limit is not None:
             rate, per = limit
             if per is RatePer.FLEET:

@@ -17,6 +17,7 @@ from toolpool.contract import logs
 from toolpool.contract.ledger.rates import GRANTED, Ask, Limit, Note, Verdict
 from toolpool.contract.ledger.steps import ServerAway
 from toolpool.contract.outcome import Code, Executed, Outcome
+from toolpool.contract.rates import AT_ONCE
 from toolpool.dispatcher.admission.rates import Limited, Limits
 from toolpool.dispatcher.calls.pending import Pending
 from toolpool.dispatcher.calls.pump import Pump
@@ -35,6 +36,8 @@ _LONGEST_PAUSE_SECONDS = 1.0
 _GATHER_SECONDS = 0.01
 """How long starts are gathered before they are told, where no call asks meanwhile."""
 _LAST_WORD_SECONDS = 1.0
+_AGAIN_SECONDS = 1.0
+"""When to ask again for a tool that runs as often as it may: nobody knows when a call ends."""
 _TOO_LATE_SECONDS = 0.1
 """Before the end of its queue wait a call is not sent any more: no worker could start it."""
 
@@ -102,7 +105,7 @@ class Gate:
             return
         if not self._pump.hold(pending):
             return
-        pending.under(Limited(limits))
+        pending.under(Limited.under(limits))
         group = self._groups.get(limits)
         if group is None:
             group = self._groups[limits] = _Group(limits)
@@ -110,7 +113,7 @@ class Gate:
         line[pending] = None
         if not group.has_to_wait:
             self._may_ask(group)
-        elif self._is_late(soonest := group.soonest(len(line) - 1), pending):
+        elif self._is_late(group, soonest := group.soonest(len(line) - 1), pending):
             self._refuse(group, pending, soonest)
 
     def started(self, pending: Pending) -> None:
@@ -119,8 +122,10 @@ class Gate:
         if limited is None or limited.counted == attempt:
             return
         limited.counted = attempt
+        if not limited.windows:
+            return
         member = pending.key if attempt == 1 else f"{pending.key}:{attempt}"
-        self._notes.append(Note(member, limited.limits, started=True))
+        self._notes.append(Note(member, limited.windows, started=True))
         if self._asking is None and self._tell_timer is None and not self._is_closed:
             loop = asyncio.get_running_loop()
             self._tell_timer = loop.call_later(_GATHER_SECONDS, self._wake)
@@ -135,8 +140,10 @@ class Gate:
         elif not pending.is_attached and limited.counted != pending.message.attempt:
             if pending.is_news and outcome.executed is not Executed.NO:
                 self.started(pending)  # it was too short to be announced
-            elif limited.has_places and not limited.counted:
-                self._give_back(pending.key, limited.limits)
+            elif limited.has_places and not limited.counted and limited.windows:
+                self._give_back(pending.key, limited.windows)
+        if limited.has_places and limited.running and not pending.is_attached:
+            self._give_back(pending.key, limited.running)
         pending.under(None)
 
     def held_too_long(self, pending: Pending) -> None:
@@ -291,15 +298,16 @@ class Gate:
         group.full, group.free_at = verdict.limit, time.monotonic() + verdict.seconds
         for line in list(group.lines.values()):
             for ahead, pending in enumerate(list(line)):
-                if self._is_late(soonest := group.soonest(ahead), pending):
+                if self._is_late(group, soonest := group.soonest(ahead), pending):
                     self._refuse(group, pending, soonest)
         if group.lines:
             pause = min(max(verdict.seconds, _SHORTEST_PAUSE_SECONDS), _LONGEST_PAUSE_SECONDS)
             loop = asyncio.get_running_loop()
             group.timer = loop.call_later(pause, self._may_ask, group)
 
-    def _is_late(self, soonest: float, pending: Pending) -> bool:
-        return self._refuses or soonest > pending.start_by - self._too_late
+    def _is_late(self, group: _Group, soonest: float, pending: Pending) -> bool:
+        is_rate = group.full is not None and group.full.rate.unit != AT_ONCE
+        return (self._refuses and is_rate) or soonest > pending.start_by - self._too_late
 
     def _refuse(self, group: _Group, pending: Pending, soonest: float) -> None:
         limited, full = pending.limited, group.full
@@ -310,5 +318,6 @@ class Gate:
 
 def _over(limit: Limit, free_at: float) -> Outcome:
     """The answer for a call that a limit has no place for until then."""
-    seconds = max(0.1, free_at - time.monotonic())
+    least = _AGAIN_SECONDS if limit.rate.unit == AT_ONCE else 0.1
+    seconds = max(least, free_at - time.monotonic())
     return not_queued(Code.OVERLOADED, limit.about, retry_after=math.ceil(seconds * 10) / 10)

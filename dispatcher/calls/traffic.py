@@ -123,7 +123,8 @@ class Traffic(Calls):
 
     def _send(self, pending: Pending) -> None:
         """On to the pump; what is under a rate limit passes the gate before."""
-        if pending.spec.rate is not msgspec.UNSET or self._gate.holds_all:
+        spec, unset = pending.spec, msgspec.UNSET
+        if spec.rate is not unset or spec.concurrency_scope is not unset or self._gate.holds_all:
             self._gate.submit(pending)
         else:
             self._pump.submit(pending)

@@ -40,3 +40,12 @@ async def slow_to_come(trace: str, seconds: float = 0.0) -> str:
 async def free(word: str = "") -> str:
     """Be started as often as anybody likes."""
     return word
+
+
+@tool(concurrency=2, concurrency_scope="fleet", effects="read")
+async def few(trace: str, seconds: float = 0.05) -> str:
+    """Run twice at once at most."""
+    _note(trace, "+1")
+    await asyncio.sleep(seconds)
+    _note(trace, "-1")
+    return "done"

@@ -3,19 +3,20 @@
 import time
 from typing import Any, ClassVar
 
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, rule, run_state_machine_as_test
 
 from tests.ledger.servers import NAMES, RealRedis
 from toolpool.contract.ledger.rates import Ask, Limit, MemoryRates, Note, RedisRates, Verdict
-from toolpool.contract.rates import Rate
+from toolpool.contract.rates import AT_ONCE, Rate
 
 SHORT = settings(
     max_examples=60,
     stateful_step_count=30,
     deadline=None,
     suppress_health_check=list(HealthCheck),
+    phases=[Phase.generate],  # time passes: what failed is told as it came
 )
 _PAST_SECONDS = 0.004
 
@@ -33,6 +34,7 @@ LIMITS = (
     Limit("daily", Rate(3, "day"), ""),
     Limit("minutely", Rate(1, "min"), ""),
     Limit("instant", Instant(2, "s"), ""),
+    Limit("running", Rate(2, AT_ONCE), ""),
 )
 MEMBERS = tuple("abcdefg")
 
@@ -52,7 +54,8 @@ class PlacesMachine(RuleBasedStateMachine):
         self.real = RealRedis(self.url)
         self.redis = RedisRates(self.real._steps, NAMES, queue_wait=30.0)
         self.known: set[str] = set()
-        self.memory = MemoryRates(self.known.__contains__)
+        self.under_way: dict[str, bool] = {}
+        self.memory = MemoryRates(self.known.__contains__, self.under_way.get)
         self.held: dict[str, set[str]] = {limit.name: set() for limit in LIMITS}
         """Who has a place under each limit of more than a moment."""
 
@@ -94,30 +97,39 @@ class PlacesMachine(RuleBasedStateMachine):
             if answer.may_go and not answer.is_known:
                 for limit in ask.limits:
                     held = self.held[limit.name]
-                    if limit.name != "instant" and ask.member not in held:
+                    if limit.name not in ("instant", "running") and ask.member not in held:
                         assert len(held) < limit.rate.most
                         held.add(ask.member)
 
-    @rule(member=members, anew=st.booleans())
-    def open_record(self, member: str, anew: bool) -> None:
+    @rule(
+        member=members,
+        anew=st.booleans(),
+        state=st.sampled_from(("open", "overdue", "claimed", "settled")),
+    )
+    def open_record(self, member: str, anew: bool, state: str) -> None:
         """A call has a record; one that was refused is started when it is asked for again."""
-        key = NAMES.call(member)
-        self.real._sync.delete(key)
-        self.real._sync.hset(key, mapping={"state": "open", **({"anew": "1"} if anew else {})})
-        self.real._sync.pexpire(key, 100_000)
+        key, client = NAMES.call(member), self.real._sync
+        client.delete(key)
+        until = 0 if state == "overdue" else round((time.time() + 900.0) * 1000)
+        fields: dict[str, Any] = {"state": state.replace("overdue", "open"), "until": until}
+        client.hset(key, mapping={**fields, "worker": "w", **({"anew": "1"} if anew else {})})
+        client.pexpire(key, 100_000)
+        client.set(NAMES.worker("w"), b"lease", px=100_000)
         self.known.discard(member) if anew else self.known.add(member)
+        self.under_way[member] = state in ("open", "claimed")
 
     @rule(member=members)
     def end_record(self, member: str) -> None:
         """The record's time is over."""
         self.real._sync.delete(NAMES.call(member))
         self.known.discard(member)
+        self.under_way.pop(member, None)
 
     @rule(limit=st.sampled_from(LIMITS), kind=st.sampled_from(("string", "list", "scores")))
     def put_garbage(self, limit: Limit, kind: str) -> None:
         """Somebody without sense writes to the server."""
         key, client = NAMES.rate(limit.name), self.real._sync
-        if kind == "scores" and client.type(key) in (b"none", b"zset"):
+        if kind == "scores" and limit.rate.seconds and client.type(key) in (b"none", b"zset"):
             stray = {"x y": float("inf"), "\0": 1e300, "z": -5.0, "": 9e15}
             client.zadd(key, stray)  # type: ignore[arg-type]
             return
@@ -132,6 +144,7 @@ class PlacesMachine(RuleBasedStateMachine):
         self.real._sync.flushall()
         self.memory._taken.clear()
         self.known.clear()
+        self.under_way.clear()
         for held in self.held.values():
             held.clear()
 

@@ -2,6 +2,8 @@
 
 import asyncio
 import itertools
+import os
+import signal
 import time
 from collections.abc import AsyncIterator, Iterator, Sequence
 from pathlib import Path
@@ -16,6 +18,7 @@ from tests.integration.fleet import call
 from tests.integration.test_deadlines import worker
 from tests.waiting import eventually
 from toolpool import Dispatcher, tool
+from toolpool.contract.envelope import Envelope
 from toolpool.contract.ledger.rates import GRANTED, Ask, RedisRates
 from toolpool.contract.ledger.steps import Steps
 from toolpool.contract.names import Names
@@ -246,6 +249,64 @@ async def test_calls_at_the_gate_outlive_their_server(
     assert len(starts(trace)) >= 120
     if loss == "restart":
         require_rate(starts(trace), 40)
+
+
+def most_at_once(trace: Path) -> int:
+    """How many ran at the same time, by what each wrote at its start and its end."""
+    changes = sorted(
+        (float(at), int(change))
+        for at, _, change in (line.partition(" ") for line in trace.read_text().splitlines())
+    )
+    return max(itertools.accumulate(change for _, change in changes))
+
+
+async def test_so_many_run_at_once_in_the_whole_fleet(fleet: LocalFleet, trace: Path) -> None:
+    """Of two dispatchers, each of which may have as many by itself."""
+    async with fleets.connected(fleet) as one, fleets.connected(fleet) as other:
+        asked = [
+            ask(dispatcher, "few", f"f{n}", f"s{n % 3}", trace=str(trace))
+            for n, dispatcher in zip(range(20), itertools.cycle((one, other)), strict=False)
+        ]
+        assert all(result.ok for result in await asyncio.gather(*asked))
+    assert len(trace.read_text().splitlines()) == 40
+    assert most_at_once(trace) == 2
+
+
+async def test_a_running_call_keeps_its_place_though_its_dispatcher_is_gone(
+    fleet: LocalFleet, trace: Path
+) -> None:
+    """Its worker goes on with it; the place comes free when it ends."""
+    where = str(trace)
+    async with fleets.connected(fleet) as gone:
+        for n in range(2):
+            (handed,) = await gone.dispatch(
+                call("few", f"g{n}", trace=where, seconds=2.0), session="g", turn="t", wait=0.2
+            )
+            assert handed.is_running
+        await eventually(lambda: trace.exists() and most_at_once(trace) == 2, "both run")
+    async with fleets.connected(fleet, rate_over="refuse") as other:
+        assert (await ask(other, "few", "g2", "g", trace=where)).ok
+    assert most_at_once(trace) == 2
+
+
+async def test_places_of_a_worker_that_died_come_free(tmp_path: Path, trace: Path) -> None:
+    """With its lease, and its calls' answers; what may run twice is run again."""
+    settings = {"lease_renewed": 0.5, "lease_gone": 2.0, "queue_wait": 60.0}
+    with fleets.running("tests.fleets.limited", **settings) as fleet:
+        async with fleets.connected(fleet) as dispatcher:
+            asked = [
+                asyncio.ensure_future(
+                    ask(dispatcher, "few", f"w{n}", "w", trace=str(trace), seconds=1.0)
+                )
+                for n in range(4)
+            ]
+            await eventually(lambda: trace.exists() and most_at_once(trace) == 2, "two run")
+            with connection.open_sync(fleet.settings) as client:
+                envelope = Envelope(connection.keyring(fleet.settings))
+                for lease in list(client.scan_iter(Names(fleet.settings.key_prefix).worker("*"))):
+                    os.kill(envelope.decode_lease(client.get(lease)).pid, signal.SIGKILL)
+            results = await asyncio.gather(*asked)
+    assert all(result.ok for result in results)
 
 
 # Over the in-memory server: what waits at the gate is as good as what waits in the pump.

@@ -390,6 +390,62 @@ async def test_a_server_that_is_away_does_not_hold_up_the_end(
     await bench.gate.close()
 
 
+def few(key: str, **more: Any) -> Pending:
+    """A call of a tool that runs twice at once at most."""
+    spec = ToolSpec(name="t", concurrency=2, concurrency_scope="fleet")
+    return pending(key, line=key.split("-")[0], session="s", spec=spec, **more)
+
+
+async def test_the_place_of_what_runs_is_kept_until_its_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """No window is over meanwhile; its end lets the next go at once."""
+    bench = Bench(rate_over="refuse")
+    server = bench.transport._server
+    monkeypatch.setattr(bench.rates.real, "_is_under_way", lambda key: True)
+    calls = [few(f"a-{n}") for n in range(4)]
+    for call in calls:
+        bench.gate.submit(call)
+    await turns(10)
+    assert bench.sent == ["a-0", "a-1"]
+    assert calls[2].outcome is None, "it waits: what is over no rate is not refused"
+    bench.begin(*calls[:2])
+    bench.resolve(calls[0], Outcome(ok=True, data=1, worker="w"))
+    await turns(10)
+    assert bench.sent == ["a-0", "a-1", "a-2"]
+    bench.resolve(calls[1], failure(Code.EXPIRED, "", Executed.NO))
+    await turns(10)
+    assert bench.sent == ["a-0", "a-1", "a-2", "a-3"]
+    assert not [note for notes, _ in bench.rates.steps for note in notes if note.started]
+    assert server.rates is bench.rates  # type: ignore[comparison-overlap]
+
+
+async def test_places_that_nobody_gives_back_are_found() -> None:
+    """Of calls that never were sent, or whose record is settled."""
+    bench = Bench()
+    bench.gate.submit(few("a-0", wait=0.001))
+    bench.gate.submit(few("a-1", wait=0.001))
+    await turns(10)
+    late = few("b-0", wait=10_000.0)
+    bench.gate.submit(late)
+    await eventually(lambda: "b-0" in bench.sent, "it has the place of one that nobody can start")
+
+
+async def test_a_tool_may_be_under_a_rate_and_a_cap() -> None:
+    bench = Bench()
+    spec = ToolSpec(name="t", rate="3/h", concurrency=2, concurrency_scope="fleet")
+    calls = [pending(f"a-{n}", line="a", spec=spec, wait=10_000.0) for n in range(4)]
+    for call in calls:
+        bench.gate.submit(call)
+    await turns(10)
+    assert bench.sent == ["a-0", "a-1"]
+    bench.begin(*calls[:2])
+    for call in calls[:2]:
+        bench.resolve(call, Outcome(ok=True, data=1, worker="w"))
+    await turns(20)
+    assert bench.sent == ["a-0", "a-1", "a-2"]
+
+
 def test_the_soonest_start_is_a_bound() -> None:
     """With so many of the session's own ahead, and nobody else's."""
     group = _Group((Limit("l", rate_of("10/s"), ""), Limit("m", rate_of("2/min"), "")), free_at=5.0)
