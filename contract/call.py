@@ -28,6 +28,7 @@ class ToolCall(msgspec.Struct, frozen=True, kw_only=True):
     is free text and has no arguments. `has_own_key` says that its provider gives no id twice, so
     that the same call may come in several responses. `mark` tells a call without an id from others.
     `doubled_id` is the provider's where another call of the response has it, and `id` was made up.
+    `as_asked` are the arguments that the model sent, where a policy gave others.
     """
 
     index: int
@@ -43,6 +44,7 @@ class ToolCall(msgspec.Struct, frozen=True, kw_only=True):
     has_own_key: bool = False
     mark: str | None = None
     doubled_id: str | None = None
+    as_asked: dict[str, Any] | None = None
 
     @property
     def provider_id(self) -> str:

@@ -9,7 +9,6 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from toolpool.contract.circuit import CircuitState
 from toolpool.contract.errors import MessageRejected
 from toolpool.contract.events import EventBatch
 from toolpool.contract.outcome import Code, Executed, Outcome, failure
@@ -171,7 +170,8 @@ class StoredOutput(msgspec.Struct, frozen=True, kw_only=True):
 class BackgroundCall(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What a handle stands for: enough for any dispatcher to go on with the call.
 
-    `started_at` and `deadline` are Unix time in seconds; the last three are of the `ToolCall`.
+    `started_at` and `deadline` are Unix time in seconds; `origin`, `long_id` and `id_given` are of
+    the `ToolCall`, `approval` is the id of the one that it waits for, if it does.
     """
 
     handle: str
@@ -184,6 +184,7 @@ class BackgroundCall(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     origin: dict[str, Any] | None = None
     long_id: str | None = None
     id_given: bool = True
+    approval: str = ""
 
 
 class WorkerLease(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -230,7 +231,6 @@ _LEASE = "lease"
 _BACKGROUND = "background"
 _OUTPUT = "output"
 _SWITCH = "switch"
-_CIRCUIT = "circuit"
 _TOOLSET = "toolset"
 _EVENTS = "events"
 _encoder = msgspec.json.Encoder()
@@ -244,7 +244,6 @@ _leases = msgspec.json.Decoder(WorkerLease)
 _toolsets = msgspec.json.Decoder(Toolset)
 _background = msgspec.json.Decoder(BackgroundCall)
 _switches = msgspec.json.Decoder(Switch)
-_circuits = msgspec.json.Decoder(CircuitState)
 _outputs = msgspec.json.Decoder(StoredOutput)
 _events = msgspec.json.Decoder(EventBatch)
 
@@ -264,6 +263,14 @@ class Envelope:
     def key_id(self) -> str:
         """The id of the key that signs."""
         return self._keyring.key_id
+
+    def seal(self, purpose: str, body: bytes) -> bytes:
+        """Bytes of one purpose, signed."""
+        return self._keyring.sign(purpose, body)
+
+    def unseal(self, purpose: str, data: bytes) -> bytes:
+        """What was signed for this purpose. Raises `MessageRejected`."""
+        return self._keyring.verify(purpose, data)
 
     def encode_batch(self, batch: Batch) -> bytes:
         """Raises TypeError, ValueError or RecursionError where arguments are not JSON."""
@@ -330,14 +337,6 @@ class Envelope:
     def decode_toolset(self, data: bytes) -> Toolset:
         """The toolset in `data`."""
         return _decode(_toolsets, self._keyring.verify(_TOOLSET, data))
-
-    def encode_circuit(self, state: CircuitState) -> bytes:
-        """The state of a circuit, signed."""
-        return self._keyring.sign(_CIRCUIT, _encoder.encode(state))
-
-    def decode_circuit(self, data: bytes) -> CircuitState:
-        """The state of a circuit in `data`."""
-        return _decode(_circuits, self._keyring.verify(_CIRCUIT, data))
 
     def encode_switch(self, switch: Switch) -> bytes:
         """The switch, signed."""

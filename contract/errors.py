@@ -9,6 +9,7 @@ ToolpoolError
 │   ├── BrokerUnreachable          no Redis or broker answers at the URL
 │   └── CatalogEmpty               no worker has published a tool
 ├── MessageRejected            bytes from the network that are not ours, or not whole
+├── ApprovalRefused            a person's decision about a call cannot be taken
 └── ToolError                  raised by a tool: it ran, and reports failure to the model
 
 What a model gets wrong is never an exception: it is a `ToolResult`.
@@ -53,6 +54,18 @@ class MessageRejected(ToolpoolError):
     """Raised when bytes cannot be accepted: malformed, unsigned, foreign, too large or too new.
 
     `reason` is a short word for counters; the text never holds the payload.
+    """
+
+    def __init__(self, reason: str, message: str) -> None:
+        super().__init__(message)
+        self.reason = reason
+
+
+class ApprovalRefused(ToolpoolError):
+    """Raised when a decision about a call cannot be taken; the message says why.
+
+    `reason` is `decided` (somebody did before, or its time is over), `not_allowed` (it is not for
+    this person to decide) or `other_arguments`.
     """
 
     def __init__(self, reason: str, message: str) -> None:

@@ -55,6 +55,13 @@ class Names:
         self.alive = f"{prefix}:alive"
         """Which worker said last that the pool is alive."""
         self.events = f"{prefix}:events"
+        self.approvals = f"{prefix}:approvals"
+        """Which calls wait for approval, by when that is too late: a sorted set."""
+        self.approved = f"{prefix}:approved"
+        """Which were approved, and are yet to be sent: a sorted set."""
+        self.decisions = f"{prefix}:decisions"
+        """What was decided about approvals: a capped stream."""
+        self.approval_prefix = f"{prefix}:approval:"
         self.call_prefix = f"{prefix}:call:"
         self.ran_prefix = f"{prefix}:ran:"
         self.unacked = f"{prefix}:unacked"
@@ -76,6 +83,10 @@ class Names:
     def call(self, key: str) -> str:
         """The ledger record of one call: a hash."""
         return self.call_prefix + key
+
+    def approval(self, id: str) -> str:
+        """What waits for approval: a hash."""
+        return self.approval_prefix + id
 
     def reply(self, dispatcher: str) -> str:
         """The stream a dispatcher reads its replies from."""

@@ -225,6 +225,25 @@ class Settings(BaseSettings):
         description="Share of a tool's last 20 calls rejected that raises an alert.",
     )
     hook_timeout: float = Field(default=5.0, gt=0, description="How long a hook may take.")
+    hook_failure: Literal["deny", "allow"] = Field(
+        default="deny", description="What becomes of a call whose policy fails."
+    )
+    policy: str | None = Field(default=None, description="File of rules about calls.")
+    before_call: str | None = Field(
+        default=None, description="Hook that decides about calls, as `module:function`."
+    )
+    after_result: str | None = Field(
+        default=None, description="Hook that results pass, as `module:function`."
+    )
+    approval_expires: float = Field(
+        default=86_400.0, gt=0, description="How long a person may take to approve a call."
+    )
+    approval_webhook: str | None = Field(
+        default=None, description="Where it is posted that a call waits for approval."
+    )
+    approval_webhook_secret: SecretStr | None = Field(
+        default=None, description="Signs what is posted there."
+    )
     repair: bool = Field(
         default=True, description="Whether arguments are put right where it is certain."
     )

@@ -1,5 +1,6 @@
 """From the calls of one response to their results: judged, looked up, run, counted."""
 
+import asyncio
 import time
 from collections.abc import Collection, Mapping
 from typing import Any
@@ -17,8 +18,10 @@ from toolpool.dispatcher.calls.pending import Pending
 from toolpool.dispatcher.formats import Response, intake
 from toolpool.dispatcher.observe import Observers
 from toolpool.dispatcher.observers.record import Recorder
+from toolpool.dispatcher.policy.policy import Policy
+from toolpool.dispatcher.results import Results
 from toolpool.dispatcher.turn_context import TurnContext, turn_context
-from toolpool.dispatcher.turns import Turns
+from toolpool.dispatcher.turns import Answered, Judged, Turns
 from toolpool.dispatcher.words.wording import Wording
 
 
@@ -36,6 +39,8 @@ class Asking:
         loops: LoopGuard,
         analytics: Analytics,
         recorder: Recorder | None,
+        policy: Policy,
+        told: Results,
     ) -> None:
         self._settings = settings
         self._wording = wording
@@ -45,6 +50,8 @@ class Asking:
         self._loops = loops
         self._analytics = analytics
         self._recorder = recorder
+        self._policy = policy
+        self._told = told
 
     def read(self, response: Any, **named: str | None) -> Response:
         """The calls in a response. Raises `intake.Unreadable`."""
@@ -86,9 +93,9 @@ class Asking:
         try:
             results = await self._run(found, shared, allowed, rejected, sent)
         except BaseException:
-            rows.broken_off(rejected, sent, self._turns.result_of)
+            rows.broken_off(rejected, sent, self._told)
             raise
-        rows.answered(results, sent, self._turns.result_of)
+        rows.answered(results, sent, self._told)
         return results
 
     async def _run(
@@ -112,7 +119,15 @@ class Asking:
             else:
                 accepted.append(verdict)
         await self._own_up(found, shared, rejected)
-        answered = await self._turns.run(accepted, shared, since, sent)
+        judged: Judged = {}
+        if self._policy.concerns(accepted):
+            judged = await self._policy.judge(accepted, shared)
+            accepted = [
+                (judged[c.index].call, o) if c.index in judged else (c, o) for c, o in accepted
+            ]
+        answered = await self._turns.run(accepted, shared, since, sent, judged)
+        if self._told.policy is not None:
+            await self._show(answered, sent)
         results: list[ToolResult] = []
         news: list[ToolResult | None] = []
         for call in found.calls:
@@ -126,6 +141,14 @@ class Asking:
         await self._loops.note(found.calls, news, shared.session)
         self._analytics.note(results, session=shared.session, model=found.model)
         return results
+
+    async def _show(self, answered: dict[int, Answered], sent: dict[int, Pending]) -> None:
+        """Let the host's policy see every result before it is told."""
+        shown = await asyncio.gather(
+            *(self._told.shown(answer.result, sent[i]) for i, answer in answered.items())
+        )
+        for (index, answer), result in zip(list(answered.items()), shown, strict=True):
+            answered[index] = Answered(result, answer.is_news)
 
     async def _own_up(
         self, found: Response, shared: TurnContext, rejected: dict[int, ToolResult]

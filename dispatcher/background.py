@@ -7,7 +7,7 @@ second `tool_result` for the first call's id.
 import asyncio
 import secrets
 import time
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
 from toolpool.contract import encoding, logs
@@ -20,10 +20,12 @@ from toolpool.contract.result import ToolResult
 from toolpool.contract.spec import ToolSpec
 from toolpool.dispatcher.admission.catalog import Catalog
 from toolpool.dispatcher.admission.task_tools import LISTED_AT_MOST, LONGEST_WAIT_SECONDS
+from toolpool.dispatcher.awaiting import Awaiting
 from toolpool.dispatcher.calls.pending import Pending, State
 from toolpool.dispatcher.calls.services import Services
 from toolpool.dispatcher.calls.traffic import Traffic
 from toolpool.dispatcher.completed import Completed, Notice
+from toolpool.dispatcher.results import Results
 from toolpool.dispatcher.words import feedback
 from toolpool.dispatcher.words.wording import Wording
 
@@ -59,15 +61,17 @@ class Background:
         services: Services,
         traffic: Traffic,
         catalog: Catalog,
-        classify: Callable[[Pending], ToolResult],
+        results: Results,
         wording: Wording,
+        awaiting: Awaiting,
     ) -> None:
+        self._awaiting = awaiting
         self._transport = services.transport
         self._envelope = services.envelope
         self._settings = services.settings
         self._traffic = traffic
         self._catalog = catalog
-        self._classify = classify
+        self._results = results
         self._wording = wording
         self._completed = Completed()
         self._unkept: dict[str, BackgroundCall] = {}
@@ -94,6 +98,7 @@ class Background:
             origin=pending.call.origin,
             long_id=pending.call.long_id,
             id_given=pending.call.id_given,
+            approval=pending.approval if pending.awaits_approval else "",
         )
         kept = self._settings.background_kept
         self._traffic.handed_over(pending, kept)
@@ -106,13 +111,15 @@ class Background:
         await asyncio.wait({keeping}, timeout=_KEEP_HANDLE_SECONDS)
         if not pending.is_open:
             return None
-        said = feedback.still_running(call.handle, self._wording)
+        is_waiting = pending.awaits_approval
+        say = feedback.awaits_approval if is_waiting else feedback.still_running
+        said = say(call.handle, self._wording)
         self._notify(pending, call)
         return ToolResult(
             call_id=pending.call.provider_id,
             name=pending.call.name,
             ok=True,
-            data={"handle": call.handle, "state": pending.state.value},
+            data=_state_of(pending, call.handle),
             executed=Executed.UNKNOWN,
             note=" ".join(filter(None, (pending.call.note, said))),
             handle=call.handle,
@@ -181,7 +188,7 @@ class Background:
             raise KeyError(NO_SUCH_HANDLE)
         pending = await self._pending(found)
         await pending.wait(wait)
-        return None if pending.is_open else self._classify(pending)
+        return None if pending.is_open else await self._results.of(pending)
 
     async def cancel(self, handle: str, session: str | None) -> ToolResult:
         """Stop a background call; its final result. Raises KeyError as `result` does."""
@@ -190,7 +197,7 @@ class Background:
             raise KeyError(NO_SUCH_HANDLE)
         pending = await self._pending(found)
         await self._traffic.cancel([pending] if pending.is_open else [])
-        return self._classify(pending)
+        return await self._results.of(pending)
 
     async def page(self, handle: Any, session: str | None, number: int) -> dict[str, Any] | None:
         """One page of a whole output, counted from 1; None for a handle that is not one.
@@ -212,13 +219,14 @@ class Background:
         if not 1 <= number <= pages:
             raise NoSuchPage(number, pages)
         start = (number - 1) * size
-        return {
+        found = {
             "handle": handle,
             "tool": output.tool,
             "page": number,
             "pages": pages,
             "text": output.text[start : start + size],
         }
+        return await self._results.page(found, session)
 
     async def _list(self, session: str | None) -> Outcome:
         """What the model is shown: the calls of a session alone, and not too many."""
@@ -267,6 +275,8 @@ class Background:
         pending = self._traffic.root(call.message.key)
         if pending is not None:  # it may be in a retry, whose record is another
             return State.RUNNING.value if pending.retries else pending.state.value
+        if recorded is None and call.approval and call.deadline > self._transport.server_time():
+            return State.PENDING.value
         return _STATES.get(recorded, "EXPIRED")
 
     async def completed(self, session: str | None) -> AsyncIterator[str]:
@@ -293,8 +303,8 @@ class Background:
         await pending.wait(wait)
         answer: dict[str, Any] = {"handle": found.handle, "tool": found.message.tool}
         if pending.is_open:
-            return answer | {"state": pending.state.value}
-        result = self._classify(pending)
+            return answer | _state_of(pending, found.handle)
+        result = await self._results.of(pending)
         if result.ok:
             done = answer | {"state": State.COMPLETED.value, "result": result.data}
             return done | ({"note": result.note} if result.note else {})
@@ -309,7 +319,9 @@ class Background:
     async def _pending(self, found: BackgroundCall) -> Pending:
         known = self._traffic.root(found.message.key)
         if known is None:
-            known = await self._traffic.adopt(found, self._spec(found.message.tool))
+            known = await self._awaiting.adopt(found) if found.approval else None
+            if known is None:
+                known = await self._traffic.adopt(found, self._spec(found.message.tool))
         self._notify(known, found)
         return known
 
@@ -349,6 +361,12 @@ _STATES: Mapping[str | None, str] = {
     "claimed": State.RUNNING.value,
     "settled": "FINISHED",
 }
+
+
+def _state_of(pending: Pending, handle: str) -> dict[str, Any]:
+    """What is said of a call that has not ended."""
+    said = {"handle": handle, "state": pending.state.value}
+    return said | ({"waits_for": "approval"} if pending.awaits_approval else {})
 
 
 def _is_handle(value: Any) -> bool:

@@ -12,28 +12,18 @@ from toolpool.contract.server import connection
 from toolpool.contract.settings import Settings
 from toolpool.contract.spec import ToolSpec
 from toolpool.dispatcher.admission import catalog as catalogs
-from toolpool.dispatcher.admission.accepting import Accepting
-from toolpool.dispatcher.admission.catalog import Catalog
-from toolpool.dispatcher.admission.loop_guard import LoopGuard, OnLoop
-from toolpool.dispatcher.analytics import Analytics
-from toolpool.dispatcher.asking import Asking
-from toolpool.dispatcher.background import NO_SUCH_HANDLE, Background
-from toolpool.dispatcher.calls.services import Services
-from toolpool.dispatcher.calls.traffic import Traffic
-from toolpool.dispatcher.classifier import Classifier
+from toolpool.dispatcher.background import NO_SUCH_HANDLE
 from toolpool.dispatcher.events import CHANNELS, Event
 from toolpool.dispatcher.formats import FORMATS, intake, named
-from toolpool.dispatcher.histories import Histories
 from toolpool.dispatcher.lifetime import Lifetime, in_a_thread
-from toolpool.dispatcher.observe import Observer, Observers
-from toolpool.dispatcher.observers.log import log
-from toolpool.dispatcher.observers.watching import Record, Watching
+from toolpool.dispatcher.observe import Audit, Observer
+from toolpool.dispatcher.observers.watching import Record
+from toolpool.dispatcher.parts import Parts
+from toolpool.dispatcher.policy.hooks import Hooks
 from toolpool.dispatcher.transports.base import Transport
 from toolpool.dispatcher.transports.redis import RedisTransport
 from toolpool.dispatcher.turn import TurnResult
 from toolpool.dispatcher.turn_context import page_number, patience, require_name
-from toolpool.dispatcher.turns import Turns
-from toolpool.dispatcher.words.wording import wording_of
 
 
 class Dispatcher:
@@ -53,40 +43,34 @@ class Dispatcher:
         envelope: Envelope,
         only: Collection[str] | None = None,
         specs: Sequence[ToolSpec] | None = None,
-        on_loop: OnLoop | None = None,
+        hooks: Hooks | None = None,
         observers: Sequence[Observer] = (),
         record: Record | None = None,
     ) -> None:
-        self._observers = Observers([log(), *observers], with_texts=settings.error_texts)
         self._lifetime = Lifetime()
         self._starting: asyncio.Task[None] | None = None
         self._closed: asyncio.Task[None] | None = None
         self._settings = settings
         self._specs = specs
-        self._catalog = Catalog()
-        self._wording = wording_of(settings)
-        self._accepting = Accepting(self._catalog, settings, self._wording, only)
-        services = Services(transport, envelope, settings, self._observers)
-        self._watching = Watching(services, self._catalog, record)
-        self._traffic = Traffic(services, self._catalog, follows_catalog=specs is None)
-        classify = Classifier(self._wording, self._accepting, with_texts=settings.error_texts)
-        self._background = Background(
-            services, self._traffic, self._catalog, classify, self._wording
-        )
-        self._turns = Turns(self._traffic, self._background, settings, classify)
-        self.loops = LoopGuard(transport.loops, settings, self._observers, on_loop)
-        self.analytics = Analytics(alert_rate=settings.rejections_alert, observers=self._observers)
-        self._asking = Asking(
+        parts = Parts(
+            transport,
             settings,
-            self._wording,
-            self._observers,
-            accepting=self._accepting,
-            turns=self._turns,
-            loops=self.loops,
-            analytics=self.analytics,
-            recorder=self._watching.recorder,
+            envelope,
+            only=only,
+            follows_catalog=specs is None,
+            hooks=hooks,
+            observers=observers,
+            record=record,
         )
-        self._histories = Histories(transport, settings, self._asking, self._traffic.in_background)
+        self._parts = parts
+        self._accepting = parts.accepting
+        self._traffic = parts.traffic
+        self._background = parts.background
+        self._turns = parts.turns
+        self._asking = parts.asking
+        self.loops = parts.loops
+        self.analytics = parts.analytics
+        self.approvals = parts.approvals
 
     @classmethod
     def connect(
@@ -97,7 +81,7 @@ class Dispatcher:
         settings: Settings | None = None,
         only: Collection[str] | None = None,
         catalog: str | Path | None = None,
-        on_loop: OnLoop | None = None,
+        hooks: Hooks | None = None,
         observers: Sequence[Observer] = (),
         record: Record | None = None,
     ) -> Self:
@@ -105,7 +89,7 @@ class Dispatcher:
 
         The URL comes from `TOOLPOOL_REDIS_URL` where it is not given. `only` is an allow-list of
         names; `catalog` a file that `toolpool tools export` wrote, in place of the live one;
-        `on_loop` may let a failing call run again; `observers` are told what happens to calls,
+        `hooks` decide about calls and results; `observers` are told what happens to calls,
         `record` names the session record. Raises `Misconfigured` here and on entering.
         """
         settings = settings or Settings()
@@ -117,7 +101,7 @@ class Dispatcher:
             envelope=Envelope(connection.keyring(settings), max_bytes=settings.max_message),
             only=only,
             specs=catalogs.read_file(catalog) if catalog is not None else None,
-            on_loop=on_loop,
+            hooks=hooks,
             observers=observers,
             record=record,
         )
@@ -138,12 +122,19 @@ class Dispatcher:
         await self.close()
 
     async def _start(self) -> None:
-        self._observers.start()
-        self._watching.start()
+        self._parts.observers.start()
+        self._parts.watching.start()
         await self._traffic.start()
         self.loops.start()
+        self._parts.awaiting.start()
+        if self._parts.hooks.rules is not None:
+            self._traffic.in_background(self._parts.hooks.rules.follow())
+        if self._parts.hooks.on_event is not None:
+            self._traffic.in_background(
+                self._parts.watching.hand_events(self._parts.hooks.on_event)
+            )
         if self._specs is not None:
-            self._catalog.replace(self._specs)
+            self._parts.catalog.replace(self._specs)
         await self._traffic.wait_for_tools(self._settings.catalog_wait)
 
     async def close(self) -> None:
@@ -161,13 +152,15 @@ class Dispatcher:
         if self._starting is not None and not self._starting.done():
             self._starting.cancel()
             await asyncio.wait({self._starting})
-        await self._watching.leave()
+        await self._parts.watching.leave()
         self._background.close()
         await self.loops.close()
         self._turns.cancel(None, None)
+        await self._parts.awaiting.close()
         await self._traffic.close()
-        await self._watching.close()
-        await in_a_thread(self._observers.close)
+        await self._parts.watching.close()
+        await in_a_thread(self._parts.observers.close)
+        self._parts.hooks.close()
 
     @property
     def specs(self) -> list[ToolSpec]:
@@ -180,7 +173,7 @@ class Dispatcher:
     def refused(self) -> Mapping[str, str]:
         """Why a published tool is not offered, by its name: its schema cannot be used."""
         self._lifetime.require_open()
-        return MappingProxyType(self._catalog.refused)
+        return MappingProxyType(self._parts.catalog.refused)
 
     def tools(self, format: str = "anthropic", *, only: Collection[str] | None = None) -> list[Any]:
         """What to offer the model, in a provider's form; plain dicts, which the SDKs' types take.
@@ -208,7 +201,7 @@ class Dispatcher:
         ValueError for what is no bookmark, and no channel.
         """
         self._lifetime.require()
-        return self._watching.follow(since, channels)
+        return self._parts.watching.follow(since, channels)
 
     def in_flight(self, session: str | None = None) -> int:
         """How many calls are open, of one session or of all."""
@@ -216,16 +209,28 @@ class Dispatcher:
         calls = list(self._traffic.all_open())  # any thread may ask
         return sum(session is None or p.message.session == session for p in calls)
 
-    async def cancel(self, session: str | None = None, *, call_id: str | None = None) -> int:
+    async def cancel(
+        self,
+        session: str | None = None,
+        *,
+        call_id: str | None = None,
+        by: str = "",
+        reason: str = "",
+    ) -> int:
         """Cancel what this dispatcher has open of a session, or one call by its id.
 
         Ids repeat between sessions, so name both where there is one. Each `dispatch` they belong to
         answers `aborted.cancelled`, saying whether the tool had started. Answers how many calls
-        there were. Raises ValueError where neither is given.
+        there were. `by` and `reason` are for the audit. Raises ValueError where neither session nor
+        call is given.
         """
         self._require(session)
         if session is None and call_id is None:
             raise ValueError("cancel needs a session, a call_id, or both")
+        audit = Audit(
+            what="cancelled", tool="", call_id=call_id or "", session=session, by=by, reason=reason
+        )
+        self._parts.observers.tell("audited", audit)
         return await self._turns.cancel_all(session, call_id)
 
     async def task_result(
@@ -268,21 +273,29 @@ class Dispatcher:
         return found
 
     async def deny(
-        self, tool: str, *, argument: str | None = None, value: Any = None, reason: str
+        self,
+        tool: str,
+        *,
+        argument: str | None = None,
+        value: Any = None,
+        reason: str,
+        by: str = "",
     ) -> None:
         """Switch a tool off for the whole fleet, or only where `argument` has this `value`.
 
         Every dispatcher follows within about a second; calls are answered `aborted.denied` with
-        `reason`, which the model reads. Calls that already run go on. Raises ValueError for what no
-        dispatcher could follow.
+        `reason`, which the model reads. Calls that already run go on. `by` is who did so, for the
+        audit. Raises ValueError for what no dispatcher could follow.
         """
         self._lifetime.require()
-        await self._traffic.turn_switch(tool, argument, value, reason, on=True)
+        await self._traffic.turn_switch(tool, argument, value, reason, on=True, by=by)
 
-    async def allow(self, tool: str, *, argument: str | None = None, value: Any = None) -> None:
+    async def allow(
+        self, tool: str, *, argument: str | None = None, value: Any = None, by: str = ""
+    ) -> None:
         """Take a `deny` with the same tool, argument and value back."""
         self._lifetime.require()
-        await self._traffic.turn_switch(tool, argument, value, "", on=False)
+        await self._traffic.turn_switch(tool, argument, value, "", on=False, by=by)
 
     def completed(self, *, session: str | None = None) -> AsyncIterator[str]:
         """The handles of a session's background calls as they end, for a host to push on.
@@ -349,9 +362,9 @@ class Dispatcher:
             again=again,
             provider=found.format,
         )
-        noted = self._histories.note(response, found, shared)
+        noted = self._parts.histories.note(response, found, shared)
         results = await self._asking.run(found, shared, allowed)
-        self._histories.told(noted)
+        self._parts.histories.told(noted)
         return TurnResult(results, format=found.format, stop=found.stop, response=response)
 
     async def resume(
@@ -379,7 +392,7 @@ class Dispatcher:
         shared = self._asking.shared(
             None, session, context=context, timeout=timeout, wait=wait, again=False
         )
-        return await self._histories.resume(messages, shared, allowed, format)
+        return await self._parts.histories.resume(messages, shared, allowed, format)
 
     def _require(self, session: str | None) -> None:
         """Raises RuntimeError where it cannot be used, and ValueError for no name of a session."""

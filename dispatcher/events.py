@@ -27,6 +27,7 @@ Kind = Literal[
     "monitor:rejections",
     "monitor:circuit",
     "monitor:switch",
+    "monitor:audit",
     "gap",
 ]
 State = Literal["RUNNING", "COMPLETED", "FAILED"]
@@ -41,7 +42,8 @@ class Event(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     channel `monitor` are `error`, with `phase`, `severity` and `message`; `tool_executed`;
     `monitor:loop`, a call that the loop guard caught; `monitor:rejections`, a tool whose calls are
     rejected too often; `monitor:circuit`, a tool that is left alone, tried again or well again; and
-    `monitor:switch`, a kill switch turned. A `gap` is on both: what a follower missed.
+    `monitor:switch`, a kill switch turned; `monitor:audit`, what a person, a rule, a hook or a host
+    decided, with `what`, `by` and `reason`. A `gap` is on both: what a follower missed.
     """
 
     bookmark: str
@@ -95,7 +97,7 @@ def events_of(note: Note, last: Position, source: str, *, after: Position) -> It
 
 
 _Told = tuple[Kind, Channel | None, dict[str, Any]]
-_OF_THE_MONITOR = {"loop", "rejections", "circuit", "switch"}
+_OF_THE_MONITOR = {"loop", "rejections", "circuit", "switch", "audit"}
 
 
 def _told(note: Note) -> Iterable[_Told]:

@@ -113,6 +113,23 @@ class Turned(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     denied: bool
 
 
+class Audit(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """What somebody decided: a person, a rule, a hook or a host.
+
+    `what` is `denied`, `rewritten`, `asked`, `approved`, `expired`, `withdrawn`, `withheld`,
+    `cancelled`, `switched_off` or `switched_on`; `by` says who. `approval` is the id of one,
+    `call_id` empty for what is of no single call. No argument and no result is in it.
+    """
+
+    what: str
+    tool: str
+    call_id: str = ""
+    session: str | None = None
+    by: str = ""
+    reason: str = ""
+    approval: str = ""
+
+
 class Pulse(msgspec.Struct, frozen=True, kw_only=True):
     """How a dispatcher stands; told about four times a second, while its event loop turns.
 
@@ -187,6 +204,9 @@ class Observer(Tracing):
 
     def switched(self, turned: Turned) -> None:
         """A kill switch was turned."""
+
+    def audited(self, audit: Audit) -> None:
+        """Somebody decided about calls."""
 
     def alerted(self, alert: Alert) -> None:
         """Too many calls of a tool are rejected."""

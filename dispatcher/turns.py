@@ -2,7 +2,8 @@
 
 import asyncio
 import time
-from collections.abc import Coroutine, Sequence
+from collections.abc import Coroutine, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol
 
 from toolpool.contract.call import ToolCall
@@ -12,13 +13,20 @@ from toolpool.contract.settings import Settings
 from toolpool.contract.spec import Effects, ToolSpec
 from toolpool.dispatcher.admission import task_tools
 from toolpool.dispatcher.admission.validate import Accepted
+from toolpool.dispatcher.awaiting import Awaiting
 from toolpool.dispatcher.background import Background
 from toolpool.dispatcher.calls.opening import deadline_of, timeout_of
 from toolpool.dispatcher.calls.pending import Latch, Pending, Stage, Waiter
 from toolpool.dispatcher.calls.traffic import Traffic
 from toolpool.dispatcher.order import stages
+from toolpool.dispatcher.policy.policy import Judgement
 from toolpool.dispatcher.turn_context import TurnContext
 from toolpool.dispatcher.words.classify import left_to_others, not_queued
+
+Judged = Mapping[int, Judgement]
+"""What a policy decided about calls that may not simply run, by index."""
+
+_NOT_JUDGED: Judged = MappingProxyType({})
 
 
 class Classify(Protocol):
@@ -76,8 +84,14 @@ class Turns:
     """Runs turns, any number at once."""
 
     def __init__(
-        self, traffic: Traffic, background: Background, settings: Settings, classify: Classify
+        self,
+        traffic: Traffic,
+        background: Background,
+        awaiting: Awaiting,
+        settings: Settings,
+        classify: Classify,
     ) -> None:
+        self._awaiting = awaiting
         self._traffic = traffic
         self._background = background
         self._settings = settings
@@ -90,6 +104,7 @@ class Turns:
         shared: TurnContext,
         since: float,
         sent: dict[int, Pending],
+        judged: Judged = _NOT_JUDGED,
     ) -> dict[int, Answered]:
         """A result for each call, by its index. The first calls' times run from `since`.
 
@@ -98,23 +113,22 @@ class Turns:
         is_strict = self._settings.order == "strict"
         groups = stages(accepted, lambda item: item[1].spec.effects, strict=is_strict)
         if len(groups) == 1:  # nothing waits for anything, and all of it can be cancelled
-            pendings = [self._submit(call, offer.spec, shared, since) for call, offer in accepted]
+            pendings = [
+                self._submit(call, offer.spec, shared, since, judged.get(call.index))
+                for call, offer in accepted
+            ]
             sent.update((call.index, p) for (call, _), p in zip(accepted, pendings, strict=True))
             return await self._await(accepted, pendings, shared, since)
         turn = _Turn(shared.session, accepted)
         self._running.add(turn)
         try:
-            return await self._run_in_order(turn, groups, shared, since, sent)
+            return await self._run_in_order(turn, groups, shared, since, sent, judged)
         finally:
             self._running.discard(turn)
 
     async def were_asked(self, calls: Sequence[ToolCall], shared: TurnContext) -> list[bool]:
         """Whether each call was dispatched in this turn before; True where nobody can say."""
         return await self._traffic.were_asked(calls, shared)
-
-    def result_of(self, pending: Pending) -> ToolResult:
-        """What became of a call that was answered."""
-        return self._classify(pending)
 
     async def cancel_all(self, session: str | None, call_id: str | None) -> int:
         """Cancel open calls, and those that wait for others of their turn; how many there were."""
@@ -145,6 +159,7 @@ class Turns:
         shared: TurnContext,
         since: float,
         sent: dict[int, Pending],
+        judged: Judged,
     ) -> dict[int, Answered]:
         results: dict[int, Answered] = {}
         unseen: str | None = None
@@ -153,8 +168,11 @@ class Turns:
             for call, offer in group:
                 del turn.ahead[call.index]
                 is_cancelled = call.index in turn.cancelled
-                refusal = not_queued(Code.CANCELLED) if is_cancelled else None
-                pending = sent[call.index] = self._submit(call, offer.spec, shared, since, refusal)
+                judgement = judged.get(call.index)
+                if is_cancelled:
+                    judgement = Judgement(call, not_queued(Code.CANCELLED))
+                pending = self._submit(call, offer.spec, shared, since, judgement)
+                sent[call.index] = pending
                 pendings.append(pending)
             results |= await self._await(group, pendings, shared, since, unseen)
             turn.answered = pendings
@@ -179,15 +197,19 @@ class Turns:
         spec: ToolSpec,
         shared: TurnContext,
         since: float,
-        refusal: Outcome | None = None,
+        judgement: Judgement | None,
     ) -> Pending:
-        """Send an accepted call on its way, or answer it here, with `refusal` if there is one."""
+        """Send an accepted call on its way, or answer it here where it may not run."""
+        refusal = judgement.refusal if judgement is not None else None
         refusal = refusal or self._traffic.refusal(call)
         if refusal is not None:
             return self._traffic.answer(call, spec, shared, since, refusal)
         if task_tools.is_own(spec):
             work = self._background.answer(call, shared.session)
             return self._traffic.run_here(call, spec, shared.session, work)
+        if judgement is not None and judgement.approval is not None:
+            approval, by = judgement.approval, judgement.by
+            return self._awaiting.ask(call, spec, shared, since, approval, by)
         return self._traffic.submit(call, spec, shared, since)
 
     async def _await(
@@ -239,7 +261,7 @@ class Turns:
                 continue
             has_joined = _has_joined(call, pending)
             wait = shared.wait
-            if wait is None and pending.spec.background:
+            if wait is None and (pending.spec.background or pending.approval):
                 wait = self._settings.background_wait
             if wait is not None:
                 until = (since if has_joined else pending.began) + wait
@@ -288,4 +310,5 @@ def _has_joined(call: ToolCall, pending: Pending) -> bool:
 
 def _may_be_early(accepted: Accepted, pending: Pending) -> bool:
     """Whether a call may be answered before it has ended: it is in the background, or joined."""
-    return pending.spec.background or _has_joined(accepted[0], pending)
+    is_long = pending.spec.background or bool(pending.approval)
+    return is_long or _has_joined(accepted[0], pending)

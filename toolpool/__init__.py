@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from toolpool.contract.errors import (
+        ApprovalRefused,
         BrokerUnreachable,
         CatalogEmpty,
         Misconfigured,
@@ -32,6 +33,16 @@ if TYPE_CHECKING:
     from toolpool.dispatcher.observers.otel import OpenTelemetry
     from toolpool.dispatcher.observers.record import SessionRecord
     from toolpool.dispatcher.observers.sentry import Sentry
+    from toolpool.dispatcher.policy.approval import Approval
+    from toolpool.dispatcher.policy.hooks import Hooks
+    from toolpool.dispatcher.policy.verdicts import (
+        Allow,
+        AskApproval,
+        Deny,
+        ProposedCall,
+        Replace,
+        Rewrite,
+    )
     from toolpool.dispatcher.turn import TurnResult
     from toolpool.pool import Dispatcher
     from toolpool.sync import SyncDispatcher
@@ -41,6 +52,7 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "toolpool.contract.errors": (
+        "ApprovalRefused",
         "BrokerUnreachable",
         "CatalogEmpty",
         "Misconfigured",
@@ -60,6 +72,16 @@ _HOMES = {
     "toolpool.dispatcher.observers.sentry": ("Sentry",),
     "toolpool.dispatcher.observers.otel": ("OpenTelemetry",),
     "toolpool.dispatcher.observers.record": ("SessionRecord",),
+    "toolpool.dispatcher.policy.approval": ("Approval",),
+    "toolpool.dispatcher.policy.hooks": ("Hooks",),
+    "toolpool.dispatcher.policy.verdicts": (
+        "Allow",
+        "AskApproval",
+        "Deny",
+        "ProposedCall",
+        "Replace",
+        "Rewrite",
+    ),
     "toolpool.dispatcher.turn": ("TurnResult",),
     "toolpool.correction": (
         "Conversation",
@@ -93,19 +115,28 @@ def __getattr__(name: str) -> Any:
 
 
 __all__ = [
+    "Allow",
+    "Approval",
+    "ApprovalRefused",
+    "AskApproval",
     "BrokerUnreachable",
     "CatalogEmpty",
     "Code",
     "Conversation",
     "CorrectionFailed",
+    "Deny",
     "Dispatcher",
     "ErrorType",
     "Event",
     "Executed",
+    "Hooks",
     "Metrics",
     "Misconfigured",
     "Observer",
     "OpenTelemetry",
+    "ProposedCall",
+    "Replace",
+    "Rewrite",
     "Sentry",
     "ServerUnsuitable",
     "SessionRecord",

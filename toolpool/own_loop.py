@@ -1,8 +1,9 @@
 """What a `SyncDispatcher` runs on the event loop of its own."""
 
 import asyncio
+import atexit
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 T = TypeVar("T")
 
@@ -54,3 +55,25 @@ async def end_tasks() -> None:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
     await asyncio.get_running_loop().shutdown_asyncgens()
+
+
+class ClosedAtExit(Protocol):
+    """What is closed at the end of the program where nobody closed it before."""
+
+    def close_at_exit(self) -> None:
+        """Close it as far as that takes no longer than the end of a program may."""
+
+
+CLOSED_AT_EXIT: set[ClosedAtExit] = set()
+
+
+def _close_all() -> None:
+    """Those that nobody closed: a thread that is cut off in its work may write to a closed file.
+
+    Registered on import, so that it comes after whatever the program itself does at its end.
+    """
+    for open_one in list(CLOSED_AT_EXIT):
+        open_one.close_at_exit()
+
+
+atexit.register(_close_all)

@@ -11,18 +11,18 @@ from toolpool.contract.errors import ToolDeclarationInvalid
 from toolpool.contract.ledger.memory import MemoryServer
 from toolpool.contract.settings import Settings
 from toolpool.contract.signing import Keyring, generate_key
-from toolpool.dispatcher.admission.loop_guard import OnLoop
 from toolpool.dispatcher.dispatch import Dispatcher as ConnectedDispatcher
 from toolpool.dispatcher.lifetime import MAKE_ANOTHER, Lifetime, in_a_thread
 from toolpool.dispatcher.observe import Observer
 from toolpool.dispatcher.observers.watching import Record
+from toolpool.dispatcher.policy.hooks import Hooks
 from toolpool.dispatcher.transports.memory import MemoryTransport
 from toolpool.in_memory import InMemoryWorker
 from toolpool.local import LocalFleet, ToolSource, as_sources
 from toolpool.workers.running import inside
 from toolpool.workers.tool import Tool
 
-_PARTS = ("analytics", "loops")
+_PARTS = ("analytics", "approvals", "loops")
 """What a dispatcher has beside its methods."""
 
 
@@ -35,6 +35,7 @@ class Dispatcher(ConnectedDispatcher):
         tools: Sequence[ToolSource] = (),
         *,
         settings: Settings | None = None,
+        hooks: Hooks | None = None,
         observers: Sequence[Observer] = (),
         record: Record | None = None,
     ) -> "LocalDispatcher":
@@ -50,7 +51,8 @@ class Dispatcher(ConnectedDispatcher):
                     f"{source!r} is not a tool: local takes names of modules, files, modules, and "
                     "@tool functions"
                 )
-        return LocalDispatcher(as_sources(tools), settings or Settings(), observers, record)
+        settings = settings or Settings()
+        return LocalDispatcher(as_sources(tools), settings, hooks, observers, record)
 
     @classmethod
     def in_memory(
@@ -59,7 +61,7 @@ class Dispatcher(ConnectedDispatcher):
         *,
         settings: Settings | None = None,
         only: Collection[str] | None = None,
-        on_loop: OnLoop | None = None,
+        hooks: Hooks | None = None,
         observers: Sequence[Observer] = (),
         record: Record | None = None,
     ) -> "InMemoryDispatcher":
@@ -68,7 +70,7 @@ class Dispatcher(ConnectedDispatcher):
         Messages are encoded, signed and decoded as on the wire. Child-process tools run in threads.
         """
         return InMemoryDispatcher(
-            _tools_of(tools), settings or Settings(), only, on_loop, observers, record
+            _tools_of(tools), settings or Settings(), only, hooks, observers, record
         )
 
 
@@ -82,10 +84,12 @@ class LocalDispatcher:
         self,
         sources: Sequence[str],
         settings: Settings,
+        hooks: Hooks | None = None,
         observers: Sequence[Observer] = (),
         record: Record | None = None,
     ) -> None:
         self._sources = sources
+        self._hooks = hooks
         self._observers = observers
         self._record = record
         self._settings = settings
@@ -115,7 +119,10 @@ class LocalDispatcher:
         try:
             self._fleet = await _started(self._sources, self._settings)
             dispatcher = Dispatcher.connect(
-                settings=self._fleet.settings, observers=self._observers, record=self._record
+                settings=self._fleet.settings,
+                hooks=self._hooks,
+                observers=self._observers,
+                record=self._record,
             )
             self._dispatcher = await dispatcher.__aenter__()
             self._lifetime.open()
@@ -147,7 +154,7 @@ class InMemoryDispatcher(Dispatcher):
         tools: Sequence[Tool],
         settings: Settings,
         only: Collection[str] | None,
-        on_loop: OnLoop | None = None,
+        hooks: Hooks | None = None,
         observers: Sequence[Observer] = (),
         record: Record | None = None,
     ) -> None:
@@ -160,7 +167,7 @@ class InMemoryDispatcher(Dispatcher):
             settings=settings,
             envelope=envelope,
             only=only,
-            on_loop=on_loop,
+            hooks=hooks,
             observers=observers,
             record=record,
         )

@@ -1,7 +1,6 @@
 """The dispatcher for blocking code."""
 
 import asyncio
-import atexit
 import concurrent.futures
 import threading
 from collections.abc import (
@@ -22,15 +21,24 @@ from typing import Any, Self, TypeVar
 from toolpool.contract.result import ToolResult
 from toolpool.contract.settings import Settings
 from toolpool.contract.spec import ToolSpec
-from toolpool.dispatcher.admission.loop_guard import OnLoop
 from toolpool.dispatcher.events import CHANNELS, Event
 from toolpool.dispatcher.lifetime import AFTER_A_FORK, MAKE_ANOTHER, Lifetime
 from toolpool.dispatcher.observe import Observer
 from toolpool.dispatcher.observers.watching import Record
+from toolpool.dispatcher.policy.hooks import Hooks
 from toolpool.dispatcher.turn import TurnResult
 from toolpool.local import ToolSource
-from toolpool.own_loop import NOT_OPEN, OPEN_ALREADY, OWN_THREAD, as_coroutine, each, end_tasks
+from toolpool.own_loop import (
+    CLOSED_AT_EXIT,
+    NOT_OPEN,
+    OPEN_ALREADY,
+    OWN_THREAD,
+    as_coroutine,
+    each,
+    end_tasks,
+)
 from toolpool.pool import Dispatcher
+from toolpool.sync_approvals import SyncApprovals
 from toolpool.workers.tool import Tool
 
 T = TypeVar("T")
@@ -38,8 +46,6 @@ T = TypeVar("T")
 _STOP_SECONDS = 5.0
 _EXIT_SECONDS = 2.0
 """How long the end of the program is held up for a dispatcher that nobody closed."""
-
-_open: "set[SyncDispatcher]" = set()
 
 
 class _Stage(Enum):
@@ -76,7 +82,7 @@ class SyncDispatcher:
         settings: Settings | None = None,
         only: Collection[str] | None = None,
         catalog: str | Path | None = None,
-        on_loop: OnLoop | None = None,
+        hooks: Hooks | None = None,
         observers: Sequence[Observer] = (),
         record: Record | None = None,
     ) -> Self:
@@ -88,7 +94,7 @@ class SyncDispatcher:
                 settings=settings,
                 only=only,
                 catalog=catalog,
-                on_loop=on_loop,
+                hooks=hooks,
                 observers=observers,
                 record=record,
             )
@@ -100,11 +106,16 @@ class SyncDispatcher:
         tools: Sequence[ToolSource] = (),
         *,
         settings: Settings | None = None,
+        hooks: Hooks | None = None,
         observers: Sequence[Observer] = (),
         record: Record | None = None,
     ) -> Self:
         """See `Dispatcher.local`."""
-        return cls(Dispatcher.local(tools, settings=settings, observers=observers, record=record))
+        return cls(
+            Dispatcher.local(
+                tools, settings=settings, hooks=hooks, observers=observers, record=record
+            )
+        )
 
     @classmethod
     def in_memory(
@@ -113,7 +124,7 @@ class SyncDispatcher:
         *,
         settings: Settings | None = None,
         only: Collection[str] | None = None,
-        on_loop: OnLoop | None = None,
+        hooks: Hooks | None = None,
         observers: Sequence[Observer] = (),
         record: Record | None = None,
     ) -> Self:
@@ -123,7 +134,7 @@ class SyncDispatcher:
                 tools,
                 settings=settings,
                 only=only,
-                on_loop=on_loop,
+                hooks=hooks,
                 observers=observers,
                 record=record,
             )
@@ -149,7 +160,7 @@ class SyncDispatcher:
                 raise RuntimeError(OPEN_ALREADY)
             self._start_loop()
             self._stage = _Stage.OPEN
-        _open.add(self)
+        CLOSED_AT_EXIT.add(self)
         try:
             self._dispatcher = self._run(self._manager.__aenter__())
         except BaseException:
@@ -190,7 +201,7 @@ class SyncDispatcher:
             was, self._stage = self._stage, _Stage.CLOSED
         if was is not _Stage.OPEN:
             return
-        _open.discard(self)
+        CLOSED_AT_EXIT.discard(self)
         try:
             if self._dispatcher is not None:
                 leaving = self._manager.__aexit__(None, None, None)
@@ -286,9 +297,11 @@ class SyncDispatcher:
         """See `Dispatcher.in_flight`."""
         return self._opened().in_flight(session)
 
-    def cancel(self, session: str | None = None, *, call_id: str | None = None) -> int:
+    def cancel(
+        self, session: str | None = None, *, call_id: str | None = None, **audited: str
+    ) -> int:
         """See `Dispatcher.cancel`: for calls that another thread waits for."""
-        return self._run(self._opened().cancel(session, call_id=call_id))
+        return self._run(self._opened().cancel(session, call_id=call_id, **audited))
 
     def task_result(
         self, handle: str, *, session: str | None = None, wait: float = 0.0
@@ -308,15 +321,18 @@ class SyncDispatcher:
         """See `Dispatcher.output`."""
         return self._run(self._opened().output(handle, session=session, page=page))
 
-    def deny(
-        self, tool: str, *, argument: str | None = None, value: Any = None, reason: str
-    ) -> None:
+    def deny(self, tool: str, *, reason: str, **narrowed: Any) -> None:
         """See `Dispatcher.deny`."""
-        self._run(self._opened().deny(tool, argument=argument, value=value, reason=reason))
+        self._run(self._opened().deny(tool, reason=reason, **narrowed))
 
-    def allow(self, tool: str, *, argument: str | None = None, value: Any = None) -> None:
+    def allow(self, tool: str, **narrowed: Any) -> None:
         """See `Dispatcher.allow`."""
-        self._run(self._opened().allow(tool, argument=argument, value=value))
+        self._run(self._opened().allow(tool, **narrowed))
+
+    @property
+    def approvals(self) -> SyncApprovals:
+        """See `Dispatcher.approvals`."""
+        return SyncApprovals(self._opened().approvals, self._run)
 
     def events(
         self, since: str | None = None, channels: Collection[str] = CHANNELS
@@ -381,15 +397,3 @@ class SyncDispatcher:
             return follow(opened)
 
         return each(self._run(on_loop()), self._run, self._has_closed)
-
-
-def _close_all() -> None:
-    """Those that nobody closed: a thread that is cut off in its work may write to a closed file.
-
-    Registered on import, so that it comes after whatever the program itself does at its end.
-    """
-    for dispatcher in list(_open):
-        dispatcher.close_at_exit()
-
-
-atexit.register(_close_all)

@@ -90,6 +90,7 @@ def tool(
     effects: Literal["read", "write"] | None = None,
     idempotent: bool = False,
     exclusive: bool = False,
+    approval: bool = False,
     run_in: Literal["loop", "thread", "process"] | None = None,
     queue: str = "default",
     background: bool = False,
@@ -122,6 +123,8 @@ def tool(function: Callable[..., Any] | None = None, /, **options: Any) -> Any:
     `effects="read"` may be run again after a lost worker; `effects="write"` never is, and orders
     its turn; undeclared is never run again. A run goes on while Redis is away; an `exclusive` one
     is stopped where its worker cannot renew its lease, so that no second run is ever beside it.
+    A call of a tool with `approval` waits until a person approves it.
+
     With `input_schema` (raw JSON Schema) the function takes the validated arguments as keywords or
     as one `arguments` dict. Each `check` gets the typed arguments as keywords before the tool runs;
     a ValueError or a returned string refuses the call (`validation.arguments`, not executed).
@@ -169,6 +172,7 @@ def _declare(
     rate: Any = None,
     rate_per: Any = RatePer.FLEET,
     concurrency_scope: Any = "dispatcher",
+    approval: bool = False,
     **options: Any,
 ) -> Tool:
     tool_name = name or str(getattr(function, "__name__", ""))
@@ -204,6 +208,7 @@ def _declare(
             exclusive=True if exclusive else msgspec.UNSET,
             **rate_options(rate, rate_per, where),
             **scope_options(concurrency_scope, options.get("concurrency"), where),
+            approval=True if approval else msgspec.UNSET,
             **text_options(input, grammar, schema, where),
             **offered_options(options, shown, where),
         )

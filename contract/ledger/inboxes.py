@@ -1,4 +1,4 @@
-"""Queues, reply streams and cancel lists of a server in this process."""
+"""The queues, reply streams and cancel lists of a server in this process."""
 
 import asyncio
 from collections import defaultdict, deque
@@ -12,7 +12,7 @@ class _Inbox:
 
 
 class Inboxes:
-    """Lists of bytes by name; each is there as soon as it is named."""
+    """Each by its name, made where it is first used."""
 
     def __init__(self) -> None:
         self._inboxes: defaultdict[str, _Inbox] = defaultdict(_Inbox)

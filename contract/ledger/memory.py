@@ -9,6 +9,7 @@ import time
 from collections import defaultdict
 from collections.abc import Sequence
 
+from toolpool.contract.ledger.approvals import ApprovalsHeld
 from toolpool.contract.ledger.base import (
     ATTACHED,
     ATTEMPTS_AT_MOST,
@@ -64,6 +65,7 @@ class MemoryServer(Inboxes):
         self.loops = MemoryLoops(remembered=loop_memory, kept=loop_kept)
         self.events = MemoryEvents()
         self.rates = MemoryRates(self._is_known, self._is_under_way)
+        self.approvals = ApprovalsHeld()
         self._records: dict[str, Record] = {}
 
     def state(self, key: str) -> str | None:

@@ -55,6 +55,7 @@ class Step(StrEnum):
     SURVEY = "survey"
     EVENTS = "events"
     RATE = "rate"
+    APPROVAL = "approval"
 
 
 class ServerAway(Exception):

@@ -67,7 +67,7 @@ class Catalog:
         if specs:
             named = {spec.name for spec in specs}
             own = [spec for name, spec in task_tools.SPECS.items() if name not in named]
-            is_listed = any(spec.background for spec in specs)
+            is_listed = any(spec.background or spec.approval is True for spec in specs)
             self.unlisted = frozenset() if is_listed else frozenset(spec.name for spec in own)
             specs += own
         offers: dict[str, Offer] = {}

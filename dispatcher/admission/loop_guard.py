@@ -1,9 +1,8 @@
 """The loop guard: a call that keeps failing in the same way is not run again."""
 
 import asyncio
-import inspect
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from redis.exceptions import RedisError
@@ -15,6 +14,7 @@ from toolpool.contract.ledger.steps import ServerAway
 from toolpool.contract.outcome import Code, ErrorType
 from toolpool.contract.result import ToolResult
 from toolpool.contract.settings import Settings
+from toolpool.dispatcher.host.hook import Hook, HookFailed
 from toolpool.dispatcher.observe import Loop, Observers
 
 log = logs.logger("loops")
@@ -26,10 +26,6 @@ _COUNTED = frozenset({ErrorType.VALIDATION, ErrorType.RUNTIME, ErrorType.LOGICAL
 _NOT_COUNTED = frozenset({Code.LOOP, Code.TOO_MANY_CALLS})
 
 
-OnLoop = Callable[[Loop], Awaitable[bool | None] | bool | None]
-"""Asked before a call is refused; what is true lets it run after all."""
-
-
 class LoopGuard:
     """Knows which calls of a session to refuse. A server that is away never holds a call up."""
 
@@ -38,10 +34,8 @@ class LoopGuard:
         ledger: LoopLedger,
         settings: Settings,
         observers: Observers,
-        on_loop: OnLoop | None = None,
+        on_loop: Hook | None = None,
     ) -> None:
-        if on_loop is not None and not callable(on_loop):
-            raise TypeError(f"on_loop must be a function, not {type(on_loop).__name__}")
         self._ledger = ledger
         self._settings = settings
         self._on_loop = on_loop
@@ -137,16 +131,9 @@ class LoopGuard:
         if self._on_loop is None:
             return False
         try:
-            async with asyncio.timeout(self._settings.hook_timeout):
-                if inspect.iscoroutinefunction(self._on_loop):
-                    answer: Any = await self._on_loop(loop)
-                else:
-                    answer = await asyncio.to_thread(self._on_loop, loop)
-                    if inspect.isawaitable(answer):
-                        answer = await answer
-                return bool(answer)
-        except Exception:
-            log.exception("on_loop_failed")
+            return bool(await self._on_loop.ask(loop))
+        except HookFailed as error:
+            log.error("on_loop_failed: %s", error, exc_info=error.__cause__)
             return False
 
     def _name(self, session: str) -> str:

@@ -5,7 +5,7 @@ when the pause is over one of them lets a call through, and tells the others how
 """
 
 from toolpool.contract import encoding, logs
-from toolpool.contract.circuit import CircuitState
+from toolpool.contract.circuit import CircuitState, read_state, signed_state
 from toolpool.contract.errors import MessageRejected
 from toolpool.contract.ledger.steps import new_nonce
 from toolpool.dispatcher.admission.breaker import Breaker
@@ -34,8 +34,10 @@ class FleetCircuits:
     async def follow(self) -> None:
         """Tell what changed here, take what changed elsewhere, and ask to try what may be tried.
 
-        Raises what the transport does.
+        Nothing where each dispatcher judges for itself. Raises what the transport does.
         """
+        if not self._breaker.is_fleet_wide:
+            return
         now = self._transport.server_time()
         for body in await self._transport.circuits():
             self._take(body, now)
@@ -56,7 +58,7 @@ class FleetCircuits:
     def _take(self, body: bytes, now: float) -> None:
         """What is not signed, or older than what is known, says nothing."""
         try:
-            state = self._envelope.decode_circuit(body)
+            state = read_state(self._envelope, body)
         except MessageRejected:
             return
         known = self._known.get(state.tool)
@@ -73,7 +75,7 @@ class FleetCircuits:
         open_until = 0.0 if pause is None else now + pause
         state = CircuitState(tool=tool, open_until=open_until, set_at=set_at)
         self._known[tool] = state
-        body = self._envelope.encode_circuit(state)
+        body = signed_state(self._envelope, state)
         try:
             await self._transport.set_circuit(_name(tool), body, keep=self._keep)
         except BaseException:

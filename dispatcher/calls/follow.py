@@ -94,7 +94,7 @@ class Follower:
             if entries is not None:
                 self._catalog.replace_published(entries, self._envelope)
             self._catalog.forget_gone()
-        calls = list(self._calls.all_open())
+        calls = [p for p in self._calls.all_open() if not p.awaits_approval]
         survey = await self._transport.survey(
             sorted({pending.queue for pending in calls if pending.queue})
         )

@@ -4,15 +4,20 @@ import time
 from collections.abc import Sequence
 
 import msgspec
+from redis.exceptions import RedisError
 
-from toolpool.contract import encoding
+from toolpool.contract import encoding, logs
+from toolpool.contract.approval import ApprovalRequest
 from toolpool.contract.call import ToolCall
 from toolpool.contract.envelope import BackgroundCall, CallMessage
 from toolpool.contract.ledger.steps import new_nonce
 from toolpool.contract.settings import Settings
 from toolpool.contract.spec import ToolSpec
 from toolpool.dispatcher.calls.pending import Pending, retry_key, root_of
+from toolpool.dispatcher.transports.base import Transport
 from toolpool.dispatcher.turn_context import TurnContext
+
+log = logs.logger("traffic")
 
 ANSWER_MARGIN_SECONDS = 1.0
 """Between the end of a tool's time and its call's deadline, for the answer to arrive."""
@@ -23,10 +28,23 @@ def key_of(call: ToolCall, turn: TurnContext, tenant: str) -> str:
     if turn.session is None or turn.id is None:
         return new_nonce()
     where = [turn.id, call.index] if not call.has_own_key else []
+    sent = call.arguments if call.as_asked is None else call.as_asked
     try:
-        return encoding.digest([tenant, turn.session, *where, call.id, call.name, call.arguments])
+        return encoding.digest([tenant, turn.session, *where, call.id, call.name, sent])
     except TypeError:  # keys that are no text, as a host may have put them together
         return new_nonce()
+
+
+async def were_asked(
+    transport: Transport, calls: Sequence[ToolCall], turn: TurnContext, tenant: str
+) -> list[bool]:
+    """Whether each call was dispatched in this turn before; True where nobody can say."""
+    try:
+        states = await transport.states([key_of(call, turn, tenant) for call in calls])
+    except (RedisError, OSError, TimeoutError) as error:
+        log.warning("records_not_looked_up: %s", error)
+        return [True for _ in calls]
+    return [state is not None for state in states]
 
 
 def accepted(
@@ -107,6 +125,42 @@ def answered_here(call: ToolCall, spec: ToolSpec, session: str | None) -> Pendin
         deadline=now,
         keep=0.0,
         began=now,
+    )
+
+
+def taken_over(
+    request: ApprovalRequest,
+    spec: ToolSpec,
+    *,
+    left: float,
+    queue: str,
+    settings: Settings,
+    server_now: float,
+) -> Pending:
+    """A call that another dispatcher asked a person about, who has `left` seconds to approve it."""
+    message, now = request.message, time.monotonic()
+    return Pending(
+        root=root_of(message.key),
+        call=ToolCall(
+            index=message.index,
+            id=message.id,
+            name=message.tool,
+            arguments=message.arguments,
+            origin=request.origin,
+            long_id=request.long_id,
+            id_given=request.id_given,
+        ),
+        spec=spec,
+        message=msgspec.structs.replace(message, keep=settings.background_kept),
+        queue=queue,
+        line=message.session or message.key,
+        size=len(encoding.encode(message.arguments)),
+        start_by=now + left,
+        deadline=now + left + message.timeout + ANSWER_MARGIN_SECONDS,
+        keep=settings.background_kept,
+        in_background=True,
+        began=now - max(0.0, server_now - request.asked_at),
+        provider=request.provider,
     )
 
 

@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum, StrEnum
 from typing import Protocol
@@ -160,6 +160,10 @@ class Pending:
     """What answers it, where this dispatcher does so itself."""
     limited: Limited | None = None
     """The rate limits it is under, once it has come to the gate."""
+    approval: str = ""
+    """The id of the approval that it waits for, or waited for."""
+    awaits_approval: bool = False
+    when_answered: "Callable[[Pending], None] | None" = None
     told: CallFacts | None = None
     """The facts that were told last, of `told_of`."""
     told_of: tuple[CallMessage, str] | None = None
@@ -295,6 +299,22 @@ class Pending:
         """This dispatcher answers it itself."""
         self.work = work
 
+    def awaits(self, approval: str, *, until: float, queue_wait: float) -> None:
+        """It is not sent before it is approved, until a time on the monotonic clock."""
+        self.approval, self.awaits_approval = approval, True
+        self.start_by = until
+        self.deadline = until + queue_wait + self.message.timeout
+
+    def asked_about(self, message: CallMessage) -> None:
+        """The arguments that its approval is bound to."""
+        self.message = msgspec.structs.replace(self.message, arguments=message.arguments)
+
+    def approved(self, *, start_by: float, deadline: float, again: bool) -> None:
+        """It may be sent; `again`: it may have been already."""
+        self.awaits_approval = False
+        self.start_by, self.deadline = start_by, deadline
+        self.again = self.again or again
+
     def handed_over(self, keep: float) -> None:
         """Nobody waits for it any more; its outcome is kept for `keep` seconds."""
         self.in_background, self.keep = True, keep
@@ -325,6 +345,8 @@ class Pending:
         self.ended = time.monotonic()
         for latch in self.latches:
             latch.release()
+        if self.when_answered is not None:
+            self.when_answered(self)
 
     async def wait(self, seconds: float) -> None:
         """Return when it is answered, or after `seconds`."""

@@ -34,6 +34,8 @@ async def beat(calls: Calls, pump: Pump, observers: Observers) -> None:
 def _oldest_waiting(calls: Collection[Pending], now: float) -> float:
     """Seconds since the first of them was accepted. They are in the order of their acceptance."""
     for pending in calls:
+        if pending.awaits_approval:
+            continue
         is_first_wait = pending.stage in _UNSTARTED and not pending.was_started
         # One without a queue this dispatcher answers itself.
         if is_first_wait and not pending.retries and pending.queue:

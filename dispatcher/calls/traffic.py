@@ -2,13 +2,12 @@
 
 import asyncio
 import time
-from collections.abc import Collection, Coroutine, Iterable, Sequence
+from collections.abc import Callable, Collection, Coroutine, Iterable, Sequence
 from typing import Any
 
 import msgspec
-from redis.exceptions import RedisError
 
-from toolpool.contract import logs
+from toolpool.contract.approval import ApprovalRequest
 from toolpool.contract.call import ToolCall
 from toolpool.contract.envelope import BackgroundCall, Progress
 from toolpool.contract.names import Names
@@ -18,7 +17,7 @@ from toolpool.dispatcher.admission.availability import Availability
 from toolpool.dispatcher.admission.breaker import Breaker
 from toolpool.dispatcher.admission.catalog import Catalog
 from toolpool.dispatcher.admission.switches import Switches
-from toolpool.dispatcher.calls import opening, retries
+from toolpool.dispatcher.calls import opening
 from toolpool.dispatcher.calls.circuits import FleetCircuits
 from toolpool.dispatcher.calls.collect import Collector
 from toolpool.dispatcher.calls.fleet import Fleet
@@ -31,13 +30,12 @@ from toolpool.dispatcher.calls.pulse import beat
 from toolpool.dispatcher.calls.pump import Pump
 from toolpool.dispatcher.calls.recovery import Recovery
 from toolpool.dispatcher.calls.refusals import Refusals
+from toolpool.dispatcher.calls.retries import Retries
 from toolpool.dispatcher.calls.services import Calls, Services
 from toolpool.dispatcher.calls.tasks import Tasks
-from toolpool.dispatcher.observe import Progressed
+from toolpool.dispatcher.calls.telling import Telling
 from toolpool.dispatcher.turn_context import TurnContext
 from toolpool.dispatcher.words.classify import not_queued
-
-log = logs.logger("traffic")
 
 
 class Traffic(Calls):
@@ -51,10 +49,10 @@ class Traffic(Calls):
         self._open: dict[str, Pending] = {}
         """By root."""
         self._fleet = Fleet(services.transport, services.envelope, Names(settings.key_prefix))
-        switches = Switches(observers)
+        switches, envelope = Switches(observers), services.envelope
         self._breaker = Breaker(settings, observers)
         self._available = Availability(
-            services.transport, services.envelope, switches=switches, breaker=self._breaker
+            self._transport, envelope, observers, switches=switches, breaker=self._breaker
         )
         self._late_writes = LateWrites(lease_gone=settings.lease_gone)
         self._pump = Pump(services, self)
@@ -63,7 +61,6 @@ class Traffic(Calls):
         self._keeper = Keeper(services, self)
         self._recovery = Recovery(services, self, pump=self._pump, fleet=self._fleet)
         self._collector = Collector(services, self)
-        is_shared = self._breaker.is_fleet_wide
         self._follower = Follower(
             services,
             self,
@@ -72,9 +69,13 @@ class Traffic(Calls):
             recovery=self._recovery,
             fleet=self._fleet,
             switches=switches,
-            circuits=FleetCircuits(services, self._breaker) if is_shared else None,
+            circuits=FleetCircuits(services, self._breaker),
             follows_catalog=follows_catalog,
         )
+        self._retries = Retries(
+            services, pump=self._pump, keeper=self._keeper, submit=self._submit_again
+        )
+        self._telling = Telling(observers)
         self._tasks = Tasks()
         self._is_closed = False
 
@@ -115,14 +116,40 @@ class Traffic(Calls):
         """
         pending, is_new = self._accept(call, spec, turn, since)
         if is_new:
-            if (headers := self._observers.trace(pending)) is not None:
-                pending.traced(headers)
-            self._observers.call("accepted", pending)
             self._send(pending)
         return pending
 
+    def hold(
+        self, call: ToolCall, spec: ToolSpec, turn: TurnContext, since: float
+    ) -> tuple[Pending, bool]:
+        """A call that is not sent before `go_on`, and whether it was not open before."""
+        return self._accept(call, spec, turn, since, is_watched=False)
+
+    def take_over(self, request: ApprovalRequest, spec: ToolSpec, *, left: float) -> Pending:
+        """The same, of a call that another dispatcher held."""
+        pending = self._open[root_of(request.message.key)] = opening.taken_over(
+            request,
+            spec,
+            left=left,
+            queue=self._fleet.queue_for(spec),
+            settings=self._settings,
+            server_now=self._transport.server_time(),
+        )
+        return pending
+
+    def go_on(self, pending: Pending) -> None:
+        """Send a call that was held, if it may still be."""
+        self._keeper.watch(pending, alone=True)
+        self._unless_refused(pending, self._send)
+
     def _send(self, pending: Pending) -> None:
-        """On to the pump; what is under a rate limit passes the gate before."""
+        if (headers := self._observers.trace(pending)) is not None:
+            pending.traced(headers)
+        self._observers.call("accepted", pending)
+        self._pass_on(pending)
+
+    def _pass_on(self, pending: Pending) -> None:
+        """To the pump; what is under a limit passes the gate before."""
         spec, unset = pending.spec, msgspec.UNSET
         if spec.rate is not unset or spec.concurrency_scope is not unset or self._gate.holds_all:
             self._gate.submit(pending)
@@ -140,16 +167,16 @@ class Traffic(Calls):
 
     async def were_asked(self, calls: Sequence[ToolCall], turn: TurnContext) -> list[bool]:
         """See `Turns.were_asked`."""
-        keys = [opening.key_of(call, turn, self._settings.tenant) for call in calls]
-        try:
-            states = await self._transport.states(keys)
-        except (RedisError, OSError, TimeoutError) as error:
-            log.warning("records_not_looked_up: %s", error)
-            return [True for _ in calls]
-        return [state is not None for state in states]
+        return await opening.were_asked(self._transport, calls, turn, self._settings.tenant)
 
     def _accept(
-        self, call: ToolCall, spec: ToolSpec, turn: TurnContext, since: float
+        self,
+        call: ToolCall,
+        spec: ToolSpec,
+        turn: TurnContext,
+        since: float,
+        *,
+        is_watched: bool = True,
     ) -> tuple[Pending, bool]:
         """The open call, its times kept from now on; whether there was none before."""
         key = opening.key_of(call, turn, self._settings.tenant)
@@ -166,7 +193,8 @@ class Traffic(Calls):
             queue=self._fleet.queue_for(spec),
             epoch=self._transport.epoch or "",
         )
-        self._keeper.watch(pending)
+        if is_watched:
+            self._keeper.watch(pending)
         return pending, True
 
     def run_here(
@@ -179,7 +207,7 @@ class Traffic(Calls):
         """A call that this dispatcher answers itself, by `work`, which never raises."""
         pending = opening.answered_here(call, spec, session)
         self._open[pending.root] = pending
-        self._tell_start(pending, "")
+        self._telling.start(pending, "")
 
         async def run() -> None:
             self.resolve(pending, await work)
@@ -246,10 +274,10 @@ class Traffic(Calls):
         self._gate.held_too_long(pending)
 
     async def turn_switch(
-        self, tool: str, argument: str | None, value: Any, reason: str, *, on: bool
+        self, tool: str, argument: str | None, value: Any, reason: str, *, on: bool, by: str
     ) -> None:
         """Deny a tool, or take that back. Raises ValueError for what nobody could follow."""
-        await self._available.turn_switch(tool, argument, value, reason, on=on)
+        await self._available.turn_switch(tool, argument, value, reason, on=on, by=by)
         await self._follower.once()
 
     def handed_over(self, pending: Pending, kept: float) -> None:
@@ -285,7 +313,7 @@ class Traffic(Calls):
                 self._breaker.note(pending.call.name, outcome)
             else:
                 self._breaker.release(pending.call.name)
-            if self._try_again(pending, outcome):
+            if self._retries.try_again(pending, outcome):
                 return
         pending.answer(outcome)
         if pending.work is not None:
@@ -294,70 +322,37 @@ class Traffic(Calls):
             self._late_writes.watch(pending)
         if pending.is_news:
             if outcome.worker:
-                self._tell_start(pending, outcome.worker)  # where it was too short to be announced
+                self._telling.start(pending, outcome.worker)  # too short to be announced
                 self._recovery.noticed_start(pending)
-            self._tell_end(pending, outcome)
+            self._telling.end(pending, outcome)
         self._keeper.forget(pending)
         del self._open[pending.root]
         self._pump.done(pending)
 
-    def _try_again(self, pending: Pending, outcome: Outcome) -> bool:
-        """Retry by the pool.
-
-        The retry has a record of its own, named after the first: whoever asks again follows the
-        same names to the same end.
-        """
-        now = time.monotonic()
-        pause = retries.pause_before(
-            pending,
-            outcome,
-            first_pause=self._settings.retry_pause,
-            time_left=pending.deadline - opening.ANSWER_MARGIN_SECONDS - now,
-        )
-        if pause is None:
-            return False
-        self._observers.call("retried", pending, pause)
-        self._pump.done(pending)
-        self._keeper.forget(pending)
-        start_by = min(now + pause + self._settings.queue_wait, pending.deadline)
-        pending.start_again(start_by=start_by, executed=outcome.executed)
-        self._keeper.watch(pending, alone=True)
-        asyncio.get_running_loop().call_later(pause, self._submit_again, pending)
-        return True
-
     def _submit_again(self, pending: Pending) -> None:
-        if not pending.is_open:
-            return
+        if pending.is_open:
+            self._unless_refused(pending, self._pass_on)
+
+    def _unless_refused(self, pending: Pending, send: Callable[[Pending], None]) -> None:
+        """What may have been accepted long ago is sent as things stand now."""
         pending.rerouted(self._fleet.home(pending.queue, pending.spec))
         refusal = self.refusal(pending.call)
         if refusal is not None:
             self.refuse(pending, refusal)
         else:
-            self._send(pending)
+            send(pending)
 
     def started(self, pending: Pending, worker: str) -> None:
         """See `Calls.started`."""
         pending.held_by(worker)
         self._gate.started(pending)
         self._recovery.noticed_start(pending)
-        self._tell_start(pending, worker)
+        self._telling.start(pending, worker)
         self._pump.started(pending)
-
-    def _tell_start(self, pending: Pending, worker: str) -> None:
-        if self._observers.hear("started") and pending.start_is_untold():
-            self._observers.call("started", pending, worker)
-
-    def _tell_end(self, pending: Pending, outcome: Outcome) -> None:
-        seconds, message = pending.ended - pending.began, pending.message
-        is_first = pending.is_news and not pending.is_attached
-        self._observers.ended(pending, message, outcome, seconds, is_first=is_first)
 
     def progressed(self, pending: Pending, progress: Progress) -> None:
         """See `Calls.progressed`."""
-        if self._observers.hear("progressed"):
-            self._tell_start(pending, pending.worker)  # a tool's word may come before its worker's
-            told = Progressed(done=progress.done, total=progress.total, message=progress.message)
-            self._observers.call("progressed", pending, told)
+        self._telling.progress(pending, progress)
 
     def released(self, pending: Pending) -> None:
         """See `Calls.released`."""

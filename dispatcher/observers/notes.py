@@ -11,6 +11,7 @@ from toolpool.dispatcher.admission.catalog import Offer
 from toolpool.dispatcher.events import events_of_error
 from toolpool.dispatcher.observe import (
     Alert,
+    Audit,
     CallFacts,
     Ended,
     Loop,
@@ -98,6 +99,22 @@ class Notes(Observer):
         if turned.argument is not None:
             detail["argument"] = turned.argument
         self._keep(Note(kind="switch", at=_now(), tool=turned.tool, detail=detail))
+
+    def audited(self, audit: Audit) -> None:
+        """Somebody decided about calls."""
+        named = {"what": audit.what, "by": audit.by, "reason": audit.reason}
+        detail: dict[str, Any] = {key: value for key, value in named.items() if value}
+        if audit.approval:
+            detail["approval"] = audit.approval
+        note = Note(
+            kind="audit",
+            at=_now(),
+            tool=audit.tool,
+            call_id=_short(audit.call_id) or None,
+            session=audit.session,
+            detail=detail,
+        )
+        self._keep(note)
 
     def _failed(self, tool: str, code: Code, executed: Executed) -> dict[str, Any]:
         offer = self._offers().get(tool)

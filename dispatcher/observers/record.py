@@ -6,8 +6,9 @@ waits for it: where too many rows wait, the next ones are dropped, counted, and 
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from toolpool.contract import logs
 from toolpool.contract.call import ToolCall
@@ -18,21 +19,22 @@ from toolpool.contract.result import ToolResult
 from toolpool.contract.settings import Settings
 from toolpool.dispatcher.calls.pending import Pending
 from toolpool.dispatcher.formats import Response
+from toolpool.dispatcher.observe import Audit, Observer
 from toolpool.dispatcher.observers.record_file import RecordFiles
 from toolpool.dispatcher.observers.record_writer import Writer
 from toolpool.dispatcher.observers.rows import (
     Draft,
     RecordSink,
     Redact,
+    audit_body,
     call_body,
     metadata_of,
     result_body,
 )
+from toolpool.dispatcher.results import Results
 from toolpool.dispatcher.turn_context import TurnContext
 
 log = logs.logger("record")
-
-ResultOf = Callable[[Pending], ToolResult]
 
 
 class SessionRecord:
@@ -83,6 +85,7 @@ class Recorder:
         self._sink = sink
         self._writer = Writer(sink, redact=redact, cap=cap)
         self._follows = True
+        self._asking: set[asyncio.Task[None]] = set()
 
     def start(self) -> None:
         """Write from now on. Raises `Misconfigured`."""
@@ -102,14 +105,37 @@ class Recorder:
         """Note the calls of a turn."""
         return TurnRows(self, found, shared)
 
+    def audit(self, audit: Audit) -> None:
+        """Note what somebody decided, among the rows of its session."""
+        body = audit_body(audit)
+        self.note(Draft(audit.session, new_nonce(), None, _now(), "audit", audit.tool, body, None))
+
     def note(self, draft: Draft) -> None:
         """Have a row written."""
         self._writer.add(draft)
 
-    def note_final(self, write: Callable[[], None]) -> None:
+    def note_final(self, write: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """Note the result of a background call, off the road that brought it."""
         if self._follows:
-            asyncio.get_running_loop().call_soon(_guarded, write)
+            task = asyncio.ensure_future(write())
+            self._asking.add(task)
+            task.add_done_callback(self._asking.discard)
+
+    async def settle(self) -> None:
+        """Wait until what was noted last may be written, as far as a policy lets it be."""
+        if self._asking:
+            await asyncio.wait(self._asking)
+
+
+class AuditRows(Observer):
+    """Notes in the record what somebody decided."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        self._recorder = recorder
+
+    def audited(self, audit: Audit) -> None:
+        """See `Observer.audited`."""
+        self._recorder.audit(audit)
 
 
 class TurnRows:
@@ -133,7 +159,7 @@ class TurnRows:
             )
 
     def answered(
-        self, results: Sequence[ToolResult], sent: Mapping[int, Pending], result_of: ResultOf
+        self, results: Sequence[ToolResult], sent: Mapping[int, Pending], told: Results
     ) -> None:
         """Note the results; of calls that go on in the background the last one as well."""
 
@@ -142,7 +168,7 @@ class TurnRows:
                 self._note(call, result)
                 pending = sent.get(call.index)
                 if result.is_running and pending is not None:
-                    self._follow(_Final(self, call, pending, result_of), pending)
+                    self._follow(_Final(self, call, pending, told), pending)
 
         _guarded(note)
 
@@ -156,7 +182,7 @@ class TurnRows:
         self,
         rejected: Mapping[int, ToolResult],
         sent: Mapping[int, Pending],
-        result_of: ResultOf,
+        told: Results,
     ) -> None:
         """Note what is known of the calls of a dispatch that was cancelled."""
 
@@ -165,7 +191,7 @@ class TurnRows:
                 result = rejected.get(call.index)
                 pending = sent.get(call.index)
                 if result is None and pending is not None and not pending.is_open:
-                    result = result_of(pending)
+                    result = told.at_once(pending)
                 self._note(call, result or _cancelled(call, was_sent=pending is not None))
 
         _guarded(note)
@@ -180,21 +206,26 @@ class TurnRows:
             Draft(session, row, parent, _now(), "tool_result", call.name, body, metadata)
         )
 
-    def note_final(self, call: ToolCall, result: Callable[[], ToolResult]) -> None:
+    def note_final(self, call: ToolCall, pending: Pending, told: Results) -> None:
         """Note the last result of a call that went on in the background."""
-        self._recorder.note_final(lambda: self._note(call, result()))
+
+        async def write() -> None:
+            try:
+                self._note(call, await told.of(pending))
+            except Exception:
+                log.exception("row_not_noted")
+
+        self._recorder.note_final(write)
 
 
 class _Final:
     """Waits for the end of a background call, and writes its last row."""
 
-    def __init__(
-        self, rows: TurnRows, call: ToolCall, pending: Pending, result_of: ResultOf
-    ) -> None:
+    def __init__(self, rows: TurnRows, call: ToolCall, pending: Pending, told: Results) -> None:
         self._rows = rows
         self._call = call
         self._pending = pending
-        self._result_of = result_of
+        self._told = told
 
     def release(self) -> None:
         """The call was answered."""
@@ -202,7 +233,7 @@ class _Final:
 
     def write(self) -> None:
         """Note it."""
-        self._rows.note_final(self._call, lambda: self._result_of(self._pending))
+        self._rows.note_final(self._call, self._pending, self._told)
 
 
 def _cancelled(call: ToolCall, *, was_sent: bool) -> ToolResult:

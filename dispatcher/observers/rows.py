@@ -9,6 +9,7 @@ import msgspec
 from toolpool.contract import encoding
 from toolpool.contract.outcome import Code, ErrorType, Executed
 from toolpool.contract.result import ToolResult
+from toolpool.dispatcher.observe import Audit
 
 Redact = Callable[[str, str, Any], Any]
 """Given a tool's name, `input` or `result`, and what would be written; gives what is."""
@@ -75,7 +76,7 @@ class Draft(msgspec.Struct, frozen=True, gc=False):
     def line(self, redact: Redact | None, cap: int) -> bytes:
         """The row as it is written."""
         body, metadata = self.body, self.metadata
-        if redact is not None:
+        if redact is not None and self.kind != "audit":
             body = self._redacted(redact)
         if len(body) > cap:
             body = self._cut(body, cap)
@@ -143,6 +144,11 @@ def dumped(value: Any) -> bytes:
         return json.dumps(value, default=repr, skipkeys=True).encode(errors="replace")
     except (TypeError, ValueError, RecursionError) as error:
         return encoding.encode({"unwritable": type(error).__name__})
+
+
+def audit_body(audit: Audit) -> bytes:
+    """Who decided what, and why."""
+    return dumped({key: value for key, value in msgspec.structs.asdict(audit).items() if value})
 
 
 def dropped_line(row_id: str, at: int, count: int) -> bytes:

@@ -1,21 +1,24 @@
 """Puts together what watches one dispatcher: its events and its session record."""
 
-import asyncio
 from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from toolpool.contract import logs
 from toolpool.contract.events import Position
 from toolpool.dispatcher.admission.catalog import Catalog, Offer
 from toolpool.dispatcher.calls.services import Services
-from toolpool.dispatcher.events import Event, require_channels
+from toolpool.dispatcher.events import CHANNELS, Event, require_channels
+from toolpool.dispatcher.host.hook import Hook, HookFailed
 from toolpool.dispatcher.lifetime import in_a_thread
 from toolpool.dispatcher.observers.follow import Following
 from toolpool.dispatcher.observers.kept import Kept
 from toolpool.dispatcher.observers.notes import Notes
 from toolpool.dispatcher.observers.publish import Publisher
-from toolpool.dispatcher.observers.record import Recorder, SessionRecord, recorder_of
+from toolpool.dispatcher.observers.record import AuditRows, Recorder, SessionRecord, recorder_of
 from toolpool.dispatcher.observers.rows import RecordSink
+
+log = logs.logger("events")
 
 Record = SessionRecord | RecordSink | str | Path
 """What a host names as its session record: a path, a sink of its own, or either with `redact`."""
@@ -46,6 +49,7 @@ class Watching:
         """Watch from now on. Raises `Misconfigured`."""
         if self.recorder is not None:
             self.recorder.start()
+            self._observers.add(AuditRows(self.recorder))
         if self._publisher is not None:
             self._observers.add(Notes(self._publisher.add, self._offers))
             self._publisher.start()
@@ -54,6 +58,14 @@ class Watching:
         """Events as they come; see `Dispatcher.events`. Raises ValueError."""
         at = Position.parse(since) if since is not None else None
         return self._events.follow(at, require_channels(channels))
+
+    async def hand_events(self, hook: Hook) -> None:
+        """Tell a hook of the host every event from now on, until cancelled."""
+        async for event in self._events.follow(None, frozenset(CHANNELS)):
+            try:
+                await hook.ask(event)
+            except HookFailed as error:
+                log.error("on_event_failed: %s", error, exc_info=error.__cause__)
 
     async def leave(self) -> None:
         """The dispatcher is about to close: what it answers its waiters then is no final result."""
@@ -69,5 +81,5 @@ class Watching:
             await self._events.close()
         await self._transport.events.close()
         if self.recorder is not None:
-            await asyncio.sleep(0)  # what ended just now is noted in the loop's next round
+            await self.recorder.settle()
             await in_a_thread(self.recorder.close)

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
+from toolpool.contract.ledger.approvals import ApprovalLedger
 from toolpool.contract.ledger.base import CloseReason, Closing, Opening, Recovery
 from toolpool.contract.ledger.events import EventLog
 from toolpool.contract.ledger.loops import LoopLedger
@@ -68,6 +69,11 @@ class Transport(Protocol):
     @property
     def rates(self) -> RateLedger:
         """The places under rate limits, for the whole fleet."""
+        ...
+
+    @property
+    def approvals(self) -> ApprovalLedger:
+        """What waits for people, for the whole fleet."""
         ...
 
     async def open(self) -> None:

@@ -5,6 +5,7 @@ from collections import deque
 from collections.abc import Sequence
 from weakref import WeakKeyDictionary
 
+from toolpool.contract.ledger.approvals import MemoryApprovals
 from toolpool.contract.ledger.base import CloseReason, Closing, Opening, Recovery
 from toolpool.contract.ledger.events import EventLog
 from toolpool.contract.ledger.loops import LoopLedger
@@ -23,6 +24,7 @@ class MemoryTransport:
     def __init__(self, server: MemoryServer, reply: str = "reply:memory") -> None:
         self._server = server
         self._reply = reply
+        self.approvals = MemoryApprovals(server.approvals, server, reply)
         self._catalog: dict[str, bytes] | None = None
         self._turns = _TURNS.setdefault(server, deque(maxlen=_TURNS_KEPT))
 

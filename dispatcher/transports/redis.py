@@ -14,6 +14,7 @@ from redis.exceptions import RedisError
 
 from toolpool.contract import encoding
 from toolpool.contract.clock import ServerClock
+from toolpool.contract.ledger.approvals import RedisApprovals
 from toolpool.contract.ledger.base import (
     NEW,
     SENT,
@@ -82,6 +83,7 @@ class RedisTransport:
             remembered=settings.loop_memory,
             kept=settings.loop_kept,
         )
+        self.approvals = RedisApprovals(self._steps, self._names, self._reply)
         self.events = RedisEvents(
             connection.open_async(settings),
             connection.open_async(settings, blocking=True),

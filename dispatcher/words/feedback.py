@@ -173,6 +173,25 @@ def still_running(handle: str, wording: Wording = PLAIN) -> str:
     return wording.words.still_running.format(handle=handle)
 
 
+def awaits_approval(handle: str, wording: Wording = PLAIN) -> str:
+    """A call that waits until a person approves it."""
+    return wording.words.awaits_approval.format(handle=handle)
+
+
+def denied_by(who: str, reason: str, wording: Wording = PLAIN) -> str:
+    """Why a call that waited for approval is not run."""
+    words = wording.words
+    if not reason:
+        return words.denied_by.format(who=who)
+    return words.denied_by_because.format(who=who, reason=reason)
+
+
+def rewritten(names: Sequence[str], note: str, wording: Wording = PLAIN) -> str:
+    """The arguments that a policy changed, by name."""
+    told = wording.words.rewritten.format(names=", ".join(sorted(names)))
+    return f"{told} {note}" if note else told
+
+
 def unseen_end(name: str, wording: Wording = PLAIN) -> str:
     """A call that went on although the write before it may still run."""
     return wording.words.unseen_end.format(name=name)
@@ -242,7 +261,7 @@ def failed(name: str, outcome: Outcome, *, timeout: float, wording: Wording = PL
         Code.DENIED: words.denied,
     }
     if code is Code.DENIED:
-        error = error or words.not_allowed
+        error = error.rstrip(" .。") or words.not_allowed
     elif code is Code.RAISED or "error_id" in (outcome.details or {}):
         error = _raised(outcome, words)
     elif code not in templates:

@@ -7,13 +7,23 @@ next number of it; every number must still be read.
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 from unittest import mock
 
 from msgspec.structs import replace
 
-from toolpool.contract.circuit import CircuitState
+from toolpool.contract.approval import (
+    ApprovalDecision,
+    ApprovalRequest,
+    digest_of,
+    read_decision,
+    read_request,
+    signed_decision,
+    signed_request,
+)
+from toolpool.contract.circuit import CircuitState, read_state, signed_state
 from toolpool.contract.envelope import (
     BackgroundCall,
     Batch,
@@ -65,6 +75,25 @@ BATCH = Batch(
     reply="toolpool:reply:d-1",
     calls=(CALL, CallMessage(key="k-2", id="toolu_02", tool="clock", digest="", arguments={})),
     tenant="acme",
+)
+REQUEST = ApprovalRequest(
+    id="9b2d1c4e5f60718293a4",
+    tenant="acme",
+    message=CallMessage(
+        key="9b2d1c4e5f60718293a4b5c6d7e8f901",
+        id="toolu_01",
+        tool="refund",
+        digest="ce56a9521c59f5c205b39347f446ff81",
+        arguments={"order": "O-7", "amount": 900},
+        session="s-1",
+        turn="msg_01",
+    ),
+    digest=digest_of("refund", {"order": "O-7", "amount": 900}),
+    asked_at=1767225600.5,
+    expires_at=1767312000.5,
+    reason="Refunds above 100 need a person.",
+    approvers=("anna", "finance"),
+    by="refunds",
 )
 SPEC = sealed(
     ToolSpec(
@@ -271,6 +300,19 @@ SAMPLES = {
         ENVELOPE.encode_switch,
         ENVELOPE.decode_switch,
     ),
+    "approval": Sample(REQUEST, partial(signed_request, ENVELOPE), partial(read_request, ENVELOPE)),
+    "decision": Sample(
+        ApprovalDecision(
+            id=REQUEST.id,
+            digest=REQUEST.digest,
+            approved=True,
+            by="anna",
+            at=1767225660.5,
+            reason="as agreed",
+        ),
+        partial(signed_decision, ENVELOPE),
+        lambda data: read_decision(ENVELOPE, data, REQUEST),
+    ),
     "cancel": Sample(Cancel(key=CALL.key), ENVELOPE.encode_cancel, ENVELOPE.decode_cancel),
     "entry": Sample(
         CatalogEntry(spec=SPEC, published_at=1767225600.5, version="0.1.0"),
@@ -314,8 +356,8 @@ SAMPLES = {
     ),
     "circuit": Sample(
         CircuitState(tool="search_orders", open_until=1767225630.5, set_at=1767225600.5),
-        ENVELOPE.encode_circuit,
-        ENVELOPE.decode_circuit,
+        lambda state: signed_state(ENVELOPE, state),
+        lambda data: read_state(ENVELOPE, data),
     ),
     "settled_broken": Sample(
         Settled(

@@ -26,6 +26,8 @@ PURPOSES = (
     "output",
     "background",
     "events",
+    "approval",
+    "decision",
 )
 
 

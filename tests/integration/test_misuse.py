@@ -13,7 +13,14 @@ from tests.fleets import road as tools
 from tests.integration.fleet import call
 from tests.integration.twins import Gate, alone
 from tests.waiting import eventually
-from toolpool import BrokerUnreachable, Dispatcher, ToolDeclarationInvalid, tool
+from toolpool import (
+    BrokerUnreachable,
+    Dispatcher,
+    Hooks,
+    Misconfigured,
+    ToolDeclarationInvalid,
+    tool,
+)
 from toolpool.contract.outcome import Code, Executed
 from toolpool.contract.settings import Settings
 from toolpool.dispatcher.dispatch import Dispatcher as Connected
@@ -344,5 +351,5 @@ async def test_a_form_that_there_is_none_of() -> None:
 
 
 def test_a_hook_that_is_no_function() -> None:
-    with pytest.raises(TypeError, match="on_loop must be a function"):
-        Dispatcher.in_memory([tools], on_loop=5)  # type: ignore[arg-type]
+    with pytest.raises(Misconfigured, match="on_loop must be a function"):
+        Dispatcher.in_memory([tools], hooks=Hooks(on_loop=5))  # type: ignore[arg-type]

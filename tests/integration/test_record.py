@@ -139,7 +139,7 @@ async def test_what_is_written_is_read_by_the_analytics(tmp_path: Path) -> None:
 
 async def test_nothing_is_recorded_unless_it_is_asked_for(tmp_path: Path) -> None:
     async with Dispatcher.in_memory(TOOLS) as dispatcher:
-        assert dispatcher._watching.recorder is None
+        assert dispatcher._parts.watching.recorder is None
     async with Dispatcher.in_memory(TOOLS, settings=Settings(record=str(tmp_path))) as dispatcher:
         await dispatcher.dispatch(call("echo", value=1), session="s")
     assert (tmp_path / "s.jsonl").exists()

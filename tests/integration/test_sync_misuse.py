@@ -38,6 +38,7 @@ ASKED: dict[str, Callable[[SyncDispatcher], Any]] = {
     "output": lambda d: d.output("0" * 32),
     "deny": lambda d: d.deny("echo", reason="no"),
     "allow": lambda d: d.allow("echo"),
+    "approvals": lambda d: d.approvals,
     "events": lambda d: next(d.events()),
     "completed": lambda d: next(d.completed(session="s")),
 }
@@ -57,7 +58,7 @@ def public(kind: type) -> set[str]:
 
 
 def test_it_has_all_that_the_asynchronous_one_has() -> None:
-    assert public(SyncDispatcher) - public(Dispatcher) == {"open", "close_at_exit"}
+    assert public(SyncDispatcher) - public(Dispatcher) == {"approvals", "open", "close_at_exit"}
     assert public(Dispatcher) <= public(SyncDispatcher)
     assert public(SyncDispatcher) == {
         *ASKED,
@@ -173,7 +174,7 @@ def test_asked_from_its_own_thread() -> None:
                         told.append(str(error))
 
         assert dispatcher._dispatcher is not None
-        dispatcher._dispatcher._observers.add(Asking())
+        dispatcher._dispatcher._parts.observers.add(Asking())
         for _ in range(4):
             dispatcher.dispatch(call("echo"), session="loops")
         assert len(told) == 2

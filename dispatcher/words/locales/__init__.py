@@ -104,6 +104,10 @@ class Locale:
     but: str
     cancelled: str
     denied: str
+    policy_failed: str
+    """In place of a reason: what was to decide could not."""
+    withheld: str
+    """A result that the host shows nobody."""
     not_allowed: str
     no_result: str
     reasons: Mapping[str, str]
@@ -119,6 +123,14 @@ class Locale:
     cut_less: str
     cut_pages: str
     still_running: str
+    awaits_approval: str
+    nobody_approved: str
+    """In place of a reason: the time to approve a call is over."""
+    denied_by: str
+    """Who denied a call, with a reason or without."""
+    denied_by_because: str
+    rewritten: str
+    """The arguments `{names}` were changed."""
     unseen_end: str
     no_such_handle: str
     no_such_page: str

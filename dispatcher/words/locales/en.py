@@ -212,6 +212,8 @@ LOCALE = Locale(
     but="but {error}",
     cancelled="Tool '{name}' was cancelled. {whether}",
     denied="Tool '{name}' was not run: {error}.",
+    policy_failed="what decides about it failed",
+    withheld="Tool '{name}' has a result that may not be shown.",
     not_allowed="it is not allowed here",
     no_result="Tool '{name}' gave no result: {error}. {whether}",
     reasons={
@@ -246,6 +248,14 @@ LOCALE = Locale(
         "It is still running in the background. Call task_result with the handle '{handle}' to "
         "get its result."
     ),
+    awaits_approval=(
+        "It waits until a person approves it, and has not run. Go on without it, and call "
+        "task_result with the handle '{handle}' later to see what became of it."
+    ),
+    nobody_approved="nobody approved it in time",
+    denied_by="{who} denied it",
+    denied_by_because="{who} denied it: {reason}",
+    rewritten="Before it ran, these arguments were changed for you: {names}.",
     unseen_end=(
         "The call of '{name}' before this one was not seen to end: it may still have been running."
     ),

@@ -201,6 +201,8 @@ LOCALE = Locale(
     but="但 {error}",
     cancelled="工具 '{name}' 已取消。{whether}",
     denied="工具 '{name}' 未执行：{error}。",
+    policy_failed="负责审核的策略出现故障",
+    withheld="工具 '{name}' 的结果不可显示。",
     not_allowed="此处不允许使用",
     no_result="工具 '{name}' 没有结果：{error}。{whether}",
     reasons={
@@ -232,6 +234,14 @@ LOCALE = Locale(
         "或一次少取一些。"
     ),
     still_running="它仍在后台运行。用句柄 '{handle}' 调用 task_result 获取结果。",
+    awaits_approval=(
+        "它正在等待人工批准，尚未执行。请先继续其他工作，稍后用句柄 '{handle}' 调用 task_result "
+        "查看结果。"
+    ),
+    nobody_approved="规定时间内无人批准",
+    denied_by="{who} 拒绝了它",
+    denied_by_because="{who} 拒绝了它：{reason}",
+    rewritten="执行前已为你修改这些参数：{names}。",
     unseen_end="在此之前对“{name}”的调用未能确认已结束：本次调用执行时它可能仍在运行。",
     no_such_handle="没有使用此句柄的后台任务。用 task_list 查看现有任务。",
     no_such_page="没有第 {page} 页：输出共 {pages} 页，从 1 开始计数。",

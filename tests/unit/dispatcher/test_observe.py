@@ -215,7 +215,7 @@ async def test_one_that_raises_or_hangs_is_never_felt(
 
             await eventually(lambda: said("observer_failed", "Raising"), "that one raised")
             await eventually(lambda: said("observer_too_slow", "Hanging"), "that one is too slow")
-            assert dispatcher._observers.dropped >= 1
+            assert dispatcher._parts.observers.dropped >= 1
     finally:
         goes_on.set()
 

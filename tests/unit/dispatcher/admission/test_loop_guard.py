@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from toolpool import Dispatcher, ToolError, ToolResult, tool
+from toolpool import Dispatcher, Hooks, ToolError, ToolResult, tool
 from toolpool.contract.call import Flaw, ToolCall
 from toolpool.contract.ledger.loops import MemoryLoops
 from toolpool.contract.ledger.steps import ServerAway
@@ -208,7 +208,7 @@ async def test_a_hook_can_let_the_call_run_and_everybody_is_told() -> None:
                        (hangs, Code.LOOP)):  # fmt: skip
         seen = Recording()
         async with Dispatcher.in_memory(
-            TOOLS, settings=settings, on_loop=hook, observers=[Broken(), seen]
+            TOOLS, settings=settings, hooks=Hooks(on_loop=hook), observers=[Broken(), seen]
         ) as dispatcher:
             assert await codes(dispatcher, *[SAME] * 4) == [Code.REPORTED] * 3 + [code]
         assert seen.loops == [

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from tests.unit.dispatcher.samples import services
-from toolpool.contract.circuit import CircuitState
+from toolpool.contract.circuit import CircuitState, signed_state
 from toolpool.contract.envelope import Envelope
 from toolpool.contract.ledger.memory import MemoryServer
 from toolpool.contract.outcome import Code, Executed, Outcome, failure
@@ -173,7 +173,7 @@ async def test_what_nobody_has_signed_opens_and_closes_nothing(
     """R63: nor does an older state that somebody puts back."""
     stranger = Envelope(Keyring([generate_key()]))
     shut = CircuitState(tool="t", open_until=clock.now + 6e8, set_at=clock.now + 6e8)
-    server.circuits["x"] = stranger.encode_circuit(shut)
+    server.circuits["x"] = signed_state(stranger, shut)
     server.circuits["y"] = b"garbage"
     await follow(*sides)
     assert all(side.lets_through() for side in sides)

@@ -1,0 +1,100 @@
+"""What waits for a person's approval, and what a person decides: signed, as it is acted on."""
+
+from enum import StrEnum
+from typing import Any
+
+import msgspec
+
+from toolpool.contract import encoding
+from toolpool.contract.envelope import CallMessage, Envelope
+from toolpool.contract.errors import MessageRejected
+
+_REQUEST = "approval"
+_DECISION = "decision"
+
+
+class ApprovalState(StrEnum):
+    """How far an approval is. `sent` is an approved call that is on its way, or further."""
+
+    WAITING = "waiting"
+    APPROVED = "approved"
+    DENIED = "denied"
+    EXPIRED = "expired"
+    WITHDRAWN = "withdrawn"
+    SENT = "sent"
+
+
+class ApprovalRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A call that waits for approval: enough for any dispatcher to go on with it.
+
+    `digest` is that of the tool and of its exact arguments, which the approval is bound to. Times
+    are Unix time in seconds, by the server's clock. The last three are of the `ToolCall`.
+    """
+
+    id: str
+    tenant: str
+    message: CallMessage
+    digest: str
+    asked_at: float
+    expires_at: float
+    reason: str = ""
+    approvers: tuple[str, ...] = ()
+    by: str = ""
+    """What asked for it: a rule, a hook or the tool's declaration."""
+    provider: str = ""
+    origin: dict[str, Any] | None = None
+    long_id: str | None = None
+    id_given: bool = True
+
+
+class ApprovalDecision(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What a person decided about the request of this id, with this digest."""
+
+    id: str
+    digest: str
+    approved: bool
+    by: str
+    at: float
+    reason: str = ""
+
+
+_requests = msgspec.json.Decoder(ApprovalRequest)
+_decisions = msgspec.json.Decoder(ApprovalDecision)
+_encoder = msgspec.json.Encoder()
+
+
+def digest_of(tool: str, arguments: dict[str, Any]) -> str:
+    """Stands for a tool with exactly these arguments."""
+    return encoding.digest([tool, arguments])
+
+
+def signed_request(envelope: Envelope, request: ApprovalRequest) -> bytes:
+    """The request as it is stored."""
+    return envelope.seal(_REQUEST, _encoder.encode(request))
+
+
+def signed_decision(envelope: Envelope, decision: ApprovalDecision) -> bytes:
+    """The decision as it is stored."""
+    return envelope.seal(_DECISION, _encoder.encode(decision))
+
+
+def read_request(envelope: Envelope, data: bytes) -> ApprovalRequest:
+    """Raises `MessageRejected`, also where its digest is not that of its arguments."""
+    try:
+        request = _requests.decode(envelope.unseal(_REQUEST, data))
+    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
+        raise MessageRejected("malformed", f"no request for approval: {error}") from None
+    if request.digest != digest_of(request.message.tool, request.message.arguments):
+        raise MessageRejected("malformed", "the digest is not that of the arguments")
+    return request
+
+
+def read_decision(envelope: Envelope, data: bytes, request: ApprovalRequest) -> ApprovalDecision:
+    """The decision about this request. Raises `MessageRejected` for any other."""
+    try:
+        decision = _decisions.decode(envelope.unseal(_DECISION, data))
+    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
+        raise MessageRejected("malformed", f"no decision: {error}") from None
+    if (decision.id, decision.digest) != (request.id, request.digest):
+        raise MessageRejected("foreign", "a decision about another call")
+    return decision

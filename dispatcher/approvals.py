@@ -1,0 +1,147 @@
+"""What people decide about calls that wait for them."""
+
+from typing import Any
+
+from toolpool.contract.approval import (
+    ApprovalDecision,
+    ApprovalRequest,
+    ApprovalState,
+    read_decision,
+    read_request,
+    signed_decision,
+)
+from toolpool.contract.encoding import printable
+from toolpool.contract.errors import ApprovalRefused, MessageRejected
+from toolpool.contract.ledger.approvals import Found
+from toolpool.dispatcher.awaiting import may_decide
+from toolpool.dispatcher.calls.services import Services
+from toolpool.dispatcher.formats.blocks import LONGEST_NAME
+from toolpool.dispatcher.policy.approval import Approval, approval_of
+
+_LONGEST_REASON = 1_000
+_LISTED_AT_MOST = 10_000
+
+
+class Approvals:
+    """The approvals of one dispatcher's tenant, whichever dispatcher waits for them.
+
+    Every method raises ServerAway, RedisError or OSError where the server does not answer.
+    """
+
+    def __init__(self, services: Services) -> None:
+        self._ledger = services.transport.approvals
+        self._transport = services.transport
+        self._envelope = services.envelope
+        self._tenant = services.settings.tenant
+
+    async def waiting(self, *, session: str | None = None) -> list[Approval]:
+        """What waits for a person, the first to expire first; of one session, or of all."""
+        found: list[Approval] = []
+        for record in await self._ledger.waiting(_LISTED_AT_MOST):
+            request = self._request(record)
+            if request is not None and session in (None, request.message.session):
+                found.append(approval_of(request))
+        return found
+
+    async def get(self, id: str) -> Approval:
+        """An approval, in whatever state it is. Raises KeyError where there is none of this id."""
+        record, request = await self._find(id)
+        return self._shown(record, request)
+
+    async def approve(
+        self, id: str, *, by: str, digest: str | None = None, reason: str = ""
+    ) -> Approval:
+        """Let a call run, once, with exactly the arguments that it waits with.
+
+        `by` is who approves: whoever calls this has made sure that it is they. `digest` is that of
+        the arguments they saw. Raises KeyError for an id that there is none of, `ApprovalRefused`
+        where it is decided, expired or withdrawn, where `by` may not, and where the digest is
+        another; and ValueError for a `by` or a `reason` that is no text.
+        """
+        return await self._decide(id, ApprovalState.APPROVED, by, digest, reason)
+
+    async def deny(
+        self, id: str, *, by: str, digest: str | None = None, reason: str = ""
+    ) -> Approval:
+        """Have a call answered `aborted.denied`; the model reads `reason`. Raises as `approve`."""
+        return await self._decide(id, ApprovalState.DENIED, by, digest, reason)
+
+    async def _decide(
+        self, id: str, state: ApprovalState, by: Any, digest: str | None, reason: Any
+    ) -> Approval:
+        _require_text("by", by, LONGEST_NAME)
+        if reason != "":
+            _require_text("reason", reason, _LONGEST_REASON)
+        record, request = await self._find(id)
+        if record.state != ApprovalState.WAITING:
+            raise self._decided(record, request)
+        if digest is not None and digest != request.digest:
+            raise ApprovalRefused(
+                "other_arguments",
+                f"approval {id} is for other arguments than those with the digest {digest}: look "
+                "at it again",
+            )
+        if not may_decide(by, request):
+            raise ApprovalRefused(
+                "not_allowed",
+                f"{by} may not decide about approval {id}: {', '.join(request.approvers)} may",
+            )
+        decision = ApprovalDecision(
+            id=id,
+            digest=request.digest,
+            approved=state is ApprovalState.APPROVED,
+            by=by,
+            at=self._transport.server_time(),
+            reason=reason,
+        )
+        refused = await self._ledger.decide(id, state, signed_decision(self._envelope, decision))
+        if refused:  # somebody was faster, or its time is over
+            raise self._decided(*await self._find(id))
+        return approval_of(request, state, decision)
+
+    def _decided(self, record: Found, request: ApprovalRequest) -> ApprovalRefused:
+        shown = self._shown(record, request)
+        if shown.state is ApprovalState.EXPIRED:
+            told = "expired: the call was answered, and is not run"
+        elif shown.state is ApprovalState.WITHDRAWN:
+            told = "withdrawn: its call was cancelled, and is not run"
+        elif shown.state is ApprovalState.DENIED:
+            told = f"denied by {shown.decided_by}: the call is not run"
+        else:
+            told = f"approved by {shown.decided_by}: the call is on its way, or has run"
+        return ApprovalRefused("decided", f"approval {request.id} is {told}")
+
+    async def _find(self, id: Any) -> tuple[Found, ApprovalRequest]:
+        if isinstance(id, str) and id and printable(id) == id and ":" not in id:
+            record = await self._ledger.read(id)
+            request = self._request(record)
+            if request is not None:
+                return record, request
+        raise KeyError(f"there is no approval {str(id)[:40]!r}: it is unknown, or long over")
+
+    def _request(self, record: Found) -> ApprovalRequest | None:
+        """None for what nobody we trust has signed, and for another tenant's."""
+        if not record.request:
+            return None
+        try:
+            request = read_request(self._envelope, record.request)
+        except MessageRejected:
+            return None
+        is_ours = request.id == record.id and request.tenant == self._tenant
+        return request if is_ours else None
+
+    def _shown(self, record: Found, request: ApprovalRequest) -> Approval:
+        decision = None
+        if record.decision:
+            try:
+                decision = read_decision(self._envelope, record.decision, request)
+            except MessageRejected:
+                decision = None
+        return approval_of(request, ApprovalState(record.state), decision)
+
+
+def _require_text(what: str, text: Any, longest: int) -> None:
+    if not isinstance(text, str) or not text:
+        raise ValueError(f"{what} must be a text that is not empty")
+    if len(text) > longest or printable(text) != text:
+        raise ValueError(f"{what} must be Unicode of at most {longest} characters")

@@ -1,0 +1,1 @@
+"""Functions that the host gives: asked without holding up the event loop."""

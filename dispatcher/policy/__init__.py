@@ -1,0 +1,1 @@
+"""What a host and its people decide: whether a call may run, and what a model is told of it."""

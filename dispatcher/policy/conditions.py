@@ -1,0 +1,211 @@
+"""One comparison of a policy rule: a path into the arguments or the context, and what holds there.
+
+Patterns are those of the Rust crate `regex`, whose time is linear in the text: what they are held
+to is a model's.
+"""
+
+import re
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import jsonschema_rs
+import msgspec
+
+from toolpool.contract import encoding
+
+_STEP = re.compile(r"([^.\[\]]+)|\[(\d+|\*)\]")
+_NUMBERS = ("above", "at_least", "below", "at_most")
+
+
+class RuleFailed(Exception):
+    """Raised where a comparison cannot be made. The text names no value."""
+
+
+class Condition(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What must hold of the value at `argument` or `context`, a path such as `lines[*].sku`.
+
+    Of several comparisons all must hold. A value that is not there is only `missing`.
+    """
+
+    argument: str | None = None
+    context: str | None = None
+    equals: Any = msgspec.UNSET
+    differs_from: Any = msgspec.UNSET
+    one_of: list[Any] | None = None
+    none_of: list[Any] | None = None
+    above: float | None = None
+    at_least: float | None = None
+    below: float | None = None
+    at_most: float | None = None
+    matches: str | None = None
+    does_not_match: str | None = None
+    longer_than: int | None = None
+    missing: bool | None = None
+
+
+Holds = Callable[[Any], bool]
+
+
+class Test:
+    """A condition, ready to be asked. Raises ValueError for one that cannot be."""
+
+    def __init__(self, condition: Condition) -> None:
+        if (condition.argument is None) == (condition.context is None):
+            raise ValueError("a condition needs either `argument` or `context`")
+        self.of_context = condition.argument is None
+        path = condition.argument if condition.argument is not None else condition.context
+        assert path is not None
+        self.path = path
+        self._steps = _steps(path)
+        self._missing = condition.missing
+        self._comparisons = list(_comparisons(condition))
+        if not self._comparisons and condition.missing is None:
+            raise ValueError(
+                f"the condition on {path!r} compares with nothing: give it equals, differs_from, "
+                "one_of, none_of, above, at_least, below, at_most, matches, does_not_match, "
+                "longer_than or missing"
+            )
+        if condition.missing and self._comparisons:
+            raise ValueError(f"{path!r} cannot be missing and be compared with something")
+
+    def holds(self, value: Any, *, for_all: bool) -> bool:
+        """Whether it holds; `for_all`: of every value that the path leads to, else of any.
+
+        Raises `RuleFailed`.
+        """
+        found = list(_at(value, self._steps))
+        if self._missing is True:
+            return not found
+        if not found:
+            return False
+        results = (self._compared(one) for one in found)
+        return all(results) if for_all else any(results)
+
+    def _compared(self, value: Any) -> bool:
+        return all(comparison(value) for comparison in self._comparisons)
+
+
+def _steps(path: str) -> list[str | int | None]:
+    """Names, positions, and None for every element. Raises ValueError."""
+    steps: list[str | int | None] = []
+    at = 0
+    while at < len(path):
+        if path[at] == "." and steps:
+            at += 1
+        found = _STEP.match(path, at)
+        if found is None or (found[1] and steps and path[at - 1] != "."):
+            raise ValueError(f"{path!r} is no path: write one as `customer.lines[*].sku`")
+        name, position = found.groups()
+        steps.append(name or (None if position == "*" else int(position)))
+        at = found.end()
+    if not steps:
+        raise ValueError("a path must not be empty")
+    return steps
+
+
+def _at(value: Any, steps: list[str | int | None]) -> Iterator[Any]:
+    if not steps:
+        yield value
+        return
+    step, rest = steps[0], steps[1:]
+    if step is None:
+        inner = value.values() if isinstance(value, dict) else value
+        if isinstance(value, (list, dict)):
+            for one in inner:
+                yield from _at(one, rest)
+    elif isinstance(step, int):
+        if isinstance(value, list) and step < len(value):
+            yield from _at(value[step], rest)
+    elif isinstance(value, dict) and step in value:
+        yield from _at(value[step], rest)
+
+
+def _comparisons(condition: Condition) -> Iterator[Holds]:
+    if condition.equals is not msgspec.UNSET:
+        yield _same_as(condition.equals)
+    if condition.differs_from is not msgspec.UNSET:
+        yield _not(_same_as(condition.differs_from))
+    if condition.one_of is not None:
+        yield _any_of(condition.one_of)
+    if condition.none_of is not None:
+        yield _not(_any_of(condition.none_of))
+    for name in _NUMBERS:
+        limit = getattr(condition, name)
+        if limit is not None:
+            yield _number(name, limit)
+    if condition.matches is not None:
+        yield _pattern(condition.matches)
+    if condition.does_not_match is not None:
+        yield _not(_pattern(condition.does_not_match))
+    if condition.longer_than is not None:
+        yield _longer_than(condition.longer_than)
+
+
+def _not(holds: Holds) -> Holds:
+    return lambda value: not holds(value)
+
+
+def _same_as(wanted: Any) -> Holds:
+    """As JSON has it: true is not 1, and 1 is 1.0."""
+    canonical = encoding.canonical(wanted)
+    is_number = isinstance(wanted, (int, float)) and not isinstance(wanted, bool)
+
+    def holds(value: Any) -> bool:
+        if is_number and isinstance(value, (int, float)) and not isinstance(value, bool):
+            return bool(value == wanted)
+        return encoding.canonical(value) == canonical
+
+    return holds
+
+
+def _any_of(wanted: list[Any]) -> Holds:
+    tests = [_same_as(one) for one in wanted]
+    return lambda value: any(test(value) for test in tests)
+
+
+def _number(name: str, limit: float) -> Holds:
+    compare: Callable[[Any], bool] = {
+        "above": lambda value: value > limit,
+        "at_least": lambda value: value >= limit,
+        "below": lambda value: value < limit,
+        "at_most": lambda value: value <= limit,
+    }[name]
+
+    def holds(value: Any) -> bool:
+        if isinstance(value, bool) or not isinstance(value, (int, float)):
+            raise RuleFailed(f"`{name}` needs a number, and the value is a {_kind(value)}")
+        return compare(value)
+
+    return holds
+
+
+def _pattern(pattern: str) -> Holds:
+    try:
+        validator = jsonschema_rs.validator_for(
+            {"pattern": pattern}, pattern_options=jsonschema_rs.RegexOptions()
+        )
+    except ValueError:
+        raise ValueError(
+            f"the pattern {pattern!r} cannot be used: write one without looking around and back "
+            "references (https://docs.rs/regex/latest/regex/#syntax)"
+        ) from None
+
+    def holds(value: Any) -> bool:
+        if not isinstance(value, str):
+            raise RuleFailed(f"a pattern needs a text, and the value is a {_kind(value)}")
+        return validator.is_valid(value)
+
+    return holds
+
+
+def _longer_than(length: int) -> Holds:
+    def holds(value: Any) -> bool:
+        if not isinstance(value, (str, list, dict)):
+            raise RuleFailed(f"`longer_than` needs a text or a list, not a {_kind(value)}")
+        return len(value) > length
+
+    return holds
+
+
+def _kind(value: Any) -> str:
+    return "null" if value is None else type(value).__name__

@@ -1,0 +1,75 @@
+"""What a host may give a dispatcher to decide with."""
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from toolpool.contract.result import ToolResult
+from toolpool.contract.settings import Settings
+from toolpool.dispatcher.events import Event
+from toolpool.dispatcher.host.hook import Hook, hook_of
+from toolpool.dispatcher.observe import Loop
+from toolpool.dispatcher.policy.approval import Approval
+from toolpool.dispatcher.policy.rule_file import RuleFile
+from toolpool.dispatcher.policy.verdicts import ProposedCall, Replace, Verdict
+
+BeforeCall = Callable[[ProposedCall], Verdict | bool | Awaitable[Verdict | bool | None] | None]
+AfterResult = Callable[[ToolResult, ProposedCall], Replace | Awaitable[Replace | None] | None]
+OnLoop = Callable[[Loop], Awaitable[bool | None] | bool | None]
+OnApproval = Callable[[Approval], Awaitable[None] | None]
+OnEvent = Callable[[Event], Awaitable[None] | None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hooks:
+    """Functions of the host, async or sync, each within the setting `hook_timeout`.
+
+    Each may be given as a function or named as `module:function`. Sync ones run in threads; async
+    ones run on the dispatcher's event loop and must not block it.
+
+    `before_call(call)` decides about a valid call: None or `Allow()`, `Deny(reason)`,
+    `Rewrite(arguments)` or `AskApproval(reason)`. `after_result(result, call)` may answer
+    `Replace(…)` for what is read in place of a result. Where one of the two fails, the call is
+    denied or its result withheld, unless the setting `hook_failure` says otherwise.
+    `on_loop(loop)` is asked before a failing call is refused: what is true lets it run.
+    `on_event(event)` is told every event of this dispatcher, `on_approval(approval)` every call
+    that begins to wait for a person here; what they raise is logged.
+
+    `policy` is a file of rules, `policy.toml`, which is followed while it is changed.
+    """
+
+    before_call: BeforeCall | str | None = None
+    after_result: AfterResult | str | None = None
+    on_loop: OnLoop | str | None = None
+    on_event: OnEvent | str | None = None
+    on_approval: OnApproval | str | None = None
+    policy: str | Path | None = None
+
+
+class HostHooks:
+    """The hooks of one dispatcher, its settings' in place of those that were not given.
+
+    Raises `Misconfigured`.
+    """
+
+    def __init__(self, given: Hooks | None, settings: Settings) -> None:
+        given = given or Hooks()
+
+        def hook(name: str, function: Any) -> Hook | None:
+            return hook_of(name, function, seconds=settings.hook_timeout)
+
+        self.before_call = hook("before_call", given.before_call or settings.before_call)
+        self.after_result = hook("after_result", given.after_result or settings.after_result)
+        self.on_loop = hook("on_loop", given.on_loop)
+        self.on_event = hook("on_event", given.on_event)
+        self.on_approval = hook("on_approval", given.on_approval)
+        policy = given.policy if given.policy is not None else settings.policy
+        self.rules = RuleFile(policy) if policy is not None else None
+
+    def close(self) -> None:
+        """Let their threads end. Idempotent."""
+        hooks = (self.before_call, self.after_result, self.on_loop, self.on_event, self.on_approval)
+        for hook in hooks:
+            if hook is not None:
+                hook.close()

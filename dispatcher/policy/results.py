@@ -1,0 +1,97 @@
+"""What a model is shown of results: a hook of the host may redact or replace it."""
+
+from typing import Any
+
+import msgspec
+
+from toolpool.contract import encoding, logs
+from toolpool.contract.outcome import Code, Executed
+from toolpool.contract.result import ToolResult
+from toolpool.contract.settings import Settings
+from toolpool.dispatcher.host.hook import Hook, HookFailed
+from toolpool.dispatcher.observe import Audit, Observers
+from toolpool.dispatcher.policy.verdicts import ProposedCall, Replace, copied
+from toolpool.dispatcher.words.wording import Wording
+
+log = logs.logger("policy")
+
+HOOK = "after_result"
+
+
+class ResultPolicy:
+    """One dispatcher's. A hook that fails withholds the result, unless the settings say otherwise.
+
+    It is asked for every result of a tool that a model or a host reads: at once, later by its
+    handle, and page by page.
+    """
+
+    def __init__(
+        self, settings: Settings, wording: Wording, observers: Observers, hook: Hook
+    ) -> None:
+        self._settings = settings
+        self._wording = wording
+        self._observers = observers
+        self._hook = hook
+
+    async def shown(self, result: ToolResult, call: ProposedCall) -> ToolResult:
+        """The result that is told in its place. Never raises for what the hook does."""
+        if result.is_running:
+            return result
+        try:
+            return _replaced(result, await self._hook.ask(_copy_of(result), call))
+        except HookFailed as error:
+            log.error(
+                "after_result_failed tool=%s call=%s: %s", result.name, result.call_id, error,
+                exc_info=error.__cause__,
+            )  # fmt: skip
+        if self._settings.hook_failure == "allow":
+            return result
+        if self._observers.hear("audited"):
+            audit = Audit(
+                what="withheld",
+                tool=call.tool,
+                call_id=call.call_id,
+                session=call.session,
+                by=f"{HOOK}, which failed",
+            )
+            self._observers.tell("audited", audit)
+        return self.withheld(result)
+
+    def withheld(self, result: ToolResult) -> ToolResult:
+        """A result that nobody may read: whether its tool ran is told, and nothing else."""
+        return ToolResult(
+            call_id=result.call_id,
+            name=result.name,
+            ok=False,
+            error=self._wording.words.withheld.format(name=result.name),
+            code=Code.DENIED,
+            retryable=False,
+            executed=result.executed if not result.is_running else Executed.UNKNOWN,
+            duration=result.duration,
+            attempts=result.attempts,
+            id_given=result.id_given,
+            origin=result.origin,
+        )
+
+
+def _copy_of(result: ToolResult) -> ToolResult:
+    """What a hook does to the data of it changes nothing."""
+    return msgspec.structs.replace(result, data=copied(result.data))
+
+
+def _replaced(result: ToolResult, answer: Any) -> ToolResult:
+    """Raises `HookFailed` for what is no answer, and for data that is not JSON."""
+    if answer is None:
+        return result
+    if not isinstance(answer, Replace):
+        raise HookFailed(HOOK, f"it answered a {type(answer).__name__}, and not Replace or None")
+    changes: dict[str, Any] = {"recommendations": (), "details": None}
+    if answer.data is not msgspec.UNSET:
+        if not encoding.is_json(answer.data):
+            raise HookFailed(HOOK, "the data it gave is not JSON")
+        changes["data"] = copied(answer.data)
+    if answer.error is not msgspec.UNSET:
+        changes["error"] = str(answer.error)
+    if answer.note:
+        changes["note"] = " ".join(filter(None, (result.note, answer.note)))
+    return msgspec.structs.replace(result, **changes)

@@ -1,0 +1,78 @@
+"""The policy file, followed while a dispatcher runs."""
+
+import asyncio
+from pathlib import Path
+
+from toolpool.contract import logs
+from toolpool.contract.errors import Misconfigured
+from toolpool.dispatcher.policy.rules import Rules, parse
+
+log = logs.logger("policy")
+
+_EVERY_SECONDS = 1.0
+_LARGEST_BYTES = 1024 * 1024
+
+_Stamp = tuple[int, int, int]
+
+
+class RuleFile:
+    """The rules of a file as they are now. Raises `Misconfigured` where they cannot be used.
+
+    What is changed later and cannot be used is told in the log, and the rules before it hold on.
+    """
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+        self._stamp: _Stamp | None = None
+        self.rules = self._read()
+        self._complaint = ""
+
+    async def follow(self) -> None:
+        """Read it again whenever it was changed; for ever."""
+        while True:
+            await asyncio.sleep(_EVERY_SECONDS)
+            try:
+                rules = await asyncio.to_thread(self._read_if_changed)
+            except Misconfigured as error:
+                if str(error) != self._complaint:
+                    self._complaint = str(error)
+                    log.error("policy_not_reloaded, the rules before it hold on: %s", error)
+                continue
+            self._complaint = ""
+            if rules is not None:
+                self.rules = rules
+                log.warning("policy_reloaded path=%s rules=%d", self.path, len(rules))
+
+    def _read_if_changed(self) -> Rules | None:
+        try:
+            is_same = self._stamp_now() == self._stamp
+        except OSError as error:
+            raise self._unreadable(error) from None
+        return None if is_same else self._read()
+
+    def _read(self) -> Rules:
+        try:
+            stamp = self._stamp_now()
+            if stamp[1] > _LARGEST_BYTES:
+                raise Misconfigured(
+                    f"the policy {self.path} has {stamp[1]} bytes; at most {_LARGEST_BYTES} "
+                    "are read"
+                )
+            text = self.path.read_text(encoding="utf-8-sig")
+        except OSError as error:
+            raise self._unreadable(error) from None
+        except UnicodeDecodeError:
+            raise Misconfigured(f"the policy {self.path} is not UTF-8") from None
+        rules = parse(text, str(self.path))
+        self._stamp = stamp
+        return rules
+
+    def _stamp_now(self) -> _Stamp:
+        found = self.path.stat()
+        return found.st_mtime_ns, found.st_size, found.st_ino
+
+    def _unreadable(self, error: OSError) -> Misconfigured:
+        return Misconfigured(
+            f"the policy {self.path} cannot be read ({error.strerror}): name a file of rules, or "
+            "unset TOOLPOOL_POLICY"
+        )

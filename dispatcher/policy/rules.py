@@ -1,0 +1,152 @@
+"""The rules of a policy file: the first that fits a call decides."""
+
+import fnmatch
+import re
+import tomllib
+from collections.abc import Sequence
+from typing import Any, Literal, NamedTuple
+
+import msgspec
+
+from toolpool.contract.errors import Misconfigured
+from toolpool.dispatcher.policy.conditions import Condition, RuleFailed, Test
+from toolpool.dispatcher.policy.verdicts import Allow, AskApproval, Deny, ProposedCall, Verdict
+
+Action = Literal["allow", "deny", "ask"]
+
+
+class _Rule(Condition, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One `[[rule]]`, as the file has it; with one condition of its own, or several in `when`."""
+
+    action: Action
+    name: str = ""
+    tool: str | list[str] = "*"
+    session: str | None = None
+    tenant: str | None = None
+    effects: Literal["read", "write", "undeclared"] | None = None
+    when: tuple[Condition, ...] = ()
+    reason: str = ""
+    approvers: tuple[str, ...] = ()
+    expires: float | None = None
+
+
+class _File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The whole file. `default` is for calls that no rule fits."""
+
+    rule: list[dict[str, Any]] = []
+    default: Action = "allow"
+
+
+class Decided(NamedTuple):
+    """A verdict, and the name of the rule that gave it."""
+
+    verdict: Verdict
+    rule: str
+
+
+class Rule:
+    """A rule, ready to be asked. Raises ValueError for one that cannot be."""
+
+    def __init__(self, rule: _Rule, number: int) -> None:
+        self.name = rule.name or f"rule {number}"
+        patterns = [rule.tool] if isinstance(rule.tool, str) else rule.tool
+        if not patterns:
+            raise ValueError("`tool` names no tool")
+        self._tools = [_glob(pattern) for pattern in patterns]
+        self._session = _glob(rule.session) if rule.session is not None else None
+        self._tenant = _glob(rule.tenant) if rule.tenant is not None else None
+        self._effects = rule.effects
+        self._for_all = rule.action == "allow"
+        own = Condition(**{name: getattr(rule, name) for name in Condition.__struct_fields__})
+        conditions = [own, *rule.when] if own != Condition() else list(rule.when)
+        self._tests = [Test(condition) for condition in conditions]
+        if rule.action != "ask" and (rule.approvers or rule.expires is not None):
+            raise ValueError("`approvers` and `expires` are for rules whose action is `ask`")
+        if rule.expires is not None and not rule.expires > 0:
+            raise ValueError("`expires` must be a number of seconds above 0")
+        self.verdict = _verdict(rule)
+
+    def names(self, tool: str) -> bool:
+        """Whether it is for a tool of this name."""
+        return any(pattern.fullmatch(tool) for pattern in self._tools)
+
+    def fits(self, call: ProposedCall) -> bool:
+        """Whether it decides a call of a tool that it names. Raises `RuleFailed`."""
+        if self._effects is not None and self._effects != (call.effects or "undeclared"):
+            return False
+        if self._tenant is not None and not self._tenant.fullmatch(call.tenant):
+            return False
+        if self._session is not None and not self._session.fullmatch(call.session or ""):
+            return False
+        try:
+            return all(
+                test.holds(
+                    call.context if test.of_context else call.arguments, for_all=self._for_all
+                )
+                for test in self._tests
+            )
+        except RuleFailed as error:
+            raise RuleFailed(f"{self.name}: {error}") from None
+
+
+class Rules:
+    """All rules of a file, in its order."""
+
+    def __init__(self, rules: Sequence[Rule], default: Verdict) -> None:
+        self._rules = rules
+        self._default = Decided(default, "default")
+        self._by_tool: dict[str, list[Rule]] = {}
+
+    def __len__(self) -> int:
+        return len(self._rules)
+
+    def decide(self, call: ProposedCall) -> Decided:
+        """The verdict on a call of a tool that exists. Raises `RuleFailed`."""
+        rules = self._by_tool.get(call.tool)
+        if rules is None:  # tools are few: those of the catalog
+            rules = [rule for rule in self._rules if rule.names(call.tool)]
+            self._by_tool[call.tool] = rules
+        for rule in rules:
+            if rule.fits(call):
+                return Decided(rule.verdict, rule.name)
+        return self._default
+
+
+def parse(text: str, where: str) -> Rules:
+    """The rules in `text`, the content of the file `where`. Raises `Misconfigured`."""
+    try:
+        content: dict[str, Any] = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise Misconfigured(f"the policy {where} is not TOML: {error}") from None
+    cannot = f"the policy {where} cannot be used"
+    try:
+        found = msgspec.convert(content, _File)
+    except msgspec.ValidationError as error:
+        raise Misconfigured(f"{cannot}: {error}") from None
+    rules: list[Rule] = []
+    for number, entry in enumerate(found.rule, 1):
+        try:
+            rules.append(Rule(msgspec.convert(entry, _Rule), number))
+        except ValueError as error:  # a ValidationError is one
+            name = f" ({entry['name']})" if entry.get("name") else ""
+            raise Misconfigured(f"{cannot}: rule {number}{name}: {error}") from None
+    return Rules(rules, _default(found.default))
+
+
+def _default(action: Action) -> Verdict:
+    if action == "deny":
+        return Deny("no rule allows it")
+    return AskApproval("no rule allows it without one") if action == "ask" else Allow()
+
+
+def _verdict(rule: _Rule) -> Verdict:
+    if rule.action == "deny":
+        return Deny(rule.reason)
+    if rule.action == "ask":
+        return AskApproval(rule.reason, rule.approvers, rule.expires)
+    return Allow()
+
+
+def _glob(pattern: str) -> re.Pattern[str]:
+    """A pattern as file names have them, which the operator wrote and names are held to."""
+    return re.compile(fnmatch.translate(pattern))

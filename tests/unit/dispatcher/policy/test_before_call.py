@@ -1,0 +1,315 @@
+"""A hook of the host decides about every valid call before it is queued."""
+
+import asyncio
+import json
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.waiting import eventually
+from toolpool import (
+    Allow,
+    Code,
+    Deny,
+    Dispatcher,
+    Executed,
+    Hooks,
+    Misconfigured,
+    ProposedCall,
+    Rewrite,
+    Settings,
+    ToolResult,
+    tool,
+)
+from toolpool.dispatcher.observe import Audit, Observer
+
+RAN: list[int] = []
+
+
+@tool(effects="write")
+async def refund(order: str, amount: int) -> dict[str, Any]:
+    """Pay money back."""
+    RAN.append(amount)
+    return {"order": order, "amount": amount}
+
+
+class Audits(Observer):
+    """Keeps what was decided."""
+
+    is_quick = True
+
+    def __init__(self) -> None:
+        self.seen: list[Audit] = []
+
+    def audited(self, audit: Audit) -> None:
+        """See `Observer.audited`."""
+        self.seen.append(audit)
+
+
+@pytest.fixture(autouse=True)
+def _nothing_ran() -> None:
+    RAN.clear()
+
+
+def call(amount: int = 900, name: str = "c-1") -> dict[str, Any]:
+    return {"id": name, "name": "refund", "input": {"order": "o-1", "amount": amount}}
+
+
+async def asked(
+    hook: Any, *, settings: Settings | None = None, observers: Any = (), **options: Any
+) -> ToolResult:
+    """The result of one call under a hook."""
+    hooks = Hooks(before_call=hook)
+    async with Dispatcher.in_memory(
+        [refund], settings=settings, hooks=hooks, observers=observers
+    ) as dispatcher:
+        turn = await dispatcher.dispatch(call(), **options)
+        return turn[0]
+
+
+async def test_r45_a_hook_sees_the_whole_call() -> None:
+    seen: list[ProposedCall] = []
+    await asked(seen.append, session="s-1", turn="t-1", context={"user": "anna"})
+    assert seen == [
+        ProposedCall(
+            tool="refund",
+            arguments={"order": "o-1", "amount": 900},
+            call_id="c-1",
+            session="s-1",
+            turn="t-1",
+            tenant="default",
+            context={"user": "anna"},
+            effects=refund.spec.effects,
+            provider="bare",
+        )
+    ]
+
+
+async def _awaited(proposed: ProposedCall) -> Deny:
+    await asyncio.sleep(0)
+    return Deny("over the limit.")
+
+
+@pytest.mark.parametrize(
+    "hook",
+    [lambda _: Deny("over the limit."), _awaited, lambda proposed: _awaited(proposed)],
+    ids=["sync", "async", "sync that answers with an awaitable"],
+)
+async def test_r45_a_denied_call_is_not_run_and_the_model_reads_why(hook: Any) -> None:
+    audits = Audits()
+    result = await asked(hook, observers=[audits], session="s-1")
+    assert (result.code, result.executed, RAN) == (Code.DENIED, Executed.NO, [])
+    assert result.error == "Tool 'refund' was not run: over the limit."
+    assert [(a.what, a.tool, a.call_id, a.session, a.by, a.reason) for a in audits.seen] == [
+        ("denied", "refund", "c-1", "s-1", "before_call", "over the limit.")
+    ]
+
+
+@pytest.mark.parametrize("answer", [None, True, Allow()])
+async def test_r45_an_allowed_call_runs(answer: object) -> None:
+    result = await asked(lambda _: answer)
+    assert result.ok and RAN == [900]
+
+
+async def test_r45_a_rewritten_call_runs_with_the_other_arguments_and_says_so() -> None:
+    audits = Audits()
+    result = await asked(
+        lambda proposed: Rewrite({**proposed.arguments, "amount": 500}, note="500 is the most."),
+        observers=[audits],
+    )
+    assert result.data == {"order": "o-1", "amount": 500}
+    assert result.note is not None and "amount" in result.note and "500 is the most." in result.note
+    assert "900" not in result.note
+    assert [audit.what for audit in audits.seen] == ["rewritten"]
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [{"order": "o-1"}, {"order": "o-1", "amount": "many"}, {"amount": {1, 2}}, [1], None],
+)
+async def test_r19_a_rewrite_is_checked_against_the_schema_again(arguments: Any) -> None:
+    result = await asked(lambda _: Rewrite(arguments))
+    assert (result.code, result.executed, RAN) == (Code.DENIED, Executed.NO, [])
+    assert "many" not in str(result.payload())
+
+
+async def test_r18_a_rewritten_call_asked_again_is_not_run_twice() -> None:
+    answers = iter([500, 400])
+
+    def hook(proposed: ProposedCall) -> Rewrite:
+        return Rewrite({**proposed.arguments, "amount": next(answers)})
+
+    async with Dispatcher.in_memory([refund], hooks=Hooks(before_call=hook)) as dispatcher:
+        first = await dispatcher.dispatch(call(), session="s-1", turn="t-1")
+        second = await dispatcher.dispatch(call(), session="s-1", turn="t-1")
+    assert first[0].data == second[0].data == {"order": "o-1", "amount": 500}
+    assert RAN == [500]
+
+
+async def test_r45_what_a_hook_does_to_the_call_it_sees_changes_nothing() -> None:
+    def hook(proposed: ProposedCall) -> None:
+        proposed.arguments["amount"] = 1
+        assert proposed.context is not None
+        proposed.context["user"]["name"] = "eve"
+
+    context = {"user": {"name": "anna"}}
+    assert (await asked(hook, context=context)).ok
+    assert RAN == [900] and context == {"user": {"name": "anna"}}
+
+
+def _raises(_: ProposedCall) -> None:
+    raise ValueError("SECRET-900")
+
+
+def _exits(_: ProposedCall) -> None:
+    raise SystemExit(3)
+
+
+async def _raises_async(_: ProposedCall) -> None:
+    raise ValueError("SECRET-900")
+
+
+@pytest.mark.parametrize(
+    "hook", [_raises, _exits, _raises_async, lambda _: "yes", lambda _: 1, next]
+)
+async def test_r58_a_policy_that_fails_denies(hook: Any) -> None:
+    result = await asked(hook)
+    assert (result.code, result.executed, RAN) == (Code.DENIED, Executed.NO, [])
+    assert "SECRET" not in str(result.payload())
+
+
+@pytest.mark.parametrize("hook", [_raises, _raises_async, lambda _: "yes"])
+async def test_r58_a_setting_lets_calls_run_where_their_policy_fails(hook: Any) -> None:
+    result = await asked(hook, settings=Settings(hook_failure="allow"))
+    assert result.ok and RAN == [900]
+
+
+@pytest.mark.parametrize("kind", ["sync", "async"])
+async def test_r58_a_policy_that_hangs_denies_and_holds_up_nobody_else(kind: str) -> None:
+    let_go = threading.Event()
+    hung = 0
+
+    def blocks(proposed: ProposedCall) -> None:
+        nonlocal hung
+        if proposed.arguments["amount"] == 1:
+            hung += 1
+            let_go.wait(30)
+
+    async def waits(proposed: ProposedCall) -> None:
+        nonlocal hung
+        if proposed.arguments["amount"] == 1:
+            hung += 1
+            await asyncio.sleep(30)
+
+    hook: Callable[[ProposedCall], Any] = blocks if kind == "sync" else waits
+    settings = Settings(hook_timeout=0.5)
+    try:
+        async with Dispatcher.in_memory(
+            [refund], settings=settings, hooks=Hooks(before_call=hook)
+        ) as dispatcher:
+            stuck = asyncio.ensure_future(dispatcher.dispatch([call(1, "c-1"), call(1, "c-2")]))
+            others = [call(i, f"c-{i}") for i in range(10, 60)]
+            turn = await dispatcher.dispatch(others)
+            assert [result.ok for result in turn] == [True] * 50
+            assert not stuck.done() and hung == 2
+            assert [(r.code, r.executed) for r in await stuck] == [(Code.DENIED, Executed.NO)] * 2
+    finally:
+        let_go.set()
+    assert 1 not in RAN
+
+
+async def test_r58_more_hanging_hooks_than_threads_deny_all_and_the_next_calls_are_judged() -> None:
+    let_go = threading.Event()
+
+    def blocks(proposed: ProposedCall) -> None:
+        if proposed.arguments["amount"] < 100:
+            let_go.wait(30)
+
+    async with Dispatcher.in_memory(
+        [refund], settings=Settings(hook_timeout=0.3), hooks=Hooks(before_call=blocks)
+    ) as dispatcher:
+        turn = await dispatcher.dispatch([call(i, f"c-{i}") for i in range(64)])
+        assert {result.code for result in turn} == {Code.DENIED} and RAN == []
+        let_go.set()
+        assert (await dispatcher.dispatch(call(100)))[0].ok
+
+
+async def test_r62_a_hook_that_cannot_be_called_or_imported_is_refused_at_once() -> None:
+    for wrong in (5, "nothing", "no_such_module_at_all:f", "os:no_such", "os:sep"):
+        with pytest.raises(Misconfigured, match="before_call"):
+            Dispatcher.in_memory([refund], hooks=Hooks(before_call=wrong))  # type: ignore[arg-type]
+
+
+async def test_r45_a_hook_is_named_by_a_setting() -> None:
+    settings = Settings(before_call=f"{__name__}:denies")
+    async with Dispatcher.in_memory([refund], settings=settings) as dispatcher:
+        assert (await dispatcher.dispatch(call()))[0].error == "Tool 'refund' was not run: never."
+
+
+def denies(_: ProposedCall) -> Deny:
+    """What the setting names."""
+    return Deny("never")
+
+
+async def test_r45_the_pools_own_tools_are_not_asked_about() -> None:
+    seen: list[str] = []
+    hooks = Hooks(before_call=lambda proposed: seen.append(proposed.tool))
+    async with Dispatcher.in_memory([refund], hooks=hooks) as dispatcher:
+        await dispatcher.dispatch({"id": "c", "name": "task_list", "input": {}}, session="s-1")
+        await dispatcher.dispatch(call())
+    assert seen == ["refund"]
+
+
+async def test_r45_on_event_is_told_what_happens_and_may_fail() -> None:
+    kinds: list[str] = []
+
+    def hook(event: Any) -> None:
+        kinds.append(event.kind)
+        raise RuntimeError("an observer's own fault")
+
+    async with Dispatcher.in_memory([refund], hooks=Hooks(on_event=hook)) as dispatcher:
+        assert (await dispatcher.dispatch(call()))[0].ok
+        async with asyncio.timeout(10):
+            while kinds[-1:] != ["tool_executed"]:
+                await asyncio.sleep(0.01)
+    assert kinds == ["tool:start", "tool:end", "tool_executed"]
+
+
+async def test_r41_r39_what_was_decided_is_an_event_and_a_row_of_the_record(tmp_path: Path) -> None:
+    record = tmp_path / "record.jsonl"
+    hooks = Hooks(before_call=lambda _: Deny("over the limit"))
+    async with Dispatcher.in_memory([refund], hooks=hooks, record=record) as dispatcher:
+        audits: list[tuple[str | None, dict[str, Any] | None]] = []
+
+        async def follow() -> None:
+            events = dispatcher.events(channels={"monitor"})
+            async for event in events:
+                told = (event.session, event.detail)
+                audits.extend([told] if event.kind == "monitor:audit" else [])
+
+        following = asyncio.ensure_future(follow())
+        await asyncio.sleep(0)
+        await dispatcher.dispatch(call(), session="s-1")
+        await dispatcher.deny("refund", reason="closed", by="anna")
+        await dispatcher.allow("refund", by="ben")
+        await dispatcher.cancel("s-1", by="carl", reason="the user left")
+        await eventually(lambda: len(audits) == 4, "all are told")
+    await following
+    assert audits == [
+        ("s-1", {"what": "denied", "by": "before_call", "reason": "over the limit"}),
+        (None, {"what": "switched_off", "by": "anna", "reason": "closed"}),
+        (None, {"what": "switched_on", "by": "ben"}),
+        ("s-1", {"what": "cancelled", "by": "carl", "reason": "the user left"}),
+    ]
+    rows = [json.loads(line) for line in record.read_text().splitlines()]
+    told = [json.loads(row["content"]) for row in rows if row["type"] == "audit"]
+    assert [(row["what"], row["by"]) for row in told] == [
+        ("denied", "before_call"),
+        ("switched_off", "anna"),
+        ("switched_on", "ben"),
+        ("cancelled", "carl"),
+    ]
+    assert told[0]["session"] == "s-1" and told[0]["call_id"] == "c-1"

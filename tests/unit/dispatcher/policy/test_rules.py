@@ -1,0 +1,270 @@
+"""Rules in a file decide about calls: the first that fits."""
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.waiting import eventually
+from toolpool import (
+    Allow,
+    AskApproval,
+    Code,
+    Deny,
+    Dispatcher,
+    Hooks,
+    Misconfigured,
+    Settings,
+    tool,
+)
+from toolpool.contract.spec import Effects
+from toolpool.dispatcher.policy.conditions import RuleFailed
+from toolpool.dispatcher.policy.rules import parse
+from toolpool.dispatcher.policy.verdicts import ProposedCall, Verdict
+
+
+def proposed(tool: str = "refund", /, **arguments: Any) -> ProposedCall:
+    return ProposedCall(
+        tool=tool,
+        arguments=arguments,
+        call_id="c-1",
+        session="s-1",
+        turn=None,
+        tenant="shop",
+        context={"user": {"role": "clerk"}},
+        effects=Effects.WRITE,
+    )
+
+
+def verdict(condition: str, call: ProposedCall, action: str = "deny") -> Verdict:
+    return parse(f'[[rule]]\naction = "{action}"\n{condition}', "p").decide(call).verdict
+
+
+FITS = [
+    ('argument = "amount"\nabove = 500', {"amount": 501}),
+    ('argument = "amount"\nabove = 500', {"amount": 500.5}),
+    ('argument = "amount"\nat_least = 500', {"amount": 500}),
+    ('argument = "amount"\nbelow = 0', {"amount": -1}),
+    ('argument = "amount"\nat_most = 0', {"amount": 0}),
+    ('argument = "amount"\nabove = 10\nbelow = 20', {"amount": 15}),
+    ('argument = "path"\nequals = "/etc"', {"path": "/etc"}),
+    ('argument = "n"\nequals = 1', {"n": 1.0}),
+    ('argument = "on"\nequals = true', {"on": True}),
+    ('argument = "to"\nequals = {a = [1]}', {"to": {"a": [1]}}),
+    ('argument = "path"\ndiffers_from = "/tmp"', {"path": "/etc"}),
+    ('argument = "currency"\none_of = ["EUR", "USD"]', {"currency": "USD"}),
+    ('argument = "currency"\nnone_of = ["EUR", "USD"]', {"currency": "XXX"}),
+    ('argument = "path"\nmatches = "^/etc/"', {"path": "/etc/passwd"}),
+    ('argument = "to"\ndoes_not_match = "@shop[.]example$"', {"to": "a@b.example"}),
+    ('argument = "text"\nlonger_than = 3', {"text": "four"}),
+    ('argument = "lines"\nlonger_than = 1', {"lines": [1, 2]}),
+    ('argument = "reason"\nmissing = true', {}),
+    ('argument = "reason"\nmissing = false\nlonger_than = 0', {"reason": "x"}),
+    ('argument = "reason"\nmissing = false', {"reason": None}),
+    ('argument = "lines[*].qty"\nabove = 9', {"lines": [{"qty": 1}, {"qty": 10}]}),
+    ('argument = "lines[1].qty"\nabove = 9', {"lines": [{"qty": 1}, {"qty": 10}]}),
+    ('argument = "by[*]"\nabove = 9', {"by": {"x": 1, "y": 10}}),
+    ('argument = "a.b.c"\nequals = 1', {"a": {"b": {"c": 1}}}),
+    ('context = "user.role"\nequals = "clerk"', {}),
+    ('tool = "ref*"', {}),
+    ('tool = ["other", "refund"]', {}),
+    ('effects = "write"', {}),
+    ('session = "s-*"\ntenant = "shop"', {}),
+    (
+        'when = [{argument = "a", equals = 1}, {context = "user.role", one_of = ["clerk"]}]',
+        {"a": 1},
+    ),
+]
+
+DOES_NOT_FIT = [
+    ('argument = "amount"\nabove = 500', {"amount": 500}),
+    ('argument = "amount"\nabove = 500', {}),
+    ('argument = "amount"\nabove = 10\nbelow = 20', {"amount": 25}),
+    ('argument = "n"\nequals = 1', {"n": True}),
+    ('argument = "n"\nequals = true', {"n": 1}),
+    ('argument = "path"\nmatches = "^/etc/"', {"path": "/home/etc/"}),
+    ('argument = "lines[7].qty"\nabove = 9', {"lines": [{"qty": 10}]}),
+    ('argument = "lines[*].qty"\nabove = 9', {"lines": []}),
+    ('argument = "reason"\nmissing = true', {"reason": None}),
+    ('context = "user.role"\nequals = "admin"', {}),
+    ('context = "nobody.role"\nequals = "admin"', {}),
+    ('tool = "Refund"', {}),
+    ('effects = "read"', {}),
+    ('session = "other"', {}),
+    ('tenant = "other"', {}),
+    ('when = [{argument = "a", equals = 1}, {argument = "b", equals = 1}]', {"a": 1, "b": 2}),
+]
+
+
+@pytest.mark.parametrize(("condition", "arguments"), FITS)
+def test_r58_a_rule_fits(condition: str, arguments: dict[str, Any]) -> None:
+    assert verdict(condition, proposed(**arguments)) == Deny("")
+
+
+@pytest.mark.parametrize(("condition", "arguments"), DOES_NOT_FIT)
+def test_r58_a_rule_does_not_fit(condition: str, arguments: dict[str, Any]) -> None:
+    assert verdict(condition, proposed(**arguments)) == Allow()
+
+
+def test_r58_what_allows_must_hold_of_every_value_what_denies_of_one() -> None:
+    text = """
+        default = "deny"
+        [[rule]]
+        action = "allow"
+        argument = "to[*]"
+        matches = "@shop[.]example$"
+    """
+    rules = parse(text, "p")
+    ours, theirs = "a@shop.example", "b@evil.example"
+    assert rules.decide(proposed(to=[ours])).verdict == Allow()
+    for to in ([ours, theirs], [theirs], []):
+        assert isinstance(rules.decide(proposed(to=to)).verdict, Deny)
+
+
+def test_r58_the_first_rule_that_fits_decides_and_is_named() -> None:
+    text = """
+        [[rule]]
+        name = "small ones"
+        tool = "refund"
+        argument = "amount"
+        at_most = 100
+        action = "allow"
+
+        [[rule]]
+        tool = "refund"
+        action = "ask"
+        reason = "Refunds above 100 need a person."
+        approvers = ["anna"]
+        expires = 60
+
+        [[rule]]
+        action = "deny"
+    """
+    rules = parse(text, "p")
+    assert rules.decide(proposed(amount=50)) == (Allow(), "small ones")
+    asks = AskApproval("Refunds above 100 need a person.", ("anna",), 60)
+    assert rules.decide(proposed(amount=500)) == (asks, "rule 2")
+    assert rules.decide(proposed("other")) == (Deny(""), "rule 3")
+
+
+@pytest.mark.parametrize(
+    ("condition", "arguments"),
+    [
+        ('argument = "amount"\nabove = 5', {"amount": "6"}),
+        ('argument = "amount"\nabove = 5', {"amount": True}),
+        ('argument = "amount"\nabove = 5', {"amount": None}),
+        ('argument = "path"\nmatches = "x"', {"path": 5}),
+        ('argument = "path"\nlonger_than = 5', {"path": 5}),
+    ],
+)
+def test_r58_a_rule_that_cannot_be_held_to_a_value_fails(
+    condition: str, arguments: dict[str, Any]
+) -> None:
+    with pytest.raises(RuleFailed, match="rule 1"):
+        verdict(condition, proposed(**arguments), "allow")
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("a =", "not TOML"),
+        ("[[rules]]", "`rules`"),
+        ('default = "maybe"', "maybe"),
+        ("[[rule]]", "rule 1: Object missing required field `action`"),
+        ('[[rule]]\naction = "permit"', "permit"),
+        ('[[rule]]\naction = "deny"\nargumnt = "a"', "argumnt"),
+        ('[[rule]]\naction = "deny"\nargument = "a"', "compares with nothing"),
+        ('[[rule]]\naction = "deny"\nabove = 5', "needs either `argument` or `context`"),
+        ('[[rule]]\naction = "deny"\nargument = "a"\ncontext = "b"\nabove = 5', "either"),
+        ('[[rule]]\naction = "deny"\nargument = "a..b"\nequals = 1', "no path"),
+        ('[[rule]]\naction = "deny"\nargument = "a[x]"\nequals = 1', "no path"),
+        ('[[rule]]\naction = "deny"\nargument = ""\nequals = 1', "must not be empty"),
+        ('[[rule]]\naction = "deny"\nargument = "a"\nmatches = "(?=x)"', "regex"),
+        ('[[rule]]\naction = "deny"\nargument = "a"\nmatches = "("', "cannot be used"),
+        ('[[rule]]\naction = "deny"\nargument = "a"\nabove = "5"', "above"),
+        ('[[rule]]\naction = "deny"\nargument = "a"\nmissing = true\nabove = 5', "missing"),
+        ('[[rule]]\naction = "deny"\napprovers = ["a"]', "approvers"),
+        ('[[rule]]\naction = "ask"\nexpires = 0', "expires"),
+        ('[[rule]]\naction = "deny"\ntool = []', "names no tool"),
+        ('[[rule]]\naction="deny"\n[[rule]]\nname = "second"\naction = "no"', "rule 2 (second)"),
+        ("rule = [1]", "rule"),
+    ],
+)
+def test_r58_a_file_that_cannot_be_used_says_why_and_where(text: str, told: str) -> None:
+    with pytest.raises(Misconfigured) as error:
+        parse(text, "policy.toml")
+    assert "policy.toml" in str(error.value) and told in str(error.value)
+
+
+def test_r58_a_pattern_takes_no_longer_for_a_text_made_to_be_slow() -> None:
+    """As long as the text: a backtracking engine would not come back before the test ends."""
+    text = "a" * 200_000 + "!"
+    assert verdict('argument = "t"\nmatches = "^(a+)+$"', proposed(t=text)) == Allow()
+
+
+@tool(effects="write")
+async def refund(amount: int) -> int:
+    """Pay money back."""
+    return amount
+
+
+def _write(path: Path, text: str) -> None:
+    other = path.with_suffix(".new")
+    other.write_text(text)
+    os.replace(other, path)
+
+
+async def test_r58_a_file_is_followed_and_one_that_is_broken_changes_nothing(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "policy.toml"
+    _write(path, '[[rule]]\naction = "deny"\nreason = "closed"')
+
+    async with Dispatcher.in_memory([refund], settings=Settings(policy=str(path))) as dispatcher:
+
+        async def code() -> Code | None:
+            return (await dispatcher.dispatch({"name": "refund", "input": {"amount": 1}}))[0].code
+
+        async def is_open() -> bool:
+            return await code() is None
+
+        assert await code() is Code.DENIED
+        _write(path, '[[rule]]\naction = "allow"')
+        await eventually(is_open, "the new rules hold")
+        _write(path, '[[rule]]\naction = "nonsense"')
+        await eventually(lambda: "policy_not_reloaded" in caplog.text, "it is told")
+        assert await is_open() and "nonsense" in caplog.text
+        path.unlink()
+        await eventually(lambda: "cannot be read" in caplog.text, "it is told")
+        assert await is_open()
+        _write(path, '[[rule]]\naction = "deny"')
+
+        async def is_closed() -> bool:
+            return await code() is Code.DENIED
+
+        await eventually(is_closed, "the new rules hold")
+
+
+def test_r62_a_file_that_is_not_there_is_refused_at_once(tmp_path: Path) -> None:
+    with pytest.raises(Misconfigured, match="cannot be read"):
+        Dispatcher.in_memory([refund], hooks=Hooks(policy=tmp_path / "nothing.toml"))
+
+
+async def test_r58_rules_hold_for_what_a_hook_rewrote(tmp_path: Path) -> None:
+    from toolpool import Rewrite
+
+    path = tmp_path / "policy.toml"
+    path.write_text('[[rule]]\nargument = "amount"\nabove = 10\naction = "deny"')
+    hooks = Hooks(before_call=lambda _: Rewrite({"amount": 11}), policy=path)
+    async with Dispatcher.in_memory([refund], hooks=hooks) as dispatcher:
+        turn = await dispatcher.dispatch({"name": "refund", "input": {"amount": 1}})
+    assert turn[0].code is Code.DENIED
+
+
+async def test_r58_a_rule_that_fails_denies(tmp_path: Path) -> None:
+    path = tmp_path / "policy.toml"
+    path.write_text('[[rule]]\nargument = "amount"\nmatches = "1"\naction = "deny"')
+    async with Dispatcher.in_memory([refund], hooks=Hooks(policy=path)) as dispatcher:
+        turn = await dispatcher.dispatch({"name": "refund", "input": {"amount": 5}})
+    assert turn[0].code is Code.DENIED
