@@ -40,7 +40,8 @@ MEMBERS = tuple("abcdefg")
 
 members = st.sampled_from(MEMBERS)
 under = st.lists(st.sampled_from(LIMITS), min_size=1, max_size=3, unique=True).map(tuple)
-asks = st.builds(Ask, members, members, st.sampled_from((0.001, 900.0)), under)
+holds = st.sampled_from((0.001, 900.0))
+asks = st.builds(lambda name, hold, limits: Ask(name, name, hold, limits), members, holds, under)
 notes = st.builds(Note, members, under, st.booleans())
 
 

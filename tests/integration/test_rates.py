@@ -208,11 +208,12 @@ async def test_garbage_under_the_key_of_a_limit_stops_no_call(
 
 async def test_limits_leave_no_key_behind(fleet: LocalFleet, trace: Path) -> None:
     async with fleets.connected(fleet, session_rate="1000/s") as dispatcher:
+        limits = Limits(dispatcher._settings).of(limited.hit.spec, "l")
+        keys = [Names(fleet.settings.key_prefix).rate(limit.name) for limit in limits]
         assert (await ask(dispatcher, "hit", "l0", "l", trace=str(trace))).ok
         with connection.open_sync(fleet.settings) as client:
-            pattern = Names(fleet.settings.key_prefix).rate("*")
-            assert list(client.scan_iter(pattern))
-            await eventually(lambda: not list(client.scan_iter(pattern)), "they have expired")
+            assert client.exists(*keys) == 2
+            await eventually(lambda: not client.exists(*keys), "they have expired")
 
 
 @pytest.fixture
