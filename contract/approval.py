@@ -42,6 +42,8 @@ class ApprovalRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=T
     by: str = ""
     """What asked for it: a rule, a hook or the tool's declaration."""
     provider: str = ""
+    is_foreign: bool = False
+    """Whether a provider runs the tool, and only asks: nothing is sent when it is approved."""
     origin: dict[str, Any] | None = None
     long_id: str | None = None
     id_given: bool = True

@@ -1,6 +1,8 @@
 """What people decide about calls that wait for them."""
 
-from typing import Any
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any, Self
 
 from toolpool.contract.approval import (
     ApprovalDecision,
@@ -11,12 +13,17 @@ from toolpool.contract.approval import (
     signed_decision,
 )
 from toolpool.contract.encoding import printable
+from toolpool.contract.envelope import Envelope
 from toolpool.contract.errors import ApprovalRefused, MessageRejected
 from toolpool.contract.ledger.approvals import Found
+from toolpool.contract.server import connection
+from toolpool.contract.settings import Settings
 from toolpool.dispatcher.awaiting import may_decide
 from toolpool.dispatcher.calls.services import Services
 from toolpool.dispatcher.formats.blocks import LONGEST_NAME
+from toolpool.dispatcher.observe import Observers
 from toolpool.dispatcher.policy.approval import Approval, approval_of
+from toolpool.dispatcher.transports.redis import RedisTransport
 
 _LONGEST_REASON = 1_000
 _LISTED_AT_MOST = 10_000
@@ -27,6 +34,25 @@ class Approvals:
 
     Every method raises ServerAway, RedisError or OSError where the server does not answer.
     """
+
+    @classmethod
+    @asynccontextmanager
+    async def connect(
+        cls, redis_url: str | None = None, *, settings: Settings | None = None
+    ) -> AsyncIterator[Self]:
+        """Those of a fleet, for a program that only decides. Raises `Misconfigured`."""
+        settings = settings or Settings()
+        if redis_url is not None:
+            settings = settings.model_copy(update={"redis_url": redis_url})
+        transport = RedisTransport(settings)
+        envelope = Envelope(connection.keyring(settings), max_bytes=settings.max_message)
+        try:
+            await transport.open()
+            await transport.survey([])  # for the server's clock
+            yield cls(Services(transport, envelope, settings, Observers()))
+        finally:
+            await transport.close()
+            await transport.events.close()
 
     def __init__(self, services: Services) -> None:
         self._ledger = services.transport.approvals

@@ -19,6 +19,7 @@ from toolpool.dispatcher.formats import Response, intake
 from toolpool.dispatcher.observe import Observers
 from toolpool.dispatcher.observers.record import Recorder
 from toolpool.dispatcher.policy.policy import Policy
+from toolpool.dispatcher.provider_approvals import ProviderApprovals
 from toolpool.dispatcher.results import Results
 from toolpool.dispatcher.turn_context import TurnContext, turn_context
 from toolpool.dispatcher.turns import Answered, Judged, Turns
@@ -41,6 +42,7 @@ class Asking:
         recorder: Recorder | None,
         policy: Policy,
         told: Results,
+        foreign: ProviderApprovals,
     ) -> None:
         self._settings = settings
         self._wording = wording
@@ -52,6 +54,7 @@ class Asking:
         self._recorder = recorder
         self._policy = policy
         self._told = told
+        self._foreign = foreign
 
     def read(self, response: Any, **named: str | None) -> Response:
         """The calls in a response. Raises `intake.Unreadable`."""
@@ -110,8 +113,14 @@ class Asking:
         accepted: list[Accepted] = []
         since = time.monotonic()  # the look into the past is on the first calls' own time
         looping = await self._loops.look(found.calls, shared.session)
+        foreign = await self._foreign.decide(found.calls, shared, since)
         for call in found.calls:
-            verdict = self._accepting.judge(call, allowed, found.format, looping.get(call.index))
+            if (answer := foreign.get(call.index)) is not None and answer.ok:
+                rejected[call.index] = answer
+                continue
+            verdict = answer or self._accepting.judge(
+                call, allowed, found.format, looping.get(call.index)
+            )
             if isinstance(verdict, ToolResult):
                 rejected[call.index] = verdict
                 is_known = self._accepting.has(verdict.name)

@@ -7,6 +7,7 @@ waits; what one that is gone left behind, another sends when it is approved.
 import asyncio
 import time
 from collections.abc import Coroutine
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 from redis.exceptions import RedisError
@@ -37,7 +38,7 @@ from toolpool.dispatcher.policy.notify import Notifier
 from toolpool.dispatcher.policy.verdicts import AskApproval
 from toolpool.dispatcher.turn_context import TurnContext
 from toolpool.dispatcher.words import feedback
-from toolpool.dispatcher.words.classify import not_queued
+from toolpool.dispatcher.words.classify import forgotten, not_queued
 from toolpool.dispatcher.words.wording import Wording
 
 log = logs.logger("approvals")
@@ -47,6 +48,7 @@ _FIRST_PAUSE_SECONDS = 0.1
 _LONGEST_PAUSE_SECONDS = 5.0
 _LEAVING_SECONDS = 2.0
 _ID_CHARACTERS = 20
+_REMEMBERED_SURELY = 0.9
 _AWAY = (ServerAway, RedisError, OSError, TimeoutError)
 
 
@@ -98,6 +100,9 @@ class Awaiting:
         here = [w.pending for w in self._waiting.values() if not w.pending.in_background]
         await self._traffic.cancel(here)
         self._is_closed = True
+        with suppress(*_AWAY):
+            async with asyncio.timeout(_LEAVING_SECONDS):
+                await self._note_sent()
         if self._leaving:
             await asyncio.wait(self._leaving, timeout=_LEAVING_SECONDS)
 
@@ -151,6 +156,9 @@ class Awaiting:
         pause = _FIRST_PAUSE_SECONDS
         while pending.is_open:
             try:
+                if await self._may_have_run(pending):
+                    self._traffic.resolve(pending, forgotten())
+                    return
                 found = await self._ledger.ask(
                     request.id,
                     body,
@@ -172,38 +180,38 @@ class Awaiting:
                 return
             is_new = found.state == ApprovalState.WAITING and found.request == body
             request = request if is_new else self._read(found) or request
-            self._take(pending, request, found, is_news=False)
+            self._take(pending, request, found)
             if is_new:
                 self._tell("asked", request, request.by, request.reason)
                 self._traffic.in_background(self._notifier.asked(request))
             return
 
-    def _take(
-        self, pending: Pending, request: ApprovalRequest, found: Found, *, is_news: bool
-    ) -> None:
-        """Do what the ledger says of an approval that a call waits for.
+    async def _may_have_run(self, pending: Pending) -> bool:
+        """Whether it was asked for before, must not run twice, and nothing is known of it."""
+        if not pending.again or pending.message.rerunnable:
+            return False
+        known = (await self._ledger.read(pending.approval)).state
+        return not known and await self._transport.states([pending.root]) == [None]
 
-        `is_news`: it was decided since somebody looked last.
-        """
+    def _take(self, pending: Pending, request: ApprovalRequest, found: Found) -> None:
+        """Do what the ledger says of an approval that a call waits for."""
         if not pending.is_open or not pending.awaits_approval:
             return
+        pending.unsent_in(self._transport.epoch or "")
         if found.state == RECORDED:
-            self._go_on(pending)
+            self._go_on(pending, may_have_run=pending.again)
         elif found.state == ApprovalState.WITHDRAWN:
             self._traffic.refuse(pending, not_queued(Code.CANCELLED))
         elif found.state == ApprovalState.WAITING:
             pending.asked_about(request.message)
             self._waiting[request.id] = _Wait(pending, request)
         elif found.state == ApprovalState.EXPIRED:
-            if is_news:
-                self._tell("expired", request, "", "")
+            self._tell_once("expired", request, "", "")
             self._deny(pending, self._wording.words.nobody_approved)
         else:
-            self._take_decision(pending, request, found, is_news=is_news)
+            self._take_decision(pending, request, found)
 
-    def _take_decision(
-        self, pending: Pending, request: ApprovalRequest, found: Found, *, is_news: bool
-    ) -> None:
+    def _take_decision(self, pending: Pending, request: ApprovalRequest, found: Found) -> None:
         try:
             decision = read_decision(self._envelope, found.decision, request)
             if decision.approved is (found.state == ApprovalState.DENIED) or not may_decide(
@@ -214,18 +222,19 @@ class Awaiting:
             log.error("decision_rejected approval=%s: %s", request.id, error)
             self._waiting[request.id] = _Wait(pending, request)
             return
-        if is_news:
-            what = "approved" if decision.approved else "denied"
-            self._tell(what, request, decision.by, decision.reason)
+        what = "approved" if decision.approved else "denied"
+        self._tell_once(what, request, decision.by, decision.reason)
         if not decision.approved:
             said = feedback.denied_by(decision.by, decision.reason, self._wording)
             self._deny(pending, said)
             return
         self._sending[request.id] = pending
         pending.asked_about(request.message)
-        self._go_on(pending, may_have_run=found.state == ApprovalState.SENT)
+        # Long after it could be sent first, the ledger may have forgotten that it was.
+        is_old = found.seconds > self._settings.remembered * _REMEMBERED_SURELY
+        self._go_on(pending, may_have_run=is_old or found.state == ApprovalState.SENT)
 
-    def _go_on(self, pending: Pending, *, may_have_run: bool = False) -> None:
+    def _go_on(self, pending: Pending, *, may_have_run: bool) -> None:
         self._waiting.pop(pending.approval, None)
         now = time.monotonic()
         start_by = now + self._settings.queue_wait
@@ -294,10 +303,13 @@ class Awaiting:
         for id, (pending, _) in list(self._waiting.items()):
             if pending.start_by <= now:
                 await self._look_at(id)
+        await self._note_sent()
+
+    async def _note_sent(self) -> None:
         for id, pending in list(self._sending.items()):
             if not pending.is_open or pending.stage not in _UNSENT:
                 await self._ledger.sent(id)
-                del self._sending[id]
+                self._sending.pop(id, None)
 
     async def _look_at(self, id: str) -> None:
         found = await self._ledger.look(id)
@@ -305,9 +317,12 @@ class Awaiting:
         if wait is not None:
             if not found.state and wait.pending.start_by <= time.monotonic():
                 found = found._replace(state=ApprovalState.EXPIRED)  # the server has lost it
-            self._take(wait.pending, wait.request, found, is_news=True)
+            self._take(wait.pending, wait.request, found)
         elif (request := self._read(found)) is not None:
-            self._resumed(request, found)
+            if request.is_foreign:
+                await self._ledger.sent(id)
+            else:
+                self._resumed(request, found)
 
     async def _ask_again(self) -> None:
         """The server may have lost what waits here."""
@@ -332,7 +347,7 @@ class Awaiting:
             request.id, until=time.monotonic() + left, queue_wait=self._settings.queue_wait
         )
         pending.when_answered = self._answered
-        self._take(pending, request, found, is_news=found.state == ApprovalState.APPROVED)
+        self._take(pending, request, found)
         return pending
 
     def _read(self, found: Found) -> ApprovalRequest | None:
@@ -345,6 +360,16 @@ class Awaiting:
             return None
         is_ours = request.id == found.id and request.tenant == self._settings.tenant
         return request if is_ours else None
+
+    def _tell_once(self, what: str, request: ApprovalRequest, by: str, reason: str) -> None:
+        """Audit a decision, which several dispatchers may learn of."""
+
+        async def tell() -> None:
+            with suppress(*_AWAY):
+                if await self._ledger.is_untold(request.id):
+                    self._tell(what, request, by, reason)
+
+        self._leave(tell())
 
     def _tell(self, what: str, request: ApprovalRequest, by: str, reason: str) -> None:
         if self._observers.hear("audited"):

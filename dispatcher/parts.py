@@ -23,6 +23,7 @@ from toolpool.dispatcher.policy.hooks import Hooks, HostHooks
 from toolpool.dispatcher.policy.notify import Notifier
 from toolpool.dispatcher.policy.policy import Policy
 from toolpool.dispatcher.policy.results import ResultPolicy
+from toolpool.dispatcher.provider_approvals import ProviderApprovals
 from toolpool.dispatcher.results import Results
 from toolpool.dispatcher.transports.base import Transport
 from toolpool.dispatcher.turns import Turns
@@ -60,7 +61,7 @@ class Parts:
             self.traffic,
             self.catalog,
             wording,
-            Notifier(settings, self.hooks.on_approval),
+            notifier := Notifier(settings, self.hooks.on_approval),
         )
         self.background = Background(
             services, self.traffic, self.catalog, told, wording, self.awaiting
@@ -68,6 +69,13 @@ class Parts:
         self.turns = Turns(self.traffic, self.background, self.awaiting, settings, classify)
         self.loops = LoopGuard(transport.loops, settings, self.observers, self.hooks.on_loop)
         self.analytics = Analytics(alert_rate=settings.rejections_alert, observers=self.observers)
+        policy = Policy(
+            settings,
+            wording,
+            self.observers,
+            rules=self.hooks.rules,
+            hook=self.hooks.before_call,
+        )
         self.asking = Asking(
             settings,
             wording,
@@ -77,14 +85,9 @@ class Parts:
             loops=self.loops,
             analytics=self.analytics,
             recorder=self.watching.recorder,
-            policy=Policy(
-                settings,
-                wording,
-                self.observers,
-                rules=self.hooks.rules,
-                hook=self.hooks.before_call,
-            ),
+            policy=policy,
             told=told,
+            foreign=ProviderApprovals(services, policy, wording, notifier),
         )
         self.histories = Histories(transport, settings, self.asking, self.traffic.in_background)
 

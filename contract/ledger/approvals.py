@@ -17,12 +17,16 @@ _SENDING_SECONDS = 10.0
 
 
 class Found(NamedTuple):
-    """A record; `state` is empty where there is none. The rest is signed, or empty."""
+    """A record; `state` is empty where there is none. The next two are signed, or empty.
+
+    An approved call may have been sent for so many seconds.
+    """
 
     id: str
     state: str
-    request: bytes
-    decision: bytes
+    request: bytes = b""
+    decision: bytes = b""
+    seconds: float = 0.0
 
 
 class Followed(NamedTuple):
@@ -62,6 +66,10 @@ class ApprovalLedger(Protocol):
 
     async def sent(self, id: str) -> str:
         """An approved call is on its way; the state that it had."""
+        ...
+
+    async def is_untold(self, id: str) -> bool:
+        """Whether nobody was told what became of a request; to be asked by whoever tells."""
         ...
 
     async def follow(self, last: str) -> Followed:
@@ -110,10 +118,15 @@ class RedisApprovals:
         [answer] = await self._run(id, "sent")
         return bytes(answer).decode()
 
+    async def is_untold(self, id: str) -> bool:
+        """See `ApprovalLedger.is_untold`."""
+        [answer] = await self._run(id, "tell")
+        return bool(answer == b"first")
+
     async def follow(self, last: str) -> Followed:
         """See `ApprovalLedger.follow`."""
         answers = [
-            bytes(answer).decode()
+            bytes(answer).decode(errors="replace")
             for answer in await self._run(
                 None,
                 "follow",
@@ -132,8 +145,8 @@ class RedisApprovals:
         """See `ApprovalLedger.waiting`."""
         answers = await self._run(None, "list", self._names.approval_prefix, most)
         return [
-            _found(bytes(answers[i]).decode(), answers[i + 1 : i + 4])
-            for i in range(0, len(answers), 4)
+            _found(bytes(answers[i]).decode(errors="replace"), answers[i + 1 : i + 5])
+            for i in range(0, len(answers), 5)
         ]
 
     async def _run(self, id: str | None, *arguments: str | bytes | int) -> list[Any]:
@@ -150,8 +163,9 @@ def _ms(seconds: float) -> int:
 
 
 def _found(id: str, answers: Sequence[Any]) -> Found:
-    state, request, decision = answers
-    return Found(id, bytes(state).decode(), bytes(request), bytes(decision))
+    state, request, decision, ms = answers
+    name = bytes(state).decode(errors="replace")
+    return Found(id, name, bytes(request), bytes(decision), int(float(ms)) / 1000)
 
 
 @dataclass(slots=True)
@@ -165,6 +179,8 @@ class _Entry:
     state: ApprovalState = ApprovalState.WAITING
     decision: bytes = b""
     taken: float = 0.0
+    first: float = 0.0
+    is_told: bool = False
 
 
 @dataclass(slots=True)
@@ -187,7 +203,7 @@ class MemoryApprovals:
         """See `ApprovalLedger.ask`."""
         if self._entry(id) is None:
             if self._server.state(record) is not None:
-                return Found(id, RECORDED, b"", b"")
+                return Found(id, RECORDED)
             now = time.monotonic()
             entry = _Entry(request, now + good, now + good + kept, self._reply)
             self._held.entries[id] = entry
@@ -198,14 +214,17 @@ class MemoryApprovals:
         entry = self._entry(id)
         if entry is not None and entry.reply not in self._server.dispatchers:
             entry.reply = self._reply
+        if entry is not None and entry.state is ApprovalState.APPROVED and not entry.first:
+            entry.first = time.monotonic()
         return await self.read(id)
 
     async def read(self, id: str) -> Found:
         """See `ApprovalLedger.read`."""
         entry = self._entry(id)
         if entry is None:
-            return Found(id, "", b"", b"")
-        return Found(id, entry.state.value, entry.request, entry.decision)
+            return Found(id, "")
+        seconds = time.monotonic() - entry.first if entry.first else 0.0
+        return Found(id, entry.state.value, entry.request, entry.decision, seconds)
 
     async def decide(self, id: str, state: ApprovalState, decision: bytes) -> str:
         """See `ApprovalLedger.decide`."""
@@ -236,6 +255,14 @@ class MemoryApprovals:
         if before is ApprovalState.APPROVED:
             entry.state = ApprovalState.SENT
         return before.value
+
+    async def is_untold(self, id: str) -> bool:
+        """See `ApprovalLedger.is_untold`."""
+        entry = self._held.entries.get(id)
+        if entry is None or entry.is_told:
+            return False
+        entry.is_told = True
+        return True
 
     async def follow(self, last: str) -> Followed:
         """See `ApprovalLedger.follow`."""

@@ -309,11 +309,15 @@ class Pending:
         """The arguments that its approval is bound to."""
         self.message = msgspec.structs.replace(self.message, arguments=message.arguments)
 
+    def unsent_in(self, epoch: str) -> None:
+        """Nobody has sent it up to this epoch of the server."""
+        self.accepted_in = epoch
+
     def approved(self, *, start_by: float, deadline: float, again: bool) -> None:
-        """It may be sent; `again`: it may have been already."""
+        """It may be sent; `again`: it may have been already, whoever asked before."""
         self.awaits_approval = False
         self.start_by, self.deadline = start_by, deadline
-        self.again = self.again or again
+        self.again = again
 
     def handed_over(self, keep: float) -> None:
         """Nobody waits for it any more; its outcome is kept for `keep` seconds."""

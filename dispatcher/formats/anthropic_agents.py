@@ -8,8 +8,7 @@ it: elsewhere the server runs it.
 from collections.abc import Mapping
 from typing import Any
 
-from toolpool.contract.call import Flaw, ToolCall
-from toolpool.contract.outcome import Code
+from toolpool.contract.call import ToolCall
 from toolpool.contract.result import ToolResult
 from toolpool.contract.spec import ToolSpec
 from toolpool.dispatcher.formats import anthropic
@@ -111,14 +110,15 @@ def _blocked_on(events: list[dict[str, Any]]) -> set[str] | None:
 
 
 def parse(response: Any, reader: Reader) -> list[ToolCall]:
-    """What waits for an answer. What a person would have to allow is not run."""
+    """What waits for an answer. What it asks leave for is not run here."""
     return [
         reader.call(
             index,
             id=event.get("id"),
             name=event.get("name"),
             raw=event.get("input"),
-            flaw=Flaw(Code.DENIED, "no_approver") if answer == _CONFIRMATION else None,
+            namespace=event.get("mcp_server_name") if answer == _CONFIRMATION else None,
+            asks=answer == _CONFIRMATION,
             origin={"type": answer},
             has_own_key=True,
         )
@@ -139,6 +139,8 @@ def render(results: list[ToolResult]) -> list[dict[str, Any]]:
 def _event(result: ToolResult) -> dict[str, Any]:
     kind = (result.origin or {}).get("type", "user.custom_tool_result")
     if kind == _CONFIRMATION:
+        if result.ok:
+            return {"type": kind, "tool_use_id": result.call_id, "result": "allow"}
         answer = {"type": kind, "tool_use_id": result.call_id, "result": "deny"}
         return {**answer, "deny_message": result.error or ""}
     content = anthropic.content_of(result)

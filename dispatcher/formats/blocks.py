@@ -32,6 +32,10 @@ class NotAResponse(Exception):
         self.blanks = blanks
 
 
+NO_APPROVER = "no_approver"
+"""The flaw of what a provider asks leave for, and nobody here has given."""
+
+
 @dataclass(frozen=True, slots=True)
 class Reader:
     """Makes calls of blocks. `turn` names calls that came without an id: stable, never random.
@@ -58,6 +62,7 @@ class Reader:
         is_last: bool = False,
         is_partial: bool = False,
         flaw: Flaw | None = None,
+        asks: bool = False,
         id_is_optional: bool = False,
         **kept: Any,
     ) -> ToolCall:
@@ -65,8 +70,9 @@ class Reader:
 
         A `namespace` is part of the name, unless the API made it of the name. `is_text`: `raw` is
         free text, and no arguments. `is_last`: nothing of the response came after it, so that a
-        limit may have cut it off; `is_partial`: its provider says that it is not whole. `kept` are
-        `origin`, `has_own_key` and `mark` of the `ToolCall`.
+        limit may have cut it off; `is_partial`: its provider says that it is not whole. `asks`:
+        its provider runs it, and only asks whether it may. `kept` are `origin`, `has_own_key` and
+        `mark` of the `ToolCall`.
         """
         note = long_id = text = values = None
         verdict = self.ending.verdict
@@ -94,6 +100,8 @@ class Reader:
                     values, flaw, note = self._judged(raw, parsed, note, cut_off=cut_off)
                 else:
                     values = parsed
+        if asks and flaw is None:
+            flaw = Flaw(Code.DENIED, NO_APPROVER)
         return ToolCall(
             index=index,
             id=id,

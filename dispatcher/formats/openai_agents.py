@@ -9,7 +9,7 @@ from toolpool.contract.encoding import word_of
 from toolpool.contract.outcome import Code
 from toolpool.contract.result import ToolResult
 from toolpool.contract.spec import ToolSpec
-from toolpool.dispatcher.formats.blocks import Reader
+from toolpool.dispatcher.formats.blocks import NO_APPROVER, Reader
 from toolpool.dispatcher.formats.declared import flat_functions
 from toolpool.dispatcher.formats.names import PLAIN
 from toolpool.dispatcher.formats.text import as_text, note_of
@@ -102,12 +102,16 @@ def _call(index: int, action: dict[str, Any], reader: Reader) -> ToolCall:
         )
     asked = action.get("request")
     asked = asked if isinstance(asked, dict) else {}
+    is_of_tool = asked.get("type") == "mcp_tool_call"  # nobody here could sign in to a page
+    raw = asked.get("arguments")
     return reader.call(
         index,
         id=action.get("request_id"),
         name=asked.get("name") or asked.get("type"),
-        raw=None,
-        flaw=Flaw(Code.DENIED, "no_approver"),
+        namespace=asked.get("server_label"),
+        raw={} if raw is None else raw,
+        flaw=None if is_of_tool else Flaw(Code.DENIED, NO_APPROVER),
+        asks=is_of_tool,
         origin={**origin, "asked": asked.get("type")},
     )
 
@@ -152,8 +156,8 @@ def _shown(block: dict[str, Any]) -> dict[str, Any]:
     return {"type": "input_text", "text": words_for(block)}
 
 
-def _mcp_denied(result: ToolResult) -> dict[str, Any]:
-    response = {"type": "mcp_tool_call", "decision": "deny"}
+def _mcp_decided(result: ToolResult) -> dict[str, Any]:
+    response = {"type": "mcp_tool_call", "decision": "approve" if result.ok else "deny"}
     answer = {"type": f"{_INPUT}.mcp_approval_request_result", "request_id": result.call_id}
     return {**answer, "response": response}
 
@@ -168,7 +172,7 @@ def _computer_denied(result: ToolResult) -> dict[str, Any]:
 
 _KINDS = {
     "function_call": _tool_result,
-    "mcp_approval_request": _mcp_denied,
+    "mcp_approval_request": _mcp_decided,
     "computer_use_approval_request": _computer_denied,
 }
 

@@ -39,6 +39,8 @@ class _Kind:
     id_field: str = "call_id"
     flaw: Callable[[dict[str, Any]], Flaw | None] = lambda item: None
     is_text: bool = False
+    asks: bool = False
+    """Whether the provider only asks if it may run the tool."""
     whole: tuple[str | None, ...] = (None, "completed")
     """The states in which it is whole: shell calls are `in_progress` until they are answered."""
 
@@ -67,8 +69,9 @@ def call(index: int, item: dict[str, Any], reader: Reader, *, is_last: bool) -> 
         id=item.get(kind.id_field),
         name=kind.tool(item),
         raw=kind.arguments(item),
-        namespace=item.get("namespace"),
+        namespace=item.get("server_label" if kind.asks else "namespace"),
         is_text=kind.is_text,
+        asks=kind.asks,
         is_last=is_last,
         is_partial=item.get("status") not in kind.whole,
         flaw=kind.flaw(item),
@@ -196,6 +199,8 @@ def _search_answer(result: ToolResult, origin: dict[str, Any]) -> Answers:
 
 def _approval_answer(result: ToolResult, origin: dict[str, Any]) -> Answers:
     answer = {"type": "mcp_approval_response", "approval_request_id": result.call_id}
+    if result.ok:
+        return [{**answer, "approve": True}]
     return [{**answer, "approve": False, "reason": result.error or ""}]
 
 
@@ -302,7 +307,7 @@ _KINDS: Mapping[str, _Kind] = {
         arguments=lambda item: item.get("arguments"),
         answer=_approval_answer,
         id_field="id",
-        flaw=lambda item: Flaw(Code.DENIED, "no_approver"),
+        asks=True,
     ),
 }
 

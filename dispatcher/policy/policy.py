@@ -21,6 +21,7 @@ from toolpool.dispatcher.host.hook import Hook, HookFailed
 from toolpool.dispatcher.observe import Audit, Observers
 from toolpool.dispatcher.policy.conditions import RuleFailed
 from toolpool.dispatcher.policy.rule_file import RuleFile
+from toolpool.dispatcher.policy.rules import DEFAULT
 from toolpool.dispatcher.policy.verdicts import (
     Allow,
     AskApproval,
@@ -67,11 +68,11 @@ class Policy:
         self._observers = observers
         self._rules = rules
         self._hook = hook
-        self._asks_somebody = rules is not None or hook is not None
+        self.asks_somebody = rules is not None or hook is not None
 
     def concerns(self, accepted: Sequence[Accepted]) -> bool:
         """Whether there is anything to decide about calls."""
-        return self._asks_somebody or any(o.spec.approval is True for _, o in accepted)
+        return self.asks_somebody or any(o.spec.approval is True for _, o in accepted)
 
     async def judge(
         self, accepted: Sequence[Accepted], shared: TurnContext
@@ -83,7 +84,7 @@ class Policy:
         asked = [
             (call, offer)
             for call, offer in accepted
-            if (self._asks_somebody or offer.spec.approval is True)
+            if (self.asks_somebody or offer.spec.approval is True)
             and not task_tools.is_own(offer.spec)
         ]
         if not asked:
@@ -98,6 +99,51 @@ class Policy:
         for judgement in found.values():
             self._tell(judgement, shared)
         return found
+
+    async def judge_foreign(
+        self, call: ToolCall, shared: TurnContext
+    ) -> tuple[Allow | Deny | AskApproval, str]:
+        """The verdict on a call that its provider runs, and whose it is.
+
+        It is allowed only where a rule or the hook says so: else a person is asked.
+        """
+        asked = ProposedCall(
+            tool=call.name,
+            arguments=copied(call.arguments or {}),
+            call_id=call.provider_id,
+            session=shared.session,
+            turn=shared.id,
+            tenant=self._settings.tenant,
+            context=copied(shared.context) if shared.context is not None else None,
+            effects=None,
+            provider=shared.provider,
+        )
+        failed = Deny(self._wording.words.policy_failed)
+        said: list[tuple[Allow | Deny | AskApproval, str]] = []
+        if self._hook is not None:
+            try:
+                answer = await self._hook.ask(asked)
+                verdict = _verdict(answer)
+            except HookFailed as error:
+                log.error("before_call_failed tool=%s call=%s: %s", call.name, call.id, error)
+                return failed, f"{HOOK}, which failed"
+            if isinstance(verdict, Rewrite):
+                log.error("rewrite_refused tool=%s call=%s: not ours to run", call.name, call.id)
+                return failed, HOOK
+            said += [(verdict, HOOK)] if answer is not None else []
+        if self._rules is not None:
+            try:
+                decided, rule = self._rules.rules.decide(asked)
+            except RuleFailed as error:
+                log.error("rule_failed tool=%s call=%s: %s", call.name, call.id, error)
+                return failed, "a rule, which failed"
+            if rule != DEFAULT or not isinstance(decided, Allow):
+                said.append((decided, rule))
+        for kind in (Deny, AskApproval, Allow):  # the strictest holds
+            for verdict_by in said:
+                if isinstance(verdict_by[0], kind):
+                    return verdict_by
+        return AskApproval(), "the provider"
 
     async def _ask_hook(
         self, call: ToolCall, offer: Offer, shared: TurnContext

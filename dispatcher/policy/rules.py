@@ -10,7 +10,7 @@ import msgspec
 
 from toolpool.contract.errors import Misconfigured
 from toolpool.dispatcher.policy.conditions import Condition, RuleFailed, Test
-from toolpool.dispatcher.policy.verdicts import Allow, AskApproval, Deny, ProposedCall, Verdict
+from toolpool.dispatcher.policy.verdicts import Allow, AskApproval, Deny, ProposedCall
 
 Action = Literal["allow", "deny", "ask"]
 
@@ -37,10 +37,14 @@ class _File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     default: Action = "allow"
 
 
+DEFAULT = "default"
+"""In place of a rule's name, where none fits."""
+
+
 class Decided(NamedTuple):
     """A verdict, and the name of the rule that gave it."""
 
-    verdict: Verdict
+    verdict: Allow | Deny | AskApproval
     rule: str
 
 
@@ -92,9 +96,9 @@ class Rule:
 class Rules:
     """All rules of a file, in its order."""
 
-    def __init__(self, rules: Sequence[Rule], default: Verdict) -> None:
+    def __init__(self, rules: Sequence[Rule], default: Allow | Deny | AskApproval) -> None:
         self._rules = rules
-        self._default = Decided(default, "default")
+        self._default = Decided(default, DEFAULT)
         self._by_tool: dict[str, list[Rule]] = {}
 
     def __len__(self) -> int:
@@ -133,13 +137,13 @@ def parse(text: str, where: str) -> Rules:
     return Rules(rules, _default(found.default))
 
 
-def _default(action: Action) -> Verdict:
+def _default(action: Action) -> Allow | Deny | AskApproval:
     if action == "deny":
         return Deny("no rule allows it")
     return AskApproval("no rule allows it without one") if action == "ask" else Allow()
 
 
-def _verdict(rule: _Rule) -> Verdict:
+def _verdict(rule: _Rule) -> Allow | Deny | AskApproval:
     if rule.action == "deny":
         return Deny(rule.reason)
     if rule.action == "ask":

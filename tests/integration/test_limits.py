@@ -127,9 +127,10 @@ async def test_circuits_and_switches_are_reported(dispatcher: Dispatcher) -> Non
     await dispatcher.deny("works", argument="path", value="/", reason="not there")
     await dispatcher.allow("works", argument="path", value="/")
     seen = [await first]
-    while len([event for event in seen if event.kind.startswith("monitor")]) < 3:
+    kinds = ("monitor:circuit", "monitor:switch")
+    while len([event for event in seen if event.kind in kinds]) < 3:
         seen.append(await anext(following))
-    told = [(e.kind, e.tool, e.detail) for e in seen if e.kind.startswith("monitor")]
+    told = [(e.kind, e.tool, e.detail) for e in seen if e.kind in kinds]
     assert told == [
         ("monitor:circuit", "broken", {"circuit": "open"}),
         ("monitor:switch", "works", {"denied": True, "argument": "path"}),

@@ -7,7 +7,18 @@ from typing import Annotated
 
 import typer
 
-from toolpool.cli import call, doctor, keygen, replay, screen, status, tail, tools, worker
+from toolpool.cli import (
+    approvals,
+    call,
+    doctor,
+    keygen,
+    replay,
+    screen,
+    status,
+    tail,
+    tools,
+    worker,
+)
 from toolpool.cli.exits import ExitCode, ExitNow, ReaderGone
 from toolpool.cli.running import run
 
@@ -26,6 +37,7 @@ app.command("run")(run.run)
 app.command("call")(call.call)
 app.command("worker")(worker.worker)
 app.add_typer(tools.app, name="tools")
+app.add_typer(approvals.app, name="approvals")
 app.command("tail")(tail.tail)
 app.command("replay")(replay.replay)
 app.command("status")(status.status)

@@ -29,6 +29,11 @@ def write_json(value: Any) -> None:
     write(json.dumps(value, ensure_ascii=False, indent=2 if sys.stdout.isatty() else None))
 
 
+def harmless(text: str) -> str:
+    """What a model or a tool wrote, without anything that could move a cursor or hide text."""
+    return "".join(c if c.isprintable() or c == "\n" else "?" for c in text)
+
+
 def show(renderable: "RenderableType") -> None:
     """A result for people: a rich table or text on stdout."""
     with _reader():

@@ -158,5 +158,4 @@ def _as_line(event: "Event") -> str:
     for name, value in {**names, **more}.items():
         if value not in (None, []):
             words.append(f"{name}={value}")
-    line = " ".join(words)
-    return line if line.isprintable() else "".join(c if c.isprintable() else "?" for c in line)
+    return screen.harmless(" ".join(words)).replace("\n", "?")

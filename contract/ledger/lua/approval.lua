@@ -3,15 +3,17 @@
 -- KEYS: approvals waiting, approvals granted and not sent, stream of what was decided, approval...
 -- ARGV: what, then by it:
 --   ask      reply stream, ms it is good for, ms it is kept after that, request, key of the call record
---            -> state, request, decision; state is 'recorded' where the call needs none: it was sent
---   look     reply stream ('' waits for nothing) -> state, request, decision; '' where there is none
+--            -> state, request, decision, ms since it could be sent first; the state is 'recorded'
+--               where the call needs none, since it was sent
+--   look     reply stream ('' waits for nothing) -> the same; '' where there is none
 --   decide   state, decision -> 'done', or the state it has
 --   withdraw -> the state it had
 --   sent     -> the state it had
+--   tell     -> 'first' where nobody was told what became of it
 --   follow   reply stream, last entry read, prefix of approvals, ms that one may take to send it
 --            -> last entry, how many ids and states follow, these, then the ids that the caller is to
 --               go on with
---   list     prefix of approvals, how many -> id, state, request, decision of each
+--   list     prefix of approvals, how many -> id, state, request, decision, ms of each
 local waiting, granted, stream, key = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local what = ARGV[1]
 local now = now_ms()
@@ -46,8 +48,14 @@ local function outlive(set, ms)
 end
 
 local function whole(name, state)
-  local found = redis.call('HMGET', name, 'request', 'decision')
-  return {state, found[1] or '', found[2] or ''}
+  local found = redis.call('HMGET', name, 'request', 'decision', 'first')
+  return {state, found[1] or '', found[2] or '', tostring(found[3] and now - found[3] or 0)}
+end
+
+-- Whoever learns that a call was approved may send it: from then on it may have run.
+local function for_sender(name, state)
+  if state == 'approved' then redis.call('HSETNX', name, 'first', now) end
+  return whole(name, state)
 end
 
 -- A dispatcher that is gone leaves what it waits for to whoever asks next.
@@ -61,11 +69,11 @@ if what == 'ask' then
   local state = state_of(key)
   if state then
     wait_for(key, reply)
-    return whole(key, state)
+    return for_sender(key, state)
   end
   if redis.call('EXISTS', record) == 1 then  -- and it is to be there still when the call attaches
     if redis.call('PTTL', record) < RECORD_MS then redis.call('PEXPIRE', record, RECORD_MS) end
-    return {'recorded', '', ''}
+    return {'recorded', '', '', '0'}
   end
   local expires = now + good_ms
   redis.call('HSET', key, 'state', 'waiting', 'request', request, 'expires', expires, 'reply', reply)
@@ -73,12 +81,13 @@ if what == 'ask' then
   redis.call('ZREMRANGEBYSCORE', waiting, '-inf', now)
   redis.call('ZADD', waiting, expires, id_of(key))
   outlive(waiting, good_ms + kept_ms)
-  return {'waiting', request, ''}
+  return {'waiting', request, '', '0'}
 elseif what == 'look' then
   local state = state_of(key)
-  if not state then return {'', '', ''} end
-  if ARGV[2] ~= '' then wait_for(key, ARGV[2]) end
-  return whole(key, state)
+  if not state then return {'', '', '', '0'} end
+  if ARGV[2] == '' then return whole(key, state) end
+  wait_for(key, ARGV[2])
+  return for_sender(key, state)
 elseif what == 'decide' then
   local state = state_of(key)
   if state ~= 'waiting' then return {state or 'gone'} end
@@ -103,6 +112,9 @@ elseif what == 'sent' then
   if state == 'approved' then redis.call('HSET', key, 'state', 'sent') end
   redis.call('ZREM', granted, id_of(key))
   return {state or ''}
+elseif what == 'tell' then
+  if redis.call('EXISTS', key) == 0 then return {''} end
+  return {redis.call('HSETNX', key, 'told', '1') == 1 and 'first' or ''}
 elseif what == 'follow' then
   local reply, last, prefix, taken_ms = ARGV[2], ARGV[3], ARGV[4], ARGV[5]
   local entries = {}
@@ -141,7 +153,7 @@ else  -- list
     if state == 'waiting' then
       local found = whole(name, state)
       answers[#answers + 1] = id
-      for i = 1, 3 do answers[#answers + 1] = found[i] end
+      for i = 1, 4 do answers[#answers + 1] = found[i] end
     end
   end
   return answers

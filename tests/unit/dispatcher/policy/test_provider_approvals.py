@@ -1,0 +1,162 @@
+"""What a provider asks before it runs a tool of its own."""
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.waiting import eventually
+from toolpool import Allow, ApprovalRefused, AskApproval, Deny, Dispatcher, Hooks, Rewrite, tool
+from toolpool.dispatcher.policy.verdicts import ProposedCall
+
+
+@tool(effects="read")
+async def look() -> str:
+    """A tool of the pool's, so that there is one."""
+    return "seen"
+
+
+ASKED: dict[str, Any] = {
+    "responses": {
+        "id": "resp_1",
+        "object": "response",
+        "status": "completed",
+        "output": [
+            {
+                "type": "mcp_approval_request",
+                "id": "mcpr_1",
+                "name": "drop",
+                "arguments": '{"table": "users"}',
+                "server_label": "db",
+            }
+        ],
+    },
+    "managed agents": [
+        {
+            "type": "agent.mcp_tool_use",
+            "id": "sevt_1",
+            "name": "drop",
+            "input": {"table": "users"},
+            "evaluated_permission": "ask",
+            "mcp_server_name": "db",
+        }
+    ],
+    "agent sessions": {
+        "id": "s_1",
+        "object": "agent.session",
+        "status": "requires_action",
+        "required_actions": [
+            {
+                "type": "mcp_approval_request",
+                "request_id": "req_1",
+                "turn_id": "turn_1",
+                "request": {
+                    "type": "mcp_tool_call",
+                    "name": "drop",
+                    "server_label": "db",
+                    "arguments": {"table": "users"},
+                    "message": "?",
+                },
+            }
+        ],
+    },
+}
+
+
+def said(turn: Any) -> tuple[bool, str]:
+    """Whether the provider is told yes, and why not."""
+    [message] = turn.messages()
+    if "approve" in message:
+        return message["approve"], message.get("reason", "")
+    if "result" in message:
+        return message["result"] == "allow", message.get("deny_message", "")
+    return message["response"]["decision"] == "approve", ""
+
+
+@pytest.fixture(params=ASKED)
+def asked(request: pytest.FixtureRequest) -> Any:
+    return ASKED[request.param]
+
+
+async def answered(asked: Any, hook: Any, **options: Any) -> tuple[bool, str]:
+    async with Dispatcher.in_memory([look], hooks=Hooks(before_call=hook)) as dispatcher:
+        return said(await dispatcher.dispatch(asked, session="s-1", **options))
+
+
+async def test_r47_without_a_policy_the_answer_is_no_at_once(asked: Any) -> None:
+    async with Dispatcher.in_memory([look]) as dispatcher:
+        assert said(await dispatcher.dispatch(asked, session="s-1"))[0] is False
+        assert await dispatcher.approvals.waiting() == []
+
+
+async def test_r57_a_hook_says_yes_or_no_by_name(asked: Any) -> None:
+    seen: list[ProposedCall] = []
+
+    def hook(call: ProposedCall) -> Allow:
+        seen.append(call)
+        return Allow()
+
+    assert (await answered(asked, hook))[0] is True
+    assert [(call.tool, call.arguments) for call in seen] == [("db.drop", {"table": "users"})]
+    no, why = await answered(asked, lambda _: Deny("not that one"))
+    assert no is False and (not why or "not that one" in why)
+
+
+@pytest.mark.parametrize("answer", [Rewrite({"table": "x"}), "yes", ValueError("x")])
+async def test_r58_a_hook_that_fails_or_wants_other_arguments_is_no(
+    asked: Any, answer: Any
+) -> None:
+    def hook(_: ProposedCall) -> Any:
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    assert (await answered(asked, hook, wait=0))[0] is False
+
+
+@pytest.mark.parametrize("decision", ["approve", "deny"])
+async def test_r57_a_person_is_asked_where_nobody_says_otherwise(asked: Any, decision: str) -> None:
+    hooks = Hooks(before_call=lambda _: None)
+    async with Dispatcher.in_memory([look], hooks=hooks) as dispatcher:
+        asking = asyncio.ensure_future(dispatcher.dispatch(asked, session="s-1", wait=60))
+
+        async def waits() -> bool:
+            return bool(await dispatcher.approvals.waiting())
+
+        await eventually(waits, "a person is asked")
+        [approval] = await dispatcher.approvals.waiting()
+        assert (approval.tool, approval.arguments) == ("db.drop", {"table": "users"})
+        await getattr(dispatcher.approvals, decision)(approval.id, by="anna", reason="so")
+        yes, why = said(await asking)
+        assert yes is (decision == "approve") and ("anna" in why or not why or yes)
+
+
+async def test_r57_nobody_says_a_word_and_cannot_afterwards(asked: Any) -> None:
+    hooks = Hooks(before_call=lambda _: AskApproval("drops a table"))
+    async with Dispatcher.in_memory([look], hooks=hooks) as dispatcher:
+        asking = asyncio.ensure_future(dispatcher.dispatch(asked, session="s-1", wait=0.4))
+
+        async def waits() -> bool:
+            return bool(await dispatcher.approvals.waiting())
+
+        await eventually(waits, "a person is asked")
+        [approval] = await dispatcher.approvals.waiting()
+        assert said(await asking)[0] is False
+        with pytest.raises(ApprovalRefused):
+            await dispatcher.approvals.approve(approval.id, by="anna")
+
+
+async def test_r57_rules_decide_by_name_and_a_default_that_allows_does_not(
+    asked: Any, tmp_path: Path
+) -> None:
+    path = tmp_path / "policy.toml"
+    for rules, answer in (
+        ('[[rule]]\ntool = "db.*"\naction = "allow"', True),
+        ('[[rule]]\ntool = "db.*"\naction = "deny"', False),
+        ('[[rule]]\ntool = "other"\naction = "deny"', False),
+    ):
+        path.write_text(rules)
+        async with Dispatcher.in_memory([look], hooks=Hooks(policy=path)) as dispatcher:
+            turn = await dispatcher.dispatch(asked, session="s-1", wait=0)
+            assert said(turn)[0] is answer
