@@ -165,6 +165,42 @@ async def test_sessions_take_turns_at_the_gate() -> None:
     assert quiet.stage is not Stage.NEW
 
 
+async def test_sessions_take_turns_one_place_at_a_time() -> None:
+    bench = Bench()
+    bench.submit(*(f"noisy-{n}" for n in range(9)), rate="1/h", wait=10_000.0)
+    await turns(10)
+    bench.submit("quiet-0", "quiet-1", rate="1/h", wait=10_000.0)
+    for sent in range(1, 6):
+        assert len(bench.sent) == sent
+        bench.resolve(bench.calls[bench.sent[-1]], failure(Code.EXPIRED, "", Executed.NO))
+        await turns(10)
+    assert [key.partition("-")[0] for key in bench.sent[:6]] == [
+        "noisy", "noisy", "quiet", "noisy", "quiet", "noisy",
+    ]  # fmt: skip
+
+
+async def test_tools_take_turns_where_many_ask(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A step has room for so many only: nobody's calls fill it before all others'."""
+    monkeypatch.setattr("toolpool.dispatcher.calls.gate._AT_ONCE", 1)
+    bench = Bench()
+    bench.submit("a-0", "a-1", "a-2", rate="9/h")
+    spec = ToolSpec(name="u", rate="9/h")
+    for n in range(3):
+        bench.gate.submit(pending(f"b-{n}", line="b", session="b", spec=spec))
+    await eventually(lambda: len(bench.sent) == 6, "all are sent")
+    assert [key[0] for key in bench.sent] == ["a", "b", "a", "b", "a", "b"]
+
+
+async def test_starts_that_could_not_be_told_are_told_when_the_server_is_back() -> None:
+    bench = Bench()
+    (call,) = bench.submit("a-0")
+    await turns(10)
+    bench.rates.fails.append(away(sent=True))
+    bench.begin(call)
+    await eventually(lambda: len(bench.told) == 2, "it is told once more")
+    assert bench.told == [("a-0", True)] * 2
+
+
 async def test_one_tools_waiting_calls_hold_up_no_other_tool() -> None:
     bench = Bench()
     bench.submit(*(f"a-{n}" for n in range(10)), wait=10_000.0)
