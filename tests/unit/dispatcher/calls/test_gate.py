@@ -167,9 +167,9 @@ async def test_sessions_take_turns_at_the_gate() -> None:
 
 async def test_sessions_take_turns_one_place_at_a_time() -> None:
     bench = Bench()
-    bench.submit(*(f"noisy-{n}" for n in range(9)), rate="1/h", wait=10_000.0)
+    bench.submit(*(f"noisy-{n}" for n in range(9)), rate="1/h", wait=100_000.0)
     await turns(10)
-    bench.submit("quiet-0", "quiet-1", rate="1/h", wait=10_000.0)
+    bench.submit("quiet-0", "quiet-1", rate="1/h", wait=100_000.0)
     for sent in range(1, 6):
         assert len(bench.sent) == sent
         bench.resolve(bench.calls[bench.sent[-1]], failure(Code.EXPIRED, "", Executed.NO))
