@@ -12,6 +12,7 @@ from collections import OrderedDict, deque
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import islice
 
 from toolpool.contract import logs
 from toolpool.contract.ledger.rates import GRANTED, Ask, Limit, Note, Verdict
@@ -36,6 +37,8 @@ _LONGEST_PAUSE_SECONDS = 1.0
 _GATHER_SECONDS = 0.01
 """How long starts are gathered before they are told, where no call asks meanwhile."""
 _LAST_WORD_SECONDS = 1.0
+_LOOK_SECONDS = 0.5
+"""How often those that wait are looked through for who waits in vain: they may be thousands."""
 _AGAIN_SECONDS = 1.0
 """When to ask again for a tool that runs as often as it may: nobody knows when a call ends."""
 _TOO_LATE_SECONDS = 0.1
@@ -52,14 +55,16 @@ class _Group:
     """When there may be a place, where there was none; on the monotonic clock."""
     full: Limit | None = None
     """The limit that had no place the last time."""
+    looked_at: float = -_LOOK_SECONDS
+    """When it was looked last who waits in vain."""
     has_to_wait: bool = False
     """Whether it does not ask until there may be a place."""
     timer: asyncio.TimerHandle | None = None
 
     def in_turn(self) -> Iterator[Pending]:
         """One call of each session in turn, as many as may be started in one window."""
-        lines = deque(iter(line) for line in self.lines.values())
-        left = min(limit.rate.most for limit in self.limits)
+        left = min(_AT_ONCE, *(limit.rate.most for limit in self.limits))
+        lines = deque(iter(line) for line in islice(self.lines.values(), left))
         while lines and left:
             line = lines.popleft()
             pending = next(line, None)
@@ -295,15 +300,21 @@ class Gate:
         """There is no place for a group now: who could have none in time is told so."""
         del self._ready[group]
         group.has_to_wait = True
-        group.full, group.free_at = verdict.limit, time.monotonic() + verdict.seconds
-        for line in list(group.lines.values()):
-            for ahead, pending in enumerate(list(line)):
-                if self._is_late(group, soonest := group.soonest(ahead), pending):
-                    self._refuse(group, pending, soonest)
+        now = time.monotonic()
+        group.full, group.free_at = verdict.limit, now + verdict.seconds
+        if self._refuses or now - group.looked_at >= _LOOK_SECONDS:
+            group.looked_at = now
+            self._refuse_late(group)
         if group.lines:
             pause = min(max(verdict.seconds, _SHORTEST_PAUSE_SECONDS), _LONGEST_PAUSE_SECONDS)
             loop = asyncio.get_running_loop()
             group.timer = loop.call_later(pause, self._may_ask, group)
+
+    def _refuse_late(self, group: _Group) -> None:
+        for line in list(group.lines.values()):
+            for ahead, pending in enumerate(list(line)):
+                if self._is_late(group, soonest := group.soonest(ahead), pending):
+                    self._refuse(group, pending, soonest)
 
     def _is_late(self, group: _Group, soonest: float, pending: Pending) -> bool:
         is_rate = group.full is not None and group.full.rate.unit != AT_ONCE

@@ -26,6 +26,7 @@ from toolpool.contract.outcome import Code, Executed
 from toolpool.contract.result import ToolResult
 from toolpool.contract.server import connection
 from toolpool.contract.settings import Settings
+from toolpool.contract.spec import RunIn
 from toolpool.dispatcher.admission.rates import Limits
 from toolpool.local import LocalFleet
 
@@ -250,6 +251,30 @@ async def test_calls_at_the_gate_outlive_their_server(
     assert len(starts(trace)) >= 120
     if loss == "restart":
         require_rate(starts(trace), 40)
+
+
+async def test_what_lay_on_the_queue_without_a_worker_does_not_start_all_at_once(
+    server: Server, trace: Path
+) -> None:
+    """A place that was taken long before its call is started is not free before that."""
+    settings = Settings(redis_url=server.url, lease_renewed=0.5, lease_gone=2.0, queue_wait=25.0)
+    with worker(settings, "tests.fleets.limited"):
+        pass
+    async with Dispatcher.connect(settings=settings) as dispatcher:
+        asked = [
+            asyncio.ensure_future(ask(dispatcher, "hit", f"c{n}", f"s{n % 9}", trace=str(trace)))
+            for n in range(100)
+        ]
+        with server.client() as client:
+            queue = Names().queue("default", RunIn.LOOP)
+            await eventually(lambda: client.llen(queue), "the first are on the queue")
+        late = worker(settings, "tests.fleets.limited")
+        await asyncio.to_thread(late.__enter__)
+        try:
+            assert all(result.ok for result in await asyncio.gather(*asked))
+        finally:
+            await asyncio.to_thread(late.__exit__, None, None, None)
+    require_rate(starts(trace), 40)
 
 
 def most_at_once(trace: Path) -> int:
