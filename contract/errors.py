@@ -11,6 +11,7 @@ ToolpoolError
 ├── MessageRejected            bytes from the network that are not ours, or not whole
 ├── ApprovalRefused            a person's decision about a call cannot be taken
 └── ToolError                  raised by a tool: it ran, and reports failure to the model
+    └── NeedsSignIn                by a tool, or by what knows its secrets: the user has to sign in
 
 What a model gets wrong is never an exception: it is a `ToolResult`.
 """
@@ -91,3 +92,16 @@ class ToolError(ToolpoolError):
         one = isinstance(recommendations, str)
         self.recommendations = (recommendations,) if one else tuple(recommendations)
         self.retry_after = retry_after
+
+
+class NeedsSignIn(ToolError):
+    """Raised where a call can do nothing before its user has signed in, at `url` if there is one.
+
+    By what resolves secrets, for a user whose it does not have; by a tool, where the API behind it
+    does not take the secret any more. The model and the host are shown the URL, and records keep
+    it: it must hold nothing that is secret.
+    """
+
+    def __init__(self, url: str | None = None, message: str = "sign-in is needed") -> None:
+        super().__init__(message)
+        self.url = url

@@ -4,12 +4,16 @@ A pipe that nobody reads is full at 64 KiB, and the next write to it never retur
 """
 
 import contextlib
+import copy
 import logging
 import os
 import queue
 import threading
 import time
-from typing import TextIO
+from collections.abc import Mapping
+from typing import Any, TextIO
+
+from toolpool.contract.redaction import are_in_use, without_secrets_in_use
 
 _LINES_AT_MOST = 10_000
 _FLUSH_SECONDS = 1.0
@@ -30,7 +34,7 @@ class LogWriter(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         """Have a line written. Never raises: a stream may have been closed by a tool."""
         try:
-            line = self.format(record) + "\n"
+            line = without_secrets_in_use(self.format(_without_secrets(record))) + "\n"
         except Exception:  # noqa: BLE001 - a tool's own arguments, which do not fit its format
             self.handleError(record)
             return
@@ -75,3 +79,22 @@ class LogWriter(logging.Handler):
                 with contextlib.suppress(Exception):
                     self._stream.write(f"log_lines_dropped count={dropped}: nobody read them\n")
                     self._stream.flush()
+
+
+def _without_secrets(record: logging.LogRecord) -> logging.LogRecord:
+    """The record without the secrets in use, before a formatter cuts or splits what it says."""
+    if not are_in_use():
+        return record
+    hidden = copy.copy(record)
+    hidden.msg = _hidden(record.msg)
+    if isinstance(record.args, tuple):
+        hidden.args = tuple(map(_hidden, record.args))
+    elif isinstance(record.args, Mapping):
+        hidden.args = {name: _hidden(value) for name, value in record.args.items()}
+    return hidden
+
+
+def _hidden(value: Any) -> Any:
+    said = str(value)
+    shown = without_secrets_in_use(said)
+    return value if shown == said else shown

@@ -11,6 +11,7 @@ BATCH_TASK = "toolpool.batch"
 _KINDS = frozenset(kind.value for kind in RunIn)
 _PREFIX = re.compile(r"[A-Za-z0-9_.:-]{1,64}")
 _QUEUE = re.compile(r"[A-Za-z0-9_-]{1,64}")
+_SECRET = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 
 
 def toolset_queue(queue: str, toolset: str) -> str:
@@ -32,6 +33,11 @@ def is_prefix(text: str) -> bool:
 def is_queue(text: str) -> bool:
     """Whether tools may name it. Without dots, so that no two deployments mean the same queue."""
     return _QUEUE.fullmatch(text) is not None
+
+
+def is_secret(text: str) -> bool:
+    """Whether a secret may be called so: also the name of a file that is in no other folder."""
+    return _SECRET.fullmatch(text) is not None
 
 
 KEYS_WITHOUT_EXPIRY = frozenset({"epoch", "switches", "unacked", "unacked_index"})

@@ -37,6 +37,15 @@ class Settings(BaseSettings):
         default="", description="Comma-separated observers of workers, each `module:name`."
     )
 
+    secrets: str = Field(
+        default="",
+        description="What workers ask for the secrets of tools: `env`, `file:DIRECTORY` or "
+        "`module:callable`.",
+    )
+    secrets_user: str = Field(
+        default="user", min_length=1, description="The key of a call's context that names its user."
+    )
+
     log_level: Literal["debug", "info", "warning", "error"] = Field(
         default="info", description="What workers and commands log at all."
     )
@@ -224,7 +233,9 @@ class Settings(BaseSettings):
         gt=0,
         description="Share of a tool's last 20 calls rejected that raises an alert.",
     )
-    hook_timeout: float = Field(default=5.0, gt=0, description="How long a hook may take.")
+    hook_timeout: float = Field(
+        default=5.0, gt=0, description="How long a hook, or what is asked for secrets, may take."
+    )
     hook_failure: Literal["deny", "allow"] = Field(
         default="deny", description="What becomes of a call whose policy fails."
     )

@@ -19,6 +19,7 @@ from toolpool.dispatcher.formats import Response, intake
 from toolpool.dispatcher.observe import Observers
 from toolpool.dispatcher.observers.record import Recorder
 from toolpool.dispatcher.policy.policy import Policy
+from toolpool.dispatcher.policy.verdicts import Preview
 from toolpool.dispatcher.provider_approvals import ProviderApprovals
 from toolpool.dispatcher.results import Results
 from toolpool.dispatcher.turn_context import TurnContext, turn_context
@@ -83,6 +84,18 @@ class Asking:
             again=again,
             max_bytes=self._settings.max_arguments,
         )
+
+    async def preview(
+        self, found: Response, shared: TurnContext, allowed: Collection[str] | None
+    ) -> list[Preview]:
+        """What would become of each call."""
+        verdicts = [self._accepting.judge(call, allowed, found.format) for call in found.calls]
+        return [
+            Preview(rejection=verdict, decision="deny")
+            if isinstance(verdict, ToolResult)
+            else await self._policy.preview(verdict, shared)
+            for verdict in verdicts
+        ]
 
     async def run(
         self, found: Response, shared: TurnContext, allowed: Collection[str] | None

@@ -12,21 +12,22 @@ from toolpool.contract.server import connection
 from toolpool.contract.settings import Settings
 from toolpool.contract.spec import ToolSpec
 from toolpool.dispatcher.admission import catalog as catalogs
-from toolpool.dispatcher.background import NO_SUCH_HANDLE
 from toolpool.dispatcher.events import CHANNELS, Event
 from toolpool.dispatcher.formats import FORMATS, intake, named
+from toolpool.dispatcher.handles import Handles
 from toolpool.dispatcher.lifetime import Lifetime, in_a_thread
 from toolpool.dispatcher.observe import Audit, Observer
 from toolpool.dispatcher.observers.watching import Record
 from toolpool.dispatcher.parts import Parts
 from toolpool.dispatcher.policy.hooks import Hooks
+from toolpool.dispatcher.policy.verdicts import Preview
 from toolpool.dispatcher.transports.base import Transport
 from toolpool.dispatcher.transports.redis import RedisTransport
 from toolpool.dispatcher.turn import TurnResult
-from toolpool.dispatcher.turn_context import page_number, patience, require_name
+from toolpool.dispatcher.turn_context import require_name
 
 
-class Dispatcher:
+class Dispatcher(Handles):
     """Runs the tool calls of model responses: every call gets exactly one classified result.
 
     Use it as `async with Dispatcher.connect(url) as dispatcher`. One dispatcher serves any number
@@ -233,45 +234,6 @@ class Dispatcher:
         self._parts.observers.tell("audited", audit)
         return await self._turns.cancel_all(session, call_id)
 
-    async def task_result(
-        self, handle: str, *, session: str | None = None, wait: float = 0.0
-    ) -> ToolResult | None:
-        """The final result of a background call, waited for `wait` seconds; None while it runs.
-
-        Raises KeyError for a handle that is unknown, expired, or another session's, and ValueError
-        for a `wait` that is no number of seconds.
-        """
-        self._require(session)
-        found = await self._background.result(handle, session, patience(wait))
-        self._lifetime.require()  # it may have been closed meanwhile
-        return found
-
-    async def task_cancel(self, handle: str, *, session: str | None = None) -> ToolResult:
-        """Stop a background call; its final result. Raises KeyError as `task_result` does."""
-        self._require(session)
-        return await self._background.cancel(handle, session)
-
-    async def task_list(self, *, session: str | None = None) -> list[dict[str, Any]]:
-        """A session's background calls: handle, tool, state, seconds since the start.
-
-        Without a session those that this very dispatcher handed out, the last thousand at most.
-        """
-        self._require(session)
-        return await self._background.listed(session)
-
-    async def output(
-        self, handle: str, *, session: str | None = None, page: int = 1
-    ) -> dict[str, Any]:
-        """A page of a whole output: `page`, `pages`, `text`.
-
-        Raises KeyError as `task_result` does, and ValueError for a page that there is none of.
-        """
-        self._require(session)
-        found = await self._background.page(handle, session, page_number(page))
-        if found is None:
-            raise KeyError(NO_SUCH_HANDLE)
-        return found
-
     async def deny(
         self,
         tool: str,
@@ -297,14 +259,6 @@ class Dispatcher:
         self._lifetime.require()
         await self._traffic.turn_switch(tool, argument, value, "", on=False, by=by)
 
-    def completed(self, *, session: str | None = None) -> AsyncIterator[str]:
-        """The handles of a session's background calls as they end, for a host to push on.
-
-        The stream ends when the dispatcher is closed.
-        """
-        self._require(session)
-        return self._background.completed(session)
-
     def check(
         self, response: Any, *, only: Collection[str] | None = None
     ) -> list[ToolResult | None]:
@@ -317,6 +271,26 @@ class Dispatcher:
         found = self._asking.read(response)
         verdicts = [self._accepting.judge(call, allowed, found.format) for call in found.calls]
         return [verdict if isinstance(verdict, ToolResult) else None for verdict in verdicts]
+
+    async def preview(
+        self,
+        response: Any,
+        *,
+        session: str | None = None,
+        only: Collection[str] | None = None,
+        context: Mapping[str, Any] | None = None,
+    ) -> list[Preview]:
+        """What would become of each call, also by the policy; nothing runs, and nobody is asked.
+
+        Raises as `check` and `dispatch` do.
+        """
+        self._require(session)
+        allowed = self._accepting.allowed(only)
+        found = self._asking.read(response)
+        shared = self._asking.shared(
+            found.id, session, context=context, timeout=None, wait=None, again=False
+        )
+        return await self._asking.preview(found, shared, allowed)
 
     async def dispatch(
         self,
@@ -393,8 +367,3 @@ class Dispatcher:
             None, session, context=context, timeout=timeout, wait=wait, again=False
         )
         return await self._parts.histories.resume(messages, shared, allowed, format)
-
-    def _require(self, session: str | None) -> None:
-        """Raises RuntimeError where it cannot be used, and ValueError for no name of a session."""
-        self._lifetime.require()
-        require_name("session", session)

@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 import msgspec
 
+from toolpool.contract.credentials import lacked
 from toolpool.contract.envelope import CallMessage
 from toolpool.contract.faults import Failure, failure_of
 from toolpool.contract.observing import Listening, Tellers, guarded
@@ -66,7 +67,8 @@ class Ended(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     `run_seconds` is how long its tool ran, as its worker says. `is_first`: no other dispatcher is
     told of it as well, having asked for the same call before. `kinds` are those of the problems
-    that a worker found with its arguments.
+    that a worker found with its arguments. `is_reported`: the set-up of its worker is at fault,
+    and the worker has told its own observers so.
     """
 
     code: Code | None
@@ -77,6 +79,7 @@ class Ended(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     is_first: bool
     failure: Failure | None
     kinds: tuple[str, ...] = ()
+    is_reported: bool = False
 
     @property
     def is_by_worker(self) -> bool:
@@ -298,6 +301,7 @@ class Observers(Tellers):
                 is_first=is_first,
                 failure=failure,
                 kinds=_distinct(p.kind for p in outcome.problems) if outcome.problems else (),
+                is_reported=lacked(outcome.details) is not None,
             )
             self.call("ended", call, ended)
 

@@ -36,8 +36,8 @@ class Finding:
 
 def examine(settings: "Settings") -> list[Finding]:
     """Every check of this process and, where a Redis URL is set, of the server and its fleet."""
-    findings = [check_python(), check_embedded(settings)]
-    findings += check_bash(settings)
+    findings = [check_python(), check_embedded(settings), check_secrets(settings)]
+    findings += [*check_bash(settings), *check_policy(settings)]
     if not settings.redis_url:
         return [
             *findings,
@@ -100,6 +100,65 @@ def check_bash(settings: "Settings") -> list[Finding]:
             "run workers as a user of their own, not as root",
         )
     ]
+
+
+def check_policy(settings: "Settings") -> list[Finding]:
+    """Whether the rules and hooks that the settings name can be used."""
+    from toolpool.contract.errors import Misconfigured
+    from toolpool.dispatcher.host.hook import imported
+    from toolpool.dispatcher.policy.notify import Notifier
+    from toolpool.dispatcher.policy.rule_file import RuleFile
+
+    findings: list[Finding] = []
+    if settings.policy is not None:
+        try:
+            rules = RuleFile(settings.policy).rules
+            findings.append(Finding("policy", Level.OK, f"{settings.policy}: {len(rules)} rules"))
+        except Misconfigured as error:
+            findings.append(Finding("policy", Level.FAIL, str(error), "no dispatcher will start"))
+    for name in ("before_call", "after_result"):
+        path = getattr(settings, name)
+        if path is None:
+            continue
+        try:
+            imported(name, path)
+            findings.append(Finding(name, Level.OK, path))
+        except Misconfigured as error:
+            findings.append(Finding(name, Level.FAIL, str(error), "no dispatcher will start"))
+    if settings.approval_webhook:
+        try:
+            Notifier(settings, None)
+            findings.append(Finding("approval webhook", Level.OK, "its address can be used"))
+        except Misconfigured as error:
+            remedy = "no dispatcher will start"
+            findings.append(Finding("approval webhook", Level.FAIL, str(error), remedy))
+    return findings
+
+
+def check_secrets(settings: "Settings") -> Finding:
+    """What workers with these settings would ask for the secrets of tools."""
+    from toolpool.contract.errors import Misconfigured
+    from toolpool.workers.credentials.sources import held_variables, source_of
+
+    try:
+        source = source_of(settings.secrets)
+    except Misconfigured as error:
+        return Finding(
+            "secrets",
+            Level.FAIL,
+            str(error),
+            "no worker starts with it: set TOOLPOOL_SECRETS to `env`, `file:DIRECTORY` or "
+            "`module:callable`",
+        )
+    if source is None:
+        return Finding(
+            "secrets", Level.OK, "TOOLPOOL_SECRETS is not set: tools that declare secrets have none"
+        )
+    if source.name == "env":
+        held = held_variables()
+        return Finding("secrets", Level.OK, f"from the environment: {_some(held) or 'it has none'}")
+    kind = "the folder is there" if source.name.startswith("file:") else "it can be imported"
+    return Finding("secrets", Level.OK, f"from {source.name}: {kind}")
 
 
 def check_server(settings: "Settings") -> list[Finding]:

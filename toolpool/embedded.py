@@ -32,6 +32,7 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 from toolpool.contract.errors import BrokerUnreachable
+from toolpool.contract.server.secrets import without_secrets
 from toolpool.workers.supervision.lifeline import in_lasting_thread, tethered
 
 OLDEST_VERSION = (6, 2)
@@ -270,6 +271,7 @@ class _Instance:
                     command,
                     stdin=settings,
                     stdout=log,
+                    env=without_secrets(os.environ, ("signing_key", "redis_url", "broker_url")),
                     stderr=subprocess.STDOUT,
                     # Ctrl-C in a terminal is for its user's process, which still needs the server.
                     start_new_session=True,

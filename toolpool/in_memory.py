@@ -6,6 +6,7 @@ import os
 import socket
 import time
 from collections.abc import Iterable
+from functools import partial
 
 import msgspec
 
@@ -16,6 +17,8 @@ from toolpool.contract.settings import Settings
 from toolpool.contract.spec import RunIn, sealed
 from toolpool.contract.version import VERSION
 from toolpool.workers.catalog import Catalog
+from toolpool.workers.credentials.lookup import Credentials
+from toolpool.workers.credentials.sources import Resolve, Source, source_of, usable
 from toolpool.workers.observe import WorkerObservers
 from toolpool.workers.observers.log import log
 from toolpool.workers.running.executor import Executor
@@ -38,7 +41,13 @@ class InMemoryWorker:
     """
 
     def __init__(
-        self, server: MemoryServer, tools: Iterable[Tool], *, settings: Settings, envelope: Envelope
+        self,
+        server: MemoryServer,
+        tools: Iterable[Tool],
+        *,
+        settings: Settings,
+        envelope: Envelope,
+        secrets: Resolve | None = None,
     ) -> None:
         catalog = Catalog(_in_this_process(tool) for tool in tools)
         self._server = server
@@ -50,11 +59,18 @@ class InMemoryWorker:
             keep=settings.results_kept,
             keep_output=settings.output_kept,
         )
-        self._runner = Runner(
-            worker=_WORKER, catalog=catalog, limits=Limits(settings.max_result), children=None
-        )
         observers = WorkerObservers([log()], settings=settings, tools=catalog.tools)
         observers.start()
+        self._credentials = Credentials(
+            _source(secrets, settings), settings, partial(observers.tell, "unresolved")
+        )
+        self._runner = Runner(
+            worker=_WORKER,
+            catalog=catalog,
+            limits=Limits(settings.max_result),
+            children=None,
+            credentials=self._credentials,
+        )
         self._executor = Executor(
             worker=_WORKER,
             catalog=catalog,
@@ -93,6 +109,7 @@ class InMemoryWorker:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self._executor.drain(grace)
         self._runner.close()
+        self._credentials.close()
 
     async def _consume(self) -> None:
         while self._slots:
@@ -123,9 +140,15 @@ class InMemoryWorker:
         self._server.leases[_WORKER] = self._envelope.encode_lease(lease)
 
 
+def _source(secrets: Resolve | None, settings: Settings) -> Source | None:
+    if secrets is None:
+        return source_of(settings.secrets)
+    return Source("secrets=", usable(secrets, "what in_memory was given as secrets="))
+
+
 def _in_this_process(tool: Tool) -> Tool:
     if tool.spec.run_in is not RunIn.PROCESS:
         return tool
     kind = RunIn.LOOP if tool.is_coroutine else RunIn.THREAD
     spec = sealed(msgspec.structs.replace(tool.spec, run_in=kind))
-    return Tool(tool.function, spec, tool.signature, tool.checks)
+    return Tool(tool.function, spec, tool.signature, tool.checks, tool.returns, tool.secrets)

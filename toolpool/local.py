@@ -15,7 +15,12 @@ from pydantic import SecretStr
 from toolpool.contract.errors import Misconfigured, ToolDeclarationInvalid, ToolsUnimportable
 from toolpool.contract.names import Names
 from toolpool.contract.server import connection
-from toolpool.contract.server.secrets import handed_over, secrets_of, without_secrets
+from toolpool.contract.server.secrets import (
+    handed_over,
+    secrets_of,
+    variables_of,
+    without_secrets,
+)
 from toolpool.contract.settings import Settings
 from toolpool.contract.signing import generate_key
 from toolpool.contract.spec import RunIn
@@ -109,9 +114,10 @@ class LocalFleet:
         if "log_level" not in self.settings.model_fields_set:
             command.append("--quiet")
         command += [word for source in sources for word in ("--tools", source)]
-        log = tempfile.TemporaryFile(prefix="toolpool-worker-")  # noqa: SIM115 - open with it
-        with open(handed_over(secrets_of(self.settings)), "rb") as secrets:
-            command += ["--secrets", str(secrets.fileno())]
+        handed = {**secrets_of(self.settings), **variables_of(os.environ)}
+        with open(handed_over(handed), "rb") as secrets:
+            log = tempfile.TemporaryFile(prefix="toolpool-worker-")  # noqa: SIM115 - open with it
+            command += ["--handed-over", str(secrets.fileno())]
             process = in_lasting_thread(
                 lambda: subprocess.Popen(
                     tethered(command),

@@ -3,6 +3,7 @@
 import asyncio
 import atexit
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from enum import Enum
 from typing import Any, Protocol, TypeVar
 
 T = TypeVar("T")
@@ -19,6 +20,14 @@ OWN_THREAD = (
     "a SyncDispatcher cannot be asked from its own thread, which would wait for itself: in a hook "
     "or a listener ask from another thread"
 )
+
+
+class Stage(Enum):
+    """How far a `SyncDispatcher` has come."""
+
+    NEW = "new"
+    OPEN = "open"
+    CLOSED = "closed"
 
 
 def each(

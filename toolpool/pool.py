@@ -19,6 +19,7 @@ from toolpool.dispatcher.policy.hooks import Hooks
 from toolpool.dispatcher.transports.memory import MemoryTransport
 from toolpool.in_memory import InMemoryWorker
 from toolpool.local import LocalFleet, ToolSource, as_sources
+from toolpool.workers.credentials.sources import Resolve
 from toolpool.workers.running import inside
 from toolpool.workers.tool import Tool
 
@@ -64,13 +65,16 @@ class Dispatcher(ConnectedDispatcher):
         hooks: Hooks | None = None,
         observers: Sequence[Observer] = (),
         record: Record | None = None,
+        secrets: Resolve | None = None,
     ) -> "InMemoryDispatcher":
         """A dispatcher and worker inside this process, without a server: for tests.
 
         Messages are encoded, signed and decoded as on the wire. Child-process tools run in threads.
+        `secrets` is asked for those that tools declare, in place of what the settings name: a
+        function of `tenant`, `user` and `name`, plain or a coroutine.
         """
         return InMemoryDispatcher(
-            _tools_of(tools), settings or Settings(), only, hooks, observers, record
+            _tools_of(tools), settings or Settings(), only, hooks, observers, record, secrets
         )
 
 
@@ -157,6 +161,7 @@ class InMemoryDispatcher(Dispatcher):
         hooks: Hooks | None = None,
         observers: Sequence[Observer] = (),
         record: Record | None = None,
+        secrets: Resolve | None = None,
     ) -> None:
         self._server = MemoryServer(loop_memory=settings.loop_memory, loop_kept=settings.loop_kept)
         self._server.events.kept = settings.events_kept
@@ -171,7 +176,9 @@ class InMemoryDispatcher(Dispatcher):
             observers=observers,
             record=record,
         )
-        self._worker = InMemoryWorker(self._server, tools, settings=settings, envelope=envelope)
+        self._worker = InMemoryWorker(
+            self._server, tools, settings=settings, envelope=envelope, secrets=secrets
+        )
 
     async def _start(self) -> None:
         self._worker.start()

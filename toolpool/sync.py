@@ -13,7 +13,6 @@ from collections.abc import (
     Sequence,
 )
 from contextlib import AbstractAsyncContextManager, suppress
-from enum import Enum
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Self, TypeVar
@@ -26,6 +25,7 @@ from toolpool.dispatcher.lifetime import AFTER_A_FORK, MAKE_ANOTHER, Lifetime
 from toolpool.dispatcher.observe import Observer
 from toolpool.dispatcher.observers.watching import Record
 from toolpool.dispatcher.policy.hooks import Hooks
+from toolpool.dispatcher.policy.verdicts import Preview
 from toolpool.dispatcher.turn import TurnResult
 from toolpool.local import ToolSource
 from toolpool.own_loop import (
@@ -33,12 +33,14 @@ from toolpool.own_loop import (
     NOT_OPEN,
     OPEN_ALREADY,
     OWN_THREAD,
+    Stage,
     as_coroutine,
     each,
     end_tasks,
 )
 from toolpool.pool import Dispatcher
-from toolpool.sync_approvals import SyncApprovals
+from toolpool.sync_parts import SyncApprovals, SyncHandles
+from toolpool.workers.credentials.sources import Resolve
 from toolpool.workers.tool import Tool
 
 T = TypeVar("T")
@@ -48,13 +50,7 @@ _EXIT_SECONDS = 2.0
 """How long the end of the program is held up for a dispatcher that nobody closed."""
 
 
-class _Stage(Enum):
-    NEW = "new"
-    OPEN = "open"
-    CLOSED = "closed"
-
-
-class SyncDispatcher:
+class SyncDispatcher(SyncHandles):
     """A `Dispatcher` on an event loop of its own, in a thread of its own.
 
     Safe to use from any number of threads at once. Use it as `with SyncDispatcher.connect(url) as
@@ -66,7 +62,7 @@ class SyncDispatcher:
     def __init__(self, dispatcher: AbstractAsyncContextManager[Dispatcher]) -> None:
         self._manager = dispatcher
         self._lifetime = Lifetime()  # for what it knows of forks
-        self._stage = _Stage.NEW
+        self._stage = Stage.NEW
         self._lock = threading.Lock()
         self._loop: asyncio.AbstractEventLoop
         self._thread: threading.Thread | None = None
@@ -127,6 +123,7 @@ class SyncDispatcher:
         hooks: Hooks | None = None,
         observers: Sequence[Observer] = (),
         record: Record | None = None,
+        secrets: Resolve | None = None,
     ) -> Self:
         """See `Dispatcher.in_memory`."""
         return cls(
@@ -137,6 +134,7 @@ class SyncDispatcher:
                 hooks=hooks,
                 observers=observers,
                 record=record,
+                secrets=secrets,
             )
         )
 
@@ -154,12 +152,12 @@ class SyncDispatcher:
         if self._lifetime.is_forked:
             raise RuntimeError(AFTER_A_FORK)
         with self._lock:
-            if self._stage is _Stage.CLOSED:
+            if self._stage is Stage.CLOSED:
                 raise RuntimeError(self._what_is_wrong())
-            if self._stage is not _Stage.NEW:
+            if self._stage is not Stage.NEW:
                 raise RuntimeError(OPEN_ALREADY)
             self._start_loop()
-            self._stage = _Stage.OPEN
+            self._stage = Stage.OPEN
         CLOSED_AT_EXIT.add(self)
         try:
             self._dispatcher = self._run(self._manager.__aenter__())
@@ -195,11 +193,11 @@ class SyncDispatcher:
         """`seconds` bound the orderly part, `stop_seconds` what comes after it."""
         if self._lifetime.is_forked:
             return
-        if self._stage is _Stage.OPEN:
+        if self._stage is Stage.OPEN:
             self._refuse_own_thread()
         with self._lock:
-            was, self._stage = self._stage, _Stage.CLOSED
-        if was is not _Stage.OPEN:
+            was, self._stage = self._stage, Stage.CLOSED
+        if was is not Stage.OPEN:
             return
         CLOSED_AT_EXIT.discard(self)
         try:
@@ -293,6 +291,10 @@ class SyncDispatcher:
         """See `Dispatcher.check`."""
         return self._opened().check(response, only=only)
 
+    def preview(self, response: Any, **options: Any) -> list[Preview]:
+        """See `Dispatcher.preview`."""
+        return self._run(self._opened().preview(response, **options))
+
     def in_flight(self, session: str | None = None) -> int:
         """See `Dispatcher.in_flight`."""
         return self._opened().in_flight(session)
@@ -302,24 +304,6 @@ class SyncDispatcher:
     ) -> int:
         """See `Dispatcher.cancel`: for calls that another thread waits for."""
         return self._run(self._opened().cancel(session, call_id=call_id, **audited))
-
-    def task_result(
-        self, handle: str, *, session: str | None = None, wait: float = 0.0
-    ) -> ToolResult | None:
-        """See `Dispatcher.task_result`."""
-        return self._run(self._opened().task_result(handle, session=session, wait=wait))
-
-    def task_cancel(self, handle: str, *, session: str | None = None) -> ToolResult:
-        """See `Dispatcher.task_cancel`."""
-        return self._run(self._opened().task_cancel(handle, session=session))
-
-    def task_list(self, *, session: str | None = None) -> list[dict[str, Any]]:
-        """See `Dispatcher.task_list`."""
-        return self._run(self._opened().task_list(session=session))
-
-    def output(self, handle: str, *, session: str | None = None, page: int = 1) -> dict[str, Any]:
-        """See `Dispatcher.output`."""
-        return self._run(self._opened().output(handle, session=session, page=page))
 
     def deny(self, tool: str, *, reason: str, **narrowed: Any) -> None:
         """See `Dispatcher.deny`."""
@@ -340,14 +324,10 @@ class SyncDispatcher:
         """See `Dispatcher.events`: blocks for the next one, until the dispatcher is closed."""
         return self._stream(lambda opened: opened.events(since, channels))
 
-    def completed(self, *, session: str | None = None) -> Iterator[str]:
-        """See `Dispatcher.completed`: blocks for the next one, until the dispatcher is closed."""
-        return self._stream(lambda opened: opened.completed(session=session))
-
     def _opened(self) -> Dispatcher:
         """The dispatcher. Raises RuntimeError unless it is open, in this process."""
         if (
-            self._stage is not _Stage.OPEN
+            self._stage is not Stage.OPEN
             or self._lifetime.is_forked
             or (opened := self._dispatcher) is None
         ):
@@ -357,7 +337,7 @@ class SyncDispatcher:
     def _what_is_wrong(self) -> str:
         if self._lifetime.is_forked:
             return AFTER_A_FORK
-        if self._stage is _Stage.CLOSED:
+        if self._stage is Stage.CLOSED:
             return f"this dispatcher is closed: {MAKE_ANOTHER}"
         return NOT_OPEN
 
@@ -371,7 +351,7 @@ class SyncDispatcher:
                 raise RuntimeError(AFTER_A_FORK)
             self._refuse_own_thread()
             with self._lock:  # whoever closes it knows of all that was asked before
-                if self._stage is not _Stage.OPEN:
+                if self._stage is not Stage.OPEN:
                     raise RuntimeError(self._what_is_wrong())
                 future = asyncio.run_coroutine_threadsafe(work, self._loop)
                 self._asked.add(future)
@@ -388,7 +368,7 @@ class SyncDispatcher:
             raise
 
     def _has_closed(self) -> bool:
-        return self._stage is _Stage.CLOSED
+        return self._stage is Stage.CLOSED
 
     def _stream(self, follow: Callable[[Dispatcher], AsyncIterator[T]]) -> Iterator[T]:
         opened = self._opened()

@@ -12,7 +12,7 @@ import msgspec
 from toolpool.contract import encoding
 from toolpool.contract.envelope import Batch, CallMessage
 from toolpool.contract.errors import Misconfigured
-from toolpool.contract.faults import Failure, failure_of
+from toolpool.contract.faults import Failure, Fault, failure_of
 from toolpool.contract.names import Names
 from toolpool.contract.observing import Listening, Tellers
 from toolpool.contract.outcome import Code, Executed, Outcome
@@ -92,6 +92,22 @@ class Blocked(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     is_fatal: bool
 
 
+class Unresolved(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """A secret that could not be asked for: its name, for which tool, and of which `source`.
+
+    `why` is in words of the pool's. `faults` are what was raised; `text`, what that says, is None
+    unless the setting `error_texts` allows it.
+    """
+
+    name: str
+    tool: str
+    source: str
+    why: str
+    seconds: float
+    faults: tuple[Fault, ...]
+    text: str | None
+
+
 class Pulse(msgspec.Struct, frozen=True, kw_only=True):
     """How a worker stands; told about four times a second, while its event loop turns.
 
@@ -146,6 +162,9 @@ class WorkerObserver(Listening):
 
     def blocked(self, blocked: Blocked) -> None:
         """A tool blocks the event loop: nothing else of this worker goes on."""
+
+    def unresolved(self, unresolved: Unresolved) -> None:
+        """What knows the secrets of tools failed, or did not answer: a call could not be run."""
 
     def worn_out(self, worker: WorkerFacts) -> None:
         """Half its slots of a kind are held by calls that do not end: it will be replaced."""

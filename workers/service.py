@@ -2,12 +2,13 @@
 
 import asyncio
 import os
-import secrets
 import signal
 import socket
 import threading
 import time
 from collections.abc import Callable, Coroutine, Sequence
+from functools import partial
+from secrets import token_hex
 from typing import Any
 
 from redis.exceptions import RedisError
@@ -26,11 +27,13 @@ from toolpool.contract.version import VERSION
 from toolpool.workers.catalog import Catalog
 from toolpool.workers.celery.form import Form
 from toolpool.workers.celery.lanes import Lane
+from toolpool.workers.credentials.lookup import Credentials
+from toolpool.workers.credentials.sources import Source
 from toolpool.workers.observe import WorkerFacts, WorkerObserver, WorkerObservers
 from toolpool.workers.presence import Presence
 from toolpool.workers.running import forks
 from toolpool.workers.running.cancels import follow_cancels
-from toolpool.workers.running.children import ChildPool
+from toolpool.workers.running.children import started_children
 from toolpool.workers.running.executor import Executor
 from toolpool.workers.running.intake import Intake
 from toolpool.workers.running.invoke import Limits
@@ -76,8 +79,9 @@ class WorkerService:
         boot: str | None = None,
         link: Link | None = None,
         observers: Sequence[WorkerObserver] = (),
+        secrets: Source | None = None,
     ) -> None:
-        self.id = boot or f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"
+        self.id = boot or f"{socket.gethostname()}-{os.getpid()}-{token_hex(4)}"
         self._started_at = time.time()
         self._settings = settings
         self._catalog = catalog
@@ -86,6 +90,9 @@ class WorkerService:
         self._queues = queues
         self._envelope = Envelope(connection.keyring(settings), max_bytes=settings.max_message)
         self._observers = WorkerObservers(observers, settings=settings, tools=catalog.tools)
+        self._credentials = Credentials(
+            secrets, settings, partial(self._observers.tell, "unresolved")
+        )
         self._intake = Intake(self._envelope, self._observers)
         self._names = Names(settings.key_prefix)
         self._loop = asyncio.new_event_loop()
@@ -279,7 +286,9 @@ class WorkerService:
             remembered=settings.remembered,
             outputs_bytes=settings.outputs_per_session,
         )
-        self._children = await self._start_children()
+        self._children = await started_children(
+            self._catalog, self._slots.counts.get(RunIn.PROCESS, 0), self._tools, settings
+        )
         self._settler = Settler(
             worker=self.id,
             ledger=ledger,
@@ -292,6 +301,7 @@ class WorkerService:
             catalog=self._catalog,
             limits=Limits(settings.max_result),
             children=self._children,
+            credentials=self._credentials,
         )
         self._executor = Executor(
             worker=self.id,
@@ -313,25 +323,6 @@ class WorkerService:
             ),
         ]
 
-    async def _start_children(self) -> ChildPool | None:
-        uses_children = any(
-            tool.spec.run_in is RunIn.PROCESS for tool in self._catalog.tools.values()
-        )
-        if RunIn.PROCESS not in self._slots.counts or not uses_children:
-            return None
-        children = ChildPool(
-            size=self._slots.counts[RunIn.PROCESS],
-            tools=self._tools,
-            max_result=self._settings.max_result,
-            calls_per_child=self._settings.child_calls,
-        )
-        try:
-            await children.start()
-        except BaseException:
-            await children.close()
-            raise
-        return children
-
     async def _close(self) -> None:
         await self._executor.drain(self._settings.drain_grace, recycling=self._recycling)
         for task in self._tasks:
@@ -339,6 +330,7 @@ class WorkerService:
         if self._children is not None:
             await self._children.close()
         self._runner.close()
+        self._credentials.close()
 
     async def _pulse(self) -> None:
         epoch, due = "", time.monotonic()

@@ -8,7 +8,7 @@ import msgspec
 from typing_extensions import ParamSpec, TypeVar
 
 from toolpool.contract.errors import ToolDeclarationInvalid
-from toolpool.contract.names import is_queue
+from toolpool.contract.names import is_queue, is_secret
 from toolpool.contract.rates import RatePer
 from toolpool.contract.schema.roots import NO_OBJECT, takes_objects
 from toolpool.contract.spec import (
@@ -42,12 +42,14 @@ class Tool(Generic[P, R]):
         signature: Signature,
         checks: tuple[Check, ...] = (),
         returns: Returns | None = None,
+        secrets: tuple[str, ...] = (),
     ) -> None:
         self.function = function
         self.spec = spec
         self.signature = signature
         self.checks = checks
         self.returns = returns
+        self.secrets = secrets
         self.__name__ = spec.name
         self.__doc__ = function.__doc__
         self.__module__ = function.__module__
@@ -96,6 +98,7 @@ def tool(
     background: bool = False,
     max_output: int = 65_536,
     recommendations: Sequence[str] = (),
+    secrets: Sequence[str] = (),
     check: Check | Sequence[Check] = (),
     validate: Literal["on", "off"] = "on",
     repair: bool = True,
@@ -134,6 +137,9 @@ def tool(function: Callable[..., Any] | None = None, /, **options: Any) -> Any:
     itself. What comes sooner waits, or is refused (TOOLPOOL_RATE_OVER). At most `concurrency` of
     its calls run at once: of each dispatcher, or by `concurrency_scope` of the whole fleet.
 
+    `secrets` are the names of those that it asks its `ToolContext` for, of the user whose call it
+    is. They are had before the tool begins; a call that lacks one is answered, and not run.
+
     `input="text"` is for a function of one text: providers that have custom tools (OpenAI) let the
     model write it freely, not as JSON, and keep it to a `grammar` if there is one, `("lark", …)` or
     `("regex", …)`; others are offered a tool with one argument.
@@ -163,6 +169,7 @@ def _declare(
     queue: str = "default",
     effects: str | None = None,
     recommendations: Sequence[str] = (),
+    secrets: Sequence[str] = (),
     check: Check | Sequence[Check] = (),
     validate: Literal["on", "off"] = "on",
     timeout: float | None = None,
@@ -216,7 +223,9 @@ def _declare(
         raise ToolDeclarationInvalid(f"{where}: {error}") from None
     _require_times(spec.timeout, heartbeat, signature, where)
     checks = (check,) if callable(check) else tuple(check)
-    return Tool(function, sealed(spec), signature, checks, returns)
+    return Tool(
+        function, sealed(spec), signature, checks, returns, _secrets(secrets, signature, where)
+    )
 
 
 def _require_names(tool: str, queue: str, where: str) -> None:
@@ -244,6 +253,21 @@ def _require_times(
             f"{where}: heartbeat= needs a parameter of type ToolContext, whose progress() or "
             "heartbeat() gives the sign of life"
         )
+
+
+def _secrets(given: Any, signature: Signature, where: str) -> tuple[str, ...]:
+    names = (given,) if isinstance(given, str) else tuple(given)
+    for name in names:
+        if not isinstance(name, str) or not is_secret(name):
+            raise ToolDeclarationInvalid(
+                f"{where}: {name!r} is no name of a secret: letters, digits and the signs _ . and "
+                "-, the first no sign, 64 at most"
+            )
+    if names and not signature.injected:
+        raise ToolDeclarationInvalid(
+            f"{where}: secrets= needs a parameter of type ToolContext, whose secret() gives them"
+        )
+    return tuple(dict.fromkeys(names))
 
 
 def _require_one_result(function: Callable[..., Any], where: str) -> None:

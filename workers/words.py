@@ -4,21 +4,32 @@ An exception's `__str__` may raise, exit, or return something that only looks li
 """
 
 import math
+import re
 import traceback
+from collections.abc import Callable
 from typing import Any
 
 from toolpool.contract.encoding import printable
 
 _STACK_CHARACTERS = 8_000
 _RECOMMENDATIONS, _RECOMMENDATION_CHARACTERS = 20, 1_000
+_URL_CHARACTERS = 2_000
+_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:[!-~]+")
 _NAME = type.__dict__["__qualname__"]
 _MODULE = type.__dict__["__module__"]
 
 
-def text_of(value: object, characters: int) -> str:
-    """At most so many characters of `str(value)`; none where it has no text. Never raises."""
+def _as_it_is(text: str) -> str:
+    return text
+
+
+def text_of(value: object, characters: int, hide: Callable[[str], str] = _as_it_is) -> str:
+    """At most so many characters of `str(value)`; none where it has no text. Never raises.
+
+    `hide` is given the whole text first: half a secret would not be known again.
+    """
     try:
-        text = str.__str__(str(value))  # exactly a `str`, with no methods of a subclass
+        text = hide(str.__str__(str(value)))  # exactly a `str`, with no methods of a subclass
     except BaseException:  # noqa: BLE001 - it may well raise SystemExit
         return ""
     return printable(cut(text, characters))
@@ -36,22 +47,28 @@ def short_name_of(error: BaseException) -> str:
     return printable(str.__str__(_NAME.__get__(type(error))))
 
 
-def stack_of(error: BaseException) -> str:
+def stack_of(error: BaseException, hide: Callable[[str], str] = _as_it_is) -> str:
     """The end of its traceback. Never raises."""
     try:
-        return printable("".join(traceback.format_exception(error))[-_STACK_CHARACTERS:])
+        return printable(hide("".join(traceback.format_exception(error)))[-_STACK_CHARACTERS:])
     except BaseException:  # noqa: BLE001 - a group's members, notes and causes are objects too
         return short_name_of(error)
 
 
-def recommendations_of(value: Any) -> tuple[str, ...]:
+def recommendations_of(value: Any, hide: Callable[[str], str] = _as_it_is) -> tuple[str, ...]:
     """What a tool recommends; nothing where that is no list of texts. Never raises."""
     try:
         given = list(value)[:_RECOMMENDATIONS] if issubclass(type(value), (list, tuple)) else []
     except BaseException:  # noqa: BLE001 - as above
         return ()
-    texts = [text_of(item, _RECOMMENDATION_CHARACTERS) for item in given]
+    texts = [text_of(item, _RECOMMENDATION_CHARACTERS, hide) for item in given]
     return tuple(text for text in texts if text)
+
+
+def url_of(value: Any, hide: Callable[[str], str] = _as_it_is) -> str | None:
+    """A URL that may be shown; None where it is no text, too long, or no URL. Never raises."""
+    text = text_of(value, _URL_CHARACTERS + 1, hide) if issubclass(type(value), str) else ""
+    return text if len(text) <= _URL_CHARACTERS and _URL.fullmatch(text) else None
 
 
 def seconds_of(value: Any) -> float | None:

@@ -11,20 +11,27 @@ import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
+from pydantic import SecretStr
+
+from toolpool.contract.errors import Misconfigured
 from toolpool.contract.server.passwords import without_password
 from toolpool.contract.settings import Settings
 
 _PR_SET_DUMPABLE = 4  # from <linux/prctl.h>
 _CAP_SYS_PTRACE = 19  # from <linux/capability.h>
+VARIABLE = "TOOLPOOL_SECRET_"
+"""Variables that begin so hold the secrets of tools, where the environment is asked for them."""
 _URLS = ("redis_url", "broker_url")
 _MOST_BYTES = 1 << 16
 
 
 def secrets_of(settings: Settings) -> dict[str, str]:
     """The settings that are secret, by name: the keys, and every URL that holds a password."""
-    found = {}
-    if settings.signing_key is not None:
-        found["signing_key"] = settings.signing_key.get_secret_value()
+    found = {
+        name: value.get_secret_value()
+        for name in Settings.model_fields
+        if isinstance(value := getattr(settings, name), SecretStr)
+    }
     for name in _URLS:
         url = getattr(settings, name)
         if url and without_password(url) != url:
@@ -33,9 +40,22 @@ def secrets_of(settings: Settings) -> dict[str, str]:
 
 
 def without_secrets(environment: Mapping[str, str], secrets: Iterable[str]) -> dict[str, str]:
-    """The variables without those that hold `secrets`, however they are spelt."""
+    """The variables without those that hold `secrets`, however they are spelt, or a tool's."""
     variables = {f"TOOLPOOL_{name}".upper() for name in secrets}
-    return {name: value for name, value in environment.items() if name.upper() not in variables}
+    return {
+        name: value
+        for name, value in environment.items()
+        if name.upper() not in variables and not name.upper().startswith(VARIABLE)
+    }
+
+
+def variables_of(environment: Mapping[str, str]) -> dict[str, str]:
+    """The variables that hold secrets of tools, in capitals."""
+    return {
+        name.upper(): value
+        for name, value in environment.items()
+        if name.upper().startswith(VARIABLE)
+    }
 
 
 def forget(secrets: Iterable[str]) -> None:
@@ -45,10 +65,17 @@ def forget(secrets: Iterable[str]) -> None:
 
 
 def handed_over(secrets: Mapping[str, str]) -> int:
-    """A descriptor to read them from once, for a process that is started with it; close it then."""
+    """A descriptor to read them from once, for a process that is started with it; close it then.
+
+    Raises `Misconfigured` where they are more than a pipe takes before somebody reads.
+    """
+    data = json.dumps(dict(secrets), ensure_ascii=False).encode(errors="surrogateescape")
+    if len(data) > _MOST_BYTES:
+        raise Misconfigured(
+            f"the secrets in {VARIABLE}… take {len(data):,} bytes, of {_MOST_BYTES:,} at most: "
+            "put them into files (TOOLPOOL_SECRETS=file:DIRECTORY)"
+        )
     reading, writing = os.pipe()
-    data = json.dumps(dict(secrets)).encode()
-    assert len(data) <= _MOST_BYTES, "a pipe takes no more before somebody reads"
     with open(writing, "wb") as pipe:
         pipe.write(data)
     return reading
@@ -57,7 +84,7 @@ def handed_over(secrets: Mapping[str, str]) -> int:
 def received(descriptor: int) -> dict[str, str]:
     """What `handed_over` was given."""
     with open(descriptor, "rb") as pipe:
-        secrets: dict[str, str] = json.loads(pipe.read())
+        secrets: dict[str, str] = json.loads(pipe.read().decode(errors="surrogateescape"))
     return secrets
 
 

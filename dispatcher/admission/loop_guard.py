@@ -9,6 +9,7 @@ from redis.exceptions import RedisError
 
 from toolpool.contract import encoding, logs
 from toolpool.contract.call import ToolCall
+from toolpool.contract.credentials import lacked
 from toolpool.contract.ledger.loops import LoopLedger, Seen
 from toolpool.contract.ledger.steps import ServerAway
 from toolpool.contract.outcome import Code, ErrorType
@@ -165,7 +166,9 @@ def _plain(value: Any) -> Any:
 
 
 def _counts(result: ToolResult) -> bool:
-    return result.error_type in _COUNTED and result.code not in _NOT_COUNTED
+    if result.error_type not in _COUNTED or result.code in _NOT_COUNTED:
+        return False
+    return lacked(result.details) is None  # the same call is right, once somebody has signed in
 
 
 def _soon() -> float:

@@ -5,7 +5,7 @@ import asyncio
 from toolpool.contract import logs
 from toolpool.contract.envelope import Passed, Progress, Released, RunsEnded, Settled, Started
 from toolpool.contract.errors import MessageRejected
-from toolpool.dispatcher.calls.pending import root_of
+from toolpool.contract.record_keys import root_of
 from toolpool.dispatcher.calls.services import Calls, Services
 
 log = logs.logger("collect")

@@ -11,9 +11,10 @@ from toolpool.contract.approval import ApprovalRequest
 from toolpool.contract.call import ToolCall
 from toolpool.contract.envelope import BackgroundCall, CallMessage
 from toolpool.contract.ledger.steps import new_nonce
+from toolpool.contract.record_keys import retry_key, root_of
 from toolpool.contract.settings import Settings
 from toolpool.contract.spec import ToolSpec
-from toolpool.dispatcher.calls.pending import Pending, retry_key, root_of
+from toolpool.dispatcher.calls.pending import Pending
 from toolpool.dispatcher.transports.base import Transport
 from toolpool.dispatcher.turn_context import TurnContext
 

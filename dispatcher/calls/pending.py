@@ -13,6 +13,7 @@ from toolpool.contract.call import ToolCall
 from toolpool.contract.envelope import CallMessage
 from toolpool.contract.ledger.base import Opening
 from toolpool.contract.outcome import Executed, Outcome
+from toolpool.contract.record_keys import retry_key
 from toolpool.contract.spec import ToolSpec
 from toolpool.dispatcher.admission.rates import Limited
 from toolpool.dispatcher.observe import CallFacts
@@ -20,16 +21,6 @@ from toolpool.dispatcher.observe import CallFacts
 CLOCK_MARGIN_SECONDS = 0.25
 """How exactly the server's clock is known here."""
 _FORGOTTEN_EPOCH = "forgotten"
-
-
-def root_of(key: str) -> str:
-    """What the keys of a call and of its retries have in common."""
-    return key.partition(".")[0]
-
-
-def retry_key(root: str, number: int) -> str:
-    """The record of a call's retry, counted from 1; of the call itself for 0."""
-    return f"{root}.{number}" if number else root
 
 
 class State(StrEnum):

@@ -5,6 +5,7 @@ import random
 import time
 from collections.abc import Callable
 
+from toolpool.contract.credentials import lacked
 from toolpool.contract.outcome import Code, Outcome, is_retryable
 from toolpool.dispatcher.calls.keeper import Keeper
 from toolpool.dispatcher.calls.opening import ANSWER_MARGIN_SECONDS
@@ -31,6 +32,8 @@ def pause_before(
         return None
     if pending.is_unwanted or outcome.code is None or outcome.code in _NEVER_RETRIED:
         return None
+    if outcome.code is Code.REPORTED and lacked(outcome.details):
+        return None  # it waits for a person
     if not is_retryable(outcome.code, outcome.executed, rerunnable=True):
         return None
     pause = min(first_pause * 2**pending.retries, _LONGEST_PAUSE_SECONDS)

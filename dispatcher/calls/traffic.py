@@ -12,6 +12,7 @@ from toolpool.contract.call import ToolCall
 from toolpool.contract.envelope import BackgroundCall, Progress
 from toolpool.contract.names import Names
 from toolpool.contract.outcome import Code, Executed, Outcome, failure, may_still_run
+from toolpool.contract.record_keys import root_of
 from toolpool.contract.spec import Effects, ToolSpec
 from toolpool.dispatcher.admission.availability import Availability
 from toolpool.dispatcher.admission.breaker import Breaker
@@ -25,7 +26,7 @@ from toolpool.dispatcher.calls.follow import Follower
 from toolpool.dispatcher.calls.gate import Gate
 from toolpool.dispatcher.calls.keeper import Keeper
 from toolpool.dispatcher.calls.late_writes import LateWrites
-from toolpool.dispatcher.calls.pending import Pending, root_of
+from toolpool.dispatcher.calls.pending import Pending
 from toolpool.dispatcher.calls.pulse import beat
 from toolpool.dispatcher.calls.pump import Pump
 from toolpool.dispatcher.calls.recovery import Recovery
@@ -222,8 +223,7 @@ class Traffic(Calls):
         """
         states = await self._transport.states(opening.record_keys(found, spec))
         root = root_of(found.message.key)
-        known = self._open.get(root)
-        if known is not None:  # somebody else asked meanwhile
+        if (known := self._open.get(root)) is not None:  # somebody else asked meanwhile
             return known
         pending = self._open[root] = opening.adopted(
             found,

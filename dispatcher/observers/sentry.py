@@ -159,7 +159,7 @@ class Sentry(Observer):
             self._figures.refused += 1
             return "warning" if self._warnings.admits((call.tool, ended.code)) else None
         if ended.code.error_type is ErrorType.EXCEPTION:
-            return "error"
+            return None if ended.is_reported else "error"
         return "warning" if ended.code is Code.TIMEOUT and self._tells_timeouts else None
 
     def _report(self, call: CallFacts, ended: Ended, code: Code, level: str) -> None:

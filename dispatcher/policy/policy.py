@@ -26,6 +26,7 @@ from toolpool.dispatcher.policy.verdicts import (
     Allow,
     AskApproval,
     Deny,
+    Preview,
     ProposedCall,
     Rewrite,
     Verdict,
@@ -99,6 +100,30 @@ class Policy:
         for judgement in found.values():
             self._tell(judgement, shared)
         return found
+
+    async def preview(self, accepted: Accepted, shared: TurnContext) -> Preview:
+        """What would be decided about a call; nobody is told, and no person is asked."""
+        call, offer = accepted
+        judgement = None
+        if not task_tools.is_own(offer.spec):
+            ask = self._ask_hook if self._hook is not None else self._ask_nobody
+            judgement = await ask(call, offer, shared)
+        if judgement is None:
+            return Preview(arguments=call.arguments)
+        if (refusal := judgement.refusal) is not None:
+            return Preview(decision="deny", by=judgement.by, reason=refusal.error)
+        approval = judgement.approval
+        return Preview(
+            decision="allow" if approval is None else "ask",
+            by=judgement.by,
+            reason=approval.reason if approval is not None else "",
+            arguments=judgement.call.arguments,
+        )
+
+    async def _ask_nobody(
+        self, call: ToolCall, offer: Offer, shared: TurnContext
+    ) -> Judgement | None:
+        return self._judge(call, offer, shared, None)
 
     async def judge_foreign(
         self, call: ToolCall, shared: TurnContext

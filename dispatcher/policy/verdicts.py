@@ -1,10 +1,11 @@
 """What a policy is asked about a call, and what it may answer."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
+from toolpool.contract.result import ToolResult
 from toolpool.contract.spec import Effects
 
 _ATOMS = frozenset({str, int, float, bool, type(None)})
@@ -69,6 +70,19 @@ class Replace(msgspec.Struct, frozen=True):
     data: Any = msgspec.UNSET
     error: str | msgspec.UnsetType = msgspec.UNSET
     note: str = ""
+
+
+class Preview(msgspec.Struct, frozen=True, kw_only=True):
+    """What would become of a call: a rejection, or what the policy decides about it, and who.
+
+    `arguments` are those that it would run with; None where it would not run.
+    """
+
+    rejection: ToolResult | None = None
+    decision: Literal["allow", "deny", "ask"] = "allow"
+    by: str = ""
+    reason: str = ""
+    arguments: dict[str, Any] | None = None
 
 
 Verdict = Allow | Deny | Rewrite | AskApproval

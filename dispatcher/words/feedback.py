@@ -9,6 +9,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from toolpool.contract.call import Flaw
+from toolpool.contract.credentials import Lack, lacked
 from toolpool.contract.ledger.loops import Seen
 from toolpool.contract.outcome import Code, Executed, Outcome
 from toolpool.contract.schema import likeness
@@ -217,6 +218,18 @@ def tasks_of_no_session(wording: Wording = PLAIN) -> str:
     return wording.words.tasks_of_no_session
 
 
+def _lacking(name: str, outcome: Outcome, words: Locale) -> str:
+    """That a call has no secret, and what is to be done; nothing of one that failed otherwise."""
+    credential = lacked(outcome.details)
+    if credential is None or credential.lack is Lack.UNAVAILABLE:
+        return ""
+    not_run = f" {words.not_run}" if outcome.executed is Executed.NO else ""
+    if credential.lack is Lack.MISSING:
+        return words.no_credential.format(name=name, credential=credential.name, not_run=not_run)
+    template = words.needs_sign_in_at if credential.url else words.needs_sign_in
+    return template.format(name=name, url=credential.url, not_run=not_run)
+
+
 def _raised(outcome: Outcome, words: Locale) -> str:
     """The class of what a tool raised, and its text or the id under which operators find it."""
     details = outcome.details or {}
@@ -244,7 +257,7 @@ def failed(name: str, outcome: Outcome, *, timeout: float, wording: Wording = PL
             return invalid_arguments(outcome.problems, wording)
         return refused_by_check(error, wording)
     if code is Code.REPORTED:
-        return error
+        return _lacking(name, outcome, words) or error
     if code is Code.BAD_RESULT and outcome.problems:
         return words.bad_result.format(name=name, problems=_listed_problems(outcome, wording))
     if code is Code.TIMEOUT and outcome.silence:

@@ -24,6 +24,7 @@ from toolpool.contract.approval import (
     signed_request,
 )
 from toolpool.contract.circuit import CircuitState, read_state, signed_state
+from toolpool.contract.credentials import Credential, Lack, lacking
 from toolpool.contract.envelope import (
     BackgroundCall,
     Batch,
@@ -184,6 +185,20 @@ SAMPLES = {
                     Problem(("limit",), "type", "integer", "string"),
                     Problem(("unit",), "enum", "", "string", ('"kg"', '"lb"'), "kg"),
                     Problem(("span",), "type", "object", "string", shape="{start: integer}"),
+                ),
+                worker="w-1",
+            ),
+        )
+    ),
+    "settled_lacking": _reply(
+        Settled(
+            key=CALL.key,
+            outcome=replace(
+                lacking(
+                    Credential(
+                        lack=Lack.SIGN_IN, name="github", url="https://shop.example/connect/github"
+                    ),
+                    Executed.NO,
                 ),
                 worker="w-1",
             ),

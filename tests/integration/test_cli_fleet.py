@@ -100,6 +100,43 @@ def test_call_says_in_its_exit_code_how_it_ended(
     assert (done.returncode, told in done.stdout) == (code, True), done.stdout + done.stderr
 
 
+POLICY = """
+[[rule]]
+tool = "echo"
+context = "role"
+equals = "guest"
+action = "deny"
+reason = "not for guests"
+
+[[rule]]
+tool = "echo"
+argument = "text"
+longer_than = 5
+action = "ask"
+"""
+
+
+@pytest.mark.usefixtures("worker")
+@pytest.mark.parametrize(
+    ("argv", "code", "told"),
+    [
+        (["{text}", "--context", '{"role": "guest"}'], 3, "denied, by rule 1: not for guests"),
+        (["{text}"], 0, "would wait for a person, by rule 2"),
+        (["{short}"], 0, "accepted: the call would be queued for echo"),
+        (["{text}", "--context", "[1]"], 2, ""),
+    ],
+)
+def test_r58_rules_are_tried_without_running_anything(
+    folder: Path, redis_url: str, argv: list[str], code: int, told: str
+) -> None:
+    policy = folder / "policy.toml"
+    policy.write_text(POLICY)
+    made = {"{text}": '{"text": "longer than five"}', "{short}": '{"text": "hi"}'}
+    words = ["call", "echo", "--dry-run", *(made.get(word, word) for word in argv)]
+    done = ran(folder, *words, TOOLPOOL_REDIS_URL=redis_url, TOOLPOOL_POLICY=str(policy))
+    assert (done.returncode, told in done.stdout) == (code, True), done.stdout + done.stderr
+
+
 def test_a_worker_told_to_stop_says_that_it_left(
     worker: "subprocess.Popen[bytes]", client: "redis.Redis"
 ) -> None:

@@ -30,6 +30,7 @@ ASKED: dict[str, Callable[[SyncDispatcher], Any]] = {
     "specs": lambda d: d.specs,
     "refused": lambda d: d.refused,
     "check": lambda d: d.check(call("echo", value=1)),
+    "preview": lambda d: d.preview(call("echo", value=1)),
     "in_flight": lambda d: d.in_flight(),
     "cancel": lambda d: d.cancel("s"),
     "task_result": lambda d: d.task_result("0" * 32),

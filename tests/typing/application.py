@@ -10,6 +10,7 @@ from pydantic import SecretStr
 
 from toolpool import (
     Dispatcher,
+    NeedsSignIn,
     Observer,
     Settings,
     SyncDispatcher,
@@ -28,6 +29,25 @@ async def search_orders(customer_id: str, limit: int = 10) -> list[str]:
     if not customer_id:
         raise ToolError("no customer", retry_after=1.0)
     return [customer_id] * limit
+
+
+async def secret_of(*, tenant: str, user: str | None, name: str) -> str | None:
+    """What a host knows of its users."""
+    if user is None:
+        raise NeedsSignIn(f"https://shop.example/connect/{name}")
+    return f"{tenant}/{user}/{name}"
+
+
+@tool(secrets=["bank"], effects="write", idempotent=True)
+async def pay(cents: int, context: ToolContext) -> str:
+    """Pay."""
+    return f"{context.idempotency_key}: {len(context.secret('bank'))}"
+
+
+def in_memory() -> list[SyncDispatcher]:
+    """Dispatchers whose tools have secrets."""
+    plain = SyncDispatcher.in_memory([pay], secrets=lambda tenant, user, name: name)
+    return [plain, SyncDispatcher.in_memory([pay], secrets=secret_of)]
 
 
 @tool

@@ -2,7 +2,7 @@
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -20,6 +20,7 @@ from toolpool.cli.options import (
 
 if TYPE_CHECKING:
     from toolpool.contract.result import ToolResult
+    from toolpool.dispatcher.policy.verdicts import Preview
 
 
 def call(
@@ -32,8 +33,11 @@ def call(
     ] = "{}",
     tools: ToolsOption = None,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Only say whether the call would be accepted.")
+        bool, typer.Option("--dry-run", help="Only say what would become of the call, and by whom.")
     ] = False,
+    context: Annotated[
+        str | None, typer.Option(metavar="JSON", help="What the host gives to tools and policy.")
+    ] = None,
     session: Annotated[str | None, typer.Option(help="The conversation it belongs to.")] = None,
     timeout: Annotated[
         float | None, typer.Option(min=0.001, help="Seconds it may run. Default: the tool's.")
@@ -51,6 +55,7 @@ def call(
     import asyncio
 
     from toolpool.cli import connect
+    from toolpool.dispatcher.policy.verdicts import Preview
 
     bare = {"id": "call-1", "name": name, "input": _text(arguments)}
     require_session(session)
@@ -61,19 +66,26 @@ def call(
 
     configure_logging(settings, quiet="log_level" not in settings.model_fields_set)
 
-    async def ask() -> "ToolResult | None":
+    given = _context(context)
+
+    async def ask() -> "ToolResult | Preview":
         async with connect.connected(settings, sources) as dispatcher:
             if dry_run:
-                verdict: ToolResult | None = dispatcher.check(bare)[0]
-                return verdict
-            turn = await dispatcher.dispatch(bare, session=session, timeout=timeout)
+                preview: Preview = (await dispatcher.preview(bare, session=session, context=given))[
+                    0
+                ]
+                return preview.rejection or preview
+            turn = await dispatcher.dispatch(bare, session=session, timeout=timeout, context=given)
             result: ToolResult = turn[0]
             return result
 
-    result = asyncio.run(ask())
-    if result is None:
-        _accepted(name, json=json)
-        return ExitCode.OK
+    try:
+        result = asyncio.run(ask())
+    except ValueError as error:  # of the context, which is the user's
+        raise ExitNow(str(error), ExitCode.USAGE) from None
+    if isinstance(result, Preview):
+        _preview(name, result, json=json)
+        return ExitCode.REJECTED if result.decision == "deny" else ExitCode.OK
     _show(result, json=json)
     return exit_code(result)
 
@@ -107,11 +119,35 @@ def _text(arguments: str) -> str:
     return arguments
 
 
-def _accepted(name: str, *, json: bool) -> None:
+def _context(text: str | None) -> "dict[str, Any] | None":
+    if text is None:
+        return None
+    from toolpool.contract import encoding
+
+    try:
+        value = encoding.decode(text)
+    except (ValueError, RecursionError):
+        value = None
+    if not isinstance(value, dict):
+        raise ExitNow("--context must be one JSON object", ExitCode.USAGE)
+    return value
+
+
+def _preview(name: str, preview: "Preview", *, json: bool) -> None:
     if json:
-        screen.write_json({"accepted": True})
+        told = {"decision": preview.decision, "by": preview.by, "reason": preview.reason}
+        changed = {"arguments": preview.arguments} if preview.by else {}
+        named = {key: value for key, value in (told | changed).items() if value}
+        screen.write_json({"accepted": preview.decision != "deny", **named})
+        return
+    why = f", by {preview.by}" if preview.by else ""
+    because = f": {preview.reason}" if preview.reason else ""
+    if preview.decision == "deny":
+        screen.write(f"denied{why}{because}")
+    elif preview.decision == "ask":
+        screen.write(f"accepted: the call would wait for a person{why}{because}")
     else:
-        screen.write(f"accepted: the call would be queued for {name}")
+        screen.write(f"accepted: the call would be queued for {name}{why}")
 
 
 def _show(result: "ToolResult", *, json: bool) -> None:

@@ -1,6 +1,8 @@
 """`toolpool worker`: runs tools for dispatchers until it is told to stop."""
 
+import os
 import sys
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -46,10 +48,17 @@ def worker(
             "May be given again. Default: TOOLPOOL_WORKER_OBSERVERS.",
         ),
     ] = None,
+    secrets: Annotated[
+        str | None,
+        typer.Option(
+            metavar="env|file:DIRECTORY|MODULE:CALLABLE",
+            help="What is asked for the secrets that tools declare. Default: TOOLPOOL_SECRETS.",
+        ),
+    ] = None,
     quiet: Quiet = False,
     boot: Annotated[str | None, typer.Option(hidden=True)] = None,
     link: Annotated[int | None, typer.Option(hidden=True)] = None,
-    secrets: Annotated[int | None, typer.Option(hidden=True)] = None,
+    handed_over: Annotated[int | None, typer.Option(hidden=True)] = None,
     figures: Annotated[int | None, typer.Option(hidden=True)] = None,
 ) -> int:
     """Run tools for dispatchers until stopped.
@@ -59,14 +68,15 @@ def worker(
     again.
     """
     kinds, names = _kinds(run_in), _queues(queues)
-    slots = dict.fromkeys([f"slots_{kind}" for kind in kinds], concurrency)
-    settings = _settings(secrets, slots)
+    given = {**{f"slots_{kind}": concurrency for kind in kinds}, "secrets": secrets}
+    settings, variables = _settings(handed_over, given)
     configure_logging(settings, quiet=quiet)
     if boot is None:
         from toolpool.workers.supervision.supervise import Supervisor
 
-        command = [sys.executable, "-m", "toolpool", *_without_option(sys.argv[1:], "--secrets")]
-        return Supervisor(command, settings).run()
+        arguments = _without_option(sys.argv[1:], "--handed-over")
+        command = [sys.executable, "-m", "toolpool", *arguments]
+        return Supervisor(command, settings, variables).run()
 
     from toolpool.contract.spec import RunIn
     from toolpool.workers.celery.app import run_worker
@@ -81,17 +91,32 @@ def worker(
         link=Link.inherited(link) if link is not None else None,
         observers=observer or comma_separated(settings.worker_observers),
         figures=figures,
+        variables=variables,
     )
 
 
-def _settings(descriptor: int | None, given: dict[str, Any]) -> "Settings":
-    """The settings, from here on in this process alone: tools run programs that look around."""
-    from toolpool.contract.server.secrets import conceal, forget, received, secrets_of
+def _settings(
+    descriptor: int | None, given: dict[str, Any]
+) -> "tuple[Settings, Mapping[str, str]]":
+    """The settings, and the variables that hold secrets of tools.
+
+    From here on in this process alone: tools run programs that look around.
+    """
+    from toolpool.contract.server.secrets import (
+        conceal,
+        forget,
+        received,
+        secrets_of,
+        variables_of,
+    )
 
     conceal()
-    settings = load_settings(**given, **(received(descriptor) if descriptor is not None else {}))
+    handed = received(descriptor) if descriptor is not None else {}
+    variables = variables_of(os.environ) | variables_of(handed)
+    of_settings = {name: value for name, value in handed.items() if name not in variables}
+    settings = load_settings(**given, **of_settings)
     forget(secrets_of(settings))
-    return settings
+    return settings, variables if settings.secrets == "env" else {}
 
 
 def _without_option(arguments: list[str], option: str) -> list[str]:

@@ -5,7 +5,7 @@ import os
 import signal
 import threading
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from celery import Celery
 from celery.apps import worker as worker_program
@@ -22,6 +22,7 @@ from toolpool.workers.catalog import Catalog
 from toolpool.workers.celery.inbox import Inbox
 from toolpool.workers.celery.lanes import Lane, Lanes
 from toolpool.workers.celery.pool import ToolPool
+from toolpool.workers.credentials.sources import Source, source_of
 from toolpool.workers.observe import load
 from toolpool.workers.observers import observing
 from toolpool.workers.observers.log import log
@@ -96,17 +97,20 @@ def run_worker(
     link: Link | None = None,
     observers: Sequence[str] = (),
     figures: int | None = None,
+    variables: Mapping[str, str] | None = None,
 ) -> int:
     """Run a worker until it is told to stop; its exit code. Raises `Misconfigured` errors.
 
     `boot` is the id its supervisor knows it by, `link` where it tells it how it is.
     `observers` are `module:name`. `figures` is the descriptor of memory to count metrics in.
+    `variables` are those that hold secrets of tools; by default, of this process.
     """
     inside.mark()
     connection.broker_url(settings)  # raises, if it cannot be, before anything is started
     forks.refuse()  # before tools are imported, some of which take the function by its name
     catalog = Catalog.load(tools)
     watching = load(observers)
+    secrets = source_of(settings.secrets, variables)
     logs.keep_on()  # what was imported may have configured logging
     service = WorkerService(
         settings,
@@ -117,7 +121,9 @@ def run_worker(
         boot=boot,
         link=link,
         observers=[log(), *observing(settings, figures), *watching],
+        secrets=secrets,
     )
+    _say_of_secrets(secrets, catalog)
     # Until Celery has its own handlers a TERM must not leave the lease and the children behind.
     signal.signal(signal.SIGTERM, _exit_at_once)
     _leave_words_to_us()
@@ -142,6 +148,17 @@ def run_worker(
         return int(worker.exitcode or 0)
     finally:
         service.stop()
+
+
+def _say_of_secrets(source: Source | None, catalog: Catalog) -> None:
+    needy = sorted(tool.name for tool in catalog.tools.values() if tool.secrets)
+    if source is not None:
+        lines.info("secrets_from source=%s tools=%s", source.name, ",".join(needy))
+    elif needy:
+        lines.warning(
+            "secrets_from_nowhere tools=%s: calls of them are answered unrun; set TOOLPOOL_SECRETS",
+            ",".join(needy),
+        )
 
 
 def _leave_words_to_us() -> None:

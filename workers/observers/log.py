@@ -5,7 +5,14 @@ import logging
 from toolpool.contract import logs
 from toolpool.contract.faults import traceback_of
 from toolpool.contract.outcome import Code, ErrorType
-from toolpool.workers.observe import Received, RunEnded, RunFacts, WorkerFacts, WorkerObserver
+from toolpool.workers.observe import (
+    Received,
+    RunEnded,
+    RunFacts,
+    Unresolved,
+    WorkerFacts,
+    WorkerObserver,
+)
 
 service = logs.logger("worker")
 calls = logs.logger("calls")
@@ -38,6 +45,15 @@ class Log(WorkerObserver):
     def stopped(self, worker: WorkerFacts) -> None:
         """It exits."""
         service.info("worker_stopped id=%s", worker.id)
+
+    def unresolved(self, unresolved: Unresolved) -> None:
+        """The set-up is at fault, and not the tool: said once a minute for each secret."""
+        trace = f"\n{traceback_of(unresolved.faults)}" if unresolved.faults else ""
+        calls.error(
+            "secret_unresolved name=%s tool=%s source=%s: %s%s%s",
+            unresolved.name, unresolved.tool, unresolved.source, unresolved.why,
+            f": {unresolved.text}" if unresolved.text else "", logs.lines(trace),
+        )  # fmt: skip
 
     def ended(self, call: RunFacts, ended: RunEnded) -> None:
         """A call failed; of one that outlived its worker the dispatchers say it."""

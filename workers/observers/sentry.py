@@ -5,6 +5,7 @@ import time
 from collections import defaultdict
 from typing import NamedTuple
 
+from toolpool.contract.credentials import UNAVAILABLE
 from toolpool.contract.faults import Fault, Frame, is_own
 from toolpool.contract.outcome import Code, ErrorType
 from toolpool.contract.settings import Settings
@@ -18,7 +19,14 @@ from toolpool.contract.telemetry.carriers import (
     sentry_parent,
 )
 from toolpool.contract.telemetry.sentry import Reports
-from toolpool.workers.observe import Blocked, Received, RunEnded, RunFacts, WorkerObserver
+from toolpool.workers.observe import (
+    Blocked,
+    Received,
+    RunEnded,
+    RunFacts,
+    Unresolved,
+    WorkerObserver,
+)
 
 _STACK_LINE = re.compile(r'File "([^"]+)", line (\d+), in (\S+)')
 _HEARTBEAT = {
@@ -119,6 +127,18 @@ class Sentry(WorkerObserver):
             faults=[Fault(kind="EventLoopBlocked", frames=frames)],
             tags={"run_mode": "loop"},
             seconds=blocked.seconds,
+        )
+
+    def unresolved(self, unresolved: Unresolved) -> None:
+        """What knows the secrets failed: one issue for all the tools that ask it."""
+        self._reports.issue(
+            tool=unresolved.source,
+            code=UNAVAILABLE,
+            level="error",
+            title=f"The source of secrets {unresolved.source} failed: {unresolved.why}",
+            faults=unresolved.faults,
+            tags={"secret": unresolved.name, "asked_by": unresolved.tool},
+            seconds=unresolved.seconds,
         )
 
     def pool_alive(self, pool: str) -> None:

@@ -17,6 +17,7 @@ import time
 from toolpool.contract import logs
 from toolpool.contract.errors import Misconfigured
 from toolpool.contract.outcome import Code, Executed, Outcome, failure
+from toolpool.contract.redaction import NOTHING
 from toolpool.workers.catalog import Catalog
 from toolpool.workers.context import ProgressGate, ToolContext
 from toolpool.workers.running import descendants, forks, frames, inside
@@ -151,6 +152,7 @@ class _Server:
             return self._done(frame, Completion(failure(Code.INTERNAL, reason, Executed.NO)))
         self._line.begin(frame.run)
         context = self._context(frame) if tool.signature.injected else None
+        redaction = context.redaction if context is not None else NOTHING
         completion, spent = None, ""
         try:
             variables = self._variables.copy()
@@ -159,7 +161,8 @@ class _Server:
             spent = self._tidied(completion.outcome)
         except BaseException as error:  # noqa: BLE001 - a timer of the tool's goes off only now
             self._line.end_strayed_fork()
-            completion, spent = completion or Completion(raised(error)), "a signal handler"
+            completion = completion or Completion(raised(error, redaction))
+            spent = "a signal handler"
         return self._done(frame, completion, spent)
 
     def _context(self, frame: frames.Run) -> ToolContext:
@@ -169,8 +172,10 @@ class _Server:
             tool=frame.tool,
             session=frame.session,
             attempt=frame.attempt,
+            idempotency_key=frame.idempotency_key,
             context=frame.context or {},
             trace=frame.trace or {},
+            secrets=frame.secrets or {},
             ends_at=time.monotonic() + frame.timeout,
             report_progress=ProgressGate(
                 lambda done, total, message: line.say_of_run(

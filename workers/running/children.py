@@ -13,6 +13,9 @@ import msgspec
 from toolpool.contract import logs
 from toolpool.contract.errors import ToolsUnimportable
 from toolpool.contract.outcome import Code, Executed, failure
+from toolpool.contract.settings import Settings
+from toolpool.contract.spec import RunIn
+from toolpool.workers.catalog import Catalog
 from toolpool.workers.context import ReportProgress
 from toolpool.workers.running import frames
 from toolpool.workers.running.child_handle import Child, ChildLost, RunningCall
@@ -249,3 +252,24 @@ class ChildPool:
         children = self._living | self._leaving
         self._living.clear()
         await asyncio.gather(*(child.end() for child in children), return_exceptions=True)
+
+
+async def started_children(
+    catalog: Catalog, size: int, tools: Sequence[str], settings: Settings
+) -> ChildPool | None:
+    """Children for the tools of this catalog; None where it has none that runs in one."""
+    uses_them = any(tool.spec.run_in is RunIn.PROCESS for tool in catalog.tools.values())
+    if not size or not uses_them:
+        return None
+    children = ChildPool(
+        size=size,
+        tools=tools,
+        max_result=settings.max_result,
+        calls_per_child=settings.child_calls,
+    )
+    try:
+        await children.start()
+    except BaseException:
+        await children.close()
+        raise
+    return children

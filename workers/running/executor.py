@@ -366,6 +366,7 @@ class Executor:
             partial(self._settler.progress, running.batch, running.call.key),
             partial(self._fell_silent, running),
             partial(self._has_begun, running),
+            tenant=running.batch.tenant,
         )
 
     def _has_begun(self, running: Running) -> None:

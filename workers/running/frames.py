@@ -22,7 +22,8 @@ _LEAST_READ, _MOST_READ = 1 << 13, 1 << 20
 class Run(msgspec.Struct, frozen=True, kw_only=True, tag="run"):
     """Run this tool. `timeout` is in seconds from now, `heartbeat` in seconds of silence.
 
-    `run` is the nonce, below 2**63, that every frame about this run carries.
+    `run` is the nonce, below 2**63, that every frame about this run carries. `secrets` are those
+    that the tool declares.
     """
 
     run: int
@@ -33,8 +34,13 @@ class Run(msgspec.Struct, frozen=True, kw_only=True, tag="run"):
     heartbeat: float | None = None
     session: str | None = None
     attempt: int = 1
+    idempotency_key: str
     context: dict[str, Any] | None = None
     trace: dict[str, str] | None = None
+    secrets: dict[str, str] | None = None
+
+    def __repr__(self) -> str:
+        return f"Run(run={self.run}, tool={self.tool!r})"
 
 
 class Ready(msgspec.Struct, frozen=True, kw_only=True, tag="ready"):

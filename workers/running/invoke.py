@@ -9,9 +9,11 @@ import pydantic_core
 
 from toolpool.contract import encoding
 from toolpool.contract.content import error_of
-from toolpool.contract.errors import ToolError
+from toolpool.contract.credentials import Credential, Lack, lacking
+from toolpool.contract.errors import NeedsSignIn, ToolError
 from toolpool.contract.faults import faults_of
 from toolpool.contract.outcome import Code, Executed, Outcome, failure
+from toolpool.contract.redaction import NOTHING, Redaction
 from toolpool.contract.schema.problem import Problem
 from toolpool.workers import words
 from toolpool.workers.context import ToolContext
@@ -41,34 +43,40 @@ async def invoke_coroutine(
     tool: Tool, arguments: dict[str, Any], context: ToolContext | None, limits: Limits
 ) -> Completion:
     """Run an `async def` tool. Cancellation passes through; nothing else is raised."""
-    try:
-        bound = prepare(tool, arguments, context)
-        if isinstance(bound, Outcome):
-            return Completion(bound)
-        return returned(tool, await tool.function(**bound), limits)
-    except asyncio.CancelledError as error:
-        task = asyncio.current_task()
-        if task is not None and task.cancelling():
-            raise
-        return Completion(raised(error))
-    except BaseException as error:  # noqa: BLE001 - whatever a tool raises is a result
-        return Completion(raised(error))
+    with _redaction(context) as redaction:
+        try:
+            bound = prepare(tool, arguments, context)
+            if isinstance(bound, Outcome):
+                return Completion(bound)
+            return returned(tool, await tool.function(**bound), limits, redaction)
+        except asyncio.CancelledError as error:
+            task = asyncio.current_task()
+            if task is not None and task.cancelling():
+                raise
+            return Completion(raised(error, redaction))
+        except BaseException as error:  # noqa: BLE001 - whatever a tool raises is a result
+            return Completion(raised(error, redaction))
 
 
 def invoke(
     tool: Tool, arguments: dict[str, Any], context: ToolContext | None, limits: Limits
 ) -> Completion:
     """Run any tool to its end on this thread. Never raises."""
-    try:
-        bound = prepare(tool, arguments, context)
-        if isinstance(bound, Outcome):
-            return Completion(bound)
-        value = tool.function(**bound)
-        if inspect.iscoroutine(value):
-            value = asyncio.run(value)
-        return returned(tool, value, limits)
-    except BaseException as error:  # noqa: BLE001 - whatever a tool raises is a result
-        return Completion(raised(error))
+    with _redaction(context) as redaction:
+        try:
+            bound = prepare(tool, arguments, context)
+            if isinstance(bound, Outcome):
+                return Completion(bound)
+            value = tool.function(**bound)
+            if inspect.iscoroutine(value):
+                value = asyncio.run(value)
+            return returned(tool, value, limits, redaction)
+        except BaseException as error:  # noqa: BLE001 - whatever a tool raises is a result
+            return Completion(raised(error, redaction))
+
+
+def _redaction(context: ToolContext | None) -> Redaction:
+    return NOTHING if context is None else context.redaction
 
 
 def prepare(
@@ -91,30 +99,29 @@ def prepare(
     return bound
 
 
-def returned(tool: Tool, value: Any, limits: Limits) -> Completion:
+def returned(tool: Tool, value: Any, limits: Limits, redaction: Redaction = NOTHING) -> Completion:
     """The completion of a tool that returned `value`."""
     whole = value
     if isinstance(value, dict):
         if value.get("ok") is False and "error" in value:
-            return Completion(_reported(value))
+            return Completion(_reported(value, redaction))
         if value.get("ok") is True and "data" in value:
             value = value["data"]
     try:
         encoded = _as_json(value)
     except (TypeError, ValueError, RecursionError, pydantic_core.PydanticSerializationError) as why:
-        reason = f"the tool returned something that is not JSON ({words.text_of(why, 200)})"
-        details = _details(why)
+        said = words.text_of(why, 200, redaction.text)
+        reason = f"the tool returned something that is not JSON ({said})"
+        details = _details(why, redaction)
         return Completion(failure(Code.BAD_RESULT, reason, Executed.YES, details=details))
     if len(encoded) > limits.max_result:
-        taken = f"at most {limits.max_result:,} are taken"
-        reason = f"the tool returned {len(encoded):,} bytes; {taken}"
-        return Completion(failure(Code.BAD_RESULT, reason, Executed.YES))
+        return _too_much(encoded, limits)
     if nests_deeper_than(_LEVELS, encoded):
         reason = f"the tool returned data nested more than {_LEVELS} levels deep"
         return Completion(failure(Code.BAD_RESULT, reason, Executed.YES))
     error = error_of(value if isinstance(value, _PLAIN) else encoding.decode(encoded))
     if error is not None:
-        error = words.text_of(error, _MESSAGE_CHARACTERS) or _REPORTED_NOTHING
+        error = words.text_of(error, _MESSAGE_CHARACTERS, redaction.text) or _REPORTED_NOTHING
         return Completion(failure(Code.REPORTED, error, Executed.YES))
     if tool.returns is not None:
         problems = _broken(tool.returns, encoded, whole if whole is not value else None)
@@ -125,7 +132,16 @@ def returned(tool: Tool, value: Any, limits: Limits) -> Completion:
             reason = "the tool returned something other than it declares"
             bad = failure(Code.BAD_RESULT, reason, Executed.YES, problems=problems)
             return Completion(bad)
-    return fitted(encoded, tool.spec.max_output)
+    hidden = redaction.json(encoded)
+    if len(hidden) > limits.max_result:  # what stands for a short secret is longer
+        return _too_much(hidden, limits)
+    return fitted(hidden, tool.spec.max_output)
+
+
+def _too_much(encoded: bytes, limits: Limits) -> Completion:
+    taken = f"at most {limits.max_result:,} are taken"
+    reason = f"the tool returned {len(encoded):,} bytes; {taken}"
+    return Completion(failure(Code.BAD_RESULT, reason, Executed.YES))
 
 
 def _broken(returns: Returns, encoded: bytes, wrapper: Any) -> tuple[Problem, ...]:
@@ -142,28 +158,33 @@ def _broken(returns: Returns, encoded: bytes, wrapper: Any) -> tuple[Problem, ..
     return problems
 
 
-def raised(error: BaseException) -> Outcome:
+def raised(error: BaseException, redaction: Redaction = NOTHING) -> Outcome:
     """The outcome of a tool that raised. Never raises, whatever the exception's own methods do."""
+    hide = redaction.text
+    if issubclass(type(error), NeedsSignIn):
+        url = words.url_of(_attribute(error, "url"), hide)
+        text = words.text_of(error, _MESSAGE_CHARACTERS, hide) or _REPORTED_NOTHING
+        return lacking(Credential(lack=Lack.SIGN_IN, url=url), Executed.YES, text)
     if issubclass(type(error), ToolError):
         return failure(
             Code.REPORTED,
-            words.text_of(error, _REPORT_CHARACTERS) or _REPORTED_NOTHING,
+            words.text_of(error, _REPORT_CHARACTERS, hide) or _REPORTED_NOTHING,
             Executed.YES,
-            recommendations=words.recommendations_of(_attribute(error, "recommendations")),
+            recommendations=words.recommendations_of(_attribute(error, "recommendations"), hide),
             retry_after=words.seconds_of(_attribute(error, "retry_after")),
         )
     return failure(
         Code.RAISED,
-        words.text_of(error, _MESSAGE_CHARACTERS) or words.short_name_of(error),
+        words.text_of(error, _MESSAGE_CHARACTERS, hide) or words.short_name_of(error),
         Executed.YES,
-        details=_details(error),
+        details=_details(error, redaction),
     )
 
 
-def _details(error: BaseException) -> dict[str, Any]:
+def _details(error: BaseException, redaction: Redaction) -> dict[str, Any]:
     return {
         "exception": words.name_of(error),
-        "stack": words.stack_of(error),
+        "stack": words.stack_of(error, redaction.text),
         "faults": faults_of(error),
     }
 
@@ -175,12 +196,13 @@ def _attribute(error: BaseException, name: str) -> Any:
         return None
 
 
-def _reported(value: dict[str, Any]) -> Outcome:
+def _reported(value: dict[str, Any], redaction: Redaction) -> Outcome:
+    hide = redaction.text
     return failure(
         Code.REPORTED,
-        words.text_of(value["error"], _MESSAGE_CHARACTERS) or _REPORTED_NOTHING,
+        words.text_of(value["error"], _MESSAGE_CHARACTERS, hide) or _REPORTED_NOTHING,
         Executed.YES,
-        recommendations=words.recommendations_of(value.get("recommendations")),
+        recommendations=words.recommendations_of(value.get("recommendations"), hide),
         retry_after=words.seconds_of(value.get("retryAfter")),
     )
 

@@ -3,11 +3,11 @@
 import asyncio
 import contextlib
 import itertools
-import secrets
 import threading
 import time
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from secrets import randbits
 
 import msgspec
 
@@ -15,10 +15,12 @@ from toolpool.contract.envelope import CallMessage
 from toolpool.contract.errors import ToolDeclarationInvalid
 from toolpool.contract.faults import faults_of
 from toolpool.contract.outcome import Code, Executed, Outcome, failure
+from toolpool.contract.record_keys import idempotency_key
 from toolpool.contract.schema.validator import SchemaCache
 from toolpool.contract.spec import RunIn
 from toolpool.workers.catalog import Catalog
 from toolpool.workers.context import ProgressGate, ReportProgress, ToolContext
+from toolpool.workers.credentials.lookup import Credentials
 from toolpool.workers.running import forks, frames
 from toolpool.workers.running.children import ChildPool
 from toolpool.workers.running.heartbeat import Lifetime
@@ -39,19 +41,36 @@ class Run:
     busy_until: Awaitable[None] | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class _Given:
+    """What a run has beside its call."""
+
+    secrets: Mapping[str, str] = field(repr=False)
+    report_progress: ReportProgress
+    on_silence: Callable[[], None]
+    on_begin: Callable[[], None]
+
+
 class Runner:
     """Runs calls. Nothing a tool does is raised from `run`; only cancellation passes."""
 
     def __init__(
-        self, *, worker: str, catalog: Catalog, limits: Limits, children: ChildPool | None
+        self,
+        *,
+        worker: str,
+        catalog: Catalog,
+        limits: Limits,
+        children: ChildPool | None,
+        credentials: Credentials,
     ) -> None:
         self._worker = worker
         self._catalog = catalog
         self._limits = limits
         self._children = children
+        self._credentials = credentials
         self._threads = ThreadPool()
         self._schemas = SchemaCache()
-        self._numbers = itertools.count(1 + secrets.randbits(62))
+        self._numbers = itertools.count(1 + randbits(62))
 
     async def run(
         self,
@@ -60,8 +79,12 @@ class Runner:
         report_progress: ReportProgress,
         on_silence: Callable[[], None] = lambda: None,
         on_begin: Callable[[], None] = lambda: None,
+        *,
+        tenant: str,
     ) -> Run:
         """Run `call`, which is claimed, within its timeout and the `time_left` to its deadline.
+
+        `tenant` is whose call it is.
 
         `report_progress` is called on the event loop, and so are `on_begin` as the tool is entered,
         and `on_silence` where a coroutine is told to stop for want of a sign of life.
@@ -72,8 +95,14 @@ class Runner:
         if refusal := self._refuse(tool, call):
             done = Run(Completion(refusal))
         else:
-            left = time_left - _REPLY_MARGIN_SECONDS
-            done = await self._run(tool, call, left, report_progress, on_silence, on_begin)
+            ends_at = began + time_left - _REPLY_MARGIN_SECONDS
+            secrets = await self._secrets(tool, call, ends_at, tenant) if tool.secrets else {}
+            if isinstance(secrets, Outcome):
+                done = Run(Completion(secrets))
+            else:
+                left = ends_at - time.monotonic()
+                given = _Given(secrets, report_progress, on_silence, on_begin)
+                done = await self._run(tool, call, left, given)
         outcome = self._signed_off(done.completion.outcome, call, time.monotonic() - began)
         return Run(Completion(outcome, done.completion.whole), done.busy_until)
 
@@ -142,26 +171,31 @@ class Runner:
             return failure(Code.EXPIRED, "changed", Executed.NO)
         return None
 
-    async def _run(
-        self,
-        tool: Tool,
-        call: CallMessage,
-        left: float,
-        report_progress: ReportProgress,
-        on_silence: Callable[[], None],
-        on_begin: Callable[[], None],
-    ) -> Run:
+    async def _secrets(
+        self, tool: Tool, call: CallMessage, ends_at: float, tenant: str
+    ) -> Mapping[str, str] | Outcome:
+        """What the tool declares; how the call ended where it cannot be had."""
+        left = ends_at - time.monotonic()
+        if left <= 0:
+            return failure(Code.EXPIRED, "", Executed.NO)
+        try:
+            return await self._credentials.of(tool, call, tenant=tenant, within=left)
+        except asyncio.CancelledError:
+            return failure(Code.CANCELLED, "", Executed.NO)
+
+    async def _run(self, tool: Tool, call: CallMessage, left: float, given: "_Given") -> Run:
         if left <= 0:
             return Run(Completion(failure(Code.EXPIRED, "", Executed.NO)))
         if tool.spec.run_in is RunIn.PROCESS:
-            return Run(await self._run_in_child(tool, call, left, report_progress, on_begin))
-        on_begin()
+            return Run(await self._run_in_child(tool, call, left, given))
+        given.on_begin()
         seconds = min(call.timeout, left)
         if tool.spec.run_in is RunIn.THREAD:
-            return await self._run_in_thread(tool, call, seconds, report_progress)
-        gate = _gate(report_progress)
-        life = Lifetime(seconds, tool.spec.silence, on_silence)
-        context = _context(call, seconds, gate, life) if tool.signature.injected else None
+            return await self._run_in_thread(tool, call, seconds, given)
+        gate = _gate(given.report_progress)
+        life = Lifetime(seconds, tool.spec.silence, given.on_silence)
+        is_injected = tool.signature.injected
+        context = _context(call, seconds, gate, life, given.secrets) if is_injected else None
         try:
             async with life:
                 completion = await invoke_coroutine(tool, call.arguments, context, self._limits)
@@ -173,12 +207,7 @@ class Runner:
             gate.close()
 
     async def _run_in_child(
-        self,
-        tool: Tool,
-        call: CallMessage,
-        left: float,
-        report_progress: ReportProgress,
-        on_begin: Callable[[], None],
+        self, tool: Tool, call: CallMessage, left: float, given: "_Given"
     ) -> Completion:
         if self._children is None:
             reason = "this worker runs no child processes"
@@ -192,22 +221,26 @@ class Runner:
             heartbeat=tool.spec.silence,
             session=call.session,
             attempt=call.attempt,
+            idempotency_key=idempotency_key(call.key),
             context=call.context,
             trace=call.trace,
+            secrets=dict(given.secrets) or None,
         )
-        return await self._children.run(run, report_progress, within=left, on_begin=on_begin)
+        return await self._children.run(
+            run, given.report_progress, within=left, on_begin=given.on_begin
+        )
 
     async def _run_in_thread(
-        self, tool: Tool, call: CallMessage, seconds: float, report_progress: ReportProgress
+        self, tool: Tool, call: CallMessage, seconds: float, given: "_Given"
     ) -> Run:
         """A thread cannot be killed: it is told, answered for, and its slot stays taken."""
         loop = asyncio.get_running_loop()
         ended: asyncio.Future[Completion] = loop.create_future()
         stopped = threading.Event()
 
-        gate = _gate(report_progress)
+        gate = _gate(given.report_progress)
         life = Lifetime(seconds, tool.spec.silence)
-        context = _context(call, seconds, gate, life, stopped.is_set)
+        context = _context(call, seconds, gate, life, given.secrets, stopped.is_set)
 
         def work() -> None:
             completion = invoke(tool, call.arguments, context, self._limits)
@@ -250,6 +283,7 @@ def _context(
     seconds: float,
     report_progress: ReportProgress,
     life: Lifetime,
+    secrets: Mapping[str, str],
     is_cancelled: Callable[[], bool] = lambda: False,
 ) -> ToolContext:
     return ToolContext(
@@ -257,12 +291,14 @@ def _context(
         tool=call.tool,
         session=call.session,
         attempt=call.attempt,
+        idempotency_key=idempotency_key(call.key),
         context=call.context or {},
         trace=call.trace or {},
         ends_at=time.monotonic() + seconds,
         report_progress=report_progress,
         beat=life.beat,
         is_cancelled=is_cancelled,
+        secrets=secrets,
     )
 
 

@@ -15,7 +15,7 @@ import subprocess
 import threading
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from secrets import token_hex
 
@@ -65,7 +65,13 @@ class Backoff:
 class _Worker:
     """One worker process, tied to this one."""
 
-    def __init__(self, command: Sequence[str], settings: Settings, metrics: Metrics) -> None:
+    def __init__(
+        self,
+        command: Sequence[str],
+        settings: Settings,
+        metrics: Metrics,
+        variables: Mapping[str, str],
+    ) -> None:
         self.id = f"{socket.gethostname()}-{os.getpid()}-{token_hex(4)}"
         self.link, theirs = Link.pair()
         self.is_told = False
@@ -80,10 +86,14 @@ class _Worker:
         )
         secrets = secrets_of(settings)
         self._metrics, self._sheet = metrics, metrics.begun()
-        with theirs, open(handed_over(secrets), "rb") as pipe, ExitStack() as given:
+        with (
+            theirs,
+            open(handed_over({**secrets, **variables}), "rb") as pipe,
+            ExitStack() as given,
+        ):
             descriptors = [theirs.fileno(), pipe.fileno()]
             options = ["--boot", self.id, "--link", str(descriptors[0])]
-            options += ["--secrets", str(descriptors[1])]
+            options += ["--handed-over", str(descriptors[1])]
             if self._sheet is not None:
                 given.callback(self._sheet.handed_over)
                 descriptors.append(self._sheet.descriptor)
@@ -125,11 +135,18 @@ class _Worker:
 class Supervisor:
     """Runs `command`, to which options of a worker's own are added, until it is told to stop.
 
-    The first TERM or INT drains the worker, the second ends it.
+    `variables` are those that hold secrets of tools. The first TERM or INT drains the worker, the
+    second ends it.
     """
 
-    def __init__(self, command: Sequence[str], settings: Settings) -> None:
+    def __init__(
+        self,
+        command: Sequence[str],
+        settings: Settings,
+        variables: Mapping[str, str] | None = None,
+    ) -> None:
         self._command = list(command)
+        self._variables = dict(variables or {})
         self._settings = settings
         self._stopping = threading.Event()
         self._signals = 0
@@ -171,7 +188,7 @@ class Supervisor:
                     look_at = time.monotonic() + _LOOK_SECONDS
 
     def _start(self) -> None:
-        self._current = _Worker(self._command, self._settings, self._metrics)
+        self._current = _Worker(self._command, self._settings, self._metrics, self._variables)
         if self._stopping.is_set():  # as it was started: the signal has not reached it
             self._current.process.terminate()
 

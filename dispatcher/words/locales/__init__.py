@@ -109,6 +109,10 @@ class Locale:
     withheld: str
     """A result that the host shows nobody."""
     not_allowed: str
+    no_credential: str
+    """A secret that nobody has set up; `{not_run}` is empty or begins with a space."""
+    needs_sign_in: str
+    needs_sign_in_at: str
     no_result: str
     reasons: Mapping[str, str]
     limited: Mapping[str, str]

@@ -215,6 +215,17 @@ LOCALE = Locale(
     policy_failed="what decides about it failed",
     withheld="Tool '{name}' has a result that may not be shown.",
     not_allowed="it is not allowed here",
+    no_credential=(
+        "No credential '{credential}' is set up for tool '{name}'.{not_run} Tell the user: the "
+        "same call can work once an operator has set it up."
+    ),
+    needs_sign_in=(
+        "Tool '{name}' needs the user to sign in.{not_run} Ask the user to, then call it again."
+    ),
+    needs_sign_in_at=(
+        "Tool '{name}' needs the user to sign in.{not_run} Ask the user to, then call it again: "
+        "{url}"
+    ),
     no_result="Tool '{name}' gave no result: {error}. {whether}",
     reasons={
         "exception.worker_lost": "the worker that ran it was lost",
@@ -224,6 +235,7 @@ LOCALE = Locale(
         "exception.circuit_open": "it has been failing and is switched off for a moment",
         "changed": "it was changed meanwhile, and takes other arguments now",
         "forgotten": "it may have been run before, and nothing is kept of it any more",
+        "credentials": "the system that keeps its credentials failed",
         "others": "it waits on for another who asked for the same call",
     },
     limited={

@@ -204,6 +204,12 @@ LOCALE = Locale(
     policy_failed="负责审核的策略出现故障",
     withheld="工具 '{name}' 的结果不可显示。",
     not_allowed="此处不允许使用",
+    no_credential=(
+        "工具 '{name}' 没有配置凭据 '{credential}'。{not_run} 请告知用户：管理员配置之后，"
+        "同样的调用才能成功。"
+    ),
+    needs_sign_in="工具 '{name}' 需要用户登录。{not_run} 请让用户登录，然后再次调用。",
+    needs_sign_in_at="工具 '{name}' 需要用户登录。{not_run} 请让用户登录，然后再次调用：{url}",
     no_result="工具 '{name}' 没有结果：{error}。{whether}",
     reasons={
         "exception.worker_lost": "执行它的 worker 已丢失",
@@ -213,6 +219,7 @@ LOCALE = Locale(
         "exception.circuit_open": "它一直失败，已暂时停用",
         "changed": "它已被更新，参数已改变",
         "forgotten": "它此前可能已执行过，相关记录已不再保留",
+        "credentials": "保管其凭据的系统出现故障",
         "others": "它仍在为另一个请求同一调用的人等待",
     },
     limited={

@@ -152,3 +152,41 @@ def test_bash_beside_readable_keys_is_warned_of(
     monkeypatch.setattr("toolpool.contract.server.secrets.sees_everything", lambda: rights)
     findings = doctor.check_bash(Settings(bash=bash))
     assert [finding.level for finding in findings] == [doctor.Level.WARN] * warns
+
+
+def test_r58_rules_and_hooks_are_looked_at(tmp_path: Path) -> None:
+    path = tmp_path / "policy.toml"
+    path.write_text('[[rule]]\naction = "deny"')
+    settings = Settings(policy=str(path), before_call="os:getcwd", after_result="os.path:join")
+    found = {each.name: each.level for each in doctor.check_policy(settings)}
+    assert found == {"policy": Level.OK, "before_call": Level.OK, "after_result": Level.OK}
+
+    path.write_text('[[rule]]\naction = "no"')
+    settings = Settings(
+        policy=str(path), before_call="no_such_module:f", approval_webhook="https://chat.example"
+    )
+    wrong = list(doctor.check_policy(settings))
+    assert [each.level for each in wrong] == [Level.FAIL] * 3
+    assert "rule 1" in wrong[0].message and "no_such_module" in wrong[1].message
+    assert "SECRET" in wrong[2].message
+
+
+@pytest.mark.parametrize(
+    ("source", "level", "said"),
+    [
+        ("", Level.OK, "TOOLPOOL_SECRETS is not set: tools that declare secrets have none"),
+        ("env", Level.OK, "from the environment: TOOLPOOL_SECRET_GITHUB"),
+        ("file:/", Level.OK, "from file:/: the folder is there"),
+        ("tests.fleets.vault:resolve", Level.OK, "from tests.fleets.vault:resolve: it can be"),
+        ("tests.fleets.vault:gone", Level.FAIL, "tests.fleets.vault:gone, which cannot be loaded"),
+        ("file:/not/there", Level.FAIL, "the folder /not/there, which is not there"),
+    ],
+)
+def test_r59_it_says_where_secrets_come_from_and_never_what_they_are(
+    source: str, level: Level, said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TOOLPOOL_SECRET_GITHUB", "hunter2")
+    finding = doctor.check_secrets(Settings(secrets=source))
+    assert (finding.level, said in finding.message) == (level, True), finding
+    assert "hunter2" not in f"{finding}"
+    assert bool(finding.remedy) == (level is not Level.OK)

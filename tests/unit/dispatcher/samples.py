@@ -21,10 +21,11 @@ from toolpool.contract.ledger.memory import MemoryServer
 from toolpool.contract.ledger.steps import ServerAway
 from toolpool.contract.names import Names
 from toolpool.contract.outcome import Outcome
+from toolpool.contract.record_keys import root_of
 from toolpool.contract.settings import Settings
 from toolpool.contract.signing import Keyring
 from toolpool.contract.spec import RunIn, ToolSpec
-from toolpool.dispatcher.calls.pending import Pending, root_of
+from toolpool.dispatcher.calls.pending import Pending
 from toolpool.dispatcher.calls.services import Calls, Services
 from toolpool.dispatcher.observe import Observers
 from toolpool.dispatcher.transports.base import Transport

@@ -8,8 +8,9 @@ import pytest
 
 from tests.unit.dispatcher.samples import pending, turns
 from toolpool.contract.outcome import Code, Executed, Outcome, failure
+from toolpool.contract.record_keys import retry_key, root_of
 from toolpool.contract.spec import Effects, ToolSpec
-from toolpool.dispatcher.calls.pending import Latch, Pending, Stage, State, retry_key, root_of
+from toolpool.dispatcher.calls.pending import Latch, Pending, Stage, State
 
 READ = ToolSpec(name="t", effects=Effects.READ)
 DONE = Outcome(ok=True)

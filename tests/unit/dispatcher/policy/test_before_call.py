@@ -12,6 +12,7 @@ import pytest
 from tests.waiting import eventually
 from toolpool import (
     Allow,
+    AskApproval,
     Code,
     Deny,
     Dispatcher,
@@ -313,3 +314,32 @@ async def test_r41_r39_what_was_decided_is_an_event_and_a_row_of_the_record(tmp_
         ("cancelled", "carl"),
     ]
     assert told[0]["session"] == "s-1" and told[0]["call_id"] == "c-1"
+
+
+async def test_r58_a_preview_says_what_would_become_of_a_call_and_nothing_happens() -> None:
+    audits = Audits()
+
+    def hook(proposed: ProposedCall) -> Any:
+        amount = proposed.arguments["amount"]
+        return {1: None, 2: Deny("no"), 3: Rewrite({"order": "x", "amount": 4})}.get(
+            amount, AskApproval("ask first")
+        )
+
+    async with Dispatcher.in_memory(
+        [refund], hooks=Hooks(before_call=hook), observers=[audits]
+    ) as dispatcher:
+        calls = [call(i, f"c-{i}") for i in (1, 2, 3, 5)]
+        calls.append({"id": "c-9", "name": "refund", "input": {}})
+        found = await dispatcher.preview(calls, session="s-1")
+        told = [(p.decision, p.by, p.reason) for p in found[:4]]
+        assert told == [
+            ("allow", "", ""),
+            ("deny", "before_call", "no"),
+            ("allow", "before_call", ""),
+            ("ask", "before_call", "ask first"),
+        ]
+        assert found[2].arguments == {"order": "x", "amount": 4} and found[1].arguments is None
+        assert found[4].rejection is not None
+        assert found[4].rejection.code is Code.INVALID_ARGUMENTS
+        assert await dispatcher.approvals.waiting() == []
+    assert RAN == [] and audits.seen == []

@@ -33,7 +33,12 @@ class Calls:
         self, name: str, /, *, timeout: float = 20.0, within: float = 20.0, **arguments: Any
     ) -> Outcome:
         run = frames.Run(
-            run=next(_numbers), call_id="c", tool=name, arguments=arguments, timeout=timeout
+            run=next(_numbers),
+            call_id="c",
+            tool=name,
+            arguments=arguments,
+            timeout=timeout,
+            idempotency_key="k",
         )
         report = lambda *said: self.progress.append(said)  # noqa: E731
         return (await self.pool.run(run, report, within=within)).outcome

@@ -28,6 +28,7 @@ from toolpool.contract.signing import Keyring
 from toolpool.contract.spec import RunIn
 from toolpool.workers.catalog import Catalog
 from toolpool.workers.context import ToolContext
+from toolpool.workers.credentials.lookup import Credentials
 from toolpool.workers.observe import WorkerObserver, WorkerObservers
 from toolpool.workers.running import slots as slots_module
 from toolpool.workers.running.children import ChildPool
@@ -134,7 +135,13 @@ class Bench:
         self.settler = Settler(
             worker="w", ledger=self.ledger, envelope=ENVELOPE, keep=60.0, keep_output=60.0
         )
-        self.runner = Runner(worker="w", catalog=catalog, limits=Limits(1 << 20), children=children)
+        self.runner = Runner(
+            worker="w",
+            catalog=catalog,
+            limits=Limits(1 << 20),
+            children=children,
+            credentials=Credentials(None, Settings()),
+        )
         self.executor = Executor(
             worker="w",
             catalog=catalog,
@@ -245,7 +252,7 @@ async def test_arguments_that_fit_the_tool_as_it_was_offered_are_not_the_models_
     """No worker has the version of the tool that they are for: the release changed it (R6)."""
     bench = Bench({RunIn.LOOP: 1}, None)
     call = CallMessage(key="k", id="k", tool="stay", digest="old", arguments={}, final=True)
-    run = await bench.runner.run(call, 9.0, lambda *_: None)
+    run = await bench.runner.run(call, 9.0, lambda *_: None, tenant="default")
     outcome = run.completion.outcome
     assert (outcome.code, outcome.error) == (Code.EXPIRED, "changed")
     assert outcome.executed is Executed.NO

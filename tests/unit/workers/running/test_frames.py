@@ -49,7 +49,9 @@ def test_the_envelope_changes_nothing(given: dict[str, Any]) -> None:
 @given(arguments)
 @with_odd_numbers
 def test_the_pipe_to_a_child_changes_nothing(given: dict[str, Any]) -> None:
-    frame = frames.Run(run=1, call_id="c", tool="t", arguments=given, timeout=1.0)
+    frame = frames.Run(
+        run=1, call_id="c", tool="t", arguments=given, timeout=1.0, idempotency_key="k"
+    )
     packed = frames.pack(frame)
     assert frames.body_length(packed[: frames.HEADER_BYTES]) == len(packed) - frames.HEADER_BYTES
     received = frames.unpack(packed[frames.HEADER_BYTES :])
@@ -75,8 +77,13 @@ def test_frames_arrive_whole_in_whatever_pieces() -> None:
     ours, theirs = socket.socketpair()
     ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
     arguments = {"a": "x" * 1_000_000}
-    large = frames.Run(run=2**63 - 1, call_id="c", tool="t", arguments=arguments, timeout=1.0)
-    sent = [large, frames.Run(run=1, call_id="d", tool="t", arguments={}, timeout=2.0)]
+    large = frames.Run(
+        run=2**63 - 1, call_id="c", tool="t", arguments=arguments, timeout=1.0, idempotency_key="k"
+    )
+    sent = [
+        large,
+        frames.Run(run=1, call_id="d", tool="t", arguments={}, timeout=2.0, idempotency_key="k"),
+    ]
 
     def send() -> None:
         for frame in sent:
@@ -90,6 +97,20 @@ def test_frames_arrive_whole_in_whatever_pieces() -> None:
     sender.join()
     theirs.close()
     assert received == [*sent, None]
+
+
+def test_r59_a_frame_does_not_show_what_it_carries() -> None:
+    frame = frames.Run(
+        run=1,
+        call_id="c",
+        tool="t",
+        arguments={"a": "hunter2"},
+        timeout=1.0,
+        idempotency_key="k",
+        secrets={"key": "hunter2"},
+    )
+    assert repr(frame) == "Run(run=1, tool='t')"
+    assert frames.unpack(frames.pack(frame)[frames.HEADER_BYTES :]) == frame
 
 
 @pytest.mark.parametrize("body", [b"", b"{}", b"null", b'{"type":"other"}', b"\xff"])

@@ -1,0 +1,68 @@
+"""What a host may ask about background calls and whole outputs, by their handles."""
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+from toolpool.contract.result import ToolResult
+from toolpool.dispatcher.background import NO_SUCH_HANDLE, Background
+from toolpool.dispatcher.lifetime import Lifetime
+from toolpool.dispatcher.turn_context import page_number, patience, require_name
+
+
+class Handles:
+    """A part of `Dispatcher`."""
+
+    _background: Background
+    _lifetime: Lifetime
+
+    async def task_result(
+        self, handle: str, *, session: str | None = None, wait: float = 0.0
+    ) -> ToolResult | None:
+        """The final result of a background call, waited for `wait` seconds; None while it runs.
+
+        Raises KeyError for a handle that is unknown, expired, or another session's, and ValueError
+        for a `wait` that is no number of seconds.
+        """
+        self._require(session)
+        found = await self._background.result(handle, session, patience(wait))
+        self._lifetime.require()  # it may have been closed meanwhile
+        return found
+
+    async def task_cancel(self, handle: str, *, session: str | None = None) -> ToolResult:
+        """Stop a background call; its final result. Raises KeyError as `task_result` does."""
+        self._require(session)
+        return await self._background.cancel(handle, session)
+
+    async def task_list(self, *, session: str | None = None) -> list[dict[str, Any]]:
+        """A session's background calls: handle, tool, state, seconds since the start.
+
+        Without a session those that this very dispatcher handed out, the last thousand at most.
+        """
+        self._require(session)
+        return await self._background.listed(session)
+
+    async def output(
+        self, handle: str, *, session: str | None = None, page: int = 1
+    ) -> dict[str, Any]:
+        """A page of a whole output: `page`, `pages`, `text`.
+
+        Raises KeyError as `task_result` does, and ValueError for a page that there is none of.
+        """
+        self._require(session)
+        found = await self._background.page(handle, session, page_number(page))
+        if found is None:
+            raise KeyError(NO_SUCH_HANDLE)
+        return found
+
+    def completed(self, *, session: str | None = None) -> AsyncIterator[str]:
+        """The handles of a session's background calls as they end, for a host to push on.
+
+        The stream ends when the dispatcher is closed.
+        """
+        self._require(session)
+        return self._background.completed(session)
+
+    def _require(self, session: str | None) -> None:
+        """Raises RuntimeError where it cannot be used, and ValueError for no name of a session."""
+        self._lifetime.require()
+        require_name("session", session)

@@ -1,0 +1,157 @@
+"""What a call was given in confidence is not in what is said of it (R59)."""
+
+import ast
+import base64
+import json
+import logging
+import sys
+from urllib.parse import quote, quote_plus
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from toolpool.contract import encoding
+from toolpool.contract.log_writer import LogWriter
+from toolpool.contract.logs import JsonFormatter, TextFormatter
+from toolpool.contract.redaction import NOTHING, Redaction, without_secrets_in_use
+
+ODD = 'p@ss/wörd "x"\\+&\n'
+PEM = "-----BEGIN KEY-----\nMIIEvQIBADANBgkqhkiG9w0B\nAQEFAASCBKcwggSjAgEAAoIB\n-----END KEY-----\n"
+MARK = "[secret key]"
+
+
+def hiding(value: str) -> Redaction:
+    return Redaction({"key": value})
+
+
+@pytest.mark.parametrize(
+    "spelt",
+    [
+        ODD,
+        ODD.strip(),
+        repr(ODD)[1:-1],
+        ascii(ODD)[1:-1],
+        json.dumps(ODD)[1:-1],
+        json.dumps(ODD, ensure_ascii=False)[1:-1],
+        quote(ODD),
+        quote(ODD, safe=""),
+        quote_plus(ODD),
+        base64.b64encode(ODD.encode()).decode().rstrip("="),
+        base64.urlsafe_b64encode(ODD.encode()).decode().rstrip("="),
+    ],
+)
+def test_r59_a_value_is_hidden_however_it_is_spelt(spelt: str) -> None:
+    hidden = hiding(ODD).text(f"before {spelt} behind")
+    assert hidden.startswith(f"before {MARK}")
+    assert ODD.strip()[:8] not in hidden
+    assert len(hidden) <= len(f"before {MARK} behind") + 3, "base64 may leave the end of its last 3"
+
+
+@pytest.mark.parametrize("user", ["", "a", "ab", "abc"])
+@pytest.mark.parametrize("password", ["", ":", ":x"])
+def test_r59_basic_authentication_is_no_way_around_it(user: str, password: str) -> None:
+    token = "sk-live-0123456789"
+    header = base64.b64encode(f"{user}{token}{password}".encode()).decode()
+    hidden = hiding(token).text(f"Authorization: Basic {header}")
+    assert MARK in hidden
+    assert header[4:-4] not in hidden
+
+
+def test_r59_half_of_a_key_that_has_lines_is_hidden_but_not_what_all_keys_have() -> None:
+    hidden = hiding(PEM).text("cannot read 'AQEFAASCBKcwggSjAgEAAoIB' after -----BEGIN KEY-----")
+    assert hidden == f"cannot read '{MARK}' after -----BEGIN KEY-----"
+
+
+def test_what_is_short_is_not_hidden() -> None:
+    assert hiding("12345").text("12345 boxes") == "12345 boxes"
+    assert hiding("123456").text("123456 boxes") == f"{MARK} boxes"
+
+
+def test_of_two_values_the_longer_is_found_first() -> None:
+    redaction = Redaction({"a": "abcdef", "b": "abcdefghij"})
+    assert redaction.text("abcdefghij abcdefg") == "[secret b] [secret a]g"
+
+
+def test_r59_data_stay_json_and_hold_no_value() -> None:
+    redaction = Redaction({"key": ODD, "pin": "424242"})
+    data = {"a": [f"x{ODD}y", 1, None, True], ODD: {"deep": ODD}, "pin": 424242, "f": 1424242.5}
+    assert encoding.decode(redaction.json(encoding.encode(data))) == {
+        "a": [f"x{MARK}y", 1, None, True],
+        MARK: {"deep": MARK},
+        "pin": "[secret pin]",
+        "f": "1[secret pin].5",
+    }
+
+
+def test_data_without_a_value_are_left_as_they_are() -> None:
+    raw = b'{"a": 1.0, "b" : "x"}'
+    assert hiding(ODD).json(raw) is raw
+
+
+def test_a_value_that_looks_like_structure_breaks_nothing() -> None:
+    data = {"a": "b", "c": '","c":"'}
+    hidden = encoding.decode(hiding('","c":"').json(encoding.encode(data)))
+    assert hidden == {"a": "b", "c": MARK}
+
+
+text = st.text(st.characters(exclude_categories=("Cs",)), min_size=6, max_size=40)
+
+
+@given(text, text, text)
+def test_r59_no_value_survives(value: str, before: str, behind: str) -> None:
+    if value in MARK:
+        return
+    redaction = hiding(value)
+    assert value not in redaction.text(before + value + behind).replace(MARK, "")
+    data = encoding.encode({before: [value + behind]})
+    assert encoding.encode(value)[1:-1] not in redaction.json(data).replace(MARK.encode(), b"")
+
+
+def test_r59_what_is_logged_during_a_call_does_not_show_it(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    writer = LogWriter(sys.stderr)
+
+    def log(text: str) -> None:
+        try:
+            raise ValueError(text)
+        except ValueError as error:
+            info = (ValueError, error, error.__traceback__)
+        writer.emit(logging.LogRecord("lib", logging.INFO, "f", 1, "GET %s", (text,), info))
+        writer.flush()
+
+    with hiding("hunter2-hunter2"), Redaction({"other": "another-value"}):
+        log("https://x?key=hunter2-hunter2&b=another-value")
+        said = capsys.readouterr().err
+        assert said.count(MARK) == 2
+        assert said.count("[secret other]") == 2
+        assert "hunter2" not in said
+    assert without_secrets_in_use("hunter2-hunter2") == "hunter2-hunter2", "nothing is kept"
+
+
+@pytest.mark.parametrize("formatter", [JsonFormatter(), TextFormatter()], ids=["json", "text"])
+@pytest.mark.parametrize("arguments", [(), ({"key": ODD},), ({"deep": [ODD]}, 1)], ids=len)
+def test_r59_a_line_is_searched_before_it_is_split(
+    formatter: logging.Formatter,
+    arguments: tuple[object, ...],
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """A value with several lines would else be in two fields."""
+    value = "hunter2" + ODD + "hunter3"
+    writer = LogWriter(sys.stderr)
+    writer.setFormatter(formatter)
+    text = {0: f"key={value}", 1: "key=%(key)s", 2: "keys=%r of=%d"}[len(arguments)]
+    given = ast.literal_eval(repr(arguments).replace(repr(ODD), repr(value)))
+    with hiding(value):
+        writer.emit(logging.LogRecord("lib", logging.INFO, "f", 1, text, given, None))
+        writer.flush()
+    said = capsys.readouterr().err
+    assert MARK in said
+    assert "hunter" not in said
+
+
+def test_nothing_costs_nothing() -> None:
+    with NOTHING:
+        assert NOTHING.text("x") == "x"
+        assert NOTHING.json(b"[1]") == b"[1]"

@@ -1,0 +1,159 @@
+"""Has the secrets that a call's tool declares, for the user of that call, before it is run.
+
+Nothing is kept: each call asks anew, so that no user is ever given another's.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from toolpool.contract import encoding
+from toolpool.contract.credentials import Credential, Lack, lacking
+from toolpool.contract.envelope import CallMessage
+from toolpool.contract.faults import faults_in, faults_of
+from toolpool.contract.outcome import Code, Executed, Outcome, failure
+from toolpool.contract.settings import Settings
+from toolpool.workers import words
+from toolpool.workers.credentials.asking import Answer, Asker, is_none, sign_in_of
+from toolpool.workers.credentials.sources import Source
+from toolpool.workers.observe import Unresolved
+from toolpool.workers.tool import Tool
+
+_TEXT_CHARACTERS = 500
+_VALUE_CHARACTERS = 1 << 16
+
+
+@dataclass(frozen=True, slots=True)
+class _User:
+    """Whose call it is; `why` the context does not say it."""
+
+    name: str | None = None
+    why: str = ""
+
+
+class Credentials:
+    """The secrets of one worker's calls. `tell` is told where they cannot be asked for."""
+
+    def __init__(
+        self,
+        source: Source | None,
+        settings: Settings,
+        tell: Callable[[Unresolved], None] = lambda _: None,
+    ) -> None:
+        self._source = source
+        self._asker = Asker(source.resolve) if source is not None else None
+        self._seconds = settings.hook_timeout
+        self._user_key = settings.secrets_user
+        self._with_texts = settings.error_texts
+        self._tell = tell
+
+    def close(self) -> None:
+        """Nothing is asked any more."""
+        if self._asker is not None:
+            self._asker.close()
+
+    async def of(
+        self, tool: Tool, call: CallMessage, *, tenant: str, within: float
+    ) -> dict[str, str] | Outcome:
+        """All that the tool declares, by name, or why its call is not run.
+
+        Takes at most `within` seconds, and at most the time that a hook has.
+        """
+        if self._asker is None:
+            lack = Credential(lack=Lack.MISSING, name=tool.secrets[0])
+            return lacking(lack, Executed.NO)
+        user = _user_of(call.context, self._user_key)
+        if user.why:
+            return self._unresolved(tool, tool.secrets[0], user.why, 0.0)
+        began = time.monotonic()
+        answers = await asyncio.gather(
+            *(
+                self._ask(self._asker, tenant, user.name, name, min(within, self._seconds))
+                for name in tool.secrets
+            )
+        )
+        seconds = time.monotonic() - began
+        found: dict[str, str] = {}
+        for name, answer in zip(tool.secrets, answers, strict=True):
+            if answer is None and within < self._seconds:  # it is the call that had no more time
+                return failure(Code.EXPIRED, "", Executed.NO)
+            value = self._judged(tool, name, answer, seconds)
+            if isinstance(value, Outcome):
+                return value
+            found[name] = value
+        return found
+
+    @staticmethod
+    async def _ask(
+        asker: Asker, tenant: str, user: str | None, name: str, seconds: float
+    ) -> Answer | None:
+        """The answer; None where there was none in time."""
+        try:
+            async with asyncio.timeout(seconds):
+                return await asker.ask(tenant=tenant, user=user, name=name)
+        except TimeoutError:
+            return None
+
+    def _judged(
+        self, tool: Tool, name: str, answer: Answer | None, seconds: float
+    ) -> str | Outcome:
+        if answer is None:
+            why = f"it did not answer within {self._seconds:g} s"
+            return self._unresolved(tool, name, why, seconds)
+        if (sign_in := sign_in_of(answer)) is not None:
+            lack = Credential(lack=Lack.SIGN_IN, name=name, url=words.url_of(sign_in.url))
+            return lacking(lack, Executed.NO)
+        if is_none(answer):
+            return lacking(Credential(lack=Lack.MISSING, name=name), Executed.NO)
+        if answer.error is not None:
+            why = f"it raised {words.name_of(answer.error)}"
+            return self._unresolved(tool, name, why, seconds, answer.error)
+        if why := _fault_of(answer.value):
+            return self._unresolved(tool, name, why, seconds)
+        return str.__str__(answer.value)
+
+    def _unresolved(
+        self, tool: Tool, name: str, why: str, seconds: float, error: BaseException | None = None
+    ) -> Outcome:
+        """A fault of the set-up: operators are told, and the model is not told what was raised."""
+        assert self._source is not None
+        faults = faults_of(error) if error is not None else []
+        shows = error is not None and self._with_texts
+        self._tell(
+            Unresolved(
+                name=name,
+                tool=tool.name,
+                source=self._source.name,
+                why=why,
+                seconds=round(seconds, 6),
+                faults=faults_in({"faults": faults}),
+                text=words.text_of(error, _TEXT_CHARACTERS) if shows else None,
+            )
+        )
+        lack = Credential(lack=Lack.UNAVAILABLE, name=name)
+        return lacking(lack, Executed.NO)
+
+
+def _fault_of(value: object) -> str:
+    """Why what was returned is no secret; "" for one."""
+    if not isinstance(value, str):
+        return f"it returned {type(value).__name__}, not text"
+    if len(value) > _VALUE_CHARACTERS:
+        return f"it returned more than {_VALUE_CHARACTERS:,} characters"
+    if encoding.printable(value) != value:
+        return "it returned text that is not Unicode"
+    return ""
+
+
+def _user_of(context: Mapping[str, Any] | None, key: str) -> _User:
+    """The user that a call's context names: text, or a whole number."""
+    user = (context or {}).get(key)
+    if user is None or user == "":
+        return _User()
+    if isinstance(user, str):
+        return _User(user)
+    if isinstance(user, int) and not isinstance(user, bool):
+        return _User(str(user))
+    return _User(why=f"the context's {key!r} is {type(user).__name__}, not text")
