@@ -4,8 +4,9 @@ import time
 from collections.abc import Sequence
 
 import msgspec
+from redis.exceptions import RedisError
 
-from toolpool.contract import encoding
+from toolpool.contract import encoding, logs
 from toolpool.contract.approval import ApprovalRequest
 from toolpool.contract.call import ToolCall
 from toolpool.contract.envelope import BackgroundCall, CallMessage
@@ -14,7 +15,10 @@ from toolpool.contract.record_keys import retry_key, root_of
 from toolpool.contract.settings import Settings
 from toolpool.contract.spec import ToolSpec
 from toolpool.dispatcher.calls.pending import Pending
+from toolpool.dispatcher.transports.base import Transport
 from toolpool.dispatcher.turn_context import TurnContext
+
+log = logs.logger("traffic")
 
 ANSWER_MARGIN_SECONDS = 1.0
 """Between the end of a tool's time and its call's deadline, for the answer to arrive."""
@@ -30,6 +34,18 @@ def key_of(call: ToolCall, turn: TurnContext, tenant: str) -> str:
         return encoding.digest([tenant, turn.session, *where, call.id, call.name, sent])
     except TypeError:  # keys that are no text, as a host may have put them together
         return new_nonce()
+
+
+async def were_asked(
+    transport: Transport, calls: Sequence[ToolCall], turn: TurnContext, tenant: str
+) -> list[bool]:
+    """Whether each call was dispatched in this turn before; True where nobody can say."""
+    try:
+        states = await transport.states([key_of(call, turn, tenant) for call in calls])
+    except (RedisError, OSError, TimeoutError) as error:
+        log.warning("records_not_looked_up: %s", error)
+        return [True for _ in calls]
+    return [state is not None for state in states]
 
 
 def accepted(
