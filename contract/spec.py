@@ -73,6 +73,7 @@ class ToolSpec(msgspec.Struct, frozen=True, kw_only=True):
     rate_per: str | msgspec.UnsetType = msgspec.UNSET
     concurrency_scope: str | msgspec.UnsetType = msgspec.UNSET
     approval: bool | msgspec.UnsetType = msgspec.UNSET
+    secrets: tuple[str, ...] | msgspec.UnsetType = msgspec.UNSET
     digest: str = ""
 
     @property

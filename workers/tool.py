@@ -197,6 +197,7 @@ def _declare(
     returns = returns_of(signature.returned, output_schema, where)
     if timeout is None:
         timeout = BACKGROUND_TIMEOUT if background else DEFAULT_TIMEOUT
+    named = _secrets(secrets, signature, where)
     try:
         spec = ToolSpec(
             name=tool_name,
@@ -216,6 +217,7 @@ def _declare(
             **rate_options(rate, rate_per, where),
             **scope_options(concurrency_scope, options.get("concurrency"), where),
             approval=True if approval else msgspec.UNSET,
+            secrets=named or msgspec.UNSET,
             **text_options(input, grammar, schema, where),
             **offered_options(options, shown, where),
         )
@@ -223,9 +225,7 @@ def _declare(
         raise ToolDeclarationInvalid(f"{where}: {error}") from None
     _require_times(spec.timeout, heartbeat, signature, where)
     checks = (check,) if callable(check) else tuple(check)
-    return Tool(
-        function, sealed(spec), signature, checks, returns, _secrets(secrets, signature, where)
-    )
+    return Tool(function, sealed(spec), signature, checks, returns, named)
 
 
 def _require_names(tool: str, queue: str, where: str) -> None:

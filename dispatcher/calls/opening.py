@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Sequence
+from typing import Any
 
 import msgspec
 from redis.exceptions import RedisError
@@ -24,28 +25,42 @@ ANSWER_MARGIN_SECONDS = 1.0
 """Between the end of a tool's time and its call's deadline, for the answer to arrive."""
 
 
-def key_of(call: ToolCall, turn: TurnContext, tenant: str) -> str:
+def user_of(spec: ToolSpec, turn: TurnContext, settings: Settings) -> Any:
+    """Whose call it is, where its tool is given a user's secrets: nobody else's call is the same.
+
+    None where that makes no difference.
+    """
+    if spec.secrets is msgspec.UNSET or turn.context is None:
+        return None
+    return turn.context.get(settings.secrets_user)
+
+
+def key_of(call: ToolCall, turn: TurnContext, tenant: str, user: Any = None) -> str:
     """Stable for the same call of the same turn of the same session; else random."""
     if turn.session is None or turn.id is None:
         return new_nonce()
     where = [turn.id, call.index] if not call.has_own_key else []
     sent = call.arguments if call.as_asked is None else call.as_asked
+    whose = [] if user is None else ["user", user]
     try:
-        return encoding.digest([tenant, turn.session, *where, call.id, call.name, sent])
+        return encoding.digest([tenant, turn.session, *where, call.id, call.name, sent, *whose])
     except TypeError:  # keys that are no text, as a host may have put them together
         return new_nonce()
 
 
 async def were_asked(
-    transport: Transport, calls: Sequence[ToolCall], turn: TurnContext, tenant: str
+    transport: Transport, calls: Sequence[ToolCall], turn: TurnContext, settings: Settings
 ) -> list[bool]:
     """Whether each call was dispatched in this turn before; True where nobody can say."""
+    users = (None, (turn.context or {}).get(settings.secrets_user))
+    keys = [key_of(call, turn, settings.tenant, user) for call in calls for user in users]
     try:
-        states = await transport.states([key_of(call, turn, tenant) for call in calls])
+        states = await transport.states(keys)
     except (RedisError, OSError, TimeoutError) as error:
         log.warning("records_not_looked_up: %s", error)
         return [True for _ in calls]
-    return [state is not None for state in states]
+    found = [state is not None for state in states]
+    return [one or other for one, other in zip(found[::2], found[1::2], strict=True)]
 
 
 def accepted(

@@ -168,7 +168,7 @@ class Traffic(Calls):
 
     async def were_asked(self, calls: Sequence[ToolCall], turn: TurnContext) -> list[bool]:
         """See `Turns.were_asked`."""
-        return await opening.were_asked(self._transport, calls, turn, self._settings.tenant)
+        return await opening.were_asked(self._transport, calls, turn, self._settings)
 
     def _accept(
         self,
@@ -180,7 +180,8 @@ class Traffic(Calls):
         is_watched: bool = True,
     ) -> tuple[Pending, bool]:
         """The open call, its times kept from now on; whether there was none before."""
-        key = opening.key_of(call, turn, self._settings.tenant)
+        user = opening.user_of(spec, turn, self._settings)
+        key = opening.key_of(call, turn, self._settings.tenant, user)
         known = self._open.get(key)
         if known is not None:
             return known, False
