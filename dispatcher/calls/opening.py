@@ -25,14 +25,9 @@ ANSWER_MARGIN_SECONDS = 1.0
 """Between the end of a tool's time and its call's deadline, for the answer to arrive."""
 
 
-def user_of(spec: ToolSpec, turn: TurnContext, settings: Settings) -> Any:
-    """Whose call it is, where its tool is given a user's secrets: nobody else's call is the same.
-
-    None where that makes no difference.
-    """
-    if spec.secrets is msgspec.UNSET or turn.context is None:
-        return None
-    return turn.context.get(settings.secrets_user)
+def user_of(turn: TurnContext, settings: Settings) -> Any:
+    """Whose calls they are: of a tool that is given a user's secrets, nobody else's is the same."""
+    return None if turn.context is None else turn.context.get(settings.secrets_user)
 
 
 def key_of(call: ToolCall, turn: TurnContext, tenant: str, user: Any = None) -> str:
@@ -52,7 +47,7 @@ async def were_asked(
     transport: Transport, calls: Sequence[ToolCall], turn: TurnContext, settings: Settings
 ) -> list[bool]:
     """Whether each call was dispatched in this turn before; True where nobody can say."""
-    users = (None, (turn.context or {}).get(settings.secrets_user))
+    users = (None, user_of(turn, settings))
     keys = [key_of(call, turn, settings.tenant, user) for call in calls for user in users]
     try:
         states = await transport.states(keys)

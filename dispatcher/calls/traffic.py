@@ -180,7 +180,8 @@ class Traffic(Calls):
         is_watched: bool = True,
     ) -> tuple[Pending, bool]:
         """The open call, its times kept from now on; whether there was none before."""
-        user = opening.user_of(spec, turn, self._settings)
+        is_own = spec.secrets is not msgspec.UNSET
+        user = opening.user_of(turn, self._settings) if is_own else None
         key = opening.key_of(call, turn, self._settings.tenant, user)
         known = self._open.get(key)
         if known is not None:
