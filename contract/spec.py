@@ -36,8 +36,9 @@ class ToolSpec(msgspec.Struct, frozen=True, kw_only=True):
     cannot be sure any more that nobody else runs the call. `text_parameter` is the one argument of
     a tool whose input is free text, `text_format` the grammar that the text has. `output_schema` is
     the JSON Schema of its results. `title`, `strict`, `defer_loading`, `allowed_callers` and
-    `input_examples` go to the providers that take them. What is UNSET is not written, so that a
-    tool without it has the digest that older versions give it.
+    `input_examples` go to the providers that take them. Equal calls of a `single_flight` tool share
+    a run; for `cache_seconds` its result is given to those that come later. What is UNSET is not
+    written, so that a tool without it has the digest that older versions give it.
     """
 
     name: str
@@ -67,6 +68,8 @@ class ToolSpec(msgspec.Struct, frozen=True, kw_only=True):
     allowed_callers: tuple[str, ...] | msgspec.UnsetType = msgspec.UNSET
     input_examples: tuple[dict[str, Any], ...] | msgspec.UnsetType = msgspec.UNSET
     approval: bool | msgspec.UnsetType = msgspec.UNSET
+    single_flight: bool | msgspec.UnsetType = msgspec.UNSET
+    cache_seconds: float | msgspec.UnsetType = msgspec.UNSET
     digest: str = ""
 
     @property
@@ -78,6 +81,17 @@ class ToolSpec(msgspec.Struct, frozen=True, kw_only=True):
     def is_exclusive(self) -> bool:
         """Whether a run is stopped when its worker's lease is lost."""
         return self.exclusive is True
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether equal calls may share a run. Of anything but a read nobody may declare that."""
+        is_declared = self.single_flight is True or self.cache_seconds is not msgspec.UNSET
+        return is_declared and self.effects is Effects.READ and not self.background
+
+    @property
+    def cached_for(self) -> float:
+        """Seconds for which a result is given to equal calls; 0.0 where it is not kept."""
+        return 0.0 if self.cache_seconds is msgspec.UNSET else max(0.0, self.cache_seconds)
 
     @property
     def text_input(self) -> str | None:

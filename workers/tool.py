@@ -21,6 +21,7 @@ from toolpool.contract.spec import (
 from toolpool.workers.docstring import Docstring, read_docstring
 from toolpool.workers.offered import offered_options
 from toolpool.workers.returns import Returns, returns_of
+from toolpool.workers.sharing import shared_options
 from toolpool.workers.signature import Signature
 from toolpool.workers.text_input import text_options
 
@@ -102,6 +103,8 @@ def tool(
     repair: bool = True,
     concurrency: int | None = None,
     retries: int = 0,
+    single_flight: bool = False,
+    cache_seconds: float | None = None,
     strict: bool = False,
     defer_loading: bool = False,
     allowed_callers: Sequence[str] = (),
@@ -122,6 +125,11 @@ def tool(function: Callable[..., Any] | None = None, /, **options: Any) -> Any:
     its turn; undeclared is never run again. A run goes on while Redis is away; an `exclusive` one
     is stopped where its worker cannot renew its lease, so that no second run is ever beside it.
     A call of a tool with `approval` waits until a person approves it.
+
+    Equal calls of a `single_flight` read that are in flight at once share one run, over the whole
+    fleet; with `cache_seconds` the result of one that went well is also given to those that come
+    within so many seconds of its end. Equal is: the same tenant, version of the tool and arguments,
+    and, where the function has a `ToolContext`, the same session and host's context.
 
     With `input_schema` (raw JSON Schema) the function takes the validated arguments as keywords or
     as one `arguments` dict. Each `check` gets the typed arguments as keywords before the tool runs;
@@ -167,6 +175,8 @@ def _declare(
     background: bool = False,
     exclusive: bool = False,
     approval: bool = False,
+    single_flight: bool = False,
+    cache_seconds: float | None = None,
     **options: Any,
 ) -> Tool:
     tool_name = name or str(getattr(function, "__name__", ""))
@@ -201,6 +211,13 @@ def _declare(
             heartbeat=msgspec.UNSET if heartbeat is None else float(heartbeat),
             exclusive=True if exclusive else msgspec.UNSET,
             approval=True if approval else msgspec.UNSET,
+            **shared_options(
+                single_flight=single_flight,
+                cache_seconds=cache_seconds,
+                effects=effects,
+                runs_alone={"background": background, "approval": approval},
+                where=where,
+            ),
             **text_options(input, grammar, schema, where),
             **offered_options(options, shown, where),
         )

@@ -55,6 +55,7 @@ class Step(StrEnum):
     SURVEY = "survey"
     EVENTS = "events"
     APPROVAL = "approval"
+    SHARE = "share"
 
 
 class ServerAway(Exception):

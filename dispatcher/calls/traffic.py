@@ -31,6 +31,8 @@ from toolpool.dispatcher.calls.pump import Pump
 from toolpool.dispatcher.calls.recovery import Recovery
 from toolpool.dispatcher.calls.refusals import Refusals
 from toolpool.dispatcher.calls.services import Calls, Services
+from toolpool.dispatcher.calls.shared_run import equality_of
+from toolpool.dispatcher.calls.sharing import Sharing
 from toolpool.dispatcher.observe import Audit, Progressed
 from toolpool.dispatcher.turn_context import TurnContext
 from toolpool.dispatcher.words.classify import not_queued
@@ -60,6 +62,7 @@ class Traffic(Calls):
         self._keeper = Keeper(services, self)
         self._recovery = Recovery(services, self, pump=self._pump, fleet=self._fleet)
         self._collector = Collector(services, self)
+        self._sharing = Sharing(services, self)
         self._follower = Follower(
             services,
             self,
@@ -93,6 +96,7 @@ class Traffic(Calls):
         """
         self._is_closed = True
         await self.cancel([p for p in self._open.values() if not p.in_background])
+        self._sharing.close()
         tasks = running = set(self._tasks)
         while running:
             for task in running:
@@ -108,15 +112,33 @@ class Traffic(Calls):
         self._pump.close()
         await self._transport.close()
 
-    def submit(self, call: ToolCall, spec: ToolSpec, turn: TurnContext, since: float) -> Pending:
+    def submit(
+        self,
+        call: ToolCall,
+        spec: ToolSpec,
+        turn: TurnContext,
+        since: float,
+        *,
+        is_behind: bool = False,
+    ) -> Pending:
         """Send an accepted call on its way, or join it if it is already open.
 
-        Its times run from `since`, when it left its barrier.
+        Its times run from `since`, when it left its barrier. One that `is_behind` others of its
+        turn is not answered with what began before.
         """
-        pending, is_new = self._accept(call, spec, turn, since)
-        if is_new:
+        equal = equality_of(call, spec, turn, self._settings.tenant)
+        pending, is_new = self._accept(call, spec, turn, since, is_watched=equal is None)
+        if is_new and equal is not None:
+            self._sharing.submit(pending, equal, anew=is_behind)
+        elif is_new:
             self._send(pending)
         return pending
+
+    def send_run(self, run: Pending) -> None:
+        """See `sharing.Runs`."""
+        self._open[run.root] = run
+        self._keeper.watch(run, alone=True)
+        self._pump.submit(run)
 
     def hold(
         self, call: ToolCall, spec: ToolSpec, turn: TurnContext, since: float
@@ -311,8 +333,8 @@ class Traffic(Calls):
 
     async def cancel(self, calls: Sequence[Pending]) -> None:
         """End calls; each is answered `aborted.cancelled`, saying whether it had started."""
-        if calls:
-            await self._keeper.cancel(calls)
+        if calls and (left := self._sharing.leave(calls)):
+            await self._keeper.cancel(left)
 
     def resolve(self, pending: Pending, outcome: Outcome) -> None:
         """Answer a call; only the first answer counts."""
@@ -321,7 +343,7 @@ class Traffic(Calls):
         if outcome.executed is Executed.NO and pending.ran_before is not None:
             outcome = msgspec.structs.replace(outcome, executed=pending.ran_before)
         if pending.queue:
-            if pending.is_news:
+            if pending.is_news and not pending.is_asker:
                 self._breaker.note(pending.call.name, outcome)
             else:
                 self._breaker.release(pending.call.name)
@@ -332,14 +354,18 @@ class Traffic(Calls):
             pending.work.cancel()
         if pending.spec.effects is Effects.WRITE and may_still_run(outcome):
             self._late_writes.watch(pending)
-        if pending.is_news:
-            if outcome.worker:
-                self._tell_start(pending, outcome.worker)  # where it was too short to be announced
-                self._recovery.noticed_start(pending)
+        if pending.is_news and not pending.is_asker and outcome.worker:
+            self._tell_start(pending, outcome.worker)  # where it was too short to be announced
+            self._recovery.noticed_start(pending)
+        if pending.is_news and not pending.is_run:
             self._tell_end(pending, outcome)
         self._keeper.forget(pending)
         del self._open[pending.root]
         self._pump.done(pending)
+        if pending.is_run:
+            self._sharing.ended(pending)
+        else:
+            self._sharing.answered(pending)
 
     def _try_again(self, pending: Pending, outcome: Outcome) -> bool:
         """Retry by the pool.
@@ -347,6 +373,8 @@ class Traffic(Calls):
         The retry has a record of its own, named after the first: whoever asks again follows the
         same names to the same end.
         """
+        if pending.share is not None:
+            return False  # whoever shares it looks for another run
         now = time.monotonic()
         pause = retries.pause_before(
             pending,
@@ -384,19 +412,22 @@ class Traffic(Calls):
 
     def _tell_start(self, pending: Pending, worker: str) -> None:
         if self._observers.hear("started") and pending.start_is_untold():
-            self._observers.call("started", pending, worker)
+            for heard_by in pending.heard_by:
+                self._observers.call("started", heard_by, worker)
 
     def _tell_end(self, pending: Pending, outcome: Outcome) -> None:
         seconds, message = pending.ended - pending.began, pending.message
         is_first = pending.is_news and not pending.is_attached
-        self._observers.ended(pending, message, outcome, seconds, is_first=is_first)
+        shared = pending.shared_as
+        self._observers.ended(pending, message, outcome, seconds, is_first=is_first, shared=shared)
 
     def progressed(self, pending: Pending, progress: Progress) -> None:
         """See `Calls.progressed`."""
         if self._observers.hear("progressed"):
             self._tell_start(pending, pending.worker)  # a tool's word may come before its worker's
             told = Progressed(done=progress.done, total=progress.total, message=progress.message)
-            self._observers.call("progressed", pending, told)
+            for heard_by in pending.heard_by:
+                self._observers.call("progressed", heard_by, told)
 
     def released(self, pending: Pending) -> None:
         """See `Calls.released`."""

@@ -10,6 +10,7 @@ from toolpool.contract.ledger.base import CloseReason, Closing, Opening, Recover
 from toolpool.contract.ledger.events import EventLog
 from toolpool.contract.ledger.loops import LoopLedger
 from toolpool.contract.ledger.memory import MemoryServer
+from toolpool.contract.ledger.shared import SharedLedger
 from toolpool.dispatcher.transports.base import Survey, TurnNote
 
 _TURNS_KEPT = 10_000
@@ -50,6 +51,11 @@ class MemoryTransport:
     def events(self) -> EventLog:
         """See `Transport.events`."""
         return self._server.events
+
+    @property
+    def shared(self) -> SharedLedger:
+        """See `Transport.shared`."""
+        return self._server.shared
 
     async def open(self) -> None:
         """Nothing to connect."""
