@@ -211,6 +211,9 @@ class Sharing:
                 self._take(share, found)
 
     def _take(self, share: SharedRun, found: SharedFound) -> None:
+        if found.is_new or not found.key.startswith(share.digest):  # a note may be anybody's
+            self._begin(share, share.key, is_joined=False)
+            return
         if found.outcome:
             outcome = self._good(found)
             if outcome is not None:
@@ -219,9 +222,6 @@ class Sharing:
                     asker.shared("cached", found.age)
                     self._answer(asker, outcome)
                 return
-        elif found.is_new or not found.key.startswith(share.digest):
-            self._begin(share, share.key, is_joined=False)
-            return
         elif (known := self._calls.root(found.key)) is None:
             self._begin(share, found.key, is_joined=True)
             return
