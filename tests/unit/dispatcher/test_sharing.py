@@ -10,6 +10,7 @@ from tests.integration.twins import Gate, alone, second
 from tests.waiting import eventually
 from toolpool import Allow, Deny, Dispatcher, Hooks, Observer, Rewrite, ToolContext, ToolError, tool
 from toolpool.contract.outcome import Code, Executed
+from toolpool.contract.settings import Settings
 from toolpool.dispatcher.observe import CallFacts, Ended
 from toolpool.workers.tool import Tool
 
@@ -513,3 +514,123 @@ async def test_more_askers_than_there_is_room_for_are_told_so() -> None:
         gate.open()
         codes = [result.code for result in await _results(asked)]
     assert codes == [None] * 3 + [Code.OVERLOADED] * 2
+
+
+async def test_a_run_that_had_failed_before_it_was_joined_is_another_calls(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Told that it goes on, a dispatcher finds that it is over: its own calls have not failed."""
+    begun: list[Any] = []
+    gate = Gate()
+    async with alone([failing(begun, gate)]) as one, second(one) as other:
+        failed = await _asked(one, 1)
+        await eventually(lambda: gate.came, "it runs")
+        ask = one._server.shared.ask
+
+        async def slowly(asks: Any) -> Any:
+            found = await ask(asks)
+            gate.open()
+            await asyncio.wait(failed)
+            return found
+
+        monkeypatch.setattr(one._server.shared, "ask", slowly)
+        later = (await other.dispatch(call("look")))[0]
+        assert (await failed[0])[0].code is Code.REPORTED
+    assert later.data == 2
+
+
+async def test_one_that_came_later_than_a_run_that_nobody_started_has_another() -> None:
+    """Its own queue wait is not over yet."""
+    gate = Gate()
+    async with alone([gated(gate, concurrency=1)], queue_wait=1.0) as dispatcher:
+        busy = asyncio.ensure_future(dispatcher.dispatch(call("look", what="busy")))
+        await eventually(lambda: gate.came, "the tool's one place is taken")
+        first = asyncio.ensure_future(dispatcher.dispatch(call("look", "first")))
+        await asyncio.sleep(0.6)
+        later = asyncio.ensure_future(dispatcher.dispatch(call("look", "later")))
+        expired = (await first)[0]
+        gate.open()
+        assert (await later)[0].data == [None, 2]
+        await busy
+    assert (expired.code, expired.executed) == (Code.EXPIRED, Executed.NO)
+
+
+async def test_what_others_cancel_is_not_cancelled_here() -> None:
+    """Though this dispatcher was taken for dead, and its calls for nobody's."""
+    gate = Gate()
+    async with alone([gated(gate)]) as one, second(one) as other:
+        asked = await _asked(one, 1)
+        await eventually(lambda: gate.came, "it runs")
+        staying = await _asked(other, 1)
+        await eventually(
+            lambda: [len(r.replies) for r in one._server._records.values()] == [2], "it is joined"
+        )
+        one._server.dispatchers.discard(other._parts.traffic._transport.reply)
+        await one.cancel("s0")
+        assert (await asked[0])[0].code is Code.CANCELLED
+        gate.open()
+        assert (await staying[0])[0].ok
+
+
+async def test_a_dispatcher_that_is_closed_answers_all_who_share() -> None:
+    gate = Gate()
+    async with alone([gated(gate)]) as one, second(one) as other:
+        leaving = await _asked(other, 3)
+        await eventually(lambda: gate.came, "it runs")
+        staying = await _asked(one, 3)
+        await eventually(
+            lambda: [len(r.replies) for r in one._server._records.values()] == [2], "it is joined"
+        )
+        await other.close()
+        assert {result.code for result in await _results(leaving)} == {Code.CANCELLED}
+        gate.open()
+        assert all(result.ok for result in await _results(staying))
+    assert len(gate.came) == 1
+
+
+async def test_the_same_call_asked_twice_at_once_is_one_call() -> None:
+    gate = Gate()
+    async with alone([gated(gate)]) as dispatcher:
+        same: dict[str, Any] = {"session": "s", "turn": "t"}
+        asked = [asyncio.ensure_future(dispatcher.dispatch(call("look"), **same)) for _ in range(2)]
+        await eventually(lambda: gate.came, "it runs")
+        assert dispatcher.in_flight() == 1
+        gate.open()
+        assert all(result.ok for result in await _results(asked))
+
+
+async def test_calls_of_one_turn_that_are_equal_share() -> None:
+    gate = Gate()
+    gate.open()
+    async with alone([gated(gate)]) as dispatcher:
+        calls = [each for n in range(100) for each in call("look", f"c{n}")]
+        results = await dispatcher.dispatch(calls, session="s", turn="t")
+    assert len(gate.came) == 1
+    assert [result.call_id for result in results] == [f"c{n}" for n in range(len(results))]
+    assert all(result.ok for result in results)
+
+
+async def test_the_circuit_counts_runs_and_not_those_who_share_them() -> None:
+    """Ten who share one failing run are one failure of the tool."""
+    gate, states = Gate(), []
+
+    class Circuits(Observer):
+        def circuit(self, tool: str, state: str) -> None:
+            states.append(state)
+
+    @tool(effects="read", single_flight=True)
+    async def look() -> None:
+        """Look."""
+        await gate.wait("look")
+        raise OSError("broken")
+
+    settings = Settings(breaker_calls=5, breaker_rate=0.5)
+    async with Dispatcher.in_memory([look], settings=settings, observers=[Circuits()]) as one:
+        asked = await _asked(one, 10)
+        await eventually(lambda: gate.came, "it runs")
+        gate.open()
+        assert {result.code for result in await _results(asked)} == {Code.RAISED}
+        assert states == []
+        for n in range(5):
+            await one.dispatch(call("look", f"d{n}"))
+    assert states == ["open"]
