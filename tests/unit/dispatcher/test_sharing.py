@@ -603,7 +603,7 @@ async def test_calls_of_one_turn_that_are_equal_share() -> None:
     gate = Gate()
     gate.open()
     async with alone([gated(gate)]) as dispatcher:
-        calls = [each for n in range(100) for each in call("look", f"c{n}")]
+        calls = [each for n in range(50) for each in call("look", f"c{n}")]
         results = await dispatcher.dispatch(calls, session="s", turn="t")
     assert len(gate.came) == 1
     assert [result.call_id for result in results] == [f"c{n}" for n in range(len(results))]
