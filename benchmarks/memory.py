@@ -47,7 +47,7 @@ async def _beside(fleet: LocalFleet, tool: str, calls: int) -> tuple[float, floa
     async with Dispatcher.connect(settings=fleet.settings) as dispatcher:
         idle = await _p50_ms(dispatcher)
         gc.collect()
-        before = _resident()
+        before = resident()
         gate = asyncio.Semaphore(_AT_ONCE)
         tasks = [asyncio.ensure_future(_ask(dispatcher, tool, n, gate)) for n in range(calls)]
         if tool == "wait_in_background":
@@ -58,7 +58,7 @@ async def _beside(fleet: LocalFleet, tool: str, calls: int) -> tuple[float, floa
                 break
         assert dispatcher.in_flight() == calls
         gc.collect()
-        used = _resident() - before
+        used = resident() - before
         beside = await _p50_ms(dispatcher)
         for task in tasks:
             task.cancel()
@@ -66,7 +66,7 @@ async def _beside(fleet: LocalFleet, tool: str, calls: int) -> tuple[float, floa
     return used / calls / 1024, beside / idle
 
 
-def _resident() -> int:
+def resident() -> int:
     """Bytes of this process that are in memory now (on macOS: the most there ever were)."""
     if sys.platform == "linux":
         return int(Path("/proc/self/statm").read_text().split()[1]) * _PAGE

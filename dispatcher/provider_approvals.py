@@ -66,10 +66,8 @@ class ProviderApprovals:
 
         A person has as long as the host waits: at the end of it the answer is no.
         """
-        asked = [
-            call for call in calls if call.flaw is not None and call.flaw.reason == NO_APPROVER
-        ]
-        if not asked or not self._policy.asks_somebody:
+        asked = [call for call in calls if call.flaw is NO_APPROVER]
+        if not asked:
             return {}
         results = await asyncio.gather(*(self._decide(call, shared, since) for call in asked))
         return {call.index: result for call, result in zip(asked, results, strict=True)}

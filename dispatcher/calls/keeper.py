@@ -130,6 +130,8 @@ class Keeper:
         self._at(pending.deadline - _AHEAD_SECONDS, self._nearly_over, pending)
         if pending.stage is Stage.WAITING:
             self._calls.refuse(pending, not_queued(Code.EXPIRED))
+        elif pending.stage is Stage.NEW:
+            self._calls.held_too_long(pending)
         elif pending.stage in (Stage.QUEUED, Stage.STRANDED) and not pending.was_started:
             self._add_due(pending, CloseReason.UNSTARTED)
 
@@ -148,7 +150,7 @@ class Keeper:
                 pending,
                 unconfirmed(
                     started=pending.stage is Stage.RUNNING,
-                    sent=pending.stage is not Stage.WAITING or pending.may_be_known,
+                    sent=not pending.is_unsent or pending.may_be_known,
                 ),
             )
 

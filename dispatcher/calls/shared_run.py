@@ -39,7 +39,7 @@ class SharedRun:
 
     __slots__ = (
         "_asked", "_timers", "anew", "askers", "digest", "is_joined", "is_over", "key", "retries",
-        "run", "unless",
+        "run", "unless", "was_refused",
     )  # fmt: skip
 
     def __init__(self, digest: str, *, anew: bool) -> None:
@@ -57,6 +57,8 @@ class SharedRun:
         """Whether somebody else's call began the run."""
         self.is_over = False
         """Whether nobody may join any more."""
+        self.was_refused = False
+        """Whether there was no room for a run of one of them."""
 
     @property
     def timeout(self) -> float:

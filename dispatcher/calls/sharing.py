@@ -32,7 +32,7 @@ _LATE_SECONDS = 1.5
 """How much later than at its deadline a run is answered at the latest, by whoever keeps that."""
 _LEAST_WAIT_SECONDS = 0.2
 _RETRY_AFTER_SECONDS = 1.0
-_NOT_TRIED = frozenset({Code.EXPIRED, Code.CANCELLED})
+_NOT_TRIED = frozenset({Code.EXPIRED, Code.CANCELLED, Code.OVERLOADED})
 """What a run comes to for reasons of others: whoever has time left may have another."""
 
 
@@ -148,7 +148,13 @@ class Sharing:
         since = time.monotonic() + _LEAST_WAIT_SECONDS
         if outcome.code is Code.EXPIRED:
             since = max(since, run.start_by)
-        return [asker for asker in share.askers if asker.start_by > since]
+        patient = [asker for asker in share.askers if asker.start_by > since]
+        if (
+            outcome.code is Code.OVERLOADED
+        ):  # there may be room for another session, or there is none
+            patient = [a for a in patient if a.line != run.line and not share.was_refused]
+            share.was_refused = True
+        return patient
 
     def _pause_before_retry(self, run: Pending, outcome: Outcome) -> float | None:
         left = run.deadline - opening.ANSWER_MARGIN_SECONDS - time.monotonic()

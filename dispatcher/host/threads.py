@@ -68,14 +68,14 @@ class HookThreads:
         self._idle = 0
         self._is_closed = False
 
-    async def call(self, arguments: tuple[Any, ...]) -> Any:
-        """What the function returns. Raises what it does, and TimeoutError after the limit."""
+    def call(self, arguments: tuple[Any, ...]) -> "asyncio.Future[Any]":
+        """What the function returns, or raises; TimeoutError after the limit."""
         loop = asyncio.get_running_loop()
         future: asyncio.Future[Any] = loop.create_future()
-        self._gathered.append(_Call(arguments, future))
-        if len(self._gathered) == 1:
+        if not self._gathered:
             loop.call_soon(self._hand_over, loop)
-        return await future
+        self._gathered.append(_Call(arguments, future))
+        return future
 
     def close(self) -> None:
         """Let the threads end; one that blocks is left behind."""

@@ -71,10 +71,6 @@ class Policy:
         self._hook = hook
         self.asks_somebody = rules is not None or hook is not None
 
-    def concerns(self, accepted: Sequence[Accepted]) -> bool:
-        """Whether there is anything to decide about calls."""
-        return self.asks_somebody or any(o.spec.approval is True for _, o in accepted)
-
     async def judge(
         self, accepted: Sequence[Accepted], shared: TurnContext
     ) -> dict[int, Judgement]:
@@ -174,11 +170,16 @@ class Policy:
         self, call: ToolCall, offer: Offer, shared: TurnContext
     ) -> Judgement | None:
         assert self._hook is not None
-        refused = self._judge(call, offer, shared, None)
-        if refused is not None and refused.refusal is not None:
-            return refused  # by a rule: there is nothing left to decide
+        refused = None
+        if self._rules is not None or offer.spec.approval is True:
+            refused = self._judge(call, offer, shared, None)
+            if refused is not None and refused.refusal is not None:
+                return refused  # by a rule: there is nothing left to decide
         try:
-            verdict = _verdict(await self._hook.ask(self._proposed(call, offer.spec, shared)))
+            answer = await self._hook.ask(self._proposed(call, offer.spec, shared))
+            if answer is None:
+                return refused
+            verdict = _verdict(answer)
         except HookFailed as error:
             log.error(
                 "before_call_failed tool=%s call=%s: %s", call.name, call.id, error,
