@@ -15,8 +15,9 @@ from toolpool.dispatcher.admission import task_tools
 from toolpool.dispatcher.admission.validate import Accepted
 from toolpool.dispatcher.awaiting import Awaiting
 from toolpool.dispatcher.background import Background
+from toolpool.dispatcher.calls.latch import Latch, Waiter
 from toolpool.dispatcher.calls.opening import deadline_of, timeout_of
-from toolpool.dispatcher.calls.pending import Latch, Pending, Stage, Waiter
+from toolpool.dispatcher.calls.pending import Pending, Stage
 from toolpool.dispatcher.calls.traffic import Traffic
 from toolpool.dispatcher.order import stages
 from toolpool.dispatcher.policy.policy import Judgement

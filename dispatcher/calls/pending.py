@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum, StrEnum
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -16,6 +16,7 @@ from toolpool.contract.outcome import Executed, Outcome
 from toolpool.contract.record_keys import retry_key
 from toolpool.contract.spec import ToolSpec
 from toolpool.dispatcher.admission.rates import Limited
+from toolpool.dispatcher.calls.latch import Latch, Waiter
 from toolpool.dispatcher.observe import CallFacts
 
 if TYPE_CHECKING:
@@ -71,40 +72,6 @@ _STATES: Mapping[Stage, State] = {
     Stage.STRANDED: State.QUEUED,
     Stage.RUNNING: State.RUNNING,
 }
-
-
-class Waiter(Protocol):
-    """Whatever is told that a call was answered."""
-
-    def release(self) -> None:
-        """The call was answered."""
-        ...
-
-
-class Latch:
-    """Opens when every call it holds is answered: one future for a whole stage of a turn."""
-
-    __slots__ = ("_left", "_open")
-
-    def __init__(self, pendings: "Sequence[Pending]") -> None:
-        self._left = 0
-        self._open: asyncio.Future[None] | None = None
-        for pending in pendings:
-            if pending.is_open:
-                pending.latches.append(self)
-                self._left += 1
-
-    def release(self) -> None:
-        """One call was answered."""
-        self._left -= 1
-        if self._left == 0 and self._open is not None and not self._open.done():
-            self._open.set_result(None)
-
-    async def wait(self) -> None:
-        """Return when all are answered; cancelling it touches none of them."""
-        if self._left:
-            self._open = asyncio.get_running_loop().create_future()
-            await self._open
 
 
 @dataclass(slots=True, eq=False)

@@ -106,18 +106,23 @@ class Sharing:
                 self._answer(asker, failure(Code.CANCELLED, "", executed))
         return rest
 
-    def answered(self, asker: Pending) -> None:
-        """A call has its answer."""
-        if asker.share is not None and asker in asker.share.askers:
+    def over(self, pending: Pending) -> None:
+        """A call that shares a run has its answer, or a run that is shared."""
+        share = pending.share
+        if share is None:
+            return
+        if pending.is_run:
+            self._ended(share, pending)
+        elif pending in share.askers:
             self._askers -= 1
-            asker.share.remove(asker)
-            if not asker.share.askers:
-                self._join_no_more(asker.share)
+            share.remove(pending)
+            if not share.askers:
+                self._join_no_more(share)
 
-    def ended(self, run: Pending) -> None:
-        """A run has its outcome: tell those who share it, or look for another for them."""
-        share, outcome = run.share, run.outcome
-        assert share is not None and outcome is not None
+    def _ended(self, share: SharedRun, run: Pending) -> None:
+        """Tell those who share a run what it came to, or look for another for them."""
+        outcome = run.outcome
+        assert outcome is not None
         is_wanted = not share.is_over and not self._is_closed
         self._join_no_more(share)
         if not share.askers:

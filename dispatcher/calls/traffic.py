@@ -128,7 +128,7 @@ class Traffic(Calls):
         Its times run from `since`, when it left its barrier. One that `is_behind` others of its
         turn is not answered with what began before.
         """
-        equal = equality_of(call, spec, turn, self._settings.tenant)
+        equal = equality_of(call, spec, turn, self._settings.tenant) if spec.is_shared else None
         pending, is_new = self._accept(call, spec, turn, since, is_watched=equal is None)
         if is_new and equal is not None:
             self._sharing.submit(pending, equal, anew=is_behind)
@@ -310,14 +310,8 @@ class Traffic(Calls):
         pending.handed_over(kept)
 
     async def end_of_write(self, pending: Pending) -> bool:
-        """Whether an answered write has ended; waits for word of it for as long as that may come.
-
-        One that goes on in the background is not waited for: that may take a day.
-        """
-        if pending.is_open:
-            return False
-        left = pending.ended + self._late_writes.patience - time.monotonic()
-        return await self._late_writes.wait(pending, left)
+        """Whether an answered write has ended; see `LateWrites.end_of`."""
+        return await self._late_writes.end_of(pending)
 
     async def cancel(self, calls: Sequence[Pending]) -> None:
         """End calls; each is answered `aborted.cancelled`, saying whether it had started."""
@@ -332,8 +326,9 @@ class Traffic(Calls):
             self._gate.ended(pending, outcome)
         if outcome.executed is Executed.NO and pending.ran_before is not None:
             outcome = msgspec.structs.replace(outcome, executed=pending.ran_before)
+        is_asker = pending.is_asker
         if pending.queue:
-            if pending.is_news and not pending.is_asker:
+            if pending.is_news and not is_asker:
                 self._breaker.note(pending.call.name, outcome)
             else:
                 self._breaker.release(pending.call.name)
@@ -344,7 +339,7 @@ class Traffic(Calls):
             pending.work.cancel()
         if pending.spec.effects is Effects.WRITE and may_still_run(outcome):
             self._late_writes.watch(pending)
-        if pending.is_news and not pending.is_asker and outcome.worker:
+        if pending.is_news and not is_asker and outcome.worker:
             self._telling.start(pending, outcome.worker)  # too short to be announced
             self._recovery.noticed_start(pending)
         if pending.is_news and not pending.is_run:
@@ -352,10 +347,8 @@ class Traffic(Calls):
         self._keeper.forget(pending)
         del self._open[pending.root]
         self._pump.done(pending)
-        if pending.is_run:
-            self._sharing.ended(pending)
-        else:
-            self._sharing.answered(pending)
+        if pending.share is not None:
+            self._sharing.over(pending)
 
     def _submit_again(self, pending: Pending) -> None:
         if pending.is_open:
