@@ -1,6 +1,8 @@
 """Equal reads share a run, or a result that is kept, where their tool says so (R56)."""
 
 import asyncio
+import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -634,3 +636,98 @@ async def test_the_circuit_counts_runs_and_not_those_who_share_them() -> None:
         for n in range(5):
             await one.dispatch(call("look", f"d{n}"))
     assert states == ["open"]
+
+
+async def test_events_and_rows_are_of_each_call_by_itself(tmp_path: Path) -> None:
+    """One says that a tool was executed; each call has an end, and two rows in the record."""
+    gate = Gate()
+    told: list[Any] = []
+    record = tmp_path / "record.jsonl"
+    async with Dispatcher.in_memory(
+        [gated(gate, cache_seconds=60)], hooks=Hooks(on_event=told.append), record=record
+    ) as dispatcher:
+        asked = await _asked(dispatcher, 3)
+        await eventually(lambda: gate.came, "it runs")
+        gate.open()
+        await _results(asked)
+        await dispatcher.dispatch(call("look", "late"), session="s9")
+        await eventually(lambda: "late" in {e.call_id for e in told}, "all is told")
+    kinds = [(event.kind, event.call_id) for event in told]
+    ids = ["c0", "c1", "c2"]
+    assert [i for kind, i in kinds if kind == "tool:start"] == ids
+    assert [i for kind, i in kinds if kind == "tool:end"] == [*ids, "late"]
+    assert [i for kind, i in kinds if kind == "tool_executed"] == ["c0"]
+    shared = [event.detail.get("shared") for event in told if event.kind == "tool:end"]
+    assert shared == [None, "joined", "joined", "cached"]
+    rows = [json.loads(line) for line in record.read_text().splitlines()]
+    results = [row for row in rows if row["type"] == "tool_result"]
+    assert sorted(row["metadata"]["session"] for row in results) == ["s0", "s1", "s2", "s9"]
+    assert len({row["parentId"] for row in results}) == 4
+    noted = [json.loads(row["content"]).get("note") for row in results]
+    assert noted.count(None) == 1
+
+
+async def test_a_run_counts_against_the_limit_of_the_session_that_began_it() -> None:
+    """Another session is not refused what it has room for."""
+    gate, begun = Gate(), []
+
+    @tool(effects="read", single_flight=True, rate="1/h", rate_per="session")
+    async def look(what: str) -> str:
+        """Look."""
+        begun.append(what)
+        await gate.wait("look")
+        return what
+
+    settings = Settings(rate_over="refuse")
+    async with Dispatcher.in_memory([look], settings=settings) as dispatcher:
+        spent = asyncio.ensure_future(dispatcher.dispatch(call("look", what="x"), session="a"))
+        await eventually(lambda: begun == ["x"], "it has had its one run")
+        asked = [
+            asyncio.ensure_future(dispatcher.dispatch(call("look", what="y"), session=session))
+            for session in ("a", "b", "c")
+        ]
+        await eventually(lambda: begun == ["x", "y"], "another session's run")
+        gate.open()
+        codes = [(await turn)[0].code for turn in asked]
+        assert (await spent)[0].ok
+    assert codes == [Code.OVERLOADED, None, None]
+
+
+async def test_what_is_denied_while_it_waits_is_denied_to_all_who_share_it() -> None:
+    gate = Gate()
+    async with alone([gated(gate, concurrency=1)]) as dispatcher:
+        busy = asyncio.ensure_future(dispatcher.dispatch(call("look", what="busy")))
+        await eventually(lambda: gate.came, "the tool's one place is taken")
+        asked = await _asked(dispatcher, 3)
+        await dispatcher.deny("look", reason="maintenance")
+        gate.open()
+        results = await _results(asked)
+        assert (await busy)[0].ok
+    assert [(r.code, r.executed) for r in results] == [(Code.DENIED, Executed.NO)] * 3
+
+
+async def test_a_conversation_is_resumed_whose_calls_shared_a_run() -> None:
+    begun: list[Any] = []
+    async with alone([counted(begun, single_flight=True)]) as one, second(one) as other:
+        calls = [{"type": "tool_use", "id": "t1", "name": "look", "input": {}}]
+        response = {"id": "msg_1", "type": "message", "role": "assistant", "content": calls}
+        await one.dispatch(response, session="s", format="anthropic")
+        history = [
+            {"role": "user", "content": "look"},
+            {"role": "assistant", "content": calls},
+        ]
+        resumed = await other.resume(history, session="s", format="anthropic")
+    (block,) = resumed[-1]["content"]
+    assert (block["type"], block["tool_use_id"]) == ("tool_result", "t1")
+    assert "is_error" not in block or block["is_error"] is False
+    assert len(begun) == 2, "a read that is run once more does no harm"
+
+
+async def test_one_that_is_not_allowed_now_may_have_run_before() -> None:
+    """It has no record of its own that would say so."""
+    begun: list[Any] = []
+    same: dict[str, Any] = {"session": "s", "turn": "t"}
+    async with alone([counted(begun, single_flight=True)]) as dispatcher:
+        await dispatcher.dispatch(call("look"), **same)
+        again = (await dispatcher.dispatch(call("look"), only=["other"], **same))[0]
+    assert (again.code, again.executed) == (Code.UNKNOWN_TOOL, Executed.UNKNOWN)
