@@ -154,9 +154,7 @@ class Sharing:
         if outcome.code is Code.EXPIRED:
             since = max(since, run.start_by)
         patient = [asker for asker in share.askers if asker.start_by > since]
-        if (
-            outcome.code is Code.OVERLOADED
-        ):  # there may be room for another session, or there is none
+        if outcome.code is Code.OVERLOADED:  # another session may have room
             patient = [a for a in patient if a.line != run.line and not share.was_refused]
             share.was_refused = True
         return patient

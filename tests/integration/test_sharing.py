@@ -132,7 +132,9 @@ async def test_the_others_have_the_result_though_the_dispatcher_that_began_it_is
     given = fleet.settings.model_fields_set & {"redis_url", "key_prefix", *QUICK}
     settings = {name: getattr(fleet.settings, name) for name in given}
     asked = call("look", "first", **scene.both)
-    with python(ASKS, json.dumps(asked), json.dumps(settings)) as first:
+    assert fleet.settings.signing_key is not None
+    key = fleet.settings.signing_key.get_secret_value()
+    with python(ASKS, json.dumps(asked), json.dumps(settings), TOOLPOOL_SIGNING_KEY=key) as first:
         await asyncio.to_thread(read_line, first)
         await eventually(lambda: scene.runs, "it runs for the first")
         async with fleets.connected(fleet) as other:
