@@ -241,7 +241,7 @@ async def test_garbage_in_its_place_costs_a_run_and_nothing_else(
                     for each in client.scan_iter(Names(fleet.settings.key_prefix).call("*"))
                     if note.split()[0] not in each
                 )
-                client.set(key, f"{record} 1 {10**15} {10**15} {10**15}", px=60_000)
+                client.set(key, f"{record} 1 {10**15} {10**15} 1", px=60_000)
         again = (await ask(dispatcher, "price_process", 2, arguments))[0]
         assert again.data == len(scene.runs) > 1
         kept = (await ask(dispatcher, "price_process", 3, arguments))[0]
