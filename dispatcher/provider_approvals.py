@@ -14,6 +14,8 @@ from toolpool.contract.approval import (
     ApprovalRequest,
     ApprovalState,
     digest_of,
+    id_of,
+    may_decide,
     read_decision,
     read_request,
     signed_request,
@@ -25,7 +27,6 @@ from toolpool.contract.ledger.approvals import Found
 from toolpool.contract.ledger.steps import ServerAway
 from toolpool.contract.outcome import Code, Executed
 from toolpool.contract.result import ToolResult
-from toolpool.dispatcher.awaiting import id_of, may_decide
 from toolpool.dispatcher.calls import opening
 from toolpool.dispatcher.calls.services import Services
 from toolpool.dispatcher.formats.blocks import NO_APPROVER

@@ -174,6 +174,19 @@ def answered_here(call: ToolCall, spec: ToolSpec, session: str | None) -> Pendin
     )
 
 
+def _call_of(message: CallMessage, kept: ApprovalRequest | BackgroundCall) -> ToolCall:
+    """A call as another dispatcher had it, by what it kept of it."""
+    return ToolCall(
+        index=message.index,
+        id=message.id,
+        name=message.tool,
+        arguments=message.arguments,
+        origin=kept.origin,
+        long_id=kept.long_id,
+        id_given=kept.id_given,
+    )
+
+
 def taken_over(
     request: ApprovalRequest,
     spec: ToolSpec,
@@ -187,15 +200,7 @@ def taken_over(
     message, now = request.message, time.monotonic()
     return Pending(
         root=root_of(message.key),
-        call=ToolCall(
-            index=message.index,
-            id=message.id,
-            name=message.tool,
-            arguments=message.arguments,
-            origin=request.origin,
-            long_id=request.long_id,
-            id_given=request.id_given,
-        ),
+        call=_call_of(message, request),
         spec=spec,
         message=msgspec.structs.replace(message, keep=settings.background_kept),
         queue=queue,
@@ -241,15 +246,7 @@ def adopted(
     may_still_start = states[last] is None and start_by > now
     return Pending(
         root=root_of(message.key),
-        call=ToolCall(
-            index=message.index,
-            id=message.id,
-            name=message.tool,
-            arguments=message.arguments,
-            origin=found.origin,
-            long_id=found.long_id,
-            id_given=found.id_given,
-        ),
+        call=_call_of(message, found),
         spec=spec,
         message=message,
         queue=queue,
