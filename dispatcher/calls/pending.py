@@ -191,8 +191,12 @@ class Pending:
 
     @property
     def may_be_known(self) -> bool:
-        """Whether the ledger may have it although this dispatcher has not sent it."""
-        return self.message.session is not None and self.message.turn is not None
+        """Whether the ledger may have it although this dispatcher has not sent it.
+
+        What a person was asked about any dispatcher may send.
+        """
+        can_be_asked_again = self.message.session is not None and self.message.turn is not None
+        return can_be_asked_again or bool(self.approval)
 
     @property
     def is_unsent(self) -> bool:
