@@ -82,7 +82,7 @@ class RedisTransport:
             remembered=settings.loop_memory,
             kept=settings.loop_kept,
         )
-        self.approvals = RedisApprovals(self._steps, self._names, self._reply)
+        self.approvals = RedisApprovals(self._steps, self._names, self._reply, settings.tenant)
         self.events = RedisEvents(
             connection.open_async(settings),
             connection.open_async(settings, blocking=True),

@@ -96,7 +96,7 @@ async def servers(request: pytest.FixtureRequest) -> AsyncIterator[Servers]:
             )
 
         yield Servers(
-            lambda name: RedisApprovals(steps, names, names.reply(name)),
+            lambda name: RedisApprovals(steps, names, names.reply(name), "default"),
             lambda name, alive: asyncio.ensure_future(live_there(name, alive)),
             lambda key: asyncio.ensure_future(record_there(key)),
         )
