@@ -120,8 +120,7 @@ class Awaiting:
         if is_new:
             good = approval.expires or self._settings.approval_expires
             id = id_of(pending.root)
-            pending.awaits(id, until=time.monotonic() + good, queue_wait=self._settings.queue_wait)
-            pending.when_answered = self._answered
+            self._hold(pending, id, good)
             now = self._transport.server_time()
             request = ApprovalRequest(
                 id=id,
@@ -343,12 +342,16 @@ class Awaiting:
         spec = offer.spec if offer is not None else ToolSpec(name=request.message.tool)
         left = max(0.0, request.expires_at - self._transport.server_time())
         pending = self._traffic.take_over(request, spec, left=left)
-        pending.awaits(
-            request.id, until=time.monotonic() + left, queue_wait=self._settings.queue_wait
-        )
-        pending.when_answered = self._answered
+        self._hold(pending, request.id, left)
         self._take(pending, request, found)
         return pending
+
+    def _hold(self, pending: Pending, id: str, good: float) -> None:
+        """Have a call wait for so many seconds, and answer it although the server is away."""
+        until = time.monotonic() + good
+        pending.awaits(id, until=until, queue_wait=self._settings.queue_wait)
+        pending.when_answered = self._answered
+        self._traffic.keep_deadline(pending)
 
     def _read(self, found: Found) -> ApprovalRequest | None:
         if not found.request:

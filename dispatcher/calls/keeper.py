@@ -66,6 +66,10 @@ class Keeper:
         if self._line_timer is None:
             self._wait_for_head()
 
+    def watch_deadline(self, pending: Pending) -> None:
+        """Keep the deadline of a call that is not sent yet, and nothing else of it."""
+        self._at(pending.deadline, self._over, pending)
+
     def forget(self, pending: Pending) -> None:
         """Keep a call's times no more."""
         self._line.pop(pending, None)

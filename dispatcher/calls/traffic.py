@@ -136,8 +136,13 @@ class Traffic(Calls):
         )
         return pending
 
+    def keep_deadline(self, pending: Pending) -> None:
+        """See that a call that is held is answered by its deadline, whatever the server does."""
+        self._keeper.watch_deadline(pending)
+
     def go_on(self, pending: Pending) -> None:
         """Send a call that was held, if it may still be."""
+        self._keeper.forget(pending)
         pending.rerouted(self._fleet.home(pending.queue, pending.spec))
         self._keeper.watch(pending, alone=True)
         refusal = self.refusal(pending.call)
