@@ -254,7 +254,8 @@ class MemoryApprovals:
         if entry is None:
             return ""
         before = entry.state
-        if before is ApprovalState.APPROVED:
+        is_late = before is ApprovalState.EXPIRED and entry.first > 0.0
+        if before is ApprovalState.APPROVED or is_late:
             entry.state = ApprovalState.SENT
         return before.value
 
