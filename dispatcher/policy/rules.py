@@ -10,7 +10,13 @@ import msgspec
 
 from toolpool.contract.errors import Misconfigured
 from toolpool.dispatcher.policy.conditions import Condition, RuleFailed, Test
-from toolpool.dispatcher.policy.verdicts import Allow, AskApproval, Deny, ProposedCall
+from toolpool.dispatcher.policy.verdicts import (
+    Allow,
+    AskApproval,
+    Deny,
+    ProposedCall,
+    checked,
+)
 
 Action = Literal["allow", "deny", "ask"]
 
@@ -66,9 +72,7 @@ class Rule:
         self._tests = [Test(condition) for condition in conditions]
         if rule.action != "ask" and (rule.approvers or rule.expires is not None):
             raise ValueError("`approvers` and `expires` are for rules whose action is `ask`")
-        if rule.expires is not None and not rule.expires > 0:
-            raise ValueError("`expires` must be a number of seconds above 0")
-        self.verdict = _verdict(rule)
+        self.verdict = checked(_verdict(rule))
 
     def names(self, tool: str) -> bool:
         """Whether it is for a tool of this name."""
