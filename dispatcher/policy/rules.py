@@ -95,6 +95,8 @@ class Rule:
             )
         except RuleFailed as error:
             raise RuleFailed(f"{self.name}: {error}") from None
+        except (ValueError, RecursionError) as error:  # of a value that is no Unicode, or too deep
+            raise RuleFailed(f"{self.name}: {type(error).__name__}") from None
 
 
 class Rules:
@@ -124,8 +126,10 @@ def parse(text: str, where: str) -> Rules:
     """The rules in `text`, the content of the file `where`. Raises `Misconfigured`."""
     try:
         content: dict[str, Any] = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+    except ValueError as error:  # a TOMLDecodeError is one, and a number with too many digits
         raise Misconfigured(f"the policy {where} is not TOML: {error}") from None
+    except RecursionError:
+        raise Misconfigured(f"the policy {where} is nested too deeply") from None
     cannot = f"the policy {where} cannot be used"
     try:
         found = msgspec.convert(content, _File)
@@ -135,7 +139,7 @@ def parse(text: str, where: str) -> Rules:
     for number, entry in enumerate(found.rule, 1):
         try:
             rules.append(Rule(msgspec.convert(entry, _Rule), number))
-        except ValueError as error:  # a ValidationError is one
+        except (ValueError, RecursionError) as error:  # a ValidationError is one
             name = f" ({entry['name']})" if entry.get("name") else ""
             raise Misconfigured(f"{cannot}: rule {number}{name}: {error}") from None
     return Rules(rules, _default(found.default))
