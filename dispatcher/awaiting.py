@@ -279,8 +279,10 @@ class Awaiting:
             try:
                 await self._look()
             except _AWAY as error:
+                self._last = ""  # what it had read and not looked at would be lost
                 log.warning("approvals_not_followed: %s", error)
             except Exception:
+                self._last = ""
                 log.exception("approvals_not_followed: a fault of toolpool's own")
 
     async def _look(self) -> None:

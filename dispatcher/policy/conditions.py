@@ -113,16 +113,19 @@ def _at(value: Any, steps: list[str | int | None]) -> Iterator[Any]:
         yield value
         return
     step, rest = steps[0], steps[1:]
-    if step is None:
-        if isinstance(value, (list, dict)):
-            for one in value.values() if isinstance(value, dict) else value:
-                yield from _at(one, rest)
-        else:
-            yield _ABSENT
-    elif (isinstance(step, int) and isinstance(value, list) and step < len(value)) or (isinstance(step, str) and isinstance(value, dict) and step in value):
+    if step is None and isinstance(value, (list, dict)):
+        for one in value.values() if isinstance(value, dict) else value:
+            yield from _at(one, rest)
+    elif _has(value, step):
         yield from _at(value[step], rest)
     else:
         yield _ABSENT
+
+
+def _has(value: Any, step: str | int | None) -> bool:
+    if isinstance(step, int):
+        return isinstance(value, list) and step < len(value)
+    return isinstance(value, dict) and step in value
 
 
 def _comparisons(condition: Condition) -> Iterator[Holds]:

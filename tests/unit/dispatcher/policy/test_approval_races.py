@@ -7,6 +7,7 @@ import pytest
 from tests.waiting import eventually
 from toolpool import Approval, Code, Dispatcher, Executed, Settings, tool
 from toolpool.contract.approval import ApprovalState
+from toolpool.contract.ledger.approvals import Found, MemoryApprovals
 
 RAN: list[int] = []
 
@@ -75,3 +76,34 @@ async def test_r57_a_call_whose_asker_is_cancelled_never_runs(session: str | Non
             await asking
         await is_sent(dispatcher, approval)
     assert RAN == []
+
+
+async def test_r57_a_server_that_is_away_for_a_moment_costs_no_decision(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """R57: it goes away between the news of three decisions and the looks at them."""
+    look, looks = MemoryApprovals.look, 0
+
+    async def away_once(self: MemoryApprovals, id: str) -> Found:
+        nonlocal looks
+        looks += 1
+        if looks == 2:
+            raise ConnectionError("away")
+        return await look(self, id)
+
+    async with Dispatcher.in_memory([pay]) as dispatcher:
+        asking = [
+            asyncio.ensure_future(dispatcher.dispatch(CALL, session=f"s-{i}", wait=60))
+            for i in range(3)
+        ]
+
+        async def all_wait() -> bool:
+            return len(await dispatcher.approvals.waiting()) == 3
+
+        await eventually(all_wait, "the calls wait")
+        monkeypatch.setattr(MemoryApprovals, "look", away_once)
+        for approval in await dispatcher.approvals.waiting():
+            await dispatcher.approvals.deny(approval.id, by="anna")
+        async with asyncio.timeout(20):
+            turns = await asyncio.gather(*asking)
+    assert [turn[0].code for turn in turns] == [Code.DENIED] * 3 and looks > 3
