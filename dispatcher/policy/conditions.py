@@ -176,7 +176,7 @@ def _any_of(wanted: list[Any]) -> Holds:
 
 
 def _number(name: str, limit: float) -> Holds:
-    if isinstance(limit, float) and not math.isfinite(limit):
+    if not -math.inf < limit < math.inf:
         raise ValueError(f"`{name}` must be a number that JSON has: nan and inf hold of nothing")
     compare: Callable[[Any], bool] = {
         "above": lambda value: value > limit,
