@@ -162,6 +162,13 @@ class Pending:
         return self.message.key
 
     @property
+    def as_run(self) -> ToolCall:
+        """The call with the arguments that it runs with: those that were approved, if any were."""
+        if self.call.arguments is self.message.arguments:
+            return self.call
+        return msgspec.structs.replace(self.call, arguments=self.message.arguments)
+
+    @property
     def facts(self) -> CallFacts:
         """Which call it is, for observers."""
         message, of = self.message, self.told_of

@@ -145,7 +145,7 @@ class Traffic(Calls):
         self._keeper.forget(pending)
         pending.rerouted(self._fleet.home(pending.queue, pending.spec))
         self._keeper.watch(pending, alone=True)
-        refusal = self.refusal(pending.call)
+        refusal = self.refusal(pending.as_run)
         if refusal is not None:
             self.refuse(pending, refusal)
         else:
@@ -285,7 +285,7 @@ class Traffic(Calls):
 
     def denial(self, pending: Pending) -> Outcome | None:
         """See `Calls.denial`."""
-        return self._denied(pending.call)
+        return self._denied(pending.as_run)
 
     async def turn_switch(
         self, tool: str, argument: str | None, value: Any, reason: str, *, on: bool, by: str
@@ -374,7 +374,7 @@ class Traffic(Calls):
         if not pending.is_open:
             return
         pending.rerouted(self._fleet.home(pending.queue, pending.spec))
-        refusal = self.refusal(pending.call)
+        refusal = self.refusal(pending.as_run)
         if refusal is not None:
             self.refuse(pending, refusal)
         else:

@@ -14,7 +14,7 @@ import redis
 
 from tests.integration import fleet as fleets
 from tests.waiting import eventually
-from toolpool import Approval, ApprovalRefused, Code, Dispatcher, Executed
+from toolpool import Approval, ApprovalRefused, Code, Dispatcher, Executed, Hooks, Rewrite
 from toolpool.cli.app import run_command
 from toolpool.contract.approval import ApprovalState
 from toolpool.contract.encoding import digest
@@ -236,6 +236,31 @@ async def test_r57_what_one_tenant_approves_no_dispatcher_of_another_holds_up(
             assert handle is not None
             told = await second.task_result(handle, session="tenants", wait=20)
             assert told is not None and told.data == "paid 5"
+
+
+async def test_r31_the_kill_switch_holds_for_the_arguments_that_were_approved(
+    fleet: LocalFleet, tmp_path: Path
+) -> None:
+    """R31: those of the hook that asked first, whatever the one that asks again makes of them."""
+    trace, session = tmp_path / "trace", "switched"
+
+    def hooks(amount: int) -> Hooks:
+        return Hooks(before_call=lambda call: Rewrite({**call.arguments, "amount": amount}))
+
+    settings = fleet.settings
+    async with Dispatcher.connect(settings=settings, hooks=hooks(500)) as first:
+        turn = await first.dispatch(response(trace), session=session, wait=0)
+        handle = turn[0].handle
+        approval = await one_waits(first.approvals, session)
+        assert approval.arguments["amount"] == 500 and handle is not None
+    async with Dispatcher.connect(settings=settings, hooks=hooks(400)) as second:
+        asking = asyncio.ensure_future(second.dispatch(response(trace), session=session, wait=60))
+        await second.deny("pay", argument="amount", value=500, reason="too much")
+        await second.approvals.approve(approval.id, by="anna")
+        result = (await asking)[0]
+        await second.allow("pay", argument="amount", value=500)
+    assert (result.code, result.executed) == (Code.DENIED, Executed.NO)
+    assert "too much" in (result.error or "") and runs(trace) == []
 
 
 async def test_r57_many_approve_and_many_wait_and_it_runs_once(
