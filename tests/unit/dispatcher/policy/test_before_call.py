@@ -167,6 +167,24 @@ async def test_r45_a_note_that_cannot_be_told_changes_nothing(note: Any) -> None
     assert "900" in str(turn.messages("anthropic"))
 
 
+@pytest.mark.parametrize("call_id", [None, "c-1"])
+async def test_r31_a_call_is_cancelled_while_the_hook_decides(call_id: str | None) -> None:
+    asked_about, let_go = asyncio.Event(), asyncio.Event()
+
+    async def hook(_: ProposedCall) -> None:
+        asked_about.set()
+        await let_go.wait()
+
+    async with Dispatcher.in_memory([refund], hooks=Hooks(before_call=hook)) as dispatcher:
+        asking = asyncio.ensure_future(dispatcher.dispatch(call(), session="s-1"))
+        await asked_about.wait()
+        assert await dispatcher.cancel("s-2") == 0
+        assert await dispatcher.cancel("s-1", call_id=call_id) == 1
+        let_go.set()
+        result = (await asking)[0]
+    assert (result.code, result.executed, RAN) == (Code.CANCELLED, Executed.NO, [])
+
+
 async def test_r45_a_rewritten_call_runs_with_the_other_arguments_and_says_so() -> None:
     audits = Audits()
     result = await asked(
