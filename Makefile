@@ -66,7 +66,7 @@ test-peers: $(SET_UP) ## Report to a real server that takes what Sentry takes, i
 	@$(PY) -m pytest tests/peers $(ARGS)
 
 chaos-short: $(SET_UP) ## Kill, freeze and cut off everything for a few minutes; nothing may be lost
-	@$(PY) -m tests.chaos --short --jobs 2 $(ARGS)
+	@$(PY) -m tests.chaos --short --hooks --jobs 2 $(ARGS)
 
 chaos: $(SET_UP) ## The same for an hour or so, and the long form of the ledger's model test
 	@$(PY) -m pytest tests/chaos

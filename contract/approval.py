@@ -11,6 +11,7 @@ from toolpool.contract.errors import MessageRejected
 
 _REQUEST = "approval"
 _DECISION = "decision"
+_ID_CHARACTERS = 20
 
 
 class ApprovalState(StrEnum):
@@ -100,3 +101,13 @@ def read_decision(envelope: Envelope, data: bytes, request: ApprovalRequest) -> 
     if (decision.id, decision.digest) != (request.id, request.digest):
         raise MessageRejected("foreign", "a decision about another call")
     return decision
+
+
+def id_of(root: str) -> str:
+    """The id of the approval of a call, by its key: short enough to be typed."""
+    return root[:_ID_CHARACTERS]
+
+
+def may_decide(by: str, request: ApprovalRequest) -> bool:
+    """Whether somebody may approve or deny a call."""
+    return bool(by) and (not request.approvers or by in request.approvers)

@@ -54,6 +54,7 @@ class Names:
         self.catalog_version = f"{prefix}:catalog_version"
         self.catalog_ages = f"{prefix}:catalog_ages"
         self.switches = f"{prefix}:switches"
+        self.circuits = f"{prefix}:circuits"
         self.workers = f"{prefix}:workers"
         self.loops = f"{prefix}:loops"
         self.outputs = f"{prefix}:outputs"
@@ -126,6 +127,14 @@ class Names:
     def loop(self, session: str) -> str:
         """What failed in a session: a list of digests."""
         return f"{self.prefix}:loop:{session}"
+
+    def rate(self, limit: str) -> str:
+        """The calls that one rate limit counts, by when it no longer does: a sorted set."""
+        return f"{self.prefix}:rate:{limit}"
+
+    def trial(self, circuit: str) -> str:
+        """Which dispatcher may try the tool of an open circuit: a string."""
+        return f"{self.prefix}:trial:{circuit}"
 
     def turns(self, hour: int) -> str:
         """The turns that calls were dispatched in within an hour of Unix time: a sorted set."""

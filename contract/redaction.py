@@ -44,14 +44,14 @@ class Redaction:
 
     def text(self, text: str) -> str:
         """`text` without the values."""
-        if not any(spelling in text for spelling in self._spellings):
+        if not self._spellings or not any(spelling in text for spelling in self._spellings):
             return text
         pattern = "|".join(map(re.escape, self._spellings))
         return re.sub(pattern, lambda found: self._marks[found[0]], text)
 
     def json(self, encoded: bytes) -> bytes:
         """A JSON document without the values, also where one is a key or a number."""
-        if not any(spelling in encoded for spelling in self._encoded):
+        if not self._encoded or not any(spelling in encoded for spelling in self._encoded):
             return encoded
         return encoding.encode(self._within(encoding.decode(encoded)))
 

@@ -9,6 +9,7 @@ from pydantic_core import PydanticCustomError
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from toolpool.contract.names import is_prefix
+from toolpool.contract.rates import rate_of
 from toolpool.contract.spec import RunIn
 
 _KIB = 1024
@@ -174,6 +175,16 @@ class Settings(BaseSettings):
     )
     waiting_per_dispatcher: int = Field(default=20_000, ge=1, description="Calls waiting in all.")
 
+    session_rate: str | None = Field(
+        default=None, description="How often calls of one session are started, as `60/min`."
+    )
+    tenant_rate: str | None = Field(
+        default=None, description="How often calls of this tenant are started, as `1000/min`."
+    )
+    rate_over: Literal["wait", "refuse"] = Field(
+        default="wait", description="Whether a call over a rate limit waits, or is refused."
+    )
+
     breaker_rate: float = Field(
         default=0.9, gt=0, le=1, description="Share of failures at which a tool's circuit opens."
     )
@@ -183,6 +194,10 @@ class Settings(BaseSettings):
     breaker_window: float = Field(default=60.0, gt=0, description="How far back failures count.")
     breaker_pause: float = Field(
         default=30.0, gt=0, description="How long an open circuit stays open."
+    )
+    circuit_scope: Literal["dispatcher", "fleet"] = Field(
+        default="dispatcher",
+        description="Whether a circuit is open for its dispatcher, or for the whole fleet.",
     )
     retry_pause: float = Field(
         default=0.2, gt=0, description="First pause before a retry by the pool."
@@ -288,6 +303,16 @@ class Settings(BaseSettings):
                 "the signs _ . - and :",
             )
         return prefix
+
+    @field_validator("session_rate", "tenant_rate")
+    @classmethod
+    def _is_rate(cls, rate: str | None) -> str | None:
+        if not rate:
+            return None
+        try:
+            return str(rate_of(rate))
+        except ValueError as error:
+            raise PydanticCustomError("rate", "{why}", {"why": str(error)}) from None
 
     @field_validator("lease_gone")
     @classmethod

@@ -6,6 +6,7 @@ from typing import Any
 import msgspec
 
 from toolpool.contract import encoding
+from toolpool.contract.rates import Rate, RatePer, rate_of
 
 DEFAULT_TIMEOUT = 60.0
 BACKGROUND_TIMEOUT = 86_400.0
@@ -36,8 +37,10 @@ class ToolSpec(msgspec.Struct, frozen=True, kw_only=True):
     cannot be sure any more that nobody else runs the call. `text_parameter` is the one argument of
     a tool whose input is free text, `text_format` the grammar that the text has. `output_schema` is
     the JSON Schema of its results. `title`, `strict`, `defer_loading`, `allowed_callers` and
-    `input_examples` go to the providers that take them. What is UNSET is not written, so that a
-    tool without it has the digest that older versions give it.
+    `input_examples` go to the providers that take them. `rate` is how often it may be started, as
+    `100/min`, counted for each `rate_per` (the fleet where that is UNSET). `concurrency` holds for
+    each dispatcher, or for all where `concurrency_scope` is `fleet`. What is UNSET is not
+    written, so that a tool without it has the digest that older versions give it.
     """
 
     name: str
@@ -66,7 +69,11 @@ class ToolSpec(msgspec.Struct, frozen=True, kw_only=True):
     defer_loading: bool | msgspec.UnsetType = msgspec.UNSET
     allowed_callers: tuple[str, ...] | msgspec.UnsetType = msgspec.UNSET
     input_examples: tuple[dict[str, Any], ...] | msgspec.UnsetType = msgspec.UNSET
+    rate: str | msgspec.UnsetType = msgspec.UNSET
+    rate_per: str | msgspec.UnsetType = msgspec.UNSET
+    concurrency_scope: str | msgspec.UnsetType = msgspec.UNSET
     approval: bool | msgspec.UnsetType = msgspec.UNSET
+    secrets: tuple[str, ...] | msgspec.UnsetType = msgspec.UNSET
     digest: str = ""
 
     @property
@@ -78,6 +85,29 @@ class ToolSpec(msgspec.Struct, frozen=True, kw_only=True):
     def is_exclusive(self) -> bool:
         """Whether a run is stopped when its worker's lease is lost."""
         return self.exclusive is True
+
+    @property
+    def limit(self) -> tuple[Rate, RatePer] | None:
+        """How often it may be started, and what that is counted for; None for as often as you like.
+
+        Raises ValueError for what this version does not know.
+        """
+        if self.rate is msgspec.UNSET:
+            return None
+        per = RatePer.FLEET if self.rate_per is msgspec.UNSET else RatePer(self.rate_per)
+        return rate_of(self.rate), per
+
+    @property
+    def at_once(self) -> int | None:
+        """How many of its calls may run at once in the whole fleet; None where that is not said.
+
+        Raises ValueError for what this version does not know.
+        """
+        if self.concurrency_scope is msgspec.UNSET:
+            return None
+        if self.concurrency_scope != "fleet":
+            raise ValueError(f"concurrency_scope={self.concurrency_scope!r}")
+        return self.concurrency
 
     @property
     def text_input(self) -> str | None:

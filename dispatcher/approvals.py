@@ -8,6 +8,7 @@ from toolpool.contract.approval import (
     ApprovalDecision,
     ApprovalRequest,
     ApprovalState,
+    may_decide,
     read_decision,
     read_request,
     signed_decision,
@@ -18,7 +19,6 @@ from toolpool.contract.errors import ApprovalRefused, MessageRejected
 from toolpool.contract.ledger.approvals import Found
 from toolpool.contract.server import connection
 from toolpool.contract.settings import Settings
-from toolpool.dispatcher.awaiting import may_decide
 from toolpool.dispatcher.calls.services import Services
 from toolpool.dispatcher.formats.blocks import LONGEST_NAME
 from toolpool.dispatcher.observe import Observers

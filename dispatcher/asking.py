@@ -127,9 +127,13 @@ class Asking:
         accepted: list[Accepted] = []
         since = time.monotonic()  # the look into the past is on the first calls' own time
         looping = await self._loops.look(found.calls, shared.session)
-        foreign = await self._foreign.decide(found.calls, shared, since)
+        decides = self._policy.asks_somebody
+        foreign: Mapping[int, ToolResult] = {}
+        if decides and (flawed := [call for call in found.calls if call.flaw is not None]):
+            foreign = await self._foreign.decide(flawed, shared, since)
         for call in found.calls:
-            if (answer := foreign.get(call.index)) is not None and answer.ok:
+            answer = foreign.get(call.index) if foreign else None
+            if answer is not None and answer.ok:
                 rejected[call.index] = answer
                 continue
             verdict = answer or self._accepting.judge(
@@ -141,9 +145,10 @@ class Asking:
                 self._observers.rejected(verdict, shared.session, found.format, is_known=is_known)
             else:
                 accepted.append(verdict)
+                decides = decides or verdict[1].spec.approval is True
         await self._own_up(found, shared, rejected)
         judged: dict[int, Judgement] = {}
-        if self._policy.concerns(accepted):
+        if decides and accepted:
             with self._turns.ahead(shared.session, accepted) as cancelled:
                 judged = await self._policy.judge(accepted, shared)
             for call, _ in accepted:

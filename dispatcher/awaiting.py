@@ -17,6 +17,8 @@ from toolpool.contract.approval import (
     ApprovalRequest,
     ApprovalState,
     digest_of,
+    id_of,
+    may_decide,
     read_decision,
     read_request,
     signed_request,
@@ -38,7 +40,7 @@ from toolpool.dispatcher.policy.notify import Notifier
 from toolpool.dispatcher.policy.verdicts import AskApproval
 from toolpool.dispatcher.turn_context import TurnContext
 from toolpool.dispatcher.words import feedback
-from toolpool.dispatcher.words.classify import forgotten, not_queued
+from toolpool.dispatcher.words.classify import forgotten, not_queued, unconfirmed
 from toolpool.dispatcher.words.wording import Wording
 
 log = logs.logger("approvals")
@@ -47,14 +49,8 @@ _EVERY_SECONDS = 0.5
 _FIRST_PAUSE_SECONDS = 0.1
 _LONGEST_PAUSE_SECONDS = 5.0
 _LEAVING_SECONDS = 2.0
-_ID_CHARACTERS = 20
 _REMEMBERED_SURELY = 0.9
 _AWAY = (ServerAway, RedisError, OSError, TimeoutError)
-
-
-def id_of(root: str) -> str:
-    """The id of the approval of a call, by its key: short enough to be typed."""
-    return root[:_ID_CHARACTERS]
 
 
 class _Wait(NamedTuple):
@@ -284,6 +280,14 @@ class Awaiting:
             except Exception:
                 self._last = ""
                 log.exception("approvals_not_followed: a fault of toolpool's own")
+            self._answer_overdue()
+
+    def _answer_overdue(self) -> None:
+        """Of calls whose time is over nobody has said what became of them: the server is away."""
+        latest = time.monotonic() - self._settings.queue_wait
+        for pending, _ in list(self._waiting.values()):
+            if pending.start_by <= latest:
+                self._traffic.resolve(pending, unconfirmed(started=False, sent=True))
 
     async def _look(self) -> None:
         epoch = self._transport.epoch
@@ -391,8 +395,3 @@ class Awaiting:
 
 
 _UNSENT = frozenset({Stage.NEW, Stage.WAITING, Stage.PUBLISHING})
-
-
-def may_decide(by: str, request: ApprovalRequest) -> bool:
-    """Whether somebody may approve or deny a call."""
-    return bool(by) and (not request.approvers or by in request.approvers)

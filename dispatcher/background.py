@@ -25,6 +25,7 @@ from toolpool.dispatcher.calls.pending import Pending, State
 from toolpool.dispatcher.calls.services import Services
 from toolpool.dispatcher.calls.traffic import Traffic
 from toolpool.dispatcher.completed import Completed, Notice
+from toolpool.dispatcher.observe import Audit
 from toolpool.dispatcher.results import Results
 from toolpool.dispatcher.words import feedback
 from toolpool.dispatcher.words.wording import Wording
@@ -69,6 +70,7 @@ class Background:
         self._transport = services.transport
         self._envelope = services.envelope
         self._settings = services.settings
+        self._observers = services.observers
         self._traffic = traffic
         self._catalog = catalog
         self._results = results
@@ -196,7 +198,9 @@ class Background:
         if found is None:
             raise KeyError(NO_SUCH_HANDLE)
         pending = await self._pending(found)
-        await self._traffic.cancel([pending] if pending.is_open else [])
+        if pending.is_open:
+            self._audit(found, "the host")
+            await self._traffic.cancel([pending])
         return await self._results.of(pending)
 
     async def page(self, handle: Any, session: str | None, number: int) -> dict[str, Any] | None:
@@ -313,8 +317,20 @@ class Background:
     async def _cancel(self, found: BackgroundCall) -> dict[str, Any]:
         pending = await self._pending(found)
         if pending.is_open:
+            self._audit(found, "the model")
             await self._traffic.cancel([pending])
         return await self._result(found, 0.0)
+
+    def _audit(self, found: BackgroundCall, by: str) -> None:
+        message = found.message
+        audit = Audit(
+            what="cancelled",
+            tool=message.tool,
+            call_id=message.id,
+            session=message.session,
+            by=by,
+        )
+        self._observers.tell("audited", audit)
 
     async def _pending(self, found: BackgroundCall) -> Pending:
         known = self._traffic.root(found.message.key)

@@ -14,6 +14,8 @@ from toolpool.contract.approval import (
     ApprovalRequest,
     ApprovalState,
     digest_of,
+    id_of,
+    may_decide,
     read_decision,
     read_request,
     signed_request,
@@ -25,7 +27,6 @@ from toolpool.contract.ledger.approvals import Found
 from toolpool.contract.ledger.steps import ServerAway
 from toolpool.contract.outcome import Code, Executed
 from toolpool.contract.result import ToolResult
-from toolpool.dispatcher.awaiting import id_of, may_decide
 from toolpool.dispatcher.calls import opening
 from toolpool.dispatcher.calls.services import Services
 from toolpool.dispatcher.formats.blocks import NO_APPROVER
@@ -66,10 +67,8 @@ class ProviderApprovals:
 
         A person has as long as the host waits: at the end of it the answer is no.
         """
-        asked = [
-            call for call in calls if call.flaw is not None and call.flaw.reason == NO_APPROVER
-        ]
-        if not asked or not self._policy.asks_somebody:
+        asked = [call for call in calls if call.flaw is NO_APPROVER]
+        if not asked:
             return {}
         results = await asyncio.gather(*(self._decide(call, shared, since) for call in asked))
         return {call.index: result for call, result in zip(asked, results, strict=True)}

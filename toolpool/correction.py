@@ -12,7 +12,7 @@ row with rejections end it: then the schema or the model is at fault, and more c
 
 import asyncio
 import inspect
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -67,14 +67,16 @@ async def converse(
     format: str | None = None,
     session: str | None = None,
     only: Sequence[str] | None = None,
+    context: Mapping[str, Any] | None = None,
     attempts: int = 3,
     model_calls: int = 50,
 ) -> Conversation:
     """Talk until the model answers without tool calls.
 
     `model` is an adapter's, or any async callable; its tools are offered in `format` (the adapter's
-    own, else `anthropic`). `only` narrows what is offered and allowed. Raises `CorrectionFailed`
-    after `attempts` model calls in a row with a rejected call, or `model_calls` in all.
+    own, else `anthropic`). `only` narrows what is offered and allowed, `context` is for the tools
+    and the policy. Raises `CorrectionFailed` after `attempts` model calls in a row with a rejected
+    call, or `model_calls` in all.
     """
     offered_as = format or getattr(model, "format", None) or "anthropic"
     offer = dispatcher.tools(offered_as, only=only)
@@ -84,7 +86,7 @@ async def converse(
     for _ in range(model_calls):
         response = await model(said, offer)
         turn = await dispatcher.dispatch(
-            response, session=session, turn=_turn_id(session, said), only=only
+            response, session=session, turn=_turn_id(session, said), only=only, context=context
         )
         said += turn.assistant()
         said += turn.messages()

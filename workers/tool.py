@@ -9,6 +9,7 @@ from typing_extensions import ParamSpec, TypeVar
 
 from toolpool.contract.errors import ToolDeclarationInvalid
 from toolpool.contract.names import is_queue, is_secret
+from toolpool.contract.rates import RatePer
 from toolpool.contract.schema.roots import NO_OBJECT, takes_objects
 from toolpool.contract.spec import (
     BACKGROUND_TIMEOUT,
@@ -20,6 +21,7 @@ from toolpool.contract.spec import (
 )
 from toolpool.workers.docstring import Docstring, read_docstring
 from toolpool.workers.offered import offered_options
+from toolpool.workers.rated import rate_options, scope_options
 from toolpool.workers.returns import Returns, returns_of
 from toolpool.workers.signature import Signature
 from toolpool.workers.text_input import text_options
@@ -101,6 +103,9 @@ def tool(
     validate: Literal["on", "off"] = "on",
     repair: bool = True,
     concurrency: int | None = None,
+    concurrency_scope: Literal["dispatcher", "fleet"] = "dispatcher",
+    rate: str | None = None,
+    rate_per: Literal["fleet", "tenant", "session"] = "fleet",
     retries: int = 0,
     strict: bool = False,
     defer_loading: bool = False,
@@ -126,6 +131,11 @@ def tool(function: Callable[..., Any] | None = None, /, **options: Any) -> Any:
     With `input_schema` (raw JSON Schema) the function takes the validated arguments as keywords or
     as one `arguments` dict. Each `check` gets the typed arguments as keywords before the tool runs;
     a ValueError or a returned string refuses the call (`validation.arguments`, not executed).
+
+    A tool is started at most as often as `rate` says (`10/s`, `100/min`, `1000/h`, `5000/day`), in
+    any time of that length, over the whole fleet; by `rate_per` for each tenant or session by
+    itself. What comes sooner waits, or is refused (TOOLPOOL_RATE_OVER). At most `concurrency` of
+    its calls run at once: of each dispatcher, or by `concurrency_scope` of the whole fleet.
 
     `secrets` are the names of those that it asks its `ToolContext` for, of the user whose call it
     is. They are had before the tool begins; a call that lacks one is answered, and not run.
@@ -166,6 +176,9 @@ def _declare(
     heartbeat: float | None = None,
     background: bool = False,
     exclusive: bool = False,
+    rate: Any = None,
+    rate_per: Any = RatePer.FLEET,
+    concurrency_scope: Any = "dispatcher",
     approval: bool = False,
     **options: Any,
 ) -> Tool:
@@ -184,6 +197,7 @@ def _declare(
     returns = returns_of(signature.returned, output_schema, where)
     if timeout is None:
         timeout = BACKGROUND_TIMEOUT if background else DEFAULT_TIMEOUT
+    named = _secrets(secrets, signature, where)
     try:
         spec = ToolSpec(
             name=tool_name,
@@ -200,7 +214,10 @@ def _declare(
             timeout=float(timeout),  # 20 and 20.0 are one timeout, and must have one digest
             heartbeat=msgspec.UNSET if heartbeat is None else float(heartbeat),
             exclusive=True if exclusive else msgspec.UNSET,
+            **rate_options(rate, rate_per, where),
+            **scope_options(concurrency_scope, options.get("concurrency"), where),
             approval=True if approval else msgspec.UNSET,
+            secrets=named or msgspec.UNSET,
             **text_options(input, grammar, schema, where),
             **offered_options(options, shown, where),
         )
@@ -208,9 +225,7 @@ def _declare(
         raise ToolDeclarationInvalid(f"{where}: {error}") from None
     _require_times(spec.timeout, heartbeat, signature, where)
     checks = (check,) if callable(check) else tuple(check)
-    return Tool(
-        function, sealed(spec), signature, checks, returns, _secrets(secrets, signature, where)
-    )
+    return Tool(function, sealed(spec), signature, checks, returns, named)
 
 
 def _require_names(tool: str, queue: str, where: str) -> None:

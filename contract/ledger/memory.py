@@ -36,6 +36,7 @@ from toolpool.contract.ledger.base import (
 from toolpool.contract.ledger.events import MemoryEvents
 from toolpool.contract.ledger.inboxes import Inboxes
 from toolpool.contract.ledger.loops import MemoryLoops
+from toolpool.contract.ledger.rates import MemoryRates
 from toolpool.contract.ledger.record import Record
 
 _OUTPUTS_BYTES = 32 << 20
@@ -54,18 +55,33 @@ class MemoryServer(Inboxes):
         """The reply streams of those that live."""
         self.handles: dict[str, tuple[str, bytes]] = {}
         self.switches: dict[str, bytes] = {}
+        self.circuits: dict[str, bytes] = {}
+        self.trials: dict[str, tuple[str, float]] = {}
+        """Which dispatcher may try the tool of a circuit, and until when."""
         self.outputs: dict[str, bytes] = {}
         self._outputs_of: defaultdict[str, dict[str, int]] = defaultdict(dict)
         self._ran: set[str] = set()
         """What may not run twice and was claimed, whether its record is still there or not."""
         self.loops = MemoryLoops(remembered=loop_memory, kept=loop_kept)
         self.events = MemoryEvents()
+        self.rates = MemoryRates(self._is_known, self._is_under_way)
         self.approvals = ApprovalsHeld()
         self._records: dict[str, Record] = {}
 
     def state(self, key: str) -> str | None:
         """The state of a record; None where there is none."""
         return record.state if (record := self._find(key)) is not None else None
+
+    def _is_known(self, key: str) -> bool:
+        record = self._find(key)
+        return record is not None and record.anew_at is None
+
+    def _is_under_way(self, key: str) -> bool | None:
+        record = self._find(key)
+        if record is None:
+            return None
+        is_open = record.state == "open" and record.until > time.monotonic()
+        return record.state == "claimed" or is_open
 
     def outcome(self, key: str) -> bytes | None:
         """The outcome of a record; None where it has none."""

@@ -54,6 +54,7 @@ class Step(StrEnum):
     BEAT = "beat"
     SURVEY = "survey"
     EVENTS = "events"
+    RATE = "rate"
     APPROVAL = "approval"
 
 

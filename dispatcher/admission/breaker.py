@@ -29,6 +29,8 @@ _SAYS_NOTHING = frozenset(
 """Codes of calls that the tool had no chance to end well or badly."""
 
 _BUCKETS = 10
+_WANTED_SECONDS = 3.0
+"""How long after a call was refused this dispatcher still wants to try its tool."""
 
 log = logs.logger("breaker")
 
@@ -49,10 +51,18 @@ class _Circuit:
     failures: int = 0
     open_until: float = 0.0
     probing: bool = False
+    wanted_at: float = -_WANTED_SECONDS
+    """When a call was refused last only because the fleet tries the tool with one call."""
+    may_try: bool = False
+    """Whether this dispatcher is the one of the fleet that lets a call through."""
 
 
 class Breaker:
-    """The circuits of one dispatcher. Times are on the monotonic clock."""
+    """The circuits of one dispatcher. Times are on the monotonic clock.
+
+    In the scope `fleet` they are kept in step with those of the others (`calls/circuits.py`): what
+    one opened is open here, and only the one that has the right to lets a call through.
+    """
 
     def __init__(self, settings: Settings, observers: Observers) -> None:
         self._rate = settings.breaker_rate
@@ -61,6 +71,9 @@ class Breaker:
         self._pause = settings.breaker_pause
         self._circuits: dict[str, _Circuit] = {}
         self._observers = observers
+        self.is_fleet_wide = settings.circuit_scope == "fleet"
+        self._changes: set[str] = set()
+        """The tools whose circuit was opened or closed here, and nobody else was told."""
 
     def retry_after(self, tool: str) -> float | None:
         """Seconds until the tool may be tried again; None where it may be called now."""
@@ -70,7 +83,9 @@ class Breaker:
         left = circuit.open_until - time.monotonic()
         if left > 0:
             return left
-        if circuit.probing:
+        if self.is_fleet_wide:
+            circuit.wanted_at = time.monotonic()
+        if circuit.probing or (self.is_fleet_wide and not circuit.may_try):
             return 1.0
         circuit.probing = True
         self._tell(tool, "half_open")
@@ -96,7 +111,7 @@ class Breaker:
         if not circuit.failures:
             del self._circuits[tool]
         elif circuit.calls >= self._calls and circuit.failures >= self._rate * circuit.calls:
-            self._open(tool, circuit, now)
+            self._open(tool, circuit)
 
     def release(self, tool: str) -> None:
         """A call that was let through says nothing about the tool: the next one will."""
@@ -121,20 +136,81 @@ class Breaker:
         if now < circuit.open_until or not circuit.probing:
             return  # a call from before it opened
         if failed:
-            self._open(tool, circuit, now)
+            self._open(tool, circuit)
         else:
-            log.warning("circuit_closed tool=%s", tool)
-            self._tell(tool, "closed")
-            del self._circuits[tool]
+            self._close(tool)
+            self._changes.add(tool)
+
+    def told(self, tool: str, left: float | None) -> None:
+        """Another dispatcher opened a circuit, for so many seconds from now, or closed it (None).
+
+        One whose time is over is tried with the next call that has the right to.
+        """
+        circuit = self._circuits.get(tool)
+        was_open = circuit is not None and circuit.open_until > 0
+        self._changes.discard(tool)
+        if left is None:
+            if was_open:
+                self._close(tool)
+            return
+        if circuit is None:
+            circuit = self._circuits[tool] = _Circuit()
+        self._open_for(circuit, left)
+        if not was_open:
+            log.error("circuit_opened tool=%s by another dispatcher", tool)
+            self._tell(tool, "open")
+
+    def changes(self) -> dict[str, float | None]:
+        """What was opened here, for so many seconds from now, or closed (None); to be told once."""
+        changes, self._changes = self._changes, set()
+        now = time.monotonic()
+        return {
+            tool: None if (circuit := self._circuits.get(tool)) is None or not circuit.open_until
+            else circuit.open_until - now
+            for tool in changes
+        }  # fmt: skip
+
+    def untold(self, tool: str) -> None:
+        """A change could not be told."""
+        self._changes.add(tool)
+
+    def trials_wanted(self) -> set[str]:
+        """The tools that a call waits here to try; a right to try another is no longer held."""
+        now = time.monotonic()
+        wanted: set[str] = set()
+        for tool, circuit in self._circuits.items():
+            is_wanted = circuit.probing or now - circuit.wanted_at < _WANTED_SECONDS
+            if circuit.open_until and circuit.open_until <= now and is_wanted:
+                wanted.add(tool)
+            else:
+                circuit.may_try = False
+        return wanted
+
+    def may_try(self, tool: str) -> None:
+        """This dispatcher is the one of the fleet that lets a call through."""
+        circuit = self._circuits.get(tool)
+        if circuit is not None:
+            circuit.may_try = True
+
+    def _close(self, tool: str) -> None:
+        log.warning("circuit_closed tool=%s", tool)
+        self._tell(tool, "closed")
+        del self._circuits[tool]
 
     def _tell(self, tool: str, state: str) -> None:
         self._observers.tell("circuit", tool, state)
 
-    def _open(self, tool: str, circuit: _Circuit, now: float) -> None:
+    def _open(self, tool: str, circuit: _Circuit) -> None:
         log.error("circuit_opened tool=%s for %.0f s", tool, self._pause)
         self._tell(tool, "open")
-        circuit.open_until = now + self._pause
-        circuit.probing = False
+        self._open_for(circuit, self._pause)
+        self._changes.add(tool)
+
+    @staticmethod
+    def _open_for(circuit: _Circuit, seconds: float) -> None:
+        circuit.open_until = max(0.001, time.monotonic() + seconds)
+        circuit.probing = circuit.may_try = False
+        circuit.wanted_at = -_WANTED_SECONDS
         circuit.buckets.clear()
         circuit.calls = circuit.failures = 0
 

@@ -78,6 +78,7 @@ class Catalog:
                 offers[spec.name] = known
                 continue
             try:
+                _require_known_limit(spec)
                 offers[spec.name] = Offer(spec, self._schemas.validator(spec))
             except ToolDeclarationInvalid as error:
                 refused[spec.name] = str(error)
@@ -139,6 +140,14 @@ class Catalog:
         for name in [name for name, since in self._gone.items() if now - since > _GONE_SECONDS]:
             del self._gone[name]
             self._offers.pop(name, None)
+
+
+def _require_known_limit(spec: ToolSpec) -> None:
+    """A tool of a newer version may have a limit that this one cannot keep."""
+    try:
+        _ = spec.limit, spec.at_once
+    except ValueError as error:
+        raise ToolDeclarationInvalid(f"its limit is not known here: {error}") from None
 
 
 def read_file(path: str | Path) -> list[ToolSpec]:

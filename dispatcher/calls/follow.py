@@ -9,6 +9,7 @@ from toolpool.contract.envelope import WorkerLease
 from toolpool.contract.errors import CatalogEmpty, MessageRejected, Misconfigured
 from toolpool.dispatcher.admission.catalog import Catalog
 from toolpool.dispatcher.admission.switches import Switches
+from toolpool.dispatcher.calls.circuits import FleetCircuits
 from toolpool.dispatcher.calls.fleet import Fleet
 from toolpool.dispatcher.calls.pump import Pump
 from toolpool.dispatcher.calls.recovery import Recovery
@@ -36,6 +37,7 @@ class Follower:
         recovery: Recovery,
         fleet: Fleet,
         switches: Switches,
+        circuits: FleetCircuits | None = None,
         follows_catalog: bool,
     ) -> None:
         self._transport = services.transport
@@ -47,6 +49,7 @@ class Follower:
         self._recovery = recovery
         self._fleet = fleet
         self._switches = switches
+        self._circuits = circuits
         self._follows_catalog = follows_catalog
         # A look must not seem to be missing: several belong into the time of a lease.
         self._every = min(_LONGEST_PAUSE_SECONDS, services.settings.lease_gone / 8)
@@ -96,6 +99,8 @@ class Follower:
             sorted({pending.queue for pending in calls if pending.queue})
         )
         await self._follow_switches()
+        if self._circuits is not None:
+            await self._circuits.follow()
         leases = self._read(survey.leases)
         await self._fleet.follow(leases)
         self._tell(leases)

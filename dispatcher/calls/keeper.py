@@ -126,6 +126,8 @@ class Keeper:
     def _at(self, when: float, call: Callable[[Pending], None], pending: Pending) -> None:
         loop = asyncio.get_running_loop()
         delay = when - time.monotonic()
+        if pending.timer is not None:  # the next one takes its place
+            pending.timer.cancel()
         pending.timer = loop.call_later(max(0.0, delay), call, pending)
 
     def _queue_wait_over(self, pending: Pending) -> None:
@@ -134,6 +136,8 @@ class Keeper:
         self._at(pending.deadline - _AHEAD_SECONDS, self._nearly_over, pending)
         if pending.stage is Stage.WAITING:
             self._calls.refuse(pending, not_queued(Code.EXPIRED))
+        elif pending.stage is Stage.NEW:
+            self._calls.held_too_long(pending)
         elif pending.stage in (Stage.QUEUED, Stage.STRANDED) and not pending.was_started:
             self._add_due(pending, CloseReason.UNSTARTED)
 
@@ -152,7 +156,7 @@ class Keeper:
                 pending,
                 unconfirmed(
                     started=pending.stage is Stage.RUNNING,
-                    sent=pending.stage is not Stage.WAITING or pending.may_be_known,
+                    sent=not pending.is_unsent or pending.may_be_known,
                 ),
             )
 

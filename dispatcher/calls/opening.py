@@ -2,10 +2,12 @@
 
 import time
 from collections.abc import Sequence
+from typing import Any
 
 import msgspec
+from redis.exceptions import RedisError
 
-from toolpool.contract import encoding
+from toolpool.contract import encoding, logs
 from toolpool.contract.approval import ApprovalRequest
 from toolpool.contract.call import ToolCall
 from toolpool.contract.envelope import BackgroundCall, CallMessage
@@ -14,22 +16,46 @@ from toolpool.contract.record_keys import retry_key, root_of
 from toolpool.contract.settings import Settings
 from toolpool.contract.spec import ToolSpec
 from toolpool.dispatcher.calls.pending import Pending
+from toolpool.dispatcher.transports.base import Transport
 from toolpool.dispatcher.turn_context import TurnContext
+
+log = logs.logger("traffic")
 
 ANSWER_MARGIN_SECONDS = 1.0
 """Between the end of a tool's time and its call's deadline, for the answer to arrive."""
 
 
-def key_of(call: ToolCall, turn: TurnContext, tenant: str) -> str:
+def user_of(turn: TurnContext, settings: Settings) -> Any:
+    """Whose calls they are: of a tool that is given a user's secrets, nobody else's is the same."""
+    return None if turn.context is None else turn.context.get(settings.secrets_user)
+
+
+def key_of(call: ToolCall, turn: TurnContext, tenant: str, user: Any = None) -> str:
     """Stable for the same call of the same turn of the same session; else random."""
     if turn.session is None or turn.id is None:
         return new_nonce()
     where = [turn.id, call.index] if not call.has_own_key else []
     sent = call.arguments if call.as_asked is None else call.as_asked
+    whose = [] if user is None else ["user", user]
     try:
-        return encoding.digest([tenant, turn.session, *where, call.id, call.name, sent])
+        return encoding.digest([tenant, turn.session, *where, call.id, call.name, sent, *whose])
     except TypeError:  # keys that are no text, as a host may have put them together
         return new_nonce()
+
+
+async def were_asked(
+    transport: Transport, calls: Sequence[ToolCall], turn: TurnContext, settings: Settings
+) -> list[bool]:
+    """Whether each call was dispatched in this turn before; True where nobody can say."""
+    users = (None, user_of(turn, settings))
+    keys = [key_of(call, turn, settings.tenant, user) for call in calls for user in users]
+    try:
+        states = await transport.states(keys)
+    except (RedisError, OSError, TimeoutError) as error:
+        log.warning("records_not_looked_up: %s", error)
+        return [True for _ in calls]
+    found = [state is not None for state in states]
+    return [one or other for one, other in zip(found[::2], found[1::2], strict=True)]
 
 
 def accepted(
@@ -113,6 +139,19 @@ def answered_here(call: ToolCall, spec: ToolSpec, session: str | None) -> Pendin
     )
 
 
+def _call_of(message: CallMessage, kept: ApprovalRequest | BackgroundCall) -> ToolCall:
+    """A call as another dispatcher had it, by what it kept of it."""
+    return ToolCall(
+        index=message.index,
+        id=message.id,
+        name=message.tool,
+        arguments=message.arguments,
+        origin=kept.origin,
+        long_id=kept.long_id,
+        id_given=kept.id_given,
+    )
+
+
 def taken_over(
     request: ApprovalRequest,
     spec: ToolSpec,
@@ -126,15 +165,7 @@ def taken_over(
     message, now = request.message, time.monotonic()
     return Pending(
         root=root_of(message.key),
-        call=ToolCall(
-            index=message.index,
-            id=message.id,
-            name=message.tool,
-            arguments=message.arguments,
-            origin=request.origin,
-            long_id=request.long_id,
-            id_given=request.id_given,
-        ),
+        call=_call_of(message, request),
         spec=spec,
         message=msgspec.structs.replace(message, keep=settings.background_kept),
         queue=queue,
@@ -180,15 +211,7 @@ def adopted(
     may_still_start = states[last] is None and start_by > now
     return Pending(
         root=root_of(message.key),
-        call=ToolCall(
-            index=message.index,
-            id=message.id,
-            name=message.tool,
-            arguments=message.arguments,
-            origin=found.origin,
-            long_id=found.long_id,
-            id_given=found.id_given,
-        ),
+        call=_call_of(message, found),
         spec=spec,
         message=message,
         queue=queue,

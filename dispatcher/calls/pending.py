@@ -15,6 +15,7 @@ from toolpool.contract.ledger.base import Opening
 from toolpool.contract.outcome import Executed, Outcome
 from toolpool.contract.record_keys import retry_key
 from toolpool.contract.spec import ToolSpec
+from toolpool.dispatcher.admission.rates import Limited
 from toolpool.dispatcher.observe import CallFacts
 
 CLOCK_MARGIN_SECONDS = 0.25
@@ -38,7 +39,7 @@ class Stage(Enum):
     next: tuple["Stage", ...]
     """Where it may go from here, as `NEXT_STAGES` has it."""
 
-    NEW = "new"
+    NEW = "new"  # or at the gate, because of a rate limit
     WAITING = "waiting"  # in the pump: nothing was ever sent
     PUBLISHING = "publishing"  # on its way to the server, not confirmed
     QUEUED = "queued"
@@ -148,6 +149,8 @@ class Pending:
     """The record and the attempt whose start was told."""
     work: asyncio.Task[None] | None = None
     """What answers it, where this dispatcher does so itself."""
+    limited: Limited | None = None
+    """The rate limits it is under, once it has come to the gate."""
     approval: str = ""
     """The id of the approval that it waits for, or waited for."""
     awaits_approval: bool = False
@@ -322,6 +325,10 @@ class Pending:
         """Nobody waits for it any more; its outcome is kept for `keep` seconds."""
         self.in_background, self.keep = True, keep
         self.message = msgspec.structs.replace(self.message, keep=keep)  # if it is yet to be sent
+
+    def under(self, limited: Limited | None) -> None:
+        """It is under these rate limits, or none any more."""
+        self.limited = limited
 
     def start_again(self, *, start_by: float, executed: Executed) -> None:
         """Become the next retry of the same call: a new record, nothing sent yet.

@@ -34,6 +34,28 @@ class Pump:
 
     def submit(self, pending: Pending) -> None:
         """Take a call; `exception.overloaded` at once where there is no room for it."""
+        if self._has_room(pending):
+            self._queue(pending).submit(pending)
+
+    def hold(self, pending: Pending) -> bool:
+        """Count a call that waits elsewhere as waiting; False where it is refused instead."""
+        has_room = self._has_room(pending)
+        if has_room:
+            self._shared.hold(pending.line, 1)
+        return has_room
+
+    def let_go(self, pending: Pending) -> None:
+        """A call that was held does not wait any more."""
+        self._shared.hold(pending.line, -1)
+        self._shared.forget_if_empty(pending.line)
+
+    def admit(self, pending: Pending) -> None:
+        """Take a call that was held."""
+        self._shared.hold(pending.line, -1)
+        self.submit(pending)
+        self._shared.forget_if_empty(pending.line)
+
+    def _has_room(self, pending: Pending) -> bool:
         settings, session = self._services.settings, self._shared.sessions.get(pending.line)
         if (
             self._server_is_full
@@ -42,8 +64,8 @@ class Pump:
         ):
             full = not_queued(Code.OVERLOADED, retry_after=_RETRY_AFTER_SECONDS)
             self._calls.refuse(pending, full)
-            return
-        self._queue(pending).submit(pending)
+            return False
+        return True
 
     def _queue(self, pending: Pending) -> QueuePump:
         """A tool with a cap of its own has a line of its own, so that it holds up no other."""

@@ -55,6 +55,11 @@ class Shared:
         """A session's calls in all queues; none at first."""
         return self.sessions.setdefault(name, Session())
 
+    def hold(self, name: str, change: int) -> None:
+        """So many calls of a session more wait before they come to a queue, or fewer."""
+        self.waiting += change
+        self.session(name).waiting += change
+
     def forget_if_empty(self, name: str) -> None:
         """Forget a session that has no calls."""
         session = self.sessions.get(name)

@@ -1,10 +1,17 @@
 """When the pool tries a failed call again by itself: for tools that asked for it (`retries=`)."""
 
+import asyncio
 import random
+import time
+from collections.abc import Callable
 
 from toolpool.contract.credentials import lacked
 from toolpool.contract.outcome import Code, Outcome, is_retryable
+from toolpool.dispatcher.calls.keeper import Keeper
+from toolpool.dispatcher.calls.opening import ANSWER_MARGIN_SECONDS
 from toolpool.dispatcher.calls.pending import Pending
+from toolpool.dispatcher.calls.pump import Pump
+from toolpool.dispatcher.calls.services import Services
 
 _LONGEST_PAUSE_SECONDS = 10.0
 _NEVER_RETRIED = frozenset(
@@ -32,3 +39,40 @@ def pause_before(
     pause = min(first_pause * 2**pending.retries, _LONGEST_PAUSE_SECONDS)
     pause *= random.uniform(0.5, 1.5)  # noqa: S311 - jitter
     return pause if pause < time_left else None
+
+
+class Retries:
+    """Lets failed calls be tried again; `submit` sends one when its pause is over."""
+
+    def __init__(
+        self, services: Services, *, pump: Pump, keeper: Keeper, submit: Callable[[Pending], None]
+    ) -> None:
+        self._settings = services.settings
+        self._observers = services.observers
+        self._pump = pump
+        self._keeper = keeper
+        self._submit = submit
+
+    def try_again(self, pending: Pending, outcome: Outcome) -> bool:
+        """Whether a call that came to this goes on, as the next try of the same call.
+
+        That has a record of its own, named after the first: whoever asks again follows the same
+        names to the same end.
+        """
+        now = time.monotonic()
+        pause = pause_before(
+            pending,
+            outcome,
+            first_pause=self._settings.retry_pause,
+            time_left=pending.deadline - ANSWER_MARGIN_SECONDS - now,
+        )
+        if pause is None:
+            return False
+        self._observers.call("retried", pending, pause)
+        self._pump.done(pending)
+        self._keeper.forget(pending)
+        start_by = min(now + pause + self._settings.queue_wait, pending.deadline)
+        pending.start_again(start_by=start_by, executed=outcome.executed)
+        self._keeper.watch(pending, alone=True)
+        asyncio.get_running_loop().call_later(pause, self._submit, pending)
+        return True

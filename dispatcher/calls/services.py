@@ -54,6 +54,10 @@ class Calls(Protocol):
         """Why a call may not be sent any more."""
         ...
 
+    def held_too_long(self, pending: Pending) -> None:
+        """A rate limit has held a call until its queue wait was over."""
+        ...
+
     def join(self, pending: Pending) -> None:
         """Go on with a call that another dispatcher has sent."""
         ...

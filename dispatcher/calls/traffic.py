@@ -2,13 +2,11 @@
 
 import asyncio
 import time
-from collections.abc import Collection, Coroutine, Iterable, Sequence
+from collections.abc import Callable, Collection, Coroutine, Iterable, Sequence
 from typing import Any
 
 import msgspec
-from redis.exceptions import RedisError
 
-from toolpool.contract import logs
 from toolpool.contract.approval import ApprovalRequest
 from toolpool.contract.call import ToolCall
 from toolpool.contract.envelope import BackgroundCall, Progress
@@ -16,13 +14,16 @@ from toolpool.contract.names import Names
 from toolpool.contract.outcome import Code, Executed, Outcome, failure, may_still_run
 from toolpool.contract.record_keys import root_of
 from toolpool.contract.spec import Effects, ToolSpec
+from toolpool.dispatcher.admission.availability import Availability
 from toolpool.dispatcher.admission.breaker import Breaker
 from toolpool.dispatcher.admission.catalog import Catalog
 from toolpool.dispatcher.admission.switches import Switches
-from toolpool.dispatcher.calls import opening, retries
+from toolpool.dispatcher.calls import opening
+from toolpool.dispatcher.calls.circuits import FleetCircuits
 from toolpool.dispatcher.calls.collect import Collector
 from toolpool.dispatcher.calls.fleet import Fleet
 from toolpool.dispatcher.calls.follow import Follower
+from toolpool.dispatcher.calls.gate import Gate
 from toolpool.dispatcher.calls.keeper import Keeper
 from toolpool.dispatcher.calls.late_writes import LateWrites
 from toolpool.dispatcher.calls.pending import Pending
@@ -30,14 +31,12 @@ from toolpool.dispatcher.calls.pulse import beat
 from toolpool.dispatcher.calls.pump import Pump
 from toolpool.dispatcher.calls.recovery import Recovery
 from toolpool.dispatcher.calls.refusals import Refusals
+from toolpool.dispatcher.calls.retries import Retries
 from toolpool.dispatcher.calls.services import Calls, Services
-from toolpool.dispatcher.observe import Audit, Progressed
+from toolpool.dispatcher.calls.tasks import Tasks
+from toolpool.dispatcher.calls.telling import Telling
 from toolpool.dispatcher.turn_context import TurnContext
 from toolpool.dispatcher.words.classify import not_queued
-
-log = logs.logger("traffic")
-
-_CANCEL_AGAIN_SECONDS = 0.1
 
 
 class Traffic(Calls):
@@ -46,16 +45,19 @@ class Traffic(Calls):
     def __init__(self, services: Services, catalog: Catalog, *, follows_catalog: bool) -> None:
         settings, observers = services.settings, services.observers
         self._transport = services.transport
-        self._envelope = services.envelope
         self._settings = settings
         self._observers = observers
         self._open: dict[str, Pending] = {}
         """By root."""
         self._fleet = Fleet(services.transport, services.envelope, Names(settings.key_prefix))
-        self._switches = Switches(observers)
+        switches, envelope = Switches(observers), services.envelope
         self._breaker = Breaker(settings, observers)
+        self._available = Availability(
+            self._transport, envelope, observers, switches=switches, breaker=self._breaker
+        )
         self._late_writes = LateWrites(lease_gone=settings.lease_gone)
         self._pump = Pump(services, self)
+        self._gate = Gate(services, self, pump=self._pump)
         self._refusals = Refusals(services, self)
         self._keeper = Keeper(services, self)
         self._recovery = Recovery(services, self, pump=self._pump, fleet=self._fleet)
@@ -67,10 +69,15 @@ class Traffic(Calls):
             pump=self._pump,
             recovery=self._recovery,
             fleet=self._fleet,
-            switches=self._switches,
+            switches=switches,
+            circuits=FleetCircuits(services, self._breaker),
             follows_catalog=follows_catalog,
         )
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._retries = Retries(
+            services, pump=self._pump, keeper=self._keeper, submit=self._submit_again
+        )
+        self._telling = Telling(observers)
+        self._tasks = Tasks()
         self._is_closed = False
 
     async def start(self) -> None:
@@ -93,13 +100,8 @@ class Traffic(Calls):
         """
         self._is_closed = True
         await self.cancel([p for p in self._open.values() if not p.in_background])
-        tasks = running = set(self._tasks)
-        while running:
-            for task in running:
-                task.cancel()
-            # Again: Python 3.11's asyncio.wait_for, which redis-py writes with, may swallow one.
-            _, running = await asyncio.wait(running, timeout=_CANCEL_AGAIN_SECONDS)
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await self._gate.close()
+        await self._tasks.end()
         for pending in self._open.values():
             self._keeper.forget(pending)
             pending.answer(failure(Code.CANCELLED, "", Executed.UNKNOWN))  # to whoever waits here
@@ -142,20 +144,22 @@ class Traffic(Calls):
 
     def go_on(self, pending: Pending) -> None:
         """Send a call that was held, if it may still be."""
-        self._keeper.forget(pending)
-        pending.rerouted(self._fleet.home(pending.queue, pending.spec))
         self._keeper.watch(pending, alone=True)
-        refusal = self.refusal(pending.as_run)
-        if refusal is not None:
-            self.refuse(pending, refusal)
-        else:
-            self._send(pending)
+        self._unless_refused(pending, self._send)
 
     def _send(self, pending: Pending) -> None:
         if (headers := self._observers.trace(pending)) is not None:
             pending.traced(headers)
         self._observers.call("accepted", pending)
-        self._pump.submit(pending)
+        self._pass_on(pending)
+
+    def _pass_on(self, pending: Pending) -> None:
+        """To the pump; what is under a limit passes the gate before."""
+        spec, unset = pending.spec, msgspec.UNSET
+        if spec.rate is not unset or spec.concurrency_scope is not unset or self._gate.holds_all:
+            self._gate.submit(pending)
+        else:
+            self._pump.submit(pending)
 
     def answer(
         self, call: ToolCall, spec: ToolSpec, turn: TurnContext, since: float, refusal: Outcome
@@ -168,13 +172,7 @@ class Traffic(Calls):
 
     async def were_asked(self, calls: Sequence[ToolCall], turn: TurnContext) -> list[bool]:
         """See `Turns.were_asked`."""
-        keys = [opening.key_of(call, turn, self._settings.tenant) for call in calls]
-        try:
-            states = await self._transport.states(keys)
-        except (RedisError, OSError, TimeoutError) as error:
-            log.warning("records_not_looked_up: %s", error)
-            return [True for _ in calls]
-        return [state is not None for state in states]
+        return await opening.were_asked(self._transport, calls, turn, self._settings)
 
     def _accept(
         self,
@@ -186,7 +184,9 @@ class Traffic(Calls):
         is_watched: bool = True,
     ) -> tuple[Pending, bool]:
         """The open call, its times kept from now on; whether there was none before."""
-        key = opening.key_of(call, turn, self._settings.tenant)
+        is_own = spec.secrets is not msgspec.UNSET
+        user = opening.user_of(turn, self._settings) if is_own else None
+        key = opening.key_of(call, turn, self._settings.tenant, user)
         known = self._open.get(key)
         if known is not None:
             return known, False
@@ -214,7 +214,7 @@ class Traffic(Calls):
         """A call that this dispatcher answers itself, by `work`, which never raises."""
         pending = opening.answered_here(call, spec, session)
         self._open[pending.root] = pending
-        self._tell_start(pending, "")
+        self._telling.start(pending, "")
 
         async def run() -> None:
             self.resolve(pending, await work)
@@ -268,35 +268,22 @@ class Traffic(Calls):
         self.released(pending)
 
     def refusal(self, call: ToolCall) -> Outcome | None:
-        """Why a call may not be sent now: its tool is denied, or left alone for a while."""
-        if self._is_closed:
-            return not_queued(Code.CANCELLED)
-        denied = self._denied(call)
-        if denied is not None:
-            return denied
-        retry_after = self._breaker.retry_after(call.name)
-        if retry_after is None:
-            return None
-        return not_queued(Code.CIRCUIT_OPEN, retry_after=round(retry_after, 1))
-
-    def _denied(self, call: ToolCall) -> Outcome | None:
-        reason = self._switches.denial(call)
-        return not_queued(Code.DENIED, reason) if reason is not None else None
+        """Why a call may not be sent now: see `Availability.refusal`."""
+        return not_queued(Code.CANCELLED) if self._is_closed else self._available.refusal(call)
 
     def denial(self, pending: Pending) -> Outcome | None:
         """See `Calls.denial`."""
-        return self._denied(pending.as_run)
+        return self._available.denial(pending.as_run)
+
+    def held_too_long(self, pending: Pending) -> None:
+        """See `Calls.held_too_long`."""
+        self._gate.held_too_long(pending)
 
     async def turn_switch(
         self, tool: str, argument: str | None, value: Any, reason: str, *, on: bool, by: str
     ) -> None:
         """Deny a tool, or take that back. Raises ValueError for what nobody could follow."""
-        name, body = self._switches.turned(
-            self._envelope, tool, argument, value, reason, now=self._transport.server_time(), on=on
-        )
-        await self._transport.set_switch(name, body)
-        what = "switched_off" if on else "switched_on"
-        self._observers.tell("audited", Audit(what=what, tool=tool, by=by, reason=reason))
+        await self._available.turn_switch(tool, argument, value, reason, on=on, by=by)
         await self._follower.once()
 
     def handed_over(self, pending: Pending, kept: float) -> None:
@@ -323,6 +310,8 @@ class Traffic(Calls):
         """Answer a call; only the first answer counts."""
         if not pending.is_open:
             return
+        if pending.limited is not None:
+            self._gate.ended(pending, outcome)
         if outcome.executed is Executed.NO and pending.ran_before is not None:
             outcome = msgspec.structs.replace(outcome, executed=pending.ran_before)
         if pending.queue:
@@ -330,7 +319,7 @@ class Traffic(Calls):
                 self._breaker.note(pending.call.name, outcome)
             else:
                 self._breaker.release(pending.call.name)
-            if self._try_again(pending, outcome):
+            if self._retries.try_again(pending, outcome):
                 return
         pending.answer(outcome)
         if pending.work is not None:
@@ -339,69 +328,37 @@ class Traffic(Calls):
             self._late_writes.watch(pending)
         if pending.is_news:
             if outcome.worker:
-                self._tell_start(pending, outcome.worker)  # where it was too short to be announced
+                self._telling.start(pending, outcome.worker)  # too short to be announced
                 self._recovery.noticed_start(pending)
-            self._tell_end(pending, outcome)
+            self._telling.end(pending, outcome)
         self._keeper.forget(pending)
         del self._open[pending.root]
         self._pump.done(pending)
 
-    def _try_again(self, pending: Pending, outcome: Outcome) -> bool:
-        """Retry by the pool.
-
-        The retry has a record of its own, named after the first: whoever asks again follows the
-        same names to the same end.
-        """
-        now = time.monotonic()
-        pause = retries.pause_before(
-            pending,
-            outcome,
-            first_pause=self._settings.retry_pause,
-            time_left=pending.deadline - opening.ANSWER_MARGIN_SECONDS - now,
-        )
-        if pause is None:
-            return False
-        self._observers.call("retried", pending, pause)
-        self._pump.done(pending)
-        self._keeper.forget(pending)
-        start_by = min(now + pause + self._settings.queue_wait, pending.deadline)
-        pending.start_again(start_by=start_by, executed=outcome.executed)
-        self._keeper.watch(pending, alone=True)
-        asyncio.get_running_loop().call_later(pause, self._submit_again, pending)
-        return True
-
     def _submit_again(self, pending: Pending) -> None:
-        if not pending.is_open:
-            return
+        if pending.is_open:
+            self._unless_refused(pending, self._pass_on)
+
+    def _unless_refused(self, pending: Pending, send: Callable[[Pending], None]) -> None:
+        """What may have been accepted long ago is sent as things stand now."""
         pending.rerouted(self._fleet.home(pending.queue, pending.spec))
         refusal = self.refusal(pending.as_run)
         if refusal is not None:
             self.refuse(pending, refusal)
         else:
-            self._pump.submit(pending)
+            send(pending)
 
     def started(self, pending: Pending, worker: str) -> None:
         """See `Calls.started`."""
         pending.held_by(worker)
+        self._gate.started(pending)
         self._recovery.noticed_start(pending)
-        self._tell_start(pending, worker)
+        self._telling.start(pending, worker)
         self._pump.started(pending)
-
-    def _tell_start(self, pending: Pending, worker: str) -> None:
-        if self._observers.hear("started") and pending.start_is_untold():
-            self._observers.call("started", pending, worker)
-
-    def _tell_end(self, pending: Pending, outcome: Outcome) -> None:
-        seconds, message = pending.ended - pending.began, pending.message
-        is_first = pending.is_news and not pending.is_attached
-        self._observers.ended(pending, message, outcome, seconds, is_first=is_first)
 
     def progressed(self, pending: Pending, progress: Progress) -> None:
         """See `Calls.progressed`."""
-        if self._observers.hear("progressed"):
-            self._tell_start(pending, pending.worker)  # a tool's word may come before its worker's
-            told = Progressed(done=progress.done, total=progress.total, message=progress.message)
-            self._observers.call("progressed", pending, told)
+        self._telling.progress(pending, progress)
 
     def released(self, pending: Pending) -> None:
         """See `Calls.released`."""
@@ -440,7 +397,4 @@ class Traffic(Calls):
 
     def in_background(self, work: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
         """Let work go on that ends with this dispatcher at the latest."""
-        task = asyncio.ensure_future(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-        return task
+        return self._tasks.start(work)

@@ -32,8 +32,8 @@ class NotAResponse(Exception):
         self.blanks = blanks
 
 
-NO_APPROVER = "no_approver"
-"""The flaw of what a provider asks leave for, and nobody here has given."""
+NO_APPROVER = Flaw(Code.DENIED, "no_approver")
+"""Of what a provider asks leave for, and nobody here has given."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +101,7 @@ class Reader:
                 else:
                     values = parsed
         if asks and flaw is None:
-            flaw = Flaw(Code.DENIED, NO_APPROVER)
+            flaw = NO_APPROVER
         return ToolCall(
             index=index,
             id=id,

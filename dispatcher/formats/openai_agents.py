@@ -3,10 +3,9 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from toolpool.contract.call import Flaw, ToolCall
+from toolpool.contract.call import ToolCall
 from toolpool.contract.content import IMAGE_TYPES, blocks_of, media_of, words_for
 from toolpool.contract.encoding import word_of
-from toolpool.contract.outcome import Code
 from toolpool.contract.result import ToolResult
 from toolpool.contract.spec import ToolSpec
 from toolpool.dispatcher.formats.blocks import NO_APPROVER, Reader
@@ -110,7 +109,7 @@ def _call(index: int, action: dict[str, Any], reader: Reader) -> ToolCall:
         name=asked.get("name") or asked.get("type"),
         namespace=asked.get("server_label"),
         raw={} if raw is None else raw,
-        flaw=None if is_of_tool else Flaw(Code.DENIED, NO_APPROVER),
+        flaw=None if is_of_tool else NO_APPROVER,
         asks=is_of_tool,
         origin={**origin, "asked": asked.get("type")},
     )

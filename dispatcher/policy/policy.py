@@ -72,10 +72,6 @@ class Policy:
         self._hook = hook
         self.asks_somebody = rules is not None or hook is not None
 
-    def concerns(self, accepted: Sequence[Accepted]) -> bool:
-        """Whether there is anything to decide about calls."""
-        return self.asks_somebody or any(o.spec.approval is True for _, o in accepted)
-
     async def judge(
         self, accepted: Sequence[Accepted], shared: TurnContext
     ) -> dict[int, Judgement]:

@@ -8,6 +8,7 @@ from toolpool.contract.ledger.approvals import ApprovalLedger
 from toolpool.contract.ledger.base import CloseReason, Closing, Opening, Recovery
 from toolpool.contract.ledger.events import EventLog
 from toolpool.contract.ledger.loops import LoopLedger
+from toolpool.contract.ledger.rates import RateLedger
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +64,11 @@ class Transport(Protocol):
     @property
     def events(self) -> EventLog:
         """What happens, for every process to follow. To be closed by itself, after all else."""
+        ...
+
+    @property
+    def rates(self) -> RateLedger:
+        """The places under rate limits, for the whole fleet."""
         ...
 
     @property
@@ -147,6 +153,22 @@ class Transport(Protocol):
 
     async def set_switch(self, name: str, body: bytes) -> None:
         """Store the state of a kill switch."""
+        ...
+
+    async def circuits(self) -> list[bytes]:
+        """The signed states of circuits."""
+        ...
+
+    async def set_circuit(self, name: str, body: bytes, *, keep: float) -> None:
+        """Store the state of a circuit; all are kept for `keep` seconds after the last change."""
+        ...
+
+    async def try_circuit(self, name: str, holder: str, *, keep: float) -> bool:
+        """Whether `holder` is the one that may try a tool, for `keep` seconds more."""
+        ...
+
+    async def end_trial(self, name: str, holder: str) -> None:
+        """Let others try it."""
         ...
 
     async def output(self, handle: str) -> bytes | None:

@@ -10,6 +10,7 @@ from toolpool.contract.ledger.base import CloseReason, Closing, Opening, Recover
 from toolpool.contract.ledger.events import EventLog
 from toolpool.contract.ledger.loops import LoopLedger
 from toolpool.contract.ledger.memory import MemoryServer
+from toolpool.contract.ledger.rates import RateLedger
 from toolpool.dispatcher.transports.base import Survey, TurnNote
 
 _TURNS_KEPT = 10_000
@@ -50,6 +51,11 @@ class MemoryTransport:
     def events(self) -> EventLog:
         """See `Transport.events`."""
         return self._server.events
+
+    @property
+    def rates(self) -> RateLedger:
+        """See `Transport.rates`."""
+        return self._server.rates
 
     async def open(self) -> None:
         """Nothing to connect."""
@@ -137,6 +143,28 @@ class MemoryTransport:
     async def set_switch(self, name: str, body: bytes) -> None:
         """See `Transport.set_switch`."""
         self._server.switches[name] = body
+
+    async def circuits(self) -> list[bytes]:
+        """See `Transport.circuits`."""
+        return list(self._server.circuits.values())
+
+    async def set_circuit(self, name: str, body: bytes, *, keep: float) -> None:
+        """See `Transport.set_circuit`."""
+        self._server.circuits[name] = body
+
+    async def try_circuit(self, name: str, holder: str, *, keep: float) -> bool:
+        """See `Transport.try_circuit`."""
+        now = time.monotonic()
+        who, until = self._server.trials.get(name, (holder, 0.0))
+        if who != holder and until > now:
+            return False
+        self._server.trials[name] = (holder, now + keep)
+        return True
+
+    async def end_trial(self, name: str, holder: str) -> None:
+        """See `Transport.end_trial`."""
+        if self._server.trials.get(name, ("", 0.0))[0] == holder:
+            del self._server.trials[name]
 
     async def output(self, handle: str) -> bytes | None:
         """See `Transport.output`."""

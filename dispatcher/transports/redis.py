@@ -27,6 +27,7 @@ from toolpool.contract.ledger.base import (
 from toolpool.contract.ledger.client import RedisLedger
 from toolpool.contract.ledger.events import RedisEvents
 from toolpool.contract.ledger.loops import RedisLoops
+from toolpool.contract.ledger.rates import RedisRates
 from toolpool.contract.ledger.steps import ServerAway, Step, Steps, send
 from toolpool.contract.names import Names
 from toolpool.contract.server import connection
@@ -89,6 +90,7 @@ class RedisTransport:
             self._names,
             kept=settings.events_kept,
         )
+        self.rates = RedisRates(self._steps, self._names, queue_wait=settings.queue_wait)
         self._hours_kept = math.ceil(settings.turns_kept / _HOUR) + 1
         self._broker = Broker(connection.broker_url(settings)) if settings.broker_url else None
         self._last_read = b"0"
@@ -262,6 +264,33 @@ class RedisTransport:
     async def set_switch(self, name: str, body: bytes) -> None:
         """See `Transport.set_switch`."""
         await self._client.hset(self._names.switches, name, body)
+
+    async def circuits(self) -> list[bytes]:
+        """See `Transport.circuits`."""
+        found: Any = await self._client.hvals(self._names.circuits)
+        return list(found)
+
+    async def set_circuit(self, name: str, body: bytes, *, keep: float) -> None:
+        """See `Transport.set_circuit`."""
+        pipeline = self._client.pipeline(transaction=True)
+        pipeline.hset(self._names.circuits, name, body)
+        pipeline.pexpire(self._names.circuits, _ms(keep))
+        await pipeline.execute()
+
+    async def try_circuit(self, name: str, holder: str, *, keep: float) -> bool:
+        """See `Transport.try_circuit`."""
+        key = self._names.trial(name)
+        if await self._client.set(key, holder, nx=True, px=_ms(keep)):
+            return True
+        if await self._client.get(key) != holder.encode():
+            return False
+        return bool(await self._client.pexpire(key, _ms(keep)))
+
+    async def end_trial(self, name: str, holder: str) -> None:
+        """See `Transport.end_trial`."""
+        key = self._names.trial(name)
+        if await self._client.get(key) == holder.encode():
+            await self._client.delete(key)
 
     async def output(self, handle: str) -> bytes | None:
         """See `Transport.output`."""

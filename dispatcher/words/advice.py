@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from toolpool.contract.outcome import Code, ErrorType, Executed
+from toolpool.dispatcher.words.feedback import OVER_RATE
 from toolpool.dispatcher.words.locales import locale as language
 from toolpool.dispatcher.words.symptoms import symptom
 
@@ -55,6 +56,8 @@ def _says_enough(code: Code, executed: Executed, *, retryable: bool) -> bool:
 def _by_code(code: Code, error: str) -> str:
     if code is Code.EXPIRED and error == "changed":  # what was sent fits no worker any more
         return error
+    if code is Code.OVERLOADED and error.startswith(OVER_RATE):
+        return "rate"
     return _BY_CODE.get(code, code.error_type.value)
 
 

@@ -6,6 +6,7 @@ import msgspec
 
 from toolpool.contract.call import ToolCall
 from toolpool.contract.outcome import Code, Executed, Outcome, failure, is_retryable
+from toolpool.contract.rates import Rate
 from toolpool.contract.result import ToolResult
 from toolpool.contract.spec import ToolSpec
 from toolpool.dispatcher.words import advice, feedback
@@ -100,6 +101,11 @@ def _masked(call: ToolCall, outcome: Outcome) -> Outcome:
 def not_queued(code: Code, error: str = "", *, retry_after: float | None = None) -> Outcome:
     """A call that never left this process."""
     return failure(code, error, Executed.NO, retry_after=retry_after)
+
+
+def over_rate(kind: str, rate: Rate) -> str:
+    """What the outcome of a call says that is over a limit; `feedback` makes the sentence of it."""
+    return f"{feedback.OVER_RATE} {kind} {rate}"
 
 
 def forgotten() -> Outcome:

@@ -241,6 +241,9 @@ def _raised(outcome: Outcome, words: Locale) -> str:
     return words.raised_as.format(kind=kind, error=outcome.error)
 
 
+OVER_RATE = "over_rate"
+"""Before the kind of a limit and its rate: the reason of a call that came too soon."""
+
 OTHERS_WAIT = "others"
 """The reason of a call that goes on for another asker, of an outcome that only one is told."""
 
@@ -276,9 +279,19 @@ def failed(name: str, outcome: Outcome, *, timeout: float, wording: Wording = PL
         error = _raised(outcome, words)
     elif code not in templates:
         plain = words.reasons.get((code or Code.INTERNAL).value, error or words.internal)
-        error = words.reasons.get(error, plain)
+        error = _over_rate(error, words) or words.reasons.get(error, plain)
     template = templates.get(code or Code.INTERNAL, words.no_result)
     return template.format(name=name, error=error, whether=whether)
+
+
+def _over_rate(reason: str, words: Locale) -> str | None:
+    """The limit that a call came too soon for; None for any other reason."""
+    over, _, rest = reason.partition(" ")
+    kind, _, rate = rest.partition(" ")
+    most, _, unit = rate.partition("/")
+    if over != OVER_RATE or kind not in words.limited or unit not in words.windows:
+        return None
+    return words.limited[kind].format(most=most, window=words.windows[unit])
 
 
 def _listed_problems(outcome: Outcome, wording: Wording) -> str:

@@ -61,6 +61,7 @@ def _options() -> argparse.Namespace:
     form.add_argument("--long", dest="form", action="store_const", const="long")
     parser.add_argument("--seed", type=int, default=random.randrange(100_000))
     parser.add_argument("--faults", type=int, help="in place of the form's own number")
+    parser.add_argument("--hooks", action="store_true", help="with a policy on every call")
     parser.add_argument("--jobs", type=int, default=1, help="rows that play at once")
     parser.add_argument("--logs", type=Path, help="keep what the processes of a row wrote here")
     parser.add_argument("--figures", type=Path, help=argparse.SUPPRESS)
@@ -88,6 +89,8 @@ async def _play_apart(name: str, options: argparse.Namespace) -> Figures:
         command += ["--faults", str(options.faults)]
     if options.logs:
         command += ["--logs", str(options.logs)]
+    if options.hooks:
+        command.append("--hooks")
     with tempfile.TemporaryDirectory(prefix="chaos-") as directory:
         found, said_file = Path(directory, "figures"), Path(directory, "log")
         with said_file.open("wb") as output:  # noqa: ASYNC230 - nothing else runs here
@@ -128,6 +131,7 @@ async def _play(options: argparse.Namespace) -> None:
         long=options.form == "long",
         seed=options.seed,
         logs=options.logs,
+        with_hooks=options.hooks,
     )
     async with scene:
         try:

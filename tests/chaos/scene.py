@@ -13,13 +13,14 @@ from typing import Any, TypeVar
 
 from pydantic import SecretStr
 
+from tests.chaos import policy
 from tests.chaos.book import RECOVERY_SECONDS, Book, Figures
 from tests.chaos.fleet import Fleet
 from tests.chaos.journal import Journal
 from tests.chaos.load import Load
 from tests.chaos.proxy import Proxy
 from tests.chaos.servers import Server
-from toolpool import Dispatcher
+from toolpool import Dispatcher, Hooks
 from toolpool.contract.settings import Settings
 from toolpool.contract.signing import generate_key
 
@@ -37,8 +38,16 @@ class Scene:
     """One row's play. `faults` is how many it should bring about; all chance comes from `rng`."""
 
     def __init__(
-        self, row: str, *, faults: int, long: bool, seed: int, logs: Path | None = None
+        self,
+        row: str,
+        *,
+        faults: int,
+        long: bool,
+        seed: int,
+        logs: Path | None = None,
+        with_hooks: bool = False,
     ) -> None:
+        self._with_hooks = with_hooks
         self.faults = faults
         self.long = long
         self.rng = random.Random(f"{seed}:{row}")
@@ -107,9 +116,13 @@ class Scene:
         return fleet
 
     @asynccontextmanager
-    async def load(self, settings: Settings, **options: Any) -> AsyncIterator[Load]:
+    async def load(
+        self, settings: Settings, *, hooks: Hooks | None = None, **options: Any
+    ) -> AsyncIterator[Load]:
         """A dispatcher with calls coming in until the block ends, and answered after that."""
-        async with Dispatcher.connect(settings=settings) as dispatcher:
+        if hooks is None and self._with_hooks:
+            hooks = policy.hooks(self.rng)
+        async with Dispatcher.connect(settings=settings, hooks=hooks) as dispatcher:
             async with Load(dispatcher, self.book, self.rng, **options) as load:
                 await self.recovered(set(load.modes), count=False)  # all run before the first fault
                 yield load
@@ -141,6 +154,13 @@ class Scene:
     def fault(self) -> None:
         """Count one."""
         self.figures.faults += 1
+
+    def expect_unapproved_unstarted(self, keys: Collection[str]) -> None:
+        """Calls that a person denied and nobody approved: none may have started."""
+        self.journal.follow()
+        started = sorted(key for key in keys if self.journal.starts.get(key))
+        if started:
+            self.figures.problems.append(f"started without approval: {started[:6]}")
 
     def expect_all_ok(self) -> None:
         """For faults that lose nothing, not even to an honest failure."""

@@ -23,6 +23,7 @@ from toolpool.contract.approval import (
     signed_decision,
     signed_request,
 )
+from toolpool.contract.circuit import CircuitState, read_state, signed_state
 from toolpool.contract.credentials import Credential, Lack, lacking
 from toolpool.contract.envelope import (
     BackgroundCall,
@@ -358,6 +359,20 @@ SAMPLES = {
         ),
         ENVELOPE.encode_entry,
         ENVELOPE.decode_entry,
+    ),
+    "entry_rated": Sample(
+        CatalogEntry(
+            spec=sealed(replace(SPEC, rate="100/min", rate_per="session")),
+            published_at=1767225600.5,
+            version="0.1.0",
+        ),
+        ENVELOPE.encode_entry,
+        ENVELOPE.decode_entry,
+    ),
+    "circuit": Sample(
+        CircuitState(tool="search_orders", open_until=1767225630.5, set_at=1767225600.5),
+        lambda state: signed_state(ENVELOPE, state),
+        lambda data: read_state(ENVELOPE, data),
     ),
     "settled_broken": Sample(
         Settled(

@@ -22,6 +22,7 @@ PURPOSES = (
     "lease",
     "toolset",
     "switch",
+    "circuit",
     "output",
     "background",
     "events",

@@ -68,11 +68,11 @@ async def dispatcher(settings: Settings, catalog: None) -> AsyncIterator[Dispatc
 
 
 @contextmanager
-def worker(settings: Settings) -> Iterator[None]:
-    """A worker of the road's tools, with its lease taken."""
+def worker(settings: Settings, tools: str = "tests.fleets.road") -> Iterator[None]:
+    """A worker of some tools, with its lease taken."""
     environment = environment_of(settings, Path(os.devnull))
     command = [sys.executable, "-m", "toolpool", "worker", "--run-in", "loop"]
-    process = subprocess.Popen([*command, "--tools", "tests.fleets.road"], env=environment)
+    process = subprocess.Popen([*command, "--tools", tools], env=environment)
     try:
         with connection.open_sync(settings) as client:
             pattern = Names(settings.key_prefix).worker("*")

@@ -245,3 +245,34 @@ async def test_one_host_s_slip_fails_nobody_else_s_calls(
     results = await asyncio.gather(*asked, return_exceptions=True)
     assert isinstance(results.pop(5), ValueError)
     assert all(not isinstance(turn, BaseException) and turn.ok for turn in results)
+
+
+async def test_a_circuit_of_the_whole_fleet_is_open_for_every_dispatcher() -> None:
+    """What one saw fail is left alone by the others, and one call tries it for all."""
+    shared = {"breaker_calls": 5, "breaker_pause": 2.0, "circuit_scope": "fleet"}
+
+    async def code_of(dispatcher: Dispatcher, id: str = "c") -> Code | None:
+        return (await dispatcher.dispatch(call("misbehave_loop", id, how="raise")))[0].code
+
+    with fleets.running("tests.fleets.hostile", loop_threshold=0) as fleet:
+        async with (
+            fleets.connected(fleet, **shared) as one,
+            fleets.connected(fleet, **shared) as two,
+        ):
+            for number in range(5):
+                assert await code_of(one, str(number)) is Code.RAISED
+
+            async def is_open() -> bool:
+                return await code_of(two) is Code.CIRCUIT_OPEN
+
+            await eventually(is_open, "the other leaves it alone too", 5.0)
+            assert (await two.dispatch(call("echo", text="x"))).ok
+            tried: list[Code | None] = []
+
+            async def is_tried() -> bool:
+                tried[:] = [await code_of(one), await code_of(two)]
+                return Code.RAISED in tried
+
+            await eventually(is_tried, "one call is let through", 15.0)
+            assert tried.count(Code.CIRCUIT_OPEN) == 1
+            await eventually(is_open, "and both leave it alone again", 5.0)

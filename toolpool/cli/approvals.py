@@ -3,7 +3,7 @@
 import getpass
 from collections.abc import Awaitable, Callable
 from datetime import datetime
-from typing import TYPE_CHECKING, Annotated, TypeVar
+from typing import TYPE_CHECKING, Annotated, Literal, TypeVar
 
 import typer
 
@@ -70,12 +70,7 @@ def approve(
 ) -> int:
     """Let a call run, once, with exactly the arguments that it waits with."""
 
-    async def ask(approvals: "Approvals") -> "Approval":
-        whole = await _whole(approvals, id)
-        return await approvals.approve(whole, by=_by(by), digest=digest, reason=reason)
-
-    _show(_asked(ask), json=json)
-    return ExitCode.OK
+    return _decide("approve", id, by, reason, digest, json=json)
 
 
 @app.command("deny")
@@ -88,9 +83,22 @@ def deny(
 ) -> int:
     """Have a call answered without being run; the model reads the reason."""
 
+    return _decide("deny", id, by, reason, digest, json=json)
+
+
+def _decide(
+    how: Literal["approve", "deny"],
+    id: str,
+    by: str | None,
+    reason: str,
+    digest: str | None,
+    *,
+    json: bool,
+) -> int:
     async def ask(approvals: "Approvals") -> "Approval":
         whole = await _whole(approvals, id)
-        return await approvals.deny(whole, by=_by(by), digest=digest, reason=reason)
+        decide = approvals.approve if how == "approve" else approvals.deny
+        return await decide(whole, by=_by(by), digest=digest, reason=reason)
 
     _show(_asked(ask), json=json)
     return ExitCode.OK

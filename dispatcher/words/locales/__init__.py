@@ -115,6 +115,9 @@ class Locale:
     needs_sign_in_at: str
     no_result: str
     reasons: Mapping[str, str]
+    limited: Mapping[str, str]
+    """What a rate limit counts, by its kind, with `{most}` and `{window}`."""
+    windows: Mapping[str, str]
     internal: str
     not_run: str
     may_have_run: str

@@ -113,6 +113,9 @@ class Told(Calls):
     def denial(self, pending: Pending) -> Outcome | None:
         return self.denials.get(pending.key)
 
+    def held_too_long(self, pending: Pending) -> None:
+        self.said.append(("held too long", pending.key))
+
     def join(self, pending: Pending) -> None:
         self.said.append(("joined", pending.key))
 

@@ -1,4 +1,4 @@
-"""People are told by a webhook that a call waits: signed, and in nobody's way."""
+"""People are told by a signed webhook that a call waits for them."""
 
 import asyncio
 import base64
@@ -21,42 +21,102 @@ SECRET = "a word of our own"
 
 
 @tool(effects="write", approval=True)
-async def pay(amount: int) -> int:
+async def pay(amount: int) -> str:
     """Pay."""
-    return amount
+    return f"paid {amount}"
 
 
-class Taken:
-    """What was posted: headers and body."""
+class Chat:
+    """Where it is posted; answers with these statuses, in order, and 200 after them."""
 
-    def __init__(self) -> None:
-        self.posts: list[tuple[dict[str, str], bytes]] = []
-        self.answers: list[int] = []
+    def __init__(self, *statuses: int) -> None:
+        self.posted: list[tuple[dict[str, str], bytes]] = []
+        chat, left = self, list(statuses)
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                body = self.rfile.read(int(self.headers["Content-Length"]))
+                headers = {name.lower(): value for name, value in self.headers.items()}
+                chat.posted.append((headers, body))
+                self.send_response(left.pop(0) if left else 200)
+                self.send_header("Location", "http://127.0.0.1:1/")
+                self.send_header("Content-Length", "0")
+                self.end_headers()
+
+            def log_message(self, *_: Any) -> None:
+                pass
+
+        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self.server.server_address[1]}/hook"
+        self.thread = threading.Thread(target=self.server.serve_forever, args=(0.01,))
+        self.thread.start()
+
+    def close(self) -> None:
+        self.server.shutdown()
+        self.thread.join()
+        self.server.server_close()
 
 
 @pytest.fixture
-def taken() -> Taken:
-    return Taken()
+def chat(request: pytest.FixtureRequest) -> Iterator[Chat]:
+    chat = Chat(*getattr(request, "param", ()))
+    yield chat
+    chat.close()
 
 
-@pytest.fixture
-def address(taken: Taken) -> Iterator[str]:
-    class Handler(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            body = self.rfile.read(int(self.headers["content-length"]))
-            taken.posts.append(({k.lower(): v for k, v in self.headers.items()}, body))
-            self.send_response(taken.answers.pop(0) if taken.answers else 204)
-            self.end_headers()
+def settings(chat: Chat, secret: str = SECRET) -> Settings:
+    return Settings(
+        approval_webhook=chat.url, approval_webhook_secret=SecretStr(secret), background_wait=0.0
+    )
 
-        def log_message(self, *_: Any) -> None:
-            """Say nothing."""
 
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        yield f"http://127.0.0.1:{server.server_port}/hook"
-        server.shutdown()
-        thread.join()
+async def one_is_asked(chat: Chat, secret: str = SECRET, times: int = 1) -> str:
+    """The id of the approval that is told of."""
+    async with Dispatcher.in_memory([pay], settings=settings(chat, secret)) as dispatcher:
+        await dispatcher.dispatch({"id": "c", "name": "pay", "input": {"amount": 5}}, session="s-1")
+        await eventually(lambda: len(chat.posted) >= times, "it is posted", within_seconds=20)
+        [approval] = await dispatcher.approvals.waiting()
+        return approval.id
+
+
+@pytest.mark.parametrize("secret", [SECRET, "whsec_" + base64.b64encode(b"other").decode()])
+async def test_r57_it_is_signed_as_standard_webhooks_are(chat: Chat, secret: str) -> None:
+    id = await one_is_asked(chat, secret)
+    headers, body = chat.posted[0]
+    key = base64.b64decode(secret[6:]) if secret.startswith("whsec_") else secret.encode()
+    signed = f"{id}.{headers['webhook-timestamp']}.".encode() + body
+    signature = base64.b64encode(hmac.digest(key, signed, hashlib.sha256)).decode()
+    assert headers["webhook-signature"] == f"v1,{signature}"
+    assert headers["webhook-id"] == id and headers["content-type"] == "application/json"
+    told = json.loads(body)
+    assert told["type"] == "approval.waiting"
+    assert (told["data"]["id"], told["data"]["arguments"]) == (id, {"amount": 5})
+
+
+@pytest.mark.parametrize("chat", [(500, 302)], indirect=True)
+async def test_r57_what_is_not_taken_is_posted_again_and_no_redirection_followed(
+    chat: Chat, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("toolpool.dispatcher.policy.notify._FIRST_PAUSE_SECONDS", 0.01)
+    await one_is_asked(chat, times=3)
+    assert len({body for _, body in chat.posted}) == 1
+
+
+@pytest.mark.parametrize("chat", [(500,) * 9], indirect=True)
+async def test_r57_a_call_waits_all_the_same_where_nobody_is_told(
+    chat: Chat, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("toolpool.dispatcher.policy.notify._FIRST_PAUSE_SECONDS", 0.01)
+    async with Dispatcher.in_memory([pay], settings=settings(chat)) as dispatcher:
+        asking = asyncio.ensure_future(
+            dispatcher.dispatch({"name": "pay", "input": {"amount": 5}}, session="s", wait=30)
+        )
+        await eventually(lambda: len(chat.posted) == 4, "four times")
+        [approval] = await dispatcher.approvals.waiting()
+        await dispatcher.approvals.approve(approval.id, by="anna")
+        assert (await asking)[0].ok
+    assert "toolpool approvals list" in caplog.text and SECRET not in caplog.text
+    assert "HTTP 500" in caplog.text and "/hook" not in caplog.text
 
 
 @pytest.fixture
@@ -68,36 +128,14 @@ def silent() -> Iterator[str]:
         yield f"http://127.0.0.1:{listening.getsockname()[1]}/hook"
 
 
-def settings(url: str) -> Settings:
-    return Settings(approval_webhook=url, approval_webhook_secret=SecretStr(SECRET))
-
-
-def call(number: int = 1) -> dict[str, Any]:
-    return {"id": f"c-{number}", "name": "pay", "input": {"amount": number}}
-
-
-async def test_r57_a_call_that_waits_is_posted_signed_and_again_where_it_is_not_taken(
-    address: str, taken: Taken, caplog: pytest.LogCaptureFixture
-) -> None:
-    taken.answers = [500]
-    async with Dispatcher.in_memory([pay], settings=settings(address)) as dispatcher:
-        await dispatcher.dispatch(call(), session="s-1", wait=0)
-        await eventually(lambda: len(taken.posts) == 2, "it is posted again")
-        [approval] = await dispatcher.approvals.waiting()
-    for headers, body in taken.posts:
-        assert json.loads(body)["data"]["id"] == approval.id == headers["webhook-id"]
-        signed = f"{approval.id}.{headers['webhook-timestamp']}.".encode() + body
-        digest = hmac.digest(SECRET.encode(), signed, hashlib.sha256)
-        assert headers["webhook-signature"] == "v1," + base64.b64encode(digest).decode()
-    assert "HTTP 500" in caplog.text and "/hook" not in caplog.text
-
-
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # cut connections
 async def test_r57_a_webhook_that_hangs_takes_no_thread_of_the_hosts(silent: str) -> None:
     """R57: what asyncio runs in threads goes on, such as the look for a server's address."""
-    async with Dispatcher.in_memory([pay], settings=settings(silent)) as dispatcher:
-        for number in range(100):
-            await dispatcher.dispatch(call(number), session=f"s-{number}", wait=0)
+    hangs = Settings(approval_webhook=silent, approval_webhook_secret=SecretStr(SECRET))
+    async with Dispatcher.in_memory([pay], settings=hangs) as dispatcher:
+        for i in range(100):
+            asked = {"id": f"c-{i}", "name": "pay", "input": {"amount": i}}
+            await dispatcher.dispatch(asked, session=f"s-{i}", wait=0)
 
         async def all_wait() -> bool:
             return len(await dispatcher.approvals.waiting()) == 100
@@ -108,18 +146,25 @@ async def test_r57_a_webhook_that_hangs_takes_no_thread_of_the_hosts(silent: str
 
 
 @pytest.mark.parametrize(
-    "url",
+    ("url", "secret", "told"),
     [
-        "shop.example/hook",
-        "ftp://shop.example/hook",
-        "http://",
-        "http://[::1/hook",
-        "http://shop.example:99999/hook",
-        "http://shop.example/a hook",
-        "http://shop.example/\nhook",
-        "http://anna:word@shop.example/hook",
+        ("ftp://x", SECRET, "https://"),
+        ("chat", SECRET, "https://"),
+        ("http://", SECRET, "https://"),
+        ("http://[::1/hook", SECRET, "https://"),
+        ("http://chat.example:99999/hook", SECRET, "https://"),
+        ("http://chat.example/a hook", SECRET, "https://"),
+        ("http://chat.example/\nhook", SECRET, "https://"),
+        ("http://anna:word@chat.example/hook", SECRET, "https://"),
+        ("https://chat.example", "", "TOOLPOOL_APPROVAL_WEBHOOK_SECRET"),
+        ("https://chat.example", "whsec_!", "base64"),
     ],
 )
-def test_r62_an_address_that_cannot_be_posted_to_is_refused_at_once(url: str) -> None:
-    with pytest.raises(Misconfigured, match="TOOLPOOL_APPROVAL_WEBHOOK must"):
-        Dispatcher.in_memory([pay], settings=settings(url))
+def test_r62_a_webhook_that_cannot_be_used_is_refused_at_once(
+    url: str, secret: str, told: str
+) -> None:
+    wrong = Settings(
+        approval_webhook=url, approval_webhook_secret=SecretStr(secret) if secret else None
+    )
+    with pytest.raises(Misconfigured, match=told):
+        Dispatcher.in_memory([pay], settings=wrong)

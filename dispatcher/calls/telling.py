@@ -1,0 +1,31 @@
+"""What observers are told of a call once it was sent."""
+
+from toolpool.contract.envelope import Progress
+from toolpool.contract.outcome import Outcome
+from toolpool.dispatcher.calls.pending import Pending
+from toolpool.dispatcher.observe import Observers, Progressed
+
+
+class Telling:
+    """Tells each start and each end once."""
+
+    def __init__(self, observers: Observers) -> None:
+        self._observers = observers
+
+    def start(self, pending: Pending, worker: str) -> None:
+        """A worker has the call."""
+        if self._observers.hear("started") and pending.start_is_untold():
+            self._observers.call("started", pending, worker)
+
+    def end(self, pending: Pending, outcome: Outcome) -> None:
+        """The call was answered."""
+        seconds, message = pending.ended - pending.began, pending.message
+        is_first = pending.is_news and not pending.is_attached
+        self._observers.ended(pending, message, outcome, seconds, is_first=is_first)
+
+    def progress(self, pending: Pending, progress: Progress) -> None:
+        """A tool says how far it is; its word may come before its worker's."""
+        if self._observers.hear("progressed"):
+            self.start(pending, pending.worker)
+            told = Progressed(done=progress.done, total=progress.total, message=progress.message)
+            self._observers.call("progressed", pending, told)

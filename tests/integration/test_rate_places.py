@@ -1,0 +1,175 @@
+"""The places under rate limits: the Lua and its twin in memory do the same, whatever is asked."""
+
+import time
+from typing import Any, ClassVar
+
+from hypothesis import HealthCheck, Phase, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, rule, run_state_machine_as_test
+
+from tests.ledger.servers import NAMES, RealRedis
+from toolpool.contract.ledger.rates import Ask, Limit, MemoryRates, Note, RedisRates, Verdict
+from toolpool.contract.rates import AT_ONCE, Rate
+
+SHORT = settings(
+    max_examples=60,
+    stateful_step_count=30,
+    deadline=None,
+    suppress_health_check=list(HealthCheck),
+    phases=[Phase.generate],  # time passes: what failed is told as it came
+)
+_PAST_SECONDS = 0.004
+
+
+class Instant(Rate):
+    """A window that is over before the next step."""
+
+    @property
+    def seconds(self) -> float:
+        return 0.001
+
+
+LIMITS = (
+    Limit("hourly", Rate(2, "h"), ""),
+    Limit("daily", Rate(3, "day"), ""),
+    Limit("minutely", Rate(1, "min"), ""),
+    Limit("instant", Instant(2, "s"), ""),
+    Limit("running", Rate(2, AT_ONCE), ""),
+)
+MEMBERS = tuple("abcdefg")
+
+members = st.sampled_from(MEMBERS)
+under = st.lists(st.sampled_from(LIMITS), min_size=1, max_size=3, unique=True).map(tuple)
+holds = st.sampled_from((0.001, 900.0))
+asks = st.builds(lambda name, hold, limits: Ask(name, name, hold, limits), members, holds, under)
+notes = st.builds(Note, members, under, st.booleans())
+
+
+class PlacesMachine(RuleBasedStateMachine):
+    """The same steps on both."""
+
+    url: ClassVar[str]
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.real = RealRedis(self.url)
+        self.redis = RedisRates(self.real._steps, NAMES, queue_wait=30.0)
+        self.known: set[str] = set()
+        self.under_way: dict[str, bool] = {}
+        self.memory = MemoryRates(self.known.__contains__, self.under_way.get)
+        self.held: dict[str, set[str]] = {limit.name: set() for limit in LIMITS}
+        """Who has a place under each limit of more than a moment."""
+
+    @rule(told=st.lists(notes, max_size=3), asked=st.lists(asks, max_size=6), again=st.booleans())
+    def take(self, told: list[Note], asked: list[Ask], again: bool) -> None:
+        """A step, and the same step once more as a client sends it that lost the answer."""
+        answers = self._both(told, asked)
+        repeated = self._both([], asked) if again else answers
+        for ask, answer, other in zip(asked, answers, repeated, strict=True):
+            if answer.may_go:
+                assert other.may_go or ask.hold < 1.0 or self._is_told_away(told, ask)
+
+    @staticmethod
+    def _is_told_away(told: list[Note], ask: Ask) -> bool:
+        return any(note.member == ask.member for note in told)
+
+    def _both(self, told: list[Note], asked: list[Ask]) -> list[Verdict]:
+        soon = time.monotonic() + 10.0
+        real = self.real.run(self.redis.take(told, asked, give_up_at=soon))
+        twin = self.real.run(self.memory.take(told, asked, give_up_at=soon))
+        time.sleep(_PAST_SECONDS)
+        assert [self._said(verdict) for verdict in real] == [self._said(v) for v in twin]
+        for one, other in zip(real, twin, strict=True):
+            assert abs(one.seconds - other.seconds) < 30.0
+        self._count(told, asked, real)
+        return list(real)
+
+    @staticmethod
+    def _said(verdict: Verdict) -> tuple[bool, bool, str]:
+        return verdict.may_go, verdict.is_known, verdict.limit.name if verdict.limit else ""
+
+    def _count(self, told: list[Note], asked: list[Ask], answers: list[Verdict]) -> None:
+        """What was granted never exceeds a limit, but for starts that nobody asked for."""
+        for note in told:
+            for limit in note.limits:
+                held = self.held[limit.name]
+                held.add(note.member) if note.started else held.discard(note.member)
+        for ask, answer in zip(asked, answers, strict=True):
+            if answer.may_go and not answer.is_known:
+                for limit in ask.limits:
+                    held = self.held[limit.name]
+                    if limit.name not in ("instant", "running") and ask.member not in held:
+                        assert len(held) < limit.rate.most
+                        held.add(ask.member)
+
+    @rule(
+        member=members,
+        anew=st.booleans(),
+        state=st.sampled_from(("open", "overdue", "claimed", "settled")),
+    )
+    def open_record(self, member: str, anew: bool, state: str) -> None:
+        """A call has a record; one that was refused is started when it is asked for again."""
+        key, client = NAMES.call(member), self.real._sync
+        client.delete(key)
+        until = 0 if state == "overdue" else round((time.time() + 900.0) * 1000)
+        fields: dict[str, Any] = {"state": state.replace("overdue", "open"), "until": until}
+        client.hset(key, mapping={**fields, "worker": "w", **({"anew": "1"} if anew else {})})
+        client.pexpire(key, 100_000)
+        client.set(NAMES.worker("w"), b"lease", px=100_000)
+        self.known.discard(member) if anew else self.known.add(member)
+        self.under_way[member] = state in ("open", "claimed")
+
+    @rule(member=members)
+    def end_record(self, member: str) -> None:
+        """The record's time is over."""
+        self.real._sync.delete(NAMES.call(member))
+        self.known.discard(member)
+        self.under_way.pop(member, None)
+
+    @rule(limit=st.sampled_from(LIMITS), kind=st.sampled_from(("string", "list", "scores")))
+    def put_garbage(self, limit: Limit, kind: str) -> None:
+        """Somebody without sense writes to the server."""
+        key, client = NAMES.rate(limit.name), self.real._sync
+        if kind == "scores" and limit.rate.seconds and client.type(key) in (b"none", b"zset"):
+            stray = {"x y": float("inf"), "\0": 1e300, "z": -5.0, "": 9e15}
+            client.zadd(key, stray)  # type: ignore[arg-type]
+            return
+        client.delete(key)
+        client.set(key, b"\xff") if kind == "string" else client.rpush(key, b"x")
+        self.memory._taken.pop(limit.name, None)
+        self.held[limit.name].clear()
+
+    @rule()
+    def lose_everything(self) -> None:
+        """FLUSHALL."""
+        self.real._sync.flushall()
+        self.memory._taken.clear()
+        self.known.clear()
+        self.under_way.clear()
+        for held in self.held.values():
+            held.clear()
+
+    def teardown(self) -> None:
+        self.real._sync.flushall()
+        self.real.stop()
+
+
+def test_the_places_are_given_as_the_twin_in_memory_gives_them(redis_url: str) -> None:
+    """R60: repeated steps, records, lost data and garbage in between."""
+    machine: Any = type("Machine", (PlacesMachine,), {"url": redis_url})
+    run_state_machine_as_test(machine, settings=SHORT)
+
+
+def test_a_place_comes_free_by_itself(redis_url: str) -> None:
+    """Of a dispatcher that took it and is no more, as soon as its call could not be started."""
+    real = RealRedis(redis_url)
+    limit = Limit("one", Instant(1, "s"), "")
+    redis = RedisRates(real._steps, NAMES, queue_wait=30.0)
+    for rates in (MemoryRates(lambda record: False), redis):
+        for member in "abc":
+            asked = [Ask(member, member, 0.001, (limit,))]
+            (answer,) = real.run(rates.take([], asked, give_up_at=time.monotonic() + 10.0))
+            assert answer.may_go
+            time.sleep(_PAST_SECONDS)
+    assert not real._sync.exists(NAMES.rate("one")), "nor does its key stay"
+    real.stop()
