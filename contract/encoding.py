@@ -52,6 +52,15 @@ def digest(value: Any) -> str:
     return hashlib.blake2b(canonical(value), digest_size=16).hexdigest()
 
 
+def size_of(value: Any) -> int | None:
+    """How many bytes a value has as JSON; None for one that is none."""
+    try:
+        size = len(encode(value))  # which also tells that it has an end
+    except (TypeError, ValueError, OverflowError, RecursionError):
+        return None
+    return size if is_json(value) else None
+
+
 def is_json(value: Any) -> bool:
     """Whether a value is what JSON has: texts as keys, and no number that is none."""
     left = [value]

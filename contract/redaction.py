@@ -17,6 +17,7 @@ from toolpool.contract import encoding
 
 LEAST_CHARACTERS = 6
 """What is shorter is not hidden: it would be found in everything."""
+_ESCAPE = re.compile("%[0-9A-F]{2}")
 _LEAST_LINE, _LINES_AT_MOST = 20, 200
 
 _active: "list[Redaction]" = []
@@ -107,9 +108,10 @@ def _spellings_of(value: str) -> Iterator[str]:
     yield json.dumps(value)[1:-1]
     yield ascii(value)[1:-1]
     yield repr(value)[1:-1]
-    yield quote(value)
-    yield quote(value, safe="")
-    yield quote_plus(value)
+    yield repr(value.encode())[2:-1]
+    for spelling in (quote(value), quote(value, safe=""), quote_plus(value)):
+        yield spelling
+        yield _ESCAPE.sub(lambda found: found[0].lower(), spelling)
     yield from _in_base64(value.encode())
     lines = value.splitlines()
     if len(lines) > 1:

@@ -247,7 +247,10 @@ class Settings(BaseSettings):
         default=None, description="Hook that results pass, as `module:function`."
     )
     approval_expires: float = Field(
-        default=86_400.0, gt=0, description="How long a person may take to approve a call."
+        default=86_400.0,
+        gt=0,
+        le=10 * 365 * 86_400.0,
+        description="How long a person may take to approve a call.",
     )
     approval_webhook: str | None = Field(
         default=None, description="Where it is posted that a call waits for approval."

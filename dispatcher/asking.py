@@ -18,12 +18,13 @@ from toolpool.dispatcher.calls.pending import Pending
 from toolpool.dispatcher.formats import Response, intake
 from toolpool.dispatcher.observe import Observers
 from toolpool.dispatcher.observers.record import Recorder
-from toolpool.dispatcher.policy.policy import Policy
+from toolpool.dispatcher.policy.policy import Judgement, Policy
 from toolpool.dispatcher.policy.verdicts import Preview
 from toolpool.dispatcher.provider_approvals import ProviderApprovals
 from toolpool.dispatcher.results import Results
 from toolpool.dispatcher.turn_context import TurnContext, turn_context
-from toolpool.dispatcher.turns import Answered, Judged, Turns
+from toolpool.dispatcher.turns import Answered, Turns
+from toolpool.dispatcher.words.classify import not_queued
 from toolpool.dispatcher.words.wording import Wording
 
 
@@ -146,9 +147,13 @@ class Asking:
                 accepted.append(verdict)
                 decides = decides or verdict[1].spec.approval is True
         await self._own_up(found, shared, rejected)
-        judged: Judged = {}
+        judged: dict[int, Judgement] = {}
         if decides and accepted:
-            judged = await self._policy.judge(accepted, shared)
+            with self._turns.ahead(shared.session, accepted) as cancelled:
+                judged = await self._policy.judge(accepted, shared)
+            for call, _ in accepted:
+                if call.index in cancelled:
+                    judged[call.index] = Judgement(call, not_queued(Code.CANCELLED))
             accepted = [
                 (judged[c.index].call, o) if c.index in judged else (c, o) for c, o in accepted
             ]

@@ -40,7 +40,7 @@ from toolpool.dispatcher.policy.notify import Notifier
 from toolpool.dispatcher.policy.verdicts import AskApproval
 from toolpool.dispatcher.turn_context import TurnContext
 from toolpool.dispatcher.words import feedback
-from toolpool.dispatcher.words.classify import forgotten, not_queued, unconfirmed
+from toolpool.dispatcher.words.classify import forgotten, not_queued
 from toolpool.dispatcher.words.wording import Wording
 
 log = logs.logger("approvals")
@@ -116,8 +116,7 @@ class Awaiting:
         if is_new:
             good = approval.expires or self._settings.approval_expires
             id = id_of(pending.root)
-            pending.awaits(id, until=time.monotonic() + good, queue_wait=self._settings.queue_wait)
-            pending.when_answered = self._answered
+            self._hold(pending, id, good)
             now = self._transport.server_time()
             request = ApprovalRequest(
                 id=id,
@@ -276,17 +275,11 @@ class Awaiting:
             try:
                 await self._look()
             except _AWAY as error:
+                self._last = ""  # what it had read and not looked at would be lost
                 log.warning("approvals_not_followed: %s", error)
             except Exception:
+                self._last = ""
                 log.exception("approvals_not_followed: a fault of toolpool's own")
-            self._answer_overdue()
-
-    def _answer_overdue(self) -> None:
-        """Of calls whose time is over nobody has said what became of them: the server is away."""
-        latest = time.monotonic() - self._settings.queue_wait
-        for pending, _ in list(self._waiting.values()):
-            if pending.start_by <= latest:
-                self._traffic.resolve(pending, unconfirmed(started=False, sent=True))
 
     async def _look(self) -> None:
         epoch = self._transport.epoch
@@ -347,12 +340,16 @@ class Awaiting:
         spec = offer.spec if offer is not None else ToolSpec(name=request.message.tool)
         left = max(0.0, request.expires_at - self._transport.server_time())
         pending = self._traffic.take_over(request, spec, left=left)
-        pending.awaits(
-            request.id, until=time.monotonic() + left, queue_wait=self._settings.queue_wait
-        )
-        pending.when_answered = self._answered
+        self._hold(pending, request.id, left)
         self._take(pending, request, found)
         return pending
+
+    def _hold(self, pending: Pending, id: str, good: float) -> None:
+        """Have a call wait for so many seconds, and answer it although the server is away."""
+        until = time.monotonic() + good
+        pending.awaits(id, until=until, queue_wait=self._settings.queue_wait)
+        pending.when_answered = self._answered
+        self._traffic.keep_deadline(pending)
 
     def _read(self, found: Found) -> ApprovalRequest | None:
         if not found.request:

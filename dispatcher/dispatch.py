@@ -162,6 +162,7 @@ class Dispatcher(Handles):
         await self._parts.watching.close()
         await in_a_thread(self._parts.observers.close)
         self._parts.hooks.close()
+        self._parts.notifier.close()
 
     @property
     def specs(self) -> list[ToolSpec]:

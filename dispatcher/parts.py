@@ -56,13 +56,8 @@ class Parts:
         classify = Classifier(wording, self.accepting, with_texts=settings.error_texts)
         told = Results(classify, self._result_policy(settings, wording), settings.tenant)
         self.approvals = Approvals(services)
-        self.awaiting = Awaiting(
-            services,
-            self.traffic,
-            self.catalog,
-            wording,
-            notifier := Notifier(settings, self.hooks.on_approval),
-        )
+        self.notifier = Notifier(settings, self.hooks.on_approval)
+        self.awaiting = Awaiting(services, self.traffic, self.catalog, wording, self.notifier)
         self.background = Background(
             services, self.traffic, self.catalog, told, wording, self.awaiting
         )
@@ -87,7 +82,7 @@ class Parts:
             recorder=self.watching.recorder,
             policy=policy,
             told=told,
-            foreign=ProviderApprovals(services, policy, wording, notifier),
+            foreign=ProviderApprovals(services, policy, wording, self.notifier),
         )
         self.histories = Histories(transport, settings, self.asking, self.traffic.in_background)
 

@@ -2,7 +2,8 @@
 
 import asyncio
 import time
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Coroutine, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol
 
@@ -144,8 +145,18 @@ class Turns:
         await self._traffic.cancel(calls)
         return len(calls) + ahead
 
+    @contextmanager
+    def ahead(self, session: str | None, accepted: Sequence[Accepted]) -> Iterator[set[int]]:
+        """While it is decided about calls, they can be cancelled: which were, by index."""
+        turn = _Turn(session, accepted)
+        self._running.add(turn)
+        try:
+            yield turn.cancelled
+        finally:
+            self._running.discard(turn)
+
     def cancel(self, session: str | None, call_id: str | None) -> int:
-        """Cancel calls that wait for others of their turn; how many there were."""
+        """Cancel calls that wait for others of their turn, or for a policy; how many there were."""
         count = 0
         for turn in self._running:
             if session in (None, turn.session):

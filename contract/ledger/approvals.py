@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
+from toolpool.contract import encoding
 from toolpool.contract.approval import ApprovalState
 from toolpool.contract.ledger.steps import Step, Steps
 from toolpool.contract.names import Names
@@ -82,12 +83,14 @@ class ApprovalLedger(Protocol):
 
 
 class RedisApprovals:
-    """On a real server, for the dispatcher that reads `reply`."""
+    """On a real server, those of one tenant, for the dispatcher that reads `reply`."""
 
-    def __init__(self, steps: Steps, names: Names, reply: str) -> None:
+    def __init__(self, steps: Steps, names: Names, reply: str, tenant: str) -> None:
         self._steps = steps
         self._names = names
         self._reply = reply
+        owner = encoding.digest(tenant)
+        self._shared = (names.approvals(owner), names.approved(owner), names.decisions(owner))
 
     async def ask(self, id: str, request: bytes, *, record: str, good: float, kept: float) -> Found:
         """See `ApprovalLedger.ask`."""
@@ -150,10 +153,9 @@ class RedisApprovals:
         ]
 
     async def _run(self, id: str | None, *arguments: str | bytes | int) -> list[Any]:
-        names = self._names
-        keys = [names.approvals, names.approved, names.decisions]
+        keys = [*self._shared]
         if id is not None:
-            keys.append(names.approval(id))
+            keys.append(self._names.approval(id))
         give_up_at = time.monotonic() + _PATIENCE_SECONDS
         return await self._steps.run(Step.APPROVAL, keys, arguments, give_up_at=give_up_at)
 
@@ -252,7 +254,8 @@ class MemoryApprovals:
         if entry is None:
             return ""
         before = entry.state
-        if before is ApprovalState.APPROVED:
+        is_late = before is ApprovalState.EXPIRED and entry.first > 0.0
+        if before is ApprovalState.APPROVED or is_late:
             entry.state = ApprovalState.SENT
         return before.value
 

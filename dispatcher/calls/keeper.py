@@ -67,6 +67,10 @@ class Keeper:
         if self._line_timer is None:
             self._wait_for_head()
 
+    def watch_deadline(self, pending: Pending) -> None:
+        """Keep the deadline of a call that is not sent yet, and nothing else of it."""
+        self._at(pending.deadline, self._over, pending)
+
     def forget(self, pending: Pending) -> None:
         """Keep a call's times no more."""
         self._line.pop(pending, None)
@@ -123,6 +127,8 @@ class Keeper:
     def _at(self, when: float, call: Callable[[Pending], None], pending: Pending) -> None:
         loop = asyncio.get_running_loop()
         delay = when - time.monotonic()
+        if pending.timer is not None:  # the next one takes its place
+            pending.timer.cancel()
         pending.timer = loop.call_later(max(0.0, delay), call, pending)
 
     def _queue_wait_over(self, pending: Pending) -> None:

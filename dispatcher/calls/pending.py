@@ -145,6 +145,13 @@ class Pending:
         return self.message.key
 
     @property
+    def as_run(self) -> ToolCall:
+        """The call with the arguments that it runs with: those that were approved, if any were."""
+        if self.call.arguments is self.message.arguments:
+            return self.call
+        return msgspec.structs.replace(self.call, arguments=self.message.arguments)
+
+    @property
     def facts(self) -> CallFacts:
         """Which call it is, for observers."""
         message, of = self.message, self.told_of
@@ -174,9 +181,12 @@ class Pending:
 
     @property
     def may_be_known(self) -> bool:
-        """Whether the ledger may have it although this dispatcher has not sent it."""
+        """Whether the ledger may have it although this dispatcher has not sent it.
+
+        What a person was asked about any dispatcher may send.
+        """
         is_named = self.message.session is not None and self.message.turn is not None
-        return is_named or self.is_run
+        return is_named or self.is_run or bool(self.approval)
 
     @property
     def is_asker(self) -> bool:

@@ -2,14 +2,14 @@
 
 import asyncio
 import time
-from collections.abc import Callable, Collection, Coroutine, Iterable, Sequence
+from collections.abc import Callable, Collection, Coroutine, Sequence
 from typing import Any
 
 import msgspec
 
 from toolpool.contract.approval import ApprovalRequest
 from toolpool.contract.call import ToolCall
-from toolpool.contract.envelope import BackgroundCall, Progress
+from toolpool.contract.envelope import BackgroundCall
 from toolpool.contract.names import Names
 from toolpool.contract.outcome import Code, Executed, Outcome, failure, may_still_run
 from toolpool.contract.record_keys import root_of
@@ -24,6 +24,7 @@ from toolpool.dispatcher.calls.collect import Collector
 from toolpool.dispatcher.calls.fleet import Fleet
 from toolpool.dispatcher.calls.follow import Follower
 from toolpool.dispatcher.calls.gate import Gate
+from toolpool.dispatcher.calls.heard import Heard
 from toolpool.dispatcher.calls.keeper import Keeper
 from toolpool.dispatcher.calls.late_writes import LateWrites
 from toolpool.dispatcher.calls.pending import Pending
@@ -32,7 +33,7 @@ from toolpool.dispatcher.calls.pump import Pump
 from toolpool.dispatcher.calls.recovery import Recovery
 from toolpool.dispatcher.calls.refusals import Refusals
 from toolpool.dispatcher.calls.retries import Retries
-from toolpool.dispatcher.calls.services import Calls, Services
+from toolpool.dispatcher.calls.services import Services
 from toolpool.dispatcher.calls.shared_run import equality_of
 from toolpool.dispatcher.calls.sharing import Sharing
 from toolpool.dispatcher.calls.tasks import Tasks
@@ -41,7 +42,7 @@ from toolpool.dispatcher.turn_context import TurnContext
 from toolpool.dispatcher.words.classify import not_queued
 
 
-class Traffic(Calls):
+class Traffic(Heard):
     """Every call that was accepted and has no outcome yet, and all that moves it along."""
 
     def __init__(self, services: Services, catalog: Catalog, *, follows_catalog: bool) -> None:
@@ -159,6 +160,10 @@ class Traffic(Calls):
             server_now=self._transport.server_time(),
         )
         return pending
+
+    def keep_deadline(self, pending: Pending) -> None:
+        """See that a call that is held is answered by its deadline, whatever the server does."""
+        self._keeper.watch_deadline(pending)
 
     def go_on(self, pending: Pending) -> None:
         """Send a call that was held, if it may still be."""
@@ -291,7 +296,7 @@ class Traffic(Calls):
 
     def denial(self, pending: Pending) -> Outcome | None:
         """See `Calls.denial`."""
-        return self._available.denial(pending.call)
+        return self._available.denial(pending.as_run)
 
     def held_too_long(self, pending: Pending) -> None:
         """See `Calls.held_too_long`."""
@@ -357,7 +362,7 @@ class Traffic(Calls):
     def _unless_refused(self, pending: Pending, send: Callable[[Pending], None]) -> None:
         """What may have been accepted long ago is sent as things stand now."""
         pending.rerouted(self._fleet.home(pending.queue, pending.spec))
-        refusal = self.refusal(pending.call)
+        refusal = self.refusal(pending.as_run)
         if refusal is not None:
             self.refuse(pending, refusal)
         else:
@@ -370,36 +375,6 @@ class Traffic(Calls):
         self._recovery.noticed_start(pending)
         self._telling.start(pending, worker)
         self._pump.started(pending)
-
-    def progressed(self, pending: Pending, progress: Progress) -> None:
-        """See `Calls.progressed`."""
-        self._telling.progress(pending, progress)
-
-    def released(self, pending: Pending) -> None:
-        """See `Calls.released`."""
-        self._observers.call("released", pending)
-        self.in_background(self._recovery.released(pending))
-
-    def passed(self, pending: Pending) -> None:
-        """See `Calls.passed`."""
-        self.in_background(self._recovery.passed(pending))
-
-    def ended(self, keys: Iterable[str]) -> None:
-        """See `Calls.ended`."""
-        self._late_writes.heard(keys)
-
-    def settled(self, reply: bytes) -> None:
-        """See `Calls.settled`."""
-        self._collector.take(reply)
-
-    def known(self, pending: Pending, reply: bytes) -> None:
-        """See `Calls.known`."""
-        pending.known_before()
-        self._collector.take(reply)
-
-    def unwanted(self, calls: Sequence[Pending]) -> None:
-        """See `Calls.unwanted`."""
-        self._keeper.close_unwanted(calls)
 
     def find(self, key: str) -> Pending | None:
         """See `Calls.find`."""

@@ -54,7 +54,14 @@ class Hook:
         except TimeoutError as error:
             took = f"it took longer than {self._seconds:g} s"
             raise HookFailed(self.name, took) from error
-        except Exception as error:
+        except (KeyboardInterrupt, GeneratorExit):  # not of the hook's own making
+            raise
+        except asyncio.CancelledError as error:
+            task = asyncio.current_task()
+            if task is not None and task.cancelling():
+                raise
+            raise HookFailed(self.name, type(error).__name__) from error
+        except BaseException as error:
             raise HookFailed(self.name, type(error).__name__) from error
 
     def close(self) -> None:

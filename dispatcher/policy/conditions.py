@@ -4,6 +4,7 @@ Patterns are those of the Rust crate `regex`, whose time is linear in the text: 
 to is a model's.
 """
 
+import math
 import re
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -33,10 +34,10 @@ class Condition(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     differs_from: Any = msgspec.UNSET
     one_of: list[Any] | None = None
     none_of: list[Any] | None = None
-    above: float | None = None
-    at_least: float | None = None
-    below: float | None = None
-    at_most: float | None = None
+    above: int | float | None = None
+    at_least: int | float | None = None
+    below: int | float | None = None
+    at_most: int | float | None = None
     matches: str | None = None
     does_not_match: str | None = None
     longer_than: int | None = None
@@ -44,6 +45,9 @@ class Condition(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
 
 Holds = Callable[[Any], bool]
+
+_ABSENT = object()
+"""In place of a value that is not there."""
 
 
 class Test:
@@ -74,14 +78,14 @@ class Test:
         Raises `RuleFailed`.
         """
         found = list(_at(value, self._steps))
-        if self._missing is True:
-            return not found
-        if not found:
-            return False
+        if not found:  # `[*]` of what is empty
+            return self._missing is True
         results = (self._compared(one) for one in found)
         return all(results) if for_all else any(results)
 
     def _compared(self, value: Any) -> bool:
+        if value is _ABSENT or self._missing is True:
+            return value is _ABSENT and self._missing is True
         return all(comparison(value) for comparison in self._comparisons)
 
 
@@ -104,20 +108,24 @@ def _steps(path: str) -> list[str | int | None]:
 
 
 def _at(value: Any, steps: list[str | int | None]) -> Iterator[Any]:
+    """The values that a path leads to; `_ABSENT` for each way that ends before it does."""
     if not steps:
         yield value
         return
     step, rest = steps[0], steps[1:]
-    if step is None:
-        inner = value.values() if isinstance(value, dict) else value
-        if isinstance(value, (list, dict)):
-            for one in inner:
-                yield from _at(one, rest)
-    elif isinstance(step, int):
-        if isinstance(value, list) and step < len(value):
-            yield from _at(value[step], rest)
-    elif isinstance(value, dict) and step in value:
+    if step is None and isinstance(value, (list, dict)):
+        for one in value.values() if isinstance(value, dict) else value:
+            yield from _at(one, rest)
+    elif _has(value, step):
         yield from _at(value[step], rest)
+    else:
+        yield _ABSENT
+
+
+def _has(value: Any, step: str | int | None) -> bool:
+    if isinstance(step, int):
+        return isinstance(value, list) and step < len(value)
+    return isinstance(value, dict) and step in value
 
 
 def _comparisons(condition: Condition) -> Iterator[Holds]:
@@ -146,16 +154,20 @@ def _not(holds: Holds) -> Holds:
 
 
 def _same_as(wanted: Any) -> Holds:
-    """As JSON has it: true is not 1, and 1 is 1.0."""
-    canonical = encoding.canonical(wanted)
-    is_number = isinstance(wanted, (int, float)) and not isinstance(wanted, bool)
+    """As JSON has it: true is not 1, and 1 is 1.0. Raises ValueError for what JSON has not."""
+    if not encoding.is_json(wanted):
+        raise ValueError("a value to compare with must be one of JSON: dates, nan and inf are none")
+    return lambda value: _are_same(value, wanted)
 
-    def holds(value: Any) -> bool:
-        if is_number and isinstance(value, (int, float)) and not isinstance(value, bool):
-            return bool(value == wanted)
-        return encoding.canonical(value) == canonical
 
-    return holds
+def _are_same(one: Any, other: Any) -> bool:
+    if isinstance(one, bool) or isinstance(other, bool):
+        return one is other
+    if isinstance(one, dict) and isinstance(other, dict):
+        return one.keys() == other.keys() and all(_are_same(one[key], other[key]) for key in one)
+    if isinstance(one, list) and isinstance(other, list):
+        return len(one) == len(other) and all(map(_are_same, one, other))
+    return bool(one == other)
 
 
 def _any_of(wanted: list[Any]) -> Holds:
@@ -164,6 +176,8 @@ def _any_of(wanted: list[Any]) -> Holds:
 
 
 def _number(name: str, limit: float) -> Holds:
+    if not -math.inf < limit < math.inf:
+        raise ValueError(f"`{name}` must be a number that JSON has: nan and inf hold of nothing")
     compare: Callable[[Any], bool] = {
         "above": lambda value: value > limit,
         "at_least": lambda value: value >= limit,

@@ -5,6 +5,7 @@ import base64
 import hashlib
 import hmac
 import time
+import urllib.error
 import urllib.parse
 import urllib.request
 from typing import Any
@@ -14,12 +15,15 @@ from toolpool.contract.approval import ApprovalRequest
 from toolpool.contract.errors import Misconfigured
 from toolpool.contract.settings import Settings
 from toolpool.dispatcher.host.hook import Hook, HookFailed
+from toolpool.dispatcher.host.threads import HookThreads
 from toolpool.dispatcher.policy.approval import Approval, approval_of
 
 log = logs.logger("approvals")
 
 _TRIES = 4
 _FIRST_PAUSE_SECONDS = 1.0
+_GRACE_SECONDS = 1.0
+_POSTED_AT_ONCE = 8
 
 
 class Notifier:
@@ -27,13 +31,22 @@ class Notifier:
 
     def __init__(self, settings: Settings, hook: Hook | None) -> None:
         self._hook = hook
-        self._seconds = settings.hook_timeout
-        self._webhook: Webhook | None = None
+        self._threads: HookThreads | None = None
+        self._at_once = asyncio.Semaphore(_POSTED_AT_ONCE)
         if settings.approval_webhook:
-            secret = settings.approval_webhook_secret
-            self._webhook = Webhook(
-                settings.approval_webhook, secret.get_secret_value() if secret is not None else ""
+            secret, seconds = settings.approval_webhook_secret, settings.hook_timeout
+            webhook = Webhook(
+                settings.approval_webhook,
+                secret.get_secret_value() if secret is not None else "",
+                seconds=seconds,
             )
+            # Not asyncio's own threads: where nobody answers, nothing else is to wait for them.
+            self._threads = HookThreads("webhook", webhook.post, seconds=seconds + _GRACE_SECONDS)
+
+    def close(self) -> None:
+        """Let its threads end. Idempotent."""
+        if self._threads is not None:
+            self._threads.close()
 
     async def asked(self, request: ApprovalRequest) -> None:
         """Tell of a call that waits. Never raises: it can still be found and approved."""
@@ -45,19 +58,20 @@ class Notifier:
                 log.error(
                     "on_approval_failed id=%s: %s", approval.id, error, exc_info=error.__cause__
                 )
-        if self._webhook is not None:
-            await self._post(self._webhook, approval)
+        if self._threads is not None:
+            await self._post(self._threads, approval)
 
-    async def _post(self, webhook: "Webhook", approval: Approval) -> None:
+    async def _post(self, threads: HookThreads, approval: Approval) -> None:
         pause = _FIRST_PAUSE_SECONDS
         for left in reversed(range(_TRIES)):
             try:
-                await asyncio.to_thread(webhook.post, approval, self._seconds)
+                async with self._at_once:
+                    await threads.call((approval,))
             except Exception as error:  # noqa: BLE001 - whatever it was, it may pass
                 log.warning(
                     "webhook_failed id=%s tries_left=%d: %s; the call waits all the same, see "
                     "`toolpool approvals list`",
-                    approval.id, left, error,
+                    approval.id, left, _why(error),
                 )  # fmt: skip
                 await asyncio.sleep(pause if left else 0.0)
                 pause *= 4
@@ -68,11 +82,11 @@ class Notifier:
 class Webhook:
     """Signed as https://www.standardwebhooks.com has it: id, time and body, with a secret."""
 
-    def __init__(self, url: str, secret: str) -> None:
-        parts = urllib.parse.urlsplit(url)
-        if parts.scheme not in ("http", "https") or not parts.hostname:
+    def __init__(self, url: str, secret: str, *, seconds: float) -> None:
+        if not _is_address(url):
             raise Misconfigured(
-                "TOOLPOOL_APPROVAL_WEBHOOK must be an address that begins with https:// or http://"
+                "TOOLPOOL_APPROVAL_WEBHOOK must be an address that begins with https:// or "
+                "http://, without a user and spaces"
             )
         if not secret:
             raise Misconfigured(
@@ -80,11 +94,12 @@ class Webhook:
                 "what is posted: set it to a word of your own, and check it where it arrives"
             )
         self._url = url
+        self._seconds = seconds
         self._secret = _secret_bytes(secret)
         # A redirection would carry the call to somebody else.
         self._opener = urllib.request.build_opener(_NoRedirect())
 
-    def post(self, approval: Approval, seconds: float) -> None:
+    def post(self, approval: Approval) -> None:
         """Post an approval that waits. Blocks; raises OSError where it is not taken."""
         body = encoding.encode({"type": "approval.waiting", "data": approval})
         now = str(int(time.time()))
@@ -101,13 +116,33 @@ class Webhook:
             },
             method="POST",
         )
-        with self._opener.open(request, timeout=seconds):
+        with self._opener.open(request, timeout=self._seconds):
             pass
 
 
 class _NoRedirect(urllib.request.HTTPRedirectHandler):
     def redirect_request(self, *_: Any, **__: Any) -> None:
         """A redirection is an error."""
+
+
+def _is_address(url: str) -> bool:
+    try:
+        parts = urllib.parse.urlsplit(url)
+        has_port = parts.port is None or parts.port > 0
+    except ValueError:
+        return False
+    is_written = url.isascii() and url.isprintable() and " " not in url
+    is_web = parts.scheme in ("http", "https") and bool(parts.hostname)
+    return is_written and is_web and has_port and "@" not in parts.netloc
+
+
+def _why(error: Exception) -> str:
+    """What went wrong, without the address: it may hold a key."""
+    reason = getattr(error, "reason", None)
+    error = reason if isinstance(reason, Exception) else error
+    if isinstance(error, urllib.error.HTTPError):
+        return f"HTTP {error.code}"
+    return getattr(error, "strerror", None) or type(error).__name__
 
 
 def _secret_bytes(secret: str) -> bytes:

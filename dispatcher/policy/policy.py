@@ -30,6 +30,7 @@ from toolpool.dispatcher.policy.verdicts import (
     ProposedCall,
     Rewrite,
     Verdict,
+    checked,
     copied,
 )
 from toolpool.dispatcher.turn_context import TurnContext
@@ -231,9 +232,10 @@ class Policy:
         arguments: Any = verdict.arguments
         before = call.arguments or {}
         problem = ""
-        if not isinstance(arguments, dict) or not encoding.is_json(arguments):
+        size = encoding.size_of(arguments)
+        if not isinstance(arguments, dict) or size is None:
             problem = "they are not JSON"
-        elif len(encoding.encode(arguments)) > self._settings.max_arguments:
+        elif size > self._settings.max_arguments:
             problem = "they are larger than one call's arguments may be"
         elif offer.validator is not None and (wrong := offer.validator.problems(arguments)):
             problem = f"they break the tool's schema ({wrong[0].kind})"
@@ -308,4 +310,7 @@ def _verdict(answer: Any) -> Verdict:
         return Deny()
     if not isinstance(answer, (Allow, Deny, Rewrite, AskApproval)):
         raise HookFailed(HOOK, f"it answered a {type(answer).__name__}, and no verdict")
-    return answer
+    try:
+        return checked(answer)
+    except ValueError as error:
+        raise HookFailed(HOOK, str(error)) from None

@@ -87,11 +87,16 @@ def _replaced(result: ToolResult, answer: Any) -> ToolResult:
         raise HookFailed(HOOK, f"it answered a {type(answer).__name__}, and not Replace or None")
     changes: dict[str, Any] = {"recommendations": (), "details": None}
     if answer.data is not msgspec.UNSET:
-        if not encoding.is_json(answer.data):
+        if encoding.size_of(answer.data) is None:
             raise HookFailed(HOOK, "the data it gave is not JSON")
         changes["data"] = copied(answer.data)
     if answer.error is not msgspec.UNSET:
-        changes["error"] = str(answer.error)
+        if not isinstance(answer.error, str):
+            raise HookFailed(HOOK, "the error it gave is no text")
+        changes["error"] = encoding.printable(answer.error)
     if answer.note:
-        changes["note"] = " ".join(filter(None, (result.note, answer.note)))
+        if not isinstance(answer.note, str):
+            raise HookFailed(HOOK, "the note it gave is no text")
+        note = encoding.printable(answer.note)
+        changes["note"] = " ".join(filter(None, (result.note, note)))
     return msgspec.structs.replace(result, **changes)

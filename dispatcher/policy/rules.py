@@ -10,7 +10,13 @@ import msgspec
 
 from toolpool.contract.errors import Misconfigured
 from toolpool.dispatcher.policy.conditions import Condition, RuleFailed, Test
-from toolpool.dispatcher.policy.verdicts import Allow, AskApproval, Deny, ProposedCall
+from toolpool.dispatcher.policy.verdicts import (
+    Allow,
+    AskApproval,
+    Deny,
+    ProposedCall,
+    checked,
+)
 
 Action = Literal["allow", "deny", "ask"]
 
@@ -66,9 +72,7 @@ class Rule:
         self._tests = [Test(condition) for condition in conditions]
         if rule.action != "ask" and (rule.approvers or rule.expires is not None):
             raise ValueError("`approvers` and `expires` are for rules whose action is `ask`")
-        if rule.expires is not None and not rule.expires > 0:
-            raise ValueError("`expires` must be a number of seconds above 0")
-        self.verdict = _verdict(rule)
+        self.verdict = checked(_verdict(rule))
 
     def names(self, tool: str) -> bool:
         """Whether it is for a tool of this name."""
@@ -91,6 +95,8 @@ class Rule:
             )
         except RuleFailed as error:
             raise RuleFailed(f"{self.name}: {error}") from None
+        except (ValueError, RecursionError) as error:  # of a value that is no Unicode, or too deep
+            raise RuleFailed(f"{self.name}: {type(error).__name__}") from None
 
 
 class Rules:
@@ -120,8 +126,10 @@ def parse(text: str, where: str) -> Rules:
     """The rules in `text`, the content of the file `where`. Raises `Misconfigured`."""
     try:
         content: dict[str, Any] = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+    except ValueError as error:  # a TOMLDecodeError is one, and a number with too many digits
         raise Misconfigured(f"the policy {where} is not TOML: {error}") from None
+    except RecursionError:
+        raise Misconfigured(f"the policy {where} is nested too deeply") from None
     cannot = f"the policy {where} cannot be used"
     try:
         found = msgspec.convert(content, _File)
@@ -131,7 +139,7 @@ def parse(text: str, where: str) -> Rules:
     for number, entry in enumerate(found.rule, 1):
         try:
             rules.append(Rule(msgspec.convert(entry, _Rule), number))
-        except ValueError as error:  # a ValidationError is one
+        except (ValueError, RecursionError) as error:  # a ValidationError is one
             name = f" ({entry['name']})" if entry.get("name") else ""
             raise Misconfigured(f"{cannot}: rule {number}{name}: {error}") from None
     return Rules(rules, _default(found.default))

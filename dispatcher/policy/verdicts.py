@@ -1,12 +1,16 @@
 """What a policy is asked about a call, and what it may answer."""
 
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import msgspec
 
+from toolpool.contract.encoding import printable
 from toolpool.contract.result import ToolResult
 from toolpool.contract.spec import Effects
+
+LONGEST_EXPIRES = 10 * 365 * 86_400.0
+"""For how many seconds a person may be waited for, at most."""
 
 _ATOMS = frozenset({str, int, float, bool, type(None)})
 
@@ -86,6 +90,33 @@ class Preview(msgspec.Struct, frozen=True, kw_only=True):
 
 
 Verdict = Allow | Deny | Rewrite | AskApproval
+V = TypeVar("V", bound=Verdict)
+
+
+def checked(verdict: V) -> V:
+    """The verdict, its texts as they can be told. Raises ValueError for one of no use."""
+    if isinstance(verdict, Rewrite):
+        return msgspec.structs.replace(verdict, note=_told(verdict.note))
+    if isinstance(verdict, (Deny, AskApproval)):
+        verdict = msgspec.structs.replace(verdict, reason=_told(verdict.reason))
+    if isinstance(verdict, AskApproval):
+        names: Any = verdict.approvers
+        expires = verdict.expires
+        if not isinstance(names, (tuple, list)) or not all(n and _told(n) == n for n in names):
+            raise ValueError("`approvers` must be a tuple of names, none of them empty")
+        if expires is not None and not is_time(expires):
+            raise ValueError(f"`expires` must be seconds above 0, at most {LONGEST_EXPIRES:,.0f}")
+    return verdict
+
+
+def is_time(seconds: Any) -> bool:
+    """Whether somebody may be waited for so long."""
+    is_number = isinstance(seconds, (int, float)) and not isinstance(seconds, bool)
+    return is_number and 0 < seconds <= LONGEST_EXPIRES
+
+
+def _told(text: Any) -> str:
+    return printable(text) if isinstance(text, str) else ""
 
 
 def copied(value: Any) -> Any:

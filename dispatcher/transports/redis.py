@@ -85,7 +85,7 @@ class RedisTransport:
             kept=settings.loop_kept,
         )
         self.shared = RedisShared(self._steps, self._names)
-        self.approvals = RedisApprovals(self._steps, self._names, self._reply)
+        self.approvals = RedisApprovals(self._steps, self._names, self._reply, settings.tenant)
         self.events = RedisEvents(
             connection.open_async(settings),
             connection.open_async(settings, blocking=True),

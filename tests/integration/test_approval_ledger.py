@@ -96,7 +96,7 @@ async def servers(request: pytest.FixtureRequest) -> AsyncIterator[Servers]:
             )
 
         yield Servers(
-            lambda name: RedisApprovals(steps, names, names.reply(name)),
+            lambda name: RedisApprovals(steps, names, names.reply(name), "default"),
             lambda name, alive: asyncio.ensure_future(live_there(name, alive)),
             lambda key: asyncio.ensure_future(record_there(key)),
         )
@@ -194,6 +194,24 @@ async def test_r57_what_is_not_sent_in_its_time_expires(servers: Servers, state:
     assert await one.decide("a", ApprovalState.APPROVED, b"d") == "expired"
     assert (await one.follow("")).granted == [] and await one.waiting(10) == []
     assert (await ask(one, "a")).state == "expired"
+
+
+async def test_r57_what_is_sent_just_in_time_was_sent(servers: Servers) -> None:
+    """Whoever was told that it was approved sent it, and says so after its time."""
+    one = servers.make("one")
+    for id in "ab":
+        await ask(one, id, good=0.5)
+        await one.decide(id, ApprovalState.APPROVED, b"d")
+    assert (await one.look("a")).state == "approved"
+
+    async def are_expired() -> bool:
+        return {(await one.read(id)).state for id in "ab"} == {"expired"}
+
+    await eventually(are_expired, "they expire")
+    for id in "ab":
+        assert await one.sent(id) == "expired"
+    assert (await one.read("a")).state == "sent"
+    assert (await one.read("b")).state == "expired"  # nobody can have sent it
 
 
 async def test_r57_what_was_sent_or_withdrawn_stays_so(servers: Servers) -> None:

@@ -14,9 +14,11 @@ import redis
 
 from tests.integration import fleet as fleets
 from tests.waiting import eventually
-from toolpool import Approval, ApprovalRefused, Code, Dispatcher, Executed
+from toolpool import Approval, ApprovalRefused, Code, Dispatcher, Executed, Hooks, Rewrite
 from toolpool.cli.app import run_command
 from toolpool.contract.approval import ApprovalState
+from toolpool.contract.encoding import digest
+from toolpool.contract.names import Names
 from toolpool.dispatcher.approvals import Approvals
 from toolpool.local import LocalFleet
 
@@ -209,6 +211,58 @@ async def test_r57_a_denial_is_told_by_the_handle_too(fleet: LocalFleet, tmp_pat
     assert runs(tmp_path / "trace") == []
 
 
+async def test_r57_what_one_tenant_approves_no_dispatcher_of_another_holds_up(
+    fleet: LocalFleet, tmp_path: Path
+) -> None:
+    """R57: nobody of the tenant is there as it is approved, and somebody of another one is."""
+    trace = tmp_path / "trace"
+    async with fleets.connected(fleet, tenant="other") as other:
+        async with fleets.connected(fleet, tenant="ours") as first:
+            turn = await first.dispatch(response(trace), session="tenants", wait=0)
+            approval = await one_waits(first.approvals, "tenants")
+        ours = fleet.settings.model_copy(update={"tenant": "ours"})
+        async with Approvals.connect(settings=ours) as approvals:
+            await approvals.approve(approval.id, by="anna")
+        turned = await other.dispatch(response(trace, 7), session="theirs", wait=0)
+        theirs = await one_waits(other.approvals, "theirs")
+        await other.approvals.approve(theirs.id, by="ben")
+        handle = turned[0].handle
+        assert handle is not None  # and with it, the other one has looked for what was approved
+        told = await other.task_result(handle, session="theirs", wait=20)
+        assert told is not None and told.data == "paid 7"
+        async with fleets.connected(fleet, tenant="ours") as second:
+            handle = turn[0].handle
+            await eventually(lambda: "5" in runs(trace), "the tenant's own one goes on with it")
+            assert handle is not None
+            told = await second.task_result(handle, session="tenants", wait=20)
+            assert told is not None and told.data == "paid 5"
+
+
+async def test_r31_the_kill_switch_holds_for_the_arguments_that_were_approved(
+    fleet: LocalFleet, tmp_path: Path
+) -> None:
+    """R31: those of the hook that asked first, whatever the one that asks again makes of them."""
+    trace, session = tmp_path / "trace", "switched"
+
+    def hooks(amount: int) -> Hooks:
+        return Hooks(before_call=lambda call: Rewrite({**call.arguments, "amount": amount}))
+
+    settings = fleet.settings
+    async with Dispatcher.connect(settings=settings, hooks=hooks(500)) as first:
+        turn = await first.dispatch(response(trace), session=session, wait=0)
+        handle = turn[0].handle
+        approval = await one_waits(first.approvals, session)
+        assert approval.arguments["amount"] == 500 and handle is not None
+    async with Dispatcher.connect(settings=settings, hooks=hooks(400)) as second:
+        asking = asyncio.ensure_future(second.dispatch(response(trace), session=session, wait=60))
+        await second.deny("pay", argument="amount", value=500, reason="too much")
+        await second.approvals.approve(approval.id, by="anna")
+        result = (await asking)[0]
+        await second.allow("pay", argument="amount", value=500)
+    assert (result.code, result.executed) == (Code.DENIED, Executed.NO)
+    assert "too much" in (result.error or "") and runs(trace) == []
+
+
 async def test_r57_many_approve_and_many_wait_and_it_runs_once(
     fleet: LocalFleet, tmp_path: Path
 ) -> None:
@@ -262,22 +316,24 @@ async def test_r63_a_mark_without_a_signature_approves_nothing(
     await dispatcher.dispatch(response(trace), session="forged", wait=0)
     approval = await one_waits(dispatcher.approvals, "forged")
     with redis.Redis.from_url(str(fleet.settings.redis_url)) as client:
-        prefix = fleet.settings.key_prefix
-        key = f"{prefix}:approval:{approval.id}"
+        names, owner = Names(fleet.settings.key_prefix), digest(fleet.settings.tenant)
+        waiting, approved = names.approvals(owner), names.approved(owner)
+        key = names.approval(approval.id)
+        assert client.zscore(waiting, approval.id) is not None
         client.hset(key, mapping={"state": "approved", "decision": b"nobody"})
-        client.zadd(f"{prefix}:approved", {approval.id: 1e15})
-        client.xadd(f"{prefix}:decisions", {"i": approval.id, "s": "approved"})
+        client.zadd(approved, {approval.id: 1e15})
+        client.xadd(names.decisions(owner), {"i": approval.id, "s": "approved"})
         for garbage in (b"", b"\xff\x00", b"{}", b"x" * 1000):
-            client.xadd(f"{prefix}:decisions", {"i": garbage, "s": garbage})
-            client.zadd(f"{prefix}:approved", {garbage: 1e15})
-            client.zadd(f"{prefix}:approvals", {garbage: 1e15})
+            client.xadd(names.decisions(owner), {"i": garbage, "s": garbage})
+            client.zadd(approved, {garbage: 1e15})
+            client.zadd(waiting, {garbage: 1e15})
         other = await dispatcher.dispatch(response(tmp_path / "other", 7), session="true", wait=0)
         assert other[0].is_running
         true = await one_waits(dispatcher.approvals, "true")
         await dispatcher.approvals.approve(true.id, by="anna")
         await eventually(lambda: runs(tmp_path / "other") == ["7"], "what is signed is taken")
         assert runs(trace) == []
-        client.delete(f"{prefix}:approved", f"{prefix}:approvals", key)
+        client.delete(approved, waiting, key)
 
 
 async def test_r57_what_a_server_lost_is_asked_about_again(tmp_path: Path) -> None:

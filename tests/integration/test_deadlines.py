@@ -22,7 +22,7 @@ from tests.chaos.servers import Server
 from tests.fleets import road
 from tests.integration.fleet import call
 from tests.waiting import eventually, wait_until
-from toolpool import BrokerUnreachable, Dispatcher
+from toolpool import AskApproval, BrokerUnreachable, Dispatcher, Hooks
 from toolpool.contract.envelope import Envelope
 from toolpool.contract.names import Names
 from toolpool.contract.outcome import Code, Executed
@@ -138,6 +138,28 @@ async def test_a_server_that_hangs_while_the_call_is_queued(
     assert result.code is Code.QUEUE_UNREACHABLE
     assert result.duration < DEADLINE + LATE
     server.thaw()
+
+
+async def test_a_server_that_hangs_while_a_call_waits_for_approval(
+    server: Server, settings: Settings, catalog: None
+) -> None:
+    """Nobody can be asked any more: it is answered all the same, and did not run from here."""
+    changed = settings.model_copy(update={"approval_expires": 0.5})
+    hooks = Hooks(before_call=lambda _: AskApproval())
+    async with Dispatcher.connect(settings=changed, hooks=hooks) as dispatcher:
+        asking = dispatcher.dispatch(call("echo", value=1), timeout=TIMEOUT, wait=600)
+        turn = asyncio.ensure_future(asking)
+
+        async def waits() -> bool:
+            return len(await dispatcher.approvals.waiting()) == 1
+
+        await eventually(waits, "the call waits for approval")
+        server.freeze()
+        done, _ = await asyncio.wait({turn}, timeout=30)
+        server.thaw()
+        assert done, "it was not answered while the server hung"
+        result = (await turn)[0]
+    assert (result.code, result.executed) == (Code.QUEUE_UNREACHABLE, Executed.UNKNOWN)
 
 
 async def test_a_server_that_is_gone(server: Server, dispatcher: Dispatcher) -> None:

@@ -165,11 +165,11 @@ def _show_all(found: "list[Approval]") -> None:
     for approval in found:
         table.add_row(
             Text(approval.id[:10]),
-            Text(approval.tool),
-            Text(approval.session or ""),
+            Text(screen.harmless(approval.tool)),
+            Text(screen.harmless(approval.session or "")),
             _time(approval.expires_at),
-            Text(", ".join(approval.approvers) or "anybody"),
-            Text(approval.reason or approval.asked_by),
+            Text(screen.harmless(", ".join(approval.approvers) or "anybody")),
+            Text(screen.harmless(approval.reason or approval.asked_by)),
         )
     screen.show(table)
     screen.show(Text("see one with `toolpool approvals show ID`"))

@@ -108,8 +108,12 @@ elseif what == 'withdraw' then
   end
   return {state or ''}
 elseif what == 'sent' then
-  local state = redis.call('HGET', key, 'state')
-  if state == 'approved' then redis.call('HSET', key, 'state', 'sent') end
+  local found = redis.call('HMGET', key, 'state', 'first')
+  local state = found[1]
+  -- Its time may have ended between its sending and this.
+  if state == 'approved' or (state == 'expired' and found[2]) then
+    redis.call('HSET', key, 'state', 'sent')
+  end
   redis.call('ZREM', granted, id_of(key))
   return {state or ''}
 elseif what == 'tell' then

@@ -4,6 +4,7 @@ import ast
 import base64
 import json
 import logging
+import re
 import sys
 from urllib.parse import quote, quote_plus
 
@@ -37,6 +38,8 @@ def hiding(value: str) -> Redaction:
         quote(ODD),
         quote(ODD, safe=""),
         quote_plus(ODD),
+        re.sub("%..", lambda found: found[0].lower(), quote(ODD, safe="")),
+        repr(ODD.encode())[2:-1],
         base64.b64encode(ODD.encode()).decode().rstrip("="),
         base64.urlsafe_b64encode(ODD.encode()).decode().rstrip("="),
     ],

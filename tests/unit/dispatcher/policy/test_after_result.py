@@ -117,8 +117,23 @@ async def test_r58_pages_of_a_long_output_are_read_as_the_hook_leaves_them() -> 
         assert CARD not in str((await dispatcher.dispatch(got, session="s-1"))[0])
 
 
+ENDLESS: list[Any] = []
+ENDLESS.append(ENDLESS)
+
+
 @pytest.mark.parametrize(
-    "answer", [ValueError(CARD), "words", Replace(data={1: 2}), Replace(data=float("nan"))]
+    "answer",
+    [
+        ValueError(CARD),
+        "words",
+        Replace(data={1: 2}),
+        Replace(data=float("nan")),
+        Replace(data="half \ud800"),
+        Replace(data=ENDLESS),
+        Replace(error=5),  # type: ignore[arg-type]
+        Replace(note=5),  # type: ignore[arg-type]
+    ],
+    ids=repr,
 )
 async def test_r58_where_the_hook_fails_the_result_is_withheld(answer: Any, tmp_path: Path) -> None:
     def hook(*_: Any) -> Any:

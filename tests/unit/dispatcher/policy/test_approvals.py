@@ -21,7 +21,6 @@ from toolpool import (
     ToolResult,
     tool,
 )
-from toolpool.contract.ledger.approvals import MemoryApprovals
 from toolpool.dispatcher.observe import Audit, Observer
 
 RAN: list[int] = []
@@ -339,24 +338,3 @@ async def test_r57_calls_without_a_session_can_be_approved_too() -> None:
         approval = await one_waits(dispatcher)
         await dispatcher.approvals.approve(approval.id, by="anna")
         assert (await asking)[0].data == "paid 5"
-
-
-async def test_r33_a_call_is_answered_though_nobody_can_say_what_was_decided(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """The server is away from before its time is over until long after."""
-    hooks = Hooks(before_call=lambda _: AskApproval(expires=0.3))
-    settings = Settings(queue_wait=0.3)
-    async with Dispatcher.in_memory([look], settings=settings, hooks=hooks) as dispatcher:
-        work = dispatcher.dispatch({"name": "look", "input": {}}, session="s", wait=600)
-        asking = asyncio.ensure_future(work)
-        await one_waits(dispatcher)
-
-        async def is_away(*_: Any) -> None:
-            raise OSError("no route to the server")
-
-        for method in ("look", "follow", "read", "withdraw"):
-            monkeypatch.setattr(MemoryApprovals, method, is_away)
-        async with asyncio.timeout(20):
-            result = (await asking)[0]
-        assert (result.code, result.executed) == (Code.QUEUE_UNREACHABLE, Executed.UNKNOWN)

@@ -2,8 +2,10 @@
 
 import asyncio
 import json
+import math
 import threading
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -115,6 +117,74 @@ async def test_r45_an_allowed_call_runs(answer: object) -> None:
     assert result.ok and RAN == [900]
 
 
+HALF_A_PAIR = "over \ud800"
+ENDLESS: list[Any] = []
+ENDLESS.append(ENDLESS)
+
+
+@pytest.mark.parametrize(
+    "verdict",
+    [
+        Deny(None),  # type: ignore[arg-type]
+        Deny(5),  # type: ignore[arg-type]
+        Deny(HALF_A_PAIR),
+        Rewrite({"order": HALF_A_PAIR, "amount": 1}),
+        Rewrite({"order": "o-1", "amount": 1, "lines": ENDLESS}),
+        AskApproval(approvers="anna"),  # type: ignore[arg-type]
+        AskApproval(approvers=None),  # type: ignore[arg-type]
+        AskApproval(approvers=("",)),
+        AskApproval(approvers=(1,)),  # type: ignore[arg-type]
+        AskApproval(expires="soon"),  # type: ignore[arg-type]
+        AskApproval(expires=0),
+        AskApproval(expires=-1),
+        AskApproval(expires=math.inf),
+        AskApproval(expires=math.nan),
+        AskApproval(expires=1e300),
+        AskApproval(expires=True),
+    ],
+    ids=repr,
+)
+@pytest.mark.parametrize("session", [None, "s-1"])
+async def test_r58_a_verdict_of_no_use_denies(verdict: Any, session: str | None) -> None:
+    result = await asked(lambda _: verdict, session=session, turn=session, wait=20)
+    assert (result.code, result.executed, RAN) == (Code.DENIED, Executed.NO, [])
+
+
+async def test_r58_a_denial_without_a_word_denies_where_a_failure_would_allow() -> None:
+    settings = Settings(hook_failure="allow")
+    result = await asked(lambda _: Deny(None), settings=settings)  # type: ignore[arg-type]
+    assert (result.code, RAN) == (Code.DENIED, [])
+
+
+@pytest.mark.parametrize("note", [5, HALF_A_PAIR])
+async def test_r45_a_note_that_cannot_be_told_changes_nothing(note: Any) -> None:
+    hook = partial(Rewrite, {"order": "o-1", "amount": 900}, note=note)
+    async with Dispatcher.in_memory(
+        [refund], hooks=Hooks(before_call=lambda _: hook())
+    ) as dispatcher:
+        turn = await dispatcher.dispatch(call())
+    assert turn[0].ok and RAN == [900]
+    assert "900" in str(turn.messages("anthropic"))
+
+
+@pytest.mark.parametrize("call_id", [None, "c-1"])
+async def test_r31_a_call_is_cancelled_while_the_hook_decides(call_id: str | None) -> None:
+    asked_about, let_go = asyncio.Event(), asyncio.Event()
+
+    async def hook(_: ProposedCall) -> None:
+        asked_about.set()
+        await let_go.wait()
+
+    async with Dispatcher.in_memory([refund], hooks=Hooks(before_call=hook)) as dispatcher:
+        asking = asyncio.ensure_future(dispatcher.dispatch(call(), session="s-1"))
+        await asked_about.wait()
+        assert await dispatcher.cancel("s-2") == 0
+        assert await dispatcher.cancel("s-1", call_id=call_id) == 1
+        let_go.set()
+        result = (await asking)[0]
+    assert (result.code, result.executed, RAN) == (Code.CANCELLED, Executed.NO, [])
+
+
 async def test_r45_a_rewritten_call_runs_with_the_other_arguments_and_says_so() -> None:
     audits = Audits()
     result = await asked(
@@ -173,8 +243,26 @@ async def _raises_async(_: ProposedCall) -> None:
     raise ValueError("SECRET-900")
 
 
+async def _exits_async(_: ProposedCall) -> None:
+    raise SystemExit(3)
+
+
+async def _cancels_itself(_: ProposedCall) -> None:
+    raise asyncio.CancelledError
+
+
 @pytest.mark.parametrize(
-    "hook", [_raises, _exits, _raises_async, lambda _: "yes", lambda _: 1, next]
+    "hook",
+    [
+        _raises,
+        _exits,
+        _raises_async,
+        _exits_async,
+        _cancels_itself,
+        lambda _: "yes",
+        lambda _: 1,
+        next,
+    ],
 )
 async def test_r58_a_policy_that_fails_denies(hook: Any) -> None:
     result = await asked(hook)

@@ -5,6 +5,7 @@ import base64
 import hashlib
 import hmac
 import json
+import socket
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -115,6 +116,33 @@ async def test_r57_a_call_waits_all_the_same_where_nobody_is_told(
         await dispatcher.approvals.approve(approval.id, by="anna")
         assert (await asking)[0].ok
     assert "toolpool approvals list" in caplog.text and SECRET not in caplog.text
+    assert "HTTP 500" in caplog.text and "/hook" not in caplog.text
+
+
+@pytest.fixture
+def silent() -> Iterator[str]:
+    """An address that takes connections and never answers."""
+    with socket.socket() as listening:
+        listening.bind(("127.0.0.1", 0))
+        listening.listen(200)
+        yield f"http://127.0.0.1:{listening.getsockname()[1]}/hook"
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # cut connections
+async def test_r57_a_webhook_that_hangs_takes_no_thread_of_the_hosts(silent: str) -> None:
+    """R57: what asyncio runs in threads goes on, such as the look for a server's address."""
+    hangs = Settings(approval_webhook=silent, approval_webhook_secret=SecretStr(SECRET))
+    async with Dispatcher.in_memory([pay], settings=hangs) as dispatcher:
+        for i in range(100):
+            asked = {"id": f"c-{i}", "name": "pay", "input": {"amount": i}}
+            await dispatcher.dispatch(asked, session=f"s-{i}", wait=0)
+
+        async def all_wait() -> bool:
+            return len(await dispatcher.approvals.waiting()) == 100
+
+        await eventually(all_wait, "the calls wait")
+        async with asyncio.timeout(4):  # less than one post takes
+            await asyncio.to_thread(int)
 
 
 @pytest.mark.parametrize(
@@ -123,6 +151,11 @@ async def test_r57_a_call_waits_all_the_same_where_nobody_is_told(
         ("ftp://x", SECRET, "https://"),
         ("chat", SECRET, "https://"),
         ("http://", SECRET, "https://"),
+        ("http://[::1/hook", SECRET, "https://"),
+        ("http://chat.example:99999/hook", SECRET, "https://"),
+        ("http://chat.example/a hook", SECRET, "https://"),
+        ("http://chat.example/\nhook", SECRET, "https://"),
+        ("http://anna:word@chat.example/hook", SECRET, "https://"),
         ("https://chat.example", "", "TOOLPOOL_APPROVAL_WEBHOOK_SECRET"),
         ("https://chat.example", "whsec_!", "base64"),
     ],

@@ -52,6 +52,14 @@ FITS = [
     ('argument = "n"\nequals = 1', {"n": 1.0}),
     ('argument = "on"\nequals = true', {"on": True}),
     ('argument = "to"\nequals = {a = [1]}', {"to": {"a": [1]}}),
+    ('argument = "to"\nequals = {a = [1]}', {"to": {"a": [1.0]}}),
+    ('argument = "n"\none_of = [[0]]', {"n": [-0.0]}),
+    ('argument = "id"\nat_most = 9007199254740993', {"id": 9007199254740993}),
+    ('argument = "n"\nbelow = 1' + "0" * 400, {"n": 1}),
+    ('argument = "lines[*].qty"\nmissing = true', {"lines": [{"qty": 1}, {}]}),
+    ('argument = "lines[*].qty"\nmissing = true', {"lines": [{"qty": 1}, None]}),
+    ('argument = "lines[*].qty"\nmissing = true', {"lines": []}),
+    ('argument = "lines[*].qty"\nmissing = false', {"lines": [{"qty": 1}, {}]}),
     ('argument = "path"\ndiffers_from = "/tmp"', {"path": "/etc"}),
     ('argument = "currency"\none_of = ["EUR", "USD"]', {"currency": "USD"}),
     ('argument = "currency"\nnone_of = ["EUR", "USD"]', {"currency": "XXX"}),
@@ -83,6 +91,10 @@ DOES_NOT_FIT = [
     ('argument = "amount"\nabove = 10\nbelow = 20', {"amount": 25}),
     ('argument = "n"\nequals = 1', {"n": True}),
     ('argument = "n"\nequals = true', {"n": 1}),
+    ('argument = "n"\nequals = [true]', {"n": [1]}),
+    ('argument = "n"\nequals = {a = 1}', {"n": {"a": 1, "b": 2}}),
+    ('argument = "id"\nabove = 9007199254740993', {"id": 9007199254740993}),
+    ('argument = "lines[*].qty"\nmissing = true', {"lines": [{"qty": 1}]}),
     ('argument = "path"\nmatches = "^/etc/"', {"path": "/home/etc/"}),
     ('argument = "lines[7].qty"\nabove = 9', {"lines": [{"qty": 10}]}),
     ('argument = "lines[*].qty"\nabove = 9', {"lines": []}),
@@ -120,6 +132,21 @@ def test_r58_what_allows_must_hold_of_every_value_what_denies_of_one() -> None:
     assert rules.decide(proposed(to=[ours])).verdict == Allow()
     for to in ([ours, theirs], [theirs], []):
         assert isinstance(rules.decide(proposed(to=to)).verdict, Deny)
+
+
+@pytest.mark.parametrize("condition", ["at_most = 100", "missing = false", "none_of = [0]"])
+def test_r58_what_allows_must_hold_of_values_that_are_missing_too(condition: str) -> None:
+    text = f"""
+        default = "deny"
+        [[rule]]
+        action = "allow"
+        argument = "lines[*].price"
+        {condition}
+    """
+    rules = parse(text, "p")
+    assert rules.decide(proposed(lines=[{"price": 1}, {"price": 2}])).verdict == Allow()
+    for lines in ([{"price": 1}, {}], [{"price": 1}, "free"], [{"price": 1}, None]):
+        assert isinstance(rules.decide(proposed(lines=lines)).verdict, Deny)
 
 
 def test_r58_the_first_rule_that_fits_decides_and_is_named() -> None:
@@ -189,7 +216,17 @@ def test_r58_a_rule_that_cannot_be_held_to_a_value_fails(
         ('[[rule]]\naction = "deny"\ntool = []', "names no tool"),
         ('[[rule]]\naction="deny"\n[[rule]]\nname = "second"\naction = "no"', "rule 2 (second)"),
         ("rule = [1]", "rule"),
+        ('[[rule]]\naction = "deny"\nargument = "a"\nabove = nan', "nan and inf"),
+        ('[[rule]]\naction = "deny"\nargument = "a"\nat_most = inf', "nan and inf"),
+        ('[[rule]]\naction = "deny"\nargument = "a"\nequals = nan', "one of JSON"),
+        ('[[rule]]\naction = "deny"\nargument = "a"\nnone_of = [1979-05-27]', "one of JSON"),
+        ('[[rule]]\naction = "deny"\nargument = "a"\nequals = ' + "9" * 5000, "not TOML"),
+        ('[[rule]]\naction = "deny"\nequals = ' + "[" * 3000, "too deeply"),
+        ('[[rule]]\naction = "ask"\nexpires = inf', "expires"),
+        ('[[rule]]\naction = "ask"\nexpires = nan', "expires"),
+        ('[[rule]]\naction = "ask"\napprovers = [""]', "approvers"),
     ],
+    ids=lambda text: text[:80],
 )
 def test_r58_a_file_that_cannot_be_used_says_why_and_where(text: str, told: str) -> None:
     with pytest.raises(Misconfigured) as error:
@@ -235,6 +272,8 @@ async def test_r58_a_file_is_followed_and_one_that_is_broken_changes_nothing(
         _write(path, '[[rule]]\naction = "nonsense"')
         await eventually(lambda: "policy_not_reloaded" in caplog.text, "it is told")
         assert await is_open() and "nonsense" in caplog.text
+        _write(path, "a = " + "[" * 3000)
+        await eventually(lambda: "too deeply" in caplog.text, "it is told")
         path.unlink()
         await eventually(lambda: "cannot be read" in caplog.text, "it is told")
         assert await is_open()

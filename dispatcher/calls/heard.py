@@ -1,0 +1,54 @@
+"""What the parts that move calls tell of them, each handed on to whom it concerns."""
+
+from collections.abc import Iterable, Sequence
+
+from toolpool.contract.envelope import Progress
+from toolpool.dispatcher.calls.collect import Collector
+from toolpool.dispatcher.calls.keeper import Keeper
+from toolpool.dispatcher.calls.late_writes import LateWrites
+from toolpool.dispatcher.calls.pending import Pending
+from toolpool.dispatcher.calls.recovery import Recovery
+from toolpool.dispatcher.calls.services import Calls
+from toolpool.dispatcher.calls.telling import Telling
+from toolpool.dispatcher.observe import Observers
+
+
+class Heard(Calls):
+    """A part of `Traffic`."""
+
+    _observers: Observers
+    _telling: Telling
+    _recovery: Recovery
+    _late_writes: LateWrites
+    _collector: Collector
+    _keeper: Keeper
+
+    def progressed(self, pending: Pending, progress: Progress) -> None:
+        """See `Calls.progressed`."""
+        self._telling.progress(pending, progress)
+
+    def released(self, pending: Pending) -> None:
+        """See `Calls.released`."""
+        self._observers.call("released", pending)
+        self.in_background(self._recovery.released(pending))
+
+    def passed(self, pending: Pending) -> None:
+        """See `Calls.passed`."""
+        self.in_background(self._recovery.passed(pending))
+
+    def ended(self, keys: Iterable[str]) -> None:
+        """See `Calls.ended`."""
+        self._late_writes.heard(keys)
+
+    def settled(self, reply: bytes) -> None:
+        """See `Calls.settled`."""
+        self._collector.take(reply)
+
+    def known(self, pending: Pending, reply: bytes) -> None:
+        """See `Calls.known`."""
+        pending.known_before()
+        self._collector.take(reply)
+
+    def unwanted(self, calls: Sequence[Pending]) -> None:
+        """See `Calls.unwanted`."""
+        self._keeper.close_unwanted(calls)

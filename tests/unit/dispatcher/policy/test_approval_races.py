@@ -1,0 +1,109 @@
+"""What is approved while something else happens to its call: one of both holds, and is told."""
+
+import asyncio
+
+import pytest
+
+from tests.waiting import eventually
+from toolpool import Approval, Code, Dispatcher, Executed, Settings, tool
+from toolpool.contract.approval import ApprovalState
+from toolpool.contract.ledger.approvals import Found, MemoryApprovals
+
+RAN: list[int] = []
+
+
+@tool(effects="write", approval=True)
+async def pay(amount: int) -> str:
+    """Pay."""
+    RAN.append(amount)
+    return f"paid {amount}"
+
+
+CALL = {"id": "c-1", "name": "pay", "input": {"amount": 5}}
+QUICK = Settings(background_wait=0.05)
+
+
+@pytest.fixture(autouse=True)
+def _nothing_ran() -> None:
+    RAN.clear()
+
+
+async def one_waits(dispatcher: Dispatcher) -> Approval:
+    """The only approval there is, as soon as it waits."""
+
+    async def waits() -> bool:
+        return len(await dispatcher.approvals.waiting()) == 1
+
+    await eventually(waits, "a call waits for approval")
+    [approval] = await dispatcher.approvals.waiting()
+    return approval
+
+
+async def is_sent(dispatcher: Dispatcher, approval: Approval) -> None:
+    """Wait until the approved call has been gone on with."""
+
+    async def sent() -> bool:
+        return (await dispatcher.approvals.get(approval.id)).state is ApprovalState.SENT
+
+    await eventually(sent, "the approved call was gone on with")
+
+
+@pytest.mark.parametrize("session", [None, "s-1"])
+async def test_r57_a_call_that_was_told_to_be_cancelled_never_runs(session: str | None) -> None:
+    """R57: it is approved and, before anybody has sent it, cancelled."""
+    async with Dispatcher.in_memory([pay], settings=QUICK) as dispatcher:
+        turn = await dispatcher.dispatch(CALL, session=session)
+        handle = turn[0].handle
+        assert handle is not None
+        approval = await one_waits(dispatcher)
+        await dispatcher.approvals.approve(approval.id, by="anna")
+        told = await dispatcher.task_cancel(handle, session=session)
+        assert (told.code, told.executed) == (Code.CANCELLED, Executed.NO)
+        await is_sent(dispatcher, approval)
+        later = await dispatcher.task_result(handle, session=session, wait=5)
+        assert later is not None and later.code is Code.CANCELLED
+    assert RAN == []
+
+
+@pytest.mark.parametrize("session", [None, "s-1"])
+async def test_r57_a_call_whose_asker_is_cancelled_never_runs(session: str | None) -> None:
+    async with Dispatcher.in_memory([pay]) as dispatcher:
+        asking = asyncio.ensure_future(dispatcher.dispatch(CALL, session=session, wait=60))
+        approval = await one_waits(dispatcher)
+        await dispatcher.approvals.approve(approval.id, by="anna")
+        asking.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await asking
+        await is_sent(dispatcher, approval)
+    assert RAN == []
+
+
+async def test_r57_a_server_that_is_away_for_a_moment_costs_no_decision(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """R57: it goes away between the news of three decisions and the looks at them."""
+    look, looks = MemoryApprovals.look, 0
+
+    async def away_once(self: MemoryApprovals, id: str) -> Found:
+        nonlocal looks
+        looks += 1
+        if looks == 2:
+            raise ConnectionError("away")
+        return await look(self, id)
+
+    async with Dispatcher.in_memory([pay]) as dispatcher:
+        asking = [
+            asyncio.ensure_future(dispatcher.dispatch(CALL, session=f"s-{i}", wait=60))
+            for i in range(3)
+        ]
+
+        async def all_wait() -> bool:
+            return len(await dispatcher.approvals.waiting()) == 3
+
+        await eventually(all_wait, "the calls wait")
+        monkeypatch.setattr(MemoryApprovals, "look", away_once)
+        for approval in await dispatcher.approvals.waiting():
+            await dispatcher.approvals.deny(approval.id, by="anna")
+        async with asyncio.timeout(20):
+            turns = await asyncio.gather(*asking)
+    assert [turn[0].code for turn in turns] == [Code.DENIED] * 3 and looks > 3
