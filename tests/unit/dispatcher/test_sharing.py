@@ -10,7 +10,18 @@ import pytest
 from tests.integration.fleet import call
 from tests.integration.twins import Gate, alone, second
 from tests.waiting import eventually
-from toolpool import Allow, Deny, Dispatcher, Hooks, Observer, Rewrite, ToolContext, ToolError, tool
+from toolpool import (
+    Allow,
+    AskApproval,
+    Deny,
+    Dispatcher,
+    Hooks,
+    Observer,
+    Rewrite,
+    ToolContext,
+    ToolError,
+    tool,
+)
 from toolpool.contract.outcome import Code, Executed
 from toolpool.contract.settings import Settings
 from toolpool.dispatcher.observe import CallFacts, Ended
@@ -731,3 +742,26 @@ async def test_one_that_is_not_allowed_now_may_have_run_before() -> None:
         await dispatcher.dispatch(call("look"), **same)
         again = (await dispatcher.dispatch(call("look"), only=["other"], **same))[0]
     assert (again.code, again.executed) == (Code.UNKNOWN_TOOL, Executed.UNKNOWN)
+
+
+async def test_a_call_that_a_person_approved_has_a_run_of_its_own() -> None:
+    """It was approved for one; nor is its result for those who were not asked about."""
+    begun: list[Any] = []
+
+    def before_call(asked: Any) -> Any:
+        return AskApproval() if asked.session == "careful" else Allow()
+
+    hooks, tools = Hooks(before_call=before_call), [counted(begun, cache_seconds=60)]
+    async with Dispatcher.in_memory(tools, hooks=hooks) as dispatcher:
+        assert (await dispatcher.dispatch(call("look"), session="a"))[0].data == 1
+        waiting = asyncio.ensure_future(dispatcher.dispatch(call("look"), session="careful"))
+
+        async def is_asked() -> bool:
+            return bool(await dispatcher.approvals.waiting())
+
+        await eventually(is_asked, "a person is asked")
+        (approval,) = await dispatcher.approvals.waiting()
+        await dispatcher.approvals.approve(approval.id, by="anna")
+        approved = (await waiting)[0]
+        kept = (await dispatcher.dispatch(call("look"), session="b"))[0]
+    assert (approved.data, approved.note, kept.data) == (2, None, 1)
