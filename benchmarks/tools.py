@@ -27,3 +27,29 @@ async def wait(seconds: float) -> None:
 async def wait_in_background(seconds: float) -> None:
     """Wait, in the background."""
     await asyncio.sleep(seconds)
+
+
+async def _work(seconds: float) -> None:
+    if seconds:
+        await asyncio.sleep(seconds)
+
+
+@tool(effects="read")
+async def read_alone(mark: str, seconds: float) -> str:
+    """Read; each call has a run of its own."""
+    await _work(seconds)
+    return mark
+
+
+@tool(effects="read", single_flight=True)
+async def read_single_flight(mark: str, seconds: float) -> str:
+    """Read; equal calls share a run."""
+    await _work(seconds)
+    return mark
+
+
+@tool(effects="read", cache_seconds=600)
+async def read_cached(mark: str, seconds: float) -> str:
+    """Read; the result is kept."""
+    await _work(seconds)
+    return mark

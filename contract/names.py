@@ -84,6 +84,10 @@ class Names:
         """The ledger record of one call: a hash."""
         return self.call_prefix + key
 
+    def shared(self, digest: str) -> str:
+        """The run that equal calls share: a string."""
+        return f"{self.prefix}:shared:{digest}"
+
     def approval(self, id: str) -> str:
         """What waits for approval: a hash."""
         return self.approval_prefix + id

@@ -39,8 +39,9 @@ class ToolSpec(msgspec.Struct, frozen=True, kw_only=True):
     the JSON Schema of its results. `title`, `strict`, `defer_loading`, `allowed_callers` and
     `input_examples` go to the providers that take them. `rate` is how often it may be started, as
     `100/min`, counted for each `rate_per` (the fleet where that is UNSET). `concurrency` holds for
-    each dispatcher, or for all where `concurrency_scope` is `fleet`. What is UNSET is not
-    written, so that a tool without it has the digest that older versions give it.
+    each dispatcher, or for all where `concurrency_scope` is `fleet`. Equal calls of a
+    `single_flight` tool share a run, whose result is given to others for `cache_seconds`. What is
+    UNSET is not written, so that a tool without it has the digest that older versions give it.
     """
 
     name: str
@@ -73,6 +74,8 @@ class ToolSpec(msgspec.Struct, frozen=True, kw_only=True):
     rate_per: str | msgspec.UnsetType = msgspec.UNSET
     concurrency_scope: str | msgspec.UnsetType = msgspec.UNSET
     approval: bool | msgspec.UnsetType = msgspec.UNSET
+    single_flight: bool | msgspec.UnsetType = msgspec.UNSET
+    cache_seconds: float | msgspec.UnsetType = msgspec.UNSET
     secrets: tuple[str, ...] | msgspec.UnsetType = msgspec.UNSET
     digest: str = ""
 
@@ -85,6 +88,17 @@ class ToolSpec(msgspec.Struct, frozen=True, kw_only=True):
     def is_exclusive(self) -> bool:
         """Whether a run is stopped when its worker's lease is lost."""
         return self.exclusive is True
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether equal calls may share a run. Of anything but a read nobody may declare that."""
+        is_declared = self.single_flight is True or self.cache_seconds is not msgspec.UNSET
+        return is_declared and self.effects is Effects.READ and not self.background
+
+    @property
+    def cached_for(self) -> float:
+        """Seconds for which a result is given to equal calls; 0.0 where it is not kept."""
+        return 0.0 if self.cache_seconds is msgspec.UNSET else max(0.0, self.cache_seconds)
 
     @property
     def limit(self) -> tuple[Rate, RatePer] | None:

@@ -201,7 +201,7 @@ class Asking:
             else:
                 asked = await self._turns.were_asked(hidden, shared)
             for call, is_known in zip(hidden, asked, strict=True):
-                if is_known:
+                if is_known or self._accepting.shares(call.name):
                     rejected[call.index] = msgspec.structs.replace(
                         rejected[call.index], executed=Executed.UNKNOWN
                     )

@@ -28,6 +28,9 @@ class Classifier:
     ) -> ToolResult:
         """See `turns.Classify`."""
         note = feedback.unseen_end(unseen, self._wording) if unseen is not None else None
+        if pending.shared_as:
+            shared = feedback.shared(pending.shared_as, pending.age, self._wording)
+            note = " ".join(filter(None, (note, shared)))
         outcome, ended = pending.outcome, pending.ended
         timeout, since = pending.message.timeout, pending.began
         if alone is not None:

@@ -209,7 +209,9 @@ class Dispatcher(Handles):
         """How many calls are open, of one session or of all."""
         self._lifetime.require_open()
         calls = list(self._traffic.all_open())  # any thread may ask
-        return sum(session is None or p.message.session == session for p in calls)
+        return sum(
+            (session is None or p.message.session == session) and not p.is_run for p in calls
+        )
 
     async def cancel(
         self,

@@ -31,6 +31,8 @@ Kind = Literal[
     "gap",
 ]
 State = Literal["RUNNING", "COMPLETED", "FAILED"]
+_WITHOUT_EXECUTED = 2
+"""How many events a failed call makes whose tool was not run for it."""
 _SEVERE = frozenset({ErrorType.RUNTIME, ErrorType.EXCEPTION})
 
 
@@ -106,10 +108,8 @@ def _told(note: Note) -> Iterable[_Told]:
     if note.kind == "progress":
         return [("tool:progress", "progress", {"state": "RUNNING", "detail": note.detail})]
     if note.kind == "end":
-        return [
-            ("tool:end", "progress", {"state": "COMPLETED", "detail": note.detail}),
-            ("tool_executed", "monitor", {"detail": note.detail}),
-        ]
+        end: _Told = ("tool:end", "progress", {"state": "COMPLETED", "detail": note.detail})
+        return [end, ("tool_executed", "monitor", {"detail": note.detail})][: note.events]
     if note.kind == "error":
         return _told_of_error(note, note.detail or {})
     if note.kind == "gap":
@@ -140,7 +140,7 @@ def _told_of_error(note: Note, detail: dict[str, Any]) -> Iterator[_Told]:
         "detail": error | {"recommendations": list(hints)},
     }
     yield "error", "monitor", more
-    if executed is Executed.YES:
+    if executed is Executed.YES and note.events > _WITHOUT_EXECUTED:
         yield "tool_executed", "monitor", {"detail": detail}
 
 

@@ -68,7 +68,8 @@ class Ended(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     `run_seconds` is how long its tool ran, as its worker says. `is_first`: no other dispatcher is
     told of it as well, having asked for the same call before. `kinds` are those of the problems
     that a worker found with its arguments. `is_reported`: the set-up of its worker is at fault,
-    and the worker has told its own observers so.
+    and the worker has told its own observers so. `shared`: the result is that of an equal call's
+    run, which it `joined`, or whose result was `cached`.
     """
 
     code: Code | None
@@ -80,6 +81,7 @@ class Ended(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     failure: Failure | None
     kinds: tuple[str, ...] = ()
     is_reported: bool = False
+    shared: str = ""
 
     @property
     def is_by_worker(self) -> bool:
@@ -288,6 +290,7 @@ class Observers(Tellers):
         seconds: float,
         *,
         is_first: bool,
+        shared: str = "",
     ) -> None:
         """Tell how a call was answered, so many seconds after its acceptance."""
         if self.hear("ended"):
@@ -302,6 +305,7 @@ class Observers(Tellers):
                 failure=failure,
                 kinds=_distinct(p.kind for p in outcome.problems) if outcome.problems else (),
                 is_reported=lacked(outcome.details) is not None,
+                shared=shared,
             )
             self.call("ended", call, ended)
 

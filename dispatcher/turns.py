@@ -16,8 +16,9 @@ from toolpool.dispatcher.admission import task_tools
 from toolpool.dispatcher.admission.validate import Accepted
 from toolpool.dispatcher.awaiting import Awaiting
 from toolpool.dispatcher.background import Background
+from toolpool.dispatcher.calls.latch import Latch, Waiter
 from toolpool.dispatcher.calls.opening import deadline_of, timeout_of
-from toolpool.dispatcher.calls.pending import Latch, Pending, Stage, Waiter
+from toolpool.dispatcher.calls.pending import Pending, Stage
 from toolpool.dispatcher.calls.traffic import Traffic
 from toolpool.dispatcher.order import stages
 from toolpool.dispatcher.policy.policy import Judgement
@@ -136,7 +137,8 @@ class Turns:
         calls = [
             pending
             for pending in self._traffic.all_open()
-            if (session is None or pending.message.session == session)
+            if not pending.is_run  # those who share it leave it, each by itself
+            and (session is None or pending.message.session == session)
             and call_id in (None, pending.call.provider_id)
         ]
         ahead = self.cancel(session, call_id)
@@ -182,7 +184,9 @@ class Turns:
                 judgement = judged.get(call.index)
                 if is_cancelled:
                     judgement = Judgement(call, not_queued(Code.CANCELLED))
-                pending = self._submit(call, offer.spec, shared, since, judgement)
+                pending = self._submit(
+                    call, offer.spec, shared, since, judgement, is_behind=group is not groups[0]
+                )
                 sent[call.index] = pending
                 pendings.append(pending)
             results |= await self._await(group, pendings, shared, since, unseen)
@@ -209,6 +213,8 @@ class Turns:
         shared: TurnContext,
         since: float,
         judgement: Judgement | None,
+        *,
+        is_behind: bool = False,
     ) -> Pending:
         """Send an accepted call on its way, or answer it here where it may not run."""
         refusal = judgement.refusal if judgement is not None else None
@@ -221,7 +227,7 @@ class Turns:
         if judgement is not None and judgement.approval is not None:
             approval, by = judgement.approval, judgement.by
             return self._awaiting.ask(call, spec, shared, since, approval, by)
-        return self._traffic.submit(call, spec, shared, since)
+        return self._traffic.submit(call, spec, shared, since, is_behind=is_behind)
 
     async def _await(
         self,

@@ -23,6 +23,7 @@ from toolpool.workers.docstring import Docstring, read_docstring
 from toolpool.workers.offered import offered_options
 from toolpool.workers.rated import rate_options, scope_options
 from toolpool.workers.returns import Returns, returns_of
+from toolpool.workers.sharing import shared_options
 from toolpool.workers.signature import Signature
 from toolpool.workers.text_input import text_options
 
@@ -107,6 +108,8 @@ def tool(
     rate: str | None = None,
     rate_per: Literal["fleet", "tenant", "session"] = "fleet",
     retries: int = 0,
+    single_flight: bool = False,
+    cache_seconds: float | None = None,
     strict: bool = False,
     defer_loading: bool = False,
     allowed_callers: Sequence[str] = (),
@@ -127,6 +130,11 @@ def tool(function: Callable[..., Any] | None = None, /, **options: Any) -> Any:
     its turn; undeclared is never run again. A run goes on while Redis is away; an `exclusive` one
     is stopped where its worker cannot renew its lease, so that no second run is ever beside it.
     A call of a tool with `approval` waits until a person approves it.
+
+    Equal calls of a `single_flight` read that are in flight at once share one run, over the whole
+    fleet; with `cache_seconds` the result of one that went well is also given to those that come
+    within so many seconds of its end. Equal is: the same tenant, version of the tool and arguments,
+    and, where the function has a `ToolContext`, the same session and host's context.
 
     With `input_schema` (raw JSON Schema) the function takes the validated arguments as keywords or
     as one `arguments` dict. Each `check` gets the typed arguments as keywords before the tool runs;
@@ -180,6 +188,8 @@ def _declare(
     rate_per: Any = RatePer.FLEET,
     concurrency_scope: Any = "dispatcher",
     approval: bool = False,
+    single_flight: bool = False,
+    cache_seconds: float | None = None,
     **options: Any,
 ) -> Tool:
     tool_name = name or str(getattr(function, "__name__", ""))
@@ -217,6 +227,13 @@ def _declare(
             **rate_options(rate, rate_per, where),
             **scope_options(concurrency_scope, options.get("concurrency"), where),
             approval=True if approval else msgspec.UNSET,
+            **shared_options(
+                single_flight=single_flight,
+                cache_seconds=cache_seconds,
+                effects=effects,
+                runs_alone={"background": background, "approval": approval},
+                where=where,
+            ),
             secrets=named or msgspec.UNSET,
             **text_options(input, grammar, schema, where),
             **offered_options(options, shown, where),

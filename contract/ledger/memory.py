@@ -38,6 +38,7 @@ from toolpool.contract.ledger.inboxes import Inboxes
 from toolpool.contract.ledger.loops import MemoryLoops
 from toolpool.contract.ledger.rates import MemoryRates
 from toolpool.contract.ledger.record import Record
+from toolpool.contract.ledger.shared import MemoryShared
 
 _OUTPUTS_BYTES = 32 << 20
 _OTHERS_AHEAD_SECONDS = 0.2
@@ -67,6 +68,7 @@ class MemoryServer(Inboxes):
         self.rates = MemoryRates(self._is_known, self._is_under_way)
         self.approvals = ApprovalsHeld()
         self._records: dict[str, Record] = {}
+        self.shared = MemoryShared(self._find)
 
     def state(self, key: str) -> str | None:
         """The state of a record; None where there is none."""
@@ -90,6 +92,7 @@ class MemoryServer(Inboxes):
     def forget(self) -> None:
         """Lose every record and start another epoch, as a server does that lost its data."""
         self._records.clear()
+        self.shared.forget()
         self._ran.clear()
         self.epoch = f"memory.{secrets.token_hex(8)}"
 

@@ -56,6 +56,7 @@ class Step(StrEnum):
     EVENTS = "events"
     RATE = "rate"
     APPROVAL = "approval"
+    SHARE = "share"
 
 
 class ServerAway(Exception):

@@ -48,6 +48,11 @@ class Accepting:
         """Whether there is a tool of this name, allowed or not."""
         return name in self._catalog.offers
 
+    def shares(self, name: str) -> bool:
+        """Whether equal calls of a tool may share a run: then none has a record of its own."""
+        offer = self._catalog.offers.get(name)
+        return offer is not None and offer.spec.is_shared
+
     def listed(self, only: Collection[str] | None) -> dict[str, Offer]:
         """What a model is offered: the pool's own tools only beside background ones, or by name."""
         allowed = self.allowed(only)

@@ -13,7 +13,8 @@ from toolpool.contract.envelope import Cancel
 from toolpool.contract.ledger.base import MISSING, OTHERS, CloseReason, Closing, running_on
 from toolpool.contract.ledger.steps import new_nonce
 from toolpool.contract.outcome import Code, Executed, Outcome, failure
-from toolpool.dispatcher.calls.pending import Latch, Pending, Stage
+from toolpool.dispatcher.calls.latch import Latch
+from toolpool.dispatcher.calls.pending import Pending, Stage
 from toolpool.dispatcher.calls.services import Calls, Services
 from toolpool.dispatcher.words.classify import left_to_others, not_queued, unconfirmed
 

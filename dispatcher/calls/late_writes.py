@@ -1,6 +1,7 @@
 """Writes that were answered and may still run: what comes after them waits for word of them."""
 
 import asyncio
+import time
 from collections.abc import Iterable
 
 from toolpool.dispatcher.calls.pending import Pending
@@ -28,6 +29,15 @@ class LateWrites:
         for key in keys:
             if (ended := self._unended.get(key)) is not None:
                 ended.set()
+
+    async def end_of(self, pending: Pending) -> bool:
+        """Whether an answered write has ended; waits for word of it for as long as that may come.
+
+        One that goes on in the background is not waited for: that may take a day.
+        """
+        if pending.is_open:
+            return False
+        return await self.wait(pending, pending.ended + self.patience - time.monotonic())
 
     async def wait(self, pending: Pending, seconds: float) -> bool:
         """Whether an answered write has ended, as far as anybody says so within `seconds`."""

@@ -103,6 +103,41 @@ def accepted(
     )
 
 
+def shared_by(askers: Sequence[Pending], key: str, retries: int, *, keep: float) -> Pending:
+    """The run of equal calls, which is nobody's own: it may last as long as any of them waits.
+
+    The first of them stands for all: its session queues it, and its worker and the observers are
+    told of it. A tool without a `ToolContext` sees none of that, and no host's context.
+    """
+    first = askers[0]
+    spec, message = first.spec, first.message
+    return Pending(
+        root=key,
+        call=first.call,
+        spec=spec,
+        message=msgspec.structs.replace(
+            message,
+            key=key,
+            timeout=max(asker.message.timeout for asker in askers),
+            context=message.context if spec.injected else None,
+            keep=keep,
+            retries=max(0, spec.retries - retries),
+        ),
+        queue=first.queue,
+        line=first.line,
+        size=first.size,
+        start_by=max(asker.start_by for asker in askers),
+        deadline=max(asker.deadline for asker in askers),
+        keep=keep,
+        began=first.began,
+        accepted_in=first.accepted_in,
+        provider=first.provider,
+        retries=retries,
+        told_as=first.root,
+        is_run=True,
+    )
+
+
 def timeout_of(spec: ToolSpec, turn: TurnContext) -> float:
     """How long a tool may run for whoever asks, in seconds."""
     return turn.timeout if turn.timeout is not None else spec.timeout

@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum, StrEnum
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -16,7 +16,11 @@ from toolpool.contract.outcome import Executed, Outcome
 from toolpool.contract.record_keys import retry_key
 from toolpool.contract.spec import ToolSpec
 from toolpool.dispatcher.admission.rates import Limited
+from toolpool.dispatcher.calls.latch import Latch, Waiter
 from toolpool.dispatcher.observe import CallFacts
+
+if TYPE_CHECKING:
+    from toolpool.dispatcher.calls.shared_run import SharedRun
 
 CLOCK_MARGIN_SECONDS = 0.25
 """How exactly the server's clock is known here."""
@@ -70,40 +74,6 @@ _STATES: Mapping[Stage, State] = {
 }
 
 
-class Waiter(Protocol):
-    """Whatever is told that a call was answered."""
-
-    def release(self) -> None:
-        """The call was answered."""
-        ...
-
-
-class Latch:
-    """Opens when every call it holds is answered: one future for a whole stage of a turn."""
-
-    __slots__ = ("_left", "_open")
-
-    def __init__(self, pendings: "Sequence[Pending]") -> None:
-        self._left = 0
-        self._open: asyncio.Future[None] | None = None
-        for pending in pendings:
-            if pending.is_open:
-                pending.latches.append(self)
-                self._left += 1
-
-    def release(self) -> None:
-        """One call was answered."""
-        self._left -= 1
-        if self._left == 0 and self._open is not None and not self._open.done():
-            self._open.set_result(None)
-
-    async def wait(self) -> None:
-        """Return when all are answered; cancelling it touches none of them."""
-        if self._left:
-            self._open = asyncio.get_running_loop().create_future()
-            await self._open
-
-
 @dataclass(slots=True, eq=False)
 class Pending:
     """Times are on the monotonic clock: `start_by` ends the queue wait, `deadline` everything.
@@ -155,6 +125,16 @@ class Pending:
     """The id of the approval that it waits for, or waited for."""
     awaits_approval: bool = False
     when_answered: "Callable[[Pending], None] | None" = None
+    share: "SharedRun | None" = None
+    """The equal calls that it shares a run with, or that it is the run of."""
+    is_run: bool = False
+    """Whether it is a run that calls share, and nobody's own call."""
+    shared_as: str = ""
+    """How its result came to it from an equal call; see `CallFacts`. Empty for one of its own."""
+    age: float = 0.0
+    """Of a result that had been kept, in seconds."""
+    told_as: str = ""
+    """Of a run that calls share: the root of the one that observers are told of in its place."""
     told: CallFacts | None = None
     """The facts that were told last, of `told_of`."""
     told_of: tuple[CallMessage, str] | None = None
@@ -183,7 +163,7 @@ class Pending:
             tool=self.call.name,
             session=message.session,
             turn=message.turn,
-            key=self.root,
+            key=self.told_as or self.root,
             queue=self.queue,
             attempt=message.attempt,
             retry=self.retries,
@@ -205,8 +185,18 @@ class Pending:
 
         What a person was asked about any dispatcher may send.
         """
-        can_be_asked_again = self.message.session is not None and self.message.turn is not None
-        return can_be_asked_again or bool(self.approval)
+        is_named = self.message.session is not None and self.message.turn is not None
+        return is_named or self.is_run or bool(self.approval)
+
+    @property
+    def is_asker(self) -> bool:
+        """Whether it is answered with a run that it shares."""
+        return self.share is not None and not self.is_run
+
+    @property
+    def heard_by(self) -> "Sequence[Pending]":
+        """Those whose call starts, and goes on, with it."""
+        return tuple(self.share.askers) if self.share is not None and self.is_run else (self,)
 
     @property
     def is_unsent(self) -> bool:
@@ -228,7 +218,8 @@ class Pending:
         """What is said of it outside."""
         if self.outcome is not None:
             return State.COMPLETED if self.outcome.ok else State.FAILED
-        return _STATES[self.stage]
+        run = self.share.run if self.share is not None else None
+        return _STATES[(run or self).stage]
 
     @property
     def is_in_flight(self) -> bool:
@@ -344,6 +335,20 @@ class Pending:
         self.worker, self.republished, self.is_news, self.is_attached = "", 0, True, False
         if executed is not Executed.NO:
             self.ran_before = executed
+
+    def shared(self, how: str, age: float = 0.0) -> None:
+        """Its result comes from an equal call, whose run it joined or whose result was kept."""
+        self.shared_as, self.age = how, age
+
+    def ran_as(self, outcome: Outcome) -> None:
+        """The run that it shared came to this, and there will be another."""
+        if outcome.executed is not Executed.NO:
+            self.ran_before = outcome.executed
+
+    def ran_for(self, run: "Pending") -> None:
+        """What is told of its tries, and of how long they might last, is that of a run."""
+        self.retries = run.retries
+        self.message = msgspec.structs.replace(self.message, timeout=run.message.timeout)
 
     def answer(self, outcome: Outcome) -> None:
         """Note the outcome and wake whoever waits for it. To be called once."""

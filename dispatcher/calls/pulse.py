@@ -23,7 +23,7 @@ async def beat(calls: Calls, pump: Pump, observers: Observers) -> None:
             lag=max(0.0, now - due),
             waiting=pump.waiting + pump.unstarted,
             oldest_waiting=_oldest_waiting(open_calls, now),
-            in_flight=len(open_calls),
+            in_flight=sum(not pending.is_run for pending in open_calls),
             dropped=observers.dropped,
         )
         observers.tell("pulse", pulse)
@@ -34,7 +34,7 @@ async def beat(calls: Calls, pump: Pump, observers: Observers) -> None:
 def _oldest_waiting(calls: Collection[Pending], now: float) -> float:
     """Seconds since the first of them was accepted. They are in the order of their acceptance."""
     for pending in calls:
-        if pending.awaits_approval:
+        if pending.awaits_approval or pending.is_asker:
             continue
         is_first_wait = pending.stage in _UNSTARTED and not pending.was_started
         # One without a queue this dispatcher answers itself.

@@ -59,6 +59,8 @@ class Retries:
         That has a record of its own, named after the first: whoever asks again follows the same
         names to the same end.
         """
+        if pending.share is not None:
+            return False  # whoever shares it looks for another run
         now = time.monotonic()
         pause = pause_before(
             pending,

@@ -15,17 +15,19 @@ class Telling:
     def start(self, pending: Pending, worker: str) -> None:
         """A worker has the call."""
         if self._observers.hear("started") and pending.start_is_untold():
-            self._observers.call("started", pending, worker)
+            for heard_by in pending.heard_by:
+                self._observers.call("started", heard_by, worker)
 
     def end(self, pending: Pending, outcome: Outcome) -> None:
         """The call was answered."""
         seconds, message = pending.ended - pending.began, pending.message
-        is_first = pending.is_news and not pending.is_attached
-        self._observers.ended(pending, message, outcome, seconds, is_first=is_first)
+        is_first, shared = pending.is_news and not pending.is_attached, pending.shared_as
+        self._observers.ended(pending, message, outcome, seconds, is_first=is_first, shared=shared)
 
     def progress(self, pending: Pending, progress: Progress) -> None:
         """A tool says how far it is; its word may come before its worker's."""
         if self._observers.hear("progressed"):
             self.start(pending, pending.worker)
             told = Progressed(done=progress.done, total=progress.total, message=progress.message)
-            self._observers.call("progressed", pending, told)
+            for heard_by in pending.heard_by:
+                self._observers.call("progressed", heard_by, told)

@@ -33,6 +33,8 @@ from toolpool.dispatcher.calls.recovery import Recovery
 from toolpool.dispatcher.calls.refusals import Refusals
 from toolpool.dispatcher.calls.retries import Retries
 from toolpool.dispatcher.calls.services import Calls, Services
+from toolpool.dispatcher.calls.shared_run import equality_of
+from toolpool.dispatcher.calls.sharing import Sharing
 from toolpool.dispatcher.calls.tasks import Tasks
 from toolpool.dispatcher.calls.telling import Telling
 from toolpool.dispatcher.turn_context import TurnContext
@@ -62,6 +64,7 @@ class Traffic(Calls):
         self._keeper = Keeper(services, self)
         self._recovery = Recovery(services, self, pump=self._pump, fleet=self._fleet)
         self._collector = Collector(services, self)
+        self._sharing = Sharing(services, self)
         self._follower = Follower(
             services,
             self,
@@ -100,6 +103,7 @@ class Traffic(Calls):
         """
         self._is_closed = True
         await self.cancel([p for p in self._open.values() if not p.in_background])
+        self._sharing.close()
         await self._gate.close()
         await self._tasks.end()
         for pending in self._open.values():
@@ -110,15 +114,33 @@ class Traffic(Calls):
         self._pump.close()
         await self._transport.close()
 
-    def submit(self, call: ToolCall, spec: ToolSpec, turn: TurnContext, since: float) -> Pending:
+    def submit(
+        self,
+        call: ToolCall,
+        spec: ToolSpec,
+        turn: TurnContext,
+        since: float,
+        *,
+        is_behind: bool = False,
+    ) -> Pending:
         """Send an accepted call on its way, or join it if it is already open.
 
-        Its times run from `since`, when it left its barrier.
+        Its times run from `since`, when it left its barrier. One that `is_behind` others of its
+        turn is not answered with what began before.
         """
-        pending, is_new = self._accept(call, spec, turn, since)
-        if is_new:
+        equal = equality_of(call, spec, turn, self._settings.tenant) if spec.is_shared else None
+        pending, is_new = self._accept(call, spec, turn, since, is_watched=equal is None)
+        if is_new and equal is not None:
+            self._sharing.submit(pending, equal, anew=is_behind)
+        elif is_new:
             self._send(pending)
         return pending
+
+    def send_run(self, run: Pending) -> None:
+        """See `sharing.Runs`."""
+        self._open[run.root] = run
+        self._keeper.watch(run, alone=True)
+        self._pass_on(run)
 
     def hold(
         self, call: ToolCall, spec: ToolSpec, turn: TurnContext, since: float
@@ -292,19 +314,13 @@ class Traffic(Calls):
         pending.handed_over(kept)
 
     async def end_of_write(self, pending: Pending) -> bool:
-        """Whether an answered write has ended; waits for word of it for as long as that may come.
-
-        One that goes on in the background is not waited for: that may take a day.
-        """
-        if pending.is_open:
-            return False
-        left = pending.ended + self._late_writes.patience - time.monotonic()
-        return await self._late_writes.wait(pending, left)
+        """Whether an answered write has ended; see `LateWrites.end_of`."""
+        return await self._late_writes.end_of(pending)
 
     async def cancel(self, calls: Sequence[Pending]) -> None:
         """End calls; each is answered `aborted.cancelled`, saying whether it had started."""
-        if calls:
-            await self._keeper.cancel(calls)
+        if calls and (left := self._sharing.leave(calls)):
+            await self._keeper.cancel(left)
 
     def resolve(self, pending: Pending, outcome: Outcome) -> None:
         """Answer a call; only the first answer counts."""
@@ -314,8 +330,9 @@ class Traffic(Calls):
             self._gate.ended(pending, outcome)
         if outcome.executed is Executed.NO and pending.ran_before is not None:
             outcome = msgspec.structs.replace(outcome, executed=pending.ran_before)
+        is_asker = pending.is_asker
         if pending.queue:
-            if pending.is_news:
+            if pending.is_news and not is_asker:
                 self._breaker.note(pending.call.name, outcome)
             else:
                 self._breaker.release(pending.call.name)
@@ -326,14 +343,16 @@ class Traffic(Calls):
             pending.work.cancel()
         if pending.spec.effects is Effects.WRITE and may_still_run(outcome):
             self._late_writes.watch(pending)
-        if pending.is_news:
-            if outcome.worker:
-                self._telling.start(pending, outcome.worker)  # too short to be announced
-                self._recovery.noticed_start(pending)
+        if pending.is_news and not is_asker and outcome.worker:
+            self._telling.start(pending, outcome.worker)  # too short to be announced
+            self._recovery.noticed_start(pending)
+        if pending.is_news and not pending.is_run:
             self._telling.end(pending, outcome)
         self._keeper.forget(pending)
         del self._open[pending.root]
         self._pump.done(pending)
+        if pending.share is not None:
+            self._sharing.over(pending)
 
     def _submit_again(self, pending: Pending) -> None:
         if pending.is_open:

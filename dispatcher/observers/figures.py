@@ -53,6 +53,12 @@ RETRIED = Family(
     "Times that the pool runs a call again which failed, because its tool asks for it.",
     ("tool",),
 )
+SHARED = Family(
+    "toolpool_shared_calls_total",
+    Kind.COUNTER,
+    "Calls answered with an equal call's run: joined while it went on, or cached.",
+    ("tool", "how"),
+)
 LATE = Family(
     "toolpool_late_results_total",
     Kind.COUNTER,
@@ -76,7 +82,8 @@ WORKERS = Family(
 
 FAMILIES = (
     BUILD, ENDED, FAILED_VALIDATION, FIRST_TRIES, CALL_SECONDS, EXECUTED_UNKNOWN, LOST,
-    REDISPATCHED, RETRIED, LATE, BATCH, WAITING, IN_FLIGHT, OLDEST, WORKERS, LAG, STALL, DROPPED,
+    REDISPATCHED, RETRIED, SHARED, LATE, BATCH, WAITING, IN_FLIGHT, OLDEST, WORKERS, LAG, STALL,
+    DROPPED,
 )  # fmt: skip
 
 KEYWORDS = frozenset({

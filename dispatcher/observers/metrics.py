@@ -131,6 +131,8 @@ class Metrics(Observer):
         cells, seconds = self._cells, ended.seconds
         cells[tool.seconds + bisect_left(SECONDS, seconds)] += 1.0
         cells[tool.seconds + _SUM] += seconds
+        if ended.shared:
+            cells[self._sheet.place(figures.SHARED, tool.label, ended.shared)] += 1.0
         if ended.code is None:
             cells[tool.ok] += 1.0
         else:

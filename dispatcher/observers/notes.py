@@ -52,11 +52,14 @@ class Notes(Observer):
     def ended(self, call: CallFacts, ended: Ended) -> None:
         """The call was answered."""
         detail: dict[str, Any] = {"seconds": round(ended.seconds, 4)}
+        if ended.shared:  # its tool was run for another: that is told once
+            detail["shared"] = ended.shared
         if ended.code is None:
-            self._keep(_note("end", call, detail, 2))
+            self._keep(_note("end", call, detail, 1 if ended.shared else 2))
             return
         detail |= self._failed(call.tool, ended.code, ended.executed)
-        self._keep(_note("error", call, detail, events_of_error(ended.executed)))
+        events = 2 if ended.shared else events_of_error(ended.executed)
+        self._keep(_note("error", call, detail, events))
 
     def rejected(self, rejected: Rejected) -> None:
         """A call was answered at once. Its names are the model's: they may be of any length."""

@@ -142,7 +142,7 @@ class Sentry(Observer):
         """It has its result."""
         if self._traces and (trace := self._traces.pop(call.key, None)) is not None:
             self._end_trace(call, ended, trace)
-        if ended.code is None or not ended.is_first:
+        if ended.code is None or not ended.is_first or ended.shared:
             return
         if ended.executed is Executed.UNKNOWN:
             self._figures.unknown += 1

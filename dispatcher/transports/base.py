@@ -9,6 +9,7 @@ from toolpool.contract.ledger.base import CloseReason, Closing, Opening, Recover
 from toolpool.contract.ledger.events import EventLog
 from toolpool.contract.ledger.loops import LoopLedger
 from toolpool.contract.ledger.rates import RateLedger
+from toolpool.contract.ledger.shared import SharedLedger
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +75,11 @@ class Transport(Protocol):
     @property
     def approvals(self) -> ApprovalLedger:
         """What waits for people, for the whole fleet."""
+        ...
+
+    @property
+    def shared(self) -> SharedLedger:
+        """Which run equal calls share, for the whole fleet."""
         ...
 
     async def open(self) -> None:

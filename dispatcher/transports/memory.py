@@ -11,6 +11,7 @@ from toolpool.contract.ledger.events import EventLog
 from toolpool.contract.ledger.loops import LoopLedger
 from toolpool.contract.ledger.memory import MemoryServer
 from toolpool.contract.ledger.rates import RateLedger
+from toolpool.contract.ledger.shared import SharedLedger
 from toolpool.dispatcher.transports.base import Survey, TurnNote
 
 _TURNS_KEPT = 10_000
@@ -51,6 +52,11 @@ class MemoryTransport:
     def events(self) -> EventLog:
         """See `Transport.events`."""
         return self._server.events
+
+    @property
+    def shared(self) -> SharedLedger:
+        """See `Transport.shared`."""
+        return self._server.shared
 
     @property
     def rates(self) -> RateLedger:

@@ -28,6 +28,7 @@ from toolpool.contract.ledger.client import RedisLedger
 from toolpool.contract.ledger.events import RedisEvents
 from toolpool.contract.ledger.loops import RedisLoops
 from toolpool.contract.ledger.rates import RedisRates
+from toolpool.contract.ledger.shared import RedisShared
 from toolpool.contract.ledger.steps import ServerAway, Step, Steps, send
 from toolpool.contract.names import Names
 from toolpool.contract.server import connection
@@ -83,6 +84,7 @@ class RedisTransport:
             remembered=settings.loop_memory,
             kept=settings.loop_kept,
         )
+        self.shared = RedisShared(self._steps, self._names)
         self.approvals = RedisApprovals(self._steps, self._names, self._reply, settings.tenant)
         self.events = RedisEvents(
             connection.open_async(settings),

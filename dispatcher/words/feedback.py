@@ -198,6 +198,13 @@ def unseen_end(name: str, wording: Wording = PLAIN) -> str:
     return wording.words.unseen_end.format(name=name)
 
 
+def shared(how: str, age: float, wording: Wording = PLAIN) -> str | None:
+    """A result that is an equal call's as well, and how old it is in seconds; None for others."""
+    if how == "cached":
+        return wording.words.cached.format(seconds=f"{age:.1f}" if age < _SOON else f"{age:.0f}")
+    return wording.words.shared if how else None
+
+
 def no_such_handle(wording: Wording = PLAIN) -> str:
     """An unknown, expired or foreign handle: one and the same answer."""
     return wording.words.no_such_handle
@@ -241,6 +248,8 @@ def _raised(outcome: Outcome, words: Locale) -> str:
     return words.raised_as.format(kind=kind, error=outcome.error)
 
 
+_SOON = 10.0
+"""An age in seconds below which tenths are told."""
 OVER_RATE = "over_rate"
 """Before the kind of a limit and its rate: the reason of a call that came too soon."""
 

@@ -374,6 +374,17 @@ SAMPLES = {
         lambda state: signed_state(ENVELOPE, state),
         lambda data: read_state(ENVELOPE, data),
     ),
+    "entry_shared": Sample(
+        CatalogEntry(
+            spec=sealed(
+                replace(SPEC, effects=Effects.READ, single_flight=True, cache_seconds=30.0)
+            ),
+            published_at=1767225600.5,
+            version="0.1.0",
+        ),
+        ENVELOPE.encode_entry,
+        ENVELOPE.decode_entry,
+    ),
     "settled_broken": Sample(
         Settled(
             key="k-1",

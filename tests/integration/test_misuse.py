@@ -46,6 +46,7 @@ LOOKS: dict[str, Callable[[Any], Any]] = {
     "specs": lambda d: d.specs,
     "refused": lambda d: d.refused,
     "check": lambda d: d.check(call("echo", value=1)),
+    "preview": lambda d: d.preview(call("echo", value=1)),
     "in_flight": lambda d: d.in_flight(),
 }
 NOT_GUARDED = {"connect", "local", "in_memory", "close"}

@@ -136,6 +136,10 @@ class Locale:
     rewritten: str
     """The arguments `{names}` were changed."""
     unseen_end: str
+    shared: str
+    """A result that an equal call's run brought."""
+    cached: str
+    """A result that is `{seconds}` old."""
     no_such_handle: str
     no_such_page: str
     more_tasks: str

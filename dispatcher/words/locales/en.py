@@ -271,6 +271,8 @@ LOCALE = Locale(
     unseen_end=(
         "The call of '{name}' before this one was not seen to end: it may still have been running."
     ),
+    shared="This is the result of an equal call that was running at the same time.",
+    cached="This is the result of an equal call, {seconds} s old.",
     no_such_handle=(
         "There is no background task with this handle. Use task_list to see what there is."
     ),

@@ -10,7 +10,8 @@ from tests.unit.dispatcher.samples import pending, turns
 from toolpool.contract.outcome import Code, Executed, Outcome, failure
 from toolpool.contract.record_keys import retry_key, root_of
 from toolpool.contract.spec import Effects, ToolSpec
-from toolpool.dispatcher.calls.pending import Latch, Pending, Stage, State
+from toolpool.dispatcher.calls.latch import Latch
+from toolpool.dispatcher.calls.pending import Pending, Stage, State
 
 READ = ToolSpec(name="t", effects=Effects.READ)
 DONE = Outcome(ok=True)

@@ -107,6 +107,23 @@ async def test_r43_every_ending_is_counted_by_tool_and_code() -> None:
     assert value(read(metrics), "toolpool_batch_calls_sum") == 5
 
 
+async def test_r56_a_call_that_shares_a_run_is_counted_and_so_is_how() -> None:
+    @tool(effects="read", cache_seconds=60)
+    async def price() -> int:
+        """Price."""
+        return 1
+
+    metrics = Metrics()
+    async with Dispatcher.in_memory([price], observers=[metrics]) as dispatcher:
+        await dispatcher.dispatch(call("price", "a") + call("price", "b") + call("price", "c"))
+        await dispatcher.dispatch(call("price", "d"))
+        assert value(read(metrics), "toolpool_in_flight_calls") == 0
+    name = "toolpool_shared_calls_total"
+    assert by_code(read(metrics), "toolpool_calls_total") == {("price", "ok", "ok"): 4}
+    assert value(read(metrics), name, tool="price", how="joined") == 2
+    assert value(read(metrics), name, tool="price", how="cached") == 1
+
+
 async def test_r43_a_rejection_is_counted_by_what_was_wrong() -> None:
     metrics = Metrics()
     async with Dispatcher.in_memory(TOOLS, observers=[metrics]) as dispatcher:

@@ -1,0 +1,144 @@
+"""Which run equal calls share: the real server and the one in memory answer alike."""
+
+import time
+from collections.abc import AsyncIterator
+from typing import Any, NamedTuple
+
+import pytest
+
+from tests.waiting import eventually
+from toolpool.contract.ledger.base import Claim, Opening, Settlement
+from toolpool.contract.ledger.client import RedisLedger
+from toolpool.contract.ledger.memory import MemoryServer
+from toolpool.contract.ledger.shared import RedisShared, SharedAsk, SharedFound, SharedLedger
+from toolpool.contract.ledger.steps import Steps
+from toolpool.contract.names import Names
+from toolpool.contract.server import connection
+from toolpool.contract.settings import Settings
+from toolpool.embedded import EmbeddedServer
+
+DIGEST, OTHER = "a" * 32, "b" * 32
+KEPT = 30.0
+
+
+class Both(NamedTuple):
+    """The notes, and the records that they name."""
+
+    shared: SharedLedger
+    records: Any
+
+    async def open(self, key: str) -> None:
+        opening = Opening(key=key, attempt=1, rerunnable=True, wait=30, deadline=30, keep=60)
+        await self.records.open(
+            [opening], nonce=key, reply="r", queue="q", message=b"", give_up_at=_soon()
+        )
+
+    async def settle(self, key: str, body: bytes = b"outcome") -> None:
+        claim = Claim(key, 1, "nonce")
+        await self.records.claim([claim], worker="w", give_up_at=_soon())
+        settlement = Settlement(key, "nonce", KEPT, "r", body)
+        await self.records.settle([settlement], give_up_at=_soon())
+
+    async def ask(self, key: str, **more: Any) -> SharedFound:
+        given = {"timeout": 10.0, "wait": 10.0, "kept": KEPT, "cached": 5.0} | more
+        (found,) = await self.shared.ask([SharedAsk(key[:32], key, **given)])
+        return found
+
+
+@pytest.fixture(params=["memory", "redis"])
+async def both(request: pytest.FixtureRequest) -> AsyncIterator[Both]:
+    if request.param == "memory":
+        server = MemoryServer()
+        yield Both(server.shared, server)
+        return
+    with EmbeddedServer() as embedded:
+        client = connection.open_async(Settings(redis_url=embedded.url))
+        steps = Steps(client)
+        yield Both(RedisShared(steps, Names()), RedisLedger(steps, Names()))
+        await client.aclose()
+
+
+def _soon() -> float:
+    return time.monotonic() + 10.0
+
+
+def new(key: str) -> SharedFound:
+    return SharedFound(key, is_new=True)
+
+
+async def test_the_first_takes_its_key_and_the_others_join(both: Both) -> None:
+    assert await both.ask(DIGEST + "1") == new(DIGEST + "1")
+    assert await both.ask(DIGEST + "2") == SharedFound(DIGEST + "1"), "though it is not opened yet"
+    await both.open(DIGEST + "1")
+    assert await both.ask(DIGEST + "3") == SharedFound(DIGEST + "1")
+    assert await both.ask(OTHER + "1") == new(OTHER + "1")
+
+
+async def test_many_are_answered_in_their_order(both: Both) -> None:
+    asks = [
+        SharedAsk(digest, digest + word, timeout=1, wait=1, kept=KEPT, cached=0)
+        for digest, word in ((DIGEST, "1"), (OTHER, "1"), (DIGEST, "2"))
+    ]
+    assert await both.shared.ask(asks) == [
+        new(DIGEST + "1"), new(OTHER + "1"), SharedFound(DIGEST + "1"),
+    ]  # fmt: skip
+    assert await both.shared.ask([]) == []
+
+
+async def test_a_key_that_nobody_opened_in_time_is_joined_by_nobody(both: Both) -> None:
+    await both.ask(DIGEST + "1", wait=0.05)
+
+    async def is_free() -> bool:
+        return (await both.ask(DIGEST + "2", wait=0.05)).is_new
+
+    await eventually(is_free, "whoever took it is gone")
+
+
+async def test_a_result_is_given_while_it_is_good(both: Both) -> None:
+    await both.ask(DIGEST + "1")
+    await both.open(DIGEST + "1")
+    await both.settle(DIGEST + "1")
+    found = await both.ask(DIGEST + "2")
+    assert (found.key, found.is_new, found.outcome) == (DIGEST + "1", False, b"outcome")
+    assert 0.0 <= found.age < 5.0
+    assert (await both.ask(DIGEST + "3", cached=0.0)) == new(DIGEST + "3")
+
+
+async def test_a_result_is_as_old_as_its_end_whoever_asks(both: Both) -> None:
+    await both.ask(DIGEST + "1")
+    await both.open(DIGEST + "1")
+    await both.settle(DIGEST + "1")
+
+    async def ages() -> bool:
+        return (await both.ask(DIGEST + "2")).age > 0.1
+
+    await eventually(ages, "it grows older")
+    assert (await both.ask(DIGEST + "3", cached=0.1)).is_new
+
+
+async def test_who_must_not_have_what_began_before_takes_its_own_key(both: Both) -> None:
+    await both.ask(DIGEST + "1")
+    await both.open(DIGEST + "1")
+    assert await both.ask(DIGEST + "2", anew=True) == new(DIGEST + "2")
+    assert await both.ask(DIGEST + "3") == SharedFound(DIGEST + "2"), "the newest"
+
+
+async def test_a_run_that_failed_for_somebody_is_not_joined_by_him(both: Both) -> None:
+    await both.ask(DIGEST + "1")
+    assert await both.ask(DIGEST + "2", unless=DIGEST + "1") == new(DIGEST + "2")
+    assert await both.ask(DIGEST + "3", unless=DIGEST + "1") == SharedFound(DIGEST + "2")
+
+
+async def test_one_with_more_time_takes_its_own_key_but_any_result(both: Both) -> None:
+    await both.ask(DIGEST + "1", timeout=5.0)
+    await both.open(DIGEST + "1")
+    assert await both.ask(DIGEST + "2", timeout=5.001) == new(DIGEST + "2")
+    await both.open(DIGEST + "2")
+    await both.settle(DIGEST + "2")
+    assert (await both.ask(DIGEST + "3", timeout=500.0)).outcome == b"outcome"
+
+
+async def test_a_note_that_names_another_digests_run_is_none(both: Both) -> None:
+    await both.ask(OTHER + "1")
+    ask = SharedAsk(OTHER, DIGEST + "1", timeout=1, wait=1, kept=KEPT, cached=5)
+    assert await both.shared.ask([ask]) == [new(DIGEST + "1")]
