@@ -116,8 +116,11 @@ class Webhook:
             },
             method="POST",
         )
-        with self._opener.open(request, timeout=self._seconds):
-            pass
+        try:
+            self._opener.open(request, timeout=self._seconds).close()
+        except urllib.error.HTTPError as error:
+            error.close()  # it is the answer, on an open connection
+            raise
 
 
 class _NoRedirect(urllib.request.HTTPRedirectHandler):

@@ -9,7 +9,7 @@ from toolpool.dispatcher.policy.rules import Rules, parse
 
 log = logs.logger("policy")
 
-_EVERY_SECONDS = 1.0
+_EVERY_SECONDS = 0.5
 _LARGEST_BYTES = 1024 * 1024
 
 _Stamp = tuple[int, int, int]
@@ -24,6 +24,7 @@ class RuleFile:
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
         self._stamp: _Stamp | None = None
+        self._seen: _Stamp | None = None
         self.rules = self._read()
         self._complaint = ""
 
@@ -32,7 +33,7 @@ class RuleFile:
         while True:
             await asyncio.sleep(_EVERY_SECONDS)
             try:
-                rules = await asyncio.to_thread(self._read_if_changed)
+                rules = await asyncio.to_thread(self.changed)
             except Misconfigured as error:
                 if str(error) != self._complaint:
                     self._complaint = str(error)
@@ -43,12 +44,17 @@ class RuleFile:
                 self.rules = rules
                 log.warning("policy_reloaded path=%s rules=%d", self.path, len(rules))
 
-    def _read_if_changed(self) -> Rules | None:
+    def changed(self) -> Rules | None:
+        """The rules of a file that was changed, and has not been since this was last called.
+
+        What is being written is empty for a moment, or lacks its end, and may be rules all the
+        same. Raises `Misconfigured`.
+        """
         try:
-            is_same = self._stamp_now() == self._stamp
+            before, self._seen = self._seen, self._stamp_now()
         except OSError as error:
             raise self._unreadable(error) from None
-        return None if is_same else self._read()
+        return self._read() if self._seen == before != self._stamp else None
 
     def _read(self) -> Rules:
         try:

@@ -20,6 +20,7 @@ from toolpool import (
 )
 from toolpool.contract.spec import Effects
 from toolpool.dispatcher.policy.conditions import RuleFailed
+from toolpool.dispatcher.policy.rule_file import RuleFile
 from toolpool.dispatcher.policy.rules import parse
 from toolpool.dispatcher.policy.verdicts import ProposedCall, Verdict
 
@@ -283,6 +284,23 @@ async def test_r58_a_file_is_followed_and_one_that_is_broken_changes_nothing(
             return await code() is Code.DENIED
 
         await eventually(is_closed, "the new rules hold")
+
+
+def test_r58_a_file_that_is_being_written_is_not_read(tmp_path: Path) -> None:
+    """R58: an editor empties it first, and an empty file denies nothing."""
+    path = tmp_path / "policy.toml"
+    _write(path, '[[rule]]\naction = "deny"')
+    file = RuleFile(path)
+    assert file.changed() is None
+    _write(path, "")
+    assert file.changed() is None
+    _write(path, '[[rule]]\naction = "allow"\ntool = "refund"')
+    assert file.changed() is None
+    _write(path, '[[rule]]\naction = "allow"\ntool = "refund"\n[[rule]]\naction = "deny"')
+    assert file.changed() is None
+    rules = file.changed()
+    assert rules is not None and len(rules) == 2
+    assert file.changed() is None
 
 
 def test_r62_a_file_that_is_not_there_is_refused_at_once(tmp_path: Path) -> None:
