@@ -55,7 +55,8 @@ def examine(settings: "Settings") -> list[Finding]:
     from toolpool.contract.version import VERSION
     from toolpool.fleet import read_fleet
 
-    return [*findings, *check_fleet(read_fleet(settings), VERSION)]
+    fleet = read_fleet(settings)
+    return [*findings, *check_fleet(fleet, VERSION), *check_rules(settings, fleet)]
 
 
 def check_python(version: tuple[int, ...] = sys.version_info[:3]) -> Finding:
@@ -133,6 +134,31 @@ def check_policy(settings: "Settings") -> list[Finding]:
             remedy = "no dispatcher will start"
             findings.append(Finding("approval webhook", Level.FAIL, str(error), remedy))
     return findings
+
+
+def check_rules(settings: "Settings", fleet: "Fleet") -> list[Finding]:
+    """Whether every rule is for some tool that workers offer: a name may be mistyped."""
+    from toolpool.contract.errors import Misconfigured
+    from toolpool.dispatcher.policy.rule_file import RuleFile
+
+    if settings.policy is None:
+        return []
+    try:
+        rules = RuleFile(settings.policy).rules
+    except Misconfigured:  # said by `check_policy`
+        return []
+    idle = rules.naming_none_of([spec.name for spec in fleet.specs()])
+    if not idle:
+        return []
+    return [
+        Finding(
+            "policy",
+            Level.WARN,
+            f"no tool there is has a name that these rules are for: {_some(idle)}",
+            "look for a mistyped name in `toolpool tools list`; those of a provider's own tools are "
+            "not there, and right all the same",
+        )
+    ]
 
 
 def check_secrets(settings: "Settings") -> Finding:

@@ -108,7 +108,10 @@ def _steps(path: str) -> list[str | int | None]:
 
 
 def _at(value: Any, steps: list[str | int | None]) -> Iterator[Any]:
-    """The values that a path leads to; `_ABSENT` for each way that ends before it does."""
+    """The values that a path leads to; `_ABSENT` for each way that ends before it does.
+
+    A tool may take one value in place of a list: it is its own only element.
+    """
     if not steps:
         yield value
         return
@@ -116,6 +119,8 @@ def _at(value: Any, steps: list[str | int | None]) -> Iterator[Any]:
     if step is None and isinstance(value, (list, dict)):
         for one in value.values() if isinstance(value, dict) else value:
             yield from _at(one, rest)
+    elif step is None and value is not None:  # one in place of a list of them
+        yield from _at(value, rest)
     elif _has(value, step):
         yield from _at(value[step], rest)
     else:

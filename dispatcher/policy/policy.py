@@ -40,6 +40,8 @@ from toolpool.dispatcher.words.wording import Wording
 
 log = logs.logger("policy")
 
+_LONGEST_REASON = 1_000
+
 HOOK = "before_call"
 DECLARED = "the tool's declaration"
 
@@ -199,7 +201,7 @@ class Policy:
         """By the rules and the declaration, after what a hook has answered."""
         by = HOOK
         if isinstance(verdict, Deny):
-            return Judgement(call, not_queued(Code.DENIED, verdict.reason), by=by)
+            return Judgement(call, _denied(verdict), by=by)
         rewritten = None
         if isinstance(verdict, Rewrite):
             rewritten = self._rewritten(call, offer, verdict)
@@ -217,8 +219,7 @@ class Policy:
                     return failed
             else:
                 if isinstance(decided.verdict, Deny):
-                    outcome = not_queued(Code.DENIED, decided.verdict.reason)
-                    return Judgement(call, outcome, by=decided.rule)
+                    return Judgement(call, _denied(decided.verdict), by=decided.rule)
                 if approval is None and isinstance(decided.verdict, AskApproval):
                     approval, by = decided.verdict, decided.rule
         if approval is None and offer.spec.approval is True:
@@ -284,6 +285,10 @@ class Policy:
                 reason=why,
             )
             self._observers.tell("audited", audit)
+
+
+def _denied(verdict: Deny) -> Outcome:
+    return not_queued(Code.DENIED, verdict.reason[:_LONGEST_REASON])
 
 
 def proposed(call: ToolCall, spec: ToolSpec, shared: TurnContext, tenant: str) -> ProposedCall:

@@ -3,7 +3,7 @@
 import fnmatch
 import re
 import tomllib
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any, Literal, NamedTuple
 
 import msgspec
@@ -109,6 +109,10 @@ class Rules:
 
     def __len__(self) -> int:
         return len(self._rules)
+
+    def naming_none_of(self, tools: Collection[str]) -> list[str]:
+        """The rules that are for no tool there is, by name."""
+        return [rule.name for rule in self._rules if not any(map(rule.names, tools))]
 
     def decide(self, call: ProposedCall) -> Decided:
         """The verdict on a call of a tool that exists. Raises `RuleFailed`."""

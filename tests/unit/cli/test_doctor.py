@@ -190,3 +190,16 @@ def test_r59_it_says_where_secrets_come_from_and_never_what_they_are(
     assert (finding.level, said in finding.message) == (level, True), finding
     assert "hunter2" not in f"{finding}"
     assert bool(finding.remedy) == (level is not Level.OK)
+
+
+def test_r58_a_rule_for_no_tool_there_is_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "policy.toml"
+    path.write_text(
+        '[[rule]]\nname = "typo"\ntool = "refnud"\naction = "deny"\n'
+        '[[rule]]\ntool = "ref*"\naction = "ask"\n'
+    )
+    fleet = Fleet(entries={"refund": entry("refund")})
+    [finding] = doctor.check_rules(Settings(policy=str(path)), fleet)
+    assert finding.level is Level.WARN and "typo" in finding.message
+    assert "rule 2" not in finding.message
+    assert doctor.check_rules(Settings(), fleet) == []

@@ -431,3 +431,8 @@ async def test_r58_a_preview_says_what_would_become_of_a_call_and_nothing_happen
         assert found[4].rejection.code is Code.INVALID_ARGUMENTS
         assert await dispatcher.approvals.waiting() == []
     assert RAN == [] and audits.seen == []
+
+
+async def test_r52_a_reason_of_any_length_is_cut_for_the_model() -> None:
+    result = await asked(lambda _: Deny("x" * 100_000))
+    assert result.code is Code.DENIED and len(result.error or "") < 1_200

@@ -325,3 +325,14 @@ async def test_r58_a_rule_that_fails_denies(tmp_path: Path) -> None:
     async with Dispatcher.in_memory([refund], hooks=Hooks(policy=path)) as dispatcher:
         turn = await dispatcher.dispatch({"name": "refund", "input": {"amount": 5}})
     assert turn[0].code is Code.DENIED
+
+
+def test_r58_one_value_in_place_of_a_list_is_its_only_element() -> None:
+    """A tool may take either: a rule about every element is not got round with a single one."""
+    condition = 'argument = "to[*]"\ndoes_not_match = "@shop[.]example$"'
+    theirs = "b@evil.example"
+    for to in (theirs, [theirs], ["a@shop.example", theirs]):
+        assert verdict(condition, proposed(to=to)) == Deny("")
+    for to in ("a@shop.example", ["a@shop.example"]):
+        assert verdict(condition, proposed(to=to)) == Allow()
+    assert verdict('argument = "to[*]"\nmissing = true', proposed(to=None)) == Deny("")
