@@ -155,8 +155,8 @@ def check_rules(settings: "Settings", fleet: "Fleet") -> list[Finding]:
             "policy",
             Level.WARN,
             f"no tool there is has a name that these rules are for: {_some(idle)}",
-            "look for a mistyped name in `toolpool tools list`, where a provider's own tools are not: "
-            "rules for these are right",
+            "look for a mistyped name in `toolpool tools list`; tools that a provider runs are not "
+            "in it, and rules for them are right",
         )
     ]
 
