@@ -36,6 +36,7 @@ AWAITED: dict[str, Callable[[Any], Awaitable[Any]]] = {
     "output": lambda d: d.output("0" * 32, session="s"),
     "deny": lambda d: d.deny("echo", reason="no"),
     "allow": lambda d: d.allow("echo"),
+    "preview": lambda d: d.preview(call("echo", value=1)),
 }
 STREAMS: dict[str, Callable[[Any], Any]] = {
     "events": lambda d: d.events(),
@@ -46,7 +47,6 @@ LOOKS: dict[str, Callable[[Any], Any]] = {
     "specs": lambda d: d.specs,
     "refused": lambda d: d.refused,
     "check": lambda d: d.check(call("echo", value=1)),
-    "preview": lambda d: d.preview(call("echo", value=1)),
     "in_flight": lambda d: d.in_flight(),
 }
 NOT_GUARDED = {"connect", "local", "in_memory", "close"}
