@@ -45,7 +45,7 @@ class Hook:
         try:
             if self._threads is not None:
                 answer = await self._threads.call(arguments)
-                if not inspect.isawaitable(answer):
+                if answer is None or not inspect.isawaitable(answer):  # to look takes a while
                     return answer
             else:
                 answer = self._function(*arguments)
