@@ -16,11 +16,9 @@ from pathlib import Path
 from typing import Any, cast
 
 import sentry_sdk
-import urllib3
 from sentry_sdk.envelope import Envelope, Item
 from sentry_sdk.scope import use_scope
-from sentry_sdk.transport import HttpTransport
-from sentry_sdk.utils import BadDsn, capture_internal_exceptions
+from sentry_sdk.utils import BadDsn
 
 from toolpool.contract import logs
 from toolpool.contract.encoding import encode, printable
@@ -30,11 +28,11 @@ from toolpool.contract.observing import guarded
 from toolpool.contract.settings import Settings
 from toolpool.contract.telemetry.carriers import Parent, new_span_id, new_trace_id
 from toolpool.contract.telemetry.flood import Flood
+from toolpool.contract.telemetry.sentry_transport import DSN, SentryTransport
 from toolpool.contract.version import VERSION
 
 log = logs.logger("sentry")
 
-DSN = "SENTRY_DSN"
 _RELEASE, _ENVIRONMENT = "SENTRY_RELEASE", "SENTRY_ENVIRONMENT"
 _SAMPLE_RATE = "SENTRY_TRACES_SAMPLE_RATE"
 _WAITING_AT_MOST = 2_000
@@ -269,39 +267,14 @@ class Reports:
         }
 
 
-class _Transport(HttpTransport):
-    """Sends at once, in our thread, and says what is lost, where the SDK itself says nothing."""
-
-    def capture_envelope(self, envelope: Envelope) -> None:
-        """Send it. The SDK's own thread would take as long again to take it over."""
-        with capture_internal_exceptions():
-            self._send_envelope(envelope)
-            self._flush_client_reports()
-
-    def _get_pool_options(self) -> dict[str, Any]:
-        """Try a server that is away once: urllib3 writes a warning for each time more."""
-        return super()._get_pool_options() | {"retries": urllib3.Retry(connect=0)}
-
-    def record_lost_event(self, reason: str, *args: Any, **options: Any) -> None:
-        """Note that something was not sent."""
-        super().record_lost_event(reason, *args, **options)
-        if reason in ("network_error", "queue_overflow", "ratelimit_backoff"):
-            log.warning(
-                "sentry_unreached reason=%s: reports are lost; check %s and the way to it; "
-                "tool calls are not affected",
-                reason,
-                DSN,
-            )
-
-
 def _client(dsn: str, release: str, environment: str) -> "sentry_sdk.Client":
     try:
         return sentry_sdk.Client(
             dsn=dsn,
             release=release,
             environment=environment,
-            transport=_Transport,
-            _experiments={"transport_compression_level": 1},
+            transport=SentryTransport,
+            _experiments={"transport_compression_level": 0},  # it takes longer than sending more
             shutdown_timeout=_FLUSH_SECONDS,
             default_integrations=False,
             auto_enabling_integrations=False,
