@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from toolpool.contract.errors import MessageRejected
-from toolpool.contract.events import EventBatch
+from toolpool.contract.events import EncodedEvents, EventBatch
 from toolpool.contract.outcome import Code, Executed, Outcome, failure
 from toolpool.contract.signing import Keyring
 from toolpool.contract.spec import ToolSpec
@@ -362,7 +362,7 @@ class Envelope:
         """The background call in `data`."""
         return _decode(_background, self._keyring.verify(_BACKGROUND, data))
 
-    def encode_events(self, batch: EventBatch) -> bytes:
+    def encode_events(self, batch: EventBatch | EncodedEvents) -> bytes:
         """The events, signed. Raises TypeError or ValueError where a detail is not JSON."""
         return self._keyring.sign(_EVENTS, _encoder.encode(batch))
 

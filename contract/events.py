@@ -40,6 +40,15 @@ class EventBatch(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         return sum(note.events for note in self.notes)
 
 
+class EncodedEvents(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """An `EventBatch` whose notes are JSON already."""
+
+    source: str
+    number: int
+    notes: list[msgspec.Raw]
+    tenant: str = "default"
+
+
 class Position(NamedTuple):
     """The place of one event: its number, counted from 1 since the stream began at `start`.
 

@@ -10,10 +10,13 @@ import itertools
 import queue
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
+import msgspec
+
 from toolpool.contract import logs
+from toolpool.contract.gathering import Gathered
 
 log = logs.logger("observe")
 
@@ -32,6 +35,9 @@ class Listening:
     """
 
     is_quick = False
+    is_told_together = False
+    """Of one that is quick: whether it may be told in the event loop's next turn, which costs half
+    as much."""
     is_idle = False
     """Whether, once it is open, it has no use for any moment: then it is told of none."""
 
@@ -53,11 +59,14 @@ class Tellers:
     `base` is the class that the observers derive from. Raises TypeError for one that does not.
     """
 
-    def __init__(self, base: type, hosts: Sequence[Any] = ()) -> None:
+    def __init__(
+        self, base: type, hosts: Sequence[Any] = (), *, together: Iterable[str] | None = None
+    ) -> None:
         self._base = base
         self._listeners: dict[str, list[Callable[..., None]]]
         self._listeners = {moment: [] for moment in moments(base)}
         self._threads: list[_Thread] = []
+        self._together = _Together(moments(base) if together is None else together)
         self._hosts = list(hosts)
         for observer in hosts:
             if isinstance(observer, type):
@@ -74,9 +83,16 @@ class Tellers:
     def _add(
         self, observer: Any, teller: Callable[[Callable[..., None]], Callable[..., None]]
     ) -> None:
-        for moment, listeners in self._listeners.items():
-            if getattr(type(observer), moment) is not getattr(self._base, moment):
-                listeners.append(teller(getattr(observer, moment)))
+        heard = {
+            moment: getattr(observer, moment)
+            for moment in self._listeners
+            if getattr(type(observer), moment) is not getattr(self._base, moment)
+        }
+        if observer.is_told_together:
+            for moment, tell in self._together.take(heard):
+                self._listeners[moment].append(tell)
+        for moment, method in heard.items():
+            self._listeners[moment].append(teller(method))
 
     def start(self) -> None:
         """Tell hosts' observers that it begins, and from now on of every moment."""
@@ -93,6 +109,7 @@ class Tellers:
 
     def close(self) -> None:
         """Let hosts' observers take what waits for them, for two seconds at most. Blocks."""
+        self._together.flush()
         give_up_at = time.monotonic() + _FLUSH_SECONDS
         for thread in self._threads:
             thread.close(give_up_at)
@@ -129,6 +146,65 @@ def guarded(method: Callable[..., Any]) -> Callable[..., Any]:
 
 def _named(method: Callable[..., None]) -> str:
     return getattr(method, "__qualname__", repr(method))
+
+
+_NONE: Any = object()
+
+
+class _Moment(msgspec.Struct, frozen=True, gc=False):
+    """A moment that is still to be told, and its one fact or two.
+
+    Not seen by the garbage collector: many of them at a time would only make it run.
+    """
+
+    name: str
+    fact: Any
+    other: Any = _NONE
+
+
+class _Together:
+    """Tells observers of many moments at a time, a turn of the event loop after they happened."""
+
+    def __init__(self, moments: Iterable[str]) -> None:
+        self._observers: list[dict[str, Callable[..., None]]] = []
+        self._untold = set(moments)
+        """The moments that no observer is told of yet."""
+        self._moments = frozenset(self._untold)
+        self._gathered: Gathered[_Moment] = Gathered(self._tell)
+        self.flush = self._gathered.flush
+
+    def take(
+        self, methods: dict[str, Callable[..., None]]
+    ) -> Iterator[tuple[str, Callable[..., None]]]:
+        """Tell an observer's methods from now on, taking out those that can be told together.
+
+        Yields what keeps a moment until it is told, for each that nobody here heard of before.
+        """
+        heard = {moment: methods.pop(moment) for moment in self._moments & methods.keys()}
+        self._observers.append(heard)
+        for moment in self._untold & heard.keys():
+            self._untold.discard(moment)
+            yield moment, self._keeping(moment)
+
+    def _keeping(self, moment: str) -> Callable[..., None]:
+        add = self._gathered.add
+
+        def tell(fact: Any, other: Any = _NONE) -> None:
+            add(_Moment(moment, fact, other))
+
+        return tell
+
+    def _tell(self, told: list[_Moment]) -> None:
+        for heard in self._observers:
+            for moment in told:
+                if (method := heard.get(moment.name)) is not None:
+                    try:
+                        if moment.other is _NONE:
+                            method(moment.fact)
+                        else:
+                            method(moment.fact, moment.other)
+                    except (Exception, asyncio.CancelledError):
+                        log.exception("observer_failed observer=%s", _named(method))
 
 
 class _Thread:

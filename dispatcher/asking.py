@@ -149,14 +149,7 @@ class Asking:
         await self._own_up(found, shared, rejected)
         judged: dict[int, Judgement] = {}
         if decides and accepted:
-            with self._turns.ahead(shared.session, accepted) as cancelled:
-                judged = await self._policy.judge(accepted, shared)
-            for call, _ in accepted:
-                if call.index in cancelled:
-                    judged[call.index] = Judgement(call, not_queued(Code.CANCELLED))
-            accepted = [
-                (judged[c.index].call, o) if c.index in judged else (c, o) for c, o in accepted
-            ]
+            judged = await self._judge(accepted, shared)
         answered = await self._turns.run(accepted, shared, since, sent, judged)
         if self._told.policy is not None:
             await self._show(answered, sent)
@@ -173,6 +166,17 @@ class Asking:
         await self._loops.note(found.calls, news, shared.session)
         self._analytics.note(results, session=shared.session, model=found.model)
         return results
+
+    async def _judge(self, accepted: list[Accepted], shared: TurnContext) -> dict[int, Judgement]:
+        """What a policy decides about calls, whose arguments it may replace in `accepted`."""
+        with self._turns.ahead(shared.session, accepted) as cancelled:
+            judged = await self._policy.judge(accepted, shared)
+        for number, (call, offer) in enumerate(accepted):
+            if call.index in cancelled:
+                judged[call.index] = Judgement(call, not_queued(Code.CANCELLED))
+            if call.index in judged:
+                accepted[number] = judged[call.index].call, offer
+        return judged
 
     async def _show(self, answered: dict[int, Answered], sent: dict[int, Pending]) -> None:
         """Let the host's policy see every result before it is told."""

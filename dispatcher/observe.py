@@ -256,7 +256,12 @@ class Observers(Tellers):
         """What the observers want a call's worker to be told; None where they want nothing."""
         if not self._tracers:
             return None
-        return merged([tracer(call.facts) or {} for tracer in self._tracers]) or None
+        facts = call.facts
+        headers: dict[str, str] | None = None
+        for tracer in self._tracers:
+            if more := tracer(facts):
+                headers = merged(headers or {}, more)
+        return headers or None
 
     def call(self, moment: str, call: Observed, *more: Any) -> None:
         """Tell a moment in the life of a call."""

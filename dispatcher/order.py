@@ -16,7 +16,7 @@ def stages(
     A write waits for what came before it and holds what comes after it. `strict`: any write among
     them makes every call wait for the one before it.
     """
-    if strict and any(effects(call) is Effects.WRITE for call in calls):
+    if strict and Effects.WRITE in map(effects, calls):
         return [[call] for call in calls]
     groups: list[list[T]] = []
     open_group: list[T] | None = None

@@ -115,11 +115,12 @@ class Turns:
         is_strict = self._settings.order == "strict"
         groups = stages(accepted, lambda item: item[1].spec.effects, strict=is_strict)
         if len(groups) == 1:  # nothing waits for anything, and all of it can be cancelled
-            pendings = [
-                self._submit(call, offer.spec, shared, since, judged.get(call.index))
-                for call, offer in accepted
-            ]
-            sent.update((call.index, p) for (call, _), p in zip(accepted, pendings, strict=True))
+            pendings: list[Pending] = []
+            for call, offer in accepted:
+                judgement = judged.get(call.index)
+                pending = self._submit(call, offer.spec, shared, since, judgement)
+                sent[call.index] = pending
+                pendings.append(pending)
             return await self._await(accepted, pendings, shared, since)
         turn = _Turn(shared.session, accepted)
         self._running.add(turn)
@@ -252,13 +253,12 @@ class Turns:
             raise
         if early:
             self._traffic.in_background(self._abandon(pendings, latches))
-        return {
-            call.index: Answered(
-                early.get(pending.root) or self._classify(pending, unseen),
-                pending.is_news and not _has_joined(call, pending),
-            )
-            for (call, _), pending in zip(group, pendings, strict=True)
-        }
+        answered: dict[int, Answered] = {}
+        for (call, _), pending in zip(group, pendings, strict=True):
+            result = early.get(pending.root) or self._classify(pending, unseen)
+            is_news = pending.is_news and not _has_joined(call, pending)
+            answered[call.index] = Answered(result, is_news)
+        return answered
 
     async def _answer_early(
         self,

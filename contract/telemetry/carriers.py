@@ -25,15 +25,14 @@ class Parent(NamedTuple):
     is_sampled: bool | None
 
 
-def merged(carriers: "list[Mapping[str, str]]") -> dict[str, str]:
-    """The headers of several tracers; each may add to the baggage."""
-    headers: dict[str, str] = {}
-    for carrier in carriers:
-        for name, value in carrier.items():
-            if name == BAGGAGE and name in headers:
-                value = f"{headers[name]},{value}"
-            if len(value) <= HEADER_BYTES:
-                headers[name] = value
+def merged(carrier: Mapping[str, str], other: Mapping[str, str]) -> dict[str, str]:
+    """The headers of two tracers; each may add to the baggage. None is too long for a header."""
+    headers = dict(carrier)
+    for name, value in other.items():
+        if name == BAGGAGE and name in headers:
+            value = f"{headers[name]},{value}"
+        if len(value) <= HEADER_BYTES:
+            headers[name] = value
     return headers
 
 
@@ -51,7 +50,8 @@ def from_baggage(headers: Mapping[str, str] | None) -> dict[str, str]:
 
 def sentry_parent(headers: Mapping[str, str] | None) -> Parent | None:
     """The span that a `sentry-trace` header names."""
-    found = _SENTRY.fullmatch((headers or {}).get(SENTRY_TRACE) or "")
+    header = headers.get(SENTRY_TRACE) if headers else None
+    found = _SENTRY.fullmatch(header) if header else None
     if found is None:
         return None
     return Parent(found[1], found[2], found[3] == "1" if found[3] else None)

@@ -136,8 +136,9 @@ class Pending:
     told_as: str = ""
     """Of a run that calls share: the root of the one that observers are told of in its place."""
     told: CallFacts | None = None
-    """The facts that were told last, of `told_of`."""
-    told_of: tuple[CallMessage, str] | None = None
+    """The facts that were told last: of this message, in this queue."""
+    told_message: CallMessage | None = None
+    told_queue: str = ""
 
     @property
     def key(self) -> str:
@@ -154,10 +155,12 @@ class Pending:
     @property
     def facts(self) -> CallFacts:
         """Which call it is, for observers."""
-        message, of = self.message, self.told_of
-        if self.told is not None and of is not None and of[0] is message and of[1] == self.queue:
+        message = self.message
+        if self.told is not None and (
+            self.told_message is message and self.told_queue == self.queue
+        ):
             return self.told
-        self.told_of = message, self.queue
+        self.told_message, self.told_queue = message, self.queue
         self.told = CallFacts(
             call_id=self.call.id,
             tool=self.call.name,

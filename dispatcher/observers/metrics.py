@@ -47,6 +47,7 @@ class Metrics(Observer):
     """
 
     is_quick = True
+    is_told_together = True
 
     def __init__(
         self,

@@ -30,6 +30,8 @@ class Notes(Observer):
     `offers` are today's tools: whether a failed call may be repeated goes by its tool.
     """
 
+    is_told_together = True
+
     def __init__(
         self, keep: Callable[[Note], None], offers: Callable[[], Mapping[str, Offer]]
     ) -> None:

@@ -13,8 +13,9 @@ import msgspec
 from redis.exceptions import RedisError
 
 from toolpool.contract import logs
+from toolpool.contract.encoding import encode
 from toolpool.contract.envelope import Envelope
-from toolpool.contract.events import BEGINNING, EventBatch, Note
+from toolpool.contract.events import BEGINNING, EncodedEvents, Note
 from toolpool.contract.ledger.events import EventLog
 
 log = logs.logger("events")
@@ -29,6 +30,13 @@ _FLUSH_SECONDS = 1.0
 _AWAY = (RedisError, OSError, TimeoutError)
 
 
+class _Waiting(msgspec.Struct, frozen=True, gc=False):
+    """A note as it is published, that stands for so many events."""
+
+    events: int
+    note: bytes
+
+
 class Publisher:
     """Of one dispatcher, on its event loop."""
 
@@ -37,7 +45,7 @@ class Publisher:
         self._envelope = envelope
         self._tenant = tenant
         self._source = secrets.token_hex(6)
-        self._waiting: deque[Note] = deque()
+        self._waiting: deque[_Waiting] = deque()
         self._dropped = 0
         self._is_idle = True
         self._more = asyncio.Event()
@@ -56,16 +64,20 @@ class Publisher:
     def add(self, note: Note) -> None:
         """Publish it soon; where too many wait, the oldest is dropped."""
         waiting = self._waiting
-        waiting.append(note)
+        try:
+            waiting.append(_Waiting(note.events, encode(note)))
+        except (TypeError, ValueError):
+            log.exception("event_not_published kind=%s", note.kind)
+            self._drop(note.events)
         if len(waiting) > _WAITING_AT_MOST:
-            self._drop(waiting.popleft())
+            self._drop(waiting.popleft().events)
         if self._is_idle:
             self._is_idle = False
             self._more.set()
 
-    def _drop(self, note: Note) -> None:
-        self._dropped += note.events
-        self.lost += note.events
+    def _drop(self, events: int) -> None:
+        self._dropped += events
+        self.lost += events
 
     async def close(self) -> None:
         """Publish what waits, for a second at most."""
@@ -74,7 +86,7 @@ class Publisher:
         self._is_closing = True
         self._more.set()
         await asyncio.wait({self._task}, timeout=_FLUSH_SECONDS)
-        left = sum(note.events for note in self._waiting)
+        left = sum(waiting.events for waiting in self._waiting)
         if not self._task.done():
             self._task.cancel()
             await asyncio.wait({self._task}, timeout=_FLUSH_SECONDS)
@@ -93,22 +105,28 @@ class Publisher:
             while self._waiting:
                 await self._publish(self._taken())
 
-    def _taken(self) -> list[Note]:
+    def _taken(self) -> list["_Waiting"]:
         waiting = self._waiting
         taken = [waiting.popleft() for _ in range(min(len(waiting), _TOGETHER_AT_MOST))]
         if self._dropped:
             detail = {"missing": self._dropped, "why": "dropped"}
-            taken.insert(0, Note(kind="gap", at=int(time.time() * 1000), detail=detail))
+            note = Note(kind="gap", at=int(time.time() * 1000), detail=detail)
+            taken.insert(0, _Waiting(note.events, encode(note)))
             self._dropped = 0
         return taken
 
-    async def _publish(self, notes: list[Note]) -> None:
+    async def _publish(self, taken: list["_Waiting"]) -> None:
         """Until the server has it: the same batch again, which followers take once."""
         self._batches += 1
-        encoded = self._encoded(notes)
-        if encoded is None:
-            return
-        body, count = encoded
+        count = sum(waiting.events for waiting in taken)
+        body = self._envelope.encode_events(
+            EncodedEvents(
+                source=self._source,
+                number=self._batches,
+                notes=[msgspec.Raw(waiting.note) for waiting in taken],
+                tenant=self._tenant,
+            )
+        )
         pause = _FIRST_PAUSE_SECONDS
         while True:
             try:
@@ -120,26 +138,13 @@ class Publisher:
                 pause = min(pause * 2, _LONGEST_PAUSE_SECONDS)
             except Exception:
                 log.exception("events_not_published count=%d", count)
-                self._dropped += count  # told as a gap: these alone are lost, not all that follow
-                self.lost += count
+                self._drop(count)  # told as a gap: these alone are lost, not all that follow
                 return
             else:
                 break
         if self._is_away:
             self._is_away = False
             log.warning("events_published_again dropped=%d", self.lost)
-
-    def _encoded(self, notes: list[Note]) -> tuple[bytes, int] | None:
-        """Signed, without those that are not JSON: one must not cost the others."""
-        batch = EventBatch(
-            source=self._source, number=self._batches, notes=tuple(notes), tenant=self._tenant
-        )
-        try:
-            return self._envelope.encode_events(batch), batch.events
-        except (TypeError, ValueError):
-            fit = [note for note in notes if _is_json(note)]
-            self.lost += sum(note.events for note in notes) - sum(note.events for note in fit)
-            return self._encoded(fit) if fit else None
 
     def _tell_away(self, error: Exception) -> None:
         if self._is_away:
@@ -150,11 +155,3 @@ class Publisher:
             "%d are dropped: bring the server back, or set TOOLPOOL_EVENTS=off",
             type(error).__name__, error, _WAITING_AT_MOST,
         )  # fmt: skip
-
-
-def _is_json(note: Note) -> bool:
-    try:
-        msgspec.json.encode(note)
-    except (TypeError, ValueError):
-        return False
-    return True

@@ -10,9 +10,12 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from toolpool.contract import logs
 from toolpool.contract.call import ToolCall
 from toolpool.contract.errors import Misconfigured
+from toolpool.contract.gathering import Gathered
 from toolpool.contract.ledger.steps import new_nonce
 from toolpool.contract.outcome import Code, Executed
 from toolpool.contract.result import ToolResult
@@ -84,6 +87,7 @@ class Recorder:
     def __init__(self, sink: RecordSink, *, redact: Redact | None, cap: int) -> None:
         self._sink = sink
         self._writer = Writer(sink, redact=redact, cap=cap)
+        self._noted: Gathered[TurnRows | Draft] = Gathered(self._add)
         self._follows = True
         self._asking: set[asyncio.Task[None]] = set()
 
@@ -99,20 +103,33 @@ class Recorder:
 
     def close(self) -> None:
         """Write what waits, for a few seconds at most. Blocks."""
+        self._noted.flush()
         self._writer.close()
 
     def asked(self, found: Response, shared: TurnContext) -> "TurnRows":
         """Note the calls of a turn."""
-        return TurnRows(self, found, shared)
+        rows = TurnRows(self, found, shared, new_nonce(), _now())
+        self.note(rows)
+        return rows
 
     def audit(self, audit: Audit) -> None:
         """Note what somebody decided, among the rows of its session."""
-        body = audit_body(audit)
-        self.note(Draft(audit.session, new_nonce(), None, _now(), "audit", audit.tool, body, None))
+        body, tool = audit_body(audit), audit.tool
+        self.note(Draft(audit.session, new_nonce(), None, _now(), "audit", tool, body, None))
 
-    def note(self, draft: Draft) -> None:
-        """Have a row written."""
-        self._writer.add(draft)
+    def note(self, noted: "TurnRows | Draft") -> None:
+        """Have rows written."""
+        self._noted.add(noted)
+
+    def _add(self, all_noted: "list[TurnRows | Draft]") -> None:
+        for noted in all_noted:
+            try:
+                if isinstance(noted, TurnRows):
+                    noted.add_to(self._writer)
+                else:
+                    self._writer.add(noted)
+            except Exception:
+                log.exception("row_not_noted")
 
     def note_final(self, write: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """Note the result of a background call, off the road that brought it."""
@@ -138,45 +155,47 @@ class AuditRows(Observer):
         self._recorder.audit(audit)
 
 
-class TurnRows:
-    """The rows of one turn."""
+class TurnRows(msgspec.Struct, frozen=True, gc=False):
+    """The rows of one turn, asked `at` milliseconds of Unix time.
 
-    def __init__(self, recorder: Recorder, found: Response, shared: TurnContext) -> None:
-        self._recorder = recorder
-        self._found = found
-        self._shared = shared
-        self._ids: dict[int, str] = {}
-        _guarded(self._note_calls)
+    `name` is what the names of its calls' rows begin with.
+    """
 
-    def _note_calls(self) -> None:
-        now, found, recorder, shared = _now(), self._found, self._recorder, self._shared
-        for call in found.calls:
-            row = self._ids[call.index] = new_nonce()
+    recorder: Recorder
+    found: Response
+    shared: TurnContext
+    name: str
+    at: int
+
+    def add_to(self, writer: Writer) -> None:
+        """Have the rows of the calls written."""
+        session, turn, at = self.shared.session, self.shared.id, self.at
+        for number, call in enumerate(self.found.calls):
+            row = self._row(number)
             asked = call.text if call.text is not None else call.arguments
             body = call_body(call.name, asked)
-            recorder.note(
-                Draft(shared.session, row, shared.id, now, "tool_call", call.name, body, None)
-            )
+            writer.add(Draft(session, row, turn, at, "tool_call", call.name, body, None))
+
+    def _row(self, number: int) -> str:
+        return f"{self.name}.{number}"
 
     def answered(
         self, results: Sequence[ToolResult], sent: Mapping[int, Pending], told: Results
     ) -> None:
         """Note the results; of calls that go on in the background the last one as well."""
-
-        def note() -> None:
-            for call, result in zip(self._found.calls, results, strict=True):
-                self._note(call, result)
-                pending = sent.get(call.index)
-                if result.is_running and pending is not None:
-                    self._follow(_Final(self, call, pending, told), pending)
-
-        _guarded(note)
+        try:
+            for number, (call, result) in enumerate(zip(self.found.calls, results, strict=True)):
+                self.note(number, result)
+                if result.is_running and (pending := sent.get(call.index)) is not None:
+                    self._follow(_Final(self, number, pending, told), pending)
+        except Exception:
+            log.exception("row_not_noted")
 
     def _follow(self, final: "_Final", pending: Pending) -> None:
         if pending.is_open:
             pending.latches.append(final)
         else:
-            final.write()
+            final.release()
 
     def broken_off(
         self,
@@ -185,55 +204,50 @@ class TurnRows:
         told: Results,
     ) -> None:
         """Note what is known of the calls of a dispatch that was cancelled."""
-
-        def note() -> None:
-            for call in self._found.calls:
+        try:
+            for number, call in enumerate(self.found.calls):
                 result = rejected.get(call.index)
                 pending = sent.get(call.index)
                 if result is None and pending is not None and not pending.is_open:
                     result = told.at_once(pending)
-                self._note(call, result or _cancelled(call, was_sent=pending is not None))
+                self.note(number, result or _cancelled(call, was_sent=pending is not None))
+        except Exception:
+            log.exception("row_not_noted")
 
-        _guarded(note)
+    def note(self, number: int, result: ToolResult) -> None:
+        """Note what a call came to: as it is now, whatever its reader makes of it."""
+        session, turn, name = self.shared.session, self.shared.id, self.found.calls[number].name
+        metadata = metadata_of(result, session=session, turn=turn, model=self.found.model)
+        row, parent, body = new_nonce(), self._row(number), result_body(result)
+        self.recorder.note(Draft(session, row, parent, _now(), "tool_result", name, body, metadata))
 
-    def _note(self, call: ToolCall, result: ToolResult) -> None:
-        metadata = metadata_of(
-            result, session=self._shared.session, turn=self._shared.id, model=self._found.model
-        )
-        session, parent = self._shared.session, self._ids[call.index]
-        row, body = new_nonce(), result_body(result)
-        self._recorder.note(
-            Draft(session, row, parent, _now(), "tool_result", call.name, body, metadata)
-        )
-
-    def note_final(self, call: ToolCall, pending: Pending, told: Results) -> None:
+    def note_final(self, number: int, pending: Pending, told: Results) -> None:
         """Note the last result of a call that went on in the background."""
 
         async def write() -> None:
             try:
-                self._note(call, await told.of(pending))
+                self.note(number, await told.of(pending))
             except Exception:
                 log.exception("row_not_noted")
 
-        self._recorder.note_final(write)
+        self.recorder.note_final(write)
 
 
 class _Final:
     """Waits for the end of a background call, and writes its last row."""
 
-    def __init__(self, rows: TurnRows, call: ToolCall, pending: Pending, told: Results) -> None:
+    def __init__(self, rows: TurnRows, number: int, pending: Pending, told: Results) -> None:
         self._rows = rows
-        self._call = call
+        self._number = number
         self._pending = pending
         self._told = told
 
     def release(self) -> None:
         """The call was answered."""
-        _guarded(self.write)
-
-    def write(self) -> None:
-        """Note it."""
-        self._rows.note_final(self._call, self._pending, self._told)
+        try:
+            self._rows.note_final(self._number, self._pending, self._told)
+        except Exception:
+            log.exception("row_not_noted")
 
 
 def _cancelled(call: ToolCall, *, was_sent: bool) -> ToolResult:
@@ -247,13 +261,6 @@ def _cancelled(call: ToolCall, *, was_sent: bool) -> ToolResult:
         retryable=False,
         executed=Executed.UNKNOWN if was_sent else Executed.NO,
     )
-
-
-def _guarded(work: Callable[[], None]) -> None:
-    try:
-        work()
-    except Exception:
-        log.exception("row_not_noted")
 
 
 def _now() -> int:

@@ -27,7 +27,7 @@ from toolpool.contract.telemetry.carriers import (
 )
 from toolpool.contract.telemetry.flood import Flood
 from toolpool.contract.telemetry.sentry import Reports
-from toolpool.dispatcher.observe import CallFacts, Ended, Observer, Rejected
+from toolpool.dispatcher.observe import CallFacts, Ended, Observer, Pulse, Rejected
 from toolpool.dispatcher.observers.tries import Tries
 
 _TRACES_AT_MOST = 20_000
@@ -62,6 +62,7 @@ class Sentry(Observer):
     """
 
     is_quick = True
+    is_told_together = True
 
     def __init__(
         self,
@@ -79,9 +80,11 @@ class Sentry(Observer):
         self._traces: OrderedDict[str, _Trace] = OrderedDict()
         self._queued_at: dict[str, float] = {}
         self._figures = _Figures()
+        self._host_may_trace = False
 
     def open(self) -> None:
         """Begin to send."""
+        self._host_may_trace = sentry_sdk.is_initialized()
         self._reports.open()
 
     def close(self) -> None:
@@ -89,12 +92,8 @@ class Sentry(Observer):
         self._reports.close()
 
     def trace(self, call: CallFacts) -> Mapping[str, str] | None:
-        """The trace of whoever dispatched the call; else a new one, of as many as are sampled.
-
-        The call was accepted: its arguments were right.
-        """
-        self._figures.accepted(call.session, call.tool)
-        above = self._above()
+        """The trace of whoever dispatched the call; else a new one, of as many as are sampled."""
+        above = self._above() if self._host_may_trace else None
         if above is None and not is_sampled(None, call.key, self._reports.sample_rate):
             return None
         trace_id = above.trace_id if above is not None else new_trace_id()
@@ -113,6 +112,10 @@ class Sentry(Observer):
             SENTRY_TRACE: sentry_trace(Parent(trace_id, publish_id, root.is_sampled)),
             BAGGAGE: f"{above_baggage},{who}" if above_baggage else who,
         }
+
+    def pulse(self, pulse: Pulse) -> None:
+        """Look whether the host has set up a Sentry of its own meanwhile."""
+        self._host_may_trace = sentry_sdk.is_initialized()
 
     def rejected(self, rejected: Rejected) -> None:
         """The model has to mend it: no issue, and a span that is no failure."""
@@ -142,6 +145,8 @@ class Sentry(Observer):
         """It has its result."""
         if self._traces and (trace := self._traces.pop(call.key, None)) is not None:
             self._end_trace(call, ended, trace)
+        if ended.is_first:
+            self._figures.ended(call.session, call.tool, ended.code)
         if ended.code is None or not ended.is_first or ended.shared:
             return
         if ended.executed is Executed.UNKNOWN:
@@ -278,9 +283,11 @@ class _Figures:
         self.refused = 0
         self._first, self._first_valid, self._again, self._again_valid = 0, 0, 0, 0
 
-    def accepted(self, session: str | None, tool: str) -> None:
-        """A call was valid: at the first try, or mended after a rejection."""
-        if self._tries.valid(session, tool):
+    def ended(self, session: str | None, tool: str, code: Code | None) -> None:
+        """A call was valid: at the first try, or mended after a rejection. Or a worker said no."""
+        if code is not None and code.error_type is ErrorType.VALIDATION:
+            self.rejected(session, tool)
+        elif self._tries.valid(session, tool):
             self._first += 1
             self._first_valid += 1
         else:

@@ -274,6 +274,50 @@ async def test_r65_a_quick_one_is_told_where_it_happens_between_open_and_close()
     assert quick.told[1][1] == threading.get_ident()
 
 
+class Together(Observer):
+    """Is told a turn of the event loop later, and fails at every second moment."""
+
+    is_quick = True
+    is_told_together = True
+
+    def __init__(self, told: list[str]) -> None:
+        self.told = told
+
+    def sent(self, queue: str, calls: int) -> None:
+        self.told.append(f"sent {calls}")
+        if calls % 2:
+            raise ValueError("odd")
+
+    def pulse(self, pulse: Any) -> None:
+        self.told.append(f"pulse {pulse}")
+
+
+async def test_those_told_together_hear_everything_in_order_whatever_they_raise(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """One after another, so that the code of each runs in a row."""
+    first, second = list[str](), list[str]()
+    observers = Observers()
+    observers.add(Together(first))
+    observers.add(Together(second))
+    observers.tell("sent", "q", 1)
+    observers.tell("pulse", 2)
+    observers.tell("sent", "q", 3)
+    assert not first, "nothing at once"
+    await asyncio.sleep(0)
+    assert first == second == ["sent 1", "pulse 2", "sent 3"]
+    assert len([line for line in caplog.messages if "observer_failed" in line]) >= 1
+
+
+async def test_closing_tells_what_waits_to_be_told_together() -> None:
+    told: list[str] = []
+    observers = Observers([Together(told)])
+    observers.start()
+    observers.tell("sent", "q", 2)
+    observers.close()
+    assert told == ["sent 2"]
+
+
 class Traced(Observer):
     """Names a trace for each call."""
 

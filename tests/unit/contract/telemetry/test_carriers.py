@@ -45,13 +45,13 @@ def test_baggage_takes_any_text() -> None:
 
 def test_tracers_add_to_the_baggage_of_one_another() -> None:
     headers = merged(
-        [{"baggage": "a=1", "sentry-trace": "x"}, {"baggage": "b=2", "traceparent": "y"}]
+        {"baggage": "a=1", "sentry-trace": "x"}, {"baggage": "b=2", "traceparent": "y"}
     )
     assert headers == {"baggage": "a=1,b=2", "sentry-trace": "x", "traceparent": "y"}
 
 
 def test_a_header_that_is_too_long_is_left_out() -> None:
-    assert merged([{"baggage": "a" * 10_000}]) == {}
+    assert merged({}, {"baggage": "a" * 10_000}) == {}
 
 
 @pytest.mark.parametrize("decided", [True, False])

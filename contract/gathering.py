@@ -1,0 +1,34 @@
+"""Work that can wait for the next turn of the event loop, and is then done in a row.
+
+Code that runs once among much other code takes several times as long as the same code in a row.
+"""
+
+import asyncio
+from collections.abc import Callable
+from typing import Generic, TypeVar
+
+T = TypeVar("T")
+
+
+class Gathered(Generic[T]):
+    """Hands `take` all that was added in one turn of the event loop, in order. For one thread."""
+
+    def __init__(self, take: Callable[[list[T]], None]) -> None:
+        self._take = take
+        self._waiting: list[T] = []
+
+    def add(self, item: T) -> None:
+        """Hand it over in the next turn; at once where no event loop runs."""
+        if not self._waiting:
+            try:
+                asyncio.get_running_loop().call_soon(self.flush)
+            except RuntimeError:
+                self._take([item])
+                return
+        self._waiting.append(item)
+
+    def flush(self) -> None:
+        """Hand over what waits."""
+        if self._waiting:
+            waiting, self._waiting = self._waiting, []
+            self._take(waiting)
