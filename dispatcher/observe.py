@@ -65,7 +65,8 @@ class Progressed(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 class Ended(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """How a call was answered: `code` is None where it went well; `seconds` from its acceptance.
 
-    `run_seconds` is how long its tool ran, as its worker says. `is_first`: no other dispatcher is
+    `run_seconds` is how long its tool ran, as its worker says; `queued_seconds` is when its message
+    was in the queue, 0 where it never was. `is_first`: no other dispatcher is
     told of it as well, having asked for the same call before. `kinds` are those of the problems
     that a worker found with its arguments. `is_reported`: the set-up of its worker is at fault,
     and the worker has told its own observers so. `shared`: the result is that of an equal call's
@@ -77,6 +78,7 @@ class Ended(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     worker: str
     seconds: float
     run_seconds: float
+    queued_seconds: float
     is_first: bool
     failure: Failure | None
     kinds: tuple[str, ...] = ()
@@ -292,27 +294,35 @@ class Observers(Tellers):
         call: Observed,
         message: CallMessage,
         outcome: Outcome,
-        seconds: float,
         *,
+        seconds: float,
+        queued_seconds: float,
         is_first: bool,
-        shared: str = "",
+        shared: str,
     ) -> None:
-        """Tell how a call was answered, so many seconds after its acceptance."""
-        if self.hear("ended"):
+        """Tell how a call was answered; see `Ended`."""
+        if not self._listeners["ended"]:
+            return
+        failure, is_reported = None, False
+        kinds: tuple[str, ...] = ()
+        if not outcome.ok:
             failure = failure_of(outcome, message.arguments, with_text=self._with_texts)
-            ended = Ended(
-                code=outcome.code,
-                executed=outcome.executed,
-                worker=outcome.worker or "",
-                seconds=seconds,
-                run_seconds=outcome.duration,
-                is_first=is_first,
-                failure=failure,
-                kinds=_distinct(p.kind for p in outcome.problems) if outcome.problems else (),
-                is_reported=lacked(outcome.details) is not None,
-                shared=shared,
-            )
-            self.call("ended", call, ended)
+            kinds = _distinct(problem.kind for problem in outcome.problems)
+            is_reported = lacked(outcome.details) is not None
+        ended = Ended(
+            code=outcome.code,
+            executed=outcome.executed,
+            worker=outcome.worker or "",
+            seconds=seconds,
+            run_seconds=outcome.duration,
+            queued_seconds=queued_seconds,
+            is_first=is_first,
+            failure=failure,
+            kinds=kinds,
+            is_reported=is_reported,
+            shared=shared,
+        )
+        self.call("ended", call, ended)
 
 
 def _distinct(kinds: Iterable[str]) -> tuple[str, ...]:

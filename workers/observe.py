@@ -219,7 +219,7 @@ class WorkerObservers(Tellers):
             received = Received(
                 bytes=size,
                 calls=len(batch.calls),
-                seconds=round(max(0.0, now - batch.sent_at), 6) if batch.sent_at else 0.0,
+                seconds=max(0.0, now - batch.sent_at) if batch.sent_at else 0.0,
             )
             self.tell("started", self._facts(call), received)
 
@@ -238,7 +238,7 @@ class WorkerObservers(Tellers):
             ended = RunEnded(
                 code=outcome.code,
                 executed=outcome.executed,
-                seconds=round(seconds, 6),
+                seconds=seconds,
                 failure=failure_of(outcome, call.arguments, with_text=self._with_texts),
             )
             self.tell("ended", self._facts(call), ended)

@@ -4,6 +4,7 @@ What is sent, what is lost and what the server's limits allow is the SDK's busin
 the sending of one request, of which a fleet that traces its calls makes hundreds a second.
 """
 
+import functools
 import http.client
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
@@ -23,6 +24,12 @@ log = logs.logger("sentry")
 
 DSN = "SENTRY_DSN"
 _ANSWER_BYTES = 1 << 16
+
+
+@functools.lru_cache(16)
+def _first_lines(method: str, url: str) -> tuple[str, str]:
+    where = urllib3.util.parse_url(url)
+    return f"{method} {where.request_uri} HTTP/1.1", f"Host: {where.netloc}"
 
 
 class SentryTransport(HttpTransport):
@@ -74,8 +81,7 @@ class SentryTransport(HttpTransport):
     def _sent(
         self, method: str, url: str, body: bytes, headers: Mapping[str, str]
     ) -> http.client.HTTPResponse:
-        where = urllib3.util.parse_url(url)
-        lines = [f"{method} {where.request_uri} HTTP/1.1", f"Host: {where.netloc}"]
+        lines = [*_first_lines(method, url)]
         lines += [f"{name}: {value}" for name, value in headers.items()]
         lines += [f"Content-Length: {len(body)}", "", ""]
         socket = self._connected().sock

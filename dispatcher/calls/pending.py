@@ -100,6 +100,8 @@ class Pending:
     epoch: str = ""
     worker: str = ""
     published_at: float = 0.0
+    queued_at: float = 0.0
+    """When the server first said that it has its message; 0 until then."""
     republished: int = 0
     in_background: bool = False
     retries: int = 0
@@ -246,9 +248,10 @@ class Pending:
         told, self.told_start = self.told_start, (self.key, self.message.attempt)
         return told != self.told_start
 
-    def published(self, epoch: str, at: float) -> None:
-        """The server has its message, which was sent at that time."""
+    def published(self, epoch: str, at: float, *, confirmed_at: float = 0.0) -> None:
+        """The server has its message, which was sent at that time, and has said so since."""
         self.epoch, self.published_at = epoch, at
+        self.queued_at = self.queued_at or confirmed_at
 
     def published_again(self, at: float) -> None:
         """Another message was sent for it, at that time; whoever had it is no more."""

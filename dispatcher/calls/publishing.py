@@ -93,13 +93,14 @@ class Publisher:
             give_up_at=min(pending.start_by for pending in taken),
             tried_in=epoch,
         )
+        confirmed_at = time.monotonic()
         self._observers.tell("sent", self._queue.name, len(taken))
         unwanted: list[Pending] = []
         for pending, message, answer in zip(taken, batch.calls, answers, strict=True):
             if not pending.is_open:
                 unwanted += [pending] if answer == NEW else []
             elif (pending.key, pending.message.attempt) == (message.key, message.attempt):
-                pending.published(current, now)
+                pending.published(current, now, confirmed_at=confirmed_at)
                 self._take(pending, answer)  # else it is another try by now
         if unwanted:
             self._calls.unwanted(unwanted)

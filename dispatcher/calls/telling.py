@@ -20,9 +20,15 @@ class Telling:
 
     def end(self, pending: Pending, outcome: Outcome) -> None:
         """The call was answered."""
-        seconds, message = pending.ended - pending.began, pending.message
-        is_first, shared = pending.is_news and not pending.is_attached, pending.shared_as
-        self._observers.ended(pending, message, outcome, seconds, is_first=is_first, shared=shared)
+        self._observers.ended(
+            pending,
+            pending.message,
+            outcome,
+            seconds=pending.ended - pending.began,
+            queued_seconds=pending.queued_at - pending.began if pending.queued_at else 0.0,
+            is_first=pending.is_news and not pending.is_attached,
+            shared=pending.shared_as,
+        )
 
     def progress(self, pending: Pending, progress: Progress) -> None:
         """A tool says how far it is; its word may come before its worker's."""

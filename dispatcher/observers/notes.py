@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from toolpool.contract.encoding import printable
+from toolpool.contract.encoding import printable, rounded
 from toolpool.contract.events import Note
 from toolpool.contract.outcome import Code, Executed, is_retryable
 from toolpool.dispatcher.admission.catalog import Offer
@@ -53,7 +53,7 @@ class Notes(Observer):
 
     def ended(self, call: CallFacts, ended: Ended) -> None:
         """The call was answered."""
-        detail: dict[str, Any] = {"seconds": round(ended.seconds, 4)}
+        detail: dict[str, Any] = {"seconds": rounded(ended.seconds)}
         if ended.shared:  # its tool was run for another: that is told once
             detail["shared"] = ended.shared
         if ended.code is None:

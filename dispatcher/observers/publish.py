@@ -123,7 +123,7 @@ class Publisher:
             EncodedEvents(
                 source=self._source,
                 number=self._batches,
-                notes=[msgspec.Raw(waiting.note) for waiting in taken],
+                notes=msgspec.Raw(b"[%b]" % b",".join([waiting.note for waiting in taken])),
                 tenant=self._tenant,
             )
         )

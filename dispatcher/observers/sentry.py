@@ -78,7 +78,6 @@ class Sentry(Observer):
         self._reports = Reports(settings, dsn, every_minute=self._send_figures)
         self._warnings = Flood(of_each=1, in_all=10)
         self._traces: OrderedDict[str, _Trace] = OrderedDict()
-        self._queued_at: dict[str, float] = {}
         self._figures = _Figures()
         self._host_may_trace = False
 
@@ -102,8 +101,7 @@ class Sentry(Observer):
         if root.is_sampled:
             self._traces[call.key] = _Trace(above, root, publish_id, time.time())
             if len(self._traces) > _TRACES_AT_MOST:
-                forgotten, _ = self._traces.popitem(last=False)
-                self._queued_at.pop(forgotten, None)
+                self._traces.popitem(last=False)
         who = to_baggage(
             {names.AGENT: self._agent, names.PROVIDER: names.provider_name(call.provider)}
         )
@@ -135,11 +133,6 @@ class Sentry(Observer):
             | {names.CODE: rejected.code.value, names.EXECUTED: "no"},
         }
         self._send(tool, above, root, (now, now), "ok", [span])
-
-    def queued(self, call: CallFacts) -> None:
-        """Its message is in the queue."""
-        if call.key in self._traces:
-            self._queued_at[call.key] = time.time()
 
     def ended(self, call: CallFacts, ended: Ended) -> None:
         """It has its result."""
@@ -191,14 +184,13 @@ class Sentry(Observer):
 
     def _end_trace(self, call: CallFacts, ended: Ended, trace: _Trace) -> None:
         now = time.time()
-        queued_at = self._queued_at.pop(call.key, None)
         spans = []
-        if queued_at is not None:
+        if ended.queued_seconds:
             spans.append(
                 {
                     **_span(trace.root, trace.publish_id, names.QUEUE_PUBLISH, call.queue),
                     "start_timestamp": trace.accepted_at,
-                    "timestamp": queued_at,
+                    "timestamp": trace.accepted_at + ended.queued_seconds,
                     "status": "ok",
                     "data": {
                         names.MESSAGING_SYSTEM: self._system,

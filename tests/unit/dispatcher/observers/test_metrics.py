@@ -64,7 +64,7 @@ FACTS = CallFacts(
 def ended(code: Code | None = None, **fields: Any) -> Ended:
     known: dict[str, Any] = {
         "code": code, "executed": Executed.YES, "worker": "w", "seconds": 0.5, "run_seconds": 0.1,
-        "is_first": True, "failure": None,
+        "queued_seconds": 0.01, "is_first": True, "failure": None,
     }  # fmt: skip
     return Ended(**(known | fields))
 
