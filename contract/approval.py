@@ -5,9 +5,11 @@ from typing import Any
 
 import msgspec
 
-from toolpool.contract import encoding
+from toolpool.contract import encoding, logs
 from toolpool.contract.envelope import CallMessage, Envelope
 from toolpool.contract.errors import MessageRejected
+
+log = logs.logger("approvals")
 
 _REQUEST = "approval"
 _DECISION = "decision"
@@ -90,6 +92,20 @@ def read_request(envelope: Envelope, data: bytes) -> ApprovalRequest:
     if request.digest != digest_of(request.message.tool, request.message.arguments):
         raise MessageRejected("malformed", "the digest is not that of the arguments")
     return request
+
+
+def trusted_request(
+    envelope: Envelope, data: bytes, *, id: str, tenant: str
+) -> ApprovalRequest | None:
+    """The request that is kept under `id`; None for another tenant's, and for one nobody signed."""
+    if not data:
+        return None
+    try:
+        request = read_request(envelope, data)
+    except MessageRejected as error:
+        log.error("approval_rejected id=%s: %s", id, error)
+        return None
+    return request if (request.id, request.tenant) == (id, tenant) else None
 
 
 def read_decision(envelope: Envelope, data: bytes, request: ApprovalRequest) -> ApprovalDecision:

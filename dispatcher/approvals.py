@@ -10,8 +10,8 @@ from toolpool.contract.approval import (
     ApprovalState,
     may_decide,
     read_decision,
-    read_request,
     signed_decision,
+    trusted_request,
 )
 from toolpool.contract.encoding import printable
 from toolpool.contract.envelope import Envelope
@@ -20,10 +20,10 @@ from toolpool.contract.ledger.approvals import Found
 from toolpool.contract.server import connection
 from toolpool.contract.settings import Settings
 from toolpool.dispatcher.calls.services import Services
-from toolpool.dispatcher.formats.blocks import LONGEST_NAME
 from toolpool.dispatcher.observe import Observers
 from toolpool.dispatcher.policy.approval import Approval, approval_of
 from toolpool.dispatcher.transports.redis import RedisTransport
+from toolpool.dispatcher.turn_context import require_text
 
 _LONGEST_REASON = 1_000
 _LISTED_AT_MOST = 10_000
@@ -95,9 +95,9 @@ class Approvals:
     async def _decide(
         self, id: str, state: ApprovalState, by: Any, digest: str | None, reason: Any
     ) -> Approval:
-        _require_text("by", by, LONGEST_NAME)
+        require_text("by", by)
         if reason != "":
-            _require_text("reason", reason, _LONGEST_REASON)
+            require_text("reason", reason, _LONGEST_REASON)
         record, request = await self._find(id)
         if record.state != ApprovalState.WAITING:
             raise self._decided(record, request)
@@ -146,15 +146,7 @@ class Approvals:
         raise KeyError(f"there is no approval {str(id)[:40]!r}: it is unknown, or long over")
 
     def _request(self, record: Found) -> ApprovalRequest | None:
-        """None for what nobody we trust has signed, and for another tenant's."""
-        if not record.request:
-            return None
-        try:
-            request = read_request(self._envelope, record.request)
-        except MessageRejected:
-            return None
-        is_ours = request.id == record.id and request.tenant == self._tenant
-        return request if is_ours else None
+        return trusted_request(self._envelope, record.request, id=record.id, tenant=self._tenant)
 
     def _shown(self, record: Found, request: ApprovalRequest) -> Approval:
         decision = None
@@ -164,10 +156,3 @@ class Approvals:
             except MessageRejected:
                 decision = None
         return approval_of(request, ApprovalState(record.state), decision)
-
-
-def _require_text(what: str, text: Any, longest: int) -> None:
-    if not isinstance(text, str) or not text:
-        raise ValueError(f"{what} must be a text that is not empty")
-    if len(text) > longest or printable(text) != text:
-        raise ValueError(f"{what} must be Unicode of at most {longest} characters")

@@ -20,8 +20,8 @@ from toolpool.contract.approval import (
     id_of,
     may_decide,
     read_decision,
-    read_request,
     signed_request,
+    trusted_request,
 )
 from toolpool.contract.call import ToolCall
 from toolpool.contract.envelope import BackgroundCall
@@ -35,7 +35,6 @@ from toolpool.dispatcher.calls import opening
 from toolpool.dispatcher.calls.pending import Pending, Stage
 from toolpool.dispatcher.calls.services import Services
 from toolpool.dispatcher.calls.traffic import Traffic
-from toolpool.dispatcher.observe import Audit
 from toolpool.dispatcher.policy.notify import Notifier
 from toolpool.dispatcher.policy.verdicts import AskApproval
 from toolpool.dispatcher.turn_context import TurnContext
@@ -352,15 +351,9 @@ class Awaiting:
         self._traffic.keep_deadline(pending)
 
     def _read(self, found: Found) -> ApprovalRequest | None:
-        if not found.request:
-            return None
-        try:
-            request = read_request(self._envelope, found.request)
-        except MessageRejected as error:
-            log.error("approval_rejected id=%s: %s", found.id, error)
-            return None
-        is_ours = request.id == found.id and request.tenant == self._settings.tenant
-        return request if is_ours else None
+        return trusted_request(
+            self._envelope, found.request, id=found.id, tenant=self._settings.tenant
+        )
 
     def _tell_once(self, what: str, request: ApprovalRequest, by: str, reason: str) -> None:
         """Audit a decision, which several dispatchers may learn of."""
@@ -373,17 +366,15 @@ class Awaiting:
         self._leave(tell())
 
     def _tell(self, what: str, request: ApprovalRequest, by: str, reason: str) -> None:
-        if self._observers.hear("audited"):
-            audit = Audit(
-                what=what,
-                tool=request.message.tool,
-                call_id=request.message.id,
-                session=request.message.session,
-                by=by,
-                reason=reason,
-                approval=request.id,
-            )
-            self._observers.tell("audited", audit)
+        self._observers.audited(
+            what,
+            tool=request.message.tool,
+            call_id=request.message.id,
+            session=request.message.session,
+            by=by,
+            reason=reason,
+            approval=request.id,
+        )
 
 
 _UNSENT = frozenset({Stage.NEW, Stage.WAITING, Stage.PUBLISHING})

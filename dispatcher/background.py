@@ -25,7 +25,6 @@ from toolpool.dispatcher.calls.pending import Pending, State
 from toolpool.dispatcher.calls.services import Services
 from toolpool.dispatcher.calls.traffic import Traffic
 from toolpool.dispatcher.completed import Completed, Notice
-from toolpool.dispatcher.observe import Audit
 from toolpool.dispatcher.results import Results
 from toolpool.dispatcher.words import feedback
 from toolpool.dispatcher.words.wording import Wording
@@ -323,14 +322,13 @@ class Background:
 
     def _audit(self, found: BackgroundCall, by: str) -> None:
         message = found.message
-        audit = Audit(
-            what="cancelled",
+        self._observers.audited(
+            "cancelled",
             tool=message.tool,
             call_id=message.id,
             session=message.session,
             by=by,
         )
-        self._observers.tell("audited", audit)
 
     async def _pending(self, found: BackgroundCall) -> Pending:
         known = self._traffic.root(found.message.key)

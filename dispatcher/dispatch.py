@@ -16,7 +16,7 @@ from toolpool.dispatcher.events import CHANNELS, Event
 from toolpool.dispatcher.formats import FORMATS, intake, named
 from toolpool.dispatcher.handles import Handles
 from toolpool.dispatcher.lifetime import Lifetime, in_a_thread
-from toolpool.dispatcher.observe import Audit, Observer
+from toolpool.dispatcher.observe import Observer
 from toolpool.dispatcher.observers.watching import Record
 from toolpool.dispatcher.parts import Parts
 from toolpool.dispatcher.policy.hooks import Hooks
@@ -231,10 +231,9 @@ class Dispatcher(Handles):
         self._require(session)
         if session is None and call_id is None:
             raise ValueError("cancel needs a session, a call_id, or both")
-        audit = Audit(
-            what="cancelled", tool="", call_id=call_id or "", session=session, by=by, reason=reason
+        self._parts.observers.audited(
+            "cancelled", tool="", call_id=call_id or "", session=session, by=by, reason=reason
         )
-        self._parts.observers.tell("audited", audit)
         return await self._turns.cancel_all(session, call_id)
 
     async def deny(

@@ -272,6 +272,30 @@ class Observers(Tellers):
             for tell in listeners:
                 tell(facts, *more)
 
+    def audited(
+        self,
+        what: str,
+        *,
+        tool: str,
+        call_id: str = "",
+        session: str | None = None,
+        by: str = "",
+        reason: str = "",
+        approval: str = "",
+    ) -> None:
+        """Tell what somebody decided; see `Audit`."""
+        if self.hear("audited"):
+            told = Audit(
+                what=what,
+                tool=tool,
+                call_id=call_id,
+                session=session,
+                by=by,
+                reason=reason,
+                approval=approval,
+            )
+            self.tell("audited", told)
+
     def rejected(
         self, result: ToolResult, session: str | None, provider: str, *, is_known: bool
     ) -> None:

@@ -30,7 +30,6 @@ from toolpool.contract.result import ToolResult
 from toolpool.dispatcher.calls import opening
 from toolpool.dispatcher.calls.services import Services
 from toolpool.dispatcher.formats.blocks import NO_APPROVER
-from toolpool.dispatcher.observe import Audit
 from toolpool.dispatcher.policy.notify import Notifier
 from toolpool.dispatcher.policy.policy import Policy
 from toolpool.dispatcher.policy.verdicts import Allow, AskApproval, Deny
@@ -183,16 +182,14 @@ class ProviderApprovals:
         return rejected(call, Code.DENIED, text, self._wording)
 
     def _tell(self, what: str, call: ToolCall, shared: TurnContext, by: str, reason: str) -> None:
-        if self._observers.hear("audited"):
-            audit = Audit(
-                what=what,
-                tool=call.name,
-                call_id=call.id,
-                session=shared.session,
-                by=by,
-                reason=reason,
-            )
-            self._observers.tell("audited", audit)
+        self._observers.audited(
+            what,
+            tool=call.name,
+            call_id=call.id,
+            session=shared.session,
+            by=by,
+            reason=reason,
+        )
 
 
 def _yes(call: ToolCall) -> ToolResult:

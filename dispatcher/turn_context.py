@@ -48,6 +48,14 @@ def require_name(what: str, value: Any) -> None:
         raise ValueError(f"{what} is not valid Unicode: it holds half of a surrogate pair")
 
 
+def require_text(what: str, text: Any, longest: int = LONGEST_NAME) -> None:
+    """Raises ValueError for what is no text, an empty one, too long, or no Unicode."""
+    if not isinstance(text, str) or not text:
+        raise ValueError(f"{what} must be a text that is not empty")
+    if len(text) > longest or printable(text) != text:
+        raise ValueError(f"{what} must be Unicode of at most {longest} characters")
+
+
 def tool_names(what: str, value: Any) -> frozenset[str] | None:
     """An allow-list. Raises ValueError for what is no collection of names, as one string is."""
     if value is None:

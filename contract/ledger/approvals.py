@@ -194,7 +194,7 @@ class ApprovalsHeld:
 
 
 class MemoryApprovals:
-    """In this process; `has_record` and `is_alive` ask the server that it belongs to."""
+    """In this process, beside the calls of its server."""
 
     def __init__(self, held: ApprovalsHeld, server: "_Server", reply: str) -> None:
         self._held = held

@@ -7,7 +7,7 @@ from toolpool.contract.envelope import Envelope
 from toolpool.contract.outcome import Code, Outcome
 from toolpool.dispatcher.admission.breaker import Breaker
 from toolpool.dispatcher.admission.switches import Switches
-from toolpool.dispatcher.observe import Audit, Observers
+from toolpool.dispatcher.observe import Observers
 from toolpool.dispatcher.transports.base import Transport
 from toolpool.dispatcher.words.classify import not_queued
 
@@ -54,4 +54,4 @@ class Availability:
         )
         await self._transport.set_switch(name, body)
         what = "switched_off" if on else "switched_on"
-        self._observers.tell("audited", Audit(what=what, tool=tool, by=by, reason=reason))
+        self._observers.audited(what, tool=tool, by=by, reason=reason)

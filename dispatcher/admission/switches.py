@@ -14,8 +14,8 @@ from toolpool.contract import encoding
 from toolpool.contract.call import ToolCall
 from toolpool.contract.envelope import Envelope, Switch
 from toolpool.contract.errors import MessageRejected
-from toolpool.dispatcher.formats.blocks import LONGEST_NAME
 from toolpool.dispatcher.observe import Observers, Turned
+from toolpool.dispatcher.turn_context import require_text
 
 _LONGEST_REASON = 1_000
 
@@ -98,13 +98,6 @@ def switch_name(tool: str, argument: str | None, value: Any) -> str:
     return encoding.digest([tool, argument, value if argument is not None else None])
 
 
-def _require_text(what: str, text: Any, longest: int = LONGEST_NAME) -> None:
-    if not isinstance(text, str) or not text:
-        raise ValueError(f"{what} must be a text that is not empty")
-    if len(text) > longest or encoding.printable(text) != text:
-        raise ValueError(f"{what} must be Unicode of at most {longest} characters")
-
-
 def make_switch(
     tool: str, argument: str | None, value: Any, reason: str, *, set_at: float, on: bool = True
 ) -> Switch:
@@ -112,11 +105,11 @@ def make_switch(
 
     Raises ValueError for one that no dispatcher could read: it would deny nothing.
     """
-    _require_text("tool", tool)
+    require_text("tool", tool)
     if on:
-        _require_text("reason", reason, _LONGEST_REASON)
+        require_text("reason", reason, _LONGEST_REASON)
     if argument is not None:
-        _require_text("argument", argument)
+        require_text("argument", argument)
     elif value is not None:
         raise ValueError("value needs the name of the argument that has it")
     try:

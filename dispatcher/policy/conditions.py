@@ -59,7 +59,6 @@ class Test:
         self.of_context = condition.argument is None
         path = condition.argument if condition.argument is not None else condition.context
         assert path is not None
-        self.path = path
         self._steps = _steps(path)
         self._missing = condition.missing
         self._comparisons = list(_comparisons(condition))

@@ -13,12 +13,12 @@ from toolpool.contract import encoding, logs
 from toolpool.contract.call import ToolCall
 from toolpool.contract.outcome import Code, Outcome
 from toolpool.contract.settings import Settings
-from toolpool.contract.spec import ToolSpec
+from toolpool.contract.spec import Effects
 from toolpool.dispatcher.admission import task_tools
 from toolpool.dispatcher.admission.catalog import Offer
 from toolpool.dispatcher.admission.validate import Accepted
 from toolpool.dispatcher.host.hook import Hook, HookFailed
-from toolpool.dispatcher.observe import Audit, Observers
+from toolpool.dispatcher.observe import Observers
 from toolpool.dispatcher.policy.conditions import RuleFailed
 from toolpool.dispatcher.policy.rule_file import RuleFile
 from toolpool.dispatcher.policy.rules import DEFAULT
@@ -131,17 +131,7 @@ class Policy:
 
         It is allowed only where a rule or the hook says so: else a person is asked.
         """
-        asked = ProposedCall(
-            tool=call.name,
-            arguments=copied(call.arguments or {}),
-            call_id=call.provider_id,
-            session=shared.session,
-            turn=shared.id,
-            tenant=self._settings.tenant,
-            context=copied(shared.context) if shared.context is not None else None,
-            effects=None,
-            provider=shared.provider,
-        )
+        asked = proposed(call, None, shared, self._settings.tenant)
         failed = Deny(self._wording.words.policy_failed)
         said: list[tuple[Allow | Deny | AskApproval, str]] = []
         if self._hook is not None:
@@ -179,7 +169,7 @@ class Policy:
             if refused is not None and refused.refusal is not None:
                 return refused  # by a rule: there is nothing left to decide
         try:
-            answer = await self._hook.ask(self._proposed(call, offer.spec, shared))
+            answer = await self._hook.ask(self._proposed(call, offer, shared))
             if answer is None:
                 return refused
             verdict = _verdict(answer)
@@ -211,7 +201,7 @@ class Policy:
         approval = verdict if isinstance(verdict, AskApproval) else None
         if self._rules is not None:
             try:
-                decided = self._rules.rules.decide(self._proposed(call, offer.spec, shared))
+                decided = self._rules.rules.decide(self._proposed(call, offer, shared))
             except RuleFailed as error:
                 log.error("rule_failed tool=%s call=%s: %s", call.name, call.id, error)
                 failed = self._failed(call, "a rule")
@@ -266,8 +256,8 @@ class Policy:
         text = self._wording.words.policy_failed
         return Judgement(call, not_queued(Code.DENIED, text), by=f"{by}, which failed")
 
-    def _proposed(self, call: ToolCall, spec: ToolSpec, shared: TurnContext) -> ProposedCall:
-        return proposed(call, spec, shared, self._settings.tenant)
+    def _proposed(self, call: ToolCall, offer: Offer, shared: TurnContext) -> ProposedCall:
+        return proposed(call, offer.spec.effects, shared, self._settings.tenant)
 
     def _tell(self, judgement: Judgement, shared: TurnContext) -> None:
         call, what, why = judgement.call, "", ""
@@ -275,34 +265,35 @@ class Policy:
             what, why = "denied", judgement.refusal.error
         elif judgement.approval is None:
             what = "rewritten"
-        if what and self._observers.hear("audited"):
-            audit = Audit(
-                what=what,
+        if what:
+            self._observers.audited(
+                what,
                 tool=call.name,
                 call_id=call.id,
                 session=shared.session,
                 by=judgement.by,
                 reason=why,
             )
-            self._observers.tell("audited", audit)
 
 
 def _denied(verdict: Deny) -> Outcome:
     return not_queued(Code.DENIED, verdict.reason[:_LONGEST_REASON])
 
 
-def proposed(call: ToolCall, spec: ToolSpec, shared: TurnContext, tenant: str) -> ProposedCall:
-    """What a policy is shown of a call."""
+def proposed(
+    call: ToolCall, effects: Effects | None, shared: TurnContext, tenant: str
+) -> ProposedCall:
+    """What a policy is shown of a call; nobody knows the effects of what its provider runs."""
     context: Mapping[str, Any] | None = shared.context
     return ProposedCall(
-        tool=spec.name,
+        tool=call.name,
         arguments=copied(call.arguments or {}),
         call_id=call.provider_id,
         session=shared.session,
         turn=shared.id,
         tenant=tenant,
         context=copied(context) if context is not None else None,
-        effects=spec.effects,
+        effects=effects,
         provider=shared.provider,
     )
 

@@ -9,7 +9,7 @@ from toolpool.contract.outcome import Code, Executed
 from toolpool.contract.result import ToolResult
 from toolpool.contract.settings import Settings
 from toolpool.dispatcher.host.hook import Hook, HookFailed
-from toolpool.dispatcher.observe import Audit, Observers
+from toolpool.dispatcher.observe import Observers
 from toolpool.dispatcher.policy.verdicts import ProposedCall, Replace, copied
 from toolpool.dispatcher.words.wording import Wording
 
@@ -46,15 +46,13 @@ class ResultPolicy:
             )  # fmt: skip
         if self._settings.hook_failure == "allow":
             return result
-        if self._observers.hear("audited"):
-            audit = Audit(
-                what="withheld",
-                tool=call.tool,
-                call_id=call.call_id,
-                session=call.session,
-                by=f"{HOOK}, which failed",
-            )
-            self._observers.tell("audited", audit)
+        self._observers.audited(
+            "withheld",
+            tool=call.tool,
+            call_id=call.call_id,
+            session=call.session,
+            by=f"{HOOK}, which failed",
+        )
         return self.withheld(result)
 
     def withheld(self, result: ToolResult) -> ToolResult:
