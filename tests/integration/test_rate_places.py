@@ -19,6 +19,7 @@ SHORT = settings(
     phases=[Phase.generate],  # time passes: what failed is told as it came
 )
 _PAST_SECONDS = 0.004
+"""Until a window or a place of a thousandth of a second is over, on the server's clock too."""
 
 
 class Instant(Rate):

@@ -71,9 +71,8 @@ def call(
     async def ask() -> "ToolResult | Preview":
         async with connect.connected(settings, sources) as dispatcher:
             if dry_run:
-                preview: Preview = (await dispatcher.preview(bare, session=session, context=given))[
-                    0
-                ]
+                previews = await dispatcher.preview(bare, session=session, context=given)
+                preview: Preview = previews[0]
                 return preview.rejection or preview
             turn = await dispatcher.dispatch(bare, session=session, timeout=timeout, context=given)
             result: ToolResult = turn[0]
