@@ -363,7 +363,7 @@ class Envelope:
         return _decode(_background, self._keyring.verify(_BACKGROUND, data))
 
     def encode_events(self, batch: EventBatch | EncodedEvents) -> bytes:
-        """The events, signed. Raises TypeError or ValueError where a detail is not JSON."""
+        """The events, signed. Raises TypeError or ValueError for a note that is not JSON."""
         return self._keyring.sign(_EVENTS, _encoder.encode(batch))
 
     def decode_events(self, data: bytes) -> EventBatch:

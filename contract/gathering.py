@@ -5,13 +5,17 @@ Code that runs once among much other code takes several times as long as the sam
 
 import asyncio
 from collections.abc import Callable
+from contextvars import Context
 from typing import Generic, TypeVar
 
 T = TypeVar("T")
 
 
 class Gathered(Generic[T]):
-    """Hands `take` all that was added in one turn of the event loop, in order. For one thread."""
+    """Hands `take` all that was added in one turn of the event loop, in order and in no context.
+
+    `add` is called on one thread; `flush` on any, once nothing more is added.
+    """
 
     def __init__(self, take: Callable[[list[T]], None]) -> None:
         self._take = take
@@ -21,7 +25,7 @@ class Gathered(Generic[T]):
         """Hand it over in the next turn; at once where no event loop runs."""
         if not self._waiting:
             try:
-                asyncio.get_running_loop().call_soon(self.flush)
+                asyncio.get_running_loop().call_soon(self.flush, context=Context())
             except RuntimeError:
                 self._take([item])
                 return

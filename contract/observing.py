@@ -10,7 +10,7 @@ import itertools
 import queue
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import msgspec
@@ -35,9 +35,9 @@ class Listening:
     """
 
     is_quick = False
-    is_told_together = False
-    """Of one that is quick: whether it may be told in the event loop's next turn, which costs half
-    as much."""
+    told_together: frozenset[str] = frozenset()
+    """Moments that one which is quick may be told in the event loop's next turn, in no context:
+    many in a row, which costs half as much."""
     is_idle = False
     """Whether, once it is open, it has no use for any moment: then it is told of none."""
 
@@ -59,14 +59,12 @@ class Tellers:
     `base` is the class that the observers derive from. Raises TypeError for one that does not.
     """
 
-    def __init__(
-        self, base: type, hosts: Sequence[Any] = (), *, together: Iterable[str] | None = None
-    ) -> None:
+    def __init__(self, base: type, hosts: Sequence[Any] = ()) -> None:
         self._base = base
         self._listeners: dict[str, list[Callable[..., None]]]
         self._listeners = {moment: [] for moment in moments(base)}
         self._threads: list[_Thread] = []
-        self._together = _Together(moments(base) if together is None else together)
+        self._together = _Together()
         self._hosts = list(hosts)
         for observer in hosts:
             if isinstance(observer, type):
@@ -78,21 +76,20 @@ class Tellers:
 
     def add(self, observer: Any) -> None:
         """Listen from now on, where it happens: for what is quick and our own."""
-        self._add(observer, guarded)
+        methods = self._methods(observer)
+        later = {moment: methods.pop(moment) for moment in observer.told_together & methods.keys()}
+        for moment, tell in self._together.take(later):
+            self._listeners[moment].append(tell)
+        for moment, method in methods.items():
+            self._listeners[moment].append(guarded(method))
 
-    def _add(
-        self, observer: Any, teller: Callable[[Callable[..., None]], Callable[..., None]]
-    ) -> None:
-        heard = {
+    def _methods(self, observer: Any) -> dict[str, Callable[..., None]]:
+        """What it overrides, by moment."""
+        return {
             moment: getattr(observer, moment)
             for moment in self._listeners
             if getattr(type(observer), moment) is not getattr(self._base, moment)
         }
-        if observer.is_told_together:
-            for moment, tell in self._together.take(heard):
-                self._listeners[moment].append(tell)
-        for moment, method in heard.items():
-            self._listeners[moment].append(teller(method))
 
     def start(self) -> None:
         """Tell hosts' observers that it begins, and from now on of every moment."""
@@ -104,7 +101,8 @@ class Tellers:
                 self.add(observer)
             else:
                 self._threads.append(thread := _Thread(observer))
-                self._add(observer, thread.telling)
+                for moment, method in self._methods(observer).items():
+                    self._listeners[moment].append(thread.telling(method))
                 thread.start()
 
     def close(self) -> None:
@@ -165,26 +163,24 @@ class _Moment(msgspec.Struct, frozen=True, gc=False):
 class _Together:
     """Tells observers of many moments at a time, a turn of the event loop after they happened."""
 
-    def __init__(self, moments: Iterable[str]) -> None:
+    def __init__(self) -> None:
         self._observers: list[dict[str, Callable[..., None]]] = []
-        self._untold = set(moments)
-        """The moments that no observer is told of yet."""
-        self._moments = frozenset(self._untold)
+        self._moments: set[str] = set()
+        """Those that some observer is told of."""
         self._gathered: Gathered[_Moment] = Gathered(self._tell)
         self.flush = self._gathered.flush
 
     def take(
         self, methods: dict[str, Callable[..., None]]
-    ) -> Iterator[tuple[str, Callable[..., None]]]:
-        """Tell an observer's methods from now on, taking out those that can be told together.
+    ) -> list[tuple[str, Callable[..., None]]]:
+        """Tell an observer's methods from now on.
 
-        Yields what keeps a moment until it is told, for each that nobody here heard of before.
+        Answers with what keeps a moment until it is told, for each that nobody here heard of yet.
         """
-        heard = {moment: methods.pop(moment) for moment in self._moments & methods.keys()}
-        self._observers.append(heard)
-        for moment in self._untold & heard.keys():
-            self._untold.discard(moment)
-            yield moment, self._keeping(moment)
+        self._observers.append(methods)
+        new = methods.keys() - self._moments
+        self._moments |= new
+        return [(moment, self._keeping(moment)) for moment in new]
 
     def _keeping(self, moment: str) -> Callable[..., None]:
         add = self._gathered.add

@@ -188,10 +188,6 @@ class WorkerObserver(Listening):
         """Its event loop turns."""
 
 
-_OF_CALLS = ("started", "ended", "released", "passed")
-"""Moments that are told on the event loop of the tools; the others may be told on any thread."""
-
-
 class WorkerObservers(Tellers):
     """Whoever listens to one worker."""
 
@@ -202,7 +198,7 @@ class WorkerObservers(Tellers):
         settings: Settings,
         tools: Mapping[str, Tool],
     ) -> None:
-        super().__init__(WorkerObserver, hosts, together=_OF_CALLS)
+        super().__init__(WorkerObserver, hosts)
         self._with_texts = settings.error_texts
         self._names = Names(settings.key_prefix)
         self._tools = tools

@@ -99,7 +99,10 @@ class Reports:
         except queue.Full:
             log.warning("sentry_too_slow: what waited for it at the end was not sent")
         self._thread.join(max(0.0, give_up_at - time.monotonic()))
-        self._client.close(timeout=max(0.1, give_up_at - time.monotonic()))
+        left = max(0.1, give_up_at - time.monotonic())
+        if isinstance(transport := self._client.transport, SentryTransport):
+            transport.hurry(left)
+        self._client.close(timeout=left)
         self._thread = None
 
     def issue(

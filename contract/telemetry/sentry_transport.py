@@ -6,6 +6,7 @@ the sending of one request, of which a fleet that traces its calls makes hundred
 
 import functools
 import http.client
+import threading
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -35,7 +36,17 @@ def _first_lines(method: str, url: str) -> tuple[str, str]:
 class SentryTransport(HttpTransport):
     """Sends at once, and says what is lost, where the SDK itself says nothing."""
 
-    _connection: HTTPConnection | None = None
+    def __init__(self, options: dict[str, Any]) -> None:
+        super().__init__(options)
+        self._connection: HTTPConnection | None = None
+        self._sending = threading.Lock()
+        self._patience_seconds: float = self.TIMEOUT
+        self._is_over = False
+
+    def hurry(self, seconds: float) -> None:
+        """From now on wait no longer than this for the server."""
+        self._patience_seconds = seconds
+        self._is_over = True
 
     def capture_envelope(self, envelope: "Envelope") -> None:
         """Send it. The SDK's own thread would take as long again to take it over."""
@@ -57,7 +68,10 @@ class SentryTransport(HttpTransport):
     def kill(self) -> None:
         """Send nothing more."""
         super().kill()
-        self._hang_up()
+        self._is_over = True
+        if self._sending.acquire(blocking=False):
+            self._hang_up()
+            self._sending.release()
 
     def _get_pool_options(self) -> dict[str, Any]:
         """Try a server that is away once: urllib3 writes a warning for each time more."""
@@ -68,15 +82,26 @@ class SentryTransport(HttpTransport):
     ) -> Any:
         """Send one request, a third as much work as through urllib3's pool, and read its answer.
 
-        Through a proxy it goes as the SDK sends it. Raises OSError or HTTPException.
+        Through a proxy, after a redirect, and where another thread is sending it goes as the SDK
+        sends it. Raises OSError or HTTPException.
         """
-        if type(self._pool) is not urllib3.PoolManager:
-            return super()._request(method, endpoint_type, body, headers)
-        try:
-            return self._sent(method, self._auth.get_api_url(endpoint_type), body, headers)
-        except BaseException:
-            self._hang_up()
-            raise
+        if type(self._pool) is urllib3.PoolManager:
+            url = self._auth.get_api_url(endpoint_type)
+            if self._sending.acquire(timeout=self._patience_seconds if self._is_over else 0):
+                try:
+                    response = self._sent(method, url, body, headers)
+                    if not 300 <= response.status < 400:
+                        return response
+                except BaseException:
+                    self._hang_up()
+                    raise
+                finally:
+                    if self._is_over:
+                        self._hang_up()
+                    self._sending.release()
+            elif self._is_over:
+                raise TimeoutError("the server does not answer")
+        return super()._request(method, endpoint_type, body, headers)
 
     def _sent(
         self, method: str, url: str, body: bytes, headers: Mapping[str, str]
@@ -85,6 +110,7 @@ class SentryTransport(HttpTransport):
         lines += [f"{name}: {value}" for name, value in headers.items()]
         lines += [f"Content-Length: {len(body)}", "", ""]
         socket = self._connected().sock
+        socket.settimeout(self._patience_seconds)
         socket.sendall("\r\n".join(lines).encode() + body)
         response = http.client.HTTPResponse(socket, method=method)
         response.begin()
@@ -112,7 +138,7 @@ class SentryTransport(HttpTransport):
             names += ["cert_reqs", "ca_certs", "cert_file", "key_file"]
         options: dict[str, Any] = {name: given[name] for name in names if name in given}
         kind = HTTPConnection if where.scheme == "http" else HTTPSConnection
-        return kind(where.host, where.port, timeout=self.TIMEOUT, **options)
+        return kind(where.host, where.port, timeout=self._patience_seconds, **options)
 
     def _hang_up(self) -> None:
         connection, self._connection = self._connection, None

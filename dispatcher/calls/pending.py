@@ -354,6 +354,8 @@ class Pending:
     def ran_for(self, run: "Pending") -> None:
         """What is told of its tries, and of how long they might last, is that of a run."""
         self.retries = run.retries
+        if run.told_as == self.root:
+            self.queued_at = run.queued_at
         self.message = msgspec.structs.replace(self.message, timeout=run.message.timeout)
 
     def answer(self, outcome: Outcome) -> None:

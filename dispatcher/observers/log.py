@@ -19,7 +19,6 @@ class Log(Observer):
     """Writes a line for each call that failed here."""
 
     is_quick = True
-    is_told_together = True
 
     def rejected(self, rejected: Rejected) -> None:
         """The model has to mend a call."""

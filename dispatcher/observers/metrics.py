@@ -7,6 +7,7 @@ from bisect import bisect_left
 from prometheus_client import CollectorRegistry
 
 from toolpool.contract import logs
+from toolpool.contract.observing import moments
 from toolpool.contract.outcome import Code, ErrorType, Executed
 from toolpool.contract.settings import Settings
 from toolpool.contract.telemetry import families
@@ -47,7 +48,7 @@ class Metrics(Observer):
     """
 
     is_quick = True
-    is_told_together = True
+    told_together = frozenset(moments(Observer))
 
     def __init__(
         self,

@@ -6,6 +6,7 @@ from typing import Any
 
 from toolpool.contract.encoding import printable, rounded
 from toolpool.contract.events import Note
+from toolpool.contract.observing import moments
 from toolpool.contract.outcome import Code, Executed, is_retryable
 from toolpool.dispatcher.admission.catalog import Offer
 from toolpool.dispatcher.events import events_of_error
@@ -30,7 +31,8 @@ class Notes(Observer):
     `offers` are today's tools: whether a failed call may be repeated goes by its tool.
     """
 
-    is_told_together = True
+    is_quick = True
+    told_together = frozenset(moments(Observer))
 
     def __init__(
         self, keep: Callable[[Note], None], offers: Callable[[], Mapping[str, Offer]]

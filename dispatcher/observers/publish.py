@@ -66,8 +66,8 @@ class Publisher:
         waiting = self._waiting
         try:
             waiting.append(_Waiting(note.events, encode(note)))
-        except (TypeError, ValueError):
-            log.exception("event_not_published kind=%s", note.kind)
+        except (TypeError, ValueError, RecursionError):
+            log.warning("event_not_published kind=%s: what its tool said is no JSON", note.kind)
             self._drop(note.events)
         if len(waiting) > _WAITING_AT_MOST:
             self._drop(waiting.popleft().events)
@@ -105,7 +105,7 @@ class Publisher:
             while self._waiting:
                 await self._publish(self._taken())
 
-    def _taken(self) -> list["_Waiting"]:
+    def _taken(self) -> list[_Waiting]:
         waiting = self._waiting
         taken = [waiting.popleft() for _ in range(min(len(waiting), _TOGETHER_AT_MOST))]
         if self._dropped:
@@ -115,7 +115,7 @@ class Publisher:
             self._dropped = 0
         return taken
 
-    async def _publish(self, taken: list["_Waiting"]) -> None:
+    async def _publish(self, taken: list[_Waiting]) -> None:
         """Until the server has it: the same batch again, which followers take once."""
         self._batches += 1
         count = sum(waiting.events for waiting in taken)

@@ -4,8 +4,6 @@ import threading
 import time
 from collections import Counter, defaultdict, deque
 
-import msgspec
-
 from toolpool.contract import logs
 from toolpool.contract.ledger.steps import new_nonce
 from toolpool.dispatcher.observers.rows import Draft, RecordSink, Redact, dropped_line
@@ -20,15 +18,6 @@ _AGAIN_SECONDS = 0.5
 _CLOSE_SECONDS = 5.0
 _ROW_BYTES = 400
 """What a row takes beside its content."""
-_SMALL_BYTES = 4_096
-"""A row of no more is made at once: that takes less time than to hand over what makes it."""
-
-
-class _Waiting(msgspec.Struct, frozen=True, gc=False):
-    """A row of a session, or what the thread is to make one of."""
-
-    session: str | None
-    row: Draft | bytes
 
 
 class Writer:
@@ -39,7 +28,7 @@ class Writer:
         self._is_one_file = getattr(sink, "is_one_file", False)
         self._redact = redact
         self._cap = cap
-        self._waiting: deque[_Waiting] = deque()
+        self._waiting: deque[Draft] = deque()
         self._added = 0
         self._taken = 0
         """Bytes, each counted by one thread."""
@@ -63,12 +52,11 @@ class Writer:
 
     def add(self, draft: Draft) -> None:
         """Write it soon; where too much waits, drop it."""
-        session = None if self._is_one_file else draft.session
         size = len(draft.body) + _ROW_BYTES
         if len(self._waiting) >= _ROWS_AT_MOST or (
             self._added - self._taken + size > _BYTES_AT_MOST
         ):
-            self._drop(session, 1)
+            self._drop(None if self._is_one_file else draft.session, 1)
             if not self._has_said_full:
                 self._has_said_full = True
                 log.warning(
@@ -78,12 +66,8 @@ class Writer:
                     len(self._waiting),
                 )
             return
-        row: Draft | bytes = draft
-        if self._redact is None and size <= _SMALL_BYTES <= self._cap:
-            row = draft.line(None, self._cap)
-            size = len(row)
         self._added += size
-        self._waiting.append(_Waiting(session, row))
+        self._waiting.append(draft)
         if not self._wake.is_set():
             self._wake.set()
 
@@ -137,17 +121,13 @@ class Writer:
         """The next rows as lines, by session, in their order."""
         lines: defaultdict[str | None, list[bytes]] = defaultdict(list)
         for _ in range(min(len(self._waiting), _TOGETHER_AT_MOST)):
-            waiting = self._waiting.popleft()
-            session, row = waiting.session, waiting.row
-            if isinstance(row, bytes):
-                self._taken += len(row)
-                lines[session].append(row)
-                continue
-            self._taken += len(row.body) + _ROW_BYTES
+            draft = self._waiting.popleft()
+            self._taken += len(draft.body) + _ROW_BYTES
+            session = None if self._is_one_file else draft.session
             try:
-                lines[session].append(row.line(self._redact, self._cap))
+                lines[session].append(draft.line(self._redact, self._cap))
             except Exception:
-                log.exception("row_not_written tool=%s", row.tool[:80])
+                log.exception("row_not_written tool=%s", draft.tool[:80])
                 self._drop(session, 1)
         return lines
 

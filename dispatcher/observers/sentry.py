@@ -27,7 +27,7 @@ from toolpool.contract.telemetry.carriers import (
 )
 from toolpool.contract.telemetry.flood import Flood
 from toolpool.contract.telemetry.sentry import Reports
-from toolpool.dispatcher.observe import CallFacts, Ended, Observer, Pulse, Rejected
+from toolpool.dispatcher.observe import CallFacts, Ended, Observer, Rejected
 from toolpool.dispatcher.observers.tries import Tries
 
 _TRACES_AT_MOST = 20_000
@@ -62,7 +62,7 @@ class Sentry(Observer):
     """
 
     is_quick = True
-    is_told_together = True
+    told_together = frozenset({"ended"})  # a rejected call is in whatever trace it is asked in
 
     def __init__(
         self,
@@ -79,11 +79,9 @@ class Sentry(Observer):
         self._warnings = Flood(of_each=1, in_all=10)
         self._traces: OrderedDict[str, _Trace] = OrderedDict()
         self._figures = _Figures()
-        self._host_may_trace = False
 
     def open(self) -> None:
         """Begin to send."""
-        self._host_may_trace = sentry_sdk.is_initialized()
         self._reports.open()
 
     def close(self) -> None:
@@ -92,7 +90,7 @@ class Sentry(Observer):
 
     def trace(self, call: CallFacts) -> Mapping[str, str] | None:
         """The trace of whoever dispatched the call; else a new one, of as many as are sampled."""
-        above = self._above() if self._host_may_trace else None
+        above = self._above()
         if above is None and not is_sampled(None, call.key, self._reports.sample_rate):
             return None
         trace_id = above.trace_id if above is not None else new_trace_id()
@@ -110,10 +108,6 @@ class Sentry(Observer):
             SENTRY_TRACE: sentry_trace(Parent(trace_id, publish_id, root.is_sampled)),
             BAGGAGE: f"{above_baggage},{who}" if above_baggage else who,
         }
-
-    def pulse(self, pulse: Pulse) -> None:
-        """Look whether the host has set up a Sentry of its own meanwhile."""
-        self._host_may_trace = sentry_sdk.is_initialized()
 
     def rejected(self, rejected: Rejected) -> None:
         """The model has to mend it: no issue, and a span that is no failure."""
@@ -185,12 +179,13 @@ class Sentry(Observer):
     def _end_trace(self, call: CallFacts, ended: Ended, trace: _Trace) -> None:
         now = time.time()
         spans = []
+        since_queued = ended.seconds - ended.queued_seconds
         if ended.queued_seconds:
             spans.append(
                 {
                     **_span(trace.root, trace.publish_id, names.QUEUE_PUBLISH, call.queue),
                     "start_timestamp": trace.accepted_at,
-                    "timestamp": trace.accepted_at + ended.queued_seconds,
+                    "timestamp": max(trace.accepted_at, now - since_queued),
                     "status": "ok",
                     "data": {
                         names.MESSAGING_SYSTEM: self._system,

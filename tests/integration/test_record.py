@@ -15,7 +15,7 @@ import pytest
 from tests.integration import fleet as fleets
 from tests.integration.fleet import call
 from tests.integration.twins import Gate
-from tests.waiting import eventually
+from tests.waiting import eventually, wait_until
 from toolpool import Dispatcher, SessionRecord, Settings, SyncDispatcher, tool
 from toolpool.contract.errors import Misconfigured
 from toolpool.contract.outcome import Code
@@ -225,6 +225,15 @@ async def test_a_full_disk_is_told_once_and_no_call_is_felt(
     assert "record_written_again dropped=0" in caplog.messages
 
 
+async def test_a_result_is_on_disk_although_its_host_blocks_the_event_loop() -> None:
+    """What a host has in hand when it dies is in the record."""
+    sink = Sink()
+    async with recorded(sink) as dispatcher:
+        await dispatcher.dispatch(call("echo", value=1), session="s")
+        wait_until(lambda: sink.of("tool_result"), "its row is written")
+        assert [row["type"] for row in sink.rows] == ["tool_call", "tool_result"]
+
+
 async def test_what_there_is_no_room_for_is_counted_in_the_record(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -237,7 +246,6 @@ async def test_what_there_is_no_room_for_is_counted_in_the_record(
         await eventually(lambda: sink.tried, "the first are being written")
         for value in range(5):
             assert (await dispatcher.dispatch(call("echo", value=value), session="s"))[0].ok
-        await asyncio.sleep(0)  # the turn of the event loop in which the last row is noted
         sink.goes_on.set()
         await eventually(lambda: sink.of("dropped"), "it is said")
     dropped = sum(json.loads(row["content"])["rows"] for row in sink.of("dropped"))

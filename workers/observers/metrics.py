@@ -40,7 +40,6 @@ class Metrics(WorkerObserver):
     """On in every worker process whose supervisor serves metrics."""
 
     is_quick = True
-    is_told_together = True
 
     def __init__(self, sheet: Sheet) -> None:
         self._sheet = sheet

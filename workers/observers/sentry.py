@@ -53,7 +53,6 @@ class Sentry(WorkerObserver):
     """On in every worker that has SENTRY_DSN. Raises `Misconfigured` for one that is none."""
 
     is_quick = True
-    is_told_together = True
 
     def __init__(self, settings: Settings, dsn: str | None = None) -> None:
         self._system = names.messaging_system(settings.broker_url)

@@ -1,6 +1,7 @@
 """What is done in a row, a turn of the event loop later."""
 
 import asyncio
+from contextvars import ContextVar
 
 from toolpool.contract.gathering import Gathered
 
@@ -15,6 +16,19 @@ async def test_what_one_turn_brings_is_handed_over_in_the_next_in_order() -> Non
     gathered.add(3)
     await asyncio.sleep(0)
     assert taken == [[0, 1, 2], [3]]
+
+
+request: ContextVar[str] = ContextVar("request", default="none")
+
+
+async def test_it_is_handed_over_in_nobodys_context() -> None:
+    """What is done for many must not look as if it were done for the first of them."""
+    seen: list[str] = []
+    gathered: Gathered[int] = Gathered(lambda _: seen.append(request.get()))
+    request.set("mine")
+    gathered.add(0)
+    await asyncio.sleep(0)
+    assert seen == ["none"]
 
 
 async def test_what_is_added_while_it_is_handed_over_comes_next() -> None:

@@ -58,7 +58,8 @@ class Server:
             def do_POST(self) -> None:
                 body = self.rfile.read(int(self.headers["Content-Length"]))
                 server.paths.append(self.path)
-                server.tools.append(json.loads(body.split(b"\n")[2])["transaction"])
+                payload = json.loads(body.split(b"\n")[2])
+                server.tools += [payload["transaction"]] if "transaction" in payload else []
                 (server.answers.pop(0) if server.answers else well)(self)
 
             def log_message(self, *args: object) -> None:
@@ -165,6 +166,55 @@ def test_an_odd_answer_costs_no_report_after_it(server: Server, odd: Answer) -> 
     with reporting(server.dsn) as reports:
         send(reports, "a", "b")
     assert (server.tools, server.connections) == (["a", "b"], 2)
+
+
+def moved(handler: BaseHTTPRequestHandler) -> None:
+    handler.send_response(308)
+    handler.send_header("Location", "/moved/api/7/envelope/")
+    handler.send_header("Content-Length", "0")
+    handler.end_headers()
+
+
+def test_a_redirect_is_followed(server: Server, caplog: pytest.LogCaptureFixture) -> None:
+    server.answers = [moved, moved]  # to us, and to the SDK
+    with reporting(server.dsn) as reports:
+        send(reports, "a", "b")
+    assert server.paths[2:] == ["/moved/api/7/envelope/", "/api/7/envelope/"]
+    assert not unreached(caplog)
+
+
+def test_threads_that_send_at_once_take_no_answer_from_each_other(
+    server: Server, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The SDK's metrics come from a thread of its own."""
+    with reporting(server.dsn) as reports:
+        threads = [
+            threading.Thread(target=send, args=(reports, *(f"{n}-{m}" for m in range(50))))
+            for n in range(4)
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(20)
+        assert not any(thread.is_alive() for thread in threads)
+    assert len(set(server.tools)) == 200
+    assert not unreached(caplog)
+
+
+def test_closing_does_not_wait_for_a_sentry_that_hangs_with_metrics_to_send(
+    server: Server,
+) -> None:
+    released = threading.Event()
+    server.answers = [lambda _: released.wait(60)] * 9  # type: ignore[list-item, return-value]
+    reports = Reports(Settings(), server.dsn)
+    reports.open()
+    reports.transaction({"transaction": "t", "contexts": {"trace": {}}})
+    reports.count("toolpool.calls", 1.0, {})
+    closing = threading.Thread(target=reports.close, daemon=True)
+    closing.start()
+    closing.join(15)
+    assert not closing.is_alive(), "it waits for two seconds, and a little for each that is left"
+    released.set()
 
 
 def too_many(handler: BaseHTTPRequestHandler) -> None:

@@ -1,0 +1,85 @@
+"""The spans of a dispatcher's calls, as they are sent to Sentry (R44)."""
+
+import asyncio
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import sentry_sdk
+
+from tests.sentry_sink import SentrySink, sentry_sink
+from tests.waiting import eventually
+from toolpool import Allow, Dispatcher, Hooks, Sentry, tool
+
+
+@tool(effects="read")
+async def echo(value: int) -> int:
+    """Give it back."""
+    return value
+
+
+@tool(effects="read", single_flight=True)
+async def shared(value: int) -> int:
+    """Give it back."""
+    return value
+
+
+TOOLS = [echo, shared]
+
+
+@pytest.fixture
+def sink(monkeypatch: pytest.MonkeyPatch) -> Iterator[SentrySink]:
+    monkeypatch.setenv("SENTRY_TRACES_SAMPLE_RATE", "1.0")
+    with sentry_sink() as opened:
+        yield opened
+
+
+def call(name: str, value: Any = 1) -> list[dict[str, Any]]:
+    return [{"id": "c", "name": name, "input": {"value": value}}]
+
+
+@pytest.mark.parametrize("name", ["echo", "shared"])
+async def test_the_publish_span_is_within_its_transaction_however_long_a_hook_took(
+    name: str, sink: SentrySink
+) -> None:
+    async def slow(call: Any) -> Allow:
+        await asyncio.sleep(0.2)
+        return Allow()
+
+    observers, hooks = [Sentry(dsn=sink.dsn)], Hooks(before_call=slow)
+    async with Dispatcher.in_memory(TOOLS, observers=observers, hooks=hooks) as dispatcher:
+        assert (await dispatcher.dispatch(call(name))).ok
+        await eventually(lambda: sink.of("transaction"), "it is sent")
+    [transaction] = sink.of("transaction")
+    [span] = transaction["spans"]
+    assert span["op"] == "queue.publish"
+    times = [transaction["start_timestamp"], span["start_timestamp"], span["timestamp"]]
+    assert [*times, transaction["timestamp"]] == sorted([*times, transaction["timestamp"]])
+
+
+async def test_a_rejected_call_is_in_the_trace_it_was_asked_in(sink: SentrySink) -> None:
+    """Of three at once, two in traces of the host's and one in none."""
+    sentry_sdk.init(dsn=sink.dsn, traces_sample_rate=1.0, default_integrations=False)
+    roots: dict[str, str] = {}
+
+    def told() -> list[str]:
+        """The traces of the executions that did not take place."""
+        spans = [span for each in sink.of("transaction") for span in each.get("spans", ())]
+        return [span["trace_id"] for span in spans if span["op"] == "gen_ai.execute_tool"]
+
+    async def ask(dispatcher: Dispatcher, name: str) -> None:
+        with sentry_sdk.isolation_scope(), sentry_sdk.start_transaction(name=name) as root:
+            roots[name] = root.trace_id
+            await asyncio.sleep(0)
+            await dispatcher.dispatch(call("echo", "wrong"))
+
+    try:
+        async with Dispatcher.in_memory(TOOLS, observers=[Sentry(dsn=sink.dsn)]) as dispatcher:
+            alone = dispatcher.dispatch(call("echo", "wrong"))
+            await asyncio.gather(alone, ask(dispatcher, "a"), ask(dispatcher, "b"))
+            await eventually(lambda: len(told()) == 3, "all are sent")
+    finally:
+        sentry_sdk.get_client().close()
+        sentry_sdk.get_global_scope().set_client(None)
+    assert set(roots.values()) < set(told())
+    assert len(set(told())) == 3
