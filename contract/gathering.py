@@ -4,6 +4,8 @@ Code that runs once among much other code takes several times as long as the sam
 """
 
 import asyncio
+import threading
+from collections import deque
 from collections.abc import Callable
 from contextvars import Context
 from typing import Generic, TypeVar
@@ -14,12 +16,13 @@ T = TypeVar("T")
 class Gathered(Generic[T]):
     """Hands `take` all that was added in one turn of the event loop, in order and in no context.
 
-    `add` is called on one thread; `flush` on any, once nothing more is added.
+    `add` is called on one thread; `flush` on any, for who cannot wait for the event loop.
     """
 
     def __init__(self, take: Callable[[list[T]], None]) -> None:
         self._take = take
-        self._waiting: list[T] = []
+        self._waiting: deque[T] = deque()
+        self._taking = threading.RLock()
 
     def add(self, item: T) -> None:
         """Hand it over in the next turn; at once where no event loop runs."""
@@ -27,12 +30,14 @@ class Gathered(Generic[T]):
             try:
                 asyncio.get_running_loop().call_soon(self.flush, context=Context())
             except RuntimeError:
-                self._take([item])
+                self._waiting.append(item)
+                self.flush()
                 return
         self._waiting.append(item)
 
     def flush(self) -> None:
         """Hand over what waits."""
-        if self._waiting:
-            waiting, self._waiting = self._waiting, []
-            self._take(waiting)
+        with self._taking:
+            waiting = self._waiting
+            if waiting:
+                self._take([waiting.popleft() for _ in range(len(waiting))])

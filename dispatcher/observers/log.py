@@ -19,6 +19,7 @@ class Log(Observer):
     """Writes a line for each call that failed here."""
 
     is_quick = True
+    told_together = frozenset({"ended"})
 
     def rejected(self, rejected: Rejected) -> None:
         """The model has to mend a call."""

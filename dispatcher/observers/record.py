@@ -1,8 +1,8 @@
 """The session record: what models called and what they were told, in rows of JSON.
 
-Rows of calls are noted in the event loop's next turn, rows of results where a turn is answered, and
-all are written by one thread, in order. No call waits for it: where too many rows wait, the next
-ones are dropped, counted, and told in the record.
+Rows are noted where a turn is asked for and answered, made in the event loop's next turn, or by the
+thread that writes them where the loop does not come to it, and written in order. No call waits for
+it: where too many rows wait, the next ones are dropped, counted, and told in the record.
 """
 
 import asyncio
@@ -87,8 +87,8 @@ class Recorder:
 
     def __init__(self, sink: RecordSink, *, redact: Redact | None, cap: int) -> None:
         self._sink = sink
-        self._writer = Writer(sink, redact=redact, cap=cap)
-        self._asked: Gathered[TurnRows] = Gathered(self._note_calls)
+        self._noted: Gathered[TurnRows | Draft] = Gathered(self._add)
+        self._writer = Writer(sink, redact=redact, cap=cap, ask_for_more=self._noted.flush)
         self._follows = True
         self._asking: set[asyncio.Task[None]] = set()
 
@@ -104,13 +104,13 @@ class Recorder:
 
     def close(self) -> None:
         """Write what waits, for a few seconds at most. Blocks."""
-        self._asked.flush()
+        self._noted.flush()
         self._writer.close()
 
     def asked(self, found: Response, shared: TurnContext) -> "TurnRows":
         """Note the calls of a turn."""
         rows = TurnRows(self, found, shared, new_nonce(), _now())
-        self._asked.add(rows)
+        self.note(rows)
         return rows
 
     def audit(self, audit: Audit) -> None:
@@ -118,15 +118,18 @@ class Recorder:
         body, tool = audit_body(audit), audit.tool
         self.note(Draft(audit.session, new_nonce(), None, _now(), "audit", tool, body, None))
 
-    def note(self, draft: Draft) -> None:
-        """Have a row written, after those of the calls that were asked before."""
-        self._asked.flush()
-        self._writer.add(draft)
+    def note(self, noted: "TurnRows | Draft") -> None:
+        """Have rows written."""
+        self._noted.add(noted)
+        self._writer.wake()
 
-    def _note_calls(self, asked: "list[TurnRows]") -> None:
-        for rows in asked:
+    def _add(self, all_noted: "list[TurnRows | Draft]") -> None:
+        for noted in all_noted:
             try:
-                rows.add_to(self._writer)
+                if isinstance(noted, TurnRows):
+                    noted.add_to(self._writer)
+                else:
+                    self._writer.add(noted)
             except Exception:
                 log.exception("row_not_noted")
 

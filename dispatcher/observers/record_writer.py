@@ -3,6 +3,9 @@
 import threading
 import time
 from collections import Counter, defaultdict, deque
+from collections.abc import Callable
+
+import msgspec
 
 from toolpool.contract import logs
 from toolpool.contract.ledger.steps import new_nonce
@@ -18,17 +21,37 @@ _AGAIN_SECONDS = 0.5
 _CLOSE_SECONDS = 5.0
 _ROW_BYTES = 400
 """What a row takes beside its content."""
+_SMALL_BYTES = 4_096
+"""A row of no more is made where it is added: that takes less than to hand over what makes it."""
+
+
+class _Waiting(msgspec.Struct, frozen=True, gc=False):
+    """A row of a session, or what the thread is to make one of."""
+
+    session: str | None
+    row: Draft | bytes
 
 
 class Writer:
-    """`add` is called on the event loop, and returns at once."""
+    """`add` is called by one thread at a time, and returns at once.
 
-    def __init__(self, sink: RecordSink, *, redact: Redact | None, cap: int) -> None:
+    `ask_for_more` has whoever puts rows off add them: the event loop may be blocked.
+    """
+
+    def __init__(
+        self,
+        sink: RecordSink,
+        *,
+        redact: Redact | None,
+        cap: int,
+        ask_for_more: Callable[[], None],
+    ) -> None:
         self._sink = sink
+        self._ask_for_more = ask_for_more
         self._is_one_file = getattr(sink, "is_one_file", False)
         self._redact = redact
         self._cap = cap
-        self._waiting: deque[Draft] = deque()
+        self._waiting: deque[_Waiting] = deque()
         self._added = 0
         self._taken = 0
         """Bytes, each counted by one thread."""
@@ -50,13 +73,19 @@ class Writer:
         self._thread = threading.Thread(target=self._run, name="toolpool-record", daemon=True)
         self._thread.start()
 
+    def wake(self) -> None:
+        """There is something to write, or will be by the time that rows are gathered."""
+        if not self._wake.is_set():
+            self._wake.set()
+
     def add(self, draft: Draft) -> None:
         """Write it soon; where too much waits, drop it."""
+        session = None if self._is_one_file else draft.session
         size = len(draft.body) + _ROW_BYTES
         if len(self._waiting) >= _ROWS_AT_MOST or (
             self._added - self._taken + size > _BYTES_AT_MOST
         ):
-            self._drop(None if self._is_one_file else draft.session, 1)
+            self._drop(session, 1)
             if not self._has_said_full:
                 self._has_said_full = True
                 log.warning(
@@ -66,10 +95,20 @@ class Writer:
                     len(self._waiting),
                 )
             return
+        row: Draft | bytes = draft
+        if self._redact is None and size <= _SMALL_BYTES <= self._cap:
+            try:
+                row = draft.line(None, self._cap)
+            except Exception:  # noqa: BLE001 - one row must not cost the others
+                self._give_up(draft)
+                return
+            size = len(row)
         self._added += size
-        self._waiting.append(draft)
-        if not self._wake.is_set():
-            self._wake.set()
+        self._waiting.append(_Waiting(session, row))
+
+    def _give_up(self, draft: Draft) -> None:
+        log.exception("row_not_written tool=%s", draft.tool[:80])
+        self._drop(None if self._is_one_file else draft.session, 1)
 
     def _drop(self, session: str | None, count: int) -> None:
         with self._lock:
@@ -103,6 +142,7 @@ class Writer:
                 self._wake.clear()
             elif not give_up_at:
                 give_up_at = time.monotonic() + _CLOSE_SECONDS / 2
+            self._ask_for_more()
             is_again = bool(self._back)
             while self._waiting:
                 self._write(self._page())
@@ -121,14 +161,17 @@ class Writer:
         """The next rows as lines, by session, in their order."""
         lines: defaultdict[str | None, list[bytes]] = defaultdict(list)
         for _ in range(min(len(self._waiting), _TOGETHER_AT_MOST)):
-            draft = self._waiting.popleft()
-            self._taken += len(draft.body) + _ROW_BYTES
-            session = None if self._is_one_file else draft.session
+            waiting = self._waiting.popleft()
+            row = waiting.row
+            if isinstance(row, bytes):
+                self._taken += len(row)
+                lines[waiting.session].append(row)
+                continue
+            self._taken += len(row.body) + _ROW_BYTES
             try:
-                lines[session].append(draft.line(self._redact, self._cap))
-            except Exception:
-                log.exception("row_not_written tool=%s", draft.tool[:80])
-                self._drop(session, 1)
+                lines[waiting.session].append(row.line(self._redact, self._cap))
+            except Exception:  # noqa: BLE001 - one row must not cost the others
+                self._give_up(row)
         return lines
 
     def _write(self, new: dict[str | None, list[bytes]]) -> None:
