@@ -117,8 +117,9 @@ class Pending:
     is_news: bool = True
     """Whether its outcome is not one that had been stored before this dispatcher asked."""
     timer: asyncio.TimerHandle | None = None
-    told_start: tuple[str, int] | None = None
-    """The record and the attempt whose start was told."""
+    started_key: str = ""
+    started_attempt: int = 0
+    """Whose start was told: the record and its attempt."""
     work: asyncio.Task[None] | None = None
     """What answers it, where this dispatcher does so itself."""
     limited: Limited | None = None
@@ -245,8 +246,11 @@ class Pending:
 
     def start_is_untold(self) -> bool:
         """Whether nobody was told yet that this attempt has started; to be asked once."""
-        told, self.told_start = self.told_start, (self.key, self.message.attempt)
-        return told != self.told_start
+        key, attempt = self.message.key, self.message.attempt
+        if (self.started_key, self.started_attempt) == (key, attempt):
+            return False
+        self.started_key, self.started_attempt = key, attempt
+        return True
 
     def published(self, epoch: str, at: float, *, confirmed_at: float = 0.0) -> None:
         """The server has its message, which was sent at that time, and has said so since."""
