@@ -166,7 +166,10 @@ async def _round(side: Side, calls: int, in_flight: int, singles: int) -> Round:
 
 
 async def measure(wanted: tuple[str, ...], options: argparse.Namespace) -> None:
-    """Paired rounds, printed with the median of the pairs' ratios."""
+    """Paired rounds, printed with the median of the pairs' ratios and their quartiles.
+
+    Many short ones: the pace of a machine that others share changes within seconds.
+    """
     off: list[Round] = []
     on: list[Round] = []
     with _sink() as dsn:
@@ -181,13 +184,15 @@ async def measure(wanted: tuple[str, ...], options: argparse.Namespace) -> None:
                         sides[which], options.calls, options.in_flight, options.singles
                     )
                     (off, on)[which].append(done)
-    ratios = [b.rate / a.rate for a, b in zip(off, on, strict=True)]
+    ratios = sorted(b.rate / a.rate for a, b in zip(off, on, strict=True))
+    quarter = len(ratios) // 4
     slower = [b.p50_ms - a.p50_ms for a, b in zip(off, on, strict=True)]
     ours = [b.dispatcher_us - a.dispatcher_us for a, b in zip(off, on, strict=True)]
     theirs = [b.worker_us - a.worker_us for a, b in zip(off, on, strict=True)]
     print(
         f"{'+'.join(wanted) or 'nothing':36} throughput {statistics.median(ratios):.3f} "
-        f"({min(ratios):.2f}-{max(ratios):.2f})  p50 {statistics.median(slower):+.3f} ms  "
+        f"({ratios[quarter]:.2f}-{ratios[-1 - quarter]:.2f})  "
+        f"p50 {statistics.median(slower):+.3f} ms  "
         f"cpu a call: dispatcher {statistics.median(ours):+.1f} us, "
         f"workers {statistics.median(theirs):+.1f} us"
     )
@@ -197,10 +202,10 @@ def main() -> None:
     """Measure what is named, or each by itself and all together."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.observers")
     parser.add_argument("wanted", nargs="*", help=f"some of {', '.join(_ALL)}; several with a +")
-    parser.add_argument("--rounds", type=int, default=21)
-    parser.add_argument("--calls", type=int, default=8_000)
+    parser.add_argument("--rounds", type=int, default=40)
+    parser.add_argument("--calls", type=int, default=3_000)
     parser.add_argument("--in-flight", type=int, default=500)
-    parser.add_argument("--singles", type=int, default=200)
+    parser.add_argument("--singles", type=int, default=50)
     options = parser.parse_args()
     wanted = [tuple(word.split("+")) for word in options.wanted]
     for each in wanted or [(), *((one,) for one in _ALL), _ALL]:
