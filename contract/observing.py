@@ -35,9 +35,6 @@ class Listening:
     """
 
     is_quick = False
-    told_together: frozenset[str] = frozenset()
-    """Moments that one which is quick may be told in the event loop's next turn, in no context:
-    many in a row, which costs half as much."""
     is_idle = False
     """Whether, once it is open, it has no use for any moment: then it is told of none."""
 
@@ -77,7 +74,8 @@ class Tellers:
     def add(self, observer: Any) -> None:
         """Listen from now on, where it happens: for what is quick and our own."""
         methods = self._methods(observer)
-        later = {moment: methods.pop(moment) for moment in observer.told_together & methods.keys()}
+        together: frozenset[str] = getattr(observer, "told_together", frozenset())
+        later = {moment: methods.pop(moment) for moment in together & methods.keys()}
         for moment, tell in self._together.take(later):
             self._listeners[moment].append(tell)
         for moment, method in methods.items():
