@@ -39,7 +39,8 @@ class Moments:
         """The process and the facts of each."""
         if not self._path.exists():
             return []
-        lines = [json.loads(line) for line in self._path.read_text().splitlines()]
+        whole, _, _ = self._path.read_text().rpartition("\n")  # the last may just be written
+        lines = [json.loads(line) for line in whole.splitlines()]
         return [line[1:] for line in lines if line[0] == moment]
 
     def text(self) -> str:
