@@ -54,7 +54,7 @@ class Writer:
         self._waiting: deque[_Waiting] = deque()
         self._added = 0
         self._taken = 0
-        """Bytes, each counted by one thread."""
+        """Bytes, each counted by one thread at a time."""
         self._lock = threading.Lock()
         self._dropped: Counter[str | None] = Counter()
         self._back: defaultdict[str | None, list[bytes]] = defaultdict(list)

@@ -8,6 +8,7 @@ import ssl
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
@@ -86,6 +87,9 @@ class Server:
     def dsn(self) -> str:
         return f"{self._scheme}://public@127.0.0.1:{self.port}/7"
 
+    def has_closed(self, connections: int) -> bool:
+        return self.closed >= connections
+
     def close(self) -> None:
         self._server.shutdown()
         self._server.server_close()
@@ -143,7 +147,7 @@ def test_a_connection_that_the_server_closed_is_made_anew_and_nothing_is_lost(
     with reporting(server.dsn) as reports:
         for number, tool in enumerate("abc", 1):
             send(reports, tool)
-            wait_until(lambda: server.closed >= min(number, 2), "its end is closed")  # noqa: B023
+            wait_until(partial(server.has_closed, min(number, 2)), "its end is closed")
     assert (server.tools, server.connections) == (["a", "b", "c"], 3)
     assert not unreached(caplog)
 
@@ -205,7 +209,11 @@ def test_closing_does_not_wait_for_a_sentry_that_hangs_with_metrics_to_send(
     server: Server,
 ) -> None:
     released = threading.Event()
-    server.answers = [lambda _: released.wait(60)] * 9  # type: ignore[list-item, return-value]
+
+    def hangs(_: BaseHTTPRequestHandler) -> None:
+        released.wait(60)
+
+    server.answers = [hangs] * 9
     reports = Reports(Settings(), server.dsn)
     reports.open()
     reports.transaction({"transaction": "t", "contexts": {"trace": {}}})
