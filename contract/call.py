@@ -18,7 +18,7 @@ class Flaw(msgspec.Struct, frozen=True):
     blanks: dict[str, str | int] = {}
 
 
-class ToolCall(msgspec.Struct, frozen=True, kw_only=True):
+class ToolCall(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A tool call at its place in a turn.
 
     `arguments` are None where a `flaw` says why they could not be read. `note` tells the model what

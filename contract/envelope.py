@@ -20,7 +20,7 @@ VERSION = 1
 T = TypeVar("T")
 
 
-class CallMessage(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class CallMessage(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """One call on its way to a worker.
 
     `keep` is how long its outcome is kept, in seconds, where the worker's setting does not hold.

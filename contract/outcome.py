@@ -77,7 +77,7 @@ def is_retryable(code: Code, executed: Executed, *, rerunnable: bool) -> bool:
     return _RETRYABLE[error_type]
 
 
-class Outcome(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class Outcome(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """The end of one call, as a worker reports it or a dispatcher concludes it.
 
     `error` is the bare message; `dispatcher/words` makes the sentence the model reads. `details`

@@ -7,7 +7,7 @@ import msgspec
 from toolpool.contract.outcome import Code, ErrorType, Executed
 
 
-class ToolResult(msgspec.Struct, frozen=True, kw_only=True):
+class ToolResult(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """What became of one tool call.
 
     `data` is what the tool returned; `error` is the text the model reads. `retry_after` and

@@ -7,9 +7,9 @@ are asked for as ones that may have run.
 """
 
 import asyncio
-import dataclasses
 import hashlib
 from collections.abc import Callable, Collection, Coroutine, Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -40,7 +40,7 @@ _NAME_LENGTH = 20
 """Of a digest, in the notes: each of its characters is kept for every response."""
 
 
-@dataclasses.dataclass(slots=True)
+@dataclass(slots=True)
 class _Part:
     """One response as a history has it, with the answers that its calls have there."""
 
@@ -165,7 +165,7 @@ class Histories:
             if each.is_open:
                 id = note.turn if note is not None else unknown[turn[0].spoken.at]
                 stop = note.stop if note is not None else notes.stop_of_equals(each, said)
-                context = dataclasses.replace(shared, id=id, again=True, provider=name)
+                context = msgspec.structs.replace(shared, id=id, again=True, provider=name)
                 await self._complete(edit, history, turn, name, stop, context, allowed)
                 if note is not None and not each.is_distinct:
                     self.told(note)

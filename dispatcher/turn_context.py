@@ -2,8 +2,9 @@
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any
+
+import msgspec
 
 from toolpool.contract import encoding
 from toolpool.contract.encoding import printable
@@ -13,8 +14,7 @@ from toolpool.dispatcher.formats.blocks import LONGEST_NAME
 _LONGEST_SECONDS = 100 * 365 * 86_400
 
 
-@dataclass(frozen=True, slots=True)
-class TurnContext:
+class TurnContext(msgspec.Struct, frozen=True, gc=False):
     """What the calls of one dispatch share. `line` is what the pump is fair to."""
 
     id: str | None

@@ -1,9 +1,10 @@
 """What both sides ask of the ledger, and what it answers."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol
+
+import msgspec
 
 Refusal = str
 """Why a claim was not won: absent, settled, attempt, claimed, expired or moved."""
@@ -55,8 +56,7 @@ class CloseReason(StrEnum):
     REFUSED = "refused"  # by a dispatcher that will not send it: what others asked is left alone
 
 
-@dataclass(frozen=True, slots=True)
-class Opening:
+class Opening(msgspec.Struct, frozen=True, gc=False):
     """A call to note. `wait` (to be claimed), `deadline` and `keep` are seconds from now.
 
     It was asked at `asked_at`, Unix time by the server's clock. `again`: it may have been asked
@@ -73,8 +73,7 @@ class Opening:
     again: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Claim:
+class Claim(msgspec.Struct, frozen=True, gc=False):
     """A call that a worker has a free slot for."""
 
     key: str
@@ -82,8 +81,7 @@ class Claim:
     nonce: str
 
 
-@dataclass(frozen=True, slots=True)
-class Hold:
+class Hold(msgspec.Struct, frozen=True, gc=False):
     """A call that a worker claimed and runs."""
 
     key: str
@@ -92,8 +90,7 @@ class Hold:
     rerunnable: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Settlement:
+class Settlement(msgspec.Struct, frozen=True, gc=False):
     """An outcome to store for `keep` seconds; `reply` is told even if the record is gone."""
 
     key: str
@@ -103,8 +100,7 @@ class Settlement:
     body: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class Closing:
+class Closing(msgspec.Struct, frozen=True, gc=False):
     """A call to end, with the signed outcome for each thing the record may say.
 
     `epoch` is the one it was opened in. Of an `unsent` call, which this dispatcher never opened, it
@@ -124,8 +120,7 @@ class Closing:
     anew_after: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Recovery:
+class Recovery(msgspec.Struct, frozen=True, gc=False):
     """A call whose message, or whose `lost_worker`, is believed lost. Times are seconds.
 
     `message` is for the attempt it is believed to be in, `next_message` for the one after it.
@@ -146,8 +141,7 @@ class Recovery:
     epoch: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Release:
+class Release(msgspec.Struct, frozen=True, gc=False):
     """A claimed call that a worker gives back; `entered` says that its tool had started."""
 
     key: str

@@ -8,7 +8,6 @@ server was watched for as long as a lease lasts.
 import time
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import replace
 
 import msgspec
 
@@ -236,7 +235,7 @@ class Recovery:
         message = pending.message
         opening = pending.opening(now, self._transport.server_time())
         _, (answer,) = await self._transport.publish(
-            [replace(opening, wait=opening.deadline)],
+            [msgspec.structs.replace(opening, wait=opening.deadline)],
             nonce=new_nonce(),
             queue=pending.queue,
             message=self._message(pending, attempt),

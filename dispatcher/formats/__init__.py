@@ -2,8 +2,9 @@
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Protocol
+
+import msgspec
 
 from toolpool.contract.call import ToolCall
 from toolpool.contract.result import ToolResult
@@ -30,8 +31,7 @@ from toolpool.dispatcher.formats.blocks import NotAResponse, Reader
 from toolpool.dispatcher.formats.history import History
 
 
-@dataclass(frozen=True, slots=True)
-class Response:
+class Response(msgspec.Struct, frozen=True, gc=False):
     """What was found in a model response. `id` and `model` where the provider says them.
 
     `stop` is the provider's word where the response did not end as one whose calls are run.

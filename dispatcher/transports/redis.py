@@ -6,9 +6,9 @@ import secrets
 import time
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import replace
 from typing import Any
 
+import msgspec
 from kombu.exceptions import OperationalError
 from redis.exceptions import RedisError
 
@@ -38,7 +38,9 @@ from toolpool.dispatcher.transports import celery_message
 from toolpool.dispatcher.transports.base import Survey, TurnNote
 from toolpool.dispatcher.transports.kombu import Broker
 
-_READ_AT_MOST = 1000
+_READ_AT_MOST = 64
+"""A reply comes as two lists, which the garbage collector counts. At more than 700 new ones it runs,
+over all that is in flight: that took as long as sixteen further reads."""
 _BLOCK_MS = 5000
 _SILENCE_SECONDS = 3.0
 """Longer than a blocking read lasts: then its connection is dead, though nobody closed it."""
@@ -199,7 +201,7 @@ class RedisTransport:
         """See `Transport.recover`. With a broker of its own each message is published there."""
         if self._broker is None:
             recoveries = [
-                replace(
+                msgspec.structs.replace(
                     recovery,
                     message=celery_message.redis_message(queue, recovery.message),
                     next_message=celery_message.redis_message(queue, recovery.next_message),

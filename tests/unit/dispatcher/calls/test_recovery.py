@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
+import msgspec
 import pytest
 
 from tests.unit.dispatcher.samples import Told, away, pending, services, turns
@@ -168,7 +169,7 @@ class Bench(Told):
         """Let another dispatcher open it, without a message."""
         now = time.monotonic()
         await MemoryTransport(self.server, "reply:other").publish(
-            [replace(call.opening(now, time.time()), attempt=attempt)],
+            [msgspec.structs.replace(call.opening(now, time.time()), attempt=attempt)],
             nonce="other", queue="q", message=b"", give_up_at=now + 1,
         )  # fmt: skip
 
