@@ -15,22 +15,20 @@ _canonical = msgspec.json.Encoder(order="deterministic")
 _decoder: msgspec.json.Decoder[Any] = msgspec.json.Decoder()
 
 
-def encode(value: Any) -> bytes:
-    """Compact UTF-8 JSON. Raises TypeError, ValueError or RecursionError for what JSON cannot hold.
+encode = _encoder.encode
+"""Compact UTF-8 JSON. Raises TypeError, ValueError or RecursionError for what JSON cannot hold.
 
-    Not-a-number and the infinities become null: check for them first where that matters.
-    """
-    return _encoder.encode(value)
+Not-a-number and the infinities become null: check for them first where that matters.
+"""
 
+encode_lines = _encoder.encode_lines
+"""The same of each of several values, each with a line feed."""
 
-def decode(data: bytes | str) -> Any:
-    """The value in `data`. Raises msgspec.DecodeError (a ValueError) or RecursionError."""
-    return _decoder.decode(data)
+decode = _decoder.decode
+"""The value in bytes or a text. Raises msgspec.DecodeError (a ValueError) or RecursionError."""
 
-
-def canonical(value: Any) -> bytes:
-    """JSON with sorted keys: equal values have equal bytes."""
-    return _canonical.encode(value)
+canonical = _canonical.encode
+"""JSON with sorted keys: equal values have equal bytes."""
 
 
 def rounded(seconds: float) -> float:

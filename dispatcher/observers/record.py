@@ -32,8 +32,8 @@ from toolpool.dispatcher.observers.rows import (
     Redact,
     audit_body,
     call_body,
+    dumped,
     metadata_of,
-    result_body,
 )
 from toolpool.dispatcher.results import Results
 from toolpool.dispatcher.turn_context import TurnContext
@@ -87,8 +87,11 @@ class Recorder:
 
     def __init__(self, sink: RecordSink, *, redact: Redact | None, cap: int) -> None:
         self._sink = sink
-        self._noted: Gathered[TurnRows | Draft] = Gathered(self._add)
+        self._noted: Gathered[TurnRows | _Answer | Draft]
+        self._noted = Gathered(self._add, began=lambda: self._writer.wake())
         self._writer = Writer(sink, redact=redact, cap=cap, ask_for_more=self._noted.flush)
+        self.note = self._noted.add
+        """Has rows written."""
         self._follows = True
         self._asking: set[asyncio.Task[None]] = set()
 
@@ -118,20 +121,18 @@ class Recorder:
         body, tool = audit_body(audit), audit.tool
         self.note(Draft(audit.session, new_nonce(), None, _now(), "audit", tool, body, None))
 
-    def note(self, noted: "TurnRows | Draft") -> None:
-        """Have rows written."""
-        self._noted.add(noted)
-        self._writer.wake()
-
-    def _add(self, all_noted: "list[TurnRows | Draft]") -> None:
+    def _add(self, all_noted: "list[TurnRows | _Answer | Draft]") -> None:
+        drafts: list[Draft] = []
         for noted in all_noted:
             try:
-                if isinstance(noted, TurnRows):
-                    noted.add_to(self._writer)
+                if isinstance(noted, Draft):
+                    drafts.append(noted)
                 else:
-                    self._writer.add(noted)
+                    noted.add_to(drafts)
             except Exception:
                 log.exception("row_not_noted")
+        self._writer.add(drafts)
+        self._writer.wake()
 
     def note_final(self, write: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """Note the result of a background call, off the road that brought it."""
@@ -169,16 +170,17 @@ class TurnRows(msgspec.Struct, frozen=True, gc=False):
     name: str
     at: int
 
-    def add_to(self, writer: Writer) -> None:
-        """Have the rows of the calls written."""
+    def add_to(self, drafts: list[Draft]) -> None:
+        """Add a row for each of the calls."""
         session, turn, at = self.shared.session, self.shared.id, self.at
         for number, call in enumerate(self.found.calls):
-            row = self._row(number)
+            row = self.row(number)
             asked = call.text if call.text is not None else call.arguments
             body = call_body(call.name, asked)
-            writer.add(Draft(session, row, turn, at, "tool_call", call.name, body, None))
+            drafts.append(Draft(session, row, turn, at, "tool_call", call.name, body, None))
 
-    def _row(self, number: int) -> str:
+    def row(self, number: int) -> str:
+        """The id of the row of a call."""
         return f"{self.name}.{number}"
 
     def answered(
@@ -186,10 +188,12 @@ class TurnRows(msgspec.Struct, frozen=True, gc=False):
     ) -> None:
         """Note the results; of calls that go on in the background the last one as well."""
         try:
-            for number, (call, result) in enumerate(zip(self.found.calls, results, strict=True)):
+            for number, result in enumerate(results):
                 self.note(number, result)
-                if result.is_running and (pending := sent.get(call.index)) is not None:
-                    self._follow(_Final(self, number, pending, told), pending)
+                if result.is_running:
+                    pending = sent.get(self.found.calls[number].index)
+                    if pending is not None:
+                        self._follow(_Final(self, number, pending, told), pending)
         except Exception:
             log.exception("row_not_noted")
 
@@ -218,10 +222,7 @@ class TurnRows(msgspec.Struct, frozen=True, gc=False):
 
     def note(self, number: int, result: ToolResult) -> None:
         """Note what a call came to: as it is now, whatever its reader makes of it."""
-        session, turn, name = self.shared.session, self.shared.id, self.found.calls[number].name
-        metadata = metadata_of(result, session=session, turn=turn, model=self.found.model)
-        row, parent, body = new_nonce(), self._row(number), result_body(result)
-        self.recorder.note(Draft(session, row, parent, _now(), "tool_result", name, body, metadata))
+        self.recorder.note(_Answer(self, number, result, dumped(result.payload()), _now()))
 
     def note_final(self, number: int, pending: Pending, told: Results) -> None:
         """Note the last result of a call that went on in the background."""
@@ -233,6 +234,25 @@ class TurnRows(msgspec.Struct, frozen=True, gc=False):
                 log.exception("row_not_noted")
 
         self.recorder.note_final(write)
+
+
+class _Answer(msgspec.Struct, frozen=True, gc=False):
+    """What a call came to; `body` is what the model was told, as it was then."""
+
+    rows: TurnRows
+    number: int
+    result: ToolResult
+    body: bytes
+    at: int
+
+    def add_to(self, drafts: list[Draft]) -> None:
+        """Add its row."""
+        rows, number, result = self.rows, self.number, self.result
+        session, found = rows.shared.session, rows.found
+        name = found.calls[number].name
+        metadata = metadata_of(result, session=session, turn=rows.shared.id, model=found.model)
+        parent, kind = rows.row(number), "tool_result"
+        drafts.append(Draft(session, new_nonce(), parent, self.at, kind, name, self.body, metadata))
 
 
 class _Final:
@@ -266,7 +286,7 @@ def _cancelled(call: ToolCall, *, was_sent: bool) -> ToolResult:
 
 
 def _now() -> int:
-    return int(time.time() * 1000)
+    return time.time_ns() // 1_000_000
 
 
 __all__ = ["RecordSink", "Recorder", "SessionRecord", "recorder_of"]

@@ -3,11 +3,11 @@
 import threading
 import time
 from collections import Counter, defaultdict, deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import msgspec
 
-from toolpool.contract import logs
+from toolpool.contract import encoding, logs
 from toolpool.contract.ledger.steps import new_nonce
 from toolpool.dispatcher.observers.rows import Draft, RecordSink, Redact, dropped_line
 
@@ -26,10 +26,21 @@ _SMALL_BYTES = 4_096
 
 
 class _Waiting(msgspec.Struct, frozen=True, gc=False):
-    """A row of a session, or what the thread is to make one of."""
+    """Rows of one session: as lines, or what the thread is to make the only one of."""
 
     session: str | None
-    row: Draft | bytes
+    rows: int
+    content: bytes | Draft
+
+
+class _Count:
+    """Of rows, and of their bytes."""
+
+    __slots__ = ("bytes", "rows")
+
+    def __init__(self) -> None:
+        self.rows = 0
+        self.bytes = 0
 
 
 class Writer:
@@ -51,10 +62,12 @@ class Writer:
         self._is_one_file = getattr(sink, "is_one_file", False)
         self._redact = redact
         self._cap = cap
+        self._made_here = min(_SMALL_BYTES, cap) if redact is None else 0
+        """The largest row that is made where it is added."""
         self._waiting: deque[_Waiting] = deque()
-        self._added = 0
-        self._taken = 0
-        """Bytes, each counted by one thread at a time."""
+        self._added = _Count()
+        self._taken = _Count()
+        """Each counted by one thread at a time."""
         self._lock = threading.Lock()
         self._dropped: Counter[str | None] = Counter()
         self._back: defaultdict[str | None, list[bytes]] = defaultdict(list)
@@ -78,33 +91,57 @@ class Writer:
         if not self._wake.is_set():
             self._wake.set()
 
-    def add(self, draft: Draft) -> None:
-        """Write it soon; where too much waits, drop it."""
-        session = None if self._is_one_file else draft.session
-        size = len(draft.body) + _ROW_BYTES
-        if len(self._waiting) >= _ROWS_AT_MOST or (
-            self._added - self._taken + size > _BYTES_AT_MOST
-        ):
-            self._drop(session, 1)
-            if not self._has_said_full:
-                self._has_said_full = True
-                log.warning(
-                    "record_too_slow: %d rows wait and the next ones are dropped and counted; "
-                    "calls go on: put the record on a faster disk, or set TOOLPOOL_RECORD_SYNC="
-                    "flush",
-                    len(self._waiting),
-                )
-            return
-        row: Draft | bytes = draft
-        if self._redact is None and size <= _SMALL_BYTES <= self._cap:
-            try:
-                row = draft.line(None, self._cap)
-            except Exception:  # noqa: BLE001 - one row must not cost the others
-                self._give_up(draft)
-                return
-            size = len(row)
-        self._added += size
-        self._waiting.append(_Waiting(session, row))
+    def add(self, drafts: Iterable[Draft]) -> None:
+        """Write them soon, those of a session in their order; where too much waits, drop them."""
+        small: dict[str | None, list[Draft]] = {}
+        one_file, most = self._is_one_file, self._made_here
+        rows = _ROWS_AT_MOST - self._added.rows + self._taken.rows
+        room = _BYTES_AT_MOST - self._added.bytes + self._taken.bytes
+        for draft in drafts:
+            session = None if one_file else draft.session
+            size = len(draft.body) + _ROW_BYTES
+            rows -= 1
+            room -= size
+            if rows < 0 or room < 0:
+                rows += 1
+                room += size
+                self._refuse(session)
+            elif size <= most:
+                if session in small:
+                    small[session].append(draft)
+                else:
+                    small[session] = [draft]
+            else:
+                if session in small:  # which come before it
+                    self._wait_made(session, small.pop(session))
+                self._wait(session, 1, draft, size)
+        for session, all_small in small.items():
+            self._wait_made(session, all_small)
+
+    def _wait_made(self, session: str | None, drafts: list[Draft]) -> None:
+        rows = [draft.row(draft.body, draft.metadata) for draft in drafts]
+        try:
+            lines = encoding.encode_lines(rows)
+        except Exception:  # noqa: BLE001 - one row must not cost the others
+            for draft in drafts:
+                self._wait(session, 1, draft, len(draft.body) + _ROW_BYTES)
+        else:
+            self._wait(session, len(rows), lines, len(lines))
+
+    def _wait(self, session: str | None, rows: int, content: bytes | Draft, size: int) -> None:
+        self._waiting.append(_Waiting(session, rows, content))
+        self._added.rows += rows
+        self._added.bytes += size
+
+    def _refuse(self, session: str | None) -> None:
+        self._drop(session, 1)
+        if not self._has_said_full:
+            self._has_said_full = True
+            log.warning(
+                "record_too_slow: %d rows wait and the next ones are dropped and counted; calls go "
+                "on: put the record on a faster disk, or set TOOLPOOL_RECORD_SYNC=flush",
+                self._added.rows - self._taken.rows,
+            )
 
     def _give_up(self, draft: Draft) -> None:
         log.exception("row_not_written tool=%s", draft.tool[:80])
@@ -122,7 +159,7 @@ class Writer:
         self._ends.set()
         self._wake.set()
         self._thread.join(_CLOSE_SECONDS)
-        left = len(self._waiting) + sum(map(len, self._back.values()))
+        left = self._added.rows - self._taken.rows + sum(map(len, self._back.values()))
         if left:
             log.warning("record_rows_lost_at_the_end count=%d", left)
 
@@ -160,18 +197,21 @@ class Writer:
     def _page(self) -> dict[str | None, list[bytes]]:
         """The next rows as lines, by session, in their order."""
         lines: defaultdict[str | None, list[bytes]] = defaultdict(list)
-        for _ in range(min(len(self._waiting), _TOGETHER_AT_MOST)):
+        taken = self._taken
+        until = taken.rows + _TOGETHER_AT_MOST
+        while self._waiting and taken.rows < until:
             waiting = self._waiting.popleft()
-            row = waiting.row
-            if isinstance(row, bytes):
-                self._taken += len(row)
-                lines[waiting.session].append(row)
+            content = waiting.content
+            taken.rows += waiting.rows
+            if isinstance(content, bytes):
+                taken.bytes += len(content)
+                lines[waiting.session] += content.splitlines(keepends=True)
                 continue
-            self._taken += len(row.body) + _ROW_BYTES
+            taken.bytes += len(content.body) + _ROW_BYTES
             try:
-                lines[waiting.session].append(row.line(self._redact, self._cap))
+                lines[waiting.session].append(content.line(self._redact, self._cap))
             except Exception:  # noqa: BLE001 - one row must not cost the others
-                self._give_up(row)
+                self._give_up(content)
         return lines
 
     def _write(self, new: dict[str | None, list[bytes]]) -> None:

@@ -82,15 +82,18 @@ class Draft(msgspec.Struct, frozen=True, gc=False):
             body = self._cut(body, cap)
             if metadata is not None:
                 metadata = msgspec.structs.replace(metadata, truncated=True)
-        row = Row(
+        return encoding.encode(self.row(body, metadata)) + b"\n"
+
+    def row(self, body: bytes, metadata: Metadata | None) -> Row:
+        """The row with this content."""
+        return Row(
             id=self.row_id,
             parent_id=self.parent,
             timestamp=self.at,
             type=self.kind,
-            content=body.decode(errors="replace"),
+            content=body.decode("utf-8", "replace"),
             metadata=metadata if metadata is not None else msgspec.UNSET,
         )
-        return encoding.encode(row) + b"\n"
 
     def _redacted(self, redact: Redact) -> bytes:
         what = "input" if self.kind == "tool_call" else "result"
@@ -127,11 +130,6 @@ class Draft(msgspec.Struct, frozen=True, gc=False):
 def call_body(name: str, arguments: Any) -> bytes:
     """What a call asked for, as the model sent it; None where that could not be read."""
     return dumped({"name": name, "input": arguments})
-
-
-def result_body(result: ToolResult) -> bytes:
-    """What the model was told."""
-    return dumped(result.payload())
 
 
 def dumped(value: Any) -> bytes:

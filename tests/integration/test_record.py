@@ -250,7 +250,7 @@ async def test_what_there_is_no_room_for_is_counted_in_the_record(
         await eventually(lambda: sink.of("dropped"), "it is said")
     dropped = sum(json.loads(row["content"])["rows"] for row in sink.of("dropped"))
     assert dropped + len(sink.of("tool_call")) + len(sink.of("tool_result")) == 12
-    assert dropped >= 6
+    assert dropped >= 5  # the last row is noted as soon as the first are written, or just before
     assert sum("record_too_slow" in line for line in caplog.messages) == 1
 
 
