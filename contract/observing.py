@@ -25,6 +25,7 @@ PULSE_SECONDS = 0.25
 
 _WAITING_AT_MOST = 10_000
 _FLUSH_SECONDS = 2.0
+_FAILED = "observer_failed observer=%s"
 
 
 class Listening:
@@ -79,7 +80,7 @@ class Tellers:
         for moment, tell in self._together.take(later):
             self._listeners[moment].append(tell)
         for moment, method in methods.items():
-            self._listeners[moment].append(guarded(method))
+            self._listeners[moment].append(method)
 
     def _methods(self, observer: Any) -> dict[str, Callable[..., None]]:
         """What it overrides, by moment."""
@@ -122,9 +123,12 @@ class Tellers:
         return bool(self._listeners[moment])
 
     def tell(self, moment: str, *facts: Any) -> None:
-        """Tell whoever listens to it."""
+        """Tell whoever listens to it. What one raises is logged."""
         for tell in self._listeners[moment]:
-            tell(*facts)
+            try:
+                tell(*facts)
+            except (Exception, asyncio.CancelledError):  # a future that it looked at was cancelled
+                log.exception(_FAILED, _named(tell))
 
 
 def guarded(method: Callable[..., Any]) -> Callable[..., Any]:
@@ -133,8 +137,8 @@ def guarded(method: Callable[..., Any]) -> Callable[..., Any]:
     def tell(*facts: Any) -> Any:
         try:
             return method(*facts)
-        except (Exception, asyncio.CancelledError):  # a future that it looked at was cancelled
-            log.exception("observer_failed observer=%s", _named(method))
+        except (Exception, asyncio.CancelledError):
+            log.exception(_FAILED, _named(method))
             return None
 
     return tell
@@ -198,7 +202,7 @@ class _Together:
                         else:
                             method(moment.fact, moment.other)
                     except (Exception, asyncio.CancelledError):
-                        log.exception("observer_failed observer=%s", _named(method))
+                        log.exception(_FAILED, _named(method))
 
 
 class _Thread:
@@ -246,4 +250,4 @@ class _Thread:
             try:
                 tell(*facts)
             except BaseException:  # sys.exit() here would end nothing but this thread
-                log.exception("observer_failed observer=%s", self._name)
+                log.exception(_FAILED, self._name)

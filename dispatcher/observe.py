@@ -271,10 +271,8 @@ class Observers(Tellers):
 
     def call(self, moment: str, call: Observed, *more: Any) -> None:
         """Tell a moment in the life of a call."""
-        if listeners := self._listeners[moment]:
-            facts = call.facts
-            for tell in listeners:
-                tell(facts, *more)
+        if self._listeners[moment]:
+            self.tell(moment, call.facts, *more)
 
     def audited(
         self,
@@ -350,7 +348,7 @@ class Observers(Tellers):
             is_reported=is_reported,
             shared=shared,
         )
-        self.call("ended", call, ended)
+        self.tell("ended", call.facts, ended)
 
 
 def _distinct(kinds: Iterable[str]) -> tuple[str, ...]:

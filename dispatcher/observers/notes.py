@@ -149,7 +149,7 @@ def _note(kind: str, call: CallFacts, detail: dict[str, Any] | None, events: int
 
 
 def _now() -> int:
-    return int(time.time() * 1000)
+    return time.time_ns() // 1_000_000
 
 
 def _short(name: str) -> str:

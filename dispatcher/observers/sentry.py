@@ -249,7 +249,7 @@ class Sentry(Observer):
 
     def _above(self) -> Parent | None:
         """The span of the host's own Sentry that the dispatch is in."""
-        span = sentry_sdk.get_current_scope().span
+        span = sentry_sdk.Scope.get_current_scope().span
         if span is None:
             return None
         return Parent(str(span.trace_id), str(span.span_id), bool(span.sampled))
