@@ -14,7 +14,6 @@ _encoder = msgspec.json.Encoder()
 _canonical = msgspec.json.Encoder(order="deterministic")
 _decoder: msgspec.json.Decoder[Any] = msgspec.json.Decoder()
 
-
 encode = _encoder.encode
 """Compact UTF-8 JSON. Raises TypeError, ValueError or RecursionError for what JSON cannot hold.
 

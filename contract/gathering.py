@@ -17,7 +17,7 @@ class Gathered(Generic[T]):
     """Hands `take` all that was added in one turn of the event loop, in order and in no context.
 
     `add` is called on one thread; `flush` on any, for who cannot wait for the event loop. `began`
-    is called where nothing waited before.
+    is called by `add` where nothing waited before, so that whoever flushes can be woken.
     """
 
     def __init__(
@@ -30,11 +30,9 @@ class Gathered(Generic[T]):
 
     def add(self, item: T) -> None:
         """Hand it over in the next turn; at once where no event loop runs."""
-        waiting = self._waiting
-        if waiting:
-            waiting.append(item)
+        self._waiting.append(item)
+        if len(self._waiting) > 1:  # whoever takes those before it goes on until none is left
             return
-        waiting.append(item)
         try:
             asyncio.get_running_loop().call_soon(self.flush, context=Context())
         except RuntimeError:
@@ -46,5 +44,8 @@ class Gathered(Generic[T]):
         """Hand over what waits."""
         with self._taking:
             waiting = self._waiting
-            if waiting:
-                self._take([waiting.popleft() for _ in range(len(waiting))])
+            taken: list[T] = []
+            while waiting:
+                taken.append(waiting.popleft())
+            if taken:
+                self._take(taken)

@@ -88,7 +88,7 @@ class Recorder:
     def __init__(self, sink: RecordSink, *, redact: Redact | None, cap: int) -> None:
         self._sink = sink
         self._noted: Gathered[TurnRows | _Answer | Draft]
-        self._noted = Gathered(self._add, began=lambda: self._writer.wake())
+        self._noted = Gathered(self._add, began=self._wake)
         self._writer = Writer(sink, redact=redact, cap=cap, ask_for_more=self._noted.flush)
         self.note = self._noted.add
         """Has rows written."""
@@ -121,6 +121,9 @@ class Recorder:
         body, tool = audit_body(audit), audit.tool
         self.note(Draft(audit.session, new_nonce(), None, _now(), "audit", tool, body, None))
 
+    def _wake(self) -> None:
+        self._writer.wake()
+
     def _add(self, all_noted: "list[TurnRows | _Answer | Draft]") -> None:
         drafts: list[Draft] = []
         for noted in all_noted:
@@ -131,7 +134,10 @@ class Recorder:
                     noted.add_to(drafts)
             except Exception:
                 log.exception("row_not_noted")
-        self._writer.add(drafts)
+        try:
+            self._writer.add(drafts)
+        except Exception:
+            log.exception("rows_not_noted")
         self._writer.wake()
 
     def note_final(self, write: Callable[[], Coroutine[Any, Any, None]]) -> None:
@@ -222,7 +228,9 @@ class TurnRows(msgspec.Struct, frozen=True, gc=False):
 
     def note(self, number: int, result: ToolResult) -> None:
         """Note what a call came to: as it is now, whatever its reader makes of it."""
-        self.recorder.note(_Answer(self, number, result, dumped(result.payload()), _now()))
+        body, details = dumped(result.payload()), result.details
+        fields = details.get("fields") if details is not None else None
+        self.recorder.note(_Answer(self, number, result, body, fields, _now()))
 
     def note_final(self, number: int, pending: Pending, told: Results) -> None:
         """Note the last result of a call that went on in the background."""
@@ -237,20 +245,21 @@ class TurnRows(msgspec.Struct, frozen=True, gc=False):
 
 
 class _Answer(msgspec.Struct, frozen=True, gc=False):
-    """What a call came to; `body` is what the model was told, as it was then."""
+    """What a call came to; `body` and `fields` are of its result as it was then."""
 
     rows: TurnRows
     number: int
     result: ToolResult
     body: bytes
+    fields: Any
     at: int
 
     def add_to(self, drafts: list[Draft]) -> None:
         """Add its row."""
         rows, number, result = self.rows, self.number, self.result
         session, found = rows.shared.session, rows.found
-        name = found.calls[number].name
-        metadata = metadata_of(result, session=session, turn=rows.shared.id, model=found.model)
+        name, turn, model = found.calls[number].name, rows.shared.id, found.model
+        metadata = metadata_of(result, session=session, turn=turn, model=model, fields=self.fields)
         parent, kind = rows.row(number), "tool_result"
         drafts.append(Draft(session, new_nonce(), parent, self.at, kind, name, self.body, metadata))
 

@@ -26,7 +26,7 @@ _SMALL_BYTES = 4_096
 
 
 class _Waiting(msgspec.Struct, frozen=True, gc=False):
-    """Rows of one session: as lines, or what the thread is to make the only one of."""
+    """Rows of one session: lines, or the draft of one that the thread makes."""
 
     session: str | None
     rows: int
@@ -63,11 +63,11 @@ class Writer:
         self._redact = redact
         self._cap = cap
         self._made_here = min(_SMALL_BYTES, cap) if redact is None else 0
-        """The largest row that is made where it is added."""
+        """How large a row is that is made where it is added, by what it will about take."""
         self._waiting: deque[_Waiting] = deque()
         self._added = _Count()
         self._taken = _Count()
-        """Each counted by one thread at a time."""
+        """The first is counted by whoever adds, the other by the thread."""
         self._lock = threading.Lock()
         self._dropped: Counter[str | None] = Counter()
         self._back: defaultdict[str | None, list[bytes]] = defaultdict(list)
@@ -105,12 +105,14 @@ class Writer:
             if rows < 0 or room < 0:
                 rows += 1
                 room += size
-                self._refuse(session)
+                self._refuse(session, _ROWS_AT_MOST - rows)
             elif size <= most:
-                if session in small:
-                    small[session].append(draft)
-                else:
+                if session not in small:
                     small[session] = [draft]
+                    continue
+                small[session].append(draft)
+                if len(small[session]) == _TOGETHER_AT_MOST:
+                    self._wait_made(session, small.pop(session))
             else:
                 if session in small:  # which come before it
                     self._wait_made(session, small.pop(session))
@@ -119,28 +121,27 @@ class Writer:
             self._wait_made(session, all_small)
 
     def _wait_made(self, session: str | None, drafts: list[Draft]) -> None:
-        rows = [draft.row(draft.body, draft.metadata) for draft in drafts]
         try:
-            lines = encoding.encode_lines(rows)
+            lines = encoding.encode_lines([d.row(d.body, d.metadata) for d in drafts])
         except Exception:  # noqa: BLE001 - one row must not cost the others
             for draft in drafts:
                 self._wait(session, 1, draft, len(draft.body) + _ROW_BYTES)
         else:
-            self._wait(session, len(rows), lines, len(lines))
+            self._wait(session, len(drafts), lines, len(lines))
 
     def _wait(self, session: str | None, rows: int, content: bytes | Draft, size: int) -> None:
         self._waiting.append(_Waiting(session, rows, content))
         self._added.rows += rows
         self._added.bytes += size
 
-    def _refuse(self, session: str | None) -> None:
+    def _refuse(self, session: str | None, waiting: int) -> None:
         self._drop(session, 1)
         if not self._has_said_full:
             self._has_said_full = True
             log.warning(
                 "record_too_slow: %d rows wait and the next ones are dropped and counted; calls go "
                 "on: put the record on a faster disk, or set TOOLPOOL_RECORD_SYNC=flush",
-                self._added.rows - self._taken.rows,
+                waiting,
             )
 
     def _give_up(self, draft: Draft) -> None:
@@ -199,7 +200,7 @@ class Writer:
         lines: defaultdict[str | None, list[bytes]] = defaultdict(list)
         taken = self._taken
         until = taken.rows + _TOGETHER_AT_MOST
-        while self._waiting and taken.rows < until:
+        while self._waiting and taken.rows + self._waiting[0].rows <= until:
             waiting = self._waiting.popleft()
             content = waiting.content
             taken.rows += waiting.rows

@@ -162,10 +162,10 @@ def dropped_line(row_id: str, at: int, count: int) -> bytes:
 
 
 def metadata_of(
-    result: ToolResult, *, session: str | None, turn: str | None, model: str | None
+    result: ToolResult, *, session: str | None, turn: str | None, model: str | None, fields: Any
 ) -> Metadata:
     """What is known of a result beside what the model was told."""
-    code, details = result.code, result.details
+    code = result.code
     return Metadata(
         error=not result.ok,
         error_type=code.error_type if code is not None else None,
@@ -178,5 +178,5 @@ def metadata_of(
         turn=turn,
         model=model,
         handle=result.handle,
-        fields=details.get("fields") if details is not None else None,
+        fields=fields,
     )

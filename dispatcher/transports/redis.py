@@ -38,9 +38,12 @@ from toolpool.dispatcher.transports import celery_message
 from toolpool.dispatcher.transports.base import Survey, TurnNote
 from toolpool.dispatcher.transports.kombu import Broker
 
-_READ_AT_MOST = 64
-"""A reply comes as two lists, which the garbage collector counts. At more than 700 new ones it runs,
-over all that is in flight: that took as long as sixteen further reads."""
+_READ_AT_FIRST = 64
+"""A reply comes as two lists, and for each 700 new ones the garbage collector runs, over all calls
+that began since it last did. So few at a time do not make it run."""
+_READ_AT_MOST = 1000
+_READ_SECONDS = 0.01
+"""A full read that takes longer waits for a busy event loop: then the next one may be larger."""
 _BLOCK_MS = 5000
 _SILENCE_SECONDS = 3.0
 """Longer than a blocking read lasts: then its connection is dead, though nobody closed it."""
@@ -99,6 +102,7 @@ class RedisTransport:
         self._broker = Broker(connection.broker_url(settings)) if settings.broker_url else None
         self._last_read = b"0"
         self._untrimmed = 0
+        self._read_at_most = _READ_AT_FIRST
         self._epoch: str | None = None
         self._catalog_version: bytes | None = b""
 
@@ -161,7 +165,8 @@ class RedisTransport:
         """See `Transport.receive`. Read entries are trimmed now and then, never unread ones."""
         if self._untrimmed >= _TRIM_EVERY:
             await self._trim()
-        command = ("XREAD", "COUNT", _READ_AT_MOST, "BLOCK", _BLOCK_MS, "STREAMS")
+        command = ("XREAD", "COUNT", self._read_at_most, "BLOCK", _BLOCK_MS, "STREAMS")
+        since = time.monotonic()
         async with asyncio.timeout(_BLOCK_MS / 1000 + _SILENCE_SECONDS):
             found = await send(self._reader, (*command, self._reply, self._last_read))
         if not found:
@@ -169,6 +174,11 @@ class RedisTransport:
                 await self._trim()
             return []
         entries: list[Any] = found[0][1]
+        is_full = len(entries) == self._read_at_most
+        if is_full and time.monotonic() - since > _READ_SECONDS:
+            self._read_at_most = min(self._read_at_most * 2, _READ_AT_MOST)
+        elif not is_full:
+            self._read_at_most = _READ_AT_FIRST
         self._last_read = entries[-1][0]
         self._untrimmed += len(entries)
         return [fields[1] for _, fields in entries]

@@ -1,42 +1,84 @@
 """How a dispatcher reads what workers answer."""
 
+import asyncio
 import gc
+import time
+from collections.abc import AsyncIterator
 from typing import Any
 
+import pytest
 import redis
 
 from toolpool.contract.settings import Settings
 from toolpool.dispatcher.transports.redis import RedisTransport
 
 REPLIES = 2_000
+EXPECTED = [b"%d" % number for number in range(REPLIES)]
 
 
-async def test_many_replies_are_read_once_in_their_order_and_let_go(redis_url: str) -> None:
-    """And do not make the garbage collector run over all that is in flight."""
-    collections = 0
-
-    def count(phase: str, info: dict[str, Any]) -> None:
-        nonlocal collections
-        collections += phase == "start"
-
+@pytest.fixture
+async def transport(redis_url: str) -> AsyncIterator[RedisTransport]:
+    """One that many replies wait for."""
     transport = RedisTransport(Settings(redis_url=redis_url))
     await transport.open()
-    replies = [b"%d" % number for number in range(REPLIES)]
+    with redis.Redis.from_url(redis_url) as client:
+        pipeline = client.pipeline()
+        for reply in EXPECTED:
+            pipeline.xadd(transport.reply, {"b": reply})
+        pipeline.execute()
+    yield transport
+    await transport.close()
+
+
+async def read_all(transport: RedisTransport) -> list[list[bytes]]:
+    """What each read brought."""
+    reads: list[list[bytes]] = []
+    while sum(map(len, reads)) < REPLIES:
+        reads.append(await transport.receive())
+    assert [reply for read in reads for reply in read] == EXPECTED
+    return reads
+
+
+async def test_many_replies_are_read_once_in_their_order_and_let_go(
+    transport: RedisTransport, redis_url: str
+) -> None:
+    await read_all(transport)
+    with redis.Redis.from_url(redis_url) as client:
+        left = client.xlen(transport.reply)
+    assert left < REPLIES / 4, "what was read is trimmed on the way"
+
+
+async def test_to_read_many_replies_does_not_make_the_garbage_collector_run(
+    transport: RedisTransport,
+) -> None:
+    """It would go through all calls that are in flight."""
+    runs = 0
+
+    def count(phase: str, info: dict[str, Any]) -> None:
+        nonlocal runs
+        runs += phase == "start"
+
+    gc.collect()
+    gc.callbacks.append(count)
     try:
-        with redis.Redis.from_url(redis_url) as client:
-            pipeline = client.pipeline()
-            for reply in replies:
-                pipeline.xadd(transport.reply, {"b": reply})
-            pipeline.execute()
-            read: list[bytes] = []
-            gc.collect()
-            gc.callbacks.append(count)
-            while len(read) < REPLIES:
-                read += await transport.receive()
-            gc.callbacks.remove(count)
-            assert read == replies
-            assert collections <= 1
-            left = client.xlen(transport.reply)
-            assert left < REPLIES / 4, "what was read is trimmed on the way"
+        await read_all(transport)
     finally:
-        await transport.close()
+        gc.callbacks.remove(count)
+    assert runs <= 1
+
+
+async def test_where_the_event_loop_is_busy_more_are_read_at_a_time(
+    transport: RedisTransport,
+) -> None:
+    async def keep_busy() -> None:
+        while True:
+            time.sleep(0.015)
+            await asyncio.sleep(0)
+
+    busy = asyncio.ensure_future(keep_busy())
+    try:
+        reads = await read_all(transport)
+    finally:
+        busy.cancel()
+    sizes = [len(read) for read in reads]
+    assert sizes[:4] == [64, 128, 256, 512]

@@ -1,6 +1,7 @@
 """What is done in a row, a turn of the event loop later."""
 
 import asyncio
+from collections import deque
 from contextvars import ContextVar
 
 from toolpool.contract.gathering import Gathered
@@ -61,3 +62,38 @@ def test_without_an_event_loop_it_is_handed_over_at_once() -> None:
     gathered: Gathered[int] = Gathered(taken.append)
     gathered.add(0)
     assert taken == [[0]]
+
+
+async def test_who_flushes_is_woken_for_the_first_that_waits() -> None:
+    woken: list[int] = []
+    taken: list[list[int]] = []
+    gathered: Gathered[int] = Gathered(taken.append, began=lambda: woken.append(len(taken)))
+    gathered.add(0)
+    gathered.add(1)
+    gathered.flush()
+    gathered.add(2)
+    await asyncio.sleep(0)
+    assert woken == [0, 1]
+    assert taken == [[0, 1], [2]]
+
+
+class AddedBetween(deque[int]):
+    """As if another thread added a second item just when the first is taken."""
+
+    gathered: Gathered[int]
+
+    def popleft(self) -> int:
+        if list(self) == [0]:
+            self.gathered.add(1)
+        return super().popleft()
+
+
+async def test_what_is_added_while_another_thread_takes_the_last_is_not_left() -> None:
+    """The event loop may be blocked, and nobody is woken for what is not the first."""
+    taken: list[list[int]] = []
+    gathered: Gathered[int] = Gathered(taken.append)
+    gathered._waiting = waiting = AddedBetween()
+    waiting.gathered = gathered
+    gathered.add(0)
+    gathered.flush()
+    assert taken == [[0, 1]]

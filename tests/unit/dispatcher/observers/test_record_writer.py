@@ -1,0 +1,101 @@
+"""What waits to be written: in its order, bounded, and no row at the cost of another (R39)."""
+
+import json
+import logging
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from tests.waiting import wait_until
+from toolpool.contract.outcome import Executed
+from toolpool.dispatcher.observers import record_writer
+from toolpool.dispatcher.observers.record_writer import Writer
+from toolpool.dispatcher.observers.rows import Draft, Metadata
+
+CAP = 100_000
+
+
+class Sink:
+    """Keeps what is written, by session, and how many rows came at once."""
+
+    def __init__(self) -> None:
+        self.rows: dict[str | None, list[str]] = {}
+        self.at_once: list[int] = []
+
+    def write(self, session: str | None, lines: Sequence[bytes]) -> None:
+        self.at_once.append(len(lines))
+        for line in lines:
+            assert line.endswith(b"\n")
+            row = json.loads(line)
+            self.rows.setdefault(session, []).append(row["content"][:8] or row["type"])
+
+    def close(self) -> None:
+        pass
+
+
+def draft(session: str | None, body: bytes, fields: Any = None) -> Draft:
+    metadata = Metadata(error=False, executed=Executed.YES, duration=0.0, attempts=1, fields=fields)
+    return Draft(session, "id", None, 0, "tool_result", "t", body, metadata)
+
+
+def writer(sink: Any, **options: Any) -> Writer:
+    return Writer(sink, **{"redact": None, "cap": CAP, "ask_for_more": lambda: None, **options})
+
+
+def test_rows_of_a_session_keep_their_order_however_large_they_are() -> None:
+    sink = Sink()
+    keeps = writer(sink)
+    large = b'"large' + b"x" * 10_000 + b'"'
+    keeps.add(
+        [
+            draft("a", b'"1"'),
+            draft("b", b'"1"'),
+            draft("a", large),
+            draft(None, b'"1"'),
+            draft("a", b'"3"'),
+            draft("b", b'"2"'),
+        ]
+    )
+    keeps.start()
+    keeps.wake()
+    keeps.close()
+    assert sink.rows == {"a": ['"1"', '"largexx', '"3"'], "b": ['"1"', '"2"'], None: ['"1"']}
+
+
+def test_a_row_that_is_no_json_costs_no_other(caplog: pytest.LogCaptureFixture) -> None:
+    sink = Sink()
+    keeps = writer(sink)
+    keeps.add([draft("a", b'"1"'), draft("a", b'"2"', fields=object()), draft("a", b'"3"')])
+    keeps.start()
+    keeps.wake()
+    keeps.close()
+    assert sink.rows["a"][:2] == ['"1"', '"3"']
+    assert keeps.lost == 1
+    assert sum("row_not_written" in line for line in caplog.messages) == 1
+    assert not any("lost_at_the_end" in line for line in caplog.messages)
+
+
+def test_rows_that_came_together_are_written_a_thousand_at_a_time_at_most() -> None:
+    sink = Sink()
+    keeps = writer(sink)
+    keeps.add([draft("a", b"%d" % number) for number in range(2_500)])
+    keeps.start()
+    keeps.wake()
+    wait_until(lambda: sum(sink.at_once) == 2_500, "all are written")
+    keeps.close()
+    assert max(sink.at_once) <= 1_000
+    assert sink.rows["a"] == [str(number) for number in range(2_500)]
+
+
+def test_how_many_rows_wait_is_told_with_those_that_came_together(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(record_writer, "_ROWS_AT_MOST", 4)
+    caplog.set_level(logging.WARNING)
+    keeps = writer(Sink())
+    keeps.add([draft("a", b"1") for _ in range(7)])
+    assert keeps.lost == 3
+    assert [line.partition(" and")[0] for line in caplog.messages] == [
+        "record_too_slow: 4 rows wait"
+    ]
