@@ -7,6 +7,7 @@ second `tool_result` for the first call's id.
 import asyncio
 import secrets
 import time
+from collections import OrderedDict
 from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
@@ -77,7 +78,7 @@ class Background:
         self._completed = Completed()
         self._unkept: dict[str, BackgroundCall] = {}
         """By handle: what the server does not have yet."""
-        self._own: dict[str, BackgroundCall] = {}
+        self._own: OrderedDict[str, BackgroundCall] = OrderedDict()
         """The calls without a session that this dispatcher handed out: nobody else's are listed."""
 
     async def hand_over(self, pending: Pending) -> ToolResult | None:
@@ -107,7 +108,7 @@ class Background:
         if session is None:
             self._own[call.handle] = call
             if len(self._own) > _OWN_KEPT:
-                del self._own[next(iter(self._own))]
+                self._own.popitem(last=False)
         keeping = self._traffic.in_background(self._keep(call, left + kept))
         await asyncio.wait({keeping}, timeout=_KEEP_HANDLE_SECONDS)
         if not pending.is_open:

@@ -1,6 +1,7 @@
 """Handles of background calls that have ended, for the hosts of their sessions."""
 
 import asyncio
+from collections import OrderedDict
 from dataclasses import dataclass
 
 _COMPLETED_KEPT = 1_000
@@ -11,7 +12,7 @@ class Completed:
     """Handles of ended calls, by session, until the session's host takes them; bounded."""
 
     def __init__(self) -> None:
-        self._inboxes: dict[str | None, asyncio.Queue[str]] = {}
+        self._inboxes: OrderedDict[str | None, asyncio.Queue[str]] = OrderedDict()
         self._followed: dict[str | None, asyncio.Queue[str]] = {}
 
     def close(self) -> None:
@@ -38,7 +39,7 @@ class Completed:
         inbox = self._inboxes.pop(session, None) or asyncio.Queue(_COMPLETED_KEPT)
         self._inboxes[session] = inbox  # now the last to be forgotten
         if len(self._inboxes) > _SESSIONS_KEPT:
-            del self._inboxes[next(iter(self._inboxes))]
+            self._inboxes.popitem(last=False)
         return inbox
 
     def add(self, handle: str, session: str | None) -> None:

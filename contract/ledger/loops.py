@@ -6,7 +6,7 @@ have some, and asks the server about those alone.
 
 import asyncio
 import time
-from collections import defaultdict
+from collections import OrderedDict, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -70,7 +70,7 @@ class RedisLoops:
         self._names = names
         self._remembered = remembered
         self._kept = kept
-        self._touched: dict[str, float] = {}
+        self._touched: OrderedDict[str, float] = OrderedDict()
         self._last_read = b"0"
 
     def suspects(self, session: str) -> bool:
@@ -118,7 +118,7 @@ class RedisLoops:
     def _touch(self, session: str) -> None:
         self._touched.pop(session, None)
         if len(self._touched) >= _SESSIONS_AT_MOST:
-            del self._touched[next(iter(self._touched))]
+            self._touched.popitem(last=False)
         self._touched[session] = time.monotonic() + self._kept
 
 

@@ -1,6 +1,7 @@
 """What a worker remembers of calls it does not run: early cancels, and attempts it entered."""
 
 import time
+from collections import OrderedDict
 
 from toolpool.contract.envelope import CallMessage
 
@@ -38,7 +39,7 @@ class Entered:
     """
 
     def __init__(self) -> None:
-        self._attempts: dict[tuple[str, int], None] = {}
+        self._attempts: OrderedDict[tuple[str, int], None] = OrderedDict()
 
     def again(self, call: CallMessage) -> bool:
         """Whether this attempt was started here before; it is noted as started now."""
@@ -49,5 +50,5 @@ class Entered:
             return True
         self._attempts[attempt] = None
         if len(self._attempts) > _ENTERED_AT_MOST:
-            del self._attempts[next(iter(self._attempts))]
+            self._attempts.popitem(last=False)
         return False
