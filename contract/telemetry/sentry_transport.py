@@ -110,7 +110,8 @@ class SentryTransport(HttpTransport):
         lines += [f"{name}: {value}" for name, value in headers.items()]
         lines += [f"Content-Length: {len(body)}", "", ""]
         socket = self._connected().sock
-        socket.settimeout(self._patience_seconds)
+        if socket.gettimeout() != self._patience_seconds:
+            socket.settimeout(self._patience_seconds)
         socket.sendall("\r\n".join(lines).encode() + body)
         response = http.client.HTTPResponse(socket, method=method)
         response.begin()
