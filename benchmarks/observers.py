@@ -6,6 +6,7 @@ single call as ratios of the pairs, and the processor's time a call on either si
 
 import argparse
 import asyncio
+import gc
 import os
 import socket
 import statistics
@@ -154,8 +155,12 @@ class Round:
 
 
 async def _round(side: Side, calls: int, in_flight: int, singles: int) -> Round:
-    """Counted in the middle of a load: what watching puts off is then done meanwhile."""
+    """Counted in the middle of a load: what watching puts off is then done meanwhile.
+
+    What rounds before have left, of either side, is collected first: both are in one process.
+    """
     await asyncio.sleep(_SETTLE_SECONDS)
+    gc.collect()
     await toolpool_calls.throughput(side.dispatcher, "echo_loop", calls // 2, in_flight)
     own, theirs = time.process_time(), side.worker_seconds()
     rate = await toolpool_calls.throughput(side.dispatcher, "echo_loop", calls, in_flight)
