@@ -412,9 +412,11 @@ async def test_the_kill_switch_reaches_what_waits_at_the_gate(dispatcher: Dispat
 async def test_every_retry_by_the_pool_is_a_start(dispatcher: Dispatcher) -> None:
     """The limit is not what a tool's own retries may break."""
     failed = asyncio.ensure_future(dispatcher.dispatch(call("failing"), session="a", turn="1"))
-    await eventually(lambda: dispatcher._traffic._pump.waiting == 1, "the fourth waits")
-    (open_call,) = dispatcher._traffic.all_open()
-    assert open_call.retries == 3
+    traffic = dispatcher._traffic
+    await eventually(
+        lambda: traffic._pump.waiting == 1 and [each.retries for each in traffic.all_open()] == [3],
+        "the fourth waits",
+    )
     await dispatcher.cancel("a")
     assert (await failed)[0].code is Code.CANCELLED
 
