@@ -246,11 +246,12 @@ async def test_what_there_is_no_room_for_is_counted_in_the_record(
         await eventually(lambda: sink.tried, "the first are being written")
         for value in range(5):
             assert (await dispatcher.dispatch(call("echo", value=value), session="s"))[0].ok
+        await asyncio.sleep(0)  # the turn of the event loop in which the last row is noted
         sink.goes_on.set()
         await eventually(lambda: sink.of("dropped"), "it is said")
     dropped = sum(json.loads(row["content"])["rows"] for row in sink.of("dropped"))
     assert dropped + len(sink.of("tool_call")) + len(sink.of("tool_result")) == 12
-    assert dropped >= 5  # the last row is noted as soon as the first are written, or just before
+    assert dropped >= 6
     assert sum("record_too_slow" in line for line in caplog.messages) == 1
 
 

@@ -72,7 +72,7 @@ async def test_where_the_event_loop_is_busy_more_are_read_at_a_time(
 ) -> None:
     async def keep_busy() -> None:
         while True:
-            time.sleep(0.015)
+            time.sleep(0.015)  # a host's code that holds up the loop: nothing is waited for
             await asyncio.sleep(0)
 
     busy = asyncio.ensure_future(keep_busy())
