@@ -5,6 +5,7 @@ none, costs one run more and nothing else.
 """
 
 import time
+from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
@@ -101,7 +102,7 @@ class MemoryShared:
 
     def __init__(self, record: Callable[[str], Record | None]) -> None:
         self._record = record
-        self._notes: dict[str, _Note] = {}
+        self._notes: OrderedDict[str, _Note] = OrderedDict()
 
     async def ask(self, asks: Sequence[SharedAsk]) -> list[SharedFound]:
         """See `SharedLedger.ask`."""

@@ -85,23 +85,24 @@ class SentryTransport(HttpTransport):
         Through a proxy, after a redirect, and where another thread is sending it goes as the SDK
         sends it. Raises OSError or HTTPException.
         """
-        if type(self._pool) is urllib3.PoolManager:
-            url = self._auth.get_api_url(endpoint_type)
-            if self._sending.acquire(timeout=self._patience_seconds if self._is_over else 0):
-                try:
-                    response = self._sent(method, url, body, headers)
-                    if not 300 <= response.status < 400:
-                        return response
-                except BaseException:
-                    self._hang_up()
-                    raise
-                finally:
-                    if self._is_over:
-                        self._hang_up()
-                    self._sending.release()
-            elif self._is_over:
+        as_the_sdk_does = functools.partial(super()._request, method, endpoint_type, body, headers)
+        if type(self._pool) is not urllib3.PoolManager:
+            return as_the_sdk_does()
+        url = self._auth.get_api_url(endpoint_type)
+        if not self._sending.acquire(timeout=self._patience_seconds if self._is_over else 0):
+            if self._is_over:
                 raise TimeoutError("the server does not answer")
-        return super()._request(method, endpoint_type, body, headers)
+            return as_the_sdk_does()
+        try:
+            response = self._sent(method, url, body, headers)
+        except BaseException:
+            self._hang_up()
+            raise
+        finally:
+            if self._is_over:
+                self._hang_up()
+            self._sending.release()
+        return as_the_sdk_does() if 300 <= response.status < 400 else response
 
     def _sent(
         self, method: str, url: str, body: bytes, headers: Mapping[str, str]

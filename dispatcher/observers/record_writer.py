@@ -93,23 +93,19 @@ class Writer:
 
     def add(self, drafts: Iterable[Draft]) -> None:
         """Write them soon, those of a session in their order; where too much waits, drop them."""
-        small: dict[str | None, list[Draft]] = {}
+        small: defaultdict[str | None, list[Draft]] = defaultdict(list)
         one_file, most = self._is_one_file, self._made_here
         rows = _ROWS_AT_MOST - self._added.rows + self._taken.rows
         room = _BYTES_AT_MOST - self._added.bytes + self._taken.bytes
         for draft in drafts:
             session = None if one_file else draft.session
-            size = len(draft.body) + _ROW_BYTES
+            size = _size_of(draft)
+            if rows < 1 or room < size:
+                self._refuse(session, _ROWS_AT_MOST - rows)
+                continue
             rows -= 1
             room -= size
-            if rows < 0 or room < 0:
-                rows += 1
-                room += size
-                self._refuse(session, _ROWS_AT_MOST - rows)
-            elif size <= most:
-                if session not in small:
-                    small[session] = [draft]
-                    continue
+            if size <= most:
                 small[session].append(draft)
                 if len(small[session]) == _TOGETHER_AT_MOST:
                     self._wait_made(session, small.pop(session))
@@ -123,9 +119,9 @@ class Writer:
     def _wait_made(self, session: str | None, drafts: list[Draft]) -> None:
         try:
             lines = encoding.encode_lines([d.row(d.body, d.metadata) for d in drafts])
-        except Exception:  # noqa: BLE001 - one row must not cost the others
+        except Exception:  # noqa: BLE001 - the thread finds the one, so that it costs no other
             for draft in drafts:
-                self._wait(session, 1, draft, len(draft.body) + _ROW_BYTES)
+                self._wait(session, 1, draft, _size_of(draft))
         else:
             self._wait(session, len(drafts), lines, len(lines))
 
@@ -208,7 +204,7 @@ class Writer:
                 taken.bytes += len(content)
                 lines[waiting.session] += content.splitlines(keepends=True)
                 continue
-            taken.bytes += len(content.body) + _ROW_BYTES
+            taken.bytes += _size_of(content)
             try:
                 lines[waiting.session].append(content.line(self._redact, self._cap))
             except Exception:  # noqa: BLE001 - one row must not cost the others
@@ -264,6 +260,11 @@ class Writer:
         elif reason is None and self._is_failing:
             self._is_failing = False
             log.warning("record_written_again dropped=%d", self.lost)
+
+
+def _size_of(draft: Draft) -> int:
+    """About how many bytes its row will take."""
+    return len(draft.body) + _ROW_BYTES
 
 
 def _told(count: int) -> bytes:
