@@ -16,12 +16,11 @@ from pathlib import Path
 from typing import Any, cast
 
 import sentry_sdk
-from sentry_sdk.envelope import Envelope, Item
 from sentry_sdk.scope import use_scope
 from sentry_sdk.utils import BadDsn
 
 from toolpool.contract import logs
-from toolpool.contract.encoding import encode, printable
+from toolpool.contract.encoding import printable
 from toolpool.contract.errors import Misconfigured
 from toolpool.contract.faults import Failure, Fault, own_frame
 from toolpool.contract.observing import guarded
@@ -226,12 +225,9 @@ class Reports:
             log.exception("report_not_sent: a fault of toolpool's own")
 
     def _hand_over(self, event: Event) -> None:
-        """Hand it to the SDK; a transaction as it is: the SDK's own way takes ten times as long.
-
-        There are as many of those as are sampled, and nothing in them has to be looked at.
-        """
+        """Hand it to the SDK; a transaction as it is: nothing in it has to be looked at."""
         transport = self._client.transport
-        if event.get("type") != "transaction" or transport is None:
+        if event.get("type") != "transaction" or not isinstance(transport, SentryTransport):
             self._client.capture_event(cast("Any", event), scope=self._scope)
             return
         context = event["contexts"]["trace"]
@@ -239,8 +235,7 @@ class Reports:
         headers: dict[str, Any] = {"event_id": event["event_id"], "sent_at": now}
         if (sampling := context.pop("dynamic_sampling_context", None)) is not None:
             headers["trace"] = sampling
-        item = Item(payload=encode(event), type="transaction", content_type="application/json")
-        transport.capture_envelope(Envelope(headers=headers, items=[item]))
+        transport.send_transaction(headers, event)
 
     def _whole(self, event: Event) -> Event:
         return {

@@ -21,6 +21,7 @@ from cryptography.x509.oid import NameOID
 from tests.waiting import wait_until
 from toolpool.contract.settings import Settings
 from toolpool.contract.telemetry.sentry import Reports
+from toolpool.contract.telemetry.sentry_transport import SentryTransport
 
 Answer = Callable[[BaseHTTPRequestHandler], None]
 
@@ -242,6 +243,40 @@ def test_what_sentry_does_not_want_now_is_not_sent_and_said(
     assert "ratelimit_backoff" in unreached(caplog)[0]
 
 
+def no_traces(handler: BaseHTTPRequestHandler) -> None:
+    handler.send_response(200)
+    handler.send_header("X-Sentry-Rate-Limits", "60:transaction:project")
+    handler.send_header("Content-Length", "0")
+    handler.end_headers()
+
+
+def test_traces_that_sentry_does_not_want_now_are_not_sent_and_issues_are(
+    server: Server, caplog: pytest.LogCaptureFixture
+) -> None:
+    server.answers = [no_traces]
+    with reporting(server.dsn) as reports:
+        for tool in "ab":
+            trace = {"transaction": tool, "contexts": {"trace": {}}, "spans": []}
+            reports._hand_over(reports._whole(trace))
+        send(reports, "c")
+    assert server.tools == ["a", "c"]
+    assert "ratelimit_backoff" in unreached(caplog)[0]
+
+
+def test_a_trace_whose_server_is_away_is_counted_as_lost(
+    server: Server, caplog: pytest.LogCaptureFixture
+) -> None:
+    server.close()
+    with reporting(server.dsn) as reports:
+        trace = {"transaction": "a", "contexts": {"trace": {}}, "spans": [{}, {}]}
+        reports._hand_over(reports._whole(trace))
+        transport = reports._client.transport
+        assert isinstance(transport, SentryTransport)
+        lost = dict(transport._discarded_events)
+    assert lost == {("transaction", "network_error"): 1, ("span", "network_error"): 3}
+    assert "network_error" in unreached(caplog)[0]
+
+
 def _authority(folder: Path) -> tuple[ssl.SSLContext, Path]:
     """A server's TLS for 127.0.0.1, and the file with whoever vouches for it."""
     key = ec.generate_private_key(ec.SECP256R1())
@@ -289,6 +324,27 @@ def test_whoever_calls_itself_sentry_has_to_prove_it(
         send(reports, "a", "b")
     assert server.tools == (["a", "b"] if is_trusted else [])
     assert bool(unreached(caplog)) is not is_trusted
+
+
+def test_a_sentry_that_says_nothing_is_given_up_behind_tls_as_well(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    tls, trusted = _authority(tmp_path)
+    monkeypatch.setenv("SSL_CERT_FILE", str(trusted))
+    released = threading.Event()
+
+    def hangs(_: BaseHTTPRequestHandler) -> None:
+        released.wait(60)
+
+    with serving(tls) as server, reporting(server.dsn) as reports:
+        server.answers = [hangs]
+        transport = reports._client.transport
+        assert isinstance(transport, SentryTransport)
+        transport.hurry(0.2)
+        send(reports, "a", "b")
+        released.set()
+    assert server.tools == ["a", "b"]
+    assert "network_error" in unreached(caplog)[0]
 
 
 def test_a_proxy_is_gone_through(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
