@@ -6,7 +6,7 @@ no queue took or the pool failed, and the last failure of a call that the pool t
 
 import time
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 import sentry_sdk
@@ -33,6 +33,13 @@ from toolpool.dispatcher.observers.tries import Tries
 _TRACES_AT_MOST = 20_000
 _WARNED = frozenset({Code.EXPIRED, Code.OVERLOADED, Code.CIRCUIT_OPEN})
 """The pool is short of something: one warning of each tool a minute, and counted."""
+
+_scope_here: Callable[[], sentry_sdk.Scope | None]
+_scope_here = getattr(
+    getattr(sentry_sdk.scope, "_current_scope", None), "get", sentry_sdk.Scope.get_current_scope
+)
+"""The host's scope where it has one in this context. Asked as usual the SDK makes one, for each
+task anew, which takes longer than all else that is done here."""
 
 _TITLES = {
     Code.WORKER_LOST: "The worker that ran {tool} is gone",
@@ -249,7 +256,8 @@ class Sentry(Observer):
 
     def _above(self) -> Parent | None:
         """The span of the host's own Sentry that the dispatch is in."""
-        span = sentry_sdk.Scope.get_current_scope().span
+        scope = _scope_here()
+        span = scope.span if scope is not None else None
         if span is None:
             return None
         return Parent(str(span.trace_id), str(span.span_id), bool(span.sampled))

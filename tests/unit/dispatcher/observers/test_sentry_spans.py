@@ -1,6 +1,7 @@
 """The spans of a dispatcher's calls, as they are sent to Sentry (R44)."""
 
 import asyncio
+import contextvars
 from collections.abc import Iterator
 from typing import Any
 
@@ -55,6 +56,19 @@ async def test_the_publish_span_is_within_its_transaction_however_long_a_hook_to
     assert span["op"] == "queue.publish"
     times = [transaction["start_timestamp"], span["start_timestamp"], span["timestamp"]]
     assert [*times, transaction["timestamp"]] == sorted([*times, transaction["timestamp"]])
+
+
+async def test_a_host_without_a_sentry_of_its_own_is_given_no_scope(sink: SentrySink) -> None:
+    """The SDK makes one for each task that asks for it."""
+    scopes = sentry_sdk.scope._current_scope
+    async with Dispatcher.in_memory(TOOLS, observers=[Sentry(dsn=sink.dsn)]) as dispatcher:
+
+        async def ask() -> Any:
+            assert (await dispatcher.dispatch(call("echo"))).ok
+            return scopes.get()
+
+        context = contextvars.Context()
+        assert await asyncio.get_running_loop().create_task(ask(), context=context) is None
 
 
 async def test_a_rejected_call_is_in_the_trace_it_was_asked_in(sink: SentrySink) -> None:
