@@ -157,38 +157,49 @@ class Round:
 async def _round(side: Side, calls: int, in_flight: int, singles: int) -> Round:
     """Counted in the middle of a load: what watching puts off is then done meanwhile.
 
-    What rounds before have left, of either side, is collected first: both are in one process.
+    What rounds before have left, of either side, is collected first: both are in one process. Calls
+    are timed one by one when what the load has put off is done: it is not theirs.
     """
-    await asyncio.sleep(_SETTLE_SECONDS)
     gc.collect()
     await toolpool_calls.throughput(side.dispatcher, "echo_loop", calls // 2, in_flight)
     own, theirs = time.process_time(), side.worker_seconds()
     rate = await toolpool_calls.throughput(side.dispatcher, "echo_loop", calls, in_flight)
     own, theirs = time.process_time() - own, side.worker_seconds() - theirs
+    await asyncio.sleep(_SETTLE_SECONDS)
     found = await toolpool_calls.latencies(side.dispatcher, "echo_loop", singles)
     p50_ms = statistics.median(found) * 1000
     return Round(rate, p50_ms, own / calls * 1e6, theirs / calls * 1e6)
 
 
+async def _compare(
+    wanted: tuple[str, ...],
+    dsn: str,
+    off: list[Round],
+    on: list[Round],
+    options: argparse.Namespace,
+) -> None:
+    """Rounds in turns of a fleet that is not watched, and one that is."""
+    async with AsyncExitStack() as stack:
+        sides = [await stack.enter_async_context(_side(each, dsn)) for each in ((), wanted)]
+        for side in sides:
+            await toolpool_calls.throughput(side.dispatcher, "echo_loop", 2_000, 100)
+        for number in range(options.rounds):
+            for which in ((0, 1), (1, 0))[number % 2]:
+                done = await _round(sides[which], options.calls, options.in_flight, options.singles)
+                (off, on)[which].append(done)
+
+
 async def measure(wanted: tuple[str, ...], options: argparse.Namespace) -> None:
     """Paired rounds, printed with the median of the pairs' ratios and their quartiles.
 
-    Many short ones: the pace of a machine that others share changes within seconds.
+    Many short ones, as the pace of a machine that others share changes within seconds; and several
+    fleets in turn, as of two that are alike one is faster as long as it lives.
     """
     off: list[Round] = []
     on: list[Round] = []
     with _sink() as dsn:
-        async with AsyncExitStack() as stack:
-            sides = [await stack.enter_async_context(_side(w, dsn)) for w in ((), wanted)]
-            for side in sides:
-                await toolpool_calls.throughput(side.dispatcher, "echo_loop", 2_000, 100)
-            for number in range(options.rounds):
-                order = (0, 1) if number % 2 == 0 else (1, 0)
-                for which in order:
-                    done = await _round(
-                        sides[which], options.calls, options.in_flight, options.singles
-                    )
-                    (off, on)[which].append(done)
+        for _ in range(options.fleets):
+            await _compare(wanted, dsn, off, on, options)
     ratios = sorted(b.rate / a.rate for a, b in zip(off, on, strict=True))
     quarter = len(ratios) // 4
     slower = [b.p50_ms - a.p50_ms for a, b in zip(off, on, strict=True)]
@@ -207,8 +218,9 @@ def main() -> None:
     """Measure what is named, or each by itself and all together."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.observers")
     parser.add_argument("wanted", nargs="*", help=f"some of {', '.join(_ALL)}; several with a +")
-    parser.add_argument("--rounds", type=int, default=40)
-    parser.add_argument("--calls", type=int, default=3_000)
+    parser.add_argument("--fleets", type=int, default=4, help="of each kind, one after the other")
+    parser.add_argument("--rounds", type=int, default=6, help="of each pair of fleets")
+    parser.add_argument("--calls", type=int, default=10_000)
     parser.add_argument("--in-flight", type=int, default=500)
     parser.add_argument("--singles", type=int, default=50)
     options = parser.parse_args()
