@@ -38,12 +38,13 @@ from toolpool.dispatcher.transports import celery_message
 from toolpool.dispatcher.transports.base import Survey, TurnNote
 from toolpool.dispatcher.transports.kombu import Broker
 
-_READ_AT_FIRST = 64
+_READ_AT_FIRST = 32
 """A reply comes as two lists, and for each 700 new ones the garbage collector runs, over all calls
 that began since it last did. So few at a time do not make it run."""
 _READ_AT_MOST = 1000
-_READ_SECONDS = 0.01
-"""A full read that takes longer waits for a busy event loop: then the next one may be larger."""
+_BUSY_SECONDS = 0.0002
+"""What a call takes here by itself is less. Where a full read takes longer for each of its replies,
+a host keeps the event loop busy, and the next one may be larger."""
 _BLOCK_MS = 5000
 _SILENCE_SECONDS = 3.0
 """Longer than a blocking read lasts: then its connection is dead, though nobody closed it."""
@@ -59,6 +60,17 @@ def _member(note: TurnNote, at: int) -> bytes:
     """A note as it is kept: in order of sessions, then of time."""
     said = [note.turn] if note.told else [note.turn, note.name, note.stop]
     return f"{note.session}\0{at:016d}\0".encode() + encoding.encode(said)
+
+
+def _next_size(at_most: int, replies: int, seconds: float) -> int:
+    """How many replies the next read may bring, after one that brought so many."""
+    if replies < at_most:
+        return _READ_AT_FIRST
+    if seconds > replies * _BUSY_SECONDS:
+        return min(at_most * 2, _READ_AT_MOST)
+    if seconds < replies * _BUSY_SECONDS * 0.75:
+        return max(at_most // 2, _READ_AT_FIRST)
+    return at_most
 
 
 class RedisTransport:
@@ -174,11 +186,7 @@ class RedisTransport:
                 await self._trim()
             return []
         entries: list[Any] = found[0][1]
-        is_full = len(entries) == self._read_at_most
-        if is_full and time.monotonic() - since > _READ_SECONDS:
-            self._read_at_most = min(self._read_at_most * 2, _READ_AT_MOST)
-        elif not is_full:
-            self._read_at_most = _READ_AT_FIRST
+        self._read_at_most = _next_size(self._read_at_most, len(entries), time.monotonic() - since)
         self._last_read = entries[-1][0]
         self._untrimmed += len(entries)
         return [fields[1] for _, fields in entries]

@@ -67,12 +67,15 @@ async def test_to_read_many_replies_does_not_make_the_garbage_collector_run(
     assert runs <= 1
 
 
+@pytest.mark.parametrize(
+    ("seconds", "grows"), [(0.02, [32, 64, 128]), (0.2, [32, 64, 128, 256, 512])]
+)
 async def test_where_the_event_loop_is_busy_more_are_read_at_a_time(
-    transport: RedisTransport,
+    transport: RedisTransport, seconds: float, grows: list[int]
 ) -> None:
     async def keep_busy() -> None:
         while True:
-            time.sleep(0.015)  # a host's code that holds up the loop: nothing is waited for
+            time.sleep(seconds)  # a host's code that holds up the loop: nothing is waited for
             await asyncio.sleep(0)
 
     busy = asyncio.ensure_future(keep_busy())
@@ -80,5 +83,11 @@ async def test_where_the_event_loop_is_busy_more_are_read_at_a_time(
         reads = await read_all(transport)
     finally:
         busy.cancel()
-    sizes = [len(read) for read in reads]
-    assert sizes[:4] == [64, 128, 256, 512]
+    assert [len(read) for read in reads][: len(grows)] == grows
+
+
+async def test_after_one_hold_up_few_are_read_at_a_time_again(transport: RedisTransport) -> None:
+    """Else a dispatcher with much to do would read more and more: what it reads keeps it busy."""
+    asyncio.get_running_loop().call_soon(time.sleep, 0.1)
+    reads = await read_all(transport)
+    assert [len(read) for read in reads][:3] == [32, 64, 32]
