@@ -8,15 +8,21 @@ import http.client
 import io
 import socket
 import ssl
+import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from http import HTTPStatus
 from typing import Any
 
 from urllib3.connection import HTTPConnection
+from urllib3.util import wait_for_read
 
 _ANSWER_BYTES = 1 << 16
-_HUNG_UP = (ConnectionError, ssl.SSLEOFError, ssl.SSLZeroReturnError)
+_LOOKED_AT_SECONDS = 0.1
+"""How long after its last answer a connection is looked at before it is used again."""
+_KEPT_SECONDS = 60.0
+"""How long it is kept without use: something on the way may have forgotten it."""
+_NO_ANSWER = (ConnectionError, ssl.SSLEOFError, ssl.SSLZeroReturnError, http.client.HTTPException)
 
 
 class Answer:
@@ -24,7 +30,9 @@ class Answer:
 
     def __init__(self, status: int, headers: Iterable[tuple[str, str]], data: bytes) -> None:
         self.status = status
-        self.headers = _Headers((name.lower(), value) for name, value in headers)
+        self.headers = _Headers()
+        for name, value in headers:
+            self.headers.add(name.lower(), value)
         self.data = data
 
     def close(self) -> None:
@@ -32,7 +40,10 @@ class Answer:
 
 
 class _Headers(dict[str, str]):
-    """By their names in lower case."""
+    """By their names in lower case; of one that is repeated, all values with commas between."""
+
+    def add(self, name: str, value: str) -> None:
+        self[name] = f"{self[name]}, {value}" if name in self else value
 
     def get(self, name: str, default: Any = None) -> Any:
         return super().get(name.lower(), default)
@@ -44,18 +55,20 @@ class KeptConnection:
     def __init__(self, new: Callable[[], HTTPConnection]) -> None:
         self._new = new
         self._open: HTTPConnection | None = None
+        self._answered_at = 0.0
 
     def ask(self, request: bytes, *, patience_seconds: float) -> Answer:
         """Send a request that may be sent twice, and wait so long for each part of its answer.
 
-        Twice it is sent where the server has hung up since it was last asked, whether or not it
-        said so (RFC 9110, section 15.5.9). Raises OSError or HTTPException, and is then closed.
+        Where the server of a kept connection hangs up without an answer, says that it waited too
+        long (RFC 9110, section 15.5.9), or nonsense, it is asked once more, over a new one. Raises
+        OSError, http.client.HTTPException or urllib3's HTTPError, and is then closed.
         """
         try:
-            if (kept := self._open) is not None:
-                with suppress(*_HUNG_UP):
+            if (kept := self._usable()) is not None:
+                with suppress(*_NO_ANSWER):
                     answer = self._asked(kept, request, patience_seconds)
-                    if answer.status != HTTPStatus.REQUEST_TIMEOUT:  # said as it hung up
+                    if answer.status != HTTPStatus.REQUEST_TIMEOUT:
                         return answer
                 self.close()
             self._open = opened = self._new()
@@ -64,6 +77,16 @@ class KeptConnection:
         except BaseException:
             self.close()
             raise
+
+    def _usable(self) -> HTTPConnection | None:
+        """The connection that is kept, unless its server said something, or hung up, unasked."""
+        if self._open is not None:
+            idle_seconds = time.monotonic() - self._answered_at
+            if idle_seconds > _KEPT_SECONDS or (
+                idle_seconds > _LOOKED_AT_SECONDS and wait_for_read(self._open.sock, timeout=0)
+            ):
+                self.close()
+        return self._open
 
     def close(self) -> None:
         """Hang up."""
@@ -79,14 +102,20 @@ class KeptConnection:
         data = sock.recv(_ANSWER_BYTES)
         if not data:
             raise http.client.RemoteDisconnected("the server hung up")
-        return _whole(data) or self._read_on(data, sock)
+        answer = _whole(data) or self._read_on(data, sock)
+        self._answered_at = time.monotonic()
+        return answer
 
     def _read_on(self, data: bytes, sock: socket.socket) -> Answer:
         """The answer that begins with this: one that is long, comes in pieces, or is the last."""
-        response = http.client.HTTPResponse(_Begun(data, sock), method="POST")  # type: ignore[arg-type]
+        begun = _Begun(data, sock)
+        response = http.client.HTTPResponse(begun, method="POST")  # type: ignore[arg-type]
         response.begin()
-        content = response.read(_ANSWER_BYTES)
-        if response.will_close or not response.isclosed():
+        content = b""
+        with suppress(OSError, http.client.HTTPException):  # it was answered, whatever is missing
+            content = response.read(_ANSWER_BYTES)
+        is_over = response.isclosed() and not begun.has_more and response.status >= HTTPStatus.OK
+        if response.will_close or not is_over:
             self.close()
         return Answer(response.status, response.headers.items(), content)
 
@@ -95,13 +124,16 @@ def _whole(data: bytes) -> Answer | None:
     """The answer in this, if it is a usual one, all of it, and its server goes on to listen."""
     head, ends, content = data.partition(b"\r\n\r\n")
     first, *lines = head.decode("latin-1").split("\r\n")
-    if not ends or not first.startswith("HTTP/1.1 ") or not first[9:12].isdecimal():
+    version, _, rest = first.partition(" ")
+    status = rest.partition(" ")[0]
+    if not ends or version != "HTTP/1.1" or len(status) != 3 or not status.isdecimal():
         return None
     headers = [(name, value.strip()) for name, _, value in (line.partition(":") for line in lines)]
-    answer = Answer(int(first[9:12]), headers, content)
+    answer = Answer(int(status), headers, content)
+    is_last_word = answer.status >= HTTPStatus.OK
     is_whole = answer.headers.get("content-length") == str(len(content))
     goes_on = answer.headers.get("connection", "keep-alive").lower() == "keep-alive"
-    return answer if is_whole and goes_on else None
+    return answer if is_last_word and is_whole and goes_on else None
 
 
 class _Begun(io.RawIOBase):
@@ -111,15 +143,20 @@ class _Begun(io.RawIOBase):
         self._data = memoryview(data)
         self._sock = sock
 
+    @property
+    def has_more(self) -> bool:
+        """Whether something was read that nobody asked for."""
+        return bool(self._data)
+
     def makefile(self, _mode: str) -> io.BufferedReader:
-        return io.BufferedReader(self)
+        return io.BufferedReader(self, buffer_size=1)  # what is left stays here
 
     def readable(self) -> bool:
         return True
 
     def readinto(self, buffer: "memoryview") -> int:  # type: ignore[override]
         if not self._data:
-            return self._sock.recv_into(buffer)
+            self._data = memoryview(self._sock.recv(_ANSWER_BYTES))
         count = min(len(buffer), len(self._data))
         buffer[:count] = self._data[:count]
         self._data = self._data[count:]

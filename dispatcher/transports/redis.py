@@ -43,8 +43,9 @@ _READ_AT_FIRST = 32
 that began since it last did. So few at a time do not make it run."""
 _READ_AT_MOST = 1000
 _BUSY_SECONDS = 0.0002
-"""What a call takes here by itself is less. Where a full read takes longer for each of its replies,
-a host keeps the event loop busy, and the next one may be larger."""
+"""Of a full read that takes longer for each of its replies, as where a host keeps the event loop
+busy or the server is far away, the next may be larger: so 5,000 a second come in all the same. A
+call takes 0.1 ms of the event loop by itself."""
 _BLOCK_MS = 5000
 _SILENCE_SECONDS = 3.0
 """Longer than a blocking read lasts: then its connection is dead, though nobody closed it."""

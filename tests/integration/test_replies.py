@@ -10,7 +10,7 @@ import pytest
 import redis
 
 from toolpool.contract.settings import Settings
-from toolpool.dispatcher.transports.redis import RedisTransport
+from toolpool.dispatcher.transports.redis import RedisTransport, _next_size
 
 REPLIES = 2_000
 EXPECTED = [b"%d" % number for number in range(REPLIES)]
@@ -86,8 +86,21 @@ async def test_where_the_event_loop_is_busy_more_are_read_at_a_time(
     assert [len(read) for read in reads][: len(grows)] == grows
 
 
-async def test_after_one_hold_up_few_are_read_at_a_time_again(transport: RedisTransport) -> None:
-    """Else a dispatcher with much to do would read more and more: what it reads keeps it busy."""
-    asyncio.get_running_loop().call_soon(time.sleep, 0.1)
-    reads = await read_all(transport)
-    assert [len(read) for read in reads][:3] == [32, 64, 32]
+@pytest.mark.parametrize(
+    ("at_most", "replies", "seconds", "then"),
+    [
+        (32, 32, 0.003, 32),
+        (32, 32, 0.1, 64),
+        (64, 64, 0.006, 32),
+        (64, 64, 0.011, 64),
+        (512, 512, 0.2, 1000),
+        (1000, 1000, 0.1, 500),
+        (1000, 1000, 9.9, 1000),
+        (512, 511, 9.9, 32),
+    ],
+)
+def test_reads_grow_where_each_reply_takes_long_and_shrink_where_it_does_not(
+    at_most: int, replies: int, seconds: float, then: int
+) -> None:
+    """A large read takes long by what it brings: that alone must not make the next one larger."""
+    assert _next_size(at_most, replies, seconds) == then

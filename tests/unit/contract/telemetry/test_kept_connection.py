@@ -5,10 +5,12 @@ import socket
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from typing import Any, cast
 
 import pytest
 from urllib3.connection import HTTPConnection
 
+from tests.waiting import wait_until
 from toolpool.contract.telemetry.kept_connection import Answer, KeptConnection
 
 REQUEST = b"POST /here HTTP/1.1\r\nHost: there\r\nContent-Length: 2\r\n\r\n{}"
@@ -22,14 +24,18 @@ LAST = WELL.replace(b"X-Said", b"Connection: close\r\nX-Said")
 OLD = WELL.replace(b"HTTP/1.1", b"HTTP/1.0")
 CUT_OFF = WELL.replace(b"Content-Length: 7", b"Content-Length: 9")
 UNTIL_THE_END = WELL.replace(b"Content-Length: 7\r\n", b"")
+NO_CONTENT = b"HTTP/1.1 204 No Content\r\n\r\n"
 HANGS_UP, SILENCE = b"", b"..."
+Piece = bytes | threading.Event
+"""What a server sends, or waits for."""
 
 
 class Server:
     """Says the next of `answers` to each request: pieces, of which an empty one is to hang up."""
 
-    def __init__(self, answers: Sequence[Sequence[bytes]]) -> None:
+    def __init__(self, answers: Sequence[Sequence[Piece]]) -> None:
         self.requests = 0
+        self.ended = 0
         self.connections = 0
         self._answers = list(answers)
         self._asked = threading.Event()
@@ -54,19 +60,26 @@ class Server:
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             threading.Thread(target=self._answer, args=(connection,), daemon=True).start()
 
+    @contextmanager
+    def _ending(self) -> Iterator[None]:
+        yield
+        self.ended += 1
+
     def _answer(self, connection: socket.socket) -> None:
-        with connection, suppress(ConnectionError):  # whoever asked may hang up
+        with self._ending(), connection, suppress(ConnectionError):  # whoever asked may hang up
             while connection.recv(len(REQUEST), socket.MSG_WAITALL) == REQUEST:
                 self.requests += 1
                 for piece in self._answers.pop(0) if self._answers else (WELL,):
                     if piece == HANGS_UP:
                         return
-                    if piece != SILENCE:
+                    if isinstance(piece, threading.Event):
+                        piece.wait(10)
+                    elif piece != SILENCE:
                         connection.sendall(piece)
 
 
 @contextmanager
-def asking(*answers: Sequence[bytes]) -> Iterator[tuple[Server, KeptConnection]]:
+def asking(*answers: Sequence[Piece]) -> Iterator[tuple[Server, KeptConnection]]:
     server = Server(answers)
     kept = KeptConnection(server.new)
     try:
@@ -85,18 +98,96 @@ def is_well(answer: Answer) -> bool:
     return (answer.status, answer.data, said) == (200, b'{"a":1}', ("yes", "yes"))
 
 
+class Pieces:
+    """A connection, and the socket of it, that brings just these pieces, one a read."""
+
+    def __init__(self, *pieces: bytes) -> None:
+        self.pieces = list(pieces)
+        self.sock = self
+        self.is_closed = False
+
+    def connect(self) -> None:
+        pass
+
+    def gettimeout(self) -> float:
+        return 10.0
+
+    def sendall(self, data: bytes) -> None:
+        assert data == REQUEST
+
+    def recv(self, _: int) -> bytes:
+        return self.pieces.pop(0) if self.pieces else b""
+
+    def close(self) -> None:
+        self.is_closed = True
+
+
+def ask_pieces(*pieces: bytes) -> tuple[Answer, Pieces]:
+    connection = Pieces(*pieces)
+    return ask(KeptConnection(lambda: cast("Any", connection))), connection
+
+
 @pytest.mark.parametrize("answer", [WELL, CHUNKED, AFTER_ANOTHER])
 def test_an_answer_is_the_same_in_whatever_pieces_it_comes(answer: bytes) -> None:
-    cuts = range(1, len(answer))
-    with asking(*[(answer[:cut], answer[cut:]) for cut in cuts]) as (server, kept):
-        assert all(is_well(ask(kept)) for _ in cuts)
-        assert (server.requests, server.connections) == (len(cuts), 1)
+    for cut in range(1, len(answer)):
+        found, connection = ask_pieces(answer[:cut], answer[cut:])
+        assert is_well(found), cut
+        assert not connection.is_closed, cut
+
+
+@pytest.mark.parametrize("stray", [b"\r\n", b"{}", WELL])
+@pytest.mark.parametrize("answer", [WELL, CHUNKED, NO_CONTENT])
+def test_after_an_answer_with_more_than_was_asked_for_the_connection_is_not_used(
+    answer: bytes, stray: bytes
+) -> None:
+    for cut in range(1, len(answer)):
+        found, connection = ask_pieces(answer[:cut], answer[cut:] + stray)
+        assert found.status in (200, 204), cut
+        assert connection.is_closed, cut
+    assert ask_pieces(answer + stray)[1].is_closed
+
+
+def test_an_answer_that_is_not_the_last_ends_the_connection() -> None:
+    found, connection = ask_pieces(b"HTTP/1.1 103 Early Hints\r\nContent-Length: 0\r\n\r\n", WELL)
+    assert (found.status, connection.is_closed) == (103, True)
+
+
+def test_of_a_header_that_is_repeated_all_values_count() -> None:
+    twice = WELL.replace(b"X-Said: yes", b"X-Said: yes\r\nx-said: no")
+    assert ask_pieces(twice)[0].headers.get("X-Said") == "yes, no"
+    assert ask_pieces(twice[:9], twice[9:])[0].headers.get("X-Said") == "yes, no"
+
+
+def test_what_breaks_off_after_its_status_was_an_answer() -> None:
+    found, connection = ask_pieces(WELL[:-3])
+    assert (found.status, connection.is_closed) == (200, True)
+
+
+def test_what_was_said_unasked_is_no_answer() -> None:
+    """As load balancers do that give a connection up."""
+    refusal = b"HTTP/1.1 503 Gone\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
+    given = threading.Event()
+    with asking((WELL, given, refusal, HANGS_UP), (WELL,)) as (server, kept):
+        assert is_well(ask(kept))
+        given.set()
+        wait_until(lambda: server.ended == 1, "it has hung up")
+        kept._answered_at -= 1
+        assert is_well(ask(kept))
+        assert (server.requests, server.connections) == (2, 2)
+
+
+def test_a_connection_that_was_idle_for_a_minute_is_not_used() -> None:
+    with asking() as (server, kept):
+        assert is_well(ask(kept))
+        kept._answered_at -= 61
+        assert is_well(ask(kept))
+        assert server.connections == 2
 
 
 @pytest.mark.parametrize(
     "answer", [(LAST,), (OLD,), (CUT_OFF, HANGS_UP), (UNTIL_THE_END, HANGS_UP)]
 )
-def test_after_the_last_answer_of_a_connection_there_is_a_new_one(answer: list[bytes]) -> None:
+def test_after_the_last_answer_of_a_connection_there_is_a_new_one(answer: Sequence[Piece]) -> None:
     with asking(answer, (WELL,)) as (server, kept):
         assert is_well(ask(kept))
         assert is_well(ask(kept))
@@ -112,10 +203,10 @@ def test_a_server_that_hung_up_since_is_asked_again() -> None:
 
 def test_a_server_that_said_that_it_would_wait_no_longer_is_asked_again() -> None:
     too_late = b"HTTP/1.1 408 Request Timeout\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
-    with asking((WELL, too_late, HANGS_UP), (WELL,)) as (server, kept):
+    with asking((WELL,), (too_late, HANGS_UP), (WELL,)) as (server, kept):
         assert is_well(ask(kept))
         assert is_well(ask(kept))
-        assert (server.requests, server.connections) == (2, 2)
+        assert (server.requests, server.connections) == (3, 2)
 
 
 def test_a_server_that_hangs_up_without_an_answer_is_asked_again_once() -> None:
@@ -134,7 +225,7 @@ def test_nobody_who_hung_up_on_the_first_request_is_asked_twice() -> None:
         assert server.requests == 1
 
 
-@pytest.mark.parametrize("begun", [SILENCE, WELL[:30], CHUNKED[:-9]])
+@pytest.mark.parametrize("begun", [SILENCE, WELL[:30], CHUNKED[:40]])
 def test_a_server_that_says_no_more_is_not_waited_for_longer_than_told(begun: bytes) -> None:
     with asking((WELL,), (begun,), (WELL,)) as (server, kept):
         assert is_well(ask(kept))
@@ -166,3 +257,10 @@ def test_of_a_long_answer_the_rest_is_not_read() -> None:
         assert len(ask(kept).data) == 1 << 16
         assert is_well(ask(kept))
         assert server.connections == 2
+
+
+def test_nonsense_over_a_kept_connection_is_asked_about_once_more() -> None:
+    with asking((WELL,), (b"nonsense\r\n\r\n",), (WELL,)) as (server, kept):
+        assert is_well(ask(kept))
+        assert is_well(ask(kept))
+        assert (server.requests, server.connections) == (3, 2)

@@ -141,11 +141,17 @@ def closes(handler: BaseHTTPRequestHandler) -> None:
     handler.close_connection = True
 
 
+@pytest.mark.parametrize("has_tls", [False, True])
 def test_a_connection_that_the_server_closed_is_made_anew_and_nothing_is_lost(
-    server: Server, caplog: pytest.LogCaptureFixture
+    has_tls: bool,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
-    server.answers = [closes, closes]
-    with reporting(server.dsn) as reports:
+    tls, trusted = _authority(tmp_path)
+    monkeypatch.setenv("SSL_CERT_FILE", str(trusted))
+    with serving(tls if has_tls else None) as server, reporting(server.dsn) as reports:
+        server.answers = [closes, closes]
         for number, tool in enumerate("abc", 1):
             send(reports, tool)
             wait_until(partial(server.has_closed, min(number, 2)), "its end is closed")
@@ -340,7 +346,7 @@ def test_a_sentry_that_says_nothing_is_given_up_behind_tls_as_well(
         server.answers = [hangs]
         transport = reports._client.transport
         assert isinstance(transport, SentryTransport)
-        transport.hurry(0.2)
+        transport.hurry(1.0)
         send(reports, "a", "b")
         released.set()
     assert server.tools == ["a", "b"]
