@@ -232,34 +232,32 @@ def test_closing_does_not_wait_for_a_sentry_that_hangs_with_metrics_to_send(
     released.set()
 
 
-def too_many(handler: BaseHTTPRequestHandler) -> None:
-    handler.send_response(429)
-    handler.send_header("X-Sentry-Rate-Limits", "60:error:project")
-    handler.send_header("Content-Length", "0")
-    handler.end_headers()
+def limiting(status: int, category: str) -> Answer:
+    """Says that nothing of this kind is wanted for a minute."""
+
+    def answer(handler: BaseHTTPRequestHandler) -> None:
+        handler.send_response(status)
+        handler.send_header("X-Sentry-Rate-Limits", f"60:{category}:project")
+        handler.send_header("Content-Length", "0")
+        handler.end_headers()
+
+    return answer
 
 
 def test_what_sentry_does_not_want_now_is_not_sent_and_said(
     server: Server, caplog: pytest.LogCaptureFixture
 ) -> None:
-    server.answers = [too_many]
+    server.answers = [limiting(429, "error")]
     with reporting(server.dsn) as reports:
         send(reports, "a", "b")
     assert server.tools == ["a"]
     assert "ratelimit_backoff" in unreached(caplog)[0]
 
 
-def no_traces(handler: BaseHTTPRequestHandler) -> None:
-    handler.send_response(200)
-    handler.send_header("X-Sentry-Rate-Limits", "60:transaction:project")
-    handler.send_header("Content-Length", "0")
-    handler.end_headers()
-
-
 def test_traces_that_sentry_does_not_want_now_are_not_sent_and_issues_are(
     server: Server, caplog: pytest.LogCaptureFixture
 ) -> None:
-    server.answers = [no_traces]
+    server.answers = [limiting(200, "transaction")]
     with reporting(server.dsn) as reports:
         for tool in "ab":
             trace = {"transaction": tool, "contexts": {"trace": {}}, "spans": []}
