@@ -12,8 +12,10 @@ import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from http import HTTPStatus
-from typing import Any
+from typing import cast
 
+from typing_extensions import Buffer
+from urllib3 import HTTPHeaderDict
 from urllib3.connection import HTTPConnection
 from urllib3.util import wait_for_read
 
@@ -30,23 +32,11 @@ class Answer:
 
     def __init__(self, status: int, headers: Iterable[tuple[str, str]], data: bytes) -> None:
         self.status = status
-        self.headers = _Headers()
-        for name, value in headers:
-            self.headers.add(name.lower(), value)
+        self.headers = HTTPHeaderDict(headers)
         self.data = data
 
     def close(self) -> None:
         """Nothing is left to be read."""
-
-
-class _Headers(dict[str, str]):
-    """By their names in lower case; of one that is repeated, all values with commas between."""
-
-    def add(self, name: str, value: str) -> None:
-        self[name] = f"{self[name]}, {value}" if name in self else value
-
-    def get(self, name: str, default: Any = None) -> Any:
-        return super().get(name.lower(), default)
 
 
 class KeptConnection:
@@ -109,7 +99,8 @@ class KeptConnection:
     def _read_on(self, data: bytes, sock: socket.socket) -> Answer:
         """The answer that begins with this: one that is long, comes in pieces, or is the last."""
         begun = _Begun(data, sock)
-        response = http.client.HTTPResponse(begun, method="POST")  # type: ignore[arg-type]
+        # All that it wants of a socket is a file.
+        response = http.client.HTTPResponse(cast("socket.socket", begun), method="POST")
         response.begin()
         content = b""
         with suppress(OSError, http.client.HTTPException):  # it was answered, whatever is missing
@@ -154,10 +145,11 @@ class _Begun(io.RawIOBase):
     def readable(self) -> bool:
         return True
 
-    def readinto(self, buffer: "memoryview") -> int:  # type: ignore[override]
+    def readinto(self, buffer: Buffer, /) -> int:
         if not self._data:
             self._data = memoryview(self._sock.recv(_ANSWER_BYTES))
-        count = min(len(buffer), len(self._data))
-        buffer[:count] = self._data[:count]
+        target = memoryview(buffer)
+        count = min(len(target), len(self._data))
+        target[:count] = self._data[:count]
         self._data = self._data[count:]
         return count

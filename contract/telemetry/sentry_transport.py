@@ -106,7 +106,7 @@ class SentryTransport(HttpTransport):
         """Send one request, a third as much work as through urllib3's pool, and read its answer.
 
         Through a proxy, after a redirect, and where another thread is sending it goes as the SDK
-        sends it. Raises OSError or HTTPException.
+        sends it. Raises what `KeptConnection.ask` does.
         """
         as_the_sdk_does = functools.partial(super()._request, method, endpoint_type, body, headers)
         if type(self._pool) is not urllib3.PoolManager:

@@ -69,7 +69,7 @@ def _next_size(at_most: int, replies: int, seconds: float) -> int:
         return _READ_AT_FIRST
     if seconds > replies * _BUSY_SECONDS:
         return min(at_most * 2, _READ_AT_MOST)
-    if seconds < replies * _BUSY_SECONDS * 0.75:
+    if seconds < replies * _BUSY_SECONDS * 0.75:  # less by enough not to grow again at once
         return max(at_most // 2, _READ_AT_FIRST)
     return at_most
 

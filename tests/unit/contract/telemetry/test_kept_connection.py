@@ -38,10 +38,8 @@ class Server:
         self.ended = 0
         self.connections = 0
         self._answers = list(answers)
-        self._asked = threading.Event()
         self.listener = socket.create_server(("127.0.0.1", 0))
-        self._thread = threading.Thread(target=self._serve, daemon=True)
-        self._thread.start()
+        threading.Thread(target=self._serve, daemon=True).start()
 
     def new(self) -> HTTPConnection:
         return HTTPConnection("127.0.0.1", self.listener.getsockname()[1], timeout=10)
@@ -58,24 +56,23 @@ class Server:
                 return
             self.connections += 1
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            threading.Thread(target=self._answer, args=(connection,), daemon=True).start()
+            threading.Thread(target=self._talk, args=(connection,), daemon=True).start()
 
-    @contextmanager
-    def _ending(self) -> Iterator[None]:
-        yield
+    def _talk(self, connection: socket.socket) -> None:
+        with connection, suppress(ConnectionError):  # whoever asked may hang up
+            self._answer(connection)
         self.ended += 1
 
     def _answer(self, connection: socket.socket) -> None:
-        with self._ending(), connection, suppress(ConnectionError):  # whoever asked may hang up
-            while connection.recv(len(REQUEST), socket.MSG_WAITALL) == REQUEST:
-                self.requests += 1
-                for piece in self._answers.pop(0) if self._answers else (WELL,):
-                    if piece == HANGS_UP:
-                        return
-                    if isinstance(piece, threading.Event):
-                        piece.wait(10)
-                    elif piece != SILENCE:
-                        connection.sendall(piece)
+        while connection.recv(len(REQUEST), socket.MSG_WAITALL) == REQUEST:
+            self.requests += 1
+            for piece in self._answers.pop(0) if self._answers else (WELL,):
+                if piece == HANGS_UP:
+                    return
+                if isinstance(piece, threading.Event):
+                    piece.wait(10)
+                elif piece != SILENCE:
+                    connection.sendall(piece)
 
 
 @contextmanager
