@@ -166,21 +166,21 @@ async def _round(side: Side, calls: int, in_flight: int, singles: int) -> Round:
 
 
 async def _compare(
-    wanted: tuple[str, ...],
-    dsn: str,
-    off: list[Round],
-    on: list[Round],
-    options: argparse.Namespace,
-) -> None:
+    wanted: tuple[str, ...], dsn: str, options: argparse.Namespace
+) -> list[tuple[Round, Round]]:
     """Rounds in turns of a fleet that is not watched, and one that is."""
+    pairs = []
     async with AsyncExitStack() as stack:
         sides = [await stack.enter_async_context(_side(each, dsn)) for each in ((), wanted)]
         for side in sides:
             await toolpool_calls.throughput(side.dispatcher, "echo_loop", 2_000, 100)
         for number in range(options.rounds):
-            for which in ((0, 1), (1, 0))[number % 2]:
-                done = await _round(sides[which], options.calls, options.in_flight, options.singles)
-                (off, on)[which].append(done)
+            done = {
+                which: await _round(sides[which], options.calls, options.in_flight, options.singles)
+                for which in ((0, 1), (1, 0))[number % 2]
+            }
+            pairs.append((done[0], done[1]))
+    return pairs
 
 
 async def measure(wanted: tuple[str, ...], options: argparse.Namespace) -> None:
@@ -189,16 +189,15 @@ async def measure(wanted: tuple[str, ...], options: argparse.Namespace) -> None:
     Many short ones, as the pace of a machine that others share changes within seconds; and several
     fleets in turn, as of two that are alike one is faster as long as it lives.
     """
-    off: list[Round] = []
-    on: list[Round] = []
+    pairs: list[tuple[Round, Round]] = []
     with _sink() as dsn:
         for _ in range(options.fleets):
-            await _compare(wanted, dsn, off, on, options)
-    ratios = sorted(b.rate / a.rate for a, b in zip(off, on, strict=True))
+            pairs += await _compare(wanted, dsn, options)
+    ratios = sorted(on.rate / off.rate for off, on in pairs)
     quarter = len(ratios) // 4
-    slower = [b.p50_ms - a.p50_ms for a, b in zip(off, on, strict=True)]
-    ours = [b.dispatcher_us - a.dispatcher_us for a, b in zip(off, on, strict=True)]
-    theirs = [b.worker_us - a.worker_us for a, b in zip(off, on, strict=True)]
+    slower = [on.p50_ms - off.p50_ms for off, on in pairs]
+    ours = [on.dispatcher_us - off.dispatcher_us for off, on in pairs]
+    theirs = [on.worker_us - off.worker_us for off, on in pairs]
     print(
         f"{'+'.join(wanted) or 'nothing':36} throughput {statistics.median(ratios):.3f} "
         f"({ratios[quarter]:.2f}-{ratios[-1 - quarter]:.2f})  "
