@@ -11,7 +11,8 @@ _BOOKMARK = re.compile(r"(\d{1,15})-(\d{1,15})")
 class Note(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """One moment, as it is published: whoever reads it makes `events` events of it.
 
-    `at` is Unix time in milliseconds. Holds no argument, no result, and nothing that was raised.
+    `at` is Unix time in milliseconds. The end of a call that `starts` is its start as well, the
+    first of its events. Holds no argument, no result, and nothing that was raised.
     """
 
     kind: str
@@ -22,6 +23,7 @@ class Note(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=Fal
     turn: str | None = None
     attempt: int = 1
     retry: int = 0
+    starts: bool = False
     events: int = 1
     detail: dict[str, Any] | None = None
 

@@ -38,6 +38,12 @@ class Listening:
     is_quick = False
     is_idle = False
     """Whether, once it is open, it has no use for any moment: then it is told of none."""
+    told_together: frozenset[str] = frozenset()
+    """Moments that one which is quick may be told in the event loop's next turn, in no context:
+    many in a row, which costs half as much."""
+
+    def all_told(self) -> None:
+        """Those that were told together are at their end, for now."""
 
     def open(self) -> None:
         """It is told of moments from now on. What it raises is logged."""
@@ -75,10 +81,11 @@ class Tellers:
     def add(self, observer: Any) -> None:
         """Listen from now on, where it happens: for what is quick and our own."""
         methods = self._methods(observer)
-        together: frozenset[str] = getattr(observer, "told_together", frozenset())
-        later = {moment: methods.pop(moment) for moment in together & methods.keys()}
-        for moment, tell in self._together.take(later):
-            self._listeners[moment].append(tell)
+        together = observer.told_together & methods.keys()
+        later = {moment: methods.pop(moment) for moment in together}
+        if later:
+            for moment, tell in self._together.take(later, observer.all_told):
+                self._listeners[moment].append(tell)
         for moment, method in methods.items():
             self._listeners[moment].append(method)
 
@@ -166,20 +173,20 @@ class _Together:
     """Tells observers of many moments at a time, a turn of the event loop after they happened."""
 
     def __init__(self) -> None:
-        self._observers: list[dict[str, Callable[..., None]]] = []
+        self._observers: list[tuple[dict[str, Callable[..., None]], Callable[[], None]]] = []
         self._moments: set[str] = set()
         """Those that some observer is told of."""
         self._gathered: Gathered[_Moment] = Gathered(self._tell)
         self.flush = self._gathered.flush
 
     def take(
-        self, methods: dict[str, Callable[..., None]]
+        self, methods: dict[str, Callable[..., None]], all_told: Callable[[], None]
     ) -> list[tuple[str, Callable[..., None]]]:
-        """Tell an observer's methods from now on.
+        """Tell an observer's methods from now on, and call `all_told` after the last of each turn.
 
         Answers with what keeps a moment until it is told, for each that nobody here heard of yet.
         """
-        self._observers.append(methods)
+        self._observers.append((methods, guarded(all_told)))
         new = methods.keys() - self._moments
         self._moments |= new
         return [(moment, self._keeping(moment)) for moment in new]
@@ -193,7 +200,7 @@ class _Together:
         return tell
 
     def _tell(self, told: list[_Moment]) -> None:
-        for heard in self._observers:
+        for heard, ends in self._observers:
             for moment in told:
                 if (method := heard.get(moment.name)) is not None:
                     try:
@@ -203,6 +210,7 @@ class _Together:
                             method(moment.fact, moment.other)
                     except (Exception, asyncio.CancelledError):
                         log.exception(_FAILED, _named(method))
+            ends()
 
 
 class _Thread:

@@ -102,16 +102,23 @@ _Told = tuple[Kind, Channel | None, dict[str, Any]]
 _OF_THE_MONITOR = {"loop", "rejections", "circuit", "switch", "audit"}
 
 
-def _told(note: Note) -> Iterable[_Told]:
+def _told(note: Note) -> Iterator[_Told]:
+    if note.starts:
+        yield "tool:start", "progress", {"state": "RUNNING", "detail": None}
+    yield from _told_last(note, note.events - note.starts)
+
+
+def _told_last(note: Note, events: int) -> Iterable[_Told]:
+    """All but the start that an end tells as well."""
     if note.kind == "start":
         return [("tool:start", "progress", {"state": "RUNNING", "detail": note.detail})]
     if note.kind == "progress":
         return [("tool:progress", "progress", {"state": "RUNNING", "detail": note.detail})]
     if note.kind == "end":
         end: _Told = ("tool:end", "progress", {"state": "COMPLETED", "detail": note.detail})
-        return [end, ("tool_executed", "monitor", {"detail": note.detail})][: note.events]
+        return [end, ("tool_executed", "monitor", {"detail": note.detail})][:events]
     if note.kind == "error":
-        return _told_of_error(note, note.detail or {})
+        return _told_of_error(note, note.detail or {}, events)
     if note.kind == "gap":
         return [("gap", None, {"detail": note.detail})]
     if note.kind in _OF_THE_MONITOR:
@@ -120,7 +127,7 @@ def _told(note: Note) -> Iterable[_Told]:
     return []
 
 
-def _told_of_error(note: Note, detail: dict[str, Any]) -> Iterator[_Told]:
+def _told_of_error(note: Note, detail: dict[str, Any], events: int) -> Iterator[_Told]:
     """A failed call: its snapshot always says FAILED, and of a cancelled one that it was that."""
     try:
         code, executed = Code(str(detail.get("code"))), Executed(str(detail.get("executed")))
@@ -140,7 +147,7 @@ def _told_of_error(note: Note, detail: dict[str, Any]) -> Iterator[_Told]:
         "detail": error | {"recommendations": list(hints)},
     }
     yield "error", "monitor", more
-    if executed is Executed.YES and note.events > _WITHOUT_EXECUTED:
+    if executed is Executed.YES and events > _WITHOUT_EXECUTED:
         yield "tool_executed", "monitor", {"detail": detail}
 
 

@@ -154,11 +154,7 @@ class Pulse(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Tracing(Listening):
-    """What can say which trace a call belongs to, and which moments may be told a little later."""
-
-    told_together: frozenset[str] = frozenset()
-    """Moments that one which is quick may be told in the event loop's next turn, in no context:
-    many in a row, which costs half as much."""
+    """What can say which trace a call belongs to."""
 
     def trace(self, call: CallFacts) -> Mapping[str, str] | None:
         """Headers that tell the call's worker which trace it belongs to, as `traceparent` does.

@@ -1,7 +1,7 @@
 """Makes a note of each moment that is an event, for whoever keeps or publishes them."""
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from toolpool.contract.encoding import printable, rounded
@@ -26,23 +26,47 @@ _LONGEST_NAME = 256
 
 
 class Notes(Observer):
-    """Hands a note to `keep`, on the event loop: it must return at once.
+    """Hands the notes of one turn of the event loop to `keep`, which must return at once.
 
-    `offers` are today's tools: whether a failed call may be repeated goes by its tool.
+    The start of a call that ended soon after is told by the note of its end. `offers` are today's
+    tools: whether a failed call may be repeated goes by its tool.
     """
 
     is_quick = True
     told_together = frozenset(moments(Observer))
 
     def __init__(
-        self, keep: Callable[[Note], None], offers: Callable[[], Mapping[str, Offer]]
+        self, keep: Callable[[Sequence[Note]], None], offers: Callable[[], Mapping[str, Offer]]
     ) -> None:
-        self._keep = keep
+        self._keep_all = keep
         self._offers = offers
+        self._notes: list[Note] = []
+        self._begun: CallFacts | None = None
+        """The call whose start was told last, where that is not noted yet."""
+
+    def all_told(self) -> None:
+        """See `Tracing.all_told`."""
+        if self._begun is not None:
+            self._note_start()
+        notes, self._notes = self._notes, []
+        if notes:
+            self._keep_all(notes)
+
+    def _keep(self, note: Note) -> None:
+        if self._begun is not None:
+            self._note_start()
+        self._notes.append(note)
+
+    def _note_start(self) -> None:
+        begun, self._begun = self._begun, None
+        assert begun is not None
+        self._notes.append(_note("start", begun, None, 1))
 
     def started(self, call: CallFacts, worker: str) -> None:
         """A worker runs the call, or this dispatcher does."""
-        self._keep(_note("start", call, None, 1))
+        if self._begun is not None:
+            self._note_start()
+        self._begun = call
 
     def progressed(self, call: CallFacts, progressed: Progressed) -> None:
         """The tool says how far it is."""
@@ -55,15 +79,18 @@ class Notes(Observer):
 
     def ended(self, call: CallFacts, ended: Ended) -> None:
         """The call was answered."""
+        starts = self._begun is call
+        if starts:
+            self._begun = None
         detail: dict[str, Any] = {"seconds": rounded(ended.seconds)}
         if ended.shared:  # its tool was run for another: that is told once
             detail["shared"] = ended.shared
         if ended.code is None:
-            self._keep(_note("end", call, detail, 1 if ended.shared else 2))
-            return
-        detail |= self._failed(call.tool, ended.code, ended.executed)
-        events = 2 if ended.shared else events_of_error(ended.executed)
-        self._keep(_note("error", call, detail, events))
+            kind, events = "end", 1 if ended.shared else 2
+        else:
+            detail |= self._failed(call.tool, ended.code, ended.executed)
+            kind, events = "error", 2 if ended.shared else events_of_error(ended.executed)
+        self._keep(_note(kind, call, detail, events + starts, starts=starts))
 
     def rejected(self, rejected: Rejected) -> None:
         """A call was answered at once. Its names are the model's: they may be of any length."""
@@ -133,7 +160,14 @@ class Notes(Observer):
         }
 
 
-def _note(kind: str, call: CallFacts, detail: dict[str, Any] | None, events: int) -> Note:
+def _note(
+    kind: str,
+    call: CallFacts,
+    detail: dict[str, Any] | None,
+    events: int,
+    *,
+    starts: bool = False,
+) -> Note:
     return Note(
         kind=kind,
         at=_now(),
@@ -143,6 +177,7 @@ def _note(kind: str, call: CallFacts, detail: dict[str, Any] | None, events: int
         turn=call.turn,
         attempt=call.attempt,
         retry=call.retry,
+        starts=starts,
         events=events,
         detail=detail,
     )

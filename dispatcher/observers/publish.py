@@ -8,6 +8,7 @@ import asyncio
 import secrets
 import time
 from collections import deque
+from collections.abc import Sequence
 
 import msgspec
 from redis.exceptions import RedisError
@@ -31,10 +32,11 @@ _AWAY = (RedisError, OSError, TimeoutError)
 
 
 class _Waiting(msgspec.Struct, frozen=True, gc=False):
-    """A note as it is published, that stands for so many events."""
+    """Notes as they are published, with commas between them, that stand for so many events."""
 
+    count: int
     events: int
-    note: bytes
+    notes: bytes
 
 
 class Publisher:
@@ -46,6 +48,7 @@ class Publisher:
         self._tenant = tenant
         self._source = secrets.token_hex(6)
         self._waiting: deque[_Waiting] = deque()
+        self._notes_waiting = 0
         self._dropped = 0
         self._is_idle = True
         self._more = asyncio.Event()
@@ -61,19 +64,39 @@ class Publisher:
         """Publish from now on."""
         self._task = asyncio.ensure_future(self._run())
 
-    def add(self, note: Note) -> None:
-        """Publish it soon; where too many wait, the oldest is dropped."""
-        waiting = self._waiting
-        try:
-            waiting.append(_Waiting(note.events, encode(note)))
-        except (TypeError, ValueError, RecursionError):
-            log.warning("event_not_published kind=%s: what its tool said is no JSON", note.kind)
-            self._drop(note.events)
-        if len(waiting) > _WAITING_AT_MOST:
-            self._drop(waiting.popleft().events)
+    def add(self, notes: Sequence[Note]) -> None:
+        """Publish them soon; where too many wait, the oldest are dropped."""
+        for start in range(0, len(notes), _TOGETHER_AT_MOST):
+            some = notes[start : start + _TOGETHER_AT_MOST]
+            try:
+                self._wait(some)
+            except (TypeError, ValueError, RecursionError):
+                self._wait_one_by_one(some)
+        while self._notes_waiting > _WAITING_AT_MOST:
+            self._drop(self._taken_first().events)
         if self._is_idle:
             self._is_idle = False
             self._more.set()
+
+    def _wait(self, notes: Sequence[Note]) -> None:
+        encoded = encode(notes)[1:-1]
+        events = sum([note.events for note in notes])
+        self._waiting.append(_Waiting(len(notes), events, encoded))
+        self._notes_waiting += len(notes)
+
+    def _wait_one_by_one(self, notes: Sequence[Note]) -> None:
+        """One of them cannot be published: it costs no other."""
+        for note in notes:
+            try:
+                self._wait([note])
+            except (TypeError, ValueError, RecursionError):
+                log.warning("event_not_published kind=%s: what its tool said is no JSON", note.kind)
+                self._drop(note.events)
+
+    def _taken_first(self) -> _Waiting:
+        waiting = self._waiting.popleft()
+        self._notes_waiting -= waiting.count
+        return waiting
 
     def _drop(self, events: int) -> None:
         self._dropped += events
@@ -106,12 +129,15 @@ class Publisher:
                 await self._publish(self._taken())
 
     def _taken(self) -> list[_Waiting]:
-        waiting = self._waiting
-        taken = [waiting.popleft() for _ in range(min(len(waiting), _TOGETHER_AT_MOST))]
+        taken = [self._taken_first()]
+        count = taken[0].count
+        while self._waiting and count + self._waiting[0].count <= _TOGETHER_AT_MOST:
+            taken.append(self._taken_first())
+            count += taken[-1].count
         if self._dropped:
             detail = {"missing": self._dropped, "why": "dropped"}
             note = Note(kind="gap", at=int(time.time() * 1000), detail=detail)
-            taken.insert(0, _Waiting(note.events, encode(note)))
+            taken.insert(0, _Waiting(1, note.events, encode(note)))
             self._dropped = 0
         return taken
 
@@ -123,7 +149,7 @@ class Publisher:
             EncodedEvents(
                 source=self._source,
                 number=self._batches,
-                notes=msgspec.Raw(b"[%b]" % b",".join([waiting.note for waiting in taken])),
+                notes=msgspec.Raw(b"[%b]" % b",".join([waiting.notes for waiting in taken])),
                 tenant=self._tenant,
             )
         )

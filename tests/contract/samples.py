@@ -431,6 +431,27 @@ SAMPLES = {
         ENVELOPE.encode_events,
         ENVELOPE.decode_events,
     ),
+    "events_at_once": Sample(
+        EventBatch(
+            source="6f1d2c3b4a59",
+            number=8,
+            notes=(
+                Note(
+                    kind="end",
+                    at=1767225600700,
+                    tool="search_orders",
+                    call_id="call_2",
+                    session="s-1",
+                    turn="msg_1",
+                    starts=True,
+                    events=3,
+                    detail={"seconds": 0.004},
+                ),
+            ),
+        ),
+        ENVELOPE.encode_events,
+        ENVELOPE.decode_events,
+    ),
     "lease": Sample(
         WorkerLease(
             id="w-1",

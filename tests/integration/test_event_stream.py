@@ -227,10 +227,10 @@ async def test_what_is_dropped_while_the_server_is_away_becomes_a_gap(
     away = Away()
     publisher = Publisher(away, ENVELOPE, tenant="default")
     publisher.start()
-    publisher.add(notes("first")[0])
+    publisher.add(notes("first"))
     await eventually(lambda: away.tried > 1, "it is tried again")
     for note in notes(*[f"t{number}" for number in range(15)]):
-        publisher.add(note)
+        publisher.add([note])
     assert len(publisher._waiting) == 10
     away.is_away = False
     followed = following(away).follow(BEGINNING, frozenset(["progress"]))
@@ -248,8 +248,7 @@ async def test_a_note_that_is_no_json_costs_no_other(caplog: pytest.LogCaptureFi
     publisher = Publisher(stream, ENVELOPE, tenant="default")
     publisher.start()
     odd = Note(kind="progress", at=1, tool="t", detail={"message": "\ud800"})
-    for note in (*notes("a"), odd, *notes("b")):
-        publisher.add(note)
+    publisher.add([*notes("a"), odd, *notes("b")])
     await publisher.close()
     told = of(await take(following(stream).follow(BEGINNING, BOTH), 5))
     assert told == ["gap 1", "a", "a", "b", "b"], "and followers are told that one is missing"
