@@ -64,6 +64,9 @@ class RecordFiles:
         self._files = files
         self._open: OrderedDict[Path, _File] = OrderedDict()
 
+    takes_several = True
+    """Whether several lines may be given in one."""
+
     @property
     def is_one_file(self) -> bool:
         """Whether all sessions are written to one."""
@@ -88,29 +91,26 @@ class RecordFiles:
             raise Misconfigured(f"{said} ({reason}): {what}, which this user may write") from None
 
     def write(self, session: str | None, lines: Sequence[bytes]) -> None:
-        """See `RecordSink.write`. Raises `NotAllWritten`."""
+        """See `RecordSink.write`; several lines may be in one. Raises `NotAllWritten`."""
         path = self._path / f"{file_name(session)}.jsonl" if self._is_folder else self._path
-        written = 0
+        data, done, is_torn = b"".join(lines), 0, False
         try:
             file = self._file(path)
-            data = b"".join(lines)
-            if _is_torn(file):
+            if is_torn := _is_torn(file):
                 data = b"\n" + data
-            done = 0
             try:
                 while done < len(data):
-                    done += os.write(file.number, data[done:])
+                    done += os.write(file.number, data[done:] if done else data)
             except OSError:
                 file.size = -1
-                written = _lines_in(lines, done - (len(data) - sum(map(len, lines))))
                 raise
-            written = len(lines)
             file.size += done
             if self._syncs:
                 os.fsync(file.number)
             if self._size and file.size >= self._size:
                 self._rotate(path, file.number)
         except OSError as error:
+            written = data.count(b"\n", 0, done) - (is_torn and done > 0)
             raise NotAllWritten(error, written) from error
 
     def close(self) -> None:
@@ -188,12 +188,3 @@ def _is_torn(file: _File) -> bool:
     size, known = os.fstat(file.number).st_size, file.size
     file.size = size
     return size not in (0, known) and os.pread(file.number, 1, size - 1) != b"\n"
-
-
-def _lines_in(lines: Sequence[bytes], done: int) -> int:
-    """How many whole lines there are in the first bytes."""
-    for count, line in enumerate(lines):
-        done -= len(line)
-        if done < 0:
-            return count
-    return len(lines)

@@ -60,6 +60,7 @@ class Writer:
         self._sink = sink
         self._ask_for_more = ask_for_more
         self._is_one_file = getattr(sink, "is_one_file", False)
+        self._takes_several = getattr(sink, "takes_several", False)
         self._redact = redact
         self._cap = cap
         self._made_here = min(_SMALL_BYTES, cap) if redact is None else 0
@@ -192,7 +193,7 @@ class Writer:
             self._write({})
 
     def _page(self) -> dict[str | None, list[bytes]]:
-        """The next rows as lines, by session, in their order."""
+        """The next rows as lines, some of them several in one, by session, in their order."""
         lines: defaultdict[str | None, list[bytes]] = defaultdict(list)
         taken = self._taken
         until = taken.rows + _TOGETHER_AT_MOST
@@ -202,7 +203,7 @@ class Writer:
             taken.rows += waiting.rows
             if isinstance(content, bytes):
                 taken.bytes += len(content)
-                lines[waiting.session] += content.splitlines(keepends=True)
+                lines[waiting.session].append(content)
                 continue
             taken.bytes += _size_of(content)
             try:
@@ -219,8 +220,10 @@ class Writer:
         reason: Exception | None = None
         for session in {**back, **new, **dropped}:
             lines = back.get(session, []) + new.get(session, [])
+            if not self._takes_several:
+                lines = _split(lines)
             missing = [_told(dropped[session])] if dropped[session] else []
-            written = 0
+            written: int | None = 0
             if not getattr(reason, "concerns_all", False):
                 try:
                     self._sink.write(session, lines + missing)
@@ -228,8 +231,10 @@ class Writer:
                 except OSError as error:
                     reason, written = error, getattr(error, "written", 0)
                 except Exception as error:  # noqa: BLE001 - a host's own sink may raise anything
-                    reason, written = error, len(lines)
-                    self._drop(session, len(lines))
+                    reason, written = error, None
+            lines = _split(lines)
+            if written is None:
+                self._drop(session, written := len(lines))
             self._keep(session, lines[written:])
             if written <= len(lines):
                 with self._lock:
@@ -260,6 +265,11 @@ class Writer:
         elif reason is None and self._is_failing:
             self._is_failing = False
             log.warning("record_written_again dropped=%d", self.lost)
+
+
+def _split(blocks: Iterable[bytes]) -> list[bytes]:
+    """Each line by itself."""
+    return b"".join(blocks).splitlines(keepends=True)
 
 
 def _size_of(draft: Draft) -> int:

@@ -173,3 +173,35 @@ def test_an_empty_path_is_no_folder() -> None:
     with pytest.raises(Misconfigured, match="empty path"):
         recorder_of("", Settings())
     assert recorder_of(None, Settings(record="")) is None
+
+
+@pytest.mark.parametrize(
+    ("before", "room", "written"), [(b"", 6, 1), (b"torn", 7, 1), (b"x", 1, 0), (b"x", 0, 0)]
+)
+def test_of_several_lines_in_one_those_that_were_written_are_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, before: bytes, room: int, written: int
+) -> None:
+    path = tmp_path / "r.jsonl"
+    path.write_bytes(before)
+    record = files(path)
+    write, left = os.write, [room]
+
+    def full(file: int, data: bytes) -> int:
+        if not left[0]:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        done = write(file, data[: min(left[0], 5)])
+        left[0] -= done
+        return done
+
+    monkeypatch.setattr(record_file.os, "write", full)
+    blocks = [b"111\n222\n", b"333\n"]
+    with pytest.raises(NotAllWritten) as caught:
+        record.write("s", blocks)
+    assert caught.value.written == written
+    whole = (before and before + b"\n") + b"".join(blocks)
+    assert path.read_bytes() == whole[: len(before) + room]
+    left[0] = 1_000
+    record.write("s", b"".join(blocks).splitlines(keepends=True)[written:])
+    record.close()
+    found = path.read_bytes().splitlines()
+    assert [line for line in found if len(line) == 3] == [b"111", b"222", b"333"], found

@@ -1,5 +1,6 @@
 """What waits to be written: in its order, bounded, and no row at the cost of another (R39)."""
 
+import errno
 import json
 import logging
 from collections.abc import Sequence
@@ -10,6 +11,7 @@ import pytest
 from tests.waiting import wait_until
 from toolpool.contract.outcome import Executed
 from toolpool.dispatcher.observers import record_writer
+from toolpool.dispatcher.observers.record_file import NotAllWritten
 from toolpool.dispatcher.observers.record_writer import Writer
 from toolpool.dispatcher.observers.rows import Draft, Metadata
 
@@ -99,3 +101,31 @@ def test_how_many_rows_wait_is_told_with_those_that_came_together(
     assert [line.partition(" and")[0] for line in caplog.messages] == [
         "record_too_slow: 4 rows wait"
     ]
+
+
+class Full(Sink):
+    """Takes several lines in one, and `left` of them before the disk is full."""
+
+    takes_several = True
+    left = 3
+
+    def write(self, session: str | None, lines: Sequence[bytes]) -> None:
+        each = b"".join(lines).splitlines(keepends=True)
+        super().write(session, each[: self.left])
+        if len(each) > self.left:
+            written, self.left = self.left, 0
+            raise NotAllWritten(OSError(errno.ENOSPC, "full"), written)
+
+
+def test_what_a_full_disk_did_not_take_is_written_once_there_is_room() -> None:
+    sink = Full()
+    keeps = writer(sink)
+    keeps.add([draft("a", b"%d" % number) for number in range(5)])
+    keeps.start()
+    keeps.wake()
+    wait_until(lambda: sink.left == 0, "it is full")
+    sink.left = 100
+    wait_until(lambda: len(sink.rows["a"]) == 5, "the rest is written")
+    keeps.close()
+    assert sink.rows["a"] == [str(number) for number in range(5)], "each once, in order"
+    assert keeps.lost == 0
