@@ -209,27 +209,35 @@ class WorkerObservers(Tellers):
         if self._listeners[moment]:
             self.tell(moment, self._facts(call))
 
-    def started(self, call: CallMessage, batch: Batch, size: int, now: float) -> None:
-        """Tell that a call of this batch, of `size` bytes, is run `now` by the server's clock."""
-        if self._listeners["started"]:
-            received = Received(
-                bytes=size,
-                calls=len(batch.calls),
-                seconds=max(0.0, now - batch.sent_at) if batch.sent_at else 0.0,
-            )
-            self.tell("started", self._facts(call), received)
+    def started(self, call: CallMessage, batch: Batch, size: int, now: float) -> RunFacts | None:
+        """Tell that a call of this batch, of `size` bytes, is run `now` by the server's clock.
+
+        Answers with the facts that were told, for its end.
+        """
+        if not self._listeners["started"]:
+            return None
+        received = Received(
+            bytes=size,
+            calls=len(batch.calls),
+            seconds=max(0.0, now - batch.sent_at) if batch.sent_at else 0.0,
+        )
+        facts = self._facts(call)
+        self.tell("started", facts, received)
+        return facts
 
     def pulse(self, *, lag: float, running: int, stuck: int) -> None:
         """Tell how the worker stands."""
         pulse = Pulse(lag=max(0.0, lag), running=running, stuck=stuck, dropped=self.dropped)
         self.tell("pulse", pulse)
 
-    def ended(self, call: CallMessage, outcome: Outcome, seconds: float) -> None:
+    def ended(
+        self, call: CallMessage, outcome: Outcome, seconds: float, facts: RunFacts | None = None
+    ) -> None:
         """Tell how a call was answered, so many seconds after it was given to what runs it."""
         if self._listeners["content"]:
             data = outcome.data
             data = encoding.decode(bytes(data)) if isinstance(data, msgspec.Raw) else data
-            self.tell("content", self._facts(call), call.arguments, data)
+            self.tell("content", facts or self._facts(call), call.arguments, data)
         if self._listeners["ended"]:
             ended = RunEnded(
                 code=outcome.code,
@@ -237,7 +245,7 @@ class WorkerObservers(Tellers):
                 seconds=seconds,
                 failure=failure_of(outcome, call.arguments, with_text=self._with_texts),
             )
-            self.tell("ended", self._facts(call), ended)
+            self.tell("ended", facts or self._facts(call), ended)
 
     def _facts(self, call: CallMessage) -> RunFacts:
         queue, run_in, retries = self._known.get(call.tool) or self._look_up(call.tool)

@@ -1,7 +1,8 @@
 """Prometheus metrics of a worker process: written into memory that its supervisor reads.
 
-So what a process has counted is there to its last call, however it ends, and no tool finds a port
-or a directory of ours. The page itself is the supervisor's: `supervision/metrics.py`.
+So what a process has counted is there, however it ends, but for the last turn of its event loop,
+and no tool finds a port or a directory of ours. The page itself is the supervisor's:
+`supervision/metrics.py`.
 """
 
 import mmap
@@ -40,6 +41,7 @@ class Metrics(WorkerObserver):
     """On in every worker process whose supervisor serves metrics."""
 
     is_quick = True
+    told_together = frozenset({"started", "ended"})
 
     def __init__(self, sheet: Sheet) -> None:
         self._sheet = sheet

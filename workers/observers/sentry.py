@@ -41,18 +41,18 @@ _TITLES = {
 
 
 class _Trace(NamedTuple):
-    """A sampled run: the span above it, its own, and when it began."""
+    """A sampled run: the span above it, its own, and the message it came in."""
 
     above: Parent | None
     root: Parent
     received: Received
-    began_at: float
 
 
 class Sentry(WorkerObserver):
     """On in every worker that has SENTRY_DSN. Raises `Misconfigured` for one that is none."""
 
     is_quick = True
+    told_together = frozenset({"started", "released", "ended"})
 
     def __init__(self, settings: Settings, dsn: str | None = None) -> None:
         self._system = names.messaging_system(settings.broker_url)
@@ -72,11 +72,11 @@ class Sentry(WorkerObserver):
         """Its tool is entered."""
         if received.seconds > self._longest_wait[call.queue]:
             self._longest_wait[call.queue] = received.seconds
-        above = sentry_parent(call.trace)
+        above = sentry_parent(call.trace) if call.trace is not None else None
         if is_sampled(above, call.key, self._reports.sample_rate):
             trace_id = above.trace_id if above is not None else new_trace_id()
             root = Parent(trace_id, new_span_id(), True)
-            self._traces[call.key, call.attempt] = _Trace(above, root, received, time.time())
+            self._traces[call.key, call.attempt] = _Trace(above, root, received)
 
     def released(self, call: RunFacts) -> None:
         """It is run elsewhere."""
@@ -148,7 +148,7 @@ class Sentry(WorkerObserver):
 
     def _end_trace(self, call: RunFacts, ended: RunEnded, trace: _Trace) -> None:
         now, root = time.time(), trace.root
-        times = {"timestamp": now, "start_timestamp": trace.began_at}
+        times = {"timestamp": now, "start_timestamp": now - ended.seconds}
         process = self._process_span(call, ended, trace) | times
         execute = _execute_span(call, ended, process) | times
         context: dict[str, object] = {

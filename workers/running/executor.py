@@ -210,8 +210,7 @@ class Executor:
                 if running.call.rerunnable:
                     self._release(running.call, running.batch, running.claim_nonce, entered=True)
                 else:
-                    outcome = self._runner.lost(running.call, reason)
-                    self._settle(running.batch, running.call, outcome, seconds=running.seconds)
+                    self._settle(running, self._runner.lost(running.call, reason))
             self._tell_to_stop(running)
 
     def _release(self, call: CallMessage, batch: Batch, nonce: str, *, entered: bool) -> None:
@@ -225,17 +224,14 @@ class Executor:
         )
         self._observers.run("released", call)
 
-    def _settle(
-        self,
-        batch: Batch,
-        call: CallMessage,
-        outcome: Outcome,
-        *,
-        seconds: float = 0.0,
-        busy: bool = False,
-    ) -> None:
-        self._settler.settle(batch, call, outcome, busy=busy)
-        self._observers.ended(call, outcome, seconds)
+    def _settle(self, running: Running, outcome: Outcome, *, busy: bool = False) -> None:
+        self._settler.settle(running.batch, running.call, outcome, busy=busy)
+        self._observers.ended(running.call, outcome, running.seconds, running.facts)
+
+    def _refuse(self, batch: Batch, call: CallMessage, outcome: Outcome) -> None:
+        """Answer a claimed call that is not started here."""
+        self._settler.settle(batch, call, outcome)
+        self._observers.ended(call, outcome, 0.0)
 
     def answer_overdue(self) -> None:
         """Answer calls whose tool goes on past its timeout; to be called now and then."""
@@ -246,8 +242,7 @@ class Executor:
             if running.begun:
                 running.answered = True
                 log.error("tool_not_stoppable tool=%s", running.call.tool)
-                outcome = self._runner.not_stoppable(running.call)
-                self._settle(running.batch, running.call, outcome, seconds=running.seconds)
+                self._settle(running, self._runner.not_stoppable(running.call))
                 self._tell_to_stop(running)
             elif running.told_at is None:  # not executed: it says so as soon as it has stopped
                 self._tell_to_stop(running)
@@ -304,10 +299,10 @@ class Executor:
             self._release(call, batch, claim.nonce, entered=False)
         elif self._cancels.take(call.key):
             # Told to dispatchers as one that came too late, and that nothing of it runs.
-            self._settle(batch, call, self._runner.never_started(call))
+            self._refuse(batch, call, self._runner.never_started(call))
         elif self._entered.again(call):
             log.error("call_started_before call=%s tool=%s", call.id, call.tool)
-            self._settle(batch, call, self._runner.started_before(call))
+            self._refuse(batch, call, self._runner.started_before(call))
         else:
             return answer
         return None
@@ -347,8 +342,7 @@ class Executor:
         if running.given_up and not running.begun and not running.answered:
             self._release(call, running.batch, running.claim_nonce, entered=False)
         elif not running.answered:
-            busy = bool(self._waiting[running.run_in])
-            self._settle(running.batch, call, outcome, seconds=running.seconds, busy=busy)
+            self._settle(running, outcome, busy=bool(self._waiting[running.run_in]))
         if busy_until is not None:
             self._slots.tell(running)
             await busy_until
@@ -376,8 +370,10 @@ class Executor:
         ends_at = min(running.begun_at + running.call.timeout, running.deadline)
         running.overdue_at = ends_at + _OVERDUE_SECONDS
         if is_first:  # else a child process was lost before it came to it
-            now = self._intake.server_time()
-            self._observers.started(running.call, running.batch, running.delivery.size, now)
+            delivery, now = running.delivery, self._intake.server_time()
+            running.facts = self._observers.started(
+                running.call, delivery.batch, delivery.size, now
+            )
 
     def _fell_silent(self, running: Running) -> None:
         """It was told to stop: answered soon, should it not."""

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from toolpool.contract.envelope import Batch, CallMessage
 from toolpool.contract.spec import RunIn
+from toolpool.workers.observe import RunFacts
 
 
 @dataclass(slots=True, eq=False)
@@ -49,6 +50,8 @@ class Running:
     answered: bool = False
     has_ended: bool = False
     told_at: float | None = None
+    facts: RunFacts | None = None
+    """What observers were told of its start."""
 
     @property
     def batch(self) -> Batch:

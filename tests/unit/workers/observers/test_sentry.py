@@ -1,0 +1,78 @@
+"""What a worker sends to Sentry of its runs (R44)."""
+
+import asyncio
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.sentry_sink import SentrySink, sentry_sink
+from tests.waiting import eventually
+from toolpool.contract.outcome import Executed
+from toolpool.contract.settings import Settings
+from toolpool.workers.observe import Received, RunEnded, RunFacts, WorkerObservers
+from toolpool.workers.observers.sentry import Sentry
+
+
+@pytest.fixture
+def sink(monkeypatch: pytest.MonkeyPatch) -> Iterator[SentrySink]:
+    monkeypatch.setenv("SENTRY_TRACES_SAMPLE_RATE", "1.0")
+    with sentry_sink() as opened:
+        yield opened
+
+
+@pytest.fixture
+def observers(sink: SentrySink) -> Iterator[WorkerObservers]:
+    told = WorkerObservers([Sentry(Settings(), sink.dsn)], settings=Settings(), tools={})
+    told.start()
+    yield told
+    told.close()
+
+
+def run(key: str) -> RunFacts:
+    return RunFacts(
+        call_id=key,
+        tool="echo",
+        session="s",
+        turn="m",
+        key=key,
+        attempt=1,
+        retry=0,
+        retries_left=0,
+        queue="q",
+        run_in="loop",
+        trace=None,
+    )
+
+
+RECEIVED = Received(calls=1, bytes=10, seconds=0.25)
+ENDED = RunEnded(code=None, executed=Executed.YES, seconds=0.5, failure=None)
+
+
+def lasted(span: dict[str, Any]) -> float:
+    return round(span["timestamp"] - span["start_timestamp"], 3)
+
+
+async def test_a_run_lasts_as_long_as_it_took_though_both_its_ends_are_told_later(
+    observers: WorkerObservers, sink: SentrySink
+) -> None:
+    facts = run("k1")
+    observers.tell("started", facts, RECEIVED)
+    observers.tell("ended", facts, ENDED)
+    await eventually(lambda: sink.of("transaction"), "it is sent")
+    [transaction] = sink.of("transaction")
+    assert [lasted(each) for each in (transaction, *transaction["spans"])] == [0.5, 0.5, 0.5]
+
+
+async def test_a_run_given_back_in_the_turn_it_began_in_leaves_nothing(
+    observers: WorkerObservers, sink: SentrySink
+) -> None:
+    observers.tell("started", run("k1"), RECEIVED)
+    observers.tell("released", run("k1"))
+    await asyncio.sleep(0)
+    observers.tell("ended", run("k1"), ENDED)
+    observers.tell("started", run("k2"), RECEIVED)
+    observers.tell("ended", run("k2"), ENDED)
+    await eventually(lambda: sink.of("transaction"), "the other is sent")
+    data = [transaction["spans"][1]["data"] for transaction in sink.of("transaction")]
+    assert [span["gen_ai.tool.call.id"] for span in data] == ["k2"]
