@@ -1,7 +1,8 @@
 """`python -m benchmarks.observers`: what watching costs, all of it on against all of it off.
 
-Each side has a fleet and a dispatcher of its own, and they take turns: throughput and the time of a
-single call as ratios of the pairs, and the processor's time a call on either side of the queue.
+Each way to watch has a fleet and a dispatcher of its own, and they take turns: throughput and the
+time of a single call as ratios of the pairs, and the processor's time a call on either side of the
+queue.
 """
 
 import argparse
@@ -14,7 +15,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -166,40 +167,47 @@ async def _round(side: Side, calls: int, in_flight: int, singles: int) -> Round:
 
 
 async def _compare(
-    wanted: tuple[str, ...], dsn: str, options: argparse.Namespace
-) -> list[tuple[Round, Round]]:
-    """Rounds in turns of a fleet that is not watched, and one that is."""
-    pairs = []
+    ways: Sequence[tuple[str, ...]], dsn: str, options: argparse.Namespace
+) -> list[list[Round]]:
+    """Rounds in turns of fleets that are watched in these ways."""
+    rounds = []
     async with AsyncExitStack() as stack:
-        sides = [await stack.enter_async_context(_side(each, dsn)) for each in ((), wanted)]
+        sides = [await stack.enter_async_context(_side(way, dsn)) for way in ways]
         for side in sides:
             await toolpool_calls.throughput(side.dispatcher, "echo_loop", 2_000, 100)
         for number in range(options.rounds):
+            order = [*range(len(ways))][:: 1 if number % 2 else -1]
             done = {
                 which: await _round(sides[which], options.calls, options.in_flight, options.singles)
-                for which in ((0, 1), (1, 0))[number % 2]
+                for which in order
             }
-            pairs.append((done[0], done[1]))
-    return pairs
+            rounds.append([done[which] for which in range(len(ways))])
+    return rounds
 
 
-async def measure(wanted: tuple[str, ...], options: argparse.Namespace) -> None:
-    """Paired rounds, printed with the median of the pairs' ratios and their quartiles.
+async def measure(wanted: Sequence[tuple[str, ...]], options: argparse.Namespace) -> None:
+    """Rounds of each way against not watched at all, in the same turns.
 
     Many short ones, as the pace of a machine that others share changes within seconds; and several
     fleets in turn, as of two that are alike one is faster as long as it lives.
     """
-    pairs: list[tuple[Round, Round]] = []
+    rounds: list[list[Round]] = []
     with _sink() as dsn:
         for _ in range(options.fleets):
-            pairs += await _compare(wanted, dsn, options)
+            rounds += await _compare([(), *wanted], dsn, options)
+    for number, way in enumerate(wanted, 1):
+        _print(way, [(done[0], done[number]) for done in rounds])
+
+
+def _print(way: tuple[str, ...], pairs: list[tuple[Round, Round]]) -> None:
+    """The medians of the pairs, with quartiles of the throughput's."""
     ratios = sorted(on.rate / off.rate for off, on in pairs)
     quarter = len(ratios) // 4
     slower = [on.p50_ms - off.p50_ms for off, on in pairs]
     ours = [on.dispatcher_us - off.dispatcher_us for off, on in pairs]
     theirs = [on.worker_us - off.worker_us for off, on in pairs]
     print(
-        f"{'+'.join(wanted) or 'nothing':36} throughput {statistics.median(ratios):.3f} "
+        f"{'+'.join(way) or 'nothing':36} throughput {statistics.median(ratios):.3f} "
         f"({ratios[quarter]:.2f}-{ratios[-1 - quarter]:.2f})  "
         f"p50 {statistics.median(slower):+.3f} ms  "
         f"cpu a call: dispatcher {statistics.median(ours):+.1f} us, "
@@ -208,7 +216,7 @@ async def measure(wanted: tuple[str, ...], options: argparse.Namespace) -> None:
 
 
 def main() -> None:
-    """Measure what is named, or each by itself and all together."""
+    """Measure what is named, or each by itself and all together; and nothing, to see the noise."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.observers")
     parser.add_argument("wanted", nargs="*", help=f"some of {', '.join(_ALL)}; several with a +")
     parser.add_argument("--fleets", type=int, default=4, help="of each kind, one after the other")
@@ -218,8 +226,7 @@ def main() -> None:
     parser.add_argument("--singles", type=int, default=50)
     options = parser.parse_args()
     wanted = [tuple(word.split("+")) for word in options.wanted]
-    for each in wanted or [(), *((one,) for one in _ALL), _ALL]:
-        asyncio.run(measure(each, options))
+    asyncio.run(measure(wanted or [(), *((one,) for one in _ALL), _ALL], options))
 
 
 if __name__ == "__main__":
