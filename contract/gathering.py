@@ -40,12 +40,19 @@ class Gathered(Generic[T]):
         if self._began is not None:
             self._began()
 
-    def flush(self) -> None:
-        """Hand over what waits."""
-        with self._taking:
+    def flush(self, within: float = -1.0) -> None:
+        """Hand over what waits.
+
+        Gives up after `within` seconds where another thread is still at it; never where negative.
+        """
+        if not self._taking.acquire(timeout=within):
+            return
+        try:
             waiting = self._waiting
             taken: list[T] = []
             while waiting:
                 taken.append(waiting.popleft())
             if taken:
                 self._take(taken)
+        finally:
+            self._taking.release()

@@ -10,7 +10,7 @@ import itertools
 import queue
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any
 
 import msgspec
@@ -40,10 +40,10 @@ class Listening:
     """Whether, once it is open, it has no use for any moment: then it is told of none."""
     told_together: frozenset[str] = frozenset()
     """Moments that one which is quick may be told in the event loop's next turn, in no context:
-    many in a row, which costs half as much."""
+    many in a row, which costs half as much. In a worker those of its calls alone are."""
 
     def all_told(self) -> None:
-        """Those that were told together are at their end, for now."""
+        """Called after the last moment of each turn that was told together."""
 
     def open(self) -> None:
         """It is told of moments from now on. What it raises is logged."""
@@ -60,11 +60,14 @@ def moments(base: type) -> tuple[str, ...]:
 class Tellers:
     """Tells every observer. Where nobody listens to a moment, it costs one look.
 
-    `base` is the class that the observers derive from. Raises TypeError for one that does not.
+    `base` is the class that the observers derive from. `together` are the moments that may be told
+    together: those that are told on the event loop alone, of two facts at most. Raises TypeError
+    for an observer that does not derive from `base`.
     """
 
-    def __init__(self, base: type, hosts: Sequence[Any] = ()) -> None:
+    def __init__(self, base: type, hosts: Sequence[Any] = (), *, together: Collection[str]) -> None:
         self._base = base
+        self._may_be_together = frozenset(together)
         self._listeners: dict[str, list[Callable[..., None]]]
         self._listeners = {moment: [] for moment in moments(base)}
         self._threads: list[_Thread] = []
@@ -81,7 +84,7 @@ class Tellers:
     def add(self, observer: Any) -> None:
         """Listen from now on, where it happens: for what is quick and our own."""
         methods = self._methods(observer)
-        together = observer.told_together & methods.keys()
+        together = observer.told_together & self._may_be_together & methods.keys()
         later = {moment: methods.pop(moment) for moment in together}
         if later:
             for moment, tell in self._together.take(later, observer.all_told):
@@ -113,8 +116,8 @@ class Tellers:
 
     def close(self) -> None:
         """Let hosts' observers take what waits for them, for two seconds at most. Blocks."""
-        self._together.flush()
         give_up_at = time.monotonic() + _FLUSH_SECONDS
+        self._together.flush(_FLUSH_SECONDS)
         for thread in self._threads:
             thread.close(give_up_at)
         for observer in self._hosts:

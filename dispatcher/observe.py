@@ -11,7 +11,7 @@ import msgspec
 from toolpool.contract.credentials import lacked
 from toolpool.contract.envelope import CallMessage
 from toolpool.contract.faults import Failure, failure_of
-from toolpool.contract.observing import Listening, Tellers, guarded
+from toolpool.contract.observing import Listening, Tellers, guarded, moments
 from toolpool.contract.outcome import Code, Executed, Outcome
 from toolpool.contract.result import ToolResult
 from toolpool.contract.telemetry.carriers import merged
@@ -241,7 +241,7 @@ class Observers(Tellers):
     """Whoever listens to one dispatcher."""
 
     def __init__(self, hosts: Sequence[Observer] = (), *, with_texts: bool = False) -> None:
-        super().__init__(Observer, hosts)
+        super().__init__(Observer, hosts, together=moments(Observer))
         self._with_texts = with_texts
         self._tracers: list[Callable[..., Any]] = []
 

@@ -4,6 +4,7 @@
 """
 
 import importlib
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -70,11 +71,12 @@ class Received(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 class RunEnded(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """How a worker answered a call: `code` is None where it went well.
 
-    `seconds` since it was given to what runs its tool; 0 where it never was.
+    `at` is Unix time; `seconds` since it was given to what runs its tool; 0 where it never was.
     """
 
     code: Code | None
     executed: Executed
+    at: float
     seconds: float
     failure: Failure | None
 
@@ -139,7 +141,8 @@ class WorkerObserver(Listening):
     def started(self, call: RunFacts, received: Received) -> None:
         """A call is given to what runs its tool: the event loop, a thread, a child process.
 
-        A quick observer is told in the context that the tool runs in, but for child processes.
+        A quick observer that does not want it told together is told in the context that the tool
+        runs in, but for child processes.
         """
 
     def ended(self, call: RunFacts, ended: RunEnded) -> None:
@@ -188,6 +191,9 @@ class WorkerObserver(Listening):
         """Its event loop turns."""
 
 
+_OF_CALLS = ("started", "released", "passed", "ended")
+
+
 class WorkerObservers(Tellers):
     """Whoever listens to one worker."""
 
@@ -198,7 +204,7 @@ class WorkerObservers(Tellers):
         settings: Settings,
         tools: Mapping[str, Tool],
     ) -> None:
-        super().__init__(WorkerObserver, hosts)
+        super().__init__(WorkerObserver, hosts, together=_OF_CALLS)
         self._with_texts = settings.error_texts
         self._names = Names(settings.key_prefix)
         self._tools = tools
@@ -242,6 +248,7 @@ class WorkerObservers(Tellers):
             ended = RunEnded(
                 code=outcome.code,
                 executed=outcome.executed,
+                at=time.time(),
                 seconds=seconds,
                 failure=failure_of(outcome, call.arguments, with_text=self._with_texts),
             )

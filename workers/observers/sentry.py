@@ -1,7 +1,6 @@
 """Sentry, seen from a worker: what tools raised, where they ran, and that the pool is alive."""
 
 import re
-import time
 from collections import defaultdict
 from typing import NamedTuple
 
@@ -147,8 +146,8 @@ class Sentry(WorkerObserver):
         self._reports.check_in(slug, _HEARTBEAT)
 
     def _end_trace(self, call: RunFacts, ended: RunEnded, trace: _Trace) -> None:
-        now, root = time.time(), trace.root
-        times = {"timestamp": now, "start_timestamp": now - ended.seconds}
+        root = trace.root
+        times = {"timestamp": ended.at, "start_timestamp": ended.at - ended.seconds}
         process = self._process_span(call, ended, trace) | times
         execute = _execute_span(call, ended, process) | times
         context: dict[str, object] = {

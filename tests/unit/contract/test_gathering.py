@@ -1,6 +1,7 @@
 """What is done in a row, a turn of the event loop later."""
 
 import asyncio
+import threading
 from collections import deque
 from contextvars import ContextVar
 
@@ -97,3 +98,21 @@ async def test_what_is_added_while_another_thread_takes_the_last_is_not_left() -
     gathered.add(0)
     gathered.flush()
     assert taken == [[0, 1]]
+
+
+async def test_who_hands_over_in_time_does_not_wait_for_another_who_hangs() -> None:
+    entered, go_on = threading.Event(), threading.Event()
+
+    def take(items: list[int]) -> None:
+        entered.set()
+        assert go_on.wait(10)
+
+    gathered: Gathered[int] = Gathered(take)
+    gathered.add(1)
+    hangs = threading.Thread(target=gathered.flush)
+    hangs.start()
+    assert entered.wait(30)
+    gathered.flush(0.01)
+    assert hangs.is_alive(), "it came back meanwhile"
+    go_on.set()
+    hangs.join()

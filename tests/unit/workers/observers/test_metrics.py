@@ -27,7 +27,7 @@ def run(tool: str = "echo", run_in: str = "loop") -> RunFacts:
 
 
 def ended(code: Code | None = None, seconds: float = 0.02) -> RunEnded:
-    return RunEnded(code=code, executed=Executed.YES, seconds=seconds, failure=None)
+    return RunEnded(code=code, executed=Executed.YES, at=1.0, seconds=seconds, failure=None)
 
 
 class Supervised:
