@@ -176,7 +176,7 @@ async def _compare(
         for side in sides:
             await toolpool_calls.throughput(side.dispatcher, "echo_loop", 2_000, 100)
         for number in range(options.rounds):
-            order = [*range(len(ways))][:: 1 if number % 2 else -1]
+            order = [(first + number) % len(ways) for first in range(len(ways))]
             done = {
                 which: await _round(sides[which], options.calls, options.in_flight, options.singles)
                 for which in order
@@ -220,7 +220,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.observers")
     parser.add_argument("wanted", nargs="*", help=f"some of {', '.join(_ALL)}; several with a +")
     parser.add_argument("--fleets", type=int, default=4, help="of each kind, one after the other")
-    parser.add_argument("--rounds", type=int, default=6, help="of each pair of fleets")
+    parser.add_argument("--rounds", type=int, default=6, help="of each set of fleets")
     parser.add_argument("--calls", type=int, default=10_000)
     parser.add_argument("--in-flight", type=int, default=500)
     parser.add_argument("--singles", type=int, default=50)

@@ -11,8 +11,8 @@ _BOOKMARK = re.compile(r"(\d{1,15})-(\d{1,15})")
 class Note(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """One moment, as it is published: whoever reads it makes `events` events of it.
 
-    `at` is Unix time in milliseconds. The end of a call that `starts` is its start as well, the
-    first of its events. Holds no argument, no result, and nothing that was raised.
+    `at` is Unix time in milliseconds. An `end` or `error` that `starts` tells the start of its call
+    as well, as the first of its events. Holds no argument, no result, and nothing that was raised.
     """
 
     kind: str

@@ -45,7 +45,7 @@ class Notes(Observer):
         """The call whose start was told last, where that is not noted yet."""
 
     def all_told(self) -> None:
-        """See `Tracing.all_told`."""
+        """See `Listening.all_told`."""
         if self._begun is not None:
             self._note_start()
         notes, self._notes = self._notes, []

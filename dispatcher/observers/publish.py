@@ -23,6 +23,8 @@ log = logs.logger("events")
 
 _WAITING_AT_MOST = 20_000
 _TOGETHER_AT_MOST = 1_000
+_ENCODED_AT_MOST = 100
+"""How many notes are encoded together: so many are dropped at once."""
 _GATHER_SECONDS = 0.05
 _FIRST_PAUSE_SECONDS = 0.1
 _LONGEST_PAUSE_SECONDS = 2.0
@@ -66,8 +68,8 @@ class Publisher:
 
     def add(self, notes: Sequence[Note]) -> None:
         """Publish them soon; where too many wait, the oldest are dropped."""
-        for start in range(0, len(notes), _TOGETHER_AT_MOST):
-            some = notes[start : start + _TOGETHER_AT_MOST]
+        for start in range(0, len(notes), _ENCODED_AT_MOST):
+            some = notes[start : start + _ENCODED_AT_MOST]
             try:
                 self._wait(some)
             except (TypeError, ValueError, RecursionError):

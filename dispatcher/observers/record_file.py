@@ -54,6 +54,9 @@ class _File:
 class RecordFiles:
     """A sink. `path` is a folder that exists, or a file that ends in `.jsonl`."""
 
+    takes_several = True
+    """Whether several lines may be given in one."""
+
     def __init__(
         self, path: Path, *, sync: Literal["flush", "fsync"], size: int, files: int
     ) -> None:
@@ -63,9 +66,6 @@ class RecordFiles:
         self._size = size
         self._files = files
         self._open: OrderedDict[Path, _File] = OrderedDict()
-
-    takes_several = True
-    """Whether several lines may be given in one."""
 
     @property
     def is_one_file(self) -> bool:
@@ -110,7 +110,8 @@ class RecordFiles:
             if self._size and file.size >= self._size:
                 self._rotate(path, file.number)
         except OSError as error:
-            written = data.count(b"\n", 0, done) - (is_torn and done > 0)
+            # A line whose line feed alone is missing is whole: the next write begins with one.
+            written = data.count(b"\n", 0, done + 1) - is_torn
             raise NotAllWritten(error, written) from error
 
     def close(self) -> None:

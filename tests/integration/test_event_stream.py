@@ -242,6 +242,17 @@ async def test_what_is_dropped_while_the_server_is_away_becomes_a_gap(
     await publisher.close()
 
 
+async def test_where_one_note_too_many_waits_few_are_dropped(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(publish, "_WAITING_AT_MOST", 1_000)
+    publisher = Publisher(MemoryEvents(), ENVELOPE, tenant="default")
+    publisher.add(notes(*["t"] * 1_000))
+    assert publisher.lost == 0
+    publisher.add(notes("t"))
+    assert 2 <= publisher.lost <= 200
+
+
 async def test_a_note_that_is_no_json_costs_no_other(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.WARNING)
     stream = MemoryEvents()

@@ -176,7 +176,8 @@ def test_an_empty_path_is_no_folder() -> None:
 
 
 @pytest.mark.parametrize(
-    ("before", "room", "written"), [(b"", 6, 1), (b"torn", 7, 1), (b"x", 1, 0), (b"x", 0, 0)]
+    ("before", "room", "written"),
+    [(b"", 6, 1), (b"", 7, 2), (b"t", 7, 1), (b"t", 8, 2), (b"t", 1, 0), (b"t", 0, 0)],
 )
 def test_of_several_lines_in_one_those_that_were_written_are_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, before: bytes, room: int, written: int
