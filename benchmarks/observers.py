@@ -1,13 +1,14 @@
 """`python -m benchmarks.observers`: what watching costs, all of it on against all of it off.
 
-Each way to watch has a fleet and a dispatcher of its own, and they take turns: throughput and the
-time of a single call as ratios of the pairs, and the processor's time a call on either side of the
-queue.
+Each way to watch has a fleet, and a dispatcher in a process of its own, and they take turns:
+throughput and the time of a single call as ratios of the pairs, and the processor's time a call on
+either side of the queue.
 """
 
 import argparse
 import asyncio
 import gc
+import json
 import os
 import socket
 import statistics
@@ -15,9 +16,9 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator, Iterator, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import ExitStack, asynccontextmanager, contextmanager, suppress
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from benchmarks import toolpool_calls
@@ -48,7 +49,6 @@ while True:
 _SETTLE_SECONDS = 0.7
 """Longer than anything is put off: what one side left to do is not done in the other's time."""
 _ALL = ("sentry", "otel", "metrics", "events", "record")
-_TICK = os.sysconf("SC_CLK_TCK")
 
 
 @dataclass
@@ -64,10 +64,14 @@ class Side:
 
 
 def _seconds_of(pid: int) -> float:
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    own = (int(fields[11]) + int(fields[12])) / _TICK
-    below = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-    return own + sum(_seconds_of(int(child)) for child in below)
+    """As the scheduler counts them, in nanoseconds; the clock of `stat` ticks in hundredths."""
+    nanoseconds = 0
+    below: list[str] = []
+    for task in Path(f"/proc/{pid}/task").iterdir():
+        with suppress(OSError):  # it has just ended
+            nanoseconds += int((task / "schedstat").read_text().split()[0])
+            below += (task / "children").read_text().split()
+    return nanoseconds / 1e9 + sum(_seconds_of(int(child)) for child in below)
 
 
 @contextmanager
@@ -152,8 +156,8 @@ class Round:
 async def _round(side: Side, calls: int, in_flight: int, singles: int) -> Round:
     """Counted in the middle of a load: what watching puts off is then done meanwhile.
 
-    What rounds before have left, of either side, is collected first: both are in one process. Calls
-    are timed one by one when what the load has put off is done: it is not theirs.
+    What rounds before have left is collected first. Calls are timed one by one when what the load
+    has put off is done: it is not theirs.
     """
     gc.collect()
     await toolpool_calls.throughput(side.dispatcher, "echo_loop", calls // 2, in_flight)
@@ -166,26 +170,57 @@ async def _round(side: Side, calls: int, in_flight: int, singles: int) -> Round:
     return Round(rate, p50_ms, own / calls * 1e6, theirs / calls * 1e6)
 
 
-async def _compare(
+async def _take_turns(way: tuple[str, ...], dsn: str, options: argparse.Namespace) -> None:
+    """Be one side: a round for each line that is read, and a line of JSON for each round."""
+    async with _side(way, dsn) as side:
+        await toolpool_calls.throughput(side.dispatcher, "echo_loop", 2_000, 100)
+        print("ready", flush=True)
+        while await asyncio.to_thread(sys.stdin.readline):
+            done = await _round(side, options.calls, options.in_flight, options.singles)
+            print(json.dumps(asdict(done)), flush=True)
+
+
+@contextmanager
+def _another_process(
+    way: tuple[str, ...], dsn: str, options: argparse.Namespace
+) -> Iterator[Callable[[], Round]]:
+    """What has a side in a process of its own do its next round."""
+    command = [sys.executable, "-m", "benchmarks.observers", "+".join(way), "--dsn", dsn]
+    for name in ("calls", "in_flight", "singles"):
+        command += [f"--{name.replace('_', '-')}", str(getattr(options, name))]
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        requests, answers = process.stdin, process.stdout
+        assert requests is not None
+        assert answers is not None
+
+        def turn() -> Round:
+            requests.write("\n")
+            requests.flush()
+            return Round(**json.loads(answers.readline()))
+
+        if answers.readline() != "ready\n":
+            raise SystemExit(f"the side {way} did not start: what it said is above")
+        yield turn
+        requests.close()
+
+
+def _compare(
     ways: Sequence[tuple[str, ...]], dsn: str, options: argparse.Namespace
 ) -> list[list[Round]]:
     """Rounds in turns of fleets that are watched in these ways."""
     rounds = []
-    async with AsyncExitStack() as stack:
-        sides = [await stack.enter_async_context(_side(way, dsn)) for way in ways]
-        for side in sides:
-            await toolpool_calls.throughput(side.dispatcher, "echo_loop", 2_000, 100)
+    with ExitStack() as stack:
+        turns = [stack.enter_context(_another_process(way, dsn, options)) for way in ways]
         for number in range(options.rounds):
             order = [(first + number) % len(ways) for first in range(len(ways))]
-            done = {
-                which: await _round(sides[which], options.calls, options.in_flight, options.singles)
-                for which in order
-            }
+            done = {which: turns[which]() for which in order}
             rounds.append([done[which] for which in range(len(ways))])
     return rounds
 
 
-async def measure(wanted: Sequence[tuple[str, ...]], options: argparse.Namespace) -> None:
+def measure(wanted: Sequence[tuple[str, ...]], options: argparse.Namespace) -> None:
     """Rounds of each way against not watched at all, in the same turns.
 
     Many short ones, as the pace of a machine that others share changes within seconds; and several
@@ -194,7 +229,9 @@ async def measure(wanted: Sequence[tuple[str, ...]], options: argparse.Namespace
     rounds: list[list[Round]] = []
     with _sink() as dsn:
         for _ in range(options.fleets):
-            rounds += await _compare([(), *wanted], dsn, options)
+            rounds += _compare([(), *wanted], dsn, options)
+    pace = statistics.median(done[0].rate for done in rounds)
+    print(f"{len(rounds)} rounds; not watched at all: {pace:,.0f} calls a second")
     for number, way in enumerate(wanted, 1):
         _print(way, [(done[0], done[number]) for done in rounds])
 
@@ -220,13 +257,17 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.observers")
     parser.add_argument("wanted", nargs="*", help=f"some of {', '.join(_ALL)}; several with a +")
     parser.add_argument("--fleets", type=int, default=4, help="of each kind, one after the other")
-    parser.add_argument("--rounds", type=int, default=6, help="of each set of fleets")
-    parser.add_argument("--calls", type=int, default=10_000)
+    parser.add_argument("--rounds", type=int, default=12, help="of each set of fleets")
+    parser.add_argument("--calls", type=int, default=4_000)
     parser.add_argument("--in-flight", type=int, default=500)
     parser.add_argument("--singles", type=int, default=50)
+    parser.add_argument("--dsn", help="be one side, with this Sentry; for its own use")
     options = parser.parse_args()
-    wanted = [tuple(word.split("+")) for word in options.wanted]
-    asyncio.run(measure(wanted or [(), *((one,) for one in _ALL), _ALL], options))
+    wanted = [tuple(filter(None, word.split("+"))) for word in options.wanted]
+    if options.dsn:
+        asyncio.run(_take_turns(wanted[0], options.dsn, options))
+    else:
+        measure(wanted or [(), *((one,) for one in _ALL), _ALL], options)
 
 
 if __name__ == "__main__":
