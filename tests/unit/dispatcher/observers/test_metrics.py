@@ -9,13 +9,14 @@ import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
 from tests.scraping import Figures, by_code, free_port, parsed, scraped, value
+from tests.unit.facts import call_ended, call_facts
 from tests.waiting import eventually
 from toolpool import Dispatcher, Metrics, Settings, ToolError, tool
 from toolpool.contract.observing import moments
-from toolpool.contract.outcome import Code, Executed
+from toolpool.contract.outcome import Code
 from toolpool.contract.telemetry import figures as sheets
 from toolpool.contract.version import VERSION
-from toolpool.dispatcher.observe import CallFacts, Ended, Observer, Pulse, Rejected
+from toolpool.dispatcher.observe import Observer, Pulse, Rejected
 from toolpool.dispatcher.observers import figures
 
 
@@ -53,26 +54,6 @@ def read(metrics: Metrics) -> Figures:
 
 def call(name: str, _id: str = "c", /, **arguments: Any) -> list[dict[str, Any]]:
     return [{"id": _id, "name": name, "input": arguments}]
-
-
-FACTS = CallFacts(
-    call_id="c", tool="echo", session=None, turn=None, key="k", queue="q", attempt=1, retry=0,
-    retries_left=0, bytes=1, provider="bare", trace=None,
-)  # fmt: skip
-
-
-def ended(code: Code | None = None, **fields: Any) -> Ended:
-    known: dict[str, Any] = {
-        "code": code, "executed": Executed.YES, "worker": "w", "seconds": 0.5, "run_seconds": 0.1,
-        "queued_seconds": 0.01, "is_first": True, "failure": None,
-    }  # fmt: skip
-    return Ended(**(known | fields))
-
-
-def of_tool(name: str) -> CallFacts:
-    return CallFacts(
-        **{field: getattr(FACTS, field) for field in FACTS.__struct_fields__} | {"tool": name}
-    )
 
 
 @pytest.fixture
@@ -158,7 +139,7 @@ def test_what_a_model_made_up_is_no_label(metrics: Metrics) -> None:
         metrics.rejected(
             Rejected(tool="echo", is_known=True, kinds=(f"odd-{number}", "enum"), **told)  # type: ignore[arg-type]
         )
-        metrics.ended(of_tool(f"tool-{number}"), ended())
+        metrics.ended(call_facts(tool=f"tool-{number}"), call_ended())
     labels = {dict(found).get("tool") for _, found in read(metrics)} - {None}
     assert len(labels) == sheets.TOOLS_AT_MOST + 2
     assert {"(unknown)", "other", "echo", "tool-0"} <= labels
@@ -171,20 +152,20 @@ def test_what_a_model_made_up_is_no_label(metrics: Metrics) -> None:
 
 
 def test_a_call_that_two_dispatchers_have_is_counted_by_one(metrics: Metrics) -> None:
-    metrics.ended(FACTS, ended())
-    metrics.ended(FACTS, ended(is_first=False))
+    metrics.ended(call_facts(), call_ended())
+    metrics.ended(call_facts(), call_ended(is_first=False))
     assert by_code(read(metrics), "toolpool_calls_total") == {("echo", "ok", "ok"): 1}
 
 
 def test_r43_every_moment_has_its_number(metrics: Metrics) -> None:
     metrics.late("k", "w")
-    metrics.lost(FACTS, "w")
-    metrics.requeued(FACTS)
+    metrics.lost(call_facts(), "w")
+    metrics.requeued(call_facts())
     metrics.sent("q", 7)
     metrics.worker_up("a")
     metrics.worker_up("b")
     metrics.worker_down("a")
-    metrics.ended(FACTS, ended(Code.INVALID_ARGUMENTS, kinds=("value",)))
+    metrics.ended(call_facts(), call_ended(Code.INVALID_ARGUMENTS, kinds=("value",)))
     metrics.pulse(Pulse(lag=0.3, waiting=4, oldest_waiting=2.5, in_flight=9, dropped=3))
     found = read(metrics)
     assert value(found, "toolpool_build_info", version=VERSION) == 1
@@ -284,8 +265,8 @@ async def test_a_registry_of_the_hosts_own_is_used(caplog: pytest.LogCaptureFixt
     assert one.registry is two.registry is registry
     for each in (one, two, *other):
         each.open()
-    one.ended(FACTS, ended())
-    two.ended(FACTS, ended())
+    one.ended(call_facts(), call_ended())
+    two.ended(call_facts(), call_ended())
     assert by_code(read(one), "toolpool_calls_total") == {("echo", "ok", "ok"): 2}
     assert caplog.text.count("metrics_port_taken") == 1
     for each in (one, two, *other):

@@ -7,27 +7,17 @@ import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
 from tests.scraping import Figures, by_code, free_port, parsed, scraped, value
+from tests.unit.facts import run_ended, run_facts
 from tests.waiting import wait_until
 from toolpool import Settings
 from toolpool.contract.observing import moments
-from toolpool.contract.outcome import Code, Executed
+from toolpool.contract.outcome import Code
 from toolpool.contract.telemetry.exposition import BookCollector
 from toolpool.contract.version import VERSION
-from toolpool.workers.observe import Blocked, Pulse, Received, RunEnded, RunFacts, WorkerObserver
+from toolpool.workers.observe import Blocked, Pulse, Received, WorkerObserver
 from toolpool.workers.observers import figures
 from toolpool.workers.observers.metrics import Metrics, metrics_on
 from toolpool.workers.supervision import metrics as supervised
-
-
-def run(tool: str = "echo", run_in: str = "loop") -> RunFacts:
-    return RunFacts(
-        call_id="c", tool=tool, session=None, turn=None, key="k", attempt=1, retry=0,
-        retries_left=0, queue="q.loop" if run_in else "", run_in=run_in, trace=None,
-    )  # fmt: skip
-
-
-def ended(code: Code | None = None, seconds: float = 0.02) -> RunEnded:
-    return RunEnded(code=code, executed=Executed.YES, at=1.0, seconds=seconds, failure=None)
 
 
 class Supervised:
@@ -60,14 +50,14 @@ def test_r43_a_successor_goes_on_where_its_predecessor_was() -> None:
     """A rolling replacement: both run for a while, then the first one is gone."""
     fleet = Supervised()
     first = fleet.process()
-    for each in (ended(), ended(Code.RAISED), ended(Code.TIMEOUT, 7.0)):
-        first.started(run(), Received(calls=1, bytes=1, seconds=0.3))
-        first.ended(run(), each)
+    for code, seconds in ((None, 0.02), (Code.RAISED, 0.02), (Code.TIMEOUT, 7.0)):
+        first.started(run_facts(), Received(calls=1, bytes=1, seconds=0.3))
+        first.ended(run_facts(), run_ended(code, seconds=seconds))
     first.pulse(Pulse(lag=0.2, running=3, stuck=1, dropped=2))
     alone = fleet.read()
     assert value(alone, "toolpool_worker_processes") == 1
     second = fleet.process()
-    second.ended(run(), ended())
+    second.ended(run_facts(), run_ended(seconds=0.02))
     second.pulse(Pulse(lag=0.0, running=2, stuck=0, dropped=1))
     both = fleet.read()
     assert value(both, "toolpool_worker_processes") == 2
@@ -97,12 +87,14 @@ def test_r43_a_successor_goes_on_where_its_predecessor_was() -> None:
 def test_r43_every_moment_has_its_number() -> None:
     fleet = Supervised()
     process = fleet.process()
-    process.released(run())
+    process.released(run_facts())
     process.refused("foreign")
     for is_fatal in (False, True):
         process.blocked(Blocked(tool="echo", seconds=1.5, stack="", is_fatal=is_fatal))
     process.blocked(Blocked(tool=None, seconds=1.5, stack="", is_fatal=False))
-    process.ended(run("not here", run_in=""), ended(Code.INTERNAL, 0.0))
+    process.ended(
+        run_facts(tool="not here", queue="", run_in=""), run_ended(Code.INTERNAL, seconds=0.0)
+    )
     found = fleet.read()
     assert value(found, "toolpool_released_calls_total", tool="echo") == 1
     assert value(found, "toolpool_refused_messages_total", reason="foreign") == 1

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 import pytest
 
 from tests.sentry_sink import SentrySink, sentry_sink
+from tests.unit.facts import run_ended, run_facts
 from tests.waiting import eventually
-from toolpool.contract.outcome import Executed
 from toolpool.contract.settings import Settings
-from toolpool.workers.observe import Received, RunEnded, RunFacts, WorkerObservers
+from toolpool.workers.observe import Received, WorkerObservers
 from toolpool.workers.observers.sentry import Sentry
 
 
@@ -28,30 +28,14 @@ def observers(sink: SentrySink) -> Iterator[WorkerObservers]:
     told.close()
 
 
-def run(key: str) -> RunFacts:
-    return RunFacts(
-        call_id=key,
-        tool="echo",
-        session="s",
-        turn="m",
-        key=key,
-        attempt=1,
-        retry=0,
-        retries_left=0,
-        queue="q",
-        run_in="loop",
-        trace=None,
-    )
-
-
 RECEIVED = Received(calls=1, bytes=10, seconds=0.25)
-ENDED = RunEnded(code=None, executed=Executed.YES, at=1_700_000_000.0, seconds=0.5, failure=None)
+ENDED = run_ended()
 
 
 async def test_a_run_is_at_the_time_it_took_place_though_it_is_told_later(
     observers: WorkerObservers, sink: SentrySink
 ) -> None:
-    facts = run("k1")
+    facts = run_facts()
     observers.tell("started", facts, RECEIVED)
     observers.tell("ended", facts, ENDED)
     await eventually(lambda: sink.of("transaction"), "it is sent")
@@ -64,12 +48,13 @@ async def test_a_run_is_at_the_time_it_took_place_though_it_is_told_later(
 async def test_a_run_given_back_in_the_turn_it_began_in_leaves_nothing(
     observers: WorkerObservers, sink: SentrySink
 ) -> None:
-    observers.tell("started", run("k1"), RECEIVED)
-    observers.tell("released", run("k1"))
+    given_back, other = run_facts(), run_facts(call_id="other", key="other")
+    observers.tell("started", given_back, RECEIVED)
+    observers.tell("released", given_back)
     await asyncio.sleep(0)
-    observers.tell("ended", run("k1"), ENDED)
-    observers.tell("started", run("k2"), RECEIVED)
-    observers.tell("ended", run("k2"), ENDED)
+    observers.tell("ended", given_back, ENDED)
+    observers.tell("started", other, RECEIVED)
+    observers.tell("ended", other, ENDED)
     await eventually(lambda: sink.of("transaction"), "the other is sent")
     data = [transaction["spans"][1]["data"] for transaction in sink.of("transaction")]
-    assert [span["gen_ai.tool.call.id"] for span in data] == ["k2"]
+    assert [span["gen_ai.tool.call.id"] for span in data] == ["other"]
