@@ -126,7 +126,7 @@ class Asking:
         """The same; `rejected` and `sent` hold what is known of each call at any time."""
         accepted: list[Accepted] = []
         since = time.monotonic()  # the look into the past is on the first calls' own time
-        looping = await self._loops.look(found.calls, shared.session)
+        looping = await self._loops.look(found.calls, shared.session, shared.id)
         decides = self._policy.asks_somebody
         foreign: Mapping[int, ToolResult] = {}
         if decides and (flawed := [call for call in found.calls if call.flaw is not None]):
@@ -142,7 +142,9 @@ class Asking:
             if isinstance(verdict, ToolResult):
                 rejected[call.index] = verdict
                 is_known = self._accepting.has(verdict.name)
-                self._observers.rejected(verdict, shared.session, found.format, is_known=is_known)
+                self._observers.rejected(
+                    verdict, shared.session, shared.id, found.format, is_known=is_known
+                )
             else:
                 accepted.append(verdict)
                 decides = decides or verdict[1].spec.approval is True

@@ -50,6 +50,7 @@ class Rejected(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     session: str | None
     code: Code
     provider: str
+    turn: str | None = None
     is_known: bool = False
     kinds: tuple[str, ...] = ()
 
@@ -99,6 +100,7 @@ class Loop(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     call_id: str
     failures: int
     alternates: bool
+    turn: str | None = None
 
 
 class Alert(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -295,7 +297,13 @@ class Observers(Tellers):
             self.tell("audited", told)
 
     def rejected(
-        self, result: ToolResult, session: str | None, provider: str, *, is_known: bool
+        self,
+        result: ToolResult,
+        session: str | None,
+        turn: str | None,
+        provider: str,
+        *,
+        is_known: bool,
     ) -> None:
         """Tell of a call that was answered at once; `is_known`: there is such a tool."""
         if self.hear("rejected"):
@@ -306,6 +314,7 @@ class Observers(Tellers):
                 session=session,
                 code=result.code,
                 provider=provider,
+                turn=turn,
                 is_known=is_known,
                 kinds=_distinct(kind for _, kind in (result.details or {}).get("fields", ())),
             )

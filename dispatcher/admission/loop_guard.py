@@ -66,8 +66,10 @@ class LoopGuard:
             return False
         return self._ledger.suspects(self._name(session))
 
-    async def look(self, calls: Sequence[ToolCall], session: str | None) -> dict[int, Seen]:
-        """The calls to refuse, by index, and what was seen of each."""
+    async def look(
+        self, calls: Sequence[ToolCall], session: str | None, turn: str | None
+    ) -> dict[int, Seen]:
+        """The calls of a turn to refuse, by index, and what was seen of each."""
         if session is None or not self.suspects(session):
             return {}
         digests = [digest_of(call) for call in calls]
@@ -80,7 +82,7 @@ class LoopGuard:
         for call, found in zip(calls, seen, strict=True):
             if found.failures < self._settings.loop_threshold and not found.alternates:
                 continue
-            if await self._is_refused(call, session, found):
+            if await self._is_refused(call, session, turn, found):
                 refused[call.index] = found
         return refused
 
@@ -113,13 +115,16 @@ class LoopGuard:
         except (ServerAway, RedisError, OSError) as error:
             log.warning("loops_not_noted: %s", error)
 
-    async def _is_refused(self, call: ToolCall, session: str, found: Seen) -> bool:
+    async def _is_refused(
+        self, call: ToolCall, session: str, turn: str | None, found: Seen
+    ) -> bool:
         loop = Loop(
             session=session,
             tool=call.name,
             call_id=call.id,
             failures=found.failures,
             alternates=found.alternates,
+            turn=turn,
         )
         log.warning("loop tool=%s call=%s failures=%d", loop.tool, loop.call_id, loop.failures)
         self._observers.tell("looped", loop)

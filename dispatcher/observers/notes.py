@@ -101,6 +101,7 @@ class Notes(Observer):
             tool=tool,
             call_id=_short(rejected.call_id),
             session=rejected.session,
+            turn=rejected.turn,
             events=events_of_error(Executed.NO),
             detail=self._failed(tool, rejected.code, Executed.NO),
         )
@@ -114,6 +115,7 @@ class Notes(Observer):
             tool=_short(loop.tool),
             call_id=_short(loop.call_id),
             session=loop.session,
+            turn=loop.turn,
             detail={"failures": loop.failures, "alternates": loop.alternates},
         )
         self._keep(note)

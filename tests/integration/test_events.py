@@ -90,9 +90,10 @@ async def test_errors_are_told_on_both_channels(dispatcher: Dispatcher) -> None:
     asked += call("refuse", "reported", reason="secret-424242")
     asked += call("echo", "rejected", valeu="secret-424242")
     asked += call("nobody", "unknown", value="secret-424242")
-    await dispatcher.dispatch(asked, session="errors")
+    await dispatcher.dispatch(asked, session="errors", turn="m")
     await eventually(lambda: seen.kinds("errors").count("error") == 4, "all are told")
     told = {(e.call_id, e.kind): e for e in seen.events if e.session == "errors"}
+    assert {e.turn for e in told.values()} == {"m"}
     severities = {"raised": "error", "reported": "warn", "rejected": "warn", "unknown": "warn"}
     for call_id, severity in severities.items():
         failed, error = told[call_id, "tool:error"], told[call_id, "error"]

@@ -5,10 +5,11 @@ from collections.abc import Callable
 
 import pytest
 
+from tests.unit.facts import call_ended, call_facts
 from toolpool.contract.events import BEGINNING, Note, Position
 from toolpool.contract.outcome import Code, Executed
 from toolpool.dispatcher.events import events_of
-from toolpool.dispatcher.observe import CallFacts, Ended, Observers, Progressed
+from toolpool.dispatcher.observe import CallFacts, Ended, Loop, Observers, Progressed
 from toolpool.dispatcher.observers.notes import Notes
 
 
@@ -35,52 +36,24 @@ class Noted:
         return found
 
 
-def call(name: str) -> CallFacts:
-    return CallFacts(
-        call_id=name,
-        tool="t",
-        session="s",
-        turn="m",
-        key=f"key-{name}",
-        queue="q",
-        attempt=1,
-        retry=0,
-        retries_left=0,
-        bytes=2,
-        provider="anthropic",
-        trace=None,
-    )
-
-
-def ended(code: Code | None = None, executed: Executed = Executed.YES, shared: str = "") -> Ended:
-    return Ended(
-        code=code,
-        executed=executed,
-        worker="w",
-        seconds=0.1,
-        run_seconds=0.1,
-        queued_seconds=0.0,
-        is_first=True,
-        failure=None,
-        shared=shared,
-    )
-
-
 @pytest.mark.parametrize(
     ("end", "kinds"),
     [
-        (ended(), ["tool:start", "tool:end", "tool_executed"]),
-        (ended(shared="joined"), ["tool:start", "tool:end"]),
-        (ended(Code.RAISED), ["tool:start", "tool:error", "error", "tool_executed"]),
-        (ended(Code.RAISED, shared="joined"), ["tool:start", "tool:error", "error"]),
-        (ended(Code.WORKER_LOST, Executed.UNKNOWN), ["tool:start", "tool:error", "error"]),
-        (ended(Code.EXPIRED, Executed.NO), ["tool:start", "tool:error", "error"]),
+        (call_ended(), ["tool:start", "tool:end", "tool_executed"]),
+        (call_ended(shared="joined"), ["tool:start", "tool:end"]),
+        (call_ended(Code.RAISED), ["tool:start", "tool:error", "error", "tool_executed"]),
+        (call_ended(Code.RAISED, shared="joined"), ["tool:start", "tool:error", "error"]),
+        (
+            call_ended(Code.WORKER_LOST, executed=Executed.UNKNOWN),
+            ["tool:start", "tool:error", "error"],
+        ),
+        (call_ended(Code.EXPIRED, executed=Executed.NO), ["tool:start", "tool:error", "error"]),
     ],
 )
 async def test_one_note_tells_a_start_and_an_end_that_came_together(
     end: Ended, kinds: list[str]
 ) -> None:
-    noted, one = Noted(), call("1")
+    noted, one = Noted(), call_facts(call_id="1")
     noted.observers.tell("started", one, "w")
     noted.observers.tell("ended", one, end)
     await asyncio.sleep(0)
@@ -91,11 +64,11 @@ async def test_one_note_tells_a_start_and_an_end_that_came_together(
 
 
 async def test_the_start_of_a_call_that_goes_on_is_noted_at_once() -> None:
-    noted, one = Noted(), call("1")
+    noted, one = Noted(), call_facts(call_id="1")
     noted.observers.tell("started", one, "w")
     await asyncio.sleep(0)
     assert [kind for kind, *_ in noted.events()] == ["tool:start"]
-    noted.observers.tell("ended", one, ended())
+    noted.observers.tell("ended", one, call_ended())
     await asyncio.sleep(0)
     assert [kind for kind, *_ in noted.events()] == ["tool:start", "tool:end", "tool_executed"]
 
@@ -112,15 +85,15 @@ def it_progresses(observers: Observers, one: CallFacts, other: CallFacts) -> Non
 
 
 def another_ends(observers: Observers, one: CallFacts, other: CallFacts) -> None:
-    observers.tell("ended", other, ended())
+    observers.tell("ended", other, call_ended())
 
 
 @pytest.mark.parametrize("between", [another_starts, it_progresses, another_ends])
 async def test_what_comes_between_a_start_and_an_end_stays_between_them(between: Tells) -> None:
-    noted, one, other = Noted(), call("1"), call("2")
+    noted, one, other = Noted(), call_facts(call_id="1"), call_facts(call_id="2")
     noted.observers.tell("started", one, "w")
     between(noted.observers, one, other)
-    noted.observers.tell("ended", one, ended())
+    noted.observers.tell("ended", one, call_ended())
     await asyncio.sleep(0)
     found = [(kind, name) for kind, name, _ in noted.events()]
     assert found[0] == ("tool:start", "1")
@@ -132,9 +105,18 @@ async def test_what_comes_between_a_start_and_an_end_stays_between_them(between:
 async def test_moments_of_one_turn_are_handed_over_together() -> None:
     noted = Noted()
     for name in ("1", "2"):
-        noted.observers.tell("started", one := call(name), "w")
-        noted.observers.tell("ended", one, ended())
+        noted.observers.tell("started", one := call_facts(call_id=name), "w")
+        noted.observers.tell("ended", one, call_ended())
     await asyncio.sleep(0)
     noted.observers.tell("circuit", "t", "open")
     await asyncio.sleep(0)
     assert [[note.kind for note in turn] for turn in noted.turns] == [["end", "end"], ["circuit"]]
+
+
+async def test_a_call_that_the_loop_guard_caught_is_told_with_its_turn() -> None:
+    noted = Noted()
+    caught = Loop(session="s", tool="t", call_id="c", failures=3, alternates=False, turn="m")
+    noted.observers.tell("looped", caught)
+    await asyncio.sleep(0)
+    [note] = noted.notes
+    assert (note.kind, note.session, note.turn, note.call_id) == ("loop", "s", "m", "c")
