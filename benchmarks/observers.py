@@ -80,8 +80,10 @@ def _sink() -> Iterator[str]:
         [sys.executable, "-c", _SINK], stdout=subprocess.PIPE, text=True
     ) as process:
         assert process.stdout is not None
-        yield f"http://public@127.0.0.1:{process.stdout.readline().strip()}/1"
-        process.kill()
+        try:
+            yield f"http://public@127.0.0.1:{process.stdout.readline().strip()}/1"
+        finally:
+            process.kill()
 
 
 @asynccontextmanager
@@ -99,7 +101,9 @@ async def _side(wanted: tuple[str, ...], dsn: str) -> AsyncIterator[Side]:
             environment["TOOLPOOL_METRICS_PORT"] = str(_free_port())
         command = [sys.executable, "-m", "toolpool", "worker", "--tools", "benchmarks.tools"]
         with subprocess.Popen(  # noqa: ASYNC220 - it returns at once
-            [*command, "--run-in", "loop"], env=environment
+            [*command, "--run-in", "loop"],
+            env=environment,
+            stdout=subprocess.DEVNULL,  # else it holds that of a side that was killed
         ) as worker:
             settings = Settings(
                 redis_url=server.url,
@@ -195,13 +199,17 @@ def _another_process(
         assert requests is not None
         assert answers is not None
 
+        def said() -> str:
+            if not (line := answers.readline()):
+                raise SystemExit(f"the side {'+'.join(way) or 'nothing'} ended: why is above")
+            return line
+
         def turn() -> Round:
             requests.write("\n")
             requests.flush()
-            return Round(**json.loads(answers.readline()))
+            return Round(**json.loads(said()))
 
-        if answers.readline() != "ready\n":
-            raise SystemExit(f"the side {way} did not start: what it said is above")
+        said()  # that it is ready
         yield turn
         requests.close()
 
@@ -228,7 +236,12 @@ def measure(wanted: Sequence[tuple[str, ...]], options: argparse.Namespace) -> N
     """
     rounds: list[list[Round]] = []
     with _sink() as dsn:
-        for _ in range(options.fleets):
+        for number in range(1, options.fleets + 1):
+            print(
+                f"  set {number} of {options.fleets}: {len(wanted) + 1} fleets in turn, "
+                f"{options.rounds} rounds",
+                file=sys.stderr,
+            )
             rounds += _compare([(), *wanted], dsn, options)
     pace = statistics.median(done[0].rate for done in rounds)
     print(f"{len(rounds)} rounds; not watched at all: {pace:,.0f} calls a second")
@@ -252,18 +265,28 @@ def _print(way: tuple[str, ...], pairs: list[tuple[Round, Round]]) -> None:
     )
 
 
+def _count(text: str) -> int:
+    if not text.isdecimal() or not int(text):
+        raise argparse.ArgumentTypeError(f"{text!r} is no whole number above 0")
+    return int(text)
+
+
 def main() -> None:
     """Measure what is named, or each by itself and all together; and nothing, to see the noise."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.observers")
     parser.add_argument("wanted", nargs="*", help=f"some of {', '.join(_ALL)}; several with a +")
-    parser.add_argument("--fleets", type=int, default=4, help="of each kind, one after the other")
-    parser.add_argument("--rounds", type=int, default=12, help="of each set of fleets")
-    parser.add_argument("--calls", type=int, default=4_000)
-    parser.add_argument("--in-flight", type=int, default=500)
-    parser.add_argument("--singles", type=int, default=50)
+    parser.add_argument(
+        "--fleets", type=_count, default=4, help="of each kind, one after the other"
+    )
+    parser.add_argument("--rounds", type=_count, default=12, help="of each set of fleets")
+    parser.add_argument("--calls", type=_count, default=4_000)
+    parser.add_argument("--in-flight", type=_count, default=500)
+    parser.add_argument("--singles", type=_count, default=50)
     parser.add_argument("--dsn", help="be one side, with this Sentry; for its own use")
     options = parser.parse_args()
     wanted = [tuple(filter(None, word.split("+"))) for word in options.wanted]
+    if unknown := {name for way in wanted for name in way} - set(_ALL):
+        parser.error(f"there is no {', '.join(sorted(unknown))}: name some of {', '.join(_ALL)}")
     if options.dsn:
         asyncio.run(_take_turns(wanted[0], options.dsn, options))
     else:
