@@ -25,7 +25,8 @@ _WAITING_AT_MOST = 20_000
 _TOGETHER_AT_MOST = 1_000
 _ENCODED_AT_MOST = 100
 """How many notes are encoded together: so many are dropped at once."""
-_GATHER_SECONDS = 0.05
+_GATHER_SECONDS = 0.1
+"""Half as long costs the machine some 5 µs more of each call at full load."""
 _FIRST_PAUSE_SECONDS = 0.1
 _LONGEST_PAUSE_SECONDS = 2.0
 _ANSWER_SECONDS = 5.0
@@ -51,6 +52,8 @@ class Publisher:
         self._source = secrets.token_hex(6)
         self._waiting: deque[_Waiting] = deque()
         self._notes_waiting = 0
+        self._in_flight: list[_Waiting] = []
+        """What the server has not confirmed yet."""
         self._dropped = 0
         self._is_idle = True
         self._more = asyncio.Event()
@@ -111,11 +114,11 @@ class Publisher:
         self._is_closing = True
         self._more.set()
         await asyncio.wait({self._task}, timeout=_FLUSH_SECONDS)
-        left = sum(waiting.events for waiting in self._waiting)
         if not self._task.done():
             self._task.cancel()
             await asyncio.wait({self._task}, timeout=_FLUSH_SECONDS)
-            log.warning("events_lost_at_the_end count=%d: the server did not take them", left)
+            left = sum(waiting.events for waiting in (*self._in_flight, *self._waiting))
+            log.warning("events_lost_at_the_end count=%d: the server did not confirm them", left)
 
     async def _run(self) -> None:
         while True:
@@ -128,7 +131,9 @@ class Publisher:
             if not self._is_closing:
                 await asyncio.sleep(_GATHER_SECONDS)  # what comes meanwhile leaves together
             while self._waiting:
-                await self._publish(self._taken())
+                self._in_flight = self._taken()
+                await self._publish(self._in_flight)
+                self._in_flight = []
 
     def _taken(self) -> list[_Waiting]:
         taken = [self._taken_first()]

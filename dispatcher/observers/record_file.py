@@ -36,8 +36,8 @@ _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO)
 class NotAllWritten(OSError):
     """Raised where only the first `written` lines are in the file."""
 
-    def __init__(self, error: OSError, written: int) -> None:
-        super().__init__(error.errno, error.strerror)
+    def __init__(self, error: OSError, written: int, path: Path) -> None:
+        super().__init__(error.errno, error.strerror, str(path))
         self.written = written
         self.concerns_all = error.errno in _FULL
 
@@ -112,7 +112,7 @@ class RecordFiles:
         except OSError as error:
             # A line whose line feed alone is missing is whole: the next write begins with one.
             written = data.count(b"\n", 0, done + 1) - is_torn
-            raise NotAllWritten(error, written) from error
+            raise NotAllWritten(error, written, self._path) from error
 
     def close(self) -> None:
         """See `RecordSink.close`."""

@@ -242,6 +242,34 @@ async def test_what_is_dropped_while_the_server_is_away_becomes_a_gap(
     await publisher.close()
 
 
+class Silent(MemoryEvents):
+    """A server that answers nothing."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.is_asked = asyncio.Event()
+
+    async def add(self, body: bytes, *, count: int, known: Position) -> Position:
+        self.is_asked.set()
+        await asyncio.Event().wait()
+        raise AssertionError("nothing wakes it")
+
+
+async def test_events_that_a_silent_server_was_given_are_counted_as_lost_at_the_end(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(publish, "_FLUSH_SECONDS", 0.1)
+    silent = Silent()
+    publisher = Publisher(silent, ENVELOPE, tenant="default")
+    publisher.start()
+    publisher.add(notes("given", "given too"))
+    await silent.is_asked.wait()
+    publisher.add(notes("waits"))
+    await publisher.close()
+    lost = [line for line in caplog.messages if "events_lost_at_the_end" in line]
+    assert [line.partition(":")[0] for line in lost] == ["events_lost_at_the_end count=6"]
+
+
 async def test_where_one_note_too_many_waits_few_are_dropped(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

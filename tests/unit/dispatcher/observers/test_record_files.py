@@ -199,6 +199,7 @@ def test_of_several_lines_in_one_those_that_were_written_are_told(
     with pytest.raises(NotAllWritten) as caught:
         record.write("s", blocks)
     assert caught.value.written == written
+    assert str(path) in str(caught.value)
     whole = (before and before + b"\n") + b"".join(blocks)
     assert path.read_bytes() == whole[: len(before) + room]
     left[0] = 1_000

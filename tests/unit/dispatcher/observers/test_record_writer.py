@@ -3,7 +3,9 @@
 import errno
 import json
 import logging
+import threading
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -114,7 +116,7 @@ class Full(Sink):
         super().write(session, each[: self.left])
         if len(each) > self.left:
             written, self.left = self.left, 0
-            raise NotAllWritten(OSError(errno.ENOSPC, "full"), written)
+            raise NotAllWritten(OSError(errno.ENOSPC, "full"), written, Path("records"))
 
 
 def test_what_a_full_disk_did_not_take_is_written_once_there_is_room() -> None:
@@ -129,3 +131,33 @@ def test_what_a_full_disk_did_not_take_is_written_once_there_is_room() -> None:
     keeps.close()
     assert sink.rows["a"] == [str(number) for number in range(5)], "each once, in order"
     assert keeps.lost == 0
+
+
+class Hanging(Sink):
+    """Takes the first rows that it is given, and then hangs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.goes_on = threading.Event()
+
+    def write(self, session: str | None, lines: Sequence[bytes]) -> None:
+        if self.at_once:
+            self.goes_on.wait(60)
+        super().write(session, lines)
+
+
+def test_rows_that_a_hanging_disk_was_given_are_counted_as_lost_at_the_end(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(record_writer, "_CLOSE_SECONDS", 0.2)
+    sink = Hanging()
+    keeps = writer(sink)
+    keeps.add([draft("a", b"1")])
+    keeps.start()
+    keeps.wake()
+    wait_until(lambda: len(sink.at_once) == 1, "the first is written")
+    keeps.add([draft("a", b"%d" % number) for number in range(1_500)])
+    keeps.close()
+    lost = [line for line in caplog.messages if "record_rows_lost_at_the_end" in line]
+    assert [line.partition(":")[0] for line in lost] == ["record_rows_lost_at_the_end count=1500"]
+    sink.goes_on.set()
