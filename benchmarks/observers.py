@@ -205,8 +205,9 @@ def _another_process(
             return line
 
         def turn() -> Round:
-            requests.write("\n")
-            requests.flush()
+            with suppress(BrokenPipeError):  # it has ended: then it says nothing either
+                requests.write("\n")
+                requests.flush()
             return Round(**json.loads(said()))
 
         said()  # that it is ready

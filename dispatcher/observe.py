@@ -3,6 +3,7 @@
 `toolpool.contract.observing` says how they are told. Facts hold no argument and no result.
 """
 
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
@@ -66,17 +67,18 @@ class Progressed(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 class Ended(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """How a call was answered: `code` is None where it went well; `seconds` from its acceptance.
 
-    `run_seconds` is how long its tool ran, as its worker says; `queued_seconds` is when its message
-    was in the queue, 0 where it never was. `is_first`: no other dispatcher is
-    told of it as well, having asked for the same call before. `kinds` are those of the problems
-    that a worker found with its arguments. `is_reported`: the set-up of its worker is at fault,
-    and the worker has told its own observers so. `shared`: the result is that of an equal call's
-    run, which it `joined`, or whose result was `cached`.
+    `at` is Unix time; observers may be told a little later. `run_seconds` is how long its tool
+    ran, as its worker says; `queued_seconds` is when its message was in the queue, 0 where it never
+    was. `is_first`: no other dispatcher is told of it as well, having asked for the same call
+    before. `kinds` are those of the problems that a worker found with its arguments. `is_reported`:
+    the set-up of its worker is at fault, and the worker has told its own observers so. `shared`:
+    the result is that of an equal call's run, which it `joined`, or whose result was `cached`.
     """
 
     code: Code | None
     executed: Executed
     worker: str
+    at: float
     seconds: float
     run_seconds: float
     queued_seconds: float
@@ -344,6 +346,7 @@ class Observers(Tellers):
             code=outcome.code,
             executed=outcome.executed,
             worker=outcome.worker or "",
+            at=time.time(),
             seconds=seconds,
             run_seconds=outcome.duration,
             queued_seconds=queued_seconds,

@@ -184,15 +184,15 @@ class Sentry(Observer):
         )
 
     def _end_trace(self, call: CallFacts, ended: Ended, trace: _Trace) -> None:
-        now = time.time()
         spans = []
-        since_queued = ended.seconds - ended.queued_seconds
+        ended_at = max(trace.accepted_at, ended.at)
         if ended.queued_seconds:
+            queued_at = ended_at - ended.seconds + ended.queued_seconds
             spans.append(
                 {
                     **_span(trace.root, trace.publish_id, names.QUEUE_PUBLISH, call.queue),
                     "start_timestamp": trace.accepted_at,
-                    "timestamp": max(trace.accepted_at, now - since_queued),
+                    "timestamp": max(trace.accepted_at, queued_at),
                     "status": "ok",
                     "data": {
                         names.MESSAGING_SYSTEM: self._system,
@@ -208,7 +208,7 @@ class Sentry(Observer):
             call.tool,
             trace.parent,
             trace.root,
-            (trace.accepted_at, now),
+            (trace.accepted_at, ended_at),
             status if status == "internal_error" else "ok",
             spans,
         )

@@ -25,8 +25,8 @@ def run_facts(**fields: Any) -> RunFacts:
 def call_ended(code: Code | None = None, **fields: Any) -> Ended:
     """How it ended, for a dispatcher."""
     known: dict[str, Any] = {
-        "executed": Executed.YES, "worker": "w", "seconds": 0.5, "run_seconds": 0.1,
-        "queued_seconds": 0.01, "is_first": True, "failure": None,
+        "executed": Executed.YES, "worker": "w", "at": 1_700_000_000.0, "seconds": 0.5,
+        "run_seconds": 0.1, "queued_seconds": 0.01, "is_first": True, "failure": None,
     }  # fmt: skip
     return Ended(code=code, **(known | fields))
 

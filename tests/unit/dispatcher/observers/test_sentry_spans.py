@@ -2,6 +2,7 @@
 
 import asyncio
 import contextvars
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -9,7 +10,8 @@ import pytest
 import sentry_sdk
 
 from tests.sentry_sink import SentrySink, sentry_sink
-from tests.waiting import eventually
+from tests.unit.facts import call_ended, call_facts
+from tests.waiting import eventually, wait_until
 from toolpool import Allow, Dispatcher, Hooks, Sentry, tool
 
 
@@ -56,6 +58,21 @@ async def test_the_publish_span_is_within_its_transaction_however_long_a_hook_to
     assert span["op"] == "queue.publish"
     times = [transaction["start_timestamp"], span["start_timestamp"], span["timestamp"]]
     assert [*times, transaction["timestamp"]] == sorted([*times, transaction["timestamp"]])
+
+
+def test_a_trace_ends_when_its_call_did_however_late_that_is_told(sink: SentrySink) -> None:
+    observer = Sentry(dsn=sink.dsn)
+    observer.open()
+    begun = time.time()
+    for key, at in {"later": begun + 7.0, "clock set back": begun - 7.0}.items():
+        observer.trace(call_facts(key=key))
+        observer.ended(call_facts(key=key), call_ended(at=at))
+    observer.close()
+    wait_until(lambda: len(sink.of("transaction")) == 2, "both are sent")
+    later, back = sink.of("transaction")
+    assert later["timestamp"] == pytest.approx(begun + 7.0, abs=1e-3)
+    assert later["spans"][0]["timestamp"] == pytest.approx(begun + 7.0 - 0.49, abs=1e-3)
+    assert back["timestamp"] == back["start_timestamp"] == back["spans"][0]["timestamp"]
 
 
 async def test_a_host_without_a_sentry_of_its_own_is_given_no_scope(sink: SentrySink) -> None:
