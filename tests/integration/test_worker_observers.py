@@ -124,10 +124,15 @@ async def test_a_tool_that_blocks_the_loop_is_told_with_its_stack_though_it_ends
 ) -> None:
     async with connected(fleet) as dispatcher:
         await dispatcher.dispatch(call("block_the_loop", seconds=20))
-    await eventually(lambda: len(moments.of("blocked")) >= 2, "it is told", 20.0)
-    first, last = moments.of("blocked")[0][1], moments.of("blocked")[-1][1]
+
+    def told() -> list[str]:
+        """A busy machine may hold a loop up as well, for a moment."""
+        return [blocked for _, blocked in moments.of("blocked") if "block_the_loop" in blocked]
+
+    await eventually(lambda: len(told()) >= 2, "it is told", 20.0)
+    first, last = told()
     assert "tool='block_the_loop'" in first and "is_fatal=False" in first
-    assert "is_fatal=True" in last and "time.sleep" in last
+    assert "tool='block_the_loop'" in last and "is_fatal=True" in last and "time.sleep" in last
 
 
 async def test_a_stop_and_a_server_that_goes_away_are_told(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ A blocked loop stalls every other call of the worker, and no cancellation reache
 of the process does; the supervisor starts another, and dispatchers recover the calls.
 """
 
+import asyncio
 import logging
 import os
 import sys
@@ -19,6 +20,7 @@ from toolpool.workers.running.invoke import invoke_coroutine
 log = logs.logger("watchdog")
 
 _LOOK_SECONDS = 0.25
+_TURN_OF_A_LOOP = getattr(getattr(asyncio.BaseEventLoop, "_run_once", None), "__code__", None)
 BLOCKED = 75
 """The exit code of a worker whose loop was blocked for too long."""
 
@@ -54,17 +56,20 @@ class Watchdog:
     def _watch(self) -> None:
         while not self._stopping.wait(_LOOK_SECONDS):
             lag = self._loop_lag()
-            if lag < self._warn:
+            if lag < self._warn or is_waiting(frame := self._frame()):
                 self._warned = False
                 continue
             if not self._warned:
                 self._warned = True
-                self._tell("loop_blocked", self._blocked(lag, is_fatal=False))
+                self._tell("loop_blocked", _blocked(frame, lag, is_fatal=False))
             if lag > self._limit:
-                self._tell("loop_blocked_too_long", self._blocked(lag, is_fatal=True))
+                self._tell("loop_blocked_too_long", _blocked(frame, lag, is_fatal=True))
                 self._observers.close()
                 logs.flush()
                 os._exit(BLOCKED)
+
+    def _frame(self) -> FrameType | None:
+        return sys._current_frames().get(self._thread.ident or 0)
 
     def _tell(self, what: str, blocked: Blocked) -> None:
         tool = blocked.tool or "unknown"
@@ -79,10 +84,20 @@ class Watchdog:
         )
         self._observers.tell("blocked", blocked)
 
-    def _blocked(self, lag: float, *, is_fatal: bool) -> Blocked:
-        frame = sys._current_frames().get(self._thread.ident or 0)
-        stack = "".join(traceback.format_stack(frame, limit=20)) if frame is not None else ""
-        return Blocked(tool=tool_in(frame), seconds=lag, stack=stack, is_fatal=is_fatal)
+
+def _blocked(frame: FrameType | None, lag: float, *, is_fatal: bool) -> Blocked:
+    stack = "".join(traceback.format_stack(frame, limit=20)) if frame is not None else ""
+    return Blocked(tool=tool_in(frame), seconds=lag, stack=stack, is_fatal=is_fatal)
+
+
+def is_waiting(frame: FrameType | None) -> bool:
+    """Whether the loop in this frame waits for events: it is late, but nothing blocks it.
+
+    The machine is too busy, or has just gone on after it stood still.
+    """
+    if frame is not None and frame.f_code.co_name == "select":
+        frame = frame.f_back
+    return frame is not None and frame.f_code is _TURN_OF_A_LOOP
 
 
 def tool_in(frame: FrameType | None) -> str | None:
