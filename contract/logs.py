@@ -3,7 +3,8 @@
 A line is an event and its fields, `lease_lost calls=3: why`. In a host's process the host's logging
 takes it; `configure` is for the processes that are ours. Wherever it goes, a line that is repeated
 is counted, text from outside cannot break out of its line, and an exception is shown without what
-it says, which may hold anything.
+it says, which may hold anything. In our own processes the same goes for what Python and the
+libraries we build on have to say.
 """
 
 import contextlib
@@ -13,85 +14,25 @@ import re
 import sys
 import threading
 import time
-from collections import OrderedDict
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal
 
-from toolpool.contract.encoding import printable
-from toolpool.contract.faults import faults_in, faults_of, traceback_of
+from toolpool.contract import log_filters
+from toolpool.contract.log_filters import lines as lines
 from toolpool.contract.log_writer import LogWriter
 
 LEVELS = ("debug", "info", "warning", "error")
 
-_REPEATED_SECONDS = 60.0
-_LINES_REMEMBERED = 1_000
-_FIELD_CHARACTERS = 500
 _FIELD = re.compile(r"(?:(\w+)=)?%(?:%|[-#0 +]*[\d.*]*[a-zA-Z])")
-_QUIET = ("celery", "kombu", "amqp", "redis", "asyncio", "httpcore", "httpx", "urllib3", "mcp")
-"""Loggers of libraries whose lines below a warning are of no use to an operator."""
-
-_with_texts = False
-
-
-@dataclass(slots=True)
-class _Repeated:
-    """A line that was said `times` more since it was last written."""
-
-    until: float
-    times: int = 0
-
-
-class _Careful(logging.Filter):
-    """Counts repeated lines, and keeps what comes from outside inside of its line."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._lock = threading.Lock()
-        self._lines: OrderedDict[tuple[object, ...], _Repeated] = OrderedDict()
-
-    def filter(self, record: logging.LogRecord) -> bool:
-        if isinstance(record.args, tuple):
-            record.args = tuple(_plain(value) for value in record.args)
-        if record.exc_info and not _with_texts:
-            error = record.exc_info[1]
-            record.exc_info = None
-            if error is not None:
-                record.exc_text = _traceback(error)
-        times = self._before(record)
-        if times:
-            record.msg = f"{record.msg} (and {times} times more in the last minute)"
-        return times >= 0
-
-    def _before(self, record: logging.LogRecord) -> int:
-        """How often it was held back since it was last written; -1 where it is held back now."""
-        args = record.args if isinstance(record.args, tuple) else ()
-        same = tuple(value for value in args if not isinstance(value, float))
-        key, now = (record.name, record.msg, same), time.monotonic()
-        with self._lock:
-            known = self._lines.get(key)
-            if known is not None and now < known.until:
-                known.times += 1
-                return -1
-            self._lines.pop(key, None)
-            self._lines[key] = _Repeated(now + _REPEATED_SECONDS)
-            if len(self._lines) > _LINES_REMEMBERED:
-                self._lines.popitem(last=False)
-            return known.times if known is not None else 0
-
-    def forget(self) -> None:
-        """Count anew."""
-        with self._lock:
-            self._lines.clear()
-
-
-_careful = _Careful()
+_careful = log_filters.Careful()
+_foreign = log_filters.Foreign()
 
 
 def forget_repeats() -> None:
     """Write every line again, also one that was written just now."""
-    _careful.forget()
+    for each in (_careful, _foreign):
+        each.repeats.forget()
 
 
 def logger(name: str) -> logging.Logger:
@@ -109,6 +50,9 @@ def _handled(handle: Callable[[logging.LogRecord], None], record: logging.LogRec
         handle(record)
 
 
+_own = logger("process")
+
+
 def configure(
     *, level: str, format: Literal["text", "json"], with_texts: bool, quiet: bool = False
 ) -> None:
@@ -116,22 +60,40 @@ def configure(
 
     `with_texts` lets lines hold what exceptions say. `quiet`: of our own only warnings are written.
     """
-    global _with_texts
-    _with_texts = with_texts
+    _careful.with_texts = _foreign.with_texts = with_texts
     handler = LogWriter(sys.stderr)
+    handler.addFilter(_foreign)
     handler.setFormatter(JsonFormatter() if format == "json" else TextFormatter())
     number = logging.getLevelNamesMapping()[level.upper()]
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(number)
-    for name in _QUIET:
+    for name in log_filters.LIBRARIES:
         logging.getLogger(name).setLevel(max(number, logging.WARNING))
     logging.getLogger("toolpool").setLevel(max(number, logging.WARNING) if quiet else number)
+    logging.captureWarnings(True)
+    threading.excepthook = _thread_failed
+    sys.unraisablehook = _not_raised
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             # What a tool prints is seen as it does, and whole: with PYTHONUNBUFFERED a line and its
             # end are written apart, and a line of the log may come between them.
             stream.reconfigure(line_buffering=True, write_through=False)
+
+
+def _thread_failed(failed: threading.ExceptHookArgs) -> None:
+    if failed.exc_type is not SystemExit:
+        name = failed.thread.name if failed.thread is not None else None
+        _own.error(
+            "thread_failed thread=%s: nothing caught what it raised",
+            name,
+            exc_info=failed.exc_value,
+        )
+
+
+def _not_raised(failed: "sys.UnraisableHookArgs") -> None:
+    name = getattr(failed.object, "__qualname__", type(failed.object).__qualname__)
+    _own.error("exception_ignored in=%s: nothing can catch it", name, exc_info=failed.exc_value)
 
 
 def keep_on() -> None:
@@ -200,36 +162,6 @@ def fields_of(record: logging.LogRecord) -> Mapping[str, Any]:
         return {}
     pairs = zip(names, record.args, strict=True)
     return {name: None if value == "None" else value for name, value in pairs if name}
-
-
-def _plain(value: object) -> object:
-    """Numbers as they are; anything else as text that stays inside of its line."""
-    if isinstance(value, int | float):
-        return value
-    if isinstance(value, _Lines):
-        return value
-    try:
-        text = str(value)
-    except Exception:  # noqa: BLE001 - whatever it is, the line is written
-        text = type(value).__name__
-    if not text.isprintable():
-        text = "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
-    if len(text) > _FIELD_CHARACTERS:
-        text = text[:_FIELD_CHARACTERS] + "…"
-    return text
-
-
-class _Lines(str):
-    """Text of ours that has several lines, as a stack does."""
-
-
-def lines(text: str) -> str:
-    """For a field that is to keep its line breaks: a stack, and nothing from outside."""
-    return _Lines(printable(text))
-
-
-def _traceback(error: BaseException) -> str:
-    return traceback_of(faults_in({"faults": faults_of(error)}))
 
 
 def _traceback_in(record: logging.LogRecord) -> str:

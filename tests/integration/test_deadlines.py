@@ -12,7 +12,7 @@ import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import pytest
 import redis
@@ -68,11 +68,13 @@ async def dispatcher(settings: Settings, catalog: None) -> AsyncIterator[Dispatc
 
 
 @contextmanager
-def worker(settings: Settings, tools: str = "tests.fleets.road") -> Iterator[None]:
+def worker(
+    settings: Settings, tools: str = "tests.fleets.road", stderr: IO[str] | None = None
+) -> Iterator[None]:
     """A worker of some tools, with its lease taken."""
     environment = environment_of(settings, Path(os.devnull))
     command = [sys.executable, "-m", "toolpool", "worker", "--run-in", "loop"]
-    process = subprocess.Popen([*command, "--tools", tools], env=environment)
+    process = subprocess.Popen([*command, "--tools", tools], env=environment, stderr=stderr)
     try:
         with connection.open_sync(settings) as client:
             pattern = Names(settings.key_prefix).worker("*")

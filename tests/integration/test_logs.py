@@ -6,9 +6,14 @@ import sys
 from pathlib import Path
 
 import pytest
+from pydantic import SecretStr
 
+from tests.chaos.servers import Server
 from tests.integration.fleet import call, connected, running
+from tests.integration.test_deadlines import worker
 from tests.waiting import eventually
+from toolpool.contract.settings import Settings
+from toolpool.contract.signing import generate_key
 from toolpool.local import LocalFleet
 
 TOOLS = """
@@ -75,6 +80,42 @@ async def test_a_worker_says_what_it_does_and_what_failed(tools: Path) -> None:
             subprocess.run(["kill", str(pid)], check=True)
         await eventually(lambda: events().count("worker_stopped") == 2, "both have stopped")
         assert events().count("worker_draining") == 2
+
+
+@pytest.mark.parametrize("is_apart", [False, True], ids=["one server", "a broker of its own"])
+async def test_a_server_that_goes_and_comes_is_told_once_each(
+    is_apart: bool, tmp_path: Path
+) -> None:
+    """Celery has a line for each of its attempts, and one of them had ten lines."""
+    records, broker = (Server(tmp_path / name, listen="port") for name in ("records", "broker"))
+    lost, what, back = (
+        (broker, "Connection to broker lost", "broker_back")
+        if is_apart
+        else (records, "server_lost", "server_back")
+    )
+    settings = Settings(
+        redis_url=records.url,
+        broker_url=broker.url if is_apart else None,
+        signing_key=SecretStr(generate_key()),
+        lease_renewed=0.2,
+    )
+    log = tmp_path / "log"
+    try:
+        with log.open("w") as stderr, worker(settings, stderr=stderr):
+            await eventually(lambda: "worker_ready" in log.read_text(), "it is ready")
+            lost.kill()
+            wait = [what, "Trying again"]
+            await eventually(lambda: all(w in log.read_text() for w in wait), "it is lost", 30.0)
+            lost.start()
+            await eventually(lambda: back in log.read_text(), "it is back", 30.0)
+    finally:
+        records.close()
+        broker.close()
+    text = log.read_text()
+    assert text.count("server_lost") == text.count("server_back") == (not is_apart)
+    assert text.count("Connection to broker lost") == text.count("Cannot connect") == 1
+    assert text.count("broker_back") == is_apart
+    assert all(" toolpool." in line or " celery." in line for line in text.splitlines())
 
 
 async def test_at_debug_every_step_of_a_call_has_a_line(tools: Path) -> None:

@@ -6,11 +6,13 @@ import signal
 import threading
 import warnings
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from celery import Celery
+from celery.app.log import Logging
 from celery.apps import worker as worker_program
 from celery.platforms import SecurityWarning  # type: ignore[attr-defined]
-from celery.signals import setup_logging, worker_shutting_down
+from celery.signals import worker_shutting_down
 from kombu import Queue
 
 from toolpool.contract import logs
@@ -36,11 +38,22 @@ _HANGS_SECONDS = 5.0
 """After a stop was asked for: Celery comes to stopping its pool in one or two."""
 
 
+class OurLogging(Logging):
+    """Logging is set up, and warnings are chosen, before Celery starts: it leaves both alone."""
+
+    def setup(self, *_: object, **__: object) -> Any:
+        """Set up nothing."""
+        return True
+
+
 class WorkerApp(Celery):
     """Celery with the service that its pool hands messages to."""
 
     service: WorkerService
     lanes: Sequence[Lane]
+    has_own_broker: bool
+    """Whether the queue is on another server than the records."""
+    log_cls = "toolpool.workers.celery.app:OurLogging"
     amqp_cls = "toolpool.workers.celery.inbox:GuardedAMQP"
 
 
@@ -49,6 +62,7 @@ def make_app(settings: Settings, service: WorkerService, lanes: Sequence[Lane]) 
     app = WorkerApp("toolpool", set_as_current=False)
     app.service = service
     app.lanes = lanes
+    app.has_own_broker = bool(settings.broker_url)
     app.steps["consumer"].add(Lanes)
     app.conf.update(
         broker_url=connection.broker_url(settings),
@@ -162,15 +176,10 @@ def _say_of_secrets(source: Source | None, catalog: Catalog) -> None:
 
 
 def _leave_words_to_us() -> None:
-    """Keep Celery from setting up logging, and from saying in its own way what we say in ours."""
-    setup_logging.connect(_keep_logging, weak=False)
+    """Keep Celery from saying in its own way what we say in ours."""
     # Messages are signed JSON, so that the danger it warns of, a pickle run by root, is none.
     warnings.filterwarnings("ignore", category=SecurityWarning)
     worker_program.safe_say = lambda *_: None  # type: ignore[attr-defined]
-
-
-def _keep_logging(**_: object) -> None:
-    """Ours is set up: Celery leaves it as it is where this signal has a listener."""
 
 
 def _stop_in_time(service: WorkerService) -> None:

@@ -12,6 +12,10 @@ from celery import bootsteps
 from kombu import Queue
 from kombu.common import ignore_errors
 
+from toolpool.contract import logs
+
+lines = logs.logger("worker")
+
 
 @dataclass(frozen=True, slots=True)
 class Lane:
@@ -29,10 +33,14 @@ class Lanes(bootsteps.StartStopStep):
     def __init__(self, consumer: Any, **options: Any) -> None:
         super().__init__(consumer, **options)
         self._consumers: list[Any] = []
+        self._was_started = False
 
     def start(self, c: Any) -> None:
         """Open a channel for each lane. Called again after the connection was lost."""
         self._consumers = [self._consume(c, lane) for lane in _others(c.app.lanes)]
+        if self._was_started and c.app.has_own_broker:  # else `server_back` says it
+            lines.warning("broker_back: messages are taken again")
+        self._was_started = True
 
     def stop(self, c: Any) -> None:
         """Take no more messages; what is held can still be acknowledged."""

@@ -1,18 +1,21 @@
 """What our processes write: one line an event, that nothing from outside can break out of."""
 
+import asyncio
+import gc
 import io
 import json
 import logging
 import logging.config
 import os
 import sys
+import threading
 import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 
-from tests.waiting import wait_until
+from tests.waiting import eventually, wait_until
 from toolpool.contract import log_writer, logs
 
 log = logs.logger("test_logs")
@@ -24,11 +27,14 @@ def root() -> Iterator[logging.Logger]:
     """The root logger, put back as it was."""
     root = logging.getLogger()
     before = root.handlers[:], root.level, logging.getLogger("toolpool").level
+    hooks = threading.excepthook, sys.unraisablehook
     yield root
     root.handlers[:], level, of_ours = before
     root.setLevel(level)
     logging.getLogger("toolpool").setLevel(of_ours)
-    logs._with_texts = False
+    threading.excepthook, sys.unraisablehook = hooks
+    logging.captureWarnings(False)
+    logs._careful.with_texts = False
 
 
 @pytest.fixture
@@ -136,7 +142,84 @@ def test_a_repeated_line_is_counted(
 def test_only_so_many_lines_are_remembered() -> None:
     for number in range(3_000):
         log.warning("line %s", str(number))
-    assert len(logs._careful._lines) <= 1_000
+    assert len(logs._careful.repeats.lines) <= 1_000
+
+
+def test_lines_of_a_library_are_one_line_each_and_counted_by_their_kind(
+    written: Callable[..., Callable[[], list[str]]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lines = written()
+    consumer = logging.getLogger("celery.worker.consumer")
+    for tries in range(1, 31):
+        consumer.error("Cannot connect to %s.\nAgain in 2 s (%d/None)\n", "redis://", tries)
+    consumer.error("Something else")
+    first, other = lines()
+    assert first.endswith("Cannot connect to redis://. Again in 2 s (1/None)")
+    assert other.endswith("Something else")
+    monkeypatch.setattr("time.monotonic", lambda: 1e12)
+    consumer.error("Cannot connect to %s.\nAgain in 2 s (%d/None)\n", "redis://", 31)
+    assert lines()[-1].endswith("(31/None) (and 29 times more in the last minute)")
+
+
+def test_lines_of_a_tool_are_left_as_they_are(
+    written: Callable[..., Callable[[], list[str]]],
+) -> None:
+    lines = written()
+    for _ in range(2):
+        logging.getLogger("shop").warning("two\nlines of %s", "mine")
+    assert [line.rpartition(" ")[2] for line in lines()] == ["two", "mine"] * 2
+
+
+async def test_what_a_task_or_a_callback_raised_is_told_without_what_it_says_or_was_given(
+    written: Callable[..., Callable[[], list[str]]],
+) -> None:
+    async def fails() -> None:
+        raise ValueError(SECRET)
+
+    def refuses(_given: str) -> None:
+        raise LookupError(SECRET)
+
+    lines, loop = written(), asyncio.get_running_loop()
+    task = loop.create_task(fails())
+    loop.call_soon(refuses, SECRET)
+    await eventually(task.done, "both have failed")
+    del task
+    gc.collect()
+    text = "\n".join(lines())
+    assert "asyncio Task exception was never retrieved\n" in text
+    assert "refuses\nTraceback" in text
+    assert text.count("\nValueError") == text.count("\nLookupError") == 1
+    assert "in fails" in text
+    assert SECRET not in text
+    with_texts = written(with_texts=True)
+    logging.getLogger("asyncio").error("Exception in %s", f"<Handle f({SECRET!r})>")
+    assert SECRET in with_texts()[-1]
+
+
+def test_what_a_thread_or_a_finalizer_raised_is_told_without_what_it_says(
+    written: Callable[..., Callable[[], list[str]]],
+) -> None:
+    class Fails:
+        def __del__(self) -> None:
+            raise LookupError(SECRET)
+
+    def fails() -> None:
+        raise ValueError(SECRET)
+
+    lines = written()
+    for ends in (fails, sys.exit):
+        thread = threading.Thread(target=ends, name=ends.__name__)
+        thread.start()
+        thread.join()
+    Fails()
+    gc.collect()
+    text = "\n".join(lines())
+    assert text.count("thread_failed thread=fails") == text.count("\nValueError") == 1
+    assert "thread=exit" not in text
+    assert "exception_ignored in=" in text
+    assert "Fails.__del__" in text
+    assert "\nLookupError" in text
+    assert SECRET not in text
 
 
 def test_quiet_is_about_our_own_lines_alone(

@@ -1,0 +1,147 @@
+"""What may stand in a log line: nothing that breaks out of it, nothing secret, nothing said twice.
+
+`Careful` is for our own lines, wherever they go. `Foreign` is for those that Python and the
+libraries we build on write in a process of ours.
+"""
+
+import logging
+import re
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Hashable
+from dataclasses import dataclass
+
+from toolpool.contract.encoding import printable
+from toolpool.contract.faults import faults_in, faults_of, traceback_of
+
+LIBRARIES = ("celery", "kombu", "amqp", "redis", "asyncio", "httpcore", "httpx", "urllib3", "mcp")
+"""Loggers whose lines below a warning are of no use to an operator."""
+
+_REPEATED_SECONDS = 60.0
+_LINES_REMEMBERED = 1_000
+_FIELD_CHARACTERS = 500
+_PYTHON = ("asyncio", "py")
+_OBJECT = re.compile(r"[\n(]|(?<!\.)<")
+"""Where asyncio begins to show an object: a callback with its arguments, a task with its error."""
+
+
+@dataclass(slots=True)
+class _Repeated:
+    """A line that was said `times` more since it was last written."""
+
+    until: float
+    times: int = 0
+
+
+class _Repeats:
+    """Counts the lines that are said again within a minute."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self.lines: OrderedDict[Hashable, _Repeated] = OrderedDict()
+
+    def before(self, line: Hashable) -> int:
+        """How often it was held back since it was last written; -1 where it is held back now."""
+        now = time.monotonic()
+        with self._lock:
+            known = self.lines.get(line)
+            if known is not None and now < known.until:
+                known.times += 1
+                return -1
+            self.lines.pop(line, None)
+            self.lines[line] = _Repeated(now + _REPEATED_SECONDS)
+            if len(self.lines) > _LINES_REMEMBERED:
+                self.lines.popitem(last=False)
+            return known.times if known is not None else 0
+
+    def forget(self) -> None:
+        """Count anew."""
+        with self._lock:
+            self.lines.clear()
+
+
+class _Filter(logging.Filter):
+    """`with_texts` lets lines hold what exceptions say."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.with_texts = False
+        self.repeats = _Repeats()
+
+    def _leave_texts_out(self, record: logging.LogRecord) -> None:
+        if record.exc_info and not self.with_texts:
+            error = record.exc_info[1]
+            record.exc_info = None
+            if error is not None:
+                record.exc_text = traceback_of(faults_in({"faults": faults_of(error)}))
+
+    def _is_written(self, record: logging.LogRecord, line: Hashable) -> bool:
+        times = self.repeats.before(line)
+        if times > 0:
+            record.msg = f"{record.msg} (and {times} times more in the last minute)"
+        return times >= 0
+
+
+class Careful(_Filter):
+    """Counts our own lines that are repeated, and keeps what comes from outside inside of them."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Whether it is written."""
+        if isinstance(record.args, tuple):
+            record.args = tuple(_plain(value) for value in record.args)
+        self._leave_texts_out(record)
+        args = record.args if isinstance(record.args, tuple) else ()
+        same = tuple(value for value in args if not isinstance(value, float))
+        return self._is_written(record, (record.name, record.msg, same))
+
+
+class Foreign(_Filter):
+    """Has lines of others be one line each, and counted where the same is said again.
+
+    For the one handler of a process that is ours: what is left out is gone for all others. Lines
+    of a tool and of what it uses are left as they are.
+    """
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Whether it is written."""
+        name = record.name.partition(".")[0]
+        if name not in LIBRARIES + _PYTHON or record.levelno <= logging.DEBUG:
+            return True
+        try:
+            text = record.getMessage()
+        except Exception:  # noqa: BLE001 - its arguments do not fit: the handler says so
+            return True
+        if name == "asyncio" and not self.with_texts:
+            text = _OBJECT.split(text, maxsplit=1)[0]
+        # A library's lines of one kind differ in how often it has tried, and for how long.
+        kind = text if name in _PYTHON else str(record.msg)
+        self._leave_texts_out(record)
+        record.msg, record.args = " ".join(text.split()), ()
+        return self._is_written(record, (record.name, kind, record.exc_text))
+
+
+def _plain(value: object) -> object:
+    """Numbers as they are; anything else as text that stays inside of its line."""
+    if isinstance(value, int | float):
+        return value
+    if isinstance(value, _Lines):
+        return value
+    try:
+        text = str(value)
+    except Exception:  # noqa: BLE001 - whatever it is, the line is written
+        text = type(value).__name__
+    if not text.isprintable():
+        text = "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
+    if len(text) > _FIELD_CHARACTERS:
+        text = text[:_FIELD_CHARACTERS] + "…"
+    return text
+
+
+class _Lines(str):
+    """Text of ours that has several lines, as a stack does."""
+
+
+def lines(text: str) -> str:
+    """For a field that is to keep its line breaks: a stack, and nothing from outside."""
+    return _Lines(printable(text))
