@@ -21,9 +21,10 @@ LIBRARIES = ("celery", "kombu", "amqp", "redis", "asyncio", "httpcore", "httpx",
 _REPEATED_SECONDS = 60.0
 _LINES_REMEMBERED = 1_000
 _FIELD_CHARACTERS = 500
-_PYTHON = ("asyncio", "py")
 _OBJECT = re.compile(r"[\n(]|(?<!\.)<")
 """Where asyncio begins to show an object: a callback with its arguments, a task with its error."""
+_VALUE = re.compile(r"%[-#0 +]*[\d.*]*[a-zA-Z%]")
+_WORD = re.compile(r"[a-zA-Z]{2}")
 
 
 @dataclass(slots=True)
@@ -106,16 +107,16 @@ class Foreign(_Filter):
     def filter(self, record: logging.LogRecord) -> bool:
         """Whether it is written."""
         name = record.name.partition(".")[0]
-        if name not in LIBRARIES + _PYTHON or record.levelno <= logging.DEBUG:
+        if name not in (*LIBRARIES, "py") or record.levelno <= logging.DEBUG:
             return True
         try:
-            text = record.getMessage()
+            text, format = record.getMessage(), str(record.msg)
         except Exception:  # noqa: BLE001 - its arguments do not fit: the handler says so
             return True
         if name == "asyncio" and not self.with_texts:
-            text = _OBJECT.split(text, maxsplit=1)[0]
-        # A library's lines of one kind differ in how often it has tried, and for how long.
-        kind = text if name in _PYTHON else str(record.msg)
+            text = format = _OBJECT.split(text, maxsplit=1)[0]
+        # Lines of one format differ in how often was tried, and for how long.
+        kind = format if _WORD.search(_VALUE.sub("", format)) else text
         self._leave_texts_out(record)
         record.msg, record.args = " ".join(text.split()), ()
         return self._is_written(record, (record.name, kind, record.exc_text))

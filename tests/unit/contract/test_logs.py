@@ -152,10 +152,13 @@ def test_lines_of_a_library_are_one_line_each_and_counted_by_their_kind(
     consumer = logging.getLogger("celery.worker.consumer")
     for tries in range(1, 31):
         consumer.error("Cannot connect to %s.\nAgain in 2 s (%d/None)\n", "redis://", tries)
-    consumer.error("Something else")
+    for _ in range(2):
+        consumer.error("%s (%r)", "Something else", LookupError)
     first, other = lines()
     assert first.endswith("Cannot connect to redis://. Again in 2 s (1/None)")
-    assert other.endswith("Something else")
+    assert other.endswith("Something else (<class 'LookupError'>)")
+    consumer.error("%s (%r)", "Not that", LookupError)
+    assert len(lines()) == 3, "the format says nothing of what is meant"
     monkeypatch.setattr("time.monotonic", lambda: 1e12)
     consumer.error("Cannot connect to %s.\nAgain in 2 s (%d/None)\n", "redis://", 31)
     assert lines()[-1].endswith("(31/None) (and 29 times more in the last minute)")
