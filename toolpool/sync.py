@@ -33,6 +33,7 @@ from toolpool.own_loop import (
     NOT_OPEN,
     OPEN_ALREADY,
     OWN_THREAD,
+    Run,
     Stage,
     as_coroutine,
     each,
@@ -346,6 +347,7 @@ class SyncDispatcher(SyncHandles):
             raise RuntimeError(OWN_THREAD)
 
     def _run(self, work: Coroutine[Any, Any, T]) -> T:
+        run, future = Run(work), None
         try:
             if self._lifetime.is_forked:  # before the lock, which another thread may have held
                 raise RuntimeError(AFTER_A_FORK)
@@ -353,16 +355,15 @@ class SyncDispatcher(SyncHandles):
             with self._lock:  # whoever closes it knows of all that was asked before
                 if self._stage is not Stage.OPEN:
                     raise RuntimeError(self._what_is_wrong())
-                future = asyncio.run_coroutine_threadsafe(work, self._loop)
+                future = run.begin(self._loop)
                 self._asked.add(future)
-        except BaseException:
-            work.close()
-            raise
-        future.add_done_callback(self._asked.discard)
-        try:
+            future.add_done_callback(self._asked.discard)
             return future.result()
         except BaseException as error:
-            future.cancel()
+            if future is not None:
+                future.cancel()
+            else:
+                run.give_up()
             if isinstance(error, concurrent.futures.CancelledError) and self._has_closed():
                 raise RuntimeError(self._what_is_wrong()) from None
             raise

@@ -114,6 +114,38 @@ def test_ctrl_c_cancels_the_calls_and_leaves_the_dispatcher_usable(tmp_path: Pat
         assert process.wait(10) == 0
 
 
+@pytest.mark.parametrize("is_begun", [False, True])
+def test_an_interrupt_before_the_thread_knows_of_its_call_cancels_it(
+    is_begun: bool,
+    dispatcher: SyncDispatcher,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """On a busy machine the tool runs before the thread that asked has had its next turn."""
+    trace, ask = tmp_path / "trace", asyncio.run_coroutine_threadsafe
+
+    def interrupted(work: Any, loop: asyncio.AbstractEventLoop) -> Any:
+        if is_begun:
+            ask(work, loop)
+            wait_until(trace.exists, "the call runs")
+        else:
+            loop.call_soon_threadsafe(lambda: wait_until(left.is_set, "it was interrupted"))
+            ask(work, loop)
+        raise KeyboardInterrupt
+
+    left = threading.Event()
+    with monkeypatch.context() as patched:
+        patched.setattr(asyncio, "run_coroutine_threadsafe", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            dispatcher.dispatch(call("hold", gate=str(tmp_path / "gate"), trace=str(trace)))
+    left.set()
+    if is_begun:
+        wait_until(lambda: "cancelled " in trace.read_text().splitlines(), "the tool is stopped")
+    assert dispatcher.dispatch(call("echo", value="goes on"))[0].data == "goes on"
+    assert trace.exists() == is_begun
+    assert dispatcher._opened().in_flight() == 0
+
+
 def test_background_calls_are_reached_from_blocking_code(
     dispatcher: SyncDispatcher, tmp_path: Path
 ) -> None:
