@@ -168,6 +168,7 @@ def test_tools_that_cannot_be_loaded_are_one_line(folder: Path) -> None:
     assert done.stderr.count("\n") == 1
 
 
+@pytest.mark.timeout(200)  # three runs, with a fleet each
 def test_file_tools_work_on_a_copy_or_the_folder_itself(folder: Path) -> None:
     workspace = folder / "my workspace"
     workspace.mkdir()

@@ -88,7 +88,7 @@ class Watch:
 
 
 def settings_for(redis_url: str) -> Settings:
-    return Settings(redis_url=redis_url, **QUICK)  # type: ignore[arg-type]
+    return Settings(redis_url=redis_url, catalog_wait=30.0, **QUICK)  # type: ignore[arg-type]
 
 
 def ended_as(name: str, code: Code | None) -> tuple[str, str, str]:

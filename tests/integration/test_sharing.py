@@ -65,6 +65,12 @@ def ask(dispatcher: Dispatcher, name: str, who: int, arguments: Any) -> "asyncio
     )
 
 
+def have_joined(dispatcher: Dispatcher, count: int) -> bool:
+    """Whether so many calls wait for a run that the ledger knows of."""
+    asked = [pending for pending in dispatcher._traffic.all_open() if pending.is_asker]
+    return len(asked) == count and all(each.share and each.share.run for each in asked)
+
+
 async def test_a_hundred_equal_calls_of_two_dispatchers_are_one_run(
     fleet: LocalFleet, scene: Scene
 ) -> None:
@@ -73,7 +79,7 @@ async def test_a_hundred_equal_calls_of_two_dispatchers_are_one_run(
         both = [await stack.enter_async_context(fleets.connected(fleet)) for _ in range(2)]
         asked = [ask(both[n % 2], "look", n, scene.both) for n in range(100)]
         await eventually(lambda: scene.runs, "it runs")
-        await eventually(lambda: all(d.in_flight() == 50 for d in both), "all were asked")
+        await eventually(lambda: all(have_joined(d, 50) for d in both), "all wait for it")
         scene.open()
         results = [(await turn)[0] for turn in asked]
     assert scene.runs == ["look"]
@@ -87,7 +93,7 @@ async def test_a_failing_run_fails_for_all_and_the_next_call_runs_again(
 ) -> None:
     async with fleets.connected(fleet) as one, fleets.connected(fleet) as other:
         asked = [ask((one, other)[n % 2], "fail", n, scene.both) for n in range(20)]
-        await eventually(lambda: one.in_flight() == other.in_flight() == 10, "all were asked")
+        await eventually(lambda: have_joined(one, 10) and have_joined(other, 10), "all wait")
         await eventually(lambda: scene.runs, "it runs")
         scene.open()
         assert {(await turn)[0].code for turn in asked} == {Code.REPORTED}
@@ -102,7 +108,7 @@ async def test_all_are_answered_though_the_worker_of_their_run_is_killed(scene: 
     with fleets.running("tests.fleets.sharing", **QUICK) as own:
         async with fleets.connected(own) as one, fleets.connected(own) as other:
             asked = [ask((one, other)[n % 2], "die_once", n, scene.both) for n in range(20)]
-            await eventually(lambda: one.in_flight() == other.in_flight() == 10, "all were asked")
+            await eventually(lambda: have_joined(one, 10) and have_joined(other, 10), "all wait")
             await eventually(lambda: scene.runs, "it runs")
             scene.open()
             results = [(await turn)[0] for turn in asked]
