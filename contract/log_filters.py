@@ -23,7 +23,8 @@ _LINES_REMEMBERED = 1_000
 _FIELD_CHARACTERS = 500
 _OBJECT = re.compile(r"[\n(]|(?<!\.)<")
 """Where asyncio begins to show an object: a callback with its arguments, a task with its error."""
-_VALUE = re.compile(r"%[-#0 +]*[\d.*]*[a-zA-Z%]")
+VALUE = re.compile(r"%[-#0 +\d.*]*[a-zA-Z%]")
+"""Where a format takes an argument, or has a percent sign."""
 _WORD = re.compile(r"[a-zA-Z]{2}")
 
 
@@ -116,7 +117,7 @@ class Foreign(_Filter):
         if name == "asyncio" and not self.with_texts:
             text = format = _OBJECT.split(text, maxsplit=1)[0]
         # Lines of one format differ in how often was tried, and for how long.
-        kind = format if _WORD.search(_VALUE.sub("", format)) else text
+        kind = format if _WORD.search(VALUE.sub("", format)) else text
         self._leave_texts_out(record)
         record.msg, record.args = " ".join(text.split()), ()
         return self._is_written(record, (record.name, kind, record.exc_text))

@@ -39,7 +39,7 @@ class LogWriter(logging.Handler):
             self.handleError(record)
             return
         if self._process != os.getpid():
-            self._begin()
+            self.start()
         if self._taken - self._written >= _LINES_AT_MOST:
             self._dropped += 1
             return
@@ -57,8 +57,11 @@ class LogWriter(logging.Handler):
         with contextlib.suppress(Exception):
             super().handleError(record)
 
-    def _begin(self) -> None:
-        """In each process: a fork has no thread, and has nothing to write that waited before it."""
+    def start(self) -> None:
+        """Start the thread; the first line does so as well, and the first in a fork of the process.
+
+        A fork has no thread, and has nothing to write that waited before it.
+        """
         self._process = os.getpid()
         self._waiting = queue.SimpleQueue()
         self._taken = self._written = self._dropped = 0
@@ -77,8 +80,13 @@ class LogWriter(logging.Handler):
             if self._dropped and waiting.empty():
                 dropped, self._dropped = self._dropped, 0
                 with contextlib.suppress(Exception):
-                    self._stream.write(f"log_lines_dropped count={dropped}: nobody read them\n")
+                    self._stream.write(self.format(_dropped(dropped)) + "\n")
                     self._stream.flush()
+
+
+def _dropped(count: int) -> logging.LogRecord:
+    said = "log_lines_dropped count=%d: nobody read them"
+    return logging.LogRecord("toolpool.log", logging.WARNING, "", 0, said, (count,), None)
 
 
 def _without_secrets(record: logging.LogRecord) -> logging.LogRecord:

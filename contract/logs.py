@@ -24,7 +24,8 @@ from toolpool.contract.log_writer import LogWriter
 
 LEVELS = ("debug", "info", "warning", "error")
 
-_FIELD = re.compile(r"(?:(\w+)=)?%(?:%|[-#0 +]*[\d.*]*[a-zA-Z])")
+_NAME = re.compile(r"\w+$")
+_NAME_CHARACTERS = 64
 _careful = log_filters.Careful()
 _foreign = log_filters.Foreign()
 
@@ -120,6 +121,9 @@ def configure_child(environment: Mapping[str, str]) -> None:
         format="json" if environment.get("TOOLPOOL_LOG_FORMAT") == "json" else "text",
         with_texts=False,
     )
+    for handler in logging.getLogger().handlers:
+        if isinstance(handler, LogWriter):
+            handler.start()  # else its thread is one that a tool has left behind
 
 
 class TextFormatter(logging.Formatter):
@@ -155,13 +159,22 @@ class JsonFormatter(logging.Formatter):
 
 def fields_of(record: logging.LogRecord) -> Mapping[str, Any]:
     """The values of a line that its format names, as in `tool=%s`."""
-    if not isinstance(record.args, tuple) or not isinstance(record.msg, str):
+    if not record.args or not isinstance(record.args, tuple) or not isinstance(record.msg, str):
         return {}
-    names = [match[1] for match in _FIELD.finditer(record.msg) if match[0] != "%%"]
-    if len(names) != len(record.args):
+    values = [match for match in log_filters.VALUE.finditer(record.msg) if match[0][-1] != "%"]
+    if len(values) != len(record.args):
         return {}
+    names = [_name_before(record.msg, match.start()) for match in values]
     pairs = zip(names, record.args, strict=True)
     return {name: None if value == "None" else value for name, value in pairs if name}
+
+
+def _name_before(format: str, at: int) -> str:
+    """The name in `name=%s`; none where another text stands before the value."""
+    if not format.endswith("=", 0, at):
+        return ""
+    name = _NAME.search(format[max(0, at - 1 - _NAME_CHARACTERS) : at - 1])
+    return name[0] if name is not None else ""
 
 
 def _traceback_in(record: logging.LogRecord) -> str:

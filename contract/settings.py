@@ -19,7 +19,9 @@ _MIB = 1024 * 1024
 class Settings(BaseSettings):
     """Durations are seconds, sizes bytes. Raises pydantic.ValidationError on a bad value."""
 
-    model_config = SettingsConfigDict(env_prefix="TOOLPOOL_", frozen=True, extra="ignore")
+    model_config = SettingsConfigDict(
+        env_prefix="TOOLPOOL_", frozen=True, extra="ignore", hide_input_in_errors=True
+    )
 
     redis_url: str | None = Field(
         default=None, description="Redis or Valkey for records and replies."

@@ -32,7 +32,7 @@ _SCHEMES = (*_UNIX_SCHEMES, "redis", "rediss")
 
 
 def require_redis_url(settings: Settings) -> str:
-    """The Redis URL in the form redis-py takes. Raises `Misconfigured` where none is set."""
+    """The Redis URL in the form redis-py takes. Raises `Misconfigured` where it is none."""
     url = settings.redis_url
     if not url:
         raise Misconfigured(
@@ -45,7 +45,19 @@ def require_redis_url(settings: Settings) -> str:
             f"TOOLPOOL_REDIS_URL starts with {scheme or 'no scheme'}://, which is not one of "
             "redis://, rediss:// or unix://"
         )
+    if scheme not in _UNIX_SCHEMES and not _has_usable_port(url):
+        raise Misconfigured(
+            "TOOLPOOL_REDIS_URL has a port that is no number from 1 to 65535: write it as "
+            "redis://:password@host:6379/0, and /, ?, # and @ of a password as %2F, %3F, %23 and %40"
+        )
     return url.replace("redis+socket://", "unix://", 1)
+
+
+def _has_usable_port(url: str) -> bool:
+    try:
+        return urlsplit(url).port != 0
+    except ValueError:  # it names what it took for the port, which may be half a password
+        return False
 
 
 def broker_url(settings: Settings) -> str:

@@ -25,6 +25,11 @@ class _Spans(NamedTuple):
     whole: Span
     send: Span
 
+    def end_send(self) -> None:
+        """It is sent, or will not be. Told again of one that is sent again."""
+        if self.send.is_recording():
+            self.send.end()
+
 
 class OpenTelemetry(Observer):
     """Give it to `Dispatcher.connect(observers=[OpenTelemetry()])`, once the SDK is set up.
@@ -76,7 +81,7 @@ class OpenTelemetry(Observer):
         self._spans[call.key] = _Spans(whole, send)
         if len(self._spans) > _SPANS_AT_MOST:
             _, forgotten = self._spans.popitem(last=False)
-            forgotten.send.end()
+            forgotten.end_send()
             forgotten.whole.end()
         context = trace.set_span_in_context(send, context)
         provider = names.provider_name(call.provider)
@@ -90,7 +95,7 @@ class OpenTelemetry(Observer):
     def queued(self, call: CallFacts) -> None:
         """It is sent."""
         if self._spans and (spans := self._spans.get(call.key)) is not None:
-            spans.send.end()
+            spans.end_send()
 
     def rejected(self, rejected: Rejected) -> None:
         """The model has to mend it: an execution that did not take place, and is no fault."""
@@ -116,7 +121,7 @@ class OpenTelemetry(Observer):
         spans = self._spans.pop(call.key, None) if self._spans else None
         if spans is None:
             return
-        spans.send.end()
+        spans.end_send()
         spans.whole.set_attribute(names.EXECUTED, ended.executed.value)
         spans.whole.set_attribute(names.ATTEMPT, call.attempt + call.retry)
         if ended.code is not None:

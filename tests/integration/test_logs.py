@@ -19,6 +19,7 @@ from toolpool.local import LocalFleet
 
 TOOLS = """
 import logging
+import os
 from toolpool import tool
 
 log = logging.getLogger("shop")
@@ -29,6 +30,12 @@ async def sells(token: str) -> str:
     print("printed by a coroutine")
     log.info("logged by a coroutine")
     raise ValueError(f"no such customer: {token}")
+
+@tool
+def says(word: str) -> int:
+    "Say it."
+    log.warning("said %s", word)
+    return os.getpid()
 
 @tool
 def counts(token: str) -> str:
@@ -66,7 +73,7 @@ async def test_a_worker_says_what_it_does_and_what_failed(tools: Path) -> None:
         ready = [line for line in lines_of(fleet) if line["event"] == "worker_ready"]
         assert {(line["tools"], line["kinds"]) for line in ready} == {
             ("sells", "loop,thread"),
-            ("counts", "process"),
+            ("counts,says", "process"),
         }
         assert all(line["queues"] and line["server"] for line in ready)
         failed = {line["call"]: line for line in lines_of(fleet) if line["event"] == "call_failed"}
@@ -130,6 +137,14 @@ async def test_at_debug_every_step_of_a_call_has_a_line(tools: Path) -> None:
         await eventually(lambda: "call_failed" in steps(), "it is written")
         assert steps() == ["call_started", "call_ended", "call_failed"]
         assert SECRET not in fleet.log()
+
+
+async def test_a_child_that_logs_is_not_replaced(tools: Path) -> None:
+    with running(str(tools), slots_process=1) as fleet:
+        async with connected(fleet) as dispatcher:
+            answers = [await dispatcher.dispatch(call("says", word=word)) for word in "abc"]
+        assert len({turn[0].data for turn in answers}) == 1, fleet.log()
+        await eventually(lambda: "said c" in fleet.log(), "it is written")
 
 
 async def test_a_text_is_logged_where_it_is_allowed(tools: Path) -> None:

@@ -59,7 +59,10 @@ def fleet(spans: Spans) -> Iterator[LocalFleet]:
 
 
 async def test_one_trace_goes_from_the_host_through_the_queue_into_the_tool(
-    host: InMemorySpanExporter, fleet: LocalFleet, spans: Spans
+    host: InMemorySpanExporter,
+    fleet: LocalFleet,
+    spans: Spans,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     with trace.get_tracer("host").start_as_current_span("the agent") as root:
         async with Dispatcher.connect(
@@ -115,6 +118,7 @@ async def test_one_trace_goes_from_the_host_through_the_queue_into_the_tool(
     assert reported["status"]["status_code"] == "UNSET", "a tool that reports is none that broke"
     rejected = [s for s in host.get_finished_spans() if s.name == "execute_tool looks"]
     assert [s.status.status_code for s in rejected] == [trace.StatusCode.UNSET]
+    assert not [line for line in caplog.records if line.name.startswith("opentelemetry")]
     assert SECRET not in spans.text() + "".join(s.to_json() for s in host.get_finished_spans())
 
 

@@ -79,6 +79,19 @@ def test_json_has_the_fields_under_their_names(
     assert line["message"] == "worker_ready id=w tools=2 session=None at 9.5%: so"
 
 
+def test_a_value_has_a_name_only_where_the_format_says_so() -> None:
+    def of(format: str, *values: object) -> dict[str, object]:
+        record = logging.LogRecord("x", logging.INFO, "", 0, format, values, None)
+        return dict(logs.fields_of(record))
+
+    assert of("sold id=%s of %d%% in shop=%-8s", "a", 3, "b") == {"id": "a", "shop": "b"}
+    assert of("=%s x =%s %%=%s y_1=%05.1f", 1, 2, 3, 4.0) == {"y_1": 4.0}
+    assert of("id=%s", "a", "too many") == of("nothing") == {}
+    long = "y" * 2_000_000  # a minute's work for a pattern that looks for the name from the left
+    assert of(long) == of(long + " %s", 1) == {}
+    assert len(next(iter(of(long + "=%s", 1)))) == 64
+
+
 def test_a_field_cannot_pass_for_one_of_the_line_s_own(
     written: Callable[..., Callable[[], list[str]]],
 ) -> None:
@@ -292,7 +305,7 @@ def test_nobody_waits_for_a_pipe_that_is_full(
     reads, writes = os.pipe()
     with open(reads, "rb", buffering=0) as reader, open(writes, "w") as writer:
         monkeypatch.setattr("sys.stderr", writer)
-        logs.configure(level="info", format="text", with_texts=False)
+        logs.configure(level="info", format="json", with_texts=False)
         for number in range(5_000):
             log.info("line number=%s", f"{number:0100}")
         read = bytearray()
@@ -304,12 +317,12 @@ def test_nobody_waits_for_a_pipe_that_is_full(
 
         wait_until(is_all_read, "the rest is written once somebody reads")
         root.handlers.clear()
-    lines = read.decode().splitlines()
-    (said,) = [line for line in lines if line.startswith("log_lines_dropped")]
-    written = [line for line in lines if "line number=" in line]
-    assert said == f"log_lines_dropped count={5_000 - len(written)}: nobody read them"
+    lines = [json.loads(line) for line in read.decode().splitlines()]
+    (said,) = [line for line in lines if line["event"] == "log_lines_dropped"]
+    written = [line["number"] for line in lines if line["event"] == "line"]
+    assert (said["count"], said["level"]) == (5_000 - len(written), "warning")
     assert len(written) >= 2_000
-    assert written == sorted(written, key=lambda line: line.rpartition("=")[2])
+    assert written == sorted(written)
 
 
 def test_a_fork_writes_its_own_lines(written: Callable[..., Callable[[], list[str]]]) -> None:
