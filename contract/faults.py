@@ -9,8 +9,9 @@ import linecache
 import re
 import sysconfig
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
 from pathlib import Path
-from types import CodeType, TracebackType
+from types import CodeType, FrameType, TracebackType
 from typing import Any
 
 import msgspec
@@ -22,6 +23,13 @@ _FIRST_FRAMES, _LAST_FRAMES = 10, 30
 _FAULTS_AT_MOST = 5
 _LINE_CHARACTERS, _CODE_CHARACTERS, _NAME_CHARACTERS = 1_000, 200, 200
 _TEXT = re.compile(r"""(["'])(?:\\.|(?!\1)[^\\])*\1""")
+_TEXT_OF_LINES = re.compile(
+    r"""#[^\n]*|(?P<quotes>"{3}|'{3})(?:\\.|(?!(?P=quotes)).)*(?P=quotes)|"(?:\\.|[^"\\\n])*"|"""
+    r"""'(?:\\.|[^'\\\n])*'""",
+    re.DOTALL,
+)
+"""A comment or a text of a file; which of them it is that a quotation mark is part of."""
+_LINES_REMEMBERED = 1_000
 _QUOTES = re.compile(r"""(["'])…\1|["']""")
 _PACKAGE = str(Path(__file__).resolve().parent.parent)
 _OURS = tuple(
@@ -135,9 +143,7 @@ def traceback_of(faults: Iterable[Fault]) -> str:
         if fault.frames:
             parts.append("Traceback (most recent call last):")
         for frame in fault.frames:
-            parts.append(f'  File "{frame.file}", line {frame.line}, in {frame.function}')
-            if frame.code:
-                parts.append(f"    {frame.code}")
+            parts += _shown(frame)
         if fault.left_out:
             parts.append(f"  ({fault.left_out} more frames in between)")
         parts.append(fault.name)
@@ -195,15 +201,48 @@ def _frames(traceback: TracebackType | None) -> list[tuple[CodeType, int]]:
     return frames
 
 
+def stack_of(frame: FrameType | None, at_most: int) -> str:
+    """The lines that a frame and those above it are at, the outermost first, as Python prints them.
+
+    What stands between quotes is left out.
+    """
+    frames: list[Frame] = []
+    while frame is not None and len(frames) < at_most:
+        frames.append(_frame(frame.f_code, frame.f_lineno))
+        frame = frame.f_back
+    return "".join(f"{line}\n" for found in reversed(frames) for line in _shown(found))
+
+
+def _shown(frame: Frame) -> list[str]:
+    where = f'  File "{frame.file}", line {frame.line}, in {frame.function}'
+    return [where, f"    {frame.code}"] if frame.code else [where]
+
+
 def _frame(code: CodeType, line: int) -> Frame:
     file = code.co_filename
+    found, own = linecache.getline(file, line), is_own(file)
+    if own:  # to look through a library's file as well would take long, and it knows no secret
+        found = _without_texts_of_lines(file, line, found)
     return Frame(
         file=_on_one_line(file),
         line=line,
         function=_short(code.co_name),
-        code=_without_texts(linecache.getline(file, line).strip()),
-        is_own=is_own(file),
+        code=_without_texts(found.strip()),
+        is_own=own,
     )
+
+
+@lru_cache(_LINES_REMEMBERED)
+def _without_texts_of_lines(file: str, line: int, found: str) -> str:
+    """A line without what is part of a text that began, or ends, in another one."""
+    blanked = _TEXT_OF_LINES.sub(_blank, "".join(linecache.getlines(file))).split("\n")
+    return blanked[line - 1] if 0 < line <= len(blanked) else found
+
+
+def _blank(text: re.Match[str]) -> str:
+    if text[0][0] == "#":
+        return text[0]
+    return f"{text[0][0]}…{text[0][0]}" + "\n" * text[0].count("\n")
 
 
 def _without_texts(line: str) -> str:

@@ -15,7 +15,18 @@ from dataclasses import dataclass
 from toolpool.contract.encoding import printable
 from toolpool.contract.faults import faults_in, faults_of, traceback_of
 
-LIBRARIES = ("celery", "kombu", "amqp", "redis", "asyncio", "httpcore", "httpx", "urllib3", "mcp")
+LIBRARIES = (
+    "celery",
+    "kombu",
+    "amqp",
+    "redis",
+    "asyncio",
+    "httpcore",
+    "httpx",
+    "urllib3",
+    "mcp",
+    "concurrent",
+)
 """Loggers whose lines below a warning are of no use to an operator."""
 
 _REPEATED_SECONDS = 60.0
@@ -71,17 +82,17 @@ class _Filter(logging.Filter):
         self.with_texts = False
         self.repeats = _Repeats()
 
-    def _leave_texts_out(self, record: logging.LogRecord) -> None:
-        if record.exc_info and not self.with_texts:
-            error = record.exc_info[1]
-            record.exc_info = None
-            if error is not None:
-                record.exc_text = traceback_of(faults_in({"faults": faults_of(error)}))
+    def _show_error(self, record: logging.LogRecord) -> None:
+        error, record.exc_info = record.exc_info[1] if record.exc_info else None, None
+        if error is not None:
+            record.exc_text = traceback_of(faults_in({"faults": faults_of(error)}))
+            if self.with_texts:
+                record.exc_text += f": {_plain(error)}"
 
     def _is_written(self, record: logging.LogRecord, line: Hashable) -> bool:
         times = self.repeats.before(line)
         if times > 0:
-            record.msg = f"{record.msg} (and {times} times more in the last minute)"
+            record.msg = f"{record.msg} (and {times} times more since it was last written)"
         return times >= 0
 
 
@@ -92,7 +103,7 @@ class Careful(_Filter):
         """Whether it is written."""
         if isinstance(record.args, tuple):
             record.args = tuple(_plain(value) for value in record.args)
-        self._leave_texts_out(record)
+        self._show_error(record)
         args = record.args if isinstance(record.args, tuple) else ()
         same = tuple(value for value in args if not isinstance(value, float))
         return self._is_written(record, (record.name, record.msg, same))
@@ -118,7 +129,7 @@ class Foreign(_Filter):
             text = format = _OBJECT.split(text, maxsplit=1)[0]
         # Lines of one format differ in how often was tried, and for how long.
         kind = format if _WORD.search(VALUE.sub("", format)) else text
-        self._leave_texts_out(record)
+        self._show_error(record)
         record.msg, record.args = " ".join(text.split()), ()
         return self._is_written(record, (record.name, kind, record.exc_text))
 

@@ -36,8 +36,7 @@ class LogWriter(logging.Handler):
         try:
             line = without_secrets_in_use(self.format(_without_secrets(record))) + "\n"
         except Exception:  # noqa: BLE001 - a tool's own arguments, which do not fit its format
-            self.handleError(record)
-            return
+            line = self.format(_unusable(record)) + "\n"
         if self._process != os.getpid():
             self.start()
         if self._taken - self._written >= _LINES_AT_MOST:
@@ -51,11 +50,6 @@ class LogWriter(logging.Handler):
         give_up_at = time.monotonic() + _FLUSH_SECONDS
         while self._taken > self._written and time.monotonic() < give_up_at:
             time.sleep(_LOOK_SECONDS)
-
-    def handleError(self, record: logging.LogRecord) -> None:
-        """Say on stderr what went wrong, where that is still there."""
-        with contextlib.suppress(Exception):
-            super().handleError(record)
 
     def start(self) -> None:
         """Start the thread; the first line does so as well, and the first in a fork of the process.
@@ -87,6 +81,12 @@ class LogWriter(logging.Handler):
 def _dropped(count: int) -> logging.LogRecord:
     said = "log_lines_dropped count=%d: nobody read them"
     return logging.LogRecord("toolpool.log", logging.WARNING, "", 0, said, (count,), None)
+
+
+def _unusable(record: logging.LogRecord) -> logging.LogRecord:
+    said = "log_line_lost of=%s at=%s:%d: its arguments do not fit its format"
+    args = (record.name, record.filename, record.lineno)
+    return logging.LogRecord("toolpool.log", logging.ERROR, "", 0, said, args, None)
 
 
 def _without_secrets(record: logging.LogRecord) -> logging.LogRecord:

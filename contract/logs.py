@@ -10,6 +10,7 @@ libraries we build on have to say.
 import contextlib
 import json
 import logging
+import math
 import re
 import sys
 import threading
@@ -24,6 +25,7 @@ from toolpool.contract.log_writer import LogWriter
 
 LEVELS = ("debug", "info", "warning", "error")
 
+_YES = ("1", "true", "t", "yes", "y", "on")
 _NAME = re.compile(r"\w+$")
 _NAME_CHARACTERS = 64
 _careful = log_filters.Careful()
@@ -52,6 +54,8 @@ def _handled(handle: Callable[[logging.LogRecord], None], record: logging.LogRec
 
 
 _own = logger("process")
+_handler: LogWriter | None = None
+"""What this process writes its log with, where it is one of ours."""
 
 
 def configure(
@@ -61,11 +65,15 @@ def configure(
 
     `with_texts` lets lines hold what exceptions say. `quiet`: of our own only warnings are written.
     """
+    global _handler
     _careful.with_texts = _foreign.with_texts = with_texts
-    handler = LogWriter(sys.stderr)
+    _handler = handler = LogWriter(sys.stderr)
     handler.addFilter(_foreign)
     handler.setFormatter(JsonFormatter() if format == "json" else TextFormatter())
     number = logging.getLevelNamesMapping()[level.upper()]
+    # At once: at the first line it might pass for a thread that a tool has left behind, and where
+    # that comes as the process ends, none can be started any more.
+    handler.start()
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(number)
@@ -93,18 +101,24 @@ def _thread_failed(failed: threading.ExceptHookArgs) -> None:
 
 
 def _not_raised(failed: "sys.UnraisableHookArgs") -> None:
-    name = getattr(failed.object, "__qualname__", type(failed.object).__qualname__)
+    name = type(failed.object).__qualname__
+    with contextlib.suppress(Exception):  # it is an object of a tool's
+        name = str(getattr(failed.object, "__qualname__", name))
     _own.error("exception_ignored in=%s: nothing can catch it", name, exc_info=failed.exc_value)
 
 
 def keep_on() -> None:
     """Write on, whatever the modules switched off that this process has imported since `configure`.
 
-    `logging.config` disables every logger that it does not name, unless it is told not to.
+    `logging.config` disables every logger that it does not name, unless it is told not to, and
+    removes the handlers that there are.
     """
-    ours = (name for name in logging.root.manager.loggerDict if name.split(".")[0] == "toolpool")
-    for name in list(ours):
-        logging.getLogger(name).disabled = False
+    for name in list(logging.root.manager.loggerDict):
+        if name.split(".")[0] in ("toolpool", *log_filters.LIBRARIES):
+            logging.getLogger(name).disabled = False
+    if _handler is not None:
+        others = [handler for handler in logging.root.handlers if handler is not _handler]
+        logging.root.handlers[:] = [_handler, *others]  # first: what it leaves out, none has
 
 
 def flush() -> None:
@@ -119,11 +133,8 @@ def configure_child(environment: Mapping[str, str]) -> None:
     configure(
         level=environment.get("TOOLPOOL_LOG_LEVEL", "info").lower(),
         format="json" if environment.get("TOOLPOOL_LOG_FORMAT") == "json" else "text",
-        with_texts=False,
+        with_texts=environment.get("TOOLPOOL_ERROR_TEXTS", "").lower() in _YES,
     )
-    for handler in logging.getLogger().handlers:
-        if isinstance(handler, LogWriter):
-            handler.start()  # else its thread is one that a tool has left behind
 
 
 class TextFormatter(logging.Formatter):
@@ -151,10 +162,10 @@ class JsonFormatter(logging.Formatter):
             "message": message,
         }
         for name, value in fields_of(record).items():
-            line.setdefault(name, value)
+            line.setdefault(name, value if _is_json(value) else str(value))
         if traceback := _traceback_in(record) or below:
             line["traceback"] = traceback
-        return json.dumps(line, ensure_ascii=False, default=str)
+        return json.dumps(line)  # in ASCII, whatever the stream's encoding
 
 
 def fields_of(record: logging.LogRecord) -> Mapping[str, Any]:
@@ -167,6 +178,15 @@ def fields_of(record: logging.LogRecord) -> Mapping[str, Any]:
     names = [_name_before(record.msg, match.start()) for match in values]
     pairs = zip(names, record.args, strict=True)
     return {name: None if value == "None" else value for name, value in pairs if name}
+
+
+def _is_json(value: object) -> bool:
+    """Whether it may stand in a line as it is: NaN is no JSON, and an object may hold itself."""
+    return (
+        value is None
+        or isinstance(value, str | int)
+        or (isinstance(value, float) and math.isfinite(value))
+    )
 
 
 def _name_before(format: str, at: int) -> str:

@@ -295,6 +295,11 @@ class Settings(BaseSettings):
         default=256 * _KIB, ge=1_000, description="Size at which one value is cut in the record."
     )
 
+    @field_validator("metrics_host")
+    @classmethod
+    def _is_not_every_address(cls, host: str) -> str:
+        return host or "127.0.0.1"  # a variable that is set to nothing is none
+
     @field_validator("key_prefix")
     @classmethod
     def _is_prefix(cls, prefix: str) -> str:

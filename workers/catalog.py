@@ -8,12 +8,17 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from types import MappingProxyType, ModuleType
 
-from toolpool.contract.errors import ToolDeclarationInvalid, ToolsUnimportable
+from toolpool.contract.errors import Misconfigured, ToolDeclarationInvalid, ToolsUnimportable
+from toolpool.contract.faults import faults_in, faults_of, own_frame
 from toolpool.workers.running.inside import Importing, import_from_here
 from toolpool.workers.tool import Tool
 
 BUILT_IN = "toolpool.workers.tools"
 """The tools a worker offers when none are named."""
+_OF_CODE = (
+    ImportError, SyntaxError, NameError, AttributeError, LookupError, TypeError, OSError
+)  # fmt: skip
+"""What Python says with these is of code and files; any other may say a password."""
 
 
 class Catalog:
@@ -65,9 +70,9 @@ def _modules(source: str) -> Iterator[ModuleType]:
 def _import(name: str) -> ModuleType:
     try:
         return importlib.import_module(name)
-    except ToolDeclarationInvalid:
+    except (ToolDeclarationInvalid, KeyboardInterrupt):
         raise
-    except (Exception, SystemExit) as error:
+    except BaseException as error:
         if isinstance(error, ModuleNotFoundError) and _is_or_holds(error.name, name):
             raise ToolsUnimportable(
                 f"there is no tools module {name!r} on the import path (the current directory is "
@@ -97,9 +102,7 @@ def _import_file(source: str) -> ModuleType:
         spec.loader.exec_module(module)
     except BaseException as error:
         del sys.modules[name]
-        if isinstance(error, ToolDeclarationInvalid) or not isinstance(
-            error, (Exception, SystemExit)
-        ):
+        if isinstance(error, ToolDeclarationInvalid | KeyboardInterrupt):
             raise
         raise ToolsUnimportable(_failed(source, error)) from error
     return module
@@ -116,4 +119,10 @@ def _failed(source: str, error: BaseException) -> str:
             f"{source} imports {error.name!r}, which is not there: install it where the tools run, "
             "or make it importable from the current directory"
         )
-    return f"{source} failed while it was imported: {type(error).__name__}: {error}"
+    said = f"{source} failed while it was imported: {type(error).__name__}"
+    is_python_s = type(error).__module__ == "builtins" and isinstance(error, _OF_CODE)
+    if is_python_s or isinstance(error, Misconfigured):
+        return f"{said}: {error}"
+    place = own_frame(faults_in({"faults": faults_of(error)}))
+    where = f" in {place.file}, line {place.line}" if place is not None else ""
+    return f"{said}{where}: import it by itself to see what it says"

@@ -121,6 +121,7 @@ class Presence:
             self._is_lost = False
             seconds = time.monotonic() - confirmed_before
             log.warning("server_back: the lease is renewed again after %.1f s", seconds)
+            logs.forget_repeats()  # what is said of it from now on is news
             self._observers.tell("server_back", seconds)
 
     def _lease(self, *, ended: bool = False) -> bytes:

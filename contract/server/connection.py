@@ -48,7 +48,8 @@ def require_redis_url(settings: Settings) -> str:
     if scheme not in _UNIX_SCHEMES and not _has_usable_port(url):
         raise Misconfigured(
             "TOOLPOOL_REDIS_URL has a port that is no number from 1 to 65535: write it as "
-            "redis://:password@host:6379/0, and /, ?, # and @ of a password as %2F, %3F, %23 and %40"
+            "redis://:password@host:6379/0, and the signs /, ?, # and @ of a password as %2F, %3F, "
+            "%23 and %40"
         )
     return url.replace("redis+socket://", "unix://", 1)
 

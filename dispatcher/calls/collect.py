@@ -30,7 +30,7 @@ class Collector:
                 replies = await self._transport.receive()
                 pause = 0.05
             except Exception as error:  # noqa: BLE001 - reading goes on, whatever it was
-                log.warning("replies_unread: %s", error)
+                log.warning("replies_unread: %s", str(error) or type(error).__name__)
                 await asyncio.sleep(pause)
                 pause = min(pause * 2, _LONGEST_PAUSE_SECONDS)
                 continue

@@ -90,8 +90,12 @@ async def test_a_worker_says_what_it_does_and_what_failed(tools: Path) -> None:
         assert events().count("worker_draining") == 2
 
 
+async def written(log: Path, word: str, times: int) -> None:
+    await eventually(lambda: log.read_text().count(word) == times, f"{word} is written", 30.0)
+
+
 @pytest.mark.parametrize("is_apart", [False, True], ids=["one server", "a broker of its own"])
-async def test_a_server_that_goes_and_comes_is_told_once_each(
+async def test_a_server_that_goes_and_comes_is_told_once_each_time(
     is_apart: bool, tmp_path: Path
 ) -> None:
     """Celery has a line for each of its attempts, and one of them had ten lines."""
@@ -111,18 +115,18 @@ async def test_a_server_that_goes_and_comes_is_told_once_each(
     try:
         with log.open("w") as stderr, worker(settings, stderr=stderr):
             await eventually(lambda: "worker_ready" in log.read_text(), "it is ready")
-            lost.kill()
-            wait = [what, "Trying again"]
-            await eventually(lambda: all(w in log.read_text() for w in wait), "it is lost", 30.0)
-            lost.start()
-            await eventually(lambda: back in log.read_text(), "it is back", 30.0)
+            for times in (1, 2):
+                lost.kill()
+                await written(log, what, times)
+                lost.start()
+                await written(log, back, times)
     finally:
         records.close()
         broker.close()
     text = log.read_text()
-    assert text.count("server_lost") == text.count("server_back") == (not is_apart)
-    assert text.count("Connection to broker lost") == text.count("Cannot connect") == 1
-    assert text.count("broker_back") == is_apart
+    assert text.count("server_lost") == text.count("server_back") == 2 * (not is_apart)
+    assert 1 <= text.count("Cannot connect") <= 3, "Celery may come back a little later than we"
+    assert text.count("broker_back") == 2 * is_apart
     assert all(re.match(r"\d{4}-\d\d-\d\dT", line) for line in text.splitlines()), text
 
 

@@ -40,6 +40,7 @@ class Lanes(bootsteps.StartStopStep):
         self._consumers = [self._consume(c, lane) for lane in _others(c.app.lanes)]
         if self._was_started and c.app.has_own_broker:  # else `server_back` says it
             lines.warning("broker_back: messages are taken again")
+            logs.forget_repeats()  # what is said of it from now on is news
         self._was_started = True
 
     def stop(self, c: Any) -> None:

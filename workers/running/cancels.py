@@ -33,5 +33,5 @@ async def follow_cancels(
         except MessageRejected as error:
             log.warning("cancel_rejected reason=%s: %s", error.reason, error)
         except (RedisError, OSError) as error:
-            log.warning("cancels_unread: %s", error)
+            log.warning("cancels_unread: %s", str(error) or type(error).__name__)
             await asyncio.sleep(1.0)

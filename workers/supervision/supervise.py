@@ -227,7 +227,10 @@ class Supervisor:
         self._start_at = time.monotonic() + pause
         if not worker.has_stalled:
             self._untold.append(Down(worker.id, exits.described(code)))
-        log.error("worker_ended %s; starting it again in %.1f s", exits.described(code), pause)
+        log.error(
+            "worker_ended id=%s %s; starting it again in %.1f s",
+            worker.id, exits.described(code), pause,
+        )  # fmt: skip
         return None
 
     def _note_end(self, worker: str, code: int) -> None:

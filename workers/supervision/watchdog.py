@@ -9,17 +9,18 @@ import logging
 import os
 import sys
 import threading
-import traceback
 from collections.abc import Callable
 from types import FrameType
 
 from toolpool.contract import logs
+from toolpool.contract.faults import stack_of
 from toolpool.workers.observe import Blocked, WorkerObservers
 from toolpool.workers.running.invoke import invoke_coroutine
 
 log = logs.logger("watchdog")
 
 _LOOK_SECONDS = 0.25
+_FRAMES = 20
 _TURN_OF_A_LOOP = getattr(getattr(asyncio.BaseEventLoop, "_run_once", None), "__code__", None)
 BLOCKED = 75
 """The exit code of a worker whose loop was blocked for too long."""
@@ -86,7 +87,7 @@ class Watchdog:
 
 
 def _blocked(frame: FrameType | None, lag: float, *, is_fatal: bool) -> Blocked:
-    stack = "".join(traceback.format_stack(frame, limit=20)) if frame is not None else ""
+    stack = stack_of(frame, _FRAMES)
     return Blocked(tool=tool_in(frame), seconds=lag, stack=stack, is_fatal=is_fatal)
 
 

@@ -146,6 +146,27 @@ def test_a_line_of_code_is_shown_without_its_texts(line: str, shown: str) -> Non
     assert faults._without_texts(line) == shown
 
 
+def test_a_text_of_several_lines_is_no_code(tmp_path: Path) -> None:
+    """What is between its lines is left out, and what stands around it is shown."""
+    path = tmp_path / "long_texts.py"
+    path.write_text(
+        "def fails(): raise KeyError\n"
+        "def one():\n"
+        "    return '''hunter2 it's\n"
+        "      hunter2 = 'a' # hunter2 %s\n"
+        "      hunter2''' % fails()  # isn't it\n"
+        "def two():\n"
+        '    return f"""hunter2 "quoted" {\n'
+        "       fails()}\n"
+        '      hunter2""".format(fails())\n'
+        "def three(): return ('''hunter2''' \"hunter2 \\\" hunter2\", fails())\n"
+    )
+    space: dict[str, Callable[[], None]] = {}
+    exec(compile(path.read_text(), str(path), "exec"), space)
+    shown = [raised_by(space[name])[0].frames[1].code for name in ("one", "two", "three")]
+    assert shown == ["% fails()  # isn…", "", """def three(): return ('…' "…", fails())"""]
+
+
 def test_a_name_made_of_what_came_from_outside_stays_in_its_line() -> None:
     forged = "Gone\n2026-11-22T10:04:05.123Z error toolpool.worker \x1b[31mforged\u2028"
 

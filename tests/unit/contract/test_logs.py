@@ -11,6 +11,8 @@ import sys
 import threading
 import warnings
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -92,6 +94,31 @@ def test_a_value_has_a_name_only_where_the_format_says_so() -> None:
     assert len(next(iter(of(long + "=%s", 1)))) == 64
 
 
+def test_every_line_is_json_whatever_it_is_given(
+    root: logging.Logger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Numbers that are none, an object that holds itself, arguments that do not fit."""
+    held: list[object] = []
+    held.append(held)
+    raw = io.BytesIO()
+    monkeypatch.setattr("sys.stderr", io.TextIOWrapper(raw, "ascii", "backslashreplace"))
+    logs.configure(level="info", format="json", with_texts=False)
+    shop = logging.getLogger("shop")
+    shop.warning("loss=%f low=%s", float("nan"), float("-inf"))
+    shop.warning("held=%s", held)
+    shop.warning("one=%d", SECRET)
+    shop.warning("café 😀\x1b")
+    logs.flush()
+    loss, itself, lost, said = [
+        json.loads(line, parse_constant=pytest.fail) for line in raw.getvalue().splitlines()
+    ]
+    assert (loss["loss"], loss["low"], itself["held"]) == ("nan", "-inf", "[[...]]")
+    assert (lost["event"], lost["of"]) == ("log_line_lost", "shop")
+    assert "test_logs.py" in lost["at"]
+    assert said["message"] == "café 😀\x1b"
+    assert SECRET not in raw.getvalue().decode()
+
+
 def test_a_field_cannot_pass_for_one_of_the_line_s_own(
     written: Callable[..., Callable[[], list[str]]],
 ) -> None:
@@ -136,7 +163,12 @@ def test_what_an_exception_says_is_there_where_it_is_allowed(
         raise ValueError(SECRET)
     except ValueError:
         log.exception("observer_failed")
+    try:
+        raise ValueError("2026 error forged\n2026 error forged\x1b[0m")
+    except ValueError:
+        log.exception("observer_failed_too")
     assert f"ValueError: {SECRET}" in lines()
+    assert not [line for line in lines() if line.startswith("2026 error") or "\x1b" in line]
 
 
 def test_a_repeated_line_is_counted(
@@ -149,7 +181,7 @@ def test_a_repeated_line_is_counted(
     assert len(lines()) == 2
     monkeypatch.setattr("time.monotonic", lambda: 1e12)
     log.warning("lease_rejected worker=%s after %.1f s", "w-1", 60.0)
-    assert lines()[-1].endswith("after 60.0 s (and 19 times more in the last minute)")
+    assert lines()[-1].endswith("after 60.0 s (and 19 times more since it was last written)")
 
 
 def test_only_so_many_lines_are_remembered() -> None:
@@ -174,7 +206,7 @@ def test_lines_of_a_library_are_one_line_each_and_counted_by_their_kind(
     assert len(lines()) == 3, "the format says nothing of what is meant"
     monkeypatch.setattr("time.monotonic", lambda: 1e12)
     consumer.error("Cannot connect to %s.\nAgain in 2 s (%d/None)\n", "redis://", 31)
-    assert lines()[-1].endswith("(31/None) (and 29 times more in the last minute)")
+    assert lines()[-1].endswith("(31/None) (and 29 times more since it was last written)")
 
 
 def test_lines_of_a_tool_are_left_as_they_are(
@@ -219,6 +251,10 @@ def test_what_a_thread_or_a_finalizer_raised_is_told_without_what_it_says(
         def __del__(self) -> None:
             raise LookupError(SECRET)
 
+    class Lies:
+        def __getattr__(self, name: str) -> str:
+            raise ValueError(SECRET)
+
     def fails() -> None:
         raise ValueError(SECRET)
 
@@ -229,8 +265,17 @@ def test_what_a_thread_or_a_finalizer_raised_is_told_without_what_it_says(
         thread.join()
     Fails()
     gc.collect()
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(int).add_done_callback(lambda _: fails())
+    told = SimpleNamespace(
+        object=Lies(), exc_type=KeyError, exc_value=KeyError(SECRET), exc_traceback=None
+    )
+    sys.unraisablehook(told)  # type: ignore[arg-type]
     text = "\n".join(lines())
-    assert text.count("thread_failed thread=fails") == text.count("\nValueError") == 1
+    assert text.count("thread_failed thread=fails") == 1
+    assert text.count("concurrent.futures exception calling callback") == 1
+    assert text.count("\nValueError") == 2
+    assert "Lies" in text
     assert "thread=exit" not in text
     assert "exception_ignored in=" in text
     assert "Fails.__del__" in text
@@ -287,14 +332,20 @@ def test_what_a_tools_module_configures_does_not_silence_our_lines(
 ) -> None:
     lines = written()
     before = {name: logging.getLogger(name).disabled for name in logging.root.manager.loggerDict}
+    theirs = io.StringIO()
     try:
         logging.config.dictConfig({"version": 1})
+        logging.basicConfig(stream=theirs, force=True)
         logs.keep_on()
         log.warning("server_lost")
+        logging.getLogger("asyncio").error("Exception in %s", f"<Handle f({SECRET!r})>")
     finally:
         for name, was_disabled in before.items():
             logging.getLogger(name).disabled = was_disabled
     assert lines()[0].endswith("server_lost")
+    assert lines()[1].endswith("Exception in")
+    assert "server_lost" in theirs.getvalue()
+    assert SECRET not in theirs.getvalue()
 
 
 def test_nobody_waits_for_a_pipe_that_is_full(

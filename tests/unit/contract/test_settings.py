@@ -9,7 +9,7 @@ from typing import Any
 
 import pydantic
 import pytest
-from pydantic import SecretStr
+from pydantic import SecretStr, ValidationError
 
 from toolpool.cli.options import load_settings
 from toolpool.contract.errors import Misconfigured, SigningKeyMissing, ToolDeclarationInvalid
@@ -90,12 +90,27 @@ def test_each_kind_of_tool_has_its_own_batches_and_slots() -> None:
         ("", "no Redis URL: set TOOLPOOL_REDIS_URL=redis://host:6379/0"),
         ("http://host", "starts with http://, which is not one of redis://, rediss:// or unix://"),
         ("host:6379", "which is not one of redis://, rediss:// or unix://"),
+        ("redis://:pa/hunter2@host:1/0", "a port that is no number from 1 to 65535: write it as"),
+        ("redis://host:0/0", "a port that is no number from 1 to 65535: write it as"),
     ],
 )
 def test_a_url_that_cannot_be_says_what_to_set(url: str | None, message: str) -> None:
     with pytest.raises(Misconfigured) as caught:
         connection.require_redis_url(Settings(redis_url=url))
     assert message in str(caught.value)
+    assert "hunter2" not in str(caught.value)
+
+
+def test_what_is_set_to_nothing_opens_metrics_to_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TOOLPOOL_METRICS_HOST", "")
+    assert Settings().metrics_host == "127.0.0.1"
+
+
+def test_a_wrong_value_is_not_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TOOLPOOL_EVENTS", "hunter2")
+    with pytest.raises(ValidationError) as caught:
+        Settings()
+    assert "hunter2" not in str(caught.value)
 
 
 @pytest.mark.parametrize(

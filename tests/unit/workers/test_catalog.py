@@ -74,6 +74,12 @@ def test_a_module_that_fails_is_told_with_its_error() -> None:
     write("broken.py", "raise KeyError('COLOUR')\n")
     with pytest.raises(ToolsUnimportable, match="broken failed while it was imported: KeyError"):
         Catalog.load(["broken"])
+    write("told.py", "class Told(BaseException): ...\n\nraise Told('hunter2')\n")
+    with pytest.raises(ToolsUnimportable) as caught:
+        Catalog.load(["told"])
+    said = f"told failed while it was imported: Told in {Path('told.py').resolve()}, line 3: import"
+    assert str(caught.value).startswith(said)
+    assert "hunter2" not in str(caught.value)
     write("names.py", "from json import no_such_name\n")
     with pytest.raises(ToolsUnimportable, match="names failed.*cannot import name"):
         Catalog.load(["names"])
