@@ -1,6 +1,7 @@
 """What an operator reads of real workers, and what a user of `Dispatcher.local` sees."""
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -9,7 +10,7 @@ from pathlib import Path
 import pytest
 from pydantic import SecretStr
 
-from tests.chaos.servers import Server
+from tests.chaos.servers import Server, free_port
 from tests.integration.fleet import call, connected, running
 from tests.integration.test_deadlines import worker
 from tests.waiting import eventually
@@ -128,6 +129,29 @@ async def test_a_server_that_goes_and_comes_is_told_once_each_time(
     assert 1 <= text.count("Cannot connect") <= 3, "Celery may come back a little later than we"
     assert text.count("broker_back") == 2 * is_apart
     assert all(re.match(r"\d{4}-\d\d-\d\dT", line) for line in text.splitlines()), text
+
+
+def test_a_start_that_fails_ends_whatever_is_raised_at_the_end(tools: Path) -> None:
+    """A thread for the log that is begun as the interpreter ends is waited for without end."""
+    tools.write_text(f"""
+class Client:
+    def __init__(self):
+        self.itself = self
+    def __del__(self):
+        raise ValueError("{SECRET}")
+client = Client()
+{TOOLS}""")
+    environment = os.environ | {
+        "TOOLPOOL_REDIS_URL": f"redis://127.0.0.1:{free_port()}/0",
+        "TOOLPOOL_SIGNING_KEY": generate_key(),
+    }
+    done = subprocess.run(
+        [sys.executable, "-m", "toolpool", "worker", "--tools", str(tools)],
+        env=environment, capture_output=True, text=True, timeout=50, check=False,
+    )  # fmt: skip
+    assert done.returncode == 5
+    assert "toolpool: cannot reach Redis" in done.stderr
+    assert SECRET not in done.stderr
 
 
 async def test_at_debug_every_step_of_a_call_has_a_line(tools: Path) -> None:

@@ -132,8 +132,12 @@ async def test_content_is_in_spans_where_the_standard_opt_in_says_so(
     spans: Spans, fleet: LocalFleet
 ) -> None:
     async with Dispatcher.connect(settings=fleet.settings) as dispatcher:
-        await dispatcher.dispatch(call("looks", secret=SECRET))
-    await eventually(lambda: spans.named("execute_tool looks"), "it is written")
+        await dispatcher.dispatch(call("looks", secret=SECRET) + call("fails", secret=SECRET))
+    for name in ("looks", "fails"):
+        await eventually(lambda: spans.named(f"execute_tool {name}"), "it is written")  # noqa: B023
+    (failed,) = spans.named("execute_tool fails")
+    assert "gen_ai.tool.call.arguments" in failed["attributes"]
+    assert "gen_ai.tool.call.result" not in failed["attributes"], "there is none"
     (execute,) = spans.named("execute_tool looks")
     assert json.loads(execute["attributes"]["gen_ai.tool.call.arguments"]) == {"secret": SECRET}
     assert json.loads(execute["attributes"]["gen_ai.tool.call.result"]) == SECRET

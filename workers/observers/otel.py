@@ -119,7 +119,8 @@ class WithContent(OpenTelemetry):
         spans = self._spans.get((call.key, call.attempt))
         if spans is not None and spans.execute.is_recording():
             spans.execute.set_attribute(names.ARGUMENTS, _text(arguments))
-            spans.execute.set_attribute(names.RESULT, _text(data))
+            if data is not None:
+                spans.execute.set_attribute(names.RESULT, _text(data))
 
 
 def open_telemetry(settings: Settings) -> OpenTelemetry | None:
