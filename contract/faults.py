@@ -24,12 +24,13 @@ _FAULTS_AT_MOST = 5
 _LINE_CHARACTERS, _CODE_CHARACTERS, _NAME_CHARACTERS = 1_000, 200, 200
 _TEXT = re.compile(r"""(["'])(?:\\.|(?!\1)[^\\])*\1""")
 _TEXT_OF_LINES = re.compile(
-    r"""#[^\n]*|(?P<quotes>"{3}|'{3})(?:\\.|(?!(?P=quotes)).)*(?P=quotes)|"(?:\\.|[^"\\\n])*"|"""
-    r"""'(?:\\.|[^'\\\n])*'""",
+    r"""#[^\n]*|(?P<quotes>"{3}|'{3})(?:\\.|(?!(?P=quotes)).)*(?:(?P=quotes)|\Z)"""
+    r"""|"(?:\\.|[^"\\\n])*"?|'(?:\\.|[^'\\\n])*'?""",
     re.DOTALL,
 )
 """A comment or a text of a file; which of them it is that a quotation mark is part of."""
 _LINES_REMEMBERED = 1_000
+_FILE_CHARACTERS = 1_000_000
 _QUOTES = re.compile(r"""(["'])…\1|["']""")
 _PACKAGE = str(Path(__file__).resolve().parent.parent)
 _OURS = tuple(
@@ -235,7 +236,10 @@ def _frame(code: CodeType, line: int) -> Frame:
 @lru_cache(_LINES_REMEMBERED)
 def _without_texts_of_lines(file: str, line: int, found: str) -> str:
     """A line without what is part of a text that began, or ends, in another one."""
-    blanked = _TEXT_OF_LINES.sub(_blank, "".join(linecache.getlines(file))).split("\n")
+    text = "".join(linecache.getlines(file))
+    if len(text) > _FILE_CHARACTERS:
+        return ""  # to look through it would hold the worker up
+    blanked = _TEXT_OF_LINES.sub(_blank, text).split("\n")
     return blanked[line - 1] if 0 < line <= len(blanked) else found
 
 

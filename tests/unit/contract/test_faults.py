@@ -146,7 +146,9 @@ def test_a_line_of_code_is_shown_without_its_texts(line: str, shown: str) -> Non
     assert faults._without_texts(line) == shown
 
 
-def test_a_text_of_several_lines_is_no_code(tmp_path: Path) -> None:
+def test_a_text_of_several_lines_is_no_code(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """What is between its lines is left out, and what stands around it is shown."""
     path = tmp_path / "long_texts.py"
     path.write_text(
@@ -165,6 +167,10 @@ def test_a_text_of_several_lines_is_no_code(tmp_path: Path) -> None:
     exec(compile(path.read_text(), str(path), "exec"), space)
     shown = [raised_by(space[name])[0].frames[1].code for name in ("one", "two", "three")]
     assert shown == ["% fails()  # isn…", "", """def three(): return ('…' "…", fails())"""]
+    faults._without_texts_of_lines.cache_clear()
+    monkeypatch.setattr(faults, "_FILE_CHARACTERS", 100)
+    assert raised_by(space["three"])[0].frames[1].code == ""
+    faults._without_texts_of_lines.cache_clear()
 
 
 def test_a_name_made_of_what_came_from_outside_stays_in_its_line() -> None:
