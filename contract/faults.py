@@ -209,7 +209,7 @@ def stack_of(frame: FrameType | None, at_most: int) -> str:
     """
     frames: list[Frame] = []
     while frame is not None and len(frames) < at_most:
-        frames.append(_frame(frame.f_code, frame.f_lineno))
+        frames.append(_frame(frame.f_code, frame.f_lineno or 0))
         frame = frame.f_back
     return "".join(f"{line}\n" for found in reversed(frames) for line in _shown(found))
 
@@ -244,14 +244,19 @@ def _without_texts_of_lines(file: str, line: int, found: str) -> str:
 
 
 def _blank(text: re.Match[str]) -> str:
-    if text[0][0] == "#":
-        return text[0]
-    return f"{text[0][0]}…{text[0][0]}" + "\n" * text[0].count("\n")
+    """A text without what is in it. One that has open braces may be of an f-string that holds
+    others, as it can from Python 3.12 on: its quotation mark then closes nothing.
+    """
+    found = text[0]
+    if found[0] == "#":
+        return found
+    closed = found[0] if found.count("{") == found.count("}") else ""
+    return f"{found[0]}…{closed}" + "\n" * found.count("\n")
 
 
 def _without_texts(line: str) -> str:
     """A line of code without what stands between its quotes, which may be a password."""
-    blanked = _TEXT.sub(r"\1…\1", line[:_LINE_CHARACTERS])
+    blanked = _TEXT.sub(_blank, line[:_LINE_CHARACTERS])
     for quotes in _QUOTES.finditer(blanked):
         if len(quotes[0]) == 1:  # of a text that goes on in the next line
             blanked = blanked[: quotes.start()] + "…"

@@ -32,8 +32,10 @@ LIBRARIES = (
 _REPEATED_SECONDS = 60.0
 _LINES_REMEMBERED = 1_000
 _FIELD_CHARACTERS = 500
-_OBJECT = re.compile(r"[\n(]|(?<!\.)<")
+_OBJECT = re.compile(r"\n|<|(?<=Exception in callback) ")
 """Where asyncio begins to show an object: a callback with its arguments, a task with its error."""
+_IN_ONE_FORMAT = ("celery", "kombu", "amqp")
+"""Whose lines of one format differ in how often was tried, and for how long."""
 VALUE = re.compile(r"%[-#0 +\d.*]*[a-zA-Z%]")
 """Where a format takes an argument, or has a percent sign."""
 _WORD = re.compile(r"[a-zA-Z]{2}")
@@ -51,7 +53,7 @@ class _Repeats:
     """Counts the lines that are said again within a minute."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # a finalizer that runs here may log as well
         self.lines: OrderedDict[Hashable, _Repeated] = OrderedDict()
 
     def before(self, line: Hashable) -> int:
@@ -106,20 +108,22 @@ class Careful(_Filter):
         self._show_error(record)
         args = record.args if isinstance(record.args, tuple) else ()
         same = tuple(value for value in args if not isinstance(value, float))
-        return self._is_written(record, (record.name, record.msg, same))
+        if getattr(record, "is_change", False):
+            return True
+        return self._is_written(record, (record.name, record.msg, same, record.exc_text))
 
 
 class Foreign(_Filter):
     """Has lines of others be one line each, and counted where the same is said again.
 
-    For the one handler of a process that is ours: what is left out is gone for all others. Lines
-    of a tool and of what it uses are left as they are.
+    For the one handler of a process that is ours: what is left out is gone for all others. What a
+    tool logs is left as it is, and what a library says below a warning, for which a tool asked.
     """
 
     def filter(self, record: logging.LogRecord) -> bool:
         """Whether it is written."""
         name = record.name.partition(".")[0]
-        if name not in (*LIBRARIES, "py") or record.levelno <= logging.DEBUG:
+        if name not in (*LIBRARIES, "py") or record.levelno < logging.WARNING:
             return True
         try:
             text, format = record.getMessage(), str(record.msg)
@@ -127,11 +131,10 @@ class Foreign(_Filter):
             return True
         if name == "asyncio" and not self.with_texts:
             text = format = _OBJECT.split(text, maxsplit=1)[0]
-        # Lines of one format differ in how often was tried, and for how long.
-        kind = format if _WORD.search(VALUE.sub("", format)) else text
+        is_kind = name in _IN_ONE_FORMAT and _WORD.search(VALUE.sub("", format))
         self._show_error(record)
         record.msg, record.args = " ".join(text.split()), ()
-        return self._is_written(record, (record.name, kind, record.exc_text))
+        return self._is_written(record, (record.name, format if is_kind else text, record.exc_text))
 
 
 def _plain(value: object) -> object:

@@ -38,7 +38,10 @@ class LogWriter(logging.Handler):
         except Exception:  # noqa: BLE001 - a tool's own arguments, which do not fit its format
             line = self.format(_unusable(record)) + "\n"
         if self._process != os.getpid():
-            self.start()
+            try:
+                self.start()
+            except RuntimeError:  # there is no room for a thread
+                return
         if self._taken - self._written >= _LINES_AT_MOST:
             self._dropped += 1
             return
@@ -56,12 +59,12 @@ class LogWriter(logging.Handler):
 
         A fork has no thread, and has nothing to write that waited before it.
         """
-        self._process = os.getpid()
         self._waiting = queue.SimpleQueue()
         self._taken = self._written = self._dropped = 0
         threading.Thread(
             target=self._write_all, args=(self._waiting,), name="toolpool-log", daemon=True
         ).start()
+        self._process = os.getpid()
 
     def _write_all(self, waiting: "queue.SimpleQueue[str]") -> None:
         while True:
@@ -84,7 +87,7 @@ def _dropped(count: int) -> logging.LogRecord:
 
 
 def _unusable(record: logging.LogRecord) -> logging.LogRecord:
-    said = "log_line_lost of=%s at=%s:%d: its arguments do not fit its format"
+    said = "log_line_lost of=%s at=%s:%d: it could not be written out"
     args = (record.name, record.filename, record.lineno)
     return logging.LogRecord("toolpool.log", logging.ERROR, "", 0, said, args, None)
 

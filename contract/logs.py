@@ -7,6 +7,7 @@ it says, which may hold anything. In our own processes the same goes for what Py
 libraries we build on have to say.
 """
 
+import atexit
 import contextlib
 import json
 import logging
@@ -23,6 +24,8 @@ from toolpool.contract import log_filters
 from toolpool.contract.log_filters import lines as lines
 from toolpool.contract.log_writer import LogWriter
 
+CHANGE = {"is_change": True}
+"""`extra` of a line that is written however often it comes: that what there was is over."""
 LEVELS = ("debug", "info", "warning", "error")
 
 _YES = ("1", "true", "t", "yes", "y", "on")
@@ -36,6 +39,11 @@ def forget_repeats() -> None:
     """Write every line again, also one that was written just now."""
     for each in (_careful, _foreign):
         each.repeats.forget()
+
+
+def forget_library_repeats() -> None:
+    """Write what libraries say again, as where what they have said is over."""
+    _foreign.repeats.forget()
 
 
 def logger(name: str) -> logging.Logger:
@@ -74,6 +82,7 @@ def configure(
     # At once: at the first line it might pass for a thread that a tool has left behind, and where
     # that comes as the process ends, none can be started any more.
     handler.start()
+    atexit.register(handler.flush)  # logging itself forgets it where a tool configures anew
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(number)

@@ -2,10 +2,9 @@
 
 import asyncio
 import atexit
-import concurrent.futures
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
 from enum import Enum
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 T = TypeVar("T")
 
@@ -53,41 +52,18 @@ async def end_of(stream: Any) -> None:
     await stream.aclose()
 
 
-class Run(Generic[T]):
-    """What a thread has a loop run, and may give up while it asks for it.
+def give_up(work: Coroutine[Any, Any, Any], loop: asyncio.AbstractEventLoop) -> None:
+    """Cancel what a loop was asked to run by a thread that was interrupted as it asked.
 
     Ctrl-C comes between any two steps: the loop may be at it before the thread has its future.
     """
 
-    def __init__(self, work: Coroutine[Any, Any, T]) -> None:
-        self._work = work
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._task: asyncio.Task[T] | None = None
-        self._is_given_up = False
+    def cancel() -> None:
+        for task in asyncio.all_tasks():
+            if task.get_coro() is work:
+                task.cancel()
 
-    def begin(self, loop: asyncio.AbstractEventLoop) -> concurrent.futures.Future[T]:
-        """Have `loop` run it."""
-        self._loop = loop
-        return asyncio.run_coroutine_threadsafe(self._run(), loop)
-
-    def give_up(self) -> None:
-        """Cancel it, where nobody has its future."""
-        self._is_given_up = True
-        if self._loop is None:
-            self._work.close()
-        else:
-            self._loop.call_soon_threadsafe(self._cancel)
-
-    async def _run(self) -> T:
-        if self._is_given_up:
-            self._work.close()
-            raise asyncio.CancelledError
-        self._task = asyncio.current_task()
-        return await self._work
-
-    def _cancel(self) -> None:
-        if self._task is not None:
-            self._task.cancel()
+    loop.call_soon_threadsafe(cancel)
 
 
 async def as_coroutine(awaited: Awaitable[T]) -> T:

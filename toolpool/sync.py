@@ -33,11 +33,11 @@ from toolpool.own_loop import (
     NOT_OPEN,
     OPEN_ALREADY,
     OWN_THREAD,
-    Run,
     Stage,
     as_coroutine,
     each,
     end_tasks,
+    give_up,
 )
 from toolpool.pool import Dispatcher
 from toolpool.sync_parts import SyncApprovals, SyncHandles
@@ -347,7 +347,7 @@ class SyncDispatcher(SyncHandles):
             raise RuntimeError(OWN_THREAD)
 
     def _run(self, work: Coroutine[Any, Any, T]) -> T:
-        run, future = Run(work), None
+        future, is_asked = None, False
         try:
             if self._lifetime.is_forked:  # before the lock, which another thread may have held
                 raise RuntimeError(AFTER_A_FORK)
@@ -355,15 +355,18 @@ class SyncDispatcher(SyncHandles):
             with self._lock:  # whoever closes it knows of all that was asked before
                 if self._stage is not Stage.OPEN:
                     raise RuntimeError(self._what_is_wrong())
-                future = run.begin(self._loop)
+                is_asked = True
+                future = asyncio.run_coroutine_threadsafe(work, self._loop)
                 self._asked.add(future)
             future.add_done_callback(self._asked.discard)
             return future.result()
         except BaseException as error:
             if future is not None:
                 future.cancel()
+            elif is_asked:
+                give_up(work, self._loop)
             else:
-                run.give_up()
+                work.close()
             if isinstance(error, concurrent.futures.CancelledError) and self._has_closed():
                 raise RuntimeError(self._what_is_wrong()) from None
             raise

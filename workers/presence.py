@@ -113,15 +113,16 @@ class Presence:
     def _lost(self, error: Exception) -> None:
         if not self._is_lost:
             self._is_lost = True
-            log.warning("server_lost: the lease is not renewed: %s", error)
+            log.warning("server_lost: the lease is not renewed: %s", error, extra=logs.CHANGE)
             self._observers.tell("server_lost", str(error))
 
     def _back(self, confirmed_before: float) -> None:
         if self._is_lost:
             self._is_lost = False
             seconds = time.monotonic() - confirmed_before
-            log.warning("server_back: the lease is renewed again after %.1f s", seconds)
-            logs.forget_repeats()  # what is said of it from now on is news
+            log.warning(
+                "server_back: the lease is renewed again after %.1f s", seconds, extra=logs.CHANGE
+            )
             self._observers.tell("server_back", seconds)
 
     def _lease(self, *, ended: bool = False) -> bytes:

@@ -39,26 +39,33 @@ def require_redis_url(settings: Settings) -> str:
             "no Redis URL: set TOOLPOOL_REDIS_URL=redis://host:6379/0, or leave the server to "
             "toolpool with `toolpool run` or Dispatcher.local()"
         )
-    scheme = urlsplit(url).scheme
+    scheme, is_usable = _parts_of(url)
     if scheme not in _SCHEMES:
         raise Misconfigured(
             f"TOOLPOOL_REDIS_URL starts with {scheme or 'no scheme'}://, which is not one of "
             "redis://, rediss:// or unix://"
         )
-    if scheme not in _UNIX_SCHEMES and not _has_usable_port(url):
+    if not is_usable:
         raise Misconfigured(
-            "TOOLPOOL_REDIS_URL has a port that is no number from 1 to 65535: write it as "
-            "redis://:password@host:6379/0, and the signs /, ?, # and @ of a password as %2F, %3F, "
-            "%23 and %40"
+            "TOOLPOOL_REDIS_URL cannot be taken apart: write it as redis://:password@host:6379/0, "
+            "with a port from 1 to 65535, and the signs / ? # @ [ ] of a password as %2F %3F %23 "
+            "%40 %5B %5D"
         )
     return url.replace("redis+socket://", "unix://", 1)
 
 
-def _has_usable_port(url: str) -> bool:
+def _parts_of(url: str) -> tuple[str, bool]:
+    """Its scheme, and whether there is a host and a port after it.
+
+    An error of `urlsplit` names what it took for host or port, which may be half a password.
+    """
+    scheme = url.partition("://")[0] if "://" in url else ""
+    if scheme in _UNIX_SCHEMES:
+        return scheme, True
     try:
-        return urlsplit(url).port != 0
-    except ValueError:  # it names what it took for the port, which may be half a password
-        return False
+        return scheme, urlsplit(url).port != 0
+    except ValueError:
+        return scheme, False
 
 
 def broker_url(settings: Settings) -> str:

@@ -54,7 +54,7 @@ class OpenTelemetry(Observer):
     def close(self) -> None:
         """End the spans of what was given up."""
         for spans in self._spans.values():
-            spans.send.end()
+            spans.end_send()
             spans.whole.end()
         self._spans.clear()
 

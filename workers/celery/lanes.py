@@ -39,8 +39,8 @@ class Lanes(bootsteps.StartStopStep):
         """Open a channel for each lane. Called again after the connection was lost."""
         self._consumers = [self._consume(c, lane) for lane in _others(c.app.lanes)]
         if self._was_started and c.app.has_own_broker:  # else `server_back` says it
-            lines.warning("broker_back: messages are taken again")
-            logs.forget_repeats()  # what is said of it from now on is news
+            lines.warning("broker_back: messages are taken again", extra=logs.CHANGE)
+            logs.forget_library_repeats()  # that it is lost again is news
         self._was_started = True
 
     def stop(self, c: Any) -> None:

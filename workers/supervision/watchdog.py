@@ -63,7 +63,7 @@ class Watchdog:
             if not self._warned:
                 self._warned = True
                 self._tell("loop_blocked", _blocked(frame, lag, is_fatal=False))
-            if lag > self._limit:
+            elif lag > self._limit:  # and it was blocked at the last look as well
                 self._tell("loop_blocked_too_long", _blocked(frame, lag, is_fatal=True))
                 self._observers.close()
                 logs.flush()

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from contextlib import suppress
+from functools import partial
 
 from celery import Celery
 
@@ -20,6 +21,7 @@ URL = "CHAOS_CELERY_URL"
 _RATE = 20.0
 _ALLOWED_SECONDS = 12.0
 _START_SECONDS = 60.0
+_LONG_SECONDS = 5.0
 
 app = Celery("control", broker=os.environ.get(URL), backend=os.environ.get(URL))
 app.conf.update(
@@ -65,9 +67,13 @@ async def control(scene: Scene) -> None:
     async def kill_now_and_then() -> None:
         process = await scene.off_loop(start)
         try:
-            await _ask(scene, 0.0, within=_START_SECONDS)
+            _, first = _ask(scene, 0.0, within=_START_SECONDS)
+            await first
             for _ in range(scene.faults):
                 await scene.pause(1.0, 4.0)
+                key, long = _ask(scene, _LONG_SECONDS, within=_ALLOWED_SECONDS)
+                asking.append(long)
+                await scene.until(partial(_has_started, scene, key), "a call runs as it is killed")
                 _end(process)
                 scene.fault()
                 process = await scene.off_loop(start)
@@ -75,20 +81,30 @@ async def control(scene: Scene) -> None:
             await asyncio.sleep(_ALLOWED_SECONDS)
             _end(process)
 
-    killing = asyncio.ensure_future(kill_now_and_then())
     asking: list[asyncio.Task[None]] = []
+    killing = asyncio.ensure_future(kill_now_and_then())
     while scene.figures.faults < scene.faults:
         await asyncio.sleep(scene.rng.expovariate(_RATE))
         seconds = scene.rng.uniform(0.0, 0.1)
-        asking.append(asyncio.ensure_future(_ask(scene, seconds, within=_ALLOWED_SECONDS)))
+        asking.append(_ask(scene, seconds, within=_ALLOWED_SECONDS)[1])
         assert not killing.done() or scene.figures.faults == scene.faults, "Celery did not start"
     await asyncio.gather(*asking, killing)
 
 
-async def _ask(scene: Scene, seconds: float, *, within: float) -> None:
-    """Send a task and wait for its result, off the loop: Celery's client blocks."""
+def _has_started(scene: Scene, key: str) -> bool:
+    scene.journal.follow()
+    return key in scene.journal.starts
+
+
+def _ask(scene: Scene, seconds: float, *, within: float) -> tuple[str, "asyncio.Task[None]"]:
+    """Have a call made; its key, and what waits for its result."""
     key = f"c{len(scene.book.calls)}"
     scene.book.ask(Asked(key, "plain_process", time.monotonic(), within))
+    return key, asyncio.ensure_future(_answer(scene, key, seconds, within))
+
+
+async def _answer(scene: Scene, key: str, seconds: float, within: float) -> None:
+    """Send a task and wait for its result, off the loop: Celery's client blocks."""
 
     def send() -> object:
         return work.delay(key, seconds)

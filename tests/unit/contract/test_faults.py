@@ -140,6 +140,8 @@ def test_arguments_are_told_by_their_digest_and_size() -> None:
         ('x = call(1, """hunter2', 'x = call(1, "…"…'),
         ("x = call(1, 'hunter2", "x = call(1, …"),
         ("return values[key]", "return values[key]"),
+        ('x = f"{login("hunter2")}" + b', "x = f…"),
+        ('x = f"{login(" hunter2 ")}" + b', "x = f…"),
     ],
 )
 def test_a_line_of_code_is_shown_without_its_texts(line: str, shown: str) -> None:

@@ -7,6 +7,7 @@ import json
 import logging
 import logging.config
 import os
+import subprocess
 import sys
 import threading
 import warnings
@@ -36,7 +37,8 @@ def root() -> Iterator[logging.Logger]:
     logging.getLogger("toolpool").setLevel(of_ours)
     threading.excepthook, sys.unraisablehook = hooks
     logging.captureWarnings(False)
-    logs._careful.with_texts = False
+    logs._careful.with_texts = logs._foreign.with_texts = False
+    logs._handler = None
 
 
 @pytest.fixture
@@ -195,15 +197,18 @@ def test_lines_of_a_library_are_one_line_each_and_counted_by_their_kind(
 ) -> None:
     lines = written()
     consumer = logging.getLogger("celery.worker.consumer")
+    logging.getLogger("httpx").warning("slow: %s", "a")
+    logging.getLogger("httpx").warning("slow: %s", "b")
+    assert len(lines()) == 2, "these are not the same"
     for tries in range(1, 31):
         consumer.error("Cannot connect to %s.\nAgain in 2 s (%d/None)\n", "redis://", tries)
     for _ in range(2):
         consumer.error("%s (%r)", "Something else", LookupError)
-    first, other = lines()
+    first, other = lines()[2:]
     assert first.endswith("Cannot connect to redis://. Again in 2 s (1/None)")
     assert other.endswith("Something else (<class 'LookupError'>)")
     consumer.error("%s (%r)", "Not that", LookupError)
-    assert len(lines()) == 3, "the format says nothing of what is meant"
+    assert len(lines()) == 5, "the format says nothing of what is meant"
     monkeypatch.setattr("time.monotonic", lambda: 1e12)
     consumer.error("Cannot connect to %s.\nAgain in 2 s (%d/None)\n", "redis://", 31)
     assert lines()[-1].endswith("(31/None) (and 29 times more since it was last written)")
@@ -235,7 +240,8 @@ async def test_what_a_task_or_a_callback_raised_is_told_without_what_it_says_or_
     gc.collect()
     text = "\n".join(lines())
     assert "asyncio Task exception was never retrieved\n" in text
-    assert "refuses\nTraceback" in text
+    assert "asyncio Exception in callback\nTraceback" in text
+    assert "in refuses" in text
     assert text.count("\nValueError") == text.count("\nLookupError") == 1
     assert "in fails" in text
     assert SECRET not in text
@@ -281,6 +287,41 @@ def test_what_a_thread_or_a_finalizer_raised_is_told_without_what_it_says(
     assert "Fails.__del__" in text
     assert "\nLookupError" in text
     assert SECRET not in text
+
+
+def test_what_a_finalizer_logs_while_another_line_is_looked_at_is_no_trouble(
+    written: Callable[..., Callable[[], list[str]]],
+) -> None:
+    """Memory may be collected at any step, and what is collected may log."""
+
+    class Key:
+        def __hash__(self) -> int:
+            log.warning("exception_ignored in=%s", "Key.__del__")
+            return 1
+
+    lines = written()
+    repeats = logs._careful.repeats
+    thread = threading.Thread(target=repeats.before, args=(Key(),), daemon=True)
+    thread.start()
+    thread.join(5.0)
+    assert not thread.is_alive()
+    assert len(lines()) == 1
+
+
+def test_lines_are_written_at_the_end_though_logging_was_configured_anew() -> None:
+    program = """
+import logging.config
+from toolpool.contract import logs
+logs.configure(level="info", format="text", with_texts=False)
+logging.config.dictConfig({"version": 1})
+logs.keep_on()
+for number in range(300):
+    logs.logger("test").info("line number=%d", number)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=30, check=True
+    )
+    assert done.stderr.count("line number=") == 300
 
 
 def test_quiet_is_about_our_own_lines_alone(

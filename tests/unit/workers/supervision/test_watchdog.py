@@ -3,6 +3,7 @@
 import asyncio
 import selectors
 import socket
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -13,7 +14,7 @@ from tests.waiting import wait_until
 from toolpool.contract.settings import Settings
 from toolpool.workers.observe import Blocked, WorkerObserver, WorkerObservers
 from toolpool.workers.supervision import watchdog
-from toolpool.workers.supervision.watchdog import Watchdog
+from toolpool.workers.supervision.watchdog import Watchdog, is_waiting
 
 
 class Pager(WorkerObserver):
@@ -71,8 +72,10 @@ def looks_often(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_loop_that_is_late_and_waits_for_events_is_not_blocked() -> None:
     """As where the machine is busy, or has stood still: nobody is to be woken."""
     pager = Pager()
-    with loop_in_a_thread() as (_, thread), watching(thread, pager) as looks:
-        wait_until(lambda: looks() > 20, "it has looked")
+    with loop_in_a_thread() as (_, thread):
+        wait_until(lambda: is_waiting(sys._current_frames()[thread.ident or 0]), "it waits")
+        with watching(thread, pager) as looks:
+            wait_until(lambda: looks() > 20, "it has looked")
     assert pager.told == []
 
 
