@@ -93,7 +93,7 @@ class Awaiting:
     async def close(self) -> None:
         """Cancel what somebody still waits for here; the rest waits on without this dispatcher."""
         here = [w.pending for w in self._waiting.values() if not w.pending.in_background]
-        await self._traffic.cancel(here)
+        await self._traffic.leave(here)
         self._is_closed = True
         with suppress(*_AWAY):
             async with asyncio.timeout(_LEAVING_SECONDS):

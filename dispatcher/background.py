@@ -11,16 +11,23 @@ from collections import OrderedDict
 from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
+from redis.exceptions import RedisError
+
 from toolpool.contract import encoding, logs
 from toolpool.contract.call import ToolCall
 from toolpool.contract.encoding import printable
 from toolpool.contract.envelope import BackgroundCall
 from toolpool.contract.errors import MessageRejected
+from toolpool.contract.ledger.steps import ServerAway
 from toolpool.contract.outcome import Code, Executed, Outcome, failure
 from toolpool.contract.result import ToolResult
 from toolpool.contract.spec import ToolSpec
 from toolpool.dispatcher.admission.catalog import Catalog
-from toolpool.dispatcher.admission.task_tools import LISTED_AT_MOST, LONGEST_WAIT_SECONDS
+from toolpool.dispatcher.admission.task_tools import (
+    LISTED_AT_MOST,
+    LONGEST_WAIT_SECONDS,
+    SPECS,
+)
 from toolpool.dispatcher.awaiting import Awaiting
 from toolpool.dispatcher.calls.pending import Pending, State
 from toolpool.dispatcher.calls.services import Services
@@ -28,6 +35,7 @@ from toolpool.dispatcher.calls.traffic import Traffic
 from toolpool.dispatcher.completed import Completed, Notice
 from toolpool.dispatcher.results import Results
 from toolpool.dispatcher.words import feedback
+from toolpool.dispatcher.words.classify import classified, not_cancelled, unconfirmed
 from toolpool.dispatcher.words.wording import Wording
 
 log = logs.logger("background")
@@ -171,12 +179,20 @@ class Background:
             if found is None:
                 return failure(Code.REPORTED, feedback.no_such_handle(self._wording), Executed.YES)
             if call.name == "task_cancel":
-                return Outcome(ok=True, data=await self._cancel(found))
+                pending = await self._cancel(found, "the model")
+                if pending.is_open:
+                    return not_cancelled()
+                return Outcome(ok=True, data=await self._result(found, pending, 0.0))
             wait = min(float(arguments.get("wait", 10.0)), LONGEST_WAIT_SECONDS)
-            return Outcome(ok=True, data=await self._result(found, wait))
+            pending = await self._pending(found)
+            return Outcome(ok=True, data=await self._result(found, pending, wait))
         except NoSuchPage as error:
             told = feedback.no_such_page(error.page, error.pages, self._wording)
             return failure(Code.REPORTED, told, Executed.YES)
+        except (ServerAway, RedisError, OSError, TimeoutError) as error:
+            log.warning("background_call_not_reached tool=%s: %s", call.name, error)
+            is_cancel = call.name == "task_cancel"
+            return not_cancelled() if is_cancel else unconfirmed(started=False, sent=True)
         except Exception as error:  # noqa: BLE001 - an answer, whatever happens
             return failure(Code.INTERNAL, type(error).__name__, Executed.UNKNOWN)
 
@@ -193,15 +209,26 @@ class Background:
         return None if pending.is_open else await self._results.of(pending)
 
     async def cancel(self, handle: str, session: str | None) -> ToolResult:
-        """Stop a background call; its final result. Raises KeyError as `result` does."""
+        """Stop a background call; its final result. Raises KeyError as `result` does.
+
+        The result is `exception.queue_unreachable` if the server did not confirm the cancel: the
+        call then goes on.
+        """
         found = await self._find(handle, session)
         if found is None:
             raise KeyError(NO_SUCH_HANDLE)
-        pending = await self._pending(found)
-        if pending.is_open:
-            self._audit(found, "the host")
-            await self._traffic.cancel([pending])
-        return await self._results.of(pending)
+        started = time.monotonic()
+        pending = await self._cancel(found, "the host")
+        if not pending.is_open:
+            return await self._results.of(pending)
+        return classified(
+            pending.call,
+            SPECS["task_cancel"],
+            not_cancelled(),
+            timeout=0.0,
+            duration=time.monotonic() - started,
+            wording=self._wording,
+        )
 
     async def page(self, handle: Any, session: str | None, number: int) -> dict[str, Any] | None:
         """One page of a whole output, counted from 1; None for a handle that is not one.
@@ -302,8 +329,9 @@ class Background:
             if state in ("open", "claimed"):
                 await self._pending(call)
 
-    async def _result(self, found: BackgroundCall, wait: float) -> dict[str, Any]:
-        pending = await self._pending(found)
+    async def _result(
+        self, found: BackgroundCall, pending: Pending, wait: float
+    ) -> dict[str, Any]:
         await pending.wait(wait)
         answer: dict[str, Any] = {"handle": found.handle, "tool": found.message.tool}
         if pending.is_open:
@@ -314,12 +342,13 @@ class Background:
             return done | ({"note": result.note} if result.note else {})
         return answer | {"state": State.FAILED.value, **result.payload()}
 
-    async def _cancel(self, found: BackgroundCall) -> dict[str, Any]:
-        pending = await self._pending(found)
+    async def _cancel(self, found: BackgroundCall, by: str) -> Pending:
+        """The call, which is open only if the server did not confirm that it is cancelled."""
+        pending = await self._pending(found, is_wanted=False)
         if pending.is_open:
-            self._audit(found, "the model")
+            self._audit(found, by)
             await self._traffic.cancel([pending])
-        return await self._result(found, 0.0)
+        return pending
 
     def _audit(self, found: BackgroundCall, by: str) -> None:
         message = found.message
@@ -331,12 +360,13 @@ class Background:
             by=by,
         )
 
-    async def _pending(self, found: BackgroundCall) -> Pending:
+    async def _pending(self, found: BackgroundCall, *, is_wanted: bool = True) -> Pending:
         known = self._traffic.root(found.message.key)
         if known is None:
             known = await self._awaiting.adopt(found) if found.approval else None
             if known is None:
-                known = await self._traffic.adopt(found, self._spec(found.message.tool))
+                spec = self._spec(found.message.tool)
+                known = await self._traffic.adopt(found, spec, is_wanted=is_wanted)
         self._notify(known, found)
         return known
 

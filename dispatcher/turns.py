@@ -317,7 +317,7 @@ class Turns:
         for pending in pendings:
             pending.latches[:] = [latch for latch in pending.latches if latch not in latches]
         left = [p for p in pendings if p.is_open and not p.latches and not p.in_background]
-        await self._traffic.cancel(left)
+        await self._traffic.leave(left)
 
 
 def _has_joined(call: ToolCall, pending: Pending) -> bool:

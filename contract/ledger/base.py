@@ -52,7 +52,8 @@ class CloseReason(StrEnum):
 
     UNSTARTED = "unstarted"  # the queue wait is over: what runs is left alone
     DEADLINE = "deadline"
-    CANCEL = "cancel"
+    CANCEL = "cancel"  # somebody said so: it ends for every dispatcher
+    LEAVE = "leave"  # the caller waits no longer: it goes on while another dispatcher waits
     REFUSED = "refused"  # by a dispatcher that will not send it: what others asked is left alone
 
 

@@ -360,7 +360,8 @@ class MemoryServer(Inboxes):
     def _others_wait(self, record: Record, reply: str, end: CloseReason) -> bool:
         now = time.monotonic()
         left = {
-            CloseReason.CANCEL: 1.0,
+            CloseReason.CANCEL: 0.0,
+            CloseReason.LEAVE: 1.0,
             CloseReason.UNSTARTED: record.until - now,
             CloseReason.DEADLINE: record.deadline - now - _OTHERS_AHEAD_SECONDS,
             CloseReason.REFUSED: 1.0,

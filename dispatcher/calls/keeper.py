@@ -7,6 +7,7 @@ before the deadline the ledger is asked to expire it; at the deadline it is answ
 import asyncio
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 
 from toolpool.contract import logs
 from toolpool.contract.envelope import Cancel
@@ -22,6 +23,7 @@ log = logs.logger("keeper")
 
 _AHEAD_SECONDS = 0.1
 _LONGEST_ASK = 1.0
+_CANCEL_SECONDS = 6.0
 _GROUP = 64
 _GROUPS_AT_ONCE = 4
 
@@ -30,13 +32,17 @@ _ASKED_FOR = {
     CloseReason.UNSTARTED: 30.0,
     CloseReason.DEADLINE: 60.0,
     CloseReason.CANCEL: 5.0,
+    CloseReason.LEAVE: 5.0,
 }
 """How long the ledger is asked to close calls, in seconds."""
 
 
+_UNWANTED = (CloseReason.CANCEL, CloseReason.LEAVE)
+
+
 def _code(reason: CloseReason) -> Code:
     """What a call comes to that was not started."""
-    return Code.CANCELLED if reason is CloseReason.CANCEL else Code.EXPIRED
+    return Code.CANCELLED if reason in _UNWANTED else Code.EXPIRED
 
 
 class Keeper:
@@ -77,23 +83,31 @@ class Keeper:
         if pending.timer is not None:
             pending.timer.cancel()
 
-    async def cancel(self, calls: Sequence[Pending]) -> None:
-        """End calls that nobody wants any more; each is answered `aborted.cancelled`."""
+    async def cancel(self, calls: Sequence[Pending], *, everywhere: bool) -> None:
+        """End calls; each is answered `aborted.cancelled`.
+
+        If not `everywhere`, and always for a run that calls share, a call goes on while another
+        dispatcher waits for it. A background call stays open if the server does not confirm its
+        end within a few seconds.
+        """
         calls = [pending for pending in calls if pending.is_open]
         for pending in calls:
-            pending.unwanted()
+            pending.unwanted(everywhere=everywhere and not pending.is_run)
             if not pending.queue:  # one of the pool's own tools is at it
                 self._calls.resolve(pending, _unknown(Code.CANCELLED))
             elif pending.is_unsent and not pending.may_be_known:
                 self._calls.resolve(pending, not_queued(Code.CANCELLED))
             else:
-                self._add_due(pending, CloseReason.CANCEL)
-        await Latch(calls).wait()
+                self.close_unwanted([pending])
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_CANCEL_SECONDS):
+                await Latch(calls).wait()
 
     def close_unwanted(self, calls: Sequence[Pending]) -> None:
-        """Calls that were answered while their message was on its way: nobody is to start them."""
+        """End the records of calls, answered or not, so that no worker starts them."""
         for pending in calls:
-            self._add_due(pending, CloseReason.CANCEL)
+            is_cancelled = pending.is_cancelled
+            self._add_due(pending, CloseReason.CANCEL if is_cancelled else CloseReason.LEAVE)
 
     def close(self) -> None:
         """Stop every background step."""
@@ -186,8 +200,9 @@ class Keeper:
                 )
         except Exception as error:  # noqa: BLE001 - a call is answered whatever closing it raises
             log.warning("calls_not_closed calls=%d: %s", len(calls), error)
-            for pending in calls if reason is CloseReason.CANCEL else ():
-                self._calls.resolve(pending, _unknown(_code(reason)))
+            for pending in calls if reason in _UNWANTED else ():
+                if reason is CloseReason.LEAVE or not pending.in_background:
+                    self._calls.resolve(pending, _unknown(_code(reason)))
         else:
             for pending, answer in zip(calls, answers, strict=True):
                 self._take(pending, answer, reason)
@@ -197,8 +212,8 @@ class Keeper:
             self._calls.started(pending, worker)
         elif answer == OTHERS:
             is_running = reason is CloseReason.DEADLINE and pending.stage is Stage.RUNNING
-            is_cancelled = reason is CloseReason.CANCEL
-            told = _unknown(Code.CANCELLED) if is_cancelled else left_to_others(started=is_running)
+            is_left = reason is CloseReason.LEAVE
+            told = _unknown(Code.CANCELLED) if is_left else left_to_others(started=is_running)
             self._calls.resolve(pending, told)
         elif answer != MISSING:
             self._calls.settled(answer)

@@ -114,6 +114,8 @@ class Pending:
     """Whether another dispatcher asked for it first."""
     provider: str = ""
     is_unwanted: bool = False
+    is_cancelled: bool = False
+    """Whether it was cancelled for every dispatcher, and not only left by this one."""
     is_news: bool = True
     """Whether its outcome is not one that had been stored before this dispatcher asked."""
     timer: asyncio.TimerHandle | None = None
@@ -189,10 +191,10 @@ class Pending:
     def may_be_known(self) -> bool:
         """Whether the ledger may have it although this dispatcher has not sent it.
 
-        What a person was asked about any dispatcher may send.
+        Any dispatcher may send what a person was asked about, or what has a handle.
         """
         is_named = self.message.session is not None and self.message.turn is not None
-        return is_named or self.is_run or bool(self.approval)
+        return is_named or self.is_run or bool(self.approval) or self.in_background
 
     @property
     def is_asker(self) -> bool:
@@ -211,8 +213,8 @@ class Pending:
 
     @property
     def nobody_ran_it(self) -> bool:
-        """Whether it is known that nobody can have, where the server has no record of it."""
-        return self.is_unsent and (self.message.rerunnable or not self.again)
+        """Whether a call without a record certainly did not run. One that shares a run may have."""
+        return self.is_unsent and not self.is_asker and (self.message.rerunnable or not self.again)
 
     @property
     def is_open(self) -> bool:
@@ -278,9 +280,10 @@ class Pending:
         """Its outcome had been stored before this dispatcher asked."""
         self.is_news = False
 
-    def unwanted(self) -> None:
-        """Nobody wants it any more."""
+    def unwanted(self, *, everywhere: bool = False) -> None:
+        """This dispatcher waits for it no longer; nor may another, if it was cancelled."""
         self.is_unwanted = True
+        self.is_cancelled = everywhere
 
     def rerouted(self, queue: str) -> None:
         """It goes on in another queue."""

@@ -30,7 +30,9 @@ def pause_before(
     spec = pending.spec
     if outcome.ok or pending.retries >= spec.retries or not spec.rerunnable:
         return None
-    if pending.is_unwanted or outcome.code is None or outcome.code in _NEVER_RETRIED:
+    if outcome.code is None or outcome.code in _NEVER_RETRIED:
+        return None
+    if pending.is_unwanted and not pending.is_cancelled:
         return None
     if outcome.code is Code.REPORTED and lacked(outcome.details):
         return None  # it waits for a person
@@ -70,11 +72,17 @@ class Retries:
         )
         if pause is None:
             return False
-        self._observers.call("retried", pending, pause)
+        if pending.is_cancelled and not (pending.in_background or pending.is_attached):
+            return False
+        if not pending.is_cancelled:
+            self._observers.call("retried", pending, pause)
         self._pump.done(pending)
         self._keeper.forget(pending)
         start_by = min(now + pause + self._settings.queue_wait, pending.deadline)
         pending.start_again(start_by=start_by, executed=outcome.executed)
         self._keeper.watch(pending, alone=True)
+        if pending.is_cancelled:  # another dispatcher would start the next try
+            self._keeper.close_unwanted([pending])
+            return True
         asyncio.get_running_loop().call_later(pause, self._submit, pending)
         return True

@@ -47,8 +47,8 @@ class Runs(Calls, Protocol):
         """Send what calls share."""
         ...
 
-    async def cancel(self, calls: Sequence[Pending]) -> None:
-        """End calls."""
+    async def leave(self, calls: Sequence[Pending]) -> None:
+        """End calls unless another dispatcher waits for them."""
         ...
 
 
@@ -289,4 +289,4 @@ class Sharing:
         started = run is not None and run.stage is Stage.RUNNING
         self._answer(asker, left_to_others(started=started))
         if not share.askers and run is not None and run.is_open:
-            self._calls.in_background(self._calls.cancel([run]))
+            self._calls.in_background(self._calls.leave([run]))

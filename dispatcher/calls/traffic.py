@@ -103,7 +103,7 @@ class Traffic(Heard):
         Background calls go on: their handles are adopted by whoever asks for them next.
         """
         self._is_closed = True
-        await self.cancel([p for p in self._open.values() if not p.in_background])
+        await self.leave([p for p in self._open.values() if not p.in_background])
         self._sharing.close()
         await self._gate.close()
         await self._tasks.end()
@@ -245,10 +245,13 @@ class Traffic(Heard):
         pending.answered_by(self.in_background(run()))
         return pending
 
-    async def adopt(self, found: BackgroundCall, spec: ToolSpec) -> Pending:
+    async def adopt(
+        self, found: BackgroundCall, spec: ToolSpec, *, is_wanted: bool = True
+    ) -> Pending:
         """Go on with a call that another dispatcher published; its outcome, if it has one.
 
-        Raises what the transport does where the ledger cannot be asked.
+        One that is not wanted is only to be cancelled, and is not sent again. Raises what the
+        transport does where the ledger cannot be asked.
         """
         states = await self._transport.states(opening.record_keys(found, spec))
         root = root_of(found.message.key)
@@ -264,6 +267,8 @@ class Traffic(Heard):
         )
         self._pump.adopt(pending)
         self._keeper.watch(pending, alone=True)
+        if not is_wanted:
+            return pending
         now = time.monotonic()
         has_record = states[pending.retries] is not None
         if has_record or (pending.message.rerunnable and pending.deadline > now):
@@ -319,9 +324,23 @@ class Traffic(Heard):
         return await self._late_writes.end_of(pending)
 
     async def cancel(self, calls: Sequence[Pending]) -> None:
-        """End calls; each is answered `aborted.cancelled`, saying whether it had started."""
+        """End calls for every dispatcher; each is answered `aborted.cancelled`.
+
+        A background call stays open if the server does not confirm its end.
+        """
+        shared = [p for p in calls if p.is_asker and p.in_background and p.is_open]
+        for pending in shared:
+            pending.unwanted(everywhere=True)
+        self._keeper.close_unwanted(shared)  # another dispatcher would run what its handle names
+        await self._end(calls, everywhere=True)
+
+    async def leave(self, calls: Sequence[Pending]) -> None:
+        """End calls unless another dispatcher waits for them; each is answered here."""
+        await self._end(calls, everywhere=False)
+
+    async def _end(self, calls: Sequence[Pending], *, everywhere: bool) -> None:
         if calls and (left := self._sharing.leave(calls)):
-            await self._keeper.cancel(left)
+            await self._keeper.cancel(left, everywhere=everywhere)
 
     def resolve(self, pending: Pending, outcome: Outcome) -> None:
         """Answer a call; only the first answer counts."""

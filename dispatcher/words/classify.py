@@ -113,6 +113,11 @@ def forgotten() -> Outcome:
     return failure(Code.WORKER_LOST, "forgotten", Executed.UNKNOWN)
 
 
+def not_cancelled() -> Outcome:
+    """A cancel of a background call that the server did not confirm: the call goes on."""
+    return failure(Code.QUEUE_UNREACHABLE, "not_cancelled", Executed.UNKNOWN)
+
+
 def left_to_others(*, started: bool) -> Outcome:
     """What one asker of a call is told that goes on for others, who wait for it longer."""
     code = Code.TIMEOUT if started else Code.EXPIRED

@@ -107,8 +107,7 @@ async def test_a_call_that_waits_here_and_runs_elsewhere_is_not_said_not_to_have
     assert gate.came == ["x"]
 
 
-@pytest.mark.parametrize("how", ["cancel", "close"])
-async def test_one_that_wants_it_no_more_leaves_it_to_those_who_do(how: str) -> None:
+async def test_one_that_is_closed_leaves_its_calls_to_those_who_wait_for_them() -> None:
     """An old host that is shut down does not cancel what the new one has asked again."""
     gate = Gate()
     async with alone([gated(gate)]) as one, second(one) as other:
@@ -119,10 +118,7 @@ async def test_one_that_wants_it_no_more_leaves_it_to_those_who_do(how: str) -> 
         await eventually(
             lambda: [len(r.replies) for r in one._server._records.values()] == [2], "and attached"
         )
-        if how == "cancel":
-            await other.cancel("s")
-        else:
-            await other.close()
+        await other.close()
         left = (await leaving)[0]
         gate.open()
         stayed = (await staying)[0]

@@ -348,7 +348,7 @@ async def test_what_may_have_been_asked_before_is_not_run_without_a_record(ledge
     assert (await ledger.open(key="read", again=True, rerunnable=True))[1] == [NEW]
 
 
-@pytest.mark.parametrize("end", [CloseReason.CANCEL, CloseReason.DEADLINE, CloseReason.UNSTARTED])
+@pytest.mark.parametrize("end", [CloseReason.LEAVE, CloseReason.DEADLINE, CloseReason.UNSTARTED])
 async def test_a_call_that_another_waits_for_goes_on_without_the_one_that_ends_it(
     ledger: Server, end: CloseReason
 ) -> None:
@@ -360,6 +360,16 @@ async def test_a_call_that_another_waits_for_goes_on_without_the_one_that_ends_i
     assert isinstance(await ledger.claim(), float)
     await ledger.settle(b"done")
     assert (await ledger.sent(REPLY), await ledger.sent(OTHER_REPLY)) == ([], [b"done"])
+
+
+async def test_a_cancelled_call_ends_for_the_others_that_wait_for_it(ledger: Server) -> None:
+    epoch, _ = await ledger.open()
+    await ledger.open(nonce="other", reply=OTHER_REPLY)
+    await ledger.live(OTHER_REPLY)
+    assert isinstance(await ledger.claim(), float)
+    assert await ledger.close(epoch, end=CloseReason.CANCEL) == b"was running"
+    assert await ledger.sent(OTHER_REPLY) == [b"was running"]
+    assert await ledger.sent(ledger.cancels(WORKER)) == [b"cancel it"]
 
 
 async def test_what_may_have_run_before_a_failover_is_not_noted_anew(ledger: Server) -> None:

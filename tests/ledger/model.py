@@ -182,7 +182,8 @@ class Model:
         if record.claimed and end is CloseReason.UNSTARTED:
             return _running(record)
         others = [asker for asker in record.askers if asker != reply]
-        if self.alive.intersection(others) and not (end is CloseReason.UNSTARTED and record.over):
+        is_over = end is CloseReason.CANCEL or (end is CloseReason.UNSTARTED and record.over)
+        if self.alive.intersection(others) and not is_over:
             record.askers = others
             return b"others"
         if record.claimed:

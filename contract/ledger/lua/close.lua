@@ -1,9 +1,10 @@
--- A dispatcher ends calls: at their deadline (expire), because nobody wants them (cancel), or because it
--- will not send them (refused). A `no` is written here before anybody says it.
+-- A dispatcher ends calls: at their deadline (expire), because somebody cancelled them (cancel), because
+-- it waits no longer (leave), or because it will not send them (refused). A `no` is written here before
+-- anybody says it.
 -- KEYS: epoch, record...
 -- ARGV: epoch candidate, caller's reply stream, cancel list prefix, prefix of marks,
---       'unstarted' (leave running calls alone), 'deadline', 'cancel' or 'refused' (leave others' calls
---       alone), then for each record: nonce, epoch it was opened in (of one that was not sent: accepted
+--       'unstarted' (leave running calls alone), 'deadline', 'cancel', 'leave' or 'refused' (leave
+--       others' calls alone), then for each record: nonce, epoch it was opened in (of one that was not sent: accepted
 --       in), keep ms, outcome if never claimed, outcome if claimed, outcome if nobody can know, cancel
 --       message, 1 where the caller has not sent it, ms after which a refused call may be asked again
 --       ('' = never, while its record is kept)
@@ -25,7 +26,8 @@ local function without_caller(replies)
 end
 
 local function others_wait(key, replies, until_ms, deadline_ms)
-  local left = {cancel = 1, unstarted = until_ms - now, deadline = deadline_ms - now - 200}
+  if which == 'cancel' then return false end
+  local left = {leave = 1, unstarted = until_ms - now, deadline = deadline_ms - now - 200}
   if left[which] <= 0 then return false end
   local others, alive = without_caller(replies)
   if alive then redis.call('HSET', key, 'replies', others) end

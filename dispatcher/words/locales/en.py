@@ -237,6 +237,8 @@ LOCALE = Locale(
         "forgotten": "it may have been run before, and nothing is kept of it any more",
         "credentials": "the system that keeps its credentials failed",
         "others": "it waits on for another who asked for the same call",
+        "not_cancelled": "the server did not confirm that the background call is cancelled, so it "
+        "may go on",
     },
     limited={
         "tool": "calls of it are limited to {most} {window}",

@@ -221,6 +221,7 @@ LOCALE = Locale(
         "forgotten": "它此前可能已执行过，相关记录已不再保留",
         "credentials": "保管其凭据的系统出现故障",
         "others": "它仍在为另一个请求同一调用的人等待",
+        "not_cancelled": "服务器未确认后台调用已取消，它可能仍在继续",
     },
     limited={
         "tool": "该工具{window}最多调用 {most} 次",

@@ -137,7 +137,7 @@ async def test_a_fault_in_closing_does_not_keep_a_call_from_its_answer() -> None
     late = bench.keep(pending("k", wait=SOON, deadline=3 * SOON), Stage.RUNNING)
     assert await outcome_of(late) == (Code.TIMEOUT, Executed.UNKNOWN)
     unwanted = bench.keep(pending("l"), Stage.RUNNING)
-    await bench.keeper.cancel([unwanted])
+    await bench.keeper.cancel([unwanted], everywhere=True)
     assert await outcome_of(unwanted) == (Code.CANCELLED, Executed.UNKNOWN)
 
 
@@ -188,7 +188,7 @@ async def test_cancelled_calls_say_whether_they_had_started(count: int) -> None:
         await bench.claim(call)
     for call in (*queued, *running):
         bench.keep(call, Stage.QUEUED)
-    await bench.keeper.cancel([*waiting, *queued, *running])
+    await bench.keeper.cancel([*waiting, *queued, *running], everywhere=True)
     answers = [_answers(calls) for calls in (waiting, queued, running)]
     assert answers == [
         {(Code.CANCELLED, Executed.NO)},
@@ -271,7 +271,7 @@ async def test_a_cancel_does_not_queue_behind_what_waits_for_an_absent_server(
     await bench.open(wanted)
     bench.keep(wanted, Stage.QUEUED)
     async with asyncio.timeout(2.0):
-        await bench.keeper.cancel([wanted])
+        await bench.keeper.cancel([wanted], everywhere=True)
     assert wanted.outcome is not None
     assert wanted.outcome.code is Code.CANCELLED
     assert all(call.is_open for call in stuck)
