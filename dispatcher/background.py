@@ -329,9 +329,7 @@ class Background:
             if state in ("open", "claimed"):
                 await self._pending(call)
 
-    async def _result(
-        self, found: BackgroundCall, pending: Pending, wait: float
-    ) -> dict[str, Any]:
+    async def _result(self, found: BackgroundCall, pending: Pending, wait: float) -> dict[str, Any]:
         await pending.wait(wait)
         answer: dict[str, Any] = {"handle": found.handle, "tool": found.message.tool}
         if pending.is_open:

@@ -345,4 +345,4 @@ def _may_be_untold(pending: Pending, long_ago: float) -> bool:
     if pending.is_attached or pending.in_background:  # another dispatcher may have cancelled it
         return True
     was_published = pending.stage in (Stage.RUNNING, Stage.QUEUED, Stage.STRANDED)
-    return (was_published and pending.published_at < long_ago)
+    return was_published and pending.published_at < long_ago
