@@ -8,6 +8,7 @@ ToolpoolError
 │   ├── ServerUnsuitable           Redis is too old, evicts keys or is a Cluster
 │   ├── BrokerUnreachable          no Redis or broker answers at the URL
 │   └── CatalogEmpty               no worker has published a tool
+├── InvalidResponse            what was dispatched cannot be a model's response
 ├── MessageRejected            bytes from the network that are not ours, or not whole
 ├── ApprovalRefused            a person's decision about a call cannot be taken
 └── ToolError                  raised by a tool: it ran, and reports failure to the model
@@ -49,6 +50,10 @@ class BrokerUnreachable(Misconfigured):
 
 class CatalogEmpty(Misconfigured):
     """Raised when no worker has published a tool within the time to wait for one."""
+
+
+class InvalidResponse(ToolpoolError, ValueError):
+    """Raised when the host passes what no model can have sent: None, a coroutine, a number ..."""
 
 
 class MessageRejected(ToolpoolError):

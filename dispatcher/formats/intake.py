@@ -1,15 +1,20 @@
 """From whatever a caller hands in to the calls in it."""
 
+import inspect
 import itertools
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
 
-from toolpool.contract import encoding
+from toolpool.contract import encoding, logs
 from toolpool.contract.call import ToolCall
 from toolpool.contract.encoding import printable
+from toolpool.contract.errors import InvalidResponse
+from toolpool.contract.outcome import Code
 from toolpool.dispatcher.formats import (
     FORMATS,
+    Format,
     NotAResponse,
     Response,
     arguments,
@@ -20,9 +25,11 @@ from toolpool.dispatcher.formats import (
 from toolpool.dispatcher.formats.bare import NAME as BARE
 from toolpool.dispatcher.formats.blocks import Reader, is_usable, stand_in
 from toolpool.dispatcher.formats.sdk_objects import plain_data
-from toolpool.dispatcher.formats.stops import Verdict, ending
+from toolpool.dispatcher.formats.stops import WHOLE, Ending, Verdict, ending
 from toolpool.dispatcher.words import feedback
 from toolpool.dispatcher.words.wording import PLAIN, Wording
+
+log = logs.logger("formats")
 
 _LONGEST_TYPE = 60
 _TYPES = (
@@ -36,6 +43,7 @@ _TYPES = (
     "function",
 )
 _EVENTS = ("anthropic_agents", "openai_agents")
+_ANY_SIZE = 2**62
 
 
 class Unreadable(Exception):
@@ -62,32 +70,42 @@ def read(
     """The calls in `response`: JSON text, plain data, or an SDK's response object.
 
     `stop` replaces what the response says of its end; empty text is no word at all. `wording` has
-    the language of what is told of them. Raises `Unreadable`, and ValueError for a `format` that
-    does not exist.
+    the language of what is told of them. Raises `Unreadable`, `InvalidResponse` for what no model
+    can have sent, and ValueError for a `format` that does not exist.
     """
+    given = None if format in (None, "auto") else named(str(format))
     try:
         plain, doubled_keys = _plain(response)
         plain = envelopes.opened(plain)
-        name = detect(plain) if format in (None, "auto") else named(str(format))
-        if name is None or (format in (None, "auto") and not _is_known(plain, name)):
+        name = given or detect(plain)
+        if name is None or (given is None and not _is_known(plain, name)):
             raise _unknown(plain)
     except envelopes.NoResponse as error:
-        return Response(format=BARE, calls=(), stop=error.why)
+        return Response(format=given or BARE, calls=(), stop=error.why)
     except NotAResponse as error:
-        raise _unreadable(error, BARE, wording) from None
-    module = FORMATS[name]
-    if not isinstance(plain, dict if not module.TAKES_LISTS else (dict, list)):
-        raise _unreadable(NotAResponse("unknown_form"), name, wording)
-    response_id, model = module.identity(plain)
-    turn = turn or _named(response_id)
-    end = ending(name, *module.stopped(plain)) if stop is None else ending(name, stop)
-    reader = Reader(turn or _stable_name(plain), max_bytes, doubled_keys, wording, end)
-    try:
-        calls = module.parse(plain, reader) if end.verdict is not Verdict.LEAVE else []
-        if end.verdict is Verdict.MALFORMED and not calls:
-            raise NotAResponse("malformed_call", why=end.why)
-    except NotAResponse as error:
-        raise _unreadable(error, name, wording) from None
+        raise _unreadable(error, given or BARE, wording) from None
+    module, response_id, model, end = FORMATS[name], None, None, WHOLE
+    calls: list[ToolCall] = []
+    not_a_response: NotAResponse | None = None
+    if not isinstance(plain, (dict, list) if module.TAKES_LISTS else dict):
+        not_a_response = NotAResponse("unknown_form")
+    else:
+        response_id, model = module.identity(plain)
+        turn = turn or _named(response_id)
+        end = ending(name, *module.stopped(plain)) if stop is None else ending(name, stop)
+        reader = Reader(turn or _stable_name(plain), max_bytes, doubled_keys, wording, end)
+        try:
+            calls = _parsed(module, plain, reader)
+        except NotAResponse as error:
+            not_a_response = error
+    is_foreign = given is not None and not (module.recognises(plain) or _is_chat_message(plain))
+    is_read = not is_foreign and any(map(_is_read, calls))
+    if not is_read and (other := _form_of_calls(plain, name, end, calls)):
+        log.error("wrong_format read_as=%s response=%s: its calls are not run", name, other)
+        wrong = NotAResponse("wrong_format", format=name, other=other)
+        raise _unreadable(wrong, other, wording)
+    if not_a_response is not None:
+        raise _unreadable(not_a_response, name, wording)
     if len(calls) > 1 and module.HISTORY is not None and module.HISTORY.has_ids:
         calls = _told_apart(calls)
     return Response(
@@ -97,6 +115,44 @@ def read(
         model=model if is_usable(model) else None,
         stop=None if end.verdict is Verdict.RUN else end.stop,
     )
+
+
+def _parsed(module: Format, plain: Any, reader: Reader) -> list[ToolCall]:
+    """The calls of a response. Raises `NotAResponse`."""
+    verdict = reader.ending.verdict
+    calls = module.parse(plain, reader) if verdict is not Verdict.LEAVE else []
+    if verdict is Verdict.MALFORMED and not calls:
+        raise NotAResponse("malformed_call", why=reader.ending.why)
+    return calls
+
+
+def _is_read(call: ToolCall) -> bool:
+    """Whether a call was found where its form has it, with a name and arguments."""
+    return call.flaw is None or call.flaw.code is not Code.UNPARSEABLE
+
+
+def _is_chat_message(plain: Any) -> bool:
+    """Whether it is the message alone, which several providers have in the same form."""
+    return isinstance(plain, dict) and isinstance(plain.get("tool_calls"), list)
+
+
+def _form_of_calls(plain: Any, name: str, end: Ending, calls: Sequence[ToolCall]) -> str | None:
+    """The other form in which a response holds calls that were not read; None if there is none."""
+    is_own = FORMATS[name].recognises(plain)
+    if is_own and end.verdict is not Verdict.RUN:
+        return None  # it says itself why no call of it is run
+    for other, module in FORMATS.items():
+        if other == name or not module.recognises(plain):
+            continue
+        if not isinstance(plain, (dict, list) if module.TAKES_LISTS else dict):
+            continue
+        try:
+            found = module.parse(plain, Reader("turn", _ANY_SIZE))
+        except NotAResponse:
+            continue
+        if any(map(_is_read, found)) or (found and not calls and other != BARE):
+            return other
+    return None
 
 
 def _told_apart(calls: list[ToolCall]) -> list[ToolCall]:
@@ -147,13 +203,33 @@ def _unreadable(error: NotAResponse, format: str, wording: Wording) -> Unreadabl
 
 
 def _plain(response: Any) -> tuple[Any, bool]:
-    """Plain data, and whether an object in it had a key twice."""
+    """Plain data, and whether an object in it had a key twice.
+
+    Raises `InvalidResponse` for what no model can have sent.
+    """
     if isinstance(response, (str, bytes)):
         try:
             return arguments.load(response)
         except (ValueError, RecursionError):
             raise NotAResponse("not_json") from None
-    return plain_data(response), False
+    plain = plain_data(response)
+    if not isinstance(plain, (dict, list)):
+        raise InvalidResponse(_what_was_passed(response))
+    return plain, False
+
+
+def _what_was_passed(response: Any) -> str:
+    kind = type(response).__name__
+    if inspect.iscoroutine(response) or inspect.isawaitable(response):
+        return f"a {kind} was passed in place of a model's response: await it first"
+    if response is None:
+        kind = "None"
+    elif inspect.isasyncgen(response) or inspect.isgenerator(response):
+        kind += " (collect a stream's events into a list first)"
+    return (
+        f"{kind} was passed in place of a model's response: pass an SDK's response object, its "
+        "data as a dict or a list, or its JSON as text"
+    )
 
 
 def _stable_name(plain: Any) -> str:

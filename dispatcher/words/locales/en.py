@@ -166,6 +166,8 @@ LOCALE = Locale(
     unreadable={
         "unknown_form": "the response is of no known provider's form",
         "unknown_type": "an object of the type '{type}' is not known here",
+        "wrong_format": "the response holds calls in the form of '{other}', but was read as "
+        "'{format}'",
         "not_json": "the response is not JSON",
         "no_content": "the message has no content list",
         "no_choices": "the completion has no choices",

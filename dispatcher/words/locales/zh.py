@@ -157,6 +157,7 @@ LOCALE = Locale(
     unreadable={
         "unknown_form": "该响应不属于任何已知提供方的格式",
         "unknown_type": "此处不识别类型为 '{type}' 的对象",
+        "wrong_format": "该响应包含 '{other}' 格式的调用，却按 '{format}' 读取",
         "not_json": "该响应不是 JSON",
         "no_content": "消息没有内容列表",
         "no_choices": "completion 没有 choices",
