@@ -56,6 +56,8 @@ class Names:
         self.switches = f"{prefix}:switches"
         self.circuits = f"{prefix}:circuits"
         self.workers = f"{prefix}:workers"
+        self.toolsets = f"{prefix}:toolsets"
+        """When a worker last renewed a lease that names each toolset: a sorted set."""
         self.loops = f"{prefix}:loops"
         self.outputs = f"{prefix}:outputs"
         self.alive = f"{prefix}:alive"

@@ -118,6 +118,11 @@ class Settings(BaseSettings):
     catalog_kept: float = Field(
         default=604_800.0, gt=0, description="How long tools outlive workers."
     )
+    unserved_after: float = Field(
+        default=60.0,
+        ge=0,
+        description="A tool that no living worker of its queue has for so long is not offered.",
+    )
     lease_renewed: float = Field(
         default=2.0, gt=0, description="How often a worker renews its lease."
     )

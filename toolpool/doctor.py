@@ -376,11 +376,22 @@ def _some(names: Sequence[str]) -> str:
 
 
 def _check_unserved(fleet: "Fleet") -> Iterator[Finding]:
-    """Tools on a queue that no running worker takes from."""
+    """Tools that no running worker has, and tools on a queue that none takes from."""
     if not fleet.workers:
         return
     served = {queue for lease in fleet.workers for queue in lease.slots}
+    unserved = fleet.unserved()
     for queue, tools in sorted(fleet.tools_by_queue().items()):
+        gone = [name for name in sorted(tools) if queue in served and name in unserved]
+        if gone:
+            yield Finding(
+                "tools",
+                Level.WARN,
+                f"workers take from {queue}, and none of them has {_some(gone)}: dispatchers stop "
+                "offering such a tool after TOOLPOOL_UNSERVED_AFTER seconds",
+                "start a worker that has it, or take it out of the catalog with `toolpool tools "
+                "remove`",
+            )
         if queue not in served:
             yield Finding(
                 "queues",

@@ -2,7 +2,7 @@
 
 import time
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
@@ -46,6 +46,8 @@ class Fleet:
     foreign_tools: list[str] = field(default_factory=list)
     offers: dict[str, dict[str, str]] = field(default_factory=dict)
     """The digests of each worker's tools, by name, where it says so."""
+    served: dict[str, float] = field(default_factory=dict)
+    """The seconds since a living worker last had each tool, by name."""
 
     def stale_tools(self, worker: str) -> list[str]:
         """The tools that a worker has in another version than the one that is offered."""
@@ -54,6 +56,13 @@ class Fleet:
             for name, digest in self.offers.get(worker, {}).items()
             if name in self.entries and self.entries[name].spec.digest != digest
         )
+
+    def unserved(self) -> dict[str, float | None]:
+        """The tools that no living worker has, with the seconds since one had; None if unknown."""
+        if any(lease.id not in self.offers for lease in self.workers):
+            return {}  # a worker that does not say what it has may have them all
+        live = {name for tools in self.offers.values() for name in tools}
+        return {name: self.served.get(name) for name in sorted(self.entries.keys() - live)}
 
     def specs(self) -> list[ToolSpec]:
         """The tools on offer, by name."""
@@ -121,9 +130,14 @@ def read_fleet(settings: Settings) -> Fleet:
         for id_, lease in zip(ids, leases, strict=True):
             if lease is not None:  # else it is gone
                 _note_worker(fleet, envelope, id_, lease)
-        used = sorted({lease.toolset for lease in fleet.workers})
+        last_served = dict(client.zrange(names.toolsets, 0, -1, withscores=True))
+        digests = [raw.decode(errors="replace") for raw in last_served]
+        used = sorted({lease.toolset for lease in fleet.workers}.union(digests))
         toolsets = client.mget([names.toolset(digest) for digest in used]) if used else []
-    _note_tools(fleet, envelope, toolsets)
+        seconds, micros = client.time()
+    now = seconds + micros / 1e6
+    ages = {raw.decode(errors="replace"): max(0.0, now - at) for raw, at in last_served.items()}
+    _note_tools(fleet, envelope, toolsets, ages)
     _note_entries(fleet, envelope, catalog)
     return fleet
 
@@ -138,14 +152,19 @@ def _note_worker(fleet: Fleet, envelope: Envelope, id_: str, lease: bytes) -> No
         fleet.foreign_workers.append(_stranger(id_, lease, is_unreadable=is_unreadable))
 
 
-def _note_tools(fleet: Fleet, envelope: Envelope, bodies: Iterable[bytes | None]) -> None:
-    """What each worker offers, by the toolset that its lease names."""
+def _note_tools(
+    fleet: Fleet, envelope: Envelope, bodies: Iterable[bytes | None], ages: Mapping[str, float]
+) -> None:
+    """What each worker offers, by the toolset that its lease names, and when tools were served."""
     tools: dict[str, dict[str, str]] = {}
     for body in bodies:
         with suppress(MessageRejected):  # who has our key signs both
             if body is not None:
                 toolset = envelope.decode_toolset(body)
                 tools[toolset.digest] = toolset.tools
+                for name in toolset.tools if toolset.digest in ages else ():
+                    age = ages[toolset.digest]
+                    fleet.served[name] = min(age, fleet.served.get(name, age))
     for lease in fleet.workers:
         if lease.toolset in tools:
             fleet.offers[lease.id] = tools[lease.toolset]

@@ -4,6 +4,7 @@ The lease stops when the event loop stalls, so that a worker that cannot run cal
 """
 
 import itertools
+import math
 import threading
 import time
 from collections.abc import Callable
@@ -83,7 +84,7 @@ class Presence:
         self._thread.join(self._settings.connect_timeout)
         try:
             name = self._names.worker(self._worker)
-            self._client.set(name, self._lease(ended=True), ex=ENDED_SAID_SECONDS)
+            self._client.set(name, self._lease(self._describe(), ended=True), ex=ENDED_SAID_SECONDS)
         except (RedisError, OSError) as error:
             log.info("end_not_told: %s", error)
 
@@ -125,27 +126,30 @@ class Presence:
             )
             self._observers.tell("server_back", seconds)
 
-    def _lease(self, *, ended: bool = False) -> bytes:
-        described = self._describe()
+    def _lease(self, described: WorkerLease, *, ended: bool = False) -> bytes:
         lease = msgspec.structs.replace(described, beat=next(self._beats), ended=ended)
         return self._envelope.encode_lease(lease)
 
     def _renew(self) -> bytes:
         """The catalog's version."""
         asked_at = time.monotonic()
+        described = self._describe()
         epoch, now_ms, version = self._beat(
             keys=[
                 self._names.epoch,
                 self._names.worker(self._worker),
                 self._names.workers,
                 self._names.catalog_version,
+                self._names.toolsets,
             ],
             args=[
                 self._worker,  # a word nobody else uses, should there be no epoch
                 self._worker,
-                self._lease(),
+                self._lease(described),
                 int(self._settings.lease_gone * 1000),
                 _WORKERS_KEPT_SECONDS,
+                "" if described.leaving else described.toolset,
+                math.ceil(self._settings.catalog_kept),
             ],
         )
         if self.clock.read(int(now_ms) / 1000, asked_at, time.monotonic()):

@@ -2,7 +2,7 @@
 
 import json
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -20,6 +20,7 @@ from toolpool.dispatcher.formats import tools_by_offered_name
 log = logs.logger("catalog")
 
 _GONE_SECONDS = 10.0
+_UNSERVED = "no worker of its queue has it any more"
 
 
 class Offer(msgspec.Struct, frozen=True):
@@ -37,6 +38,9 @@ class Catalog:
         self._gone: dict[str, float] = {}
         self._published: dict[str, list[CatalogEntry]] = {}
         self._live: Mapping[str, frozenset[str]] = {}
+        self._unserved: frozenset[str] = frozenset()
+        self.published: Sequence[ToolSpec] = ()
+        """Of each tool in the catalog the version to offer."""
         self._strangers = 0
         self._schemas = SchemaCache()
         self.refused: dict[str, str] = {}
@@ -116,6 +120,14 @@ class Catalog:
             self._live = live
             self._choose()
 
+    def withhold(self, unserved: frozenset[str]) -> None:
+        """Offer none of these tools: other workers took over their queues and do not have them."""
+        if unserved != self._unserved:
+            for name in sorted(unserved - self._unserved):
+                log.warning("tool_unserved tool=%s: no worker of its queue has it any more", name)
+            self._unserved = unserved
+            self._choose()
+
     def _choose(self) -> None:
         """Of each tool the newest version that a living worker has, or the newest of all."""
         newest: dict[str, CatalogEntry] = {}
@@ -123,13 +135,16 @@ class Catalog:
             live = self._live.get(name, frozenset())
             newest[name] = max(entries, key=lambda e: (e.spec.digest in live, e.published_at))
         now = time.monotonic()
+        if [entry.spec for entry in newest.values()] != self.published:
+            self.published = [entry.spec for entry in newest.values()]
         self._gone = {
             name: self._gone.get(name, now)
             for name, offer in self._offers.items()
             if name not in newest and not task_tools.is_own(offer.spec)
         }
         gone = [self._offers[name].spec for name in self._gone]
-        self.replace([*(entry.spec for entry in newest.values()), *gone])
+        self.replace([*(s for s in self.published if s.name not in self._unserved), *gone])
+        self.refused |= dict.fromkeys(self._unserved, _UNSERVED)
 
     def forget_gone(self) -> None:
         """Offer no more what has not been published for a while.

@@ -6,6 +6,7 @@ the version that its arguments were validated against, is known to run.
 
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 
 from toolpool.contract.envelope import Envelope, Toolset, WorkerLease
 from toolpool.contract.errors import MessageRejected
@@ -32,6 +33,11 @@ class Fleet:
         self._by_queue: dict[str, dict[str, int]] = {}
         """Slots by toolset, by queue."""
         self._routes: dict[str, str] = {}
+        self._started_at: dict[str, float] = {}
+        """When the oldest living worker of each queue started: Unix time."""
+        self._absent_since: dict[str, float] = {}
+        """Since when no worker of its queue has a tool, on the monotonic clock."""
+        self._compared: tuple[object, object] | None = None
         self.slots: dict[str, list[int]] = {}
         """The slots of each living worker, by queue."""
         self.live: dict[str, frozenset[str]] = {}
@@ -45,6 +51,7 @@ class Fleet:
         now = time.monotonic()
         by_queue: dict[str, dict[str, int]] = {}
         slots: dict[str, list[int]] = {}
+        started_at: dict[str, float] = {}
         leaving = {lease.toolset for lease in leases if lease.leaving}
         for lease in leases:
             if lease.ended or lease.leaving:
@@ -53,10 +60,11 @@ class Fleet:
             leaving.discard(lease.toolset)
             for queue, count in lease.slots.items():
                 slots.setdefault(queue, []).append(count)
+                started_at[queue] = min(lease.started_at, started_at.get(queue, lease.started_at))
                 slots.setdefault(toolset_queue(queue, lease.toolset), []).append(count)
                 sets = by_queue.setdefault(queue, {})
                 sets[lease.toolset] = sets.get(lease.toolset, 0) + count
-        self.slots = slots
+        self.slots, self._started_at = slots, started_at
         gone = [
             digest
             for digest, seen_at in self._seen_at.items()
@@ -88,6 +96,54 @@ class Fleet:
             if toolset is not None and toolset.digest == digest:
                 self._toolsets[digest] = toolset
         return len(self._toolsets) > known
+
+    async def unserved(self, specs: Sequence[ToolSpec], *, after: float) -> frozenset[str]:
+        """The tools that no living worker of their queue has had for `after` seconds.
+
+        A queue without workers keeps its tools: it may be scaled to zero. Raises what the
+        transport does.
+        """
+        if (
+            self._compared is None
+            or self._compared[0] is not specs
+            or (self._compared[1] is not self.live)
+        ):
+            absent = [spec for spec in specs if self._is_absent(spec)]
+            new = [spec for spec in absent if spec.name not in self._absent_since]
+            found = await self._absent_for(new) if new else {}
+            now = time.monotonic()
+            self._absent_since = {
+                spec.name: self._absent_since.get(spec.name, now - found.get(spec.name, 0.0))
+                for spec in absent
+            }
+            self._compared = (specs, self.live)
+        gone_by = time.monotonic() - after
+        return frozenset(n for n, since in self._absent_since.items() if since <= gone_by)
+
+    def _is_absent(self, spec: ToolSpec) -> bool:
+        sets = self._by_queue.get(self._names.queue(spec.queue, spec.run_in), {})
+        return bool(sets) and spec.name not in self.live and all(map(self._is_known, sets))
+
+    async def _absent_for(self, specs: Sequence[ToolSpec]) -> dict[str, float]:
+        """For how many seconds workers have taken from a tool's queue and none had the tool."""
+        ages = await self._transport.toolset_ages()
+        bodies = await self._transport.toolsets(list(ages))
+        last_had: dict[str, float] = {}
+        for age, body in zip(ages.values(), bodies, strict=True):
+            with suppress(MessageRejected):
+                for tool in self._envelope.decode_toolset(body).tools if body is not None else ():
+                    last_had[tool] = min(age, last_had.get(tool, age))
+        server_now = self._transport.server_time()
+        return {
+            spec.name: max(
+                0.0,
+                min(
+                    last_had.get(spec.name, 0.0),
+                    server_now - self._started_at[self._names.queue(spec.queue, spec.run_in)],
+                ),
+            )
+            for spec in specs
+        }
 
     def queue_for(self, spec: ToolSpec) -> str:
         """The queue on which every worker runs this version of the tool, as far as is known."""

@@ -53,6 +53,7 @@ class Follower:
         self._follows_catalog = follows_catalog
         # A look must not seem to be missing: several belong into the time of a lease.
         self._every = min(_LONGEST_PAUSE_SECONDS, services.settings.lease_gone / 8)
+        self._unserved_after = services.settings.unserved_after
         self._strangers = 0
         self._workers: set[str] = set()
         self._looking = asyncio.Lock()
@@ -106,6 +107,9 @@ class Follower:
         self._tell(leases)
         if self._follows_catalog:
             self._catalog.follow_live(self._fleet.live)
+            self._catalog.withhold(
+                await self._fleet.unserved(self._catalog.published, after=self._unserved_after)
+            )
         self._pump.set_workers(self._fleet.slots)
         self._pump.set_memory(survey.memory)
         await self._recovery.examine(survey, leases, calls)

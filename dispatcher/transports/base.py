@@ -123,6 +123,10 @@ class Transport(Protocol):
         """The signed toolsets of these digests; None for one that is gone."""
         ...
 
+    async def toolset_ages(self) -> dict[str, float]:
+        """The seconds since a living worker last had each toolset, by its digest."""
+        ...
+
     async def recover(
         self, recoveries: Sequence[Recovery], *, queue: str, give_up_at: float
     ) -> list[bytes]:

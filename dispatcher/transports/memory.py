@@ -109,6 +109,10 @@ class MemoryTransport:
         """See `Transport.toolsets`. The one worker has every tool that is there."""
         return [None for _ in digests]
 
+    async def toolset_ages(self) -> dict[str, float]:
+        """See `Transport.toolset_ages`."""
+        return {}
+
     async def recover(
         self, recoveries: Sequence[Recovery], *, queue: str, give_up_at: float
     ) -> list[bytes]:

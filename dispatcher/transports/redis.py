@@ -214,6 +214,12 @@ class RedisTransport:
         found: Any = await self._client.mget(keys) if keys else []
         return list(found)
 
+    async def toolset_ages(self) -> dict[str, float]:
+        """See `Transport.toolset_ages`."""
+        found: Any = await self._client.zrange(self._names.toolsets, 0, -1, withscores=True)
+        now = self.server_time()
+        return {digest.decode(errors="replace"): now - last for digest, last in found}
+
     async def recover(
         self, recoveries: Sequence[Recovery], *, queue: str, give_up_at: float
     ) -> list[bytes]:

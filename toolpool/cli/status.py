@@ -49,6 +49,7 @@ def status(json: JsonOption = False) -> int:
         ],
         "tools": [spec.name for spec in fleet.specs()],
         "refused": fleet.refused(),
+        "unserved": fleet.unserved(),
     }
     if json:
         screen.write_json(report)
@@ -72,6 +73,13 @@ def _waiting(
         return depths(settings, fleet.queues()), broker
     except BrokerUnreachable as error:
         return {}, broker | {"fault": str(error)}
+
+
+def unserved_for(seconds: float | None) -> str:
+    """That no worker has a tool, and for how long."""
+    if seconds is None:
+        return "no running worker has it"
+    return f"no running worker has had it for {timedelta(seconds=round(seconds))}"
 
 
 def _show(report: dict[str, Any]) -> None:
@@ -119,3 +127,5 @@ def _show(report: dict[str, Any]) -> None:
     screen.show(Text(f"{len(report['tools'])} tools: {', '.join(report['tools'])}"))
     for name, reason in report["refused"].items():
         screen.show(Text(f"{name} is not offered: {reason}", style="yellow"))
+    for name, seconds in report["unserved"].items():
+        screen.show(Text(f"{name}: {unserved_for(seconds)}", style="yellow"))

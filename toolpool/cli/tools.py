@@ -8,10 +8,12 @@ import typer
 from toolpool.cli import screen
 from toolpool.cli.exits import ExitCode, ExitNow
 from toolpool.cli.options import JsonOption, ToolsOption, load_settings, tool_sources
+from toolpool.cli.status import unserved_for
 
 if TYPE_CHECKING:
     from toolpool.contract.settings import Settings
     from toolpool.contract.spec import ToolSpec
+    from toolpool.fleet import Fleet
 
 CATALOG_FILE_VERSION = 1
 
@@ -27,9 +29,15 @@ app = typer.Typer(
 @app.command("list")
 def list_tools(tools: ToolsOption = None, json: JsonOption = False) -> None:
     """List the tools on offer."""
-    specs = specs_of(tools)
+    settings, unserved = load_settings(), {}
+    if settings.redis_url and not tools:
+        fleet = _live(settings)
+        specs, unserved = fleet.specs(), fleet.unserved()
+    else:
+        specs = specs_of(tools)
     if json:
-        screen.write_json([_plain(spec) for spec in specs])
+        told = {name: {"unserved_seconds": seconds} for name, seconds in unserved.items()}
+        screen.write_json([_plain(spec) | told.get(spec.name, {}) for spec in specs])
         return
     from rich import box
     from rich.table import Table
@@ -47,6 +55,8 @@ def list_tools(tools: ToolsOption = None, json: JsonOption = False) -> None:
             Text(first_line),
         )
     screen.show(table)
+    for name, seconds in unserved.items():
+        screen.show(Text(f"{name}: {unserved_for(seconds)}", style="yellow"))
 
 
 @app.command()
@@ -163,14 +173,14 @@ def specs_of(tools: list[str] | None) -> "list[ToolSpec]":
     """The tools of the live catalog, or of modules, by name."""
     settings = load_settings()
     if settings.redis_url and not tools:
-        return _live(settings)
+        return _live(settings).specs()
     from toolpool.workers.catalog import Catalog
 
     loaded = Catalog.load(tool_sources(tools, settings)).tools
     return [loaded[name].spec for name in sorted(loaded)]
 
 
-def _live(settings: "Settings") -> "list[ToolSpec]":
+def _live(settings: "Settings") -> "Fleet":
     from toolpool.contract.errors import CatalogEmpty
     from toolpool.fleet import read_fleet
 
@@ -181,7 +191,7 @@ def _live(settings: "Settings") -> "list[ToolSpec]":
             f"the catalog is empty{foreign if fleet.foreign_tools else ''}: start a worker with "
             "`toolpool worker`, or name modules with --tools"
         )
-    return fleet.specs()
+    return fleet
 
 
 def _one(specs: "list[ToolSpec]", name: str) -> "ToolSpec":

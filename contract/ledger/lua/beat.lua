@@ -1,6 +1,7 @@
 -- A worker renews its lease.
--- KEYS: epoch, worker:{id}, workers, catalog_version
--- ARGV: epoch candidate, worker, lease, lease ms, seconds that workers are listed for
+-- KEYS: epoch, worker:{id}, workers, catalog_version, toolsets
+-- ARGV: epoch candidate, worker, lease, lease ms, seconds that workers are listed for, toolset ('' if the
+--       worker is leaving), seconds that toolsets are listed for
 -- Answers the epoch, the server's ms, and the catalog's version ('' where there is none).
 local epoch = server_epoch(KEYS[1], ARGV[1])
 local now = now_ms()
@@ -8,4 +9,9 @@ redis.call('SET', KEYS[2], ARGV[3], 'PX', ARGV[4])
 redis.call('ZADD', KEYS[3], now / 1000, ARGV[2])
 redis.call('ZREMRANGEBYSCORE', KEYS[3], '-inf', now / 1000 - ARGV[5])
 redis.call('EXPIRE', KEYS[3], ARGV[5])
+if ARGV[6] ~= '' then
+  redis.call('ZADD', KEYS[5], now / 1000, ARGV[6])
+  redis.call('ZREMRANGEBYSCORE', KEYS[5], '-inf', now / 1000 - ARGV[7])
+  redis.call('EXPIRE', KEYS[5], ARGV[7])
+end
 return {epoch, tostring(now), redis.call('GET', KEYS[4]) or ''}

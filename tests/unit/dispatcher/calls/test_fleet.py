@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+import msgspec
 import pytest
 
 from toolpool.contract.envelope import Envelope, Toolset, WorkerLease
@@ -156,3 +157,58 @@ async def test_a_release_that_was_rolled_back_is_soon_offered_no_more(
     now += 6.0
     await fleet.follow([lease("w1", old)])
     assert fleet.live["search"] == {OLD.digest}
+
+
+class Aged(Transport):
+    """Also knows when each toolset was last served."""
+
+    def __init__(self, *toolsets: Toolset, **ages: float) -> None:
+        super().__init__(*toolsets)
+        self.ages = {name * 8: age for name, age in ages.items()}
+
+    async def toolset_ages(self) -> dict[str, float]:
+        return self.ages
+
+
+async def test_a_tool_that_the_workers_of_its_queue_lack_is_unserved_after_a_while(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now = 100.0
+    monkeypatch.setattr(fleets.time, "monotonic", lambda: now)
+    with_it, without = toolset("a", OLD, OTHER), toolset("b", OTHER)
+    fleet = Fleet(Aged(with_it, without, a=0.0), ENVELOPE, Names())
+    specs = [OLD, OTHER]
+    await fleet.follow([lease("w1", with_it), lease("w2", without)])
+    assert await fleet.unserved(specs, after=60.0) == frozenset()
+    await fleet.follow([lease("w1", with_it, leaving=True), lease("w2", without)])
+    assert await fleet.unserved(specs, after=60.0) == frozenset()
+    now = 161.0
+    await fleet.follow([lease("w2", without)])
+    assert await fleet.unserved(specs, after=60.0) == {"search"}
+    await fleet.follow([lease("w2", without), lease("w3", with_it)])
+    assert await fleet.unserved(specs, after=60.0) == frozenset()
+
+
+async def test_a_fleet_scaled_to_zero_keeps_its_tools() -> None:
+    with_it = toolset("a", OLD)
+    fleet = Fleet(Aged(with_it, a=3_600.0), ENVELOPE, Names())
+    await fleet.follow([])
+    assert await fleet.unserved([OLD], after=0.0) == frozenset()
+    await fleet.follow([lease("w1", None)])  # which tools it has is not known
+    assert await fleet.unserved([OLD], after=0.0) == frozenset()
+
+
+async def test_a_dispatcher_that_starts_later_knows_for_how_long_a_tool_is_unserved() -> None:
+    """Of the time without the tool, and that in which its queue was served, the shorter counts."""
+    with_it, without = toolset("a", OLD), toolset("b", OTHER)
+    up = MemoryTransport(MemoryServer()).server_time()
+    long_up = msgspec.structs.replace(lease("w1", without), started_at=up - 900.0)
+    just_up = msgspec.structs.replace(lease("w1", without), started_at=up - 5.0)
+    for age, worker, expected in (
+        (600.0, long_up, {"search"}),
+        (30.0, long_up, set()),
+        (600.0, just_up, set()),
+    ):
+        fleet = Fleet(Aged(with_it, without, a=age), ENVELOPE, Names())
+        await fleet.follow([worker])
+        assert await fleet.unserved([OLD, OTHER], after=60.0) == expected
