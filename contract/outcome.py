@@ -114,6 +114,10 @@ def may_still_run(outcome: Outcome) -> bool:
     return outcome.still_running or not was_seen
 
 
+BLOCKED_LOOP = "blocked_loop"
+"""The reason of a call that blocked its worker's event loop until the worker was ended."""
+
+
 def failure(code: Code, error: str, executed: Executed, **fields: Any) -> Outcome:
     """An outcome that is not ok."""
     return Outcome(ok=False, code=code, error=error, executed=executed, **fields)

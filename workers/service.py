@@ -16,6 +16,7 @@ from redis.exceptions import RedisError
 from toolpool.contract import logs
 from toolpool.contract.envelope import Envelope, WorkerLease
 from toolpool.contract.errors import BrokerUnreachable
+from toolpool.contract.ledger.base import Settlement
 from toolpool.contract.ledger.client import RedisLedger
 from toolpool.contract.ledger.steps import Steps
 from toolpool.contract.names import Names, toolset_queue
@@ -38,6 +39,7 @@ from toolpool.workers.running.executor import Executor
 from toolpool.workers.running.intake import Intake
 from toolpool.workers.running.invoke import Limits
 from toolpool.workers.running.run import Runner
+from toolpool.workers.running.running import Running
 from toolpool.workers.running.settler import Settler
 from toolpool.workers.running.slots import Slots
 from toolpool.workers.shelf import Shelf, toolset_of
@@ -59,6 +61,7 @@ log = logs.logger("worker")
 _START_SECONDS = 90.0
 _FLUSH_SECONDS = 6.0
 """How much longer than its grace a stop waits for a server that does not answer."""
+_LAST_ANSWER_SECONDS = 2.0
 _OTHER_BROKER_SECONDS = 20.0
 """A broker that is not the lease's server may be away: its connections are borne with longer."""
 _SERVER_FORGETS_SECONDS = 5.0
@@ -96,9 +99,12 @@ class WorkerService:
         self._intake = Intake(self._envelope, self._observers)
         self._names = Names(settings.key_prefix)
         self._loop = asyncio.new_event_loop()
+        # A factory that fails would leave the worker unable to start any call.
+        self._loop.set_task_factory = _refuse_task_factory  # type: ignore[method-assign, assignment]
         self._thread = threading.Thread(target=self._turn, name="tools", daemon=True)
         self._last_turn = time.monotonic()
         self._is_running = False
+        self._is_stopped = False
         self._link = link
         self._said_at = 0.0
         self._worn_out_said = False
@@ -158,6 +164,7 @@ class WorkerService:
             warn=self._settings.loop_warn,
             limit=self._settings.loop_stall,
             observers=self._observers,
+            end_call=self._end_blocking,
         )
         try:
             self._presence.start()
@@ -168,6 +175,28 @@ class WorkerService:
         self._is_running = True
         if self._link is not None:
             self._link.follow(self._told)
+
+    def _end_blocking(self, running: Running) -> None:
+        """Answer the call that blocks the event loop; on the watchdog's thread, as the worker ends.
+
+        Where the server does not take the answer, the call is recovered like the others.
+        """
+        outcome = self._runner.blocked(running)
+        settlement = self._settler.settlement(running.batch, running.call, outcome)
+        try:
+            asyncio.run(self._settle_now(settlement))
+        except Exception as error:  # noqa: BLE001 - whatever it was, the worker has to end
+            log.error("blocking_call_not_answered call=%s: %s", running.call.id, error)
+
+    async def _settle_now(self, settlement: Settlement) -> None:
+        client = connection.open_async(self._settings)
+        try:
+            async with asyncio.timeout(_LAST_ANSWER_SECONDS):
+                ledger = RedisLedger(Steps(client), self._names)
+                give_up_at = time.monotonic() + _LAST_ANSWER_SECONDS
+                await ledger.settle([settlement], give_up_at=give_up_at)
+        finally:
+            await client.aclose()
 
     def _told(self, frame: Frame) -> None:
         if isinstance(frame, Recycle):
@@ -273,6 +302,7 @@ class WorkerService:
             self.unanswered.stop()
             self._observers.tell("stopped", self._facts())
             self._observers.close()
+        self._is_stopped = True
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(5.0)
 
@@ -378,9 +408,17 @@ class WorkerService:
         while True:
             try:
                 self._loop.run_forever()
-                return
+                if self._is_stopped:
+                    return
+                log.error("loop_stopped: a tool stopped the worker's event loop; it goes on")
             except BaseException:  # a tool's own task raised SystemExit: the loop goes on
                 log.exception("loop_interrupted")
 
     def _on_loop(self, work: Coroutine[Any, Any, None], patience: float | None) -> None:
         asyncio.run_coroutine_threadsafe(work, self._loop).result(patience)
+
+
+def _refuse_task_factory(_: object) -> None:
+    raise RuntimeError(
+        "a tool cannot set the task factory: the event loop is its worker's, and runs other calls"
+    )

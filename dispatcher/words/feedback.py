@@ -11,7 +11,7 @@ from typing import Any
 from toolpool.contract.call import Flaw
 from toolpool.contract.credentials import Lack, lacked
 from toolpool.contract.ledger.loops import Seen
-from toolpool.contract.outcome import Code, Executed, Outcome
+from toolpool.contract.outcome import BLOCKED_LOOP, Code, Executed, Outcome
 from toolpool.contract.schema import likeness
 from toolpool.contract.schema.problem import Problem
 from toolpool.contract.schema.shape import Shapes
@@ -269,6 +269,8 @@ def failed(name: str, outcome: Outcome, *, timeout: float, wording: Wording = PL
         return _lacking(name, outcome, words) or error
     if code is Code.BAD_RESULT and outcome.problems:
         return words.bad_result.format(name=name, problems=_listed_problems(outcome, wording))
+    if code is Code.TIMEOUT and error == BLOCKED_LOOP:
+        return words.blocked_loop.format(name=name, whether=whether)
     if code is Code.TIMEOUT and outcome.silence:
         return words.fell_silent.format(name=name, silence=f"{outcome.silence:g}", whether=whether)
     if code is Code.TIMEOUT:

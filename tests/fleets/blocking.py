@@ -42,6 +42,21 @@ async def block_the_loop(seconds: float) -> str:
     return "awake"
 
 
+@tool(timeout=5, effects="read")
+async def block_and_read(log: str) -> None:
+    """Sleep where one must not, for longer than its timeout, and note each start."""
+    with open(log, "a") as file:  # noqa: ASYNC230
+        file.write("start\n")
+    time.sleep(60)
+
+
+@tool(timeout=30, effects="read")
+async def take_and_read(seconds: float) -> str:
+    """Take a while."""
+    await asyncio.sleep(seconds)
+    return "done"
+
+
 @tool(timeout=30, effects="read")
 async def die_once(flag: str) -> str:
     """End the whole worker the first time."""

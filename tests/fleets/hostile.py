@@ -141,6 +141,20 @@ def die(how: str) -> None:
             os.abort()
 
 
+@tool
+async def seize_the_loop(how: str) -> None:
+    """Change the event loop that other calls run on."""
+
+    def factory(*_: Any, **__: Any) -> Any:
+        raise RuntimeError("no task today")
+
+    loop = asyncio.get_running_loop()
+    if how == "task factory":
+        loop.set_task_factory(factory)
+    else:
+        loop.stop()
+
+
 @tool(timeout=0.5)
 async def sleep_loop() -> None:
     """Sleep too long."""

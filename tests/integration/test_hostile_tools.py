@@ -195,3 +195,15 @@ async def test_host_context_reaches_the_tool_and_nobody_else(dispatcher: Dispatc
     assert turn[0].data == {"session": "s-1", "context": {"user": "u-7"}, "attempt": 1}
     offered = {tool["name"]: tool for tool in dispatcher.tools()}
     assert offered["who_asks"]["input_schema"]["properties"] == {}
+
+
+@pytest.mark.parametrize(("how", "code"), [("task factory", Code.RAISED), ("stop", None)])
+async def test_a_tool_that_seizes_the_event_loop_costs_itself_alone(
+    dispatcher: Dispatcher, fleet: LocalFleet, how: str, code: Code | None
+) -> None:
+    """The worker goes on: it is the same process before and after."""
+    before = fleet.log().count("worker_ready")
+    assert (await result_of(dispatcher, "seize_the_loop", how=how)).code == code
+    for text in ("a", "b"):
+        assert (await result_of(dispatcher, "echo", text=text)).data == text
+    assert fleet.log().count("worker_ready") == before

@@ -56,10 +56,28 @@ async def test_a_write_whose_worker_died_is_not(fleet: LocalFleet) -> None:
 async def test_a_tool_that_blocks_the_loop_for_too_long_ends_the_worker(fleet: LocalFleet) -> None:
     async with fleets.connected(fleet) as dispatcher:
         result = (await dispatcher.dispatch(call("block_the_loop", seconds=20)))[0]
-        assert (result.code, result.executed) == (Code.WORKER_LOST, Executed.UNKNOWN)
+        assert (result.code, result.executed) == (Code.TIMEOUT, Executed.UNKNOWN)
+        assert "blocked its worker's event loop" in (result.error or "")
         await eventually(lambda: answers(dispatcher), "the worker is back", 20.0)
     assert "loop_blocked tool=block_the_loop" in fleet.log()
     assert "loop_blocked_too_long" in fleet.log()
+
+
+async def test_a_read_that_blocks_the_loop_is_not_run_again_and_costs_the_reads_beside_it_nothing(
+    fleet: LocalFleet, tmp_path: Path
+) -> None:
+    log = tmp_path / "starts"
+    async with fleets.connected(fleet) as dispatcher:
+        beside = [call("take_and_read", f"c{n}", seconds=1.0)[0] for n in range(20)]
+        innocent = asyncio.ensure_future(dispatcher.dispatch(beside, session="innocent"))
+        await eventually(lambda: dispatcher.in_flight("innocent") == 20, "they are on their way")
+        blocking = (await dispatcher.dispatch(call("block_and_read", log=str(log))))[0]
+        results = await innocent
+    assert (blocking.code, blocking.executed) == (Code.TIMEOUT, Executed.UNKNOWN)
+    assert blocking.attempts == 1
+    assert log.read_text() == "start\n"
+    assert [result.data for result in results] == ["done"] * 20
+    assert max(result.attempts for result in results) <= 2
 
 
 async def test_a_worker_worn_out_by_threads_that_do_not_end_loses_no_other_call() -> None:

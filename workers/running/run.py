@@ -14,7 +14,7 @@ import msgspec
 from toolpool.contract.envelope import CallMessage
 from toolpool.contract.errors import ToolDeclarationInvalid
 from toolpool.contract.faults import faults_of
-from toolpool.contract.outcome import Code, Executed, Outcome, failure
+from toolpool.contract.outcome import BLOCKED_LOOP, Code, Executed, Outcome, failure
 from toolpool.contract.record_keys import idempotency_key
 from toolpool.contract.schema.validator import SchemaCache
 from toolpool.contract.spec import RunIn
@@ -26,6 +26,7 @@ from toolpool.workers.running.children import ChildPool
 from toolpool.workers.running.heartbeat import Lifetime
 from toolpool.workers.running.invoke import Limits, invoke, invoke_coroutine
 from toolpool.workers.running.output import Completion
+from toolpool.workers.running.running import Running
 from toolpool.workers.running.threads import ThreadPool
 from toolpool.workers.tool import Tool
 
@@ -147,6 +148,11 @@ class Runner:
             Code.TIMEOUT, "it did not stop when told to", Executed.UNKNOWN, still_running=True
         )
         return self._signed_off(outcome, call, call.timeout)
+
+    def blocked(self, running: Running) -> Outcome:
+        """The outcome of a run that blocked the event loop until its worker was ended."""
+        outcome = failure(Code.TIMEOUT, BLOCKED_LOOP, Executed.UNKNOWN)
+        return self._signed_off(outcome, running.call, running.seconds)
 
     def _signed_off(self, outcome: Outcome, call: CallMessage, duration: float) -> Outcome:
         if outcome.executed is Executed.NO and call.attempt > 1 and call.rerunnable:

@@ -80,9 +80,7 @@ class Settler:
         time they would cost as much as running the calls.
         """
         self.forget(batch, call.key)
-        body = self._encode(call.key, outcome)
-        keep = call.keep or self._keep
-        settlement = Settlement(call.key, new_nonce(), keep, batch.reply, body)
+        settlement = self.settlement(batch, call, outcome)
         self._outcomes.append((settlement, not may_still_run(outcome)))
         if not call.rerunnable:
             self._remember(settlement)
@@ -93,6 +91,11 @@ class Settler:
         elif self._gathering is None:
             loop = asyncio.get_running_loop()
             self._gathering = loop.call_later(_GATHER_SECONDS, self._send_now)
+
+    def settlement(self, batch: Batch, call: CallMessage, outcome: Outcome) -> Settlement:
+        """What the ledger is sent of an outcome; from any thread."""
+        body = self._encode(call.key, outcome)
+        return Settlement(call.key, new_nonce(), call.keep or self._keep, batch.reply, body)
 
     def _remember(self, settlement: Settlement) -> None:
         self._recent.append((time.monotonic(), settlement))

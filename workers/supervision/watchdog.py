@@ -1,7 +1,8 @@
 """Sees a coroutine tool that blocks the event loop, names it, and in the end ends the worker.
 
 A blocked loop stalls every other call of the worker, and no cancellation reaches it. Only the end
-of the process does; the supervisor starts another, and dispatchers recover the calls.
+of the process does; the supervisor starts another, and dispatchers recover the calls. The call that
+blocked it is answered first, so that it is not run again beside others.
 """
 
 import asyncio
@@ -15,7 +16,9 @@ from types import FrameType
 from toolpool.contract import logs
 from toolpool.contract.faults import stack_of
 from toolpool.workers.observe import Blocked, WorkerObservers
+from toolpool.workers.running.executor import Executor
 from toolpool.workers.running.invoke import invoke_coroutine
+from toolpool.workers.running.running import Running
 
 log = logs.logger("watchdog")
 
@@ -27,7 +30,11 @@ BLOCKED = 75
 
 
 class Watchdog:
-    """Watches one thread's event loop. `loop_lag` is in seconds; `limit` ends the process."""
+    """Watches one thread's event loop. `loop_lag` is in seconds; `limit` ends the process.
+
+    `end_call` is called before that, on the watchdog's thread, with the call that blocks the loop,
+    if its tool does so itself and not in a task of its own.
+    """
 
     def __init__(
         self,
@@ -37,7 +44,9 @@ class Watchdog:
         warn: float,
         limit: float,
         observers: WorkerObservers,
+        end_call: Callable[[Running], None] = lambda _: None,
     ) -> None:
+        self._end_call = end_call
         self._thread = thread
         self._loop_lag = loop_lag
         self._warn = warn
@@ -65,6 +74,8 @@ class Watchdog:
                 self._tell("loop_blocked", _blocked(frame, lag, is_fatal=False))
             elif lag > self._limit:  # and it was blocked at the last look as well
                 self._tell("loop_blocked_too_long", _blocked(frame, lag, is_fatal=True))
+                if (running := running_in(frame)) is not None:
+                    self._end_call(running)
                 self._observers.close()
                 logs.flush()
                 os._exit(BLOCKED)
@@ -99,6 +110,16 @@ def is_waiting(frame: FrameType | None) -> bool:
     if frame is not None and frame.f_code.co_name == "select":
         frame = frame.f_back
     return frame is not None and frame.f_code is _TURN_OF_A_LOOP
+
+
+def running_in(frame: FrameType | None) -> Running | None:
+    """The call whose run the frames of a loop's thread are inside of."""
+    while frame is not None:
+        if frame.f_code is Executor._run.__code__:
+            running = frame.f_locals["running"]
+            return running if isinstance(running, Running) else None
+        frame = frame.f_back
+    return None
 
 
 def tool_in(frame: FrameType | None) -> str | None:

@@ -99,6 +99,7 @@ class Locale:
     crashed: str
     timed_out: str
     fell_silent: str
+    blocked_loop: str
     and_was_stopped: str
     but_goes_on: str
     but: str

@@ -208,6 +208,7 @@ LOCALE = Locale(
     unnamed_error="error",
     crashed="Error executing tool '{name}': {error}. {whether}",
     fell_silent="Tool '{name}' was stopped: it gave no sign of life for {silence} s. {whether}",
+    blocked_loop="Tool '{name}' was stopped: it blocked its worker's event loop. {whether}",
     timed_out="Tool '{name}' timed out after {timeout} s {end}. {whether}",
     and_was_stopped="and was stopped",
     but_goes_on="but goes on for another who asked for the same call",

@@ -196,6 +196,7 @@ LOCALE = Locale(
     unnamed_error="错误",
     crashed="执行工具 '{name}' 出错：{error}。{whether}",
     fell_silent="工具 '{name}' 在 {silence} 秒内没有任何进展，已被停止。{whether}",
+    blocked_loop="工具 '{name}' 已被停止：它阻塞了其 worker 的事件循环。{whether}",
     timed_out="工具 '{name}' 在 {timeout} 秒后超时，{end}。{whether}",
     and_was_stopped="已被停止",
     but_goes_on="但仍在为另一个请求同一调用的人继续执行",
