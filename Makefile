@@ -53,8 +53,8 @@ run: $(SET_UP) ## Do the main job: run the example turns on an embedded server a
 	@$(PY) -m toolpool run examples/turns.jsonl --out .run/answers.jsonl \
 	  --tools toolpool.workers.tools --tools examples/tools.py --workspace-copy examples/workspace $(ARGS)
 
-test: $(SET_UP) ## Run the unit and the integration tests, two files at a time
-	@$(PY) -m pytest -n 3 --dist loadfile $(ARGS)
+test: $(SET_UP) ## Run the unit and the integration tests, a few files at a time
+	@$(PY) -m pytest -n 4 --dist loadfile --no-loadscope-reorder $(ARGS)
 
 test-all: $(SET_UP) ## Run every test, those that kill servers in a loop as well
 	@$(PY) -m pytest tests $(ARGS)

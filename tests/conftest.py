@@ -29,6 +29,34 @@ def pytest_configure() -> None:
             del os.environ[name]
 
 
+_LONGEST = (
+    "test_links",
+    "test_rates",
+    "test_cli_fleet",
+    "test_supervise",
+    "test_cli_run",
+    "test_feedback_mutations",
+    "test_credentials",
+    "test_approvals",
+    "test_stops",
+    "test_sync_misuse",
+    "test_worker_observers",
+    "test_resume",
+    "test_strict",
+)
+"""The files that take longest: begun last, one of them would run alone at the end."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Long files first, then what waits for servers, then what only computes."""
+    ranks = {name: rank for rank, name in enumerate(_LONGEST)}
+
+    def rank(item: pytest.Item) -> tuple[int, bool]:
+        return ranks.get(item.path.stem, len(ranks)), "integration" not in item.path.parts
+
+    items.sort(key=rank)
+
+
 @pytest.fixture(autouse=True)
 def _log_afresh() -> None:
     """A line that another test has seen is no repeated one."""

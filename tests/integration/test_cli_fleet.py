@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -36,9 +37,24 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, str]]:
+    """A folder with tools, and a server with a worker of them that no test changes."""
+    folder = tmp_path_factory.mktemp("shared")
+    (folder / "shop_tools.py").write_text(TOOLS)
+    with EmbeddedServer() as server, working(folder, server.url):
+        yield folder, server.url
+
+
 @pytest.fixture
 def worker(folder: Path, redis_url: str) -> "Iterator[subprocess.Popen[bytes]]":
-    """`toolpool worker`, up and running."""
+    """`toolpool worker`, up and running, of this test alone."""
+    with working(folder, redis_url) as process:
+        yield process
+
+
+@contextmanager
+def working(folder: Path, redis_url: str) -> "Iterator[subprocess.Popen[bytes]]":
     with subprocess.Popen(
         [sys.executable, "-m", "toolpool", "worker", "--tools", "shop_tools.py"],
         cwd=folder,
@@ -61,8 +77,8 @@ def publish(client: "redis.Redis", spec: ToolSpec, at: float, key: str | None = 
     client.expire(Names().catalog, 60)
 
 
-@pytest.mark.usefixtures("worker")
-def test_status_tools_and_doctor_see_a_live_worker(folder: Path, redis_url: str) -> None:
+def test_status_tools_and_doctor_see_a_live_worker(shared: tuple[Path, str]) -> None:
+    folder, redis_url = shared
     status = ran(folder, "status", "--json", TOOLPOOL_REDIS_URL=redis_url)
     told = json.loads(status.stdout)
     assert status.returncode == 0
@@ -79,7 +95,6 @@ def test_status_tools_and_doctor_see_a_live_worker(folder: Path, redis_url: str)
     assert ran(folder, "status", TOOLPOOL_REDIS_URL=redis_url).returncode == 0
 
 
-@pytest.mark.usefixtures("worker")
 @pytest.mark.parametrize(
     ("argv", "code", "told"),
     [
@@ -94,8 +109,9 @@ def test_status_tools_and_doctor_see_a_live_worker(folder: Path, redis_url: str)
     ],
 )
 def test_call_says_in_its_exit_code_how_it_ended(
-    folder: Path, redis_url: str, argv: list[str], code: int, told: str
+    shared: tuple[Path, str], argv: list[str], code: int, told: str
 ) -> None:
+    folder, redis_url = shared
     done = ran(folder, "call", *argv, TOOLPOOL_REDIS_URL=redis_url)
     assert (done.returncode, told in done.stdout) == (code, True), done.stdout + done.stderr
 
@@ -116,7 +132,6 @@ action = "ask"
 """
 
 
-@pytest.mark.usefixtures("worker")
 @pytest.mark.parametrize(
     ("argv", "code", "told"),
     [
@@ -127,8 +142,9 @@ action = "ask"
     ],
 )
 def test_r58_rules_are_tried_without_running_anything(
-    folder: Path, redis_url: str, argv: list[str], code: int, told: str
+    shared: tuple[Path, str], argv: list[str], code: int, told: str
 ) -> None:
+    folder, redis_url = shared
     policy = folder / "policy.toml"
     policy.write_text(POLICY)
     made = {"{text}": '{"text": "longer than five"}', "{short}": '{"text": "hi"}'}
