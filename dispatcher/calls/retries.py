@@ -74,6 +74,8 @@ class Retries:
             return False
         if pending.is_cancelled and not (pending.in_background or pending.is_attached):
             return False
+        if not pending.is_news:  # somebody may have tried again long ago
+            pause = 0.0
         if not pending.is_cancelled:
             self._observers.call("retried", pending, pause)
         self._pump.done(pending)

@@ -124,6 +124,32 @@ async def test_a_cancel_between_two_tries_ends_them_all() -> None:
     assert starts == ["start"]
 
 
+async def test_a_cancelled_call_that_is_asked_again_is_answered_without_waiting_to_retry() -> None:
+    gate, starts = Gate(), []
+
+    @tool(effects="read", retries=3)
+    async def flaky() -> str:
+        """Fail."""
+        await gate.wait("start")
+        starts.append("start")
+        raise ConnectionError("not yet")
+
+    slow = {"retry_pause": 15.0}
+    async with alone([flaky], **slow) as owner, second(owner, **slow) as other:
+        asked = {"session": "s", "turn": "t"}
+        handle = str((await owner.dispatch(call("flaky"), wait=0.01, **asked))[0].handle)
+        gate.open()
+        await eventually(
+            lambda: any(r.state == "settled" for r in owner._server._records.values()),
+            "the first try has failed",
+        )
+        assert (await by_the_host(other, handle))[0] is Code.CANCELLED
+        for dispatcher in (owner, other):
+            again = asyncio.ensure_future(dispatcher.dispatch(call("flaky"), **asked))
+            assert (await asyncio.wait_for(again, 4.0))[0].code is Code.CANCELLED
+    assert starts == ["start"]
+
+
 async def test_a_cancel_by_the_owner_between_two_tries_holds_for_whoever_follows_the_handle() -> (
     None
 ):
