@@ -120,7 +120,22 @@ class Passed(msgspec.Struct, frozen=True, kw_only=True, tag="passed"):
     worker: str
 
 
-Reply = Started | Settled | Released | Passed | RunsEnded | Progress
+class Question(msgspec.Struct, frozen=True, kw_only=True, tag="asked", omit_defaults=True):
+    """An operator asks a dispatcher for its open calls, by call id, record key or session.
+
+    The answer goes to the reply stream called `id`. `ends_at`, Unix time by the server's clock: a
+    copy that is read later is not answered. `cancel`: the calls are to be ended first.
+    """
+
+    id: str
+    ends_at: float
+    call: str | None = None
+    key: str | None = None
+    session: str | None = None
+    cancel: bool = False
+
+
+Reply = Started | Settled | Released | Passed | RunsEnded | Progress | Question
 
 
 class CatalogEntry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -235,9 +250,7 @@ _TOOLSET = "toolset"
 _EVENTS = "events"
 _encoder = msgspec.json.Encoder()
 _batches = msgspec.json.Decoder(Batch)
-_replies: msgspec.json.Decoder[Reply] = msgspec.json.Decoder(
-    Started | Settled | Released | Passed | RunsEnded | Progress
-)
+_replies: msgspec.json.Decoder[Reply] = msgspec.json.Decoder(Reply)
 _cancels = msgspec.json.Decoder(Cancel)
 _entries = msgspec.json.Decoder(CatalogEntry)
 _leases = msgspec.json.Decoder(WorkerLease)
@@ -298,7 +311,7 @@ class Envelope:
         return self.encode_reply(Settled(key=key, outcome=outcome))
 
     def decode_reply(self, data: bytes) -> Reply:
-        """A `Started`, `Settled`, `Released`, `Passed`, `RunsEnded` or `Progress`.
+        """A reply of a worker, or an operator's `Question`.
 
         A call whose outcome cannot be read has ended all the same, and nobody else will say so: it
         is `Settled` with a fault of the pool.

@@ -58,6 +58,7 @@ class Names:
         self.workers = f"{prefix}:workers"
         self.toolsets = f"{prefix}:toolsets"
         """When a worker last renewed a lease that names each toolset: a sorted set."""
+        self.dispatchers = f"{prefix}:dispatchers"
         self.loops = f"{prefix}:loops"
         self.outputs = f"{prefix}:outputs"
         self.alive = f"{prefix}:alive"
@@ -151,7 +152,7 @@ class Names:
         return f"{self.prefix}:worker:{worker}"
 
     def dispatcher(self, dispatcher: str) -> str:
-        """A dispatcher's lease: while it is there, others leave it the calls it asked for."""
+        """A dispatcher's lease, its signed report: others leave it the calls it asked for."""
         return f"{self.prefix}:dispatcher:{dispatcher}"
 
     def cancel(self, worker: str) -> str:

@@ -6,7 +6,10 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Self
 
+from msgspec import structs
+
 from toolpool.contract.envelope import Envelope
+from toolpool.contract.outcome import Code
 from toolpool.contract.result import ToolResult
 from toolpool.contract.server import connection
 from toolpool.contract.settings import Settings
@@ -282,7 +285,9 @@ class Dispatcher(Handles):
         only: Collection[str] | None = None,
         context: Mapping[str, Any] | None = None,
     ) -> list[Preview]:
-        """What would become of each call, also by the policy; nothing runs, and nobody is asked.
+        """What would become of each call by the policy, the kill switches and the tools' circuits.
+
+        Nothing runs, and nobody is asked.
 
         Raises as `check` and `dispatch` do.
         """
@@ -292,7 +297,18 @@ class Dispatcher(Handles):
         shared = self._asking.shared(
             found.id, session, context=context, timeout=None, wait=None, again=False
         )
-        return await self._asking.preview(found, shared, allowed)
+        previews = await self._asking.preview(found, shared, allowed)
+        for number, (call, preview) in enumerate(zip(found.calls, previews, strict=True)):
+            if preview.decision == "deny":
+                continue
+            as_run = structs.replace(call, arguments=preview.arguments)
+            refusal = self._traffic.available.preview(as_run)
+            if refusal is not None and refusal.code is Code.DENIED:
+                denied = Preview(decision="deny", by="the kill switch", reason=refusal.error)
+                previews[number] = denied
+            elif refusal is not None:
+                previews[number] = structs.replace(preview, retry_after=refusal.retry_after)
+        return previews
 
     async def dispatch(
         self,

@@ -4,6 +4,7 @@
 """
 
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
@@ -248,6 +249,14 @@ class Observers(Tellers):
         super().__init__(Observer, hosts, together=moments(Observer))
         self._with_texts = with_texts
         self._tracers: list[Callable[..., Any]] = []
+        self._calls: defaultdict[str, int] = defaultdict(int)
+        self._failed: defaultdict[tuple[str, str], int] = defaultdict(int)
+
+    def take_ended(self) -> tuple[dict[str, int], dict[tuple[str, str], int]]:
+        """Calls that ended since the last time, by tool; and the failed ones by tool and code."""
+        ended = self._calls, self._failed
+        self._calls, self._failed = defaultdict(int), defaultdict(int)
+        return ended
 
     def start(self) -> None:
         """See `Tellers.start`."""
@@ -308,6 +317,9 @@ class Observers(Tellers):
         is_known: bool,
     ) -> None:
         """Tell of a call that was answered at once; `is_known`: there is such a tool."""
+        name = result.name if is_known else "(unknown)"
+        self._calls[name] += 1
+        self._failed[name, str(result.code)] += 1
         if self.hear("rejected"):
             assert result.code is not None
             told = Rejected(
@@ -334,6 +346,10 @@ class Observers(Tellers):
         shared: str,
     ) -> None:
         """Tell how a call was answered; see `Ended`."""
+        tool = message.tool
+        self._calls[tool] += 1
+        if outcome.code is not None:
+            self._failed[tool, outcome.code.value] += 1
         if not self._listeners["ended"]:
             return
         failure, is_reported = None, False

@@ -10,12 +10,15 @@ from typing import Any
 from msgspec.structs import replace
 
 from toolpool.contract.encoding import decode
-from toolpool.contract.envelope import CatalogEntry, Envelope, WorkerLease
+from toolpool.contract.envelope import CatalogEntry, Envelope, Switch, WorkerLease
 from toolpool.contract.errors import BrokerUnreachable, MessageRejected, ToolDeclarationInvalid
+from toolpool.contract.inspection import DispatcherReport, read_report
 from toolpool.contract.names import Names
 from toolpool.contract.server.connection import keyring, open_sync, unreachable
 from toolpool.contract.settings import Settings
 from toolpool.contract.spec import ToolSpec
+from toolpool.dispatcher.admission.switches import Switches, switch_name
+from toolpool.dispatcher.observe import Observers
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +51,11 @@ class Fleet:
     """The digests of each worker's tools, by name, where it says so."""
     served: dict[str, float] = field(default_factory=dict)
     """The seconds since a living worker last had each tool, by name."""
+    dispatchers: list[DispatcherReport] = field(default_factory=list)
+    foreign_dispatchers: list[str] = field(default_factory=list)
+    """The ids of dispatchers that sign with another key, or are of another version."""
+    switches: list[Switch] = field(default_factory=list)
+    """The kill switches that deny calls now."""
 
     def stale_tools(self, worker: str) -> list[str]:
         """The tools that a worker has in another version than the one that is offered."""
@@ -134,12 +142,37 @@ def read_fleet(settings: Settings) -> Fleet:
         digests = [raw.decode(errors="replace") for raw in last_served]
         used = sorted({lease.toolset for lease in fleet.workers}.union(digests))
         toolsets = client.mget([names.toolset(digest) for digest in used]) if used else []
+        ids = [raw.decode(errors="replace") for raw in client.zrange(names.dispatchers, 0, -1)]
+        reports = client.mget([names.dispatcher(id_) for id_ in ids]) if ids else []
+        _note_dispatchers(fleet, envelope, dict(zip(ids, reports, strict=True)))
+        fleet.switches.extend(switches_on(client.hvals(names.switches), envelope))
         seconds, micros = client.time()
     now = seconds + micros / 1e6
     ages = {raw.decode(errors="replace"): max(0.0, now - at) for raw, at in last_served.items()}
     _note_tools(fleet, envelope, toolsets, ages)
     _note_entries(fleet, envelope, catalog)
     return fleet
+
+
+def _note_dispatchers(
+    fleet: Fleet, envelope: Envelope, reports: Mapping[str, bytes | None]
+) -> None:
+    for id_, body in reports.items():
+        try:
+            if body is not None:  # else it is gone
+                fleet.dispatchers.append(read_report(envelope, body))
+        except MessageRejected:
+            fleet.foreign_dispatchers.append(_shown(id_))
+    fleet.dispatchers.sort(key=lambda report: report.started_at)
+
+
+def switches_on(bodies: Iterable[bytes], envelope: Envelope) -> list[Switch]:
+    """The kill switches that deny calls, by tool; those without our signature do not count."""
+    found = []
+    for body in bodies:
+        with suppress(MessageRejected):
+            found.append(envelope.decode_switch(body))
+    return sorted((each for each in found if each.on), key=lambda each: (each.tool, each.set_at))
 
 
 def _note_worker(fleet: Fleet, envelope: Envelope, id_: str, lease: bytes) -> None:
@@ -243,6 +276,26 @@ def remove_tool(settings: Settings, name: str) -> int:
         return removed
 
 
+def turn_switch(
+    settings: Settings, tool: str, argument: str | None, value: Any, reason: str, *, on: bool
+) -> bool:
+    """Deny a tool to the fleet, or take that back; whether it was denied like that before.
+
+    Raises ValueError for what no dispatcher could follow, and as `read_fleet`.
+    """
+    names, envelope = Names(settings.key_prefix), Envelope(keyring(settings))
+    known = Switches(Observers())
+    with answering(settings) as client:
+        bodies = client.hvals(names.switches)
+        known.replace(bodies, envelope)
+        seconds, micros = client.time()
+        now = seconds + micros / 1e6
+        name, body = known.turned(envelope, tool, argument, value, reason, now=now, on=on)
+        client.hset(names.switches, name, body)
+    before = [switch_name(s.tool, s.argument, s.value) for s in switches_on(bodies, envelope)]
+    return name in before
+
+
 def describe(lease: WorkerLease, fleet: Fleet) -> dict[str, Any]:
     """A worker for programs."""
     return {
@@ -252,5 +305,11 @@ def describe(lease: WorkerLease, fleet: Fleet) -> dict[str, Any]:
         "version": lease.version,
         "up": round(max(0.0, time.time() - lease.started_at), 1),
         "slots": lease.slots,
+        "slots_used": {
+            queue: count - lease.free.get(queue, count) for queue, count in lease.slots.items()
+        },
+        "running": lease.running,
+        "stuck": lease.abandoned,
+        "leaving": lease.leaving,
         "stale_tools": fleet.stale_tools(lease.id),
     }

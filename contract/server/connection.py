@@ -25,6 +25,9 @@ from toolpool.contract.settings import Settings
 from toolpool.contract.signing import Keyring
 
 OLDEST_SERVER = (6, 2)
+FULL_SERVER = 0.9
+"""The share of its memory beyond which a server is nearly full: it takes no new calls, so that it
+can end others."""
 _CONNECTIONS = 32
 _CONNECTION_WAIT_SECONDS = 30
 _UNIX_SCHEMES = ("unix", "redis+socket")
@@ -171,6 +174,12 @@ def open_sync(settings: Settings, *, blocking: bool = False) -> "redis.Redis":
         retry=Retry(NoBackoff(), 0),
         protocol=2,
     )
+
+
+def is_nearly_full(info: dict[str, Any]) -> bool:
+    """Whether dispatchers refuse new calls because the server has hardly any memory left."""
+    limit = int(info.get("maxmemory") or 0)
+    return limit > 0 and int(info.get("used_memory") or 0) >= FULL_SERVER * limit
 
 
 def server_faults(info: dict[str, Any], maxmemory_policy: str | None) -> list[str]:

@@ -45,6 +45,14 @@ class Availability:
         reason = self._switches.denial(call)
         return not_queued(Code.DENIED, reason) if reason is not None else None
 
+    def preview(self, call: ToolCall) -> Outcome | None:
+        """What `refusal` would say, without letting a call through to try the tool."""
+        denied = self.denial(call)
+        if denied is not None:
+            return denied
+        left = self._breaker.open_circuits().get(call.name)
+        return None if left is None else not_queued(Code.CIRCUIT_OPEN, retry_after=left)
+
     async def turn_switch(
         self, tool: str, argument: str | None, value: Any, reason: str, *, on: bool, by: str
     ) -> None:

@@ -91,6 +91,15 @@ class Breaker:
         self._tell(tool, "half_open")
         return None
 
+    def open_circuits(self) -> dict[str, float]:
+        """Seconds until each tool whose circuit is open is tried again; 0.0: with its next call."""
+        now = time.monotonic()
+        return {
+            tool: max(0.0, circuit.open_until - now)
+            for tool, circuit in self._circuits.items()
+            if circuit.open_until
+        }
+
     def note(self, tool: str, outcome: Outcome) -> None:
         """Learn from the outcome of a call."""
         circuit = self._circuits.get(tool)

@@ -3,7 +3,15 @@
 import asyncio
 
 from toolpool.contract import logs
-from toolpool.contract.envelope import Passed, Progress, Released, RunsEnded, Settled, Started
+from toolpool.contract.envelope import (
+    Passed,
+    Progress,
+    Question,
+    Released,
+    RunsEnded,
+    Settled,
+    Started,
+)
 from toolpool.contract.errors import MessageRejected
 from toolpool.contract.record_keys import root_of
 from toolpool.dispatcher.calls.services import Calls, Services
@@ -56,6 +64,8 @@ class Collector:
                         self._calls.started(pending, reply.worker)
             case RunsEnded():
                 self._calls.ended(reply.keys)
+            case Question():
+                self._calls.asked(reply)
             case _:
                 self._take_word_of_one(reply)
 

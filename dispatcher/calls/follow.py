@@ -13,6 +13,7 @@ from toolpool.dispatcher.calls.circuits import FleetCircuits
 from toolpool.dispatcher.calls.fleet import Fleet
 from toolpool.dispatcher.calls.pump import Pump
 from toolpool.dispatcher.calls.recovery import Recovery
+from toolpool.dispatcher.calls.reporting import Reporter
 from toolpool.dispatcher.calls.services import Calls, Services
 
 log = logs.logger("follow")
@@ -38,6 +39,7 @@ class Follower:
         fleet: Fleet,
         switches: Switches,
         circuits: FleetCircuits | None = None,
+        reporter: Reporter | None = None,
         follows_catalog: bool,
     ) -> None:
         self._transport = services.transport
@@ -50,6 +52,7 @@ class Follower:
         self._fleet = fleet
         self._switches = switches
         self._circuits = circuits
+        self._reporter = reporter
         self._follows_catalog = follows_catalog
         # A look must not seem to be missing: several belong into the time of a lease.
         self._every = min(_LONGEST_PAUSE_SECONDS, services.settings.lease_gone / 8)
@@ -97,7 +100,8 @@ class Follower:
             self._catalog.forget_gone()
         calls = [p for p in self._calls.all_open() if not p.awaits_approval]
         survey = await self._transport.survey(
-            sorted({pending.queue for pending in calls if pending.queue})
+            sorted({pending.queue for pending in calls if pending.queue}),
+            self._reporter.report() if self._reporter is not None else b"",
         )
         await self._follow_switches()
         if self._circuits is not None:

@@ -2,12 +2,13 @@
 
 from collections.abc import Iterable, Sequence
 
-from toolpool.contract.envelope import Progress
+from toolpool.contract.envelope import Progress, Question
 from toolpool.dispatcher.calls.collect import Collector
 from toolpool.dispatcher.calls.keeper import Keeper
 from toolpool.dispatcher.calls.late_writes import LateWrites
 from toolpool.dispatcher.calls.pending import Pending
 from toolpool.dispatcher.calls.recovery import Recovery
+from toolpool.dispatcher.calls.reporting import Reporter
 from toolpool.dispatcher.calls.services import Calls
 from toolpool.dispatcher.calls.telling import Telling
 from toolpool.dispatcher.observe import Observers
@@ -22,6 +23,7 @@ class Heard(Calls):
     _late_writes: LateWrites
     _collector: Collector
     _keeper: Keeper
+    _reporter: Reporter
 
     def progressed(self, pending: Pending, progress: Progress) -> None:
         """See `Calls.progressed`."""
@@ -39,6 +41,10 @@ class Heard(Calls):
     def ended(self, keys: Iterable[str]) -> None:
         """See `Calls.ended`."""
         self._late_writes.heard(keys)
+
+    def asked(self, question: Question) -> None:
+        """See `Calls.asked`."""
+        self.in_background(self._reporter.answer(question))
 
     def settled(self, reply: bytes) -> None:
         """See `Calls.settled`."""

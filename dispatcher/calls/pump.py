@@ -2,6 +2,7 @@
 
 from toolpool.contract import logs
 from toolpool.contract.outcome import Code
+from toolpool.contract.server.connection import FULL_SERVER
 from toolpool.dispatcher.calls.pending import Pending, Stage
 from toolpool.dispatcher.calls.queue_pump import QueuePump, Shared
 from toolpool.dispatcher.calls.services import Calls, Services
@@ -10,7 +11,6 @@ from toolpool.dispatcher.words.classify import not_queued
 log = logs.logger("pump")
 
 _RETRY_AFTER_SECONDS = 1.0
-_FULL_SERVER = 0.9
 
 
 class Pump:
@@ -20,7 +20,8 @@ class Pump:
         self._services = services
         self._calls = calls
         self._shared = Shared()
-        self._server_is_full = False
+        self.server_is_full = False
+        """Whether new calls are refused because the server has hardly any memory left."""
 
     @property
     def waiting(self) -> int:
@@ -58,7 +59,7 @@ class Pump:
     def _has_room(self, pending: Pending) -> bool:
         settings, session = self._services.settings, self._shared.sessions.get(pending.line)
         if (
-            self._server_is_full
+            self.server_is_full
             or self._shared.waiting >= settings.waiting_per_dispatcher
             or (session is not None and session.waiting >= settings.waiting_per_session)
         ):
@@ -78,6 +79,10 @@ class Pump:
             )
         queue.cap = spec.concurrency  # a tool declared anew may have another
         return queue
+
+    def held_back_by(self, pending: Pending) -> str:
+        """See `QueuePump.held_back_by`."""
+        return self._queue(pending).held_back_by(pending)
 
     def adopt(self, pending: Pending) -> None:
         """See `QueuePump.adopt`."""
@@ -129,10 +134,10 @@ class Pump:
 
         `share` is 0.0 to 1.0.
         """
-        is_full = share >= _FULL_SERVER
-        if is_full and not self._server_is_full:
+        is_full = share >= FULL_SERVER
+        if is_full and not self.server_is_full:
             log.error("server_nearly_full memory=%.0f%%: new calls are refused", share * 100)
-        self._server_is_full = is_full
+        self.server_is_full = is_full
 
     def interrupted(self) -> None:
         """The server did not answer: what it would say of a call is to be seen."""

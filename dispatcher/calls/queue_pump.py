@@ -158,6 +158,14 @@ class QueuePump:
             self._unstarted -= 1
             self.wake()
 
+    def held_back_by(self, pending: Pending) -> str:
+        """Why a call that waits here was not sent: `concurrency`, `session_limit` or `workers`."""
+        if self.cap is not None and self._in_flight >= self.cap:
+            return "concurrency"
+        session = self._shared.sessions.get(pending.line)
+        is_limited = session is not None and session.in_flight >= self._most_in_flight
+        return "session_limit" if is_limited else "workers"
+
     def adopt(self, pending: Pending) -> None:
         """Take over a call that another dispatcher published; one that is taken stays as it is."""
         if pending.stage not in (Stage.NEW, Stage.WAITING):

@@ -5,7 +5,7 @@ from collections.abc import Collection, Coroutine, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from toolpool.contract.envelope import Envelope, Progress
+from toolpool.contract.envelope import Envelope, Progress, Question
 from toolpool.contract.outcome import Outcome
 from toolpool.contract.settings import Settings
 from toolpool.dispatcher.calls.pending import Pending
@@ -84,6 +84,10 @@ class Calls(Protocol):
 
     def ended(self, keys: Iterable[str]) -> None:
         """Tools ended whose calls had been answered before."""
+        ...
+
+    def asked(self, question: Question) -> None:
+        """An operator asks about calls."""
         ...
 
     def in_background(self, work: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":

@@ -32,6 +32,7 @@ from toolpool.dispatcher.calls.pulse import beat
 from toolpool.dispatcher.calls.pump import Pump
 from toolpool.dispatcher.calls.recovery import Recovery
 from toolpool.dispatcher.calls.refusals import Refusals
+from toolpool.dispatcher.calls.reporting import Reporter
 from toolpool.dispatcher.calls.retries import Retries
 from toolpool.dispatcher.calls.services import Services
 from toolpool.dispatcher.calls.shared_run import equality_of
@@ -55,7 +56,7 @@ class Traffic(Heard):
         self._fleet = Fleet(services.transport, services.envelope, Names(settings.key_prefix))
         switches, envelope = Switches(observers), services.envelope
         self._breaker = Breaker(settings, observers)
-        self._available = Availability(
+        self.available = Availability(
             self._transport, envelope, observers, switches=switches, breaker=self._breaker
         )
         self._late_writes = LateWrites(lease_gone=settings.lease_gone)
@@ -66,6 +67,9 @@ class Traffic(Heard):
         self._recovery = Recovery(services, self, pump=self._pump, fleet=self._fleet)
         self._collector = Collector(services, self)
         self._sharing = Sharing(services, self)
+        self._reporter = Reporter(
+            services, self, pump=self._pump, breaker=self._breaker, cancel=self.cancel
+        )
         self._follower = Follower(
             services,
             self,
@@ -75,6 +79,7 @@ class Traffic(Heard):
             fleet=self._fleet,
             switches=switches,
             circuits=FleetCircuits(services, self._breaker),
+            reporter=self._reporter,
             follows_catalog=follows_catalog,
         )
         self._retries = Retries(
@@ -297,11 +302,11 @@ class Traffic(Heard):
 
     def refusal(self, call: ToolCall) -> Outcome | None:
         """Why a call may not be sent now: see `Availability.refusal`."""
-        return not_queued(Code.CANCELLED) if self._is_closed else self._available.refusal(call)
+        return not_queued(Code.CANCELLED) if self._is_closed else self.available.refusal(call)
 
     def denial(self, pending: Pending) -> Outcome | None:
         """See `Calls.denial`."""
-        return self._available.denial(pending.as_run)
+        return self.available.denial(pending.as_run)
 
     def held_too_long(self, pending: Pending) -> None:
         """See `Calls.held_too_long`."""
@@ -311,7 +316,7 @@ class Traffic(Heard):
         self, tool: str, argument: str | None, value: Any, reason: str, *, on: bool, by: str
     ) -> None:
         """Deny a tool, or take that back. Raises ValueError for what nobody could follow."""
-        await self._available.turn_switch(tool, argument, value, reason, on=on, by=by)
+        await self.available.turn_switch(tool, argument, value, reason, on=on, by=by)
         await self._follower.once()
 
     def handed_over(self, pending: Pending, kept: float) -> None:

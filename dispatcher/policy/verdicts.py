@@ -79,7 +79,8 @@ class Replace(msgspec.Struct, frozen=True):
 class Preview(msgspec.Struct, frozen=True, kw_only=True):
     """What would become of a call: a rejection, or what the policy decides about it, and who.
 
-    `arguments` are those that it would run with; None where it would not run.
+    `arguments` are those that it would run with; None where it would not run. `retry_after`:
+    seconds until this dispatcher tries the tool again, where its circuit is open; None else.
     """
 
     rejection: ToolResult | None = None
@@ -87,6 +88,7 @@ class Preview(msgspec.Struct, frozen=True, kw_only=True):
     by: str = ""
     reason: str = ""
     arguments: dict[str, Any] | None = None
+    retry_after: float | None = None
 
 
 Verdict = Allow | Deny | Rewrite | AskApproval

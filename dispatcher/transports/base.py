@@ -44,6 +44,11 @@ class Transport(Protocol):
     """Carries batches out and replies in. Methods raise `ServerAway` past `give_up_at`."""
 
     @property
+    def id(self) -> str:
+        """The dispatcher's, in its reports."""
+        ...
+
+    @property
     def reply(self) -> str:
         """Where workers send this dispatcher's replies."""
         ...
@@ -201,8 +206,15 @@ class Transport(Protocol):
         """What is noted of a session, the oldest first."""
         ...
 
-    async def survey(self, queues: Sequence[str]) -> Survey:
-        """What lives and what waits. May raise OSError or RedisError."""
+    async def tell(self, reply: str, body: bytes) -> None:
+        """Put a message on a reply stream, once. May raise OSError or RedisError."""
+        ...
+
+    async def survey(self, queues: Sequence[str], report: bytes = b"") -> Survey:
+        """What lives and what waits; leaves a dispatcher's signed report for operators.
+
+        May raise OSError or RedisError.
+        """
         ...
 
     async def close(self) -> None:

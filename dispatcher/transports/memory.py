@@ -30,6 +30,11 @@ class MemoryTransport:
         self._turns = _TURNS.setdefault(server, deque(maxlen=_TURNS_KEPT))
 
     @property
+    def id(self) -> str:
+        """See `Transport.id`."""
+        return self._reply
+
+    @property
     def reply(self) -> str:
         """The name of the reply stream."""
         return self._reply
@@ -196,8 +201,12 @@ class MemoryTransport:
         """See `Transport.turns`."""
         return [note for note in self._turns if note.session == session]
 
-    async def survey(self, queues: Sequence[str]) -> Survey:
-        """See `Transport.survey`."""
+    async def tell(self, reply: str, body: bytes) -> None:
+        """See `Transport.tell`."""
+        await self._server.tell(reply, body)
+
+    async def survey(self, queues: Sequence[str], report: bytes = b"") -> Survey:
+        """See `Transport.survey`. No operator's command reads the report."""
         depths = {queue: self._server.waiting(queue) for queue in queues}
         return Survey(self._server.epoch, list(self._server.leases.values()), depths)
 

@@ -83,8 +83,8 @@ class RedisTransport:
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self._names = Names(settings.key_prefix)
-        self._id = secrets.token_hex(8)
-        self._reply = self._names.reply(self._id)
+        self.id = secrets.token_hex(8)
+        self._reply = self._names.reply(self.id)
         self._client = connection.open_async(settings)
         self._reader = connection.open_async(settings, blocking=True)
         self._steps = Steps(self._client)
@@ -365,19 +365,30 @@ class RedisTransport:
                 found.append(TurnNote(session, turn, name, stop, told=not said))
         return found
 
-    async def survey(self, queues: Sequence[str]) -> Survey:
+    async def tell(self, reply: str, body: bytes) -> None:
+        """See `Transport.tell`."""
+        await self._steps.tell(reply, body)
+
+    async def survey(self, queues: Sequence[str], report: bytes = b"") -> Survey:
         """See `Transport.survey`."""
         counted = list(queues) if self._broker is None else []
         asked_at = time.monotonic()
         epoch, now_ms, used, limit, leased, *rest = await self._steps.once(
             Step.SURVEY,
-            [self._names.epoch, self._names.dispatcher(self._id), self._names.workers, *counted],
+            [
+                self._names.epoch,
+                self._names.dispatcher(self.id),
+                self._names.workers,
+                self._names.dispatchers,
+                *counted,
+            ],
             [
                 self._steps.epoch_candidate,
-                self._reply,
+                report,
                 _ms(self._settings.lease_gone),
                 self._names.worker(""),
                 _WORKERS_LISTED_SECONDS,
+                self.id,
             ],
         )
         jumped = self._clock.read(int(now_ms) / 1000, asked_at, time.monotonic())
@@ -404,7 +415,8 @@ class RedisTransport:
         """Delete the reply stream and let go of the connections."""
         try:
             async with asyncio.timeout(1.0):
-                await self._client.delete(self._reply, self._names.dispatcher(self._id))
+                await self._client.delete(self._reply, self._names.dispatcher(self.id))
+                await self._client.zrem(self._names.dispatchers, self.id)
         except (RedisError, OSError, TimeoutError):
             pass  # it expires
         await self._client.aclose()

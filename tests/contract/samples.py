@@ -34,6 +34,7 @@ from toolpool.contract.envelope import (
     Envelope,
     Passed,
     Progress,
+    Question,
     Released,
     RunsEnded,
     Settled,
@@ -44,6 +45,17 @@ from toolpool.contract.envelope import (
     WorkerLease,
 )
 from toolpool.contract.events import EventBatch, Note
+from toolpool.contract.inspection import (
+    Answer,
+    CallStatus,
+    DispatcherReport,
+    EndedCalls,
+    WaitingCalls,
+    read_answer,
+    read_report,
+    signed_answer,
+    signed_report,
+)
 from toolpool.contract.outcome import Code, Executed, Outcome, failure
 from toolpool.contract.schema.problem import Problem
 from toolpool.contract.signing import Keyring
@@ -451,6 +463,58 @@ SAMPLES = {
         ),
         ENVELOPE.encode_events,
         ENVELOPE.decode_events,
+    ),
+    "report": Sample(
+        DispatcherReport(
+            id="d-1",
+            host="host-0",
+            pid=4711,
+            version="0.1.0",
+            tenant="default",
+            started_at=1767225600.5,
+            open=3,
+            running=1,
+            waiting=[
+                WaitingCalls(tool="search_orders", waits_for="slot", count=2, oldest=1.5),
+            ],
+            circuits={"send_mail": 12.0},
+            ended=[
+                EndedCalls(
+                    minute=29453760, tool="send_mail", calls=9, failures={"runtime.raised": 8}
+                )
+            ],
+            ended_since=1767225600.5,
+        ),
+        lambda report: signed_report(ENVELOPE, report),
+        lambda data: read_report(ENVELOPE, data),
+    ),
+    "question": Sample(
+        Question(id="q-1", ends_at=1767225604.0, call="call_1", session="s-1"),
+        ENVELOPE.encode_reply,
+        ENVELOPE.decode_reply,
+    ),
+    "answer": Sample(
+        Answer(
+            question="q-1",
+            dispatcher="d-1",
+            calls=[
+                CallStatus(
+                    call="call_1",
+                    tool="search_orders",
+                    key="0123abcd",
+                    state="QUEUED",
+                    age=1.5,
+                    deadline_in=29.5,
+                    session="s-1",
+                    turn="msg_1",
+                    queue="toolpool.default.loop",
+                    waits_for="slot",
+                    start_within=28.5,
+                )
+            ],
+        ),
+        lambda answer: signed_answer(ENVELOPE, answer),
+        lambda data: read_answer(ENVELOPE, data),
     ),
     "lease": Sample(
         WorkerLease(

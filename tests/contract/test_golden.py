@@ -23,6 +23,8 @@ PURPOSES = (
     "toolset",
     "switch",
     "circuit",
+    "report",
+    "answer",
     "output",
     "background",
     "events",
@@ -64,6 +66,7 @@ def _decoded(name: str) -> Any:
 
 _DATA = (
     "arguments", "context", "data", "details", "trace", "extensions", "input_schema", "slots",
+    "circuits", "failures",
     "free", "value", "tools", "output_schema", "input_examples", "detail",
 )  # fmt: skip
 

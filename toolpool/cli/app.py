@@ -11,10 +11,12 @@ from toolpool.cli import (
     approvals,
     call,
     doctor,
+    find,
     keygen,
     replay,
     screen,
     status,
+    switch,
     tail,
     tools,
     worker,
@@ -38,6 +40,8 @@ app.command("call")(call.call)
 app.command("worker")(worker.worker)
 app.add_typer(tools.app, name="tools")
 app.add_typer(approvals.app, name="approvals")
+app.add_typer(switch.app, name="switch")
+app.command("find")(find.find)
 app.command("tail")(tail.tail)
 app.command("replay")(replay.replay)
 app.command("status")(status.status)

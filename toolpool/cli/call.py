@@ -20,6 +20,7 @@ from toolpool.cli.options import (
 
 if TYPE_CHECKING:
     from toolpool.contract.result import ToolResult
+    from toolpool.contract.settings import Settings
     from toolpool.dispatcher.policy.verdicts import Preview
 
 
@@ -83,7 +84,7 @@ def call(
     except ValueError as error:  # of the context, which is the user's
         raise ExitNow(str(error), ExitCode.USAGE) from None
     if isinstance(result, Preview):
-        _preview(name, result, json=json)
+        _preview(name, result, _hindrances(settings, name), json=json)
         return ExitCode.REJECTED if result.decision == "deny" else ExitCode.OK
     _show(result, json=json)
     return exit_code(result)
@@ -132,11 +133,22 @@ def _context(text: str | None) -> "dict[str, Any] | None":
     return value
 
 
-def _preview(name: str, preview: "Preview", *, json: bool) -> None:
+def _hindrances(settings: "Settings", name: str) -> list[str]:
+    """What would hold the call up at the fleet's dispatchers; workers of our own are free."""
+    if not settings.redis_url:
+        return []
+    from toolpool import standing
+    from toolpool.fleet import read_fleet
+
+    return standing.hindrances(settings, read_fleet(settings), name)
+
+
+def _preview(name: str, preview: "Preview", warnings: list[str], *, json: bool) -> None:
     if json:
         told = {"decision": preview.decision, "by": preview.by, "reason": preview.reason}
         changed = {"arguments": preview.arguments} if preview.by else {}
-        named = {key: value for key, value in (told | changed).items() if value}
+        held = {"warnings": warnings}
+        named = {key: value for key, value in (told | changed | held).items() if value}
         screen.write_json({"accepted": preview.decision != "deny", **named})
         return
     why = f", by {preview.by}" if preview.by else ""
@@ -147,6 +159,8 @@ def _preview(name: str, preview: "Preview", *, json: bool) -> None:
         screen.write(f"accepted: the call would wait for a person{why}{because}")
     else:
         screen.write(f"accepted: the call would be queued for {name}{why}")
+    for warning in warnings:
+        screen.write(f"but {warning}")
 
 
 def _show(result: "ToolResult", *, json: bool) -> None:

@@ -17,6 +17,7 @@ ToolsOption = Annotated[
         "submodules, or a file. May be given again. Default: TOOLPOOL_TOOLS.",
     ),
 ]
+_UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0}
 JsonOption = Annotated[bool, typer.Option("--json", help="Write JSON for programs.")]
 
 
@@ -75,6 +76,14 @@ def require_own_workers(settings: "Settings") -> None:
             "there; unset it to run with workers of this command's own",
             param_hint="--tools, --workspace",
         )
+
+
+def seconds_of(text: str, option: str) -> float:
+    """A duration such as `90s`, `10m` or `2h`."""
+    number, unit = text[:-1], _UNITS.get(text[-1:])
+    if unit is None or not (number.isascii() and number.isdigit() and int(number)):
+        raise typer.BadParameter("write a number and s, m or h, as in 10m", param_hint=option)
+    return int(number) * unit
 
 
 def comma_separated(text: str) -> list[str]:

@@ -1,12 +1,15 @@
 """`toolpool status`: the server, its workers, queues and tools."""
 
+import time
 from dataclasses import asdict
-from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
 
 from toolpool.cli import screen
 from toolpool.cli.exits import ExitCode
-from toolpool.cli.options import JsonOption, load_settings
+from toolpool.cli.options import JsonOption, load_settings, seconds_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -15,12 +18,19 @@ if TYPE_CHECKING:
     from toolpool.fleet import Fleet
 
 
-def status(json: JsonOption = False) -> int:
-    """Show the server, live workers, queues with what waits in them, and tools.
+def status(
+    since: Annotated[
+        str | None,
+        typer.Option(metavar="10m", help="Also what failed most since then: s, m or h, up to 1h."),
+    ] = None,
+    json: JsonOption = False,
+) -> int:
+    """Show the server, workers and dispatchers, what waits and why, and what is switched off.
 
     Exits 1 when no worker is alive.
     """
-    from toolpool.contract.server.connection import require_redis_url
+    from toolpool import standing
+    from toolpool.contract.server.connection import is_nearly_full, require_redis_url
     from toolpool.contract.server.passwords import without_password
     from toolpool.contract.version import VERSION
     from toolpool.doctor import server_version
@@ -28,13 +38,22 @@ def status(json: JsonOption = False) -> int:
 
     settings = load_settings()
     url = without_password(require_redis_url(settings))
+    ago = seconds_of(since, "--since") if since is not None else None
     with answering(settings) as client:
-        name, version = server_version(client.info())
+        info = client.info()
+    name, version = server_version(info)
     fleet = read_fleet(settings)
     waiting, broker = _waiting(settings, fleet)
     report: dict[str, Any] = {
         "version": VERSION,
-        "server": {"name": name, "version": version, "url": url},
+        "server": {
+            "name": name,
+            "version": version,
+            "url": url,
+            "memory_used": info.get("used_memory"),
+            "memory_limit": info.get("maxmemory") or None,
+            "is_nearly_full": is_nearly_full(info),
+        },
         "broker": broker,
         "workers": [describe(lease, fleet) for lease in fleet.workers],
         "foreign_workers": [asdict(worker) for worker in fleet.foreign_workers],
@@ -50,7 +69,15 @@ def status(json: JsonOption = False) -> int:
         "tools": [spec.name for spec in fleet.specs()],
         "refused": fleet.refused(),
         "unserved": fleet.unserved(),
+        "dispatchers": standing.described_dispatchers(fleet),
+        "foreign_dispatchers": fleet.foreign_dispatchers,
+        "waiting": standing.waiting(fleet),
+        "switches": standing.switches(fleet),
+        "circuits": standing.circuits(fleet),
+        "limits": standing.limits(settings, fleet),
     }
+    if ago is not None:
+        report["failures"] = standing.failures(fleet, time.time() - ago)
     if json:
         screen.write_json(report)
     else:
@@ -89,13 +116,20 @@ def _show(report: dict[str, Any]) -> None:
 
     server = report["server"]
     screen.show(Text(f"{server['name']} {server['version']} at {server['url']}"))
+    if server["is_nearly_full"]:
+        full = (
+            f"the server is nearly full ({server['memory_used']:,} of {server['memory_limit']:,} "
+            "bytes): new calls are refused; give it more maxmemory"
+        )
+        screen.show(Text(full, style="bold red"))
     broker = report["broker"]
     if broker is not None:
         screen.show(Text(broker["fault"] or f"broker at {broker['url']}"))
     screen.show(Text(f"toolpool {report['version']}"))
-    workers = Table("worker", "host", "pid", "version", "up", "slots", box=box.SIMPLE)
+    workers = Table("worker", "host", "pid", "version", "up", "slots used", box=box.SIMPLE)
     for worker in report["workers"]:
-        slots = ", ".join(f"{queue} {count}" for queue, count in worker["slots"].items())
+        used = worker["slots_used"]
+        slots = ", ".join(f"{queue} {used[queue]}/{n}" for queue, n in worker["slots"].items())
         workers.add_row(
             Text(worker["id"]),
             Text(worker["host"]),
@@ -124,8 +158,66 @@ def _show(report: dict[str, Any]) -> None:
             screen.show(Text(told, style="yellow"))
     if queues.row_count:
         screen.show(queues)
+    _show_calls(report)
     screen.show(Text(f"{len(report['tools'])} tools: {', '.join(report['tools'])}"))
     for name, reason in report["refused"].items():
         screen.show(Text(f"{name} is not offered: {reason}", style="yellow"))
     for name, seconds in report["unserved"].items():
         screen.show(Text(f"{name}: {unserved_for(seconds)}", style="yellow"))
+
+
+def _show_calls(report: dict[str, Any]) -> None:
+    """What dispatchers have open, what is switched off, and what fails."""
+    from rich import box
+    from rich.table import Table
+    from rich.text import Text
+
+    dispatchers = report["dispatchers"]
+    opened = sum(each["open"] for each in dispatchers)
+    running = sum(each["running"] for each in dispatchers)
+    many = "1 dispatcher" if len(dispatchers) == 1 else f"{len(dispatchers)} dispatchers"
+    screen.show(Text(f"{many}: {opened} calls open, {running} of them running"))
+    for id_ in report["foreign_dispatchers"]:
+        told = f"dispatcher {id_} signs with another key, or is of another version: it is not read"
+        screen.show(Text(told, style="yellow"))
+    tables = {
+        "waiting": Table("waiting", "for", "calls", "oldest", box=box.SIMPLE),
+        "limits": Table("limit", "counts", "used", "most", box=box.SIMPLE),
+    }
+    for row in report["waiting"]:
+        count = str(row["calls"])
+        tables["waiting"].add_row(Text(row["tool"]), row["waits_for"], count, f"{row['oldest']} s")
+    for row in report["limits"]:
+        whose = f"{row['tool'] or 'tenant'} {row['limit']}"
+        tables["limits"].add_row(Text(whose), row["counts"], str(row["used"]), str(row["most"]))
+    for table in tables.values():
+        if table.row_count:
+            screen.show(table)
+    for row in report["switches"]:
+        where = f" where {row['argument']} = {row['value']!r}" if "argument" in row else ""
+        told = f"{row['tool']}{where} is denied: {row['reason']}"
+        screen.show(Text(screen.harmless(told), style="yellow"))
+    for row in report["circuits"]:
+        told = f"{row['tool']}: its circuit is open for {row['seconds']:g} s on {row['host']}"
+        screen.show(Text(told, style="yellow"))
+    if "failures" in report:
+        _show_failures(report["failures"])
+
+
+def _show_failures(failures: dict[str, Any]) -> None:
+    from rich import box
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table("tool", "failed", "of", "by code", box=box.SIMPLE)
+    for row in failures["tools"]:
+        codes = ", ".join(f"{code} {count}" for code, count in row["codes"].items())
+        if row["failed"]:
+            table.add_row(Text(row["tool"]), str(row["failed"]), str(row["calls"]), codes)
+    screen.show(table if table.row_count else Text("no call failed"))
+    if failures["known_since"] is None:
+        screen.show(Text("no dispatcher runs: nothing is known of what failed"))
+    elif not failures["is_complete"]:
+        at = datetime.fromtimestamp(failures["known_since"]).astimezone()
+        told = f"known in full only since {at:%H:%M:%S}: dispatchers count from their start"
+        screen.show(Text(told))

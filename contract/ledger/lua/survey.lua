@@ -1,11 +1,17 @@
 -- A dispatcher renews its lease and looks around. A server that takes no writes is looked at all the same.
--- KEYS: epoch, dispatcher:{id}, workers, queue...
--- ARGV: epoch candidate, reply stream, lease ms, prefix of worker leases, seconds that workers are listed for
+-- KEYS: epoch, dispatcher:{id}, workers, dispatchers, queue...
+-- ARGV: epoch candidate, its signed report ('' = it is not listed), lease ms, prefix of worker leases, seconds that workers are
+--       listed for, its id
 -- Answers the epoch, the server's ms, bytes in use, bytes that may be (0 = no limit), how many leases
 -- follow, the leases, and how many messages wait on each queue.
 local epoch = server_epoch(KEYS[1], ARGV[1])
 local now = now_ms()
 redis.pcall('SET', KEYS[2], ARGV[2], 'PX', ARGV[3])
+if ARGV[2] ~= '' then
+  redis.pcall('ZADD', KEYS[4], now, ARGV[6])
+  redis.pcall('ZREMRANGEBYSCORE', KEYS[4], '-inf', now - ARGV[3])
+  redis.pcall('PEXPIRE', KEYS[4], ARGV[3])
+end
 local memory = redis.call('INFO', 'memory')
 local leases = {}
 for _, worker in ipairs(redis.call('ZRANGEBYSCORE', KEYS[3], now / 1000 - ARGV[5], '+inf')) do
@@ -15,5 +21,5 @@ end
 local answers = {epoch, tostring(now), string.match(memory, 'used_memory:(%d+)') or '0',
   string.match(memory, 'maxmemory:(%d+)') or '0', tostring(#leases)}
 for _, lease in ipairs(leases) do answers[#answers + 1] = lease end
-for i = 4, #KEYS do answers[#answers + 1] = tostring(redis.call('LLEN', KEYS[i])) end
+for i = 5, #KEYS do answers[#answers + 1] = tostring(redis.call('LLEN', KEYS[i])) end
 return answers

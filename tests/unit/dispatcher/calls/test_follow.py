@@ -69,7 +69,7 @@ class Surveyed(MemoryTransport):
         self.looking = self.most_looking = 0
         self.toolset_bodies: dict[str, bytes] = {}
 
-    async def survey(self, queues: Sequence[str]) -> Survey:
+    async def survey(self, queues: Sequence[str], report: bytes = b"") -> Survey:
         """See `Transport.survey`."""
         self.queues.append(list(queues))
         self.looking += 1
@@ -78,7 +78,7 @@ class Surveyed(MemoryTransport):
         self.looking -= 1
         if self.is_away:
             raise OSError("the server is away")
-        return replace(await super().survey(queues), memory=self.memory)
+        return replace(await super().survey(queues, report), memory=self.memory)
 
     async def toolsets(self, digests: Sequence[str]) -> list[bytes | None]:
         """See `Transport.toolsets`."""

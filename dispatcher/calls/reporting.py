@@ -1,0 +1,237 @@
+"""A dispatcher's report for operators, and its answers to their questions about calls.
+
+The report travels with the look at the server that each dispatcher takes once a second anyway, and
+questions come on its reply stream, so neither costs a call anything.
+"""
+
+import os
+import socket
+import time
+from collections import Counter, OrderedDict
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+
+import msgspec
+
+from toolpool.contract import logs
+from toolpool.contract.envelope import Question
+from toolpool.contract.inspection import (
+    Answer,
+    CallStatus,
+    DispatcherReport,
+    EndedCalls,
+    WaitingCalls,
+    answer_stream,
+    signed_answer,
+    signed_report,
+)
+from toolpool.contract.names import Names
+from toolpool.contract.record_keys import root_of
+from toolpool.contract.version import VERSION
+from toolpool.dispatcher.admission.breaker import Breaker
+from toolpool.dispatcher.calls.pending import Pending, Stage
+from toolpool.dispatcher.calls.pump import Pump
+from toolpool.dispatcher.calls.services import Calls, Services
+
+log = logs.logger("reporting")
+
+_ANSWERED_AT_MOST = 100
+_WAITS_AT_MOST = 50
+_MINUTES = 60
+_ROWS_AT_MOST = 100
+"""Some 8 KB of a report."""
+
+
+class RecentlyEnded:
+    """Calls that ended in the last hour, by minute, tool and code; the oldest minutes give way."""
+
+    def __init__(self) -> None:
+        self._minutes: OrderedDict[int, dict[str, tuple[int, Counter[str]]]] = OrderedDict()
+        self.since = time.time()
+
+    def add(
+        self, ended: Mapping[str, int], failed: Mapping[tuple[str, str], int], now: float
+    ) -> None:
+        """Count what ended since the last time; `now` is Unix time."""
+        tools = self._minutes.setdefault(int(now // 60), {}) if ended else {}
+        for tool, count in ended.items():
+            calls, codes = tools.get(tool, (0, Counter()))
+            tools[tool] = calls + count, codes
+        for (tool, code), count in failed.items():
+            tools[tool][1][code] += count
+        while self._minutes and self._is_too_much(now):
+            minute, _ = self._minutes.popitem(last=False)
+            self.since = (minute + 1) * 60.0
+
+    def _is_too_much(self, now: float) -> bool:
+        is_old = next(iter(self._minutes)) <= now // 60 - _MINUTES
+        return is_old or (
+            len(self._minutes) > 1 and sum(map(len, self._minutes.values())) > _ROWS_AT_MOST
+        )
+
+    def rows(self) -> list[EndedCalls]:
+        """What is known, the oldest minute first; of one minute the tools that failed most."""
+        return [
+            EndedCalls(minute=minute, tool=tool, calls=calls, failures=dict(codes))
+            for minute, tools in self._minutes.items()
+            for tool, (calls, codes) in sorted(tools.items(), key=lambda row: -row[1][1].total())[
+                :_ROWS_AT_MOST
+            ]
+        ]
+
+
+class Reporter:
+    """What one dispatcher tells operators of itself and of its open calls."""
+
+    def __init__(
+        self,
+        services: Services,
+        calls: Calls,
+        *,
+        pump: Pump,
+        breaker: Breaker,
+        cancel: Callable[[Sequence[Pending]], Awaitable[None]],
+    ) -> None:
+        self._transport = services.transport
+        self._envelope = services.envelope
+        self._settings = services.settings
+        self._observers = services.observers
+        self._names = Names(services.settings.key_prefix)
+        self._calls = calls
+        self._pump = pump
+        self._breaker = breaker
+        self._cancel = cancel
+        self._ended = RecentlyEnded()
+        self._about = DispatcherReport(
+            id=services.transport.id,
+            host=socket.gethostname(),
+            pid=os.getpid(),
+            version=VERSION,
+            tenant=services.settings.tenant,
+            started_at=time.time(),
+        )
+
+    def report(self) -> bytes:
+        """The report, signed."""
+        self._ended.add(*self._observers.take_ended(), time.time())
+        now = time.monotonic()
+        waits: dict[tuple[str, str], list[float]] = {}  # count, and when the oldest began
+        running = opened = 0
+        for pending in self._calls.all_open():
+            if pending.is_run:
+                continue
+            opened += 1
+            waits_for = self._waits_for(pending)
+            if not waits_for:
+                running += 1
+                continue
+            count = waits.setdefault((pending.call.name, waits_for), [0, pending.began])
+            count[0] += 1
+        waiting = [
+            WaitingCalls(
+                tool=tool, waits_for=why, count=int(count), oldest=round(max(0.0, now - since), 1)
+            )
+            for (tool, why), (count, since) in waits.items()
+        ]
+        waiting.sort(key=lambda each: -each.oldest)
+        told = msgspec.structs.replace(
+            self._about,
+            open=opened,
+            running=running,
+            waiting=waiting[:_WAITS_AT_MOST],
+            circuits={tool: round(left, 1) for tool, left in self._breaker.open_circuits().items()},
+            ended=self._ended.rows(),
+            ended_since=self._ended.since,
+            refuses_new_calls=self._pump.server_is_full,
+        )
+        return signed_report(self._envelope, told)
+
+    async def answer(self, question: Question) -> None:
+        """Say which open calls are meant, once they are ended where that was asked. Never raises.
+
+        A copy of an old question is not answered, and cancels nothing.
+        """
+        if question.ends_at < self._transport.server_time():
+            return
+        try:
+            found = [p for p in self._calls.all_open() if not p.is_run and _is_meant(p, question)]
+            calls = found[:_ANSWERED_AT_MOST]
+            if question.cancel:
+                await self._end(found)
+            answer = Answer(
+                question=question.id,
+                dispatcher=self._transport.id,
+                calls=[self._status(pending) for pending in calls],
+                more=len(found) - len(calls),
+            )
+            body = signed_answer(self._envelope, answer)
+            await self._transport.tell(answer_stream(self._names, question), body)
+        except Exception as error:  # noqa: BLE001 - whoever asks hears nothing, and says so
+            log.warning("question_not_answered: %s", str(error) or type(error).__name__)
+
+    async def _end(self, calls: Sequence[Pending]) -> None:
+        for pending in calls:
+            self._observers.audited(
+                "cancelled",
+                tool=pending.call.name,
+                call_id=pending.call.id,
+                session=pending.message.session,
+                by="an operator",
+            )
+        await self._cancel(calls)
+
+    def _status(self, pending: Pending) -> CallStatus:
+        message, outcome, now = pending.message, pending.outcome, time.monotonic()
+        run = _run_of(pending)
+        waits_for = self._waits_for(pending) if pending.is_open else ""
+        return CallStatus(
+            call=pending.call.id,
+            tool=pending.call.name,
+            key=run.key,
+            state=pending.state.value,
+            age=round(now - pending.began, 1),
+            deadline_in=round(pending.deadline - now, 1),
+            session=message.session,
+            turn=message.turn,
+            queue=pending.queue,
+            waits_for=waits_for,
+            start_within=round(pending.start_by - now, 1) if waits_for else None,
+            attempt=message.attempt,
+            retry=pending.retries,
+            worker=run.worker,
+            background=pending.in_background,
+            approval=pending.approval,
+            cancelled=str(outcome.code or "ok") if outcome is not None else "",
+            executed=str(outcome.executed) if outcome is not None else "",
+        )
+
+    def _waits_for(self, pending: Pending) -> str:
+        """As `WaitingCalls` says; empty for a call that runs."""
+        if pending.awaits_approval:
+            return "approval"
+        pending = _run_of(pending)
+        stage = pending.stage
+        if stage is Stage.RUNNING or not pending.queue:
+            return ""
+        if stage is Stage.QUEUED or stage is Stage.STRANDED:
+            return "slot"
+        if stage is Stage.PUBLISHING:
+            return "server"
+        if stage is Stage.WAITING:
+            return self._pump.held_back_by(pending)
+        return "rate_limit" if pending.limited is not None and pending.limited.waits else "retry"
+
+
+def _run_of(pending: Pending) -> Pending:
+    """The run that answers a call: that of equal calls, or its own."""
+    share = pending.share
+    return share.run if share is not None and share.run is not None else pending
+
+
+def _is_meant(pending: Pending, question: Question) -> bool:
+    message = pending.message
+    if question.key is not None:
+        return root_of(question.key) == pending.root
+    if question.call is None and question.session is None:
+        return False
+    is_call = question.call is None or question.call in (pending.call.id, pending.call.long_id)
+    return is_call and question.session in (None, message.session)

@@ -1,0 +1,231 @@
+"""An operator's commands against a fleet with real workers: what waits, why, and what is denied."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.integration import fleet as fleets
+from tests.integration.fleet import call
+from tests.waiting import eventually
+from toolpool import Dispatcher
+from toolpool.cli import main
+from toolpool.contract.outcome import Code
+from toolpool.contract.server import connection
+from toolpool.local import LocalFleet
+
+Command = Callable[..., Any]
+
+
+@pytest.fixture(scope="module")
+def fleet() -> Iterator[LocalFleet]:
+    with fleets.running("tests.fleets.operated", breaker_calls=2, loop_threshold=0) as running:
+        yield running
+
+
+@pytest.fixture
+async def dispatcher(fleet: LocalFleet) -> AsyncIterator[Dispatcher]:
+    async with fleets.connected(fleet) as connected:
+        yield connected
+
+
+@pytest.fixture
+def command(
+    fleet: LocalFleet, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> Command:
+    """Runs a command with `--json` beside the dispatcher; its exit code and what it wrote."""
+    assert fleet.settings.signing_key is not None
+    monkeypatch.setenv("TOOLPOOL_REDIS_URL", str(fleet.settings.redis_url))
+    monkeypatch.setenv("TOOLPOOL_SIGNING_KEY", fleet.settings.signing_key.get_secret_value())
+
+    async def run(*argv: str) -> tuple[int, Any]:
+        capfd.readouterr()
+        code = await asyncio.to_thread(main, [*argv, "--json"])
+        out, err = capfd.readouterr()
+        return int(code), json.loads(out) if out else err
+
+    return run
+
+
+def gate_of(tmp_path: Path) -> str:
+    return str(tmp_path / "gate")
+
+
+async def opened(gate: str, *turns: "asyncio.Task[Any]") -> None:
+    Path(gate).touch()
+    await asyncio.gather(*turns)
+
+
+async def started(dispatcher: Dispatcher, name: str, id_: str, **given: Any) -> "asyncio.Task[Any]":
+    """A call of `name` that is dispatched and open."""
+    before = dispatcher.in_flight()
+    turn = asyncio.ensure_future(dispatcher.dispatch(call(name, id_, **given), session="s-1"))
+    await eventually(lambda: dispatcher.in_flight() > before, "the call is open")
+    return turn
+
+
+async def found(command: Command, target: str, is_there: Callable[[dict[str, Any]], bool]) -> Any:
+    """The first call that `find` names, as soon as it is as it should be."""
+    told: list[dict[str, Any]] = []
+
+    async def looks_right() -> bool:
+        told[:] = (await command("find", target))[1]["calls"]
+        return bool(told) and is_there(told[0])
+
+    await eventually(looks_right, f"{target} is found as it should be")
+    return told[0]
+
+
+async def test_a_running_call_is_found_with_the_worker_that_runs_it(
+    dispatcher: Dispatcher, command: Command, tmp_path: Path
+) -> None:
+    gate = gate_of(tmp_path)
+    turn = await started(dispatcher, "hold", "toolu_1", gate=gate)
+    row = await found(command, "toolu_1", lambda row: bool(row["state"] == "RUNNING"))
+    assert row["tool"] == "hold"
+    assert row["session"] == "s-1"
+    assert row["why"].startswith(f"it runs on worker {row['worker']} (pid ")
+    assert gate not in json.dumps(row)
+    of_session = await found(command, "s-1", lambda row: True)
+    assert of_session["call"] == "toolu_1"
+    await opened(gate, turn)
+    assert (await command("find", "toolu_1"))[0] == 1
+
+
+async def test_a_call_at_its_tools_own_limit_says_so(
+    dispatcher: Dispatcher, command: Command, tmp_path: Path
+) -> None:
+    gate = gate_of(tmp_path)
+    first = await started(dispatcher, "alone", "first", gate=gate)
+    await found(command, "first", lambda row: bool(row["state"] == "RUNNING"))
+    second = await started(dispatcher, "alone", "second", gate=gate)
+    row = await found(command, "second", lambda row: True)
+    assert (row["state"], row["waits_for"]) == ("PENDING", "concurrency")
+
+    async def is_reported() -> bool:
+        waiting = (await command("status"))[1]["waiting"]
+        return any(
+            (row["tool"], row["waits_for"], row["calls"]) == ("alone", "concurrency", 1)
+            for row in waiting
+        )
+
+    await eventually(is_reported, "status counts the call that waits")
+    await opened(gate, first, second)
+
+
+async def test_a_call_over_its_rate_limit_and_the_places_taken_are_shown(
+    fleet: LocalFleet, command: Command
+) -> None:
+    async with fleets.connected(fleet, queue_wait=120.0) as patient:
+        await patient.dispatch(call("rare", "r-1"), session="s-1")
+        turn = await started(patient, "rare", "r-2")
+        row = await found(command, "r-2", lambda row: True)
+        assert row["waits_for"] == "rate_limit"
+        _, report = await command("status")
+        assert {"tool": "rare", "counts": "tool", "limit": "1/min", "used": 1, "most": 1} in (
+            report["limits"]
+        )
+        _, preview = await command("call", "rare", "--dry-run")
+        assert "the tool's limit 1/min has no place free" in preview["warnings"]
+        turn.cancel()
+
+
+async def test_status_counts_slots_used_and_dispatchers(
+    dispatcher: Dispatcher, command: Command, tmp_path: Path
+) -> None:
+    gate = gate_of(tmp_path)
+    turn = await started(dispatcher, "hold", "slot", gate=gate)
+
+    async def is_counted() -> bool:
+        report = (await command("status"))[1]
+        used = sum(sum(worker["slots_used"].values()) for worker in report["workers"])
+        return used == 1 and [d["running"] for d in report["dispatchers"]] == [1]
+
+    await eventually(is_counted, "the slot and the running call are counted")
+    await opened(gate, turn)
+
+
+async def test_a_switch_is_turned_listed_and_taken_back_by_commands(
+    dispatcher: Dispatcher, command: Command
+) -> None:
+    where = ["--argument", "gate", "--value", '"/forbidden"']
+    code, switches = await command("switch", "deny", "hold", *where, "--reason", "incident 7")
+    assert (code, switches[0]["reason"], switches[0]["value"]) == (0, "incident 7", "/forbidden")
+
+    async def is_denied() -> bool:
+        [preview] = await dispatcher.preview(call("hold", gate="/forbidden"))
+        return preview.decision == "deny"
+
+    await eventually(is_denied, "the dispatcher follows")
+    denied = await dispatcher.dispatch(call("hold", gate="/forbidden"))
+    assert denied[0].code is Code.DENIED
+    assert (await command("switch", "list"))[1] == switches
+    assert (await command("status"))[1]["switches"] == switches
+    code, preview = await command("call", "hold", '{"gate": "/forbidden"}', "--dry-run")
+    assert (code, preview["decision"], preview["reason"]) == (3, "deny", "incident 7")
+    assert preview["by"] == "the kill switch"
+    assert await command("switch", "allow", "hold", *where) == (0, [])
+    assert (await command("switch", "allow", "hold", *where))[0] == 1
+    assert (await command("switch", "deny", "hold", "--argument", "gate", "--reason", "x"))[0] == 2
+
+
+async def test_an_open_circuit_is_seen_by_status_and_by_a_dry_run(
+    dispatcher: Dispatcher, command: Command
+) -> None:
+    for number in range(2):
+        await dispatcher.dispatch(call("fails", f"f-{number}", secret="hunter2"))
+
+    async def is_open() -> bool:
+        circuits = (await command("status"))[1]["circuits"]
+        return [circuit["tool"] for circuit in circuits] == ["fails"]
+
+    await eventually(is_open, "status shows the open circuit")
+    code, preview = await command("call", "fails", "--dry-run")
+    assert (code, preview["accepted"]) == (0, True)
+    [warning] = preview["warnings"]
+    assert "circuit is open" in warning
+    code, report = await command("status", "--since", "10m")
+    worst = report["failures"]["tools"][0]
+    assert (worst["tool"], worst["codes"]) == ("fails", {"runtime.raised": 2})
+    assert "hunter2" not in json.dumps(report)
+    assert (await command("status", "--since", "soon"))[0] == 2
+
+
+async def test_a_handle_is_found_when_its_dispatcher_is_gone(
+    fleet: LocalFleet, command: Command, tmp_path: Path
+) -> None:
+    gate = gate_of(tmp_path)
+    async with fleets.connected(fleet) as dispatcher:
+        turn = await dispatcher.dispatch(call("hold_write", "bg", gate=gate), wait=0.05)
+        handle = str(turn[0].handle)
+        row = await found(command, handle, lambda row: bool(row["state"] == "RUNNING"))
+        assert row["background"] and row["dispatcher"]
+    row = await found(command, handle, lambda row: row["dispatcher"] is None)
+    assert (row["state"], row["call"]) == ("RUNNING", "bg")
+    assert "no running dispatcher has it open" in row["why"]
+    Path(gate).touch()
+    row = await found(command, handle, lambda row: bool(row["state"] == "FINISHED"))
+    assert row["code"] == "ok"
+
+
+async def test_a_question_that_is_old_or_unsigned_is_not_answered(
+    fleet: LocalFleet, dispatcher: Dispatcher, command: Command, tmp_path: Path
+) -> None:
+    from toolpool.contract.envelope import Envelope, Question
+    from toolpool.contract.names import Names
+
+    gate = gate_of(tmp_path)
+    turn = await started(dispatcher, "hold", "kept", gate=gate)
+    names, envelope = Names(), Envelope(connection.keyring(fleet.settings))
+    with connection.open_sync(fleet.settings) as client:
+        [id_] = client.zrange(names.dispatchers, 0, -1)
+        old = Question(id="old", ends_at=1.0, call="kept", cancel=True)
+        client.xadd(names.reply(id_.decode()), {"b": envelope.encode_reply(old)})
+        client.xadd(names.reply(id_.decode()), {"b": b"{}"})
+        row = await found(command, "kept", lambda row: bool(row["state"] == "RUNNING"))
+        assert row["call"] == "kept"
+        assert not client.exists(names.reply("old"))
+    await opened(gate, turn)

@@ -1,0 +1,114 @@
+"""`toolpool switch`: which tools are denied to the whole fleet, and turning that on and off."""
+
+import json as json_
+from datetime import datetime
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from toolpool.cli import screen
+from toolpool.cli.exits import ExitCode, ExitNow
+from toolpool.cli.options import JsonOption, load_settings
+
+if TYPE_CHECKING:
+    from toolpool.contract.envelope import Switch
+
+app = typer.Typer(
+    help="List the kill switches, deny a tool to the whole fleet, and allow it again.",
+    no_args_is_help=True,
+)
+
+ToolArgument = Annotated[str, typer.Argument(metavar="TOOL", help="The tool's name.")]
+ArgumentOption = Annotated[
+    str | None, typer.Option("--argument", help="Only calls where this argument has --value.")
+]
+ValueOption = Annotated[
+    str | None, typer.Option("--value", metavar="JSON", help="That value; other text is a string.")
+]
+
+
+@app.command("list")
+def list_(json: JsonOption = False) -> int:
+    """List the tools that are denied, and why."""
+    from toolpool.fleet import read_fleet
+    from toolpool.standing import switches
+
+    fleet = read_fleet(load_settings())
+    if json:
+        screen.write_json(switches(fleet))
+    else:
+        show(fleet.switches)
+    return ExitCode.OK
+
+
+@app.command("deny")
+def deny(
+    tool: ToolArgument,
+    reason: Annotated[str, typer.Option("--reason", help="Why; the model reads it.")],
+    argument: ArgumentOption = None,
+    value: ValueOption = None,
+    json: JsonOption = False,
+) -> int:
+    """Answer calls of a tool `aborted.denied`, on every dispatcher, within about a second.
+
+    Calls that already run go on; `toolpool cancel` ends them.
+    """
+    return _turn(tool, argument, value, reason, on=True, json=json)
+
+
+@app.command("allow")
+def allow(
+    tool: ToolArgument,
+    argument: ArgumentOption = None,
+    value: ValueOption = None,
+    json: JsonOption = False,
+) -> int:
+    """Take a `deny` with the same tool, argument and value back."""
+    return _turn(tool, argument, value, "", on=False, json=json)
+
+
+def _turn(
+    tool: str, argument: str | None, value: str | None, reason: str, *, on: bool, json: bool
+) -> int:
+    from toolpool.fleet import read_fleet, turn_switch
+    from toolpool.standing import switches
+
+    settings = load_settings()
+    if (argument is None) != (value is None):
+        raise ExitNow("--argument and --value go together", ExitCode.USAGE)
+    try:
+        was_on = turn_switch(settings, tool, argument, _parsed(value), reason, on=on)
+    except ValueError as error:
+        raise ExitNow(str(error), ExitCode.USAGE) from None
+    fleet = read_fleet(settings)
+    if on and tool not in fleet.entries:
+        screen.complain(f"no worker offers a tool called {tool!r} now: the switch is set for later")
+    if not on and not was_on:
+        raise ExitNow(f"{tool} was not denied like that: see `toolpool switch list`")
+    if json:
+        screen.write_json(switches(fleet))
+    else:
+        show(fleet.switches)
+    return ExitCode.OK
+
+
+def _parsed(value: str | None) -> Any:
+    if value is None:
+        return None
+    try:
+        return json_.loads(value)
+    except ValueError:
+        return value
+
+
+def show(switches: "list[Switch]") -> None:
+    """A line for each tool that is denied."""
+    from rich.text import Text
+
+    if not switches:
+        screen.show(Text("no tool is denied"))
+    for switch in switches:
+        where = f" where {switch.argument} = {json_.dumps(switch.value)}" if switch.argument else ""
+        since = datetime.fromtimestamp(switch.set_at).astimezone().strftime("%Y-%m-%d %H:%M:%S")
+        told = f"{switch.tool}{where} is denied since {since}: {switch.reason}"
+        screen.show(Text(screen.harmless(told), style="yellow"))

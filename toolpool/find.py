@@ -1,0 +1,290 @@
+"""Where a call is, asked of the dispatchers that run and read from what the server keeps."""
+
+import secrets
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+from toolpool.contract import encoding
+from toolpool.contract.envelope import BackgroundCall, Envelope, Question, WorkerLease
+from toolpool.contract.errors import MessageRejected
+from toolpool.contract.inspection import CallStatus, DispatcherReport, answer_stream, read_answer
+from toolpool.contract.names import Names
+from toolpool.contract.record_keys import retry_key, root_of
+from toolpool.contract.server.connection import keyring
+from toolpool.contract.settings import Settings
+from toolpool.fleet import Fleet, answering, read_fleet
+
+_ANSWER_SECONDS = 3.0
+_CANCEL_SECONDS = 10.0
+_STREAM_MS = 3_600_000
+_BLOCK_MS = 500
+_ENTRIES_AT_MOST = 5_000
+"""Of the published events: how far back it is looked for a call that has ended."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answers:
+    """The open calls that dispatchers named, and the dispatchers that did not answer in time."""
+
+    calls: list[tuple[DispatcherReport, CallStatus]] = field(default_factory=list)
+    silent: list[DispatcherReport] = field(default_factory=list)
+    more: int = 0
+
+
+def ask(
+    settings: Settings,
+    dispatchers: Sequence[DispatcherReport],
+    *,
+    call: str | None = None,
+    key: str | None = None,
+    session: str | None = None,
+    cancel: bool = False,
+) -> Answers:
+    """Ask dispatchers for the open calls with this id, record key or session.
+
+    `cancel`: each ends those it has before it answers. Raises `BrokerUnreachable`.
+    """
+    names, envelope = Names(settings.key_prefix), Envelope(keyring(settings))
+    patience = _CANCEL_SECONDS if cancel else _ANSWER_SECONDS
+    found = Answers()
+    missing = {report.id: report for report in dispatchers}
+    with answering(settings) as client:
+        seconds, _ = client.time()
+        question = Question(
+            id=secrets.token_hex(16),
+            ends_at=seconds + 1 + patience,
+            call=call,
+            key=key,
+            session=session,
+            cancel=cancel,
+        )
+        pipeline = client.pipeline(transaction=False)
+        for id_ in missing:
+            pipeline.xadd(names.reply(id_), {"b": envelope.encode_reply(question)})
+            pipeline.pexpire(names.reply(id_), _STREAM_MS)
+        pipeline.execute()
+        stream, last, give_up_at = answer_stream(names, question), b"0", time.monotonic() + patience
+        while missing and time.monotonic() < give_up_at:
+            for _, entries in client.xread({stream: last}, block=_BLOCK_MS) or ():
+                last = entries[-1][0]
+                for _, fields in entries:
+                    with suppress(MessageRejected, KeyError):
+                        answer = read_answer(envelope, fields[b"b"])
+                        report = missing.pop(answer.dispatcher)
+                        calls = [(report, status) for status in answer.calls]
+                        found = Answers([*found.calls, *calls], more=found.more + answer.more)
+        client.delete(stream)
+    return Answers(found.calls, list(missing.values()), found.more)
+
+
+class Finder:
+    """Looks for calls by call id, handle or session. Methods raise `BrokerUnreachable`."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._names = Names(settings.key_prefix)
+        self._envelope = Envelope(keyring(settings))
+        self.fleet: Fleet = read_fleet(settings)
+        self._leases = {lease.id: lease for lease in self.fleet.workers}
+        self.silent: list[DispatcherReport] = []
+        self.more = 0
+
+    def handed_over(self, handle: str) -> BackgroundCall | None:
+        """What a handle stands for; None for one that is unknown or expired."""
+        with answering(self._settings) as client:
+            return self._read(client.get(self._names.background(handle)))
+
+    def find(self, target: str) -> list[dict[str, Any]]:
+        """Every call that is meant, open or known to have ended, for programs."""
+        background = self.handed_over(target)
+        if background is not None:
+            answers = self._asked(key=background.message.key)
+            return answers or [self._recorded(background)]
+        found = self._asked(call=target) + self._asked(session=target)
+        known = {row["key"] for row in found}
+        handed = [self._recorded(call) for call in self._of_session(target)]
+        found += [row for row in handed if root_of(row["key"]) not in map(root_of, known)]
+        return found or self._published(target)
+
+    def _asked(self, **what: Any) -> list[dict[str, Any]]:
+        answers = ask(self._settings, self.fleet.dispatchers, **what)
+        self.silent = answers.silent
+        self.more += answers.more
+        return [self._described(report, status) for report, status in answers.calls]
+
+    def _described(self, report: DispatcherReport, status: CallStatus) -> dict[str, Any]:
+        return {
+            "call": status.call,
+            "tool": status.tool,
+            "session": status.session,
+            "turn": status.turn,
+            "key": status.key,
+            "state": status.state,
+            "why": self._why(status),
+            "waits_for": status.waits_for or None,
+            "age": status.age,
+            "start_within": status.start_within,
+            "deadline_in": status.deadline_in,
+            "attempt": status.attempt,
+            "retry": status.retry,
+            "queue": status.queue or None,
+            "worker": status.worker or None,
+            "background": status.background,
+            "approval": status.approval or None,
+            "dispatcher": report.id,
+            "host": report.host,
+        }
+
+    def _why(self, status: CallStatus) -> str:
+        """Why an open call is not finished, in a sentence."""
+        match status.waits_for:
+            case "approval":
+                return f"it waits for a person: `toolpool approvals show {status.approval}`"
+            case "rate_limit":
+                return "it waits for a place under a rate limit; `toolpool status` shows them"
+            case "retry":
+                return "it failed and waits to be tried again"
+            case "concurrency":
+                return f"{status.tool} runs as often at once as its `concurrency` lets it"
+            case "session_limit":
+                return "its session has as many calls under way as TOOLPOOL_IN_FLIGHT_PER_SESSION"
+            case "server":
+                return "it is being sent: the server has not confirmed it yet"
+            case "workers" | "slot":
+                return self._why_not_started(status.queue)
+        if not status.queue:
+            return "its dispatcher answers it itself"
+        lease = self._leases.get(status.worker)
+        if lease is None:
+            return (
+                f"worker {status.worker or '(unknown)'} had it and has no lease: the call goes to "
+                "another or is answered as lost within seconds, by its deadline at the latest"
+            )
+        return f"it runs on worker {lease.id} (pid {lease.pid} on {lease.host})"
+
+    def _why_not_started(self, queue: str) -> str:
+        leases = self._serving(queue)
+        if not leases:
+            return f"no worker takes from queue {queue}"
+        free = sum(lease.free.get(queue, lease.slots.get(queue, 0)) for lease in leases)
+        where = f"queue {queue} ({len(leases)} workers, {free} slots free)"
+        return f"it waits for a worker's slot in {where}"
+
+    def _serving(self, queue: str) -> list[WorkerLease]:
+        """The workers of a queue, or of the queue beside it that one toolset has for itself."""
+        return [
+            lease
+            for lease in self.fleet.workers
+            if any(queue == name or queue.startswith(f"{name}.") for name in lease.slots)
+        ]
+
+    def _of_session(self, session: str) -> list[BackgroundCall]:
+        """The background calls of a session whose handles are kept."""
+        owner = encoding.digest([self._settings.tenant, session])
+        with answering(self._settings) as client:
+            ids = client.zrange(self._names.handles(owner), -100, -1)
+            keys = [self._names.background(raw.decode()) for raw in ids]
+            bodies = client.mget(keys) if keys else []
+        calls = [self._read(body) for body in bodies]
+        return [call for call in calls if call is not None]
+
+    def _read(self, body: bytes | None) -> BackgroundCall | None:
+        with suppress(MessageRejected):
+            if body is not None:
+                return self._envelope.decode_background(body)
+        return None
+
+    def _recorded(self, call: BackgroundCall) -> dict[str, Any]:
+        """A background call that no dispatcher has open, by its record."""
+        message, root = call.message, root_of(call.message.key)
+        keys = [retry_key(root, number) for number in range(message.retries + 1)]
+        with answering(self._settings) as client:
+            seconds, micros = client.time()
+            pipeline = client.pipeline(transaction=False)
+            for key in keys:
+                names = ("state", "attempt", "worker", "until", "deadline", "outcome")
+                pipeline.hmget(self._names.call(key), names)
+            records = pipeline.execute()
+        last = max((n for n, record in enumerate(records) if record[0]), default=0)
+        state, attempt, worker, _, deadline, outcome = records[last]
+        now = seconds + micros / 1e6
+        known = {"open": "QUEUED", "claimed": "RUNNING", "settled": "FINISHED"}
+        shown = known.get((state or b"").decode(), "EXPIRED")
+        code = self._code(outcome)
+        return {
+            "call": message.id,
+            "tool": message.tool,
+            "session": message.session,
+            "turn": message.turn,
+            "key": keys[last],
+            "handle": call.handle,
+            "state": shown,
+            "why": self._why_recorded(shown, code, worker.decode() if worker else "", call.queue),
+            "code": code,
+            "age": round(max(0.0, now - call.started_at), 1),
+            "deadline_in": round(int(deadline) / 1000 - now, 1) if deadline else None,
+            "attempt": int(attempt or 1),
+            "retry": last,
+            "queue": call.queue,
+            "worker": worker.decode() if worker and shown == "RUNNING" else None,
+            "background": True,
+            "approval": call.approval or None,
+            "dispatcher": None,
+        }
+
+    def _code(self, outcome: bytes | None) -> str | None:
+        """How a settled call ended: `ok` or its code."""
+        with suppress(MessageRejected):
+            if outcome:
+                reply = self._envelope.decode_reply(outcome)
+                said = getattr(reply, "outcome", None)
+                return None if said is None else str(said.code or "ok")
+        return None
+
+    def _why_recorded(self, state: str, code: str | None, worker: str, queue: str) -> str:
+        if state == "FINISHED":
+            return f"it has ended: {code or 'its outcome cannot be read'}"
+        if state == "EXPIRED":
+            return "its record is gone: it ended, and its result is no longer kept"
+        nobody = "no running dispatcher has it open: it goes on when its handle is asked for"
+        if state == "QUEUED":
+            return f"{self._why_not_started(queue)}; {nobody}"
+        lease = self._leases.get(worker)
+        has = "runs it" if lease is not None else "had it and has no lease"
+        return f"worker {worker} {has}; {nobody}"
+
+    def _published(self, target: str) -> list[dict[str, Any]]:
+        """The last event of each call that is meant, of those that are still kept."""
+        last: dict[tuple[str | None, str | None, str], dict[str, Any]] = {}
+        with answering(self._settings) as client:
+            entries = client.xrevrange(self._names.events, count=_ENTRIES_AT_MOST)
+        for _, fields in entries:
+            try:
+                batch = self._envelope.decode_events(fields.get(b"b", b""))
+            except MessageRejected:
+                continue
+            for note in reversed(batch.notes):
+                if target not in (note.call_id, note.session) or not note.call_id:
+                    continue
+                seen = (note.session, note.turn, note.call_id)
+                detail = note.detail or {}
+                code = str(detail.get("code") or ("ok" if note.kind == "end" else note.kind))
+                last.setdefault(
+                    seen,
+                    {
+                        "call": note.call_id,
+                        "tool": note.tool,
+                        "session": note.session,
+                        "turn": note.turn,
+                        "key": "",
+                        "state": "FINISHED" if note.kind in ("end", "error", "rejected") else "?",
+                        "why": f"the last event of it is `{note.kind}`: {code}",
+                        "code": code,
+                        "at": note.at / 1000,
+                        "dispatcher": None,
+                    },
+                )
+        return list(last.values())
