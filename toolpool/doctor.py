@@ -214,9 +214,53 @@ def check_server(settings: "Settings") -> list[Finding]:
         ]
     url = without_password(settings.redis_url or "")
     name, version = server_version(info)
-    return server_findings(info, policy) or [
-        Finding("server", Level.OK, f"{name} {version} at {url}")
+    found = server_findings(info, policy)
+    found = found or [Finding("server", Level.OK, f"{name} {version} at {url}")]
+    return [*found, *check_memory(info), check_rights(settings)]
+
+
+def check_memory(info: dict[str, Any]) -> list[Finding]:
+    """Whether the server has memory left for new calls."""
+    from toolpool.contract.server.connection import is_nearly_full
+
+    if not is_nearly_full(info):
+        return []
+    share = int(info["used_memory"]) / int(info["maxmemory"])
+    return [
+        Finding(
+            "memory",
+            Level.FAIL,
+            f"the server is full: it uses {share:.0%} of its maxmemory, so new calls are refused",
+            "give it more (CONFIG SET maxmemory), or find what else fills it",
+        )
     ]
+
+
+def check_rights(settings: "Settings") -> Finding:
+    """Whether the server's user is allowed every command that toolpool uses; tries them."""
+    from redis.exceptions import RedisError, ResponseError
+
+    from toolpool.contract.errors import Misconfigured
+    from toolpool.fleet import answering
+    from toolpool.rights import COMMANDS, missing
+
+    try:
+        with answering(settings) as client:
+            try:
+                refused = missing(client, settings)
+            except ResponseError as error:
+                remedy = "see that it is a primary with free memory and disk"
+                return Finding("rights", Level.FAIL, f"the server takes no writes: {error}", remedy)
+    except (Misconfigured, RedisError) as error:
+        return Finding("rights", Level.FAIL, str(error), "see that the server stays reachable")
+    if refused:
+        return Finding(
+            "rights",
+            Level.FAIL,
+            f"the server's user may not use {_some(refused)}",
+            "give it the commands and keys listed in docs/security.md (The server's user)",
+        )
+    return Finding("rights", Level.OK, f"all {len(COMMANDS)} commands are allowed")
 
 
 def check_broker(settings: "Settings") -> list[Finding]:

@@ -10,7 +10,7 @@ import redis.asyncio
 from redis.asyncio.retry import Retry as AsyncRetry
 from redis.backoff import NoBackoff
 from redis.connection import HiredisRespSerializer
-from redis.exceptions import AuthenticationError, RedisError
+from redis.exceptions import AuthenticationError, NoPermissionError, RedisError
 from redis.retry import Retry
 
 from toolpool.contract.errors import (
@@ -191,7 +191,8 @@ def server_faults(info: dict[str, Any], maxmemory_policy: str | None) -> list[st
     if info.get("redis_mode") == "cluster" or info.get("cluster_enabled"):
         faults.append(
             "the server is a Redis Cluster, which Celery's transport does not support; "
-            "use one server, with a replica or Sentinel for failover"
+            "use one server without cluster mode, and for failover one address that always leads "
+            "to the primary (a hosted server's own, or a proxy's): toolpool connects again to it"
         )
     if maxmemory_policy not in (None, "noeviction"):
         faults.append(
@@ -227,8 +228,13 @@ def described(settings: Settings) -> str:
 
 
 def unreachable(settings: Settings, error: BaseException) -> str:
-    """The sentence for a server that does not answer."""
+    """The sentence for a server that does not answer, or does not allow what is asked."""
     url = described(settings)
+    if isinstance(error, NoPermissionError):
+        return (
+            f"the server at {url} does not allow its user everything that toolpool needs: "
+            "`toolpool doctor` names what is missing"
+        )
     reason = (
         without_passwords_of(settings.redis_url, str(error))
         or f"no answer in {settings.connect_timeout:g} s"

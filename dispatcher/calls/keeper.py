@@ -172,6 +172,7 @@ class Keeper:
                 unconfirmed(
                     started=pending.stage is Stage.RUNNING,
                     sent=not pending.is_unsent or pending.may_be_known,
+                    is_full=self._transport.is_full,
                 ),
             )
 

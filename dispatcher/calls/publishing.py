@@ -10,7 +10,7 @@ from toolpool.contract.ledger.steps import ServerAway, new_nonce
 from toolpool.contract.outcome import Code, Executed, failure
 from toolpool.dispatcher.calls.pending import Pending, Stage
 from toolpool.dispatcher.calls.services import Calls, Services
-from toolpool.dispatcher.words.classify import forgotten
+from toolpool.dispatcher.words.classify import forgotten, unreachable
 
 log = logs.logger("pump")
 
@@ -72,7 +72,8 @@ class Publisher:
             if pending.start_by <= now:
                 may_have_run = sent or pending.may_be_known
                 executed = Executed.UNKNOWN if may_have_run else Executed.NO
-                self._calls.resolve(pending, failure(Code.QUEUE_UNREACHABLE, "", executed))
+                is_full = self._transport.is_full
+                self._calls.resolve(pending, unreachable(executed, is_full=is_full))
 
     async def _publish_once(self, taken: list[Pending], nonce: str, epoch: str | None) -> None:
         """`epoch` is the server's before an earlier try that it may have taken."""

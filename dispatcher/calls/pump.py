@@ -6,7 +6,7 @@ from toolpool.contract.server.connection import FULL_SERVER
 from toolpool.dispatcher.calls.pending import Pending, Stage
 from toolpool.dispatcher.calls.queue_pump import QueuePump, Shared
 from toolpool.dispatcher.calls.services import Calls, Services
-from toolpool.dispatcher.words.classify import not_queued
+from toolpool.dispatcher.words.classify import not_queued, server_full
 
 log = logs.logger("pump")
 
@@ -58,10 +58,11 @@ class Pump:
 
     def _has_room(self, pending: Pending) -> bool:
         settings, session = self._services.settings, self._shared.sessions.get(pending.line)
-        if (
-            self.server_is_full
-            or self._shared.waiting >= settings.waiting_per_dispatcher
-            or (session is not None and session.waiting >= settings.waiting_per_session)
+        if self.server_is_full:
+            self._calls.refuse(pending, server_full(_RETRY_AFTER_SECONDS))
+            return False
+        if self._shared.waiting >= settings.waiting_per_dispatcher or (
+            session is not None and session.waiting >= settings.waiting_per_session
         ):
             full = not_queued(Code.OVERLOADED, retry_after=_RETRY_AFTER_SECONDS)
             self._calls.refuse(pending, full)

@@ -87,6 +87,11 @@ class Transport(Protocol):
         """Which run equal calls share, for the whole fleet."""
         ...
 
+    @property
+    def is_full(self) -> bool:
+        """Whether the server had hardly any memory left when it was last looked at."""
+        ...
+
     async def open(self) -> None:
         """Connect. Raises `Misconfigured` errors that say what to do."""
         ...

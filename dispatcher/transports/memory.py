@@ -44,6 +44,11 @@ class MemoryTransport:
         """See `Transport.epoch`."""
         return self._server.epoch
 
+    @property
+    def is_full(self) -> bool:
+        """This process has no such limit."""
+        return False
+
     def server_time(self) -> float:
         """See `Transport.server_time`."""
         return time.time()

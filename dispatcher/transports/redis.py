@@ -117,12 +117,19 @@ class RedisTransport:
         self._untrimmed = 0
         self._read_at_most = _READ_AT_FIRST
         self._epoch: str | None = None
+        self._memory = 0.0
+        """The share of its memory that the server used when it was last looked at."""
         self._catalog_version: bytes | None = b""
 
     @property
     def epoch(self) -> str | None:
         """See `Transport.epoch`."""
         return self._epoch
+
+    @property
+    def is_full(self) -> bool:
+        """See `Transport.is_full`."""
+        return self._memory >= connection.FULL_SERVER
 
     def server_time(self) -> float:
         """See `Transport.server_time`."""
@@ -399,15 +406,15 @@ class RedisTransport:
         if epoch.decode() != self._epoch:
             self._epoch = epoch.decode()
             self._last_read = b"0"  # another server may count from anywhere
-        memory = int(used) / int(limit) if int(limit) else 0.0
-        if memory > _CROWDED:
+        self._memory = int(used) / int(limit) if int(limit) else 0.0
+        if self._memory > _CROWDED:
             await self._ledger.make_room()
         leases, depths = rest[: int(leased)], rest[int(leased) :]
         return Survey(
             epoch=self._epoch,
             leases=leases,
             depths=dict(zip(counted, map(int, depths), strict=True)) if not self._broker else None,
-            memory=memory,
+            memory=self._memory,
             clock_jumped=jumped,
         )
 

@@ -12,7 +12,16 @@ from toolpool.contract.spec import ToolSpec
 from toolpool.dispatcher.words import advice, feedback
 from toolpool.dispatcher.words.wording import Wording
 
-__all__ = ["Wording", "classified", "forgotten", "not_queued", "rejected", "unconfirmed"]
+__all__ = [
+    "Wording",
+    "classified",
+    "forgotten",
+    "not_queued",
+    "rejected",
+    "server_full",
+    "unconfirmed",
+    "unreachable",
+]
 
 
 def rejected(call: ToolCall, code: Code, text: str, wording: Wording) -> ToolResult:
@@ -103,6 +112,11 @@ def not_queued(code: Code, error: str = "", *, retry_after: float | None = None)
     return failure(code, error, Executed.NO, retry_after=retry_after)
 
 
+def server_full(retry_after: float) -> Outcome:
+    """A call that is not sent because the server has hardly any memory left."""
+    return not_queued(Code.OVERLOADED, feedback.SERVER_FULL, retry_after=retry_after)
+
+
 def over_rate(kind: str, rate: Rate) -> str:
     """What the outcome of a call says that is over a limit; `feedback` makes the sentence of it."""
     return f"{feedback.OVER_RATE} {kind} {rate}"
@@ -124,11 +138,16 @@ def left_to_others(*, started: bool) -> Outcome:
     return failure(code, feedback.OTHERS_WAIT, Executed.UNKNOWN, still_running=started)
 
 
-def unconfirmed(*, started: bool, sent: bool) -> Outcome:
-    """A call whose deadline came while the server said nothing."""
+def unconfirmed(*, started: bool, sent: bool, is_full: bool) -> Outcome:
+    """A call whose deadline came while the server did not confirm it, or was full."""
     if started:
         return failure(Code.TIMEOUT, "", Executed.UNKNOWN)
-    return failure(Code.QUEUE_UNREACHABLE, "", Executed.UNKNOWN if sent else Executed.NO)
+    return unreachable(Executed.UNKNOWN if sent else Executed.NO, is_full=is_full)
+
+
+def unreachable(executed: Executed, *, is_full: bool) -> Outcome:
+    """A call that the server did not take; `is_full`: for lack of memory."""
+    return failure(Code.QUEUE_UNREACHABLE, feedback.SERVER_FULL if is_full else "", executed)
 
 
 def _failure(

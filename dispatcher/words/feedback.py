@@ -253,6 +253,8 @@ _SOON = 10.0
 OVER_RATE = "over_rate"
 """Before the kind of a limit and its rate: the reason of a call that came too soon."""
 
+SERVER_FULL = "server_full"
+"""The reason of a call that the server had no memory for."""
 OTHERS_WAIT = "others"
 """The reason of a call that goes on for another asker, of an outcome that only one is told."""
 

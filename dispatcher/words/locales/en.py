@@ -239,6 +239,7 @@ LOCALE = Locale(
         "changed": "it was changed meanwhile, and takes other arguments now",
         "forgotten": "it may have been run before, and nothing is kept of it any more",
         "credentials": "the system that keeps its credentials failed",
+        "server_full": "the server of the tool system is full, and takes no new calls",
         "others": "it waits on for another who asked for the same call",
         "not_cancelled": "the server did not confirm that the background call is cancelled, so it "
         "may go on",

@@ -146,7 +146,7 @@ def test_a_rejected_call_did_not_run_and_needs_other_arguments() -> None:
 def test_without_word_from_the_server_no_more_is_said_than_is_known(
     started: bool, sent: bool, expected: tuple[Code, Executed]
 ) -> None:
-    outcome = unconfirmed(started=started, sent=sent)
+    outcome = unconfirmed(started=started, sent=sent, is_full=False)
     assert (outcome.code, outcome.executed) == expected
 
 
