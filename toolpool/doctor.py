@@ -276,15 +276,14 @@ def check_broker(settings: "Settings") -> list[Finding]:
             url = without_password(settings.broker_url)
             return [Finding("broker", Level.OK, f"it answers at {url}")]
     except BrokerUnreachable as error:
-        return [
-            Finding(
-                "broker",
-                Level.FAIL,
-                str(error).partition(": check that")[0],
-                "start the broker, or set TOOLPOOL_BROKER_URL to one that runs; without it the "
-                "server at TOOLPOOL_REDIS_URL is the broker",
-            )
-        ]
+        remedy = (
+            "start the broker, or set TOOLPOOL_BROKER_URL to one that runs; without it the server "
+            "at TOOLPOOL_REDIS_URL is the broker"
+        )
+        said, _, advice = str(error).partition(": put ")
+        if advice:  # it answers, and refuses the user
+            remedy = f"put {advice}"
+        return [Finding("broker", Level.FAIL, said.partition(": check that")[0], remedy)]
 
 
 def server_findings(info: dict[str, Any], maxmemory_policy: str | None) -> list[Finding]:

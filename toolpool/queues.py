@@ -5,8 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from toolpool.contract.errors import BrokerUnreachable
-from toolpool.contract.server.passwords import without_password
+from toolpool.contract.server.connection import broker_fault
 from toolpool.contract.settings import Settings
 from toolpool.fleet import answering
 
@@ -37,10 +36,7 @@ def broker(settings: Settings) -> Iterator[Any]:
             connection.ensure_connection(max_retries=1, timeout=math.ceil(settings.connect_timeout))
             yield connection
     except Exception as error:  # noqa: BLE001 - each transport has errors of its own
-        raise BrokerUnreachable(
-            f"cannot reach the broker at {without_password(url)} ({_reason(error, url)}): check "
-            "that it runs and that TOOLPOOL_BROKER_URL is right"
-        ) from None
+        raise broker_fault(url, error) from None
 
 
 def _depth(connection: Any, queue: str) -> int:
@@ -50,9 +46,3 @@ def _depth(connection: Any, queue: str) -> int:
             return int(channel.queue_declare(queue, passive=True).message_count)
         except connection.channel_errors:
             return 0
-
-
-def _reason(error: Exception, url: str) -> str:
-    """The error without what is secret in the URL."""
-    text = " ".join(str(error).split()) or type(error).__name__
-    return text.replace(url, without_password(url))[:200]

@@ -90,7 +90,8 @@ def key_patterns(prefix: str) -> list[str]:
 
     Scripts are given the empty one in place of a key that they do not need.
     """
-    return ["", f"{prefix}:*", f"{prefix}.*", f"_kombu.binding*{prefix}.*", "_kombu.binding_deadlines"]
+    of_kombu = [f"_kombu.binding*{prefix}.*", "_kombu.binding_deadlines"]
+    return ["", f"{prefix}:*", f"{prefix}.*", *of_kombu]
 
 
 def missing(client: Any, settings: Settings) -> list[str]:

@@ -99,6 +99,33 @@ def _require_broker(url: str) -> None:
     raise Misconfigured(f"TOOLPOOL_BROKER_URL={without_password(url)} {reason}")
 
 
+_REFUSALS = (403, 530)
+"""AMQP's codes for a user or password, and for a virtual host, that is refused."""
+
+
+def broker_fault(url: str, error: BaseException) -> BrokerUnreachable:
+    """What to raise where kombu cannot use the broker at `url`, whichever error that is."""
+    shown = without_password(url)
+    reason = without_passwords_of(url, " ".join(str(error).split()) or type(error).__name__)[:200]
+    if is_refusal(error):
+        return BrokerUnreachable(
+            f"the broker at {shown} refuses the user, password or virtual host ({reason}): put "
+            "the right ones into TOOLPOOL_BROKER_URL"
+        )
+    return BrokerUnreachable(
+        f"cannot reach the broker at {shown} ({reason}): check that it runs and that "
+        "TOOLPOOL_BROKER_URL is right"
+    )
+
+
+def is_refusal(error: BaseException) -> bool:
+    """Whether a broker answered and refused the user, which no repetition will mend."""
+    cause = error.__cause__
+    is_refused = isinstance(error, AuthenticationError)
+    is_refused = is_refused or getattr(error, "reply_code", None) in _REFUSALS
+    return is_refused or (cause is not None and is_refusal(cause))
+
+
 def is_redis(broker: str) -> bool:
     """Whether kombu reaches a broker at this URL as a Redis."""
     return urlsplit(broker).scheme.partition("+")[0] in ("redis", "rediss", "sentinel")

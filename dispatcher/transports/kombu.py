@@ -5,11 +5,9 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from kombu import Connection, Producer, Queue
-from kombu.exceptions import OperationalError
 
-from toolpool.contract.errors import BrokerUnreachable
 from toolpool.contract.ledger.steps import new_nonce
-from toolpool.contract.server.passwords import without_password, without_passwords_of
+from toolpool.contract.server.connection import broker_fault
 from toolpool.dispatcher.transports import celery_message
 
 _PUBLISH_RETRIES = {"max_retries": 3, "interval_start": 0, "interval_step": 0.2, "interval_max": 1}
@@ -45,12 +43,8 @@ class Broker:
         self._connection = Connection(self._url, connect_timeout=timeout)
         try:
             self._connection.ensure_connection(max_retries=1, timeout=timeout)
-        except (OperationalError, OSError) as error:
-            reason = without_passwords_of(self._url, str(error))
-            raise BrokerUnreachable(
-                f"cannot reach the broker at {without_password(self._url)} ({reason}): check that "
-                "it runs and that TOOLPOOL_BROKER_URL is right"
-            ) from None
+        except Exception as error:  # noqa: BLE001 - each kind of broker has errors of its own
+            raise broker_fault(self._url, error) from None
         self._producer = Producer(self._connection)
 
     def _publish(self, queue: str, signed: bytes) -> None:

@@ -6,6 +6,9 @@ alone, with `broker_url`.
 
 import asyncio
 import gc
+import os
+import subprocess
+import sys
 import time
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -14,6 +17,8 @@ import pytest
 import redis
 from pydantic import SecretStr
 
+from tests.amqp_refusal import refusing_broker
+from tests.chaos.fleet import environment_of
 from tests.chaos.servers import Server
 from tests.fleets import road
 from tests.integration.fleet import call
@@ -28,6 +33,7 @@ from toolpool.contract.server import connection
 from toolpool.contract.settings import Settings
 from toolpool.contract.signing import generate_key
 from toolpool.contract.spec import RunIn
+from toolpool.doctor import Level, check_broker
 from toolpool.workers.shelf import Shelf
 
 LOOP = Names().queue("default", RunIn.LOOP)
@@ -188,3 +194,27 @@ async def test_a_broker_that_goes_away_is_answered_by_the_deadline(tmp_path: Pat
     finally:
         records.close()
         broker.close()
+
+
+async def test_a_password_that_the_broker_refuses_is_said_by_all_of_ours(
+    server: Server, settings: Settings, tmp_path: Path
+) -> None:
+    with refusing_broker() as url:
+        refused = settings.model_copy(update={"broker_url": url})
+        with pytest.raises(BrokerUnreachable, match="refuses the user, password or virtual") as no:
+            async with Dispatcher.connect(settings=refused):
+                pass
+        assert "wr0ng" not in str(no.value)
+        [finding] = check_broker(refused)
+        assert finding.level is Level.FAIL
+        assert finding.remedy == "put the right ones into TOOLPOOL_BROKER_URL"
+        log = tmp_path / "log"
+        with log.open("w") as stderr:
+            command = [sys.executable, "-m", "toolpool", "worker", "--run-in", "loop"]
+            environment = environment_of(refused, Path(os.devnull))
+            ended = await asyncio.to_thread(
+                subprocess.run, command, env=environment, stderr=stderr, timeout=60, check=False
+            )
+        assert ended.returncode == 5
+        assert "refuses the user, password or virtual host" in log.read_text()
+        assert "wr0ng" not in log.read_text()

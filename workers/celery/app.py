@@ -1,6 +1,7 @@
 """The Celery application of a worker, and the blocking call that runs one."""
 
 import gc
+import math
 import os
 import signal
 import threading
@@ -13,7 +14,7 @@ from celery.app.log import Logging
 from celery.apps import worker as worker_program
 from celery.platforms import SecurityWarning  # type: ignore[attr-defined]
 from celery.signals import worker_shutting_down
-from kombu import Queue
+from kombu import Connection, Queue
 
 from toolpool.contract import logs
 from toolpool.contract.names import BATCH_TASK
@@ -101,6 +102,16 @@ def _transport_options(settings: Settings) -> dict[str, str]:
     return {}
 
 
+def _require_welcome(url: str, timeout: float) -> None:
+    """Raises `BrokerUnreachable` where the broker refuses the user; one that is away may come."""
+    with Connection(url, connect_timeout=timeout) as broker:
+        try:
+            broker.ensure_connection(max_retries=1, interval_start=0, timeout=math.ceil(timeout))
+        except Exception as error:  # noqa: BLE001 - each kind of broker has errors of its own
+            if connection.is_refusal(error):
+                raise connection.broker_fault(url, error) from None
+
+
 def run_worker(
     settings: Settings,
     *,
@@ -120,7 +131,9 @@ def run_worker(
     `variables` are those that hold secrets of tools; by default, of this process.
     """
     inside.mark()
-    connection.broker_url(settings)  # raises, if it cannot be, before anything is started
+    url = connection.broker_url(settings)  # raises, if it cannot be, before anything is started
+    if settings.broker_url:
+        _require_welcome(url, settings.connect_timeout)
     forks.refuse()  # before tools are imported, some of which take the function by its name
     catalog = Catalog.load(tools)
     watching = load(observers)

@@ -175,7 +175,11 @@ def test_only_a_private_socket_needs_no_key(fields: dict[str, Any], needs_key: b
         ({"redis_version": "7.2.4"}, "noeviction", None),
         ({"redis_version": "6.2"}, None, None),
         ({"redis_version": "6.0.16"}, "noeviction", "the server is version 6.0.16"),
-        ({"redis_version": "7.2", "redis_mode": "cluster"}, "noeviction", "Redis Cluster"),
+        (
+            {"redis_version": "7.2", "redis_mode": "cluster"},
+            "noeviction",
+            "one address that always",
+        ),
         ({"redis_version": "7.2", "cluster_enabled": 1}, "noeviction", "Redis Cluster"),
         ({"redis_version": "7.2"}, "allkeys-lru", "CONFIG SET maxmemory-policy noeviction"),
         ({}, None, "toolpool needs Redis 6.2 or Valkey 7.2"),

@@ -300,7 +300,9 @@ async def test_a_server_that_is_nearly_full_takes_no_new_calls(
     made.pump.set_memory(0.5)
     made.submit("a-1")
     await turns()
-    assert (made.answers["a-0"].code, made.sent) == (Code.OVERLOADED, ["a-1"])
+    refused = made.answers["a-0"]
+    assert (refused.code, refused.error) == (Code.OVERLOADED, "server_full")
+    assert made.sent == ["a-1"]
 
 
 async def test_a_few_calls_behind_many_wait_for_company(bench: Callable[..., Bench]) -> None:

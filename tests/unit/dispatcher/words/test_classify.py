@@ -10,12 +10,15 @@ from toolpool.contract.call import ToolCall
 from toolpool.contract.outcome import Code, ErrorType, Executed, Outcome, failure
 from toolpool.contract.result import ToolResult
 from toolpool.contract.spec import Effects, ToolSpec
+from toolpool.dispatcher.words import feedback
 from toolpool.dispatcher.words.classify import (
     Wording,
     classified,
     not_queued,
     rejected,
+    server_full,
     unconfirmed,
+    unreachable,
 )
 
 CALL = ToolCall(index=0, id="c-1", name="t", arguments={})
@@ -193,3 +196,10 @@ def test_what_a_tool_reported_is_not_masked() -> None:
                 wording=Wording(masks_errors=True),
             )  # fmt: skip
             assert masked == plain
+
+
+def test_a_full_server_is_said_as_such() -> None:
+    for outcome in (server_full(1.0), unreachable(Executed.NO, is_full=True)):
+        assert "the server of the tool system is full" in feedback.failed("t", outcome, timeout=1.0)
+    plain = unreachable(Executed.NO, is_full=False)
+    assert "is full" not in feedback.failed("t", plain, timeout=1.0)
