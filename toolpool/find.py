@@ -103,11 +103,20 @@ class Finder:
         if background is not None:
             answers = self._asked(key=background.message.key)
             return answers or [self._recorded(background)]
-        found = self._asked(call=target) + self._asked(session=target)
+        found = self.calls(target) + self._asked(session=target)
         known = {row["key"] for row in found}
         handed = [self._recorded(call) for call in self._of_session(target)]
         found += [row for row in handed if root_of(row["key"]) not in map(root_of, known)]
         return found or self._published(target)
+
+    def calls(self, id_: str) -> list[dict[str, Any]]:
+        """The open calls with this id, for programs."""
+        return self._asked(call=id_)
+
+    def cancel(self, key: str) -> CallStatus | None:
+        """Have the dispatchers that have this call open end it; None if none confirmed it."""
+        answers = ask(self._settings, self.fleet.dispatchers, key=key, cancel=True)
+        return next((status for _, status in answers.calls), None)
 
     def _asked(self, **what: Any) -> list[dict[str, Any]]:
         answers = ask(self._settings, self.fleet.dispatchers, **what)

@@ -229,3 +229,49 @@ async def test_a_question_that_is_old_or_unsigned_is_not_answered(
         assert row["call"] == "kept"
         assert not client.exists(names.reply("old"))
     await opened(gate, turn)
+
+
+async def test_an_operator_cancels_an_open_call_by_its_id(
+    dispatcher: Dispatcher, command: Command, tmp_path: Path
+) -> None:
+    gate = gate_of(tmp_path)
+    turn = await started(dispatcher, "hold", "stuck", gate=gate)
+    await found(command, "stuck", lambda row: bool(row["state"] == "RUNNING"))
+    code, told = await command("cancel", "stuck")
+    assert (code, told["cancelled"], told["executed"]) == (0, True, "unknown")
+    assert (await turn)[0].code is Code.CANCELLED
+    code, said = await command("cancel", "stuck")
+    assert code == 1
+    assert "no running dispatcher has a call 'stuck' open" in said
+
+
+async def test_a_cancel_of_an_id_that_two_sessions_have_asks_which(
+    dispatcher: Dispatcher, command: Command, tmp_path: Path
+) -> None:
+    gate = gate_of(tmp_path)
+    turns = [
+        asyncio.ensure_future(dispatcher.dispatch(call("hold", "twin", gate=gate), session=session))
+        for session in ("s-1", "s-2")
+    ]
+    await eventually(lambda: dispatcher.in_flight() == 2, "both are open")
+    code, said = await command("cancel", "twin")
+    assert code == 2
+    assert "--session: s-1, s-2" in said
+    assert (await command("cancel", "twin", "--session", "s-2"))[0] == 0
+    assert (await turns[1])[0].code is Code.CANCELLED
+    assert not turns[0].done()
+    await opened(gate, turns[0])
+
+
+async def test_an_operator_cancels_a_background_write_that_another_dispatcher_waits_for(
+    dispatcher: Dispatcher, command: Command, tmp_path: Path
+) -> None:
+    turn = await dispatcher.dispatch(
+        call("hold_write", "bg-2", gate=gate_of(tmp_path)), session="s-1", wait=0.05
+    )
+    handle = str(turn[0].handle)
+    code, told = await command("cancel", handle)
+    assert (code, told["cancelled"], told["call"]) == (0, True, "bg-2")
+    ended = await dispatcher.task_result(handle, session="s-1", wait=5.0)
+    assert ended is not None and ended.code is Code.CANCELLED
+    assert (await command("cancel", handle))[0] == 0

@@ -10,6 +10,7 @@ import typer
 from toolpool.cli import (
     approvals,
     call,
+    cancel,
     doctor,
     find,
     keygen,
@@ -42,6 +43,7 @@ app.add_typer(tools.app, name="tools")
 app.add_typer(approvals.app, name="approvals")
 app.add_typer(switch.app, name="switch")
 app.command("find")(find.find)
+app.command("cancel")(cancel.cancel)
 app.command("tail")(tail.tail)
 app.command("replay")(replay.replay)
 app.command("status")(status.status)

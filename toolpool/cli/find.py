@@ -1,4 +1,4 @@
-"""`toolpool find` and `toolpool cancel`: where a call is, why it is not finished, and its end."""
+"""`toolpool find`: where a call is, and why it is not finished."""
 
 from typing import TYPE_CHECKING, Annotated, Any
 
