@@ -6,6 +6,7 @@ from typing import Any
 import msgspec
 
 from toolpool.contract.schema.problem import Problem
+from toolpool.contract.spec import Effects, ToolSpec
 
 
 class ErrorType(StrEnum):
@@ -56,25 +57,20 @@ class Executed(StrEnum):
     UNKNOWN = "unknown"  # it started, or may have, and its end was not seen
 
 
-_RETRYABLE = {
-    ErrorType.VALIDATION: False,
-    ErrorType.RUNTIME: True,
-    ErrorType.LOGICAL: True,
-    ErrorType.ABORTED: False,
-    ErrorType.EXCEPTION: True,
-}
+def is_retryable(code: Code, executed: Executed, spec: ToolSpec | None) -> bool:
+    """Whether the same arguments may be sent again. `spec` is None for an unknown tool.
 
-
-def is_retryable(code: Code, executed: Executed, *, rerunnable: bool) -> bool:
-    """Whether the same arguments may be sent again.
-
-    `rerunnable` is true of reads and idempotent tools. A pool failure of anything else is
-    retryable only where the tool certainly did not run.
+    A failure of the pool may be repeated where the tool is a read, is idempotent or certainly did
+    not run; a failure of the tool also where its effects are not declared.
     """
-    error_type = code.error_type
-    if error_type is ErrorType.EXCEPTION:
-        return rerunnable or executed is Executed.NO
-    return _RETRYABLE[error_type]
+    match code.error_type:
+        case ErrorType.LOGICAL:
+            return True
+        case ErrorType.VALIDATION | ErrorType.ABORTED:
+            return False
+        case ErrorType.RUNTIME if spec is None or spec.effects is not Effects.WRITE:
+            return True
+    return executed is Executed.NO or (spec is not None and spec.rerunnable)
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):

@@ -138,7 +138,9 @@ def _told_of_error(note: Note, detail: dict[str, Any], events: int) -> Iterator[
     if code is Code.CANCELLED:
         told["cancelled"] = True
     yield "tool:error", "progress", {"state": "FAILED", "detail": told}
-    hints = advice.recommendations(note.tool, code, "", executed, retryable=retryable)
+    hints = advice.recommendations(
+        note.tool, code, "", executed, retryable=retryable, rerunnable=retryable
+    )
     error = {key: value for key, value in told.items() if key not in ("message", "seconds")}
     more = {
         "phase": "tool",

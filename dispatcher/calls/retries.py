@@ -36,7 +36,7 @@ def pause_before(
         return None
     if outcome.code is Code.REPORTED and lacked(outcome.details):
         return None  # it waits for a person
-    if not is_retryable(outcome.code, outcome.executed, rerunnable=True):
+    if not is_retryable(outcome.code, outcome.executed, spec):
         return None
     pause = min(first_pause * 2**pending.retries, _LONGEST_PAUSE_SECONDS)
     pause *= random.uniform(0.5, 1.5)  # noqa: S311 - jitter

@@ -154,11 +154,11 @@ class Notes(Observer):
 
     def _failed(self, tool: str, code: Code, executed: Executed) -> dict[str, Any]:
         offer = self._offers().get(tool)
-        rerunnable = offer is not None and offer.spec.rerunnable
+        spec = offer.spec if offer is not None else None
         return {
             "code": code.value,
             "executed": executed.value,
-            "retryable": is_retryable(code, executed, rerunnable=rerunnable),
+            "retryable": is_retryable(code, executed, spec),
         }
 
 

@@ -12,10 +12,9 @@ _AT_MOST = 3
 _BY_TOOL = {"fs_edit": "fs_edit", "fs_multi_edit": "fs_edit", "bash": "bash"}
 _BY_FAMILY = {"fs": "fs", "bash": "bash", "http": "http"}
 
-_BY_CODE = {
-    Code.CANCELLED: "cancelled",
-    Code.DENIED: "denied",
-}
+_BY_CODE = {Code.CANCELLED: "cancelled", Code.DENIED: "denied", Code.BAD_RESULT: "bad_result"}
+_REPEATS = {"rate", "connection"}
+"""Hints that ask for the same call later."""
 
 
 def recommendations(
@@ -26,45 +25,49 @@ def recommendations(
     *,
     own: Sequence[str] = (),
     retryable: bool = True,
+    rerunnable: bool = True,
     locale: str = "en",
 ) -> tuple[str, ...]:
-    """At most three hints, the most specific first; the tool's own win.
+    """At most three hints, the most specific first; the tool's own replace the generated ones.
 
-    There are none where they would only repeat what the error says.
+    There are none where they would only repeat what the error says, and none that ask for a call
+    that may not be repeated. Of a tool that failed and is not `rerunnable`, one says to check for
+    effects first.
 
     `error` is the tool's own text: in a sentence about it the tool's name might say something else.
     """
+    words = language(locale)
+    may_have_run = executed is not Executed.NO and not rerunnable
+    asks_to_check = may_have_run and code in (Code.RAISED, Code.BAD_RESULT)
+    check = (words.may_have_run,) if asks_to_check else ()
     if own:
-        return tuple(own)
-    texts = language(locale).advice
-    chosen: list[str] = []
-    if code.error_type is not ErrorType.VALIDATION:
-        chosen += [key for key in (_cause(code, error), _about(name)) if key is not None]
-    if not _says_enough(code, executed, retryable=retryable) and (
-        not chosen or code.error_type is ErrorType.EXCEPTION
-    ):
-        chosen.append(_by_code(code, error))
-    return tuple(texts[key] for key in dict.fromkeys(chosen))[:_AT_MOST]
+        return (*own, *check)
+    keys = _keys(name, code, error, retryable=retryable)
+    if not keys and not may_have_run and code.error_type is ErrorType.RUNTIME:
+        keys = ["runtime"]
+    return (*(words.advice[key] for key in dict.fromkeys(keys)), *check)[:_AT_MOST]
 
 
-def _says_enough(code: Code, executed: Executed, *, retryable: bool) -> bool:
-    """Whether the error itself says what to do: to correct the call, or to look at its effects."""
-    may_have_run = executed is Executed.UNKNOWN and not retryable
-    return may_have_run or code.error_type in (ErrorType.VALIDATION, ErrorType.LOGICAL)
+def _keys(name: str, code: Code, error: str, *, retryable: bool) -> list[str]:
+    """The hints of the table, by code, error text and tool."""
+    if code in _BY_CODE:
+        return [_BY_CODE[code]]
+    if code.error_type is ErrorType.VALIDATION:
+        return []
+    if code.error_type is ErrorType.EXCEPTION:
+        return [_of_pool(code, error)] if retryable else []
+    cause = "slow" if code is Code.TIMEOUT else symptom(error)
+    if cause in _REPEATS and not retryable:
+        cause = None
+    return [key for key in (cause, _about(name)) if key is not None]
 
 
-def _by_code(code: Code, error: str) -> str:
+def _of_pool(code: Code, error: str) -> str:
     if code is Code.EXPIRED and error == "changed":  # what was sent fits no worker any more
         return error
     if code is Code.OVERLOADED and error.startswith(OVER_RATE):
         return "rate"
-    return _BY_CODE.get(code, code.error_type.value)
-
-
-def _cause(code: Code, error: str) -> str | None:
-    if code in _BY_CODE:
-        return _BY_CODE[code]
-    return "slow" if code is Code.TIMEOUT else symptom(error)
+    return code.error_type.value
 
 
 def _about(name: str) -> str | None:

@@ -31,7 +31,7 @@ def rejected(call: ToolCall, code: Code, text: str, wording: Wording) -> ToolRes
         code,
         text,
         Executed.NO,
-        rerunnable=False,
+        spec=None,
         wording=wording,
         own=(),
     )
@@ -75,10 +75,12 @@ def classified(
     result = _failure(
         call,
         code,
-        feedback.failed(call.name, outcome, timeout=timeout, wording=wording),
+        feedback.failed(
+            call.name, outcome, timeout=timeout, rerunnable=spec.rerunnable, wording=wording
+        ),
         outcome.executed,
         cause=outcome.error,
-        rerunnable=spec.rerunnable,
+        spec=spec,
         wording=wording,
         own=outcome.recommendations or spec.recommendations,
     )
@@ -157,11 +159,11 @@ def _failure(
     executed: Executed,
     *,
     cause: str = "",
-    rerunnable: bool,
+    spec: ToolSpec | None,
     wording: Wording,
     own: tuple[str, ...],
 ) -> ToolResult:
-    retryable = is_retryable(code, executed, rerunnable=rerunnable)
+    retryable = is_retryable(code, executed, spec)
     return ToolResult(
         call_id=call.provider_id,
         name=call.name,
@@ -171,7 +173,14 @@ def _failure(
         retryable=retryable,
         executed=executed,
         recommendations=advice.recommendations(
-            call.name, code, cause, executed, own=own, retryable=retryable, locale=wording.locale
+            call.name,
+            code,
+            cause,
+            executed,
+            own=own,
+            retryable=retryable,
+            rerunnable=spec is not None and spec.rerunnable,
+            locale=wording.locale,
         ),
         note=call.note,
         id_given=call.id_given,

@@ -259,10 +259,24 @@ OTHERS_WAIT = "others"
 """The reason of a call that goes on for another asker, of an outcome that only one is told."""
 
 
-def failed(name: str, outcome: Outcome, *, timeout: float, wording: Wording = PLAIN) -> str:
-    """What a call that was accepted came to."""
+def failed(
+    name: str,
+    outcome: Outcome,
+    *,
+    timeout: float,
+    rerunnable: bool = False,
+    wording: Wording = PLAIN,
+) -> str:
+    """The failure of a call that was accepted.
+
+    The model is asked to check for effects unless the tool is `rerunnable`: a second run of that
+    does no harm.
+    """
     code, error, words = outcome.code, outcome.error, wording.words
-    whether = words.not_run if outcome.executed is Executed.NO else words.may_have_run
+    if outcome.executed is Executed.NO:
+        whether = words.not_run
+    else:
+        whether = "" if rerunnable else words.may_have_run
     if code is Code.INVALID_ARGUMENTS:
         if outcome.problems:
             return invalid_arguments(outcome.problems, wording)
@@ -274,11 +288,13 @@ def failed(name: str, outcome: Outcome, *, timeout: float, wording: Wording = PL
     if code is Code.TIMEOUT and error == BLOCKED_LOOP:
         return words.blocked_loop.format(name=name, whether=whether)
     if code is Code.TIMEOUT and outcome.silence:
-        return words.fell_silent.format(name=name, silence=f"{outcome.silence:g}", whether=whether)
+        silence = f"{outcome.silence:g}"
+        return words.fell_silent.format(name=name, silence=silence, whether=whether).rstrip()
     if code is Code.TIMEOUT:
         end = words.but.format(error=error) if error else words.and_was_stopped
         end = words.but_goes_on if error == OTHERS_WAIT else end
-        return words.timed_out.format(name=name, timeout=f"{timeout:g}", end=end, whether=whether)
+        limit = f"{timeout:g}"
+        return words.timed_out.format(name=name, timeout=limit, end=end, whether=whether).rstrip()
     templates = {
         Code.RAISED: words.raised,
         Code.BAD_RESULT: words.raised,
@@ -294,7 +310,7 @@ def failed(name: str, outcome: Outcome, *, timeout: float, wording: Wording = PL
         plain = words.reasons.get((code or Code.INTERNAL).value, error or words.internal)
         error = _over_rate(error, words) or words.reasons.get(error, plain)
     template = templates.get(code or Code.INTERNAL, words.no_result)
-    return template.format(name=name, error=error, whether=whether)
+    return template.format(name=name, error=error, whether=whether).rstrip()
 
 
 def _over_rate(reason: str, words: Locale) -> str | None:

@@ -45,6 +45,8 @@ def _misbehave(how: str) -> Any:  # noqa: C901 - a list of misdeeds
             raise KeyboardInterrupt
         case "memory_error":
             raise MemoryError("all gone")
+        case "exit":
+            os._exit(3)
         case "group":
             raise ExceptionGroup("several", [ValueError("a"), TypeError("b")])
         case "logical":
@@ -107,6 +109,27 @@ def misbehave_thread(how: str) -> Any:
 def misbehave_process(how: str) -> Any:
     """Do what `how` says, in a child process."""
     return _misbehave(how)
+
+
+@tool(effects="write")
+async def write_loop(how: str) -> int:
+    """Do what `how` says, as a write on the loop."""
+    result: int = _misbehave(how)
+    return result
+
+
+@tool(effects="write", run_in="thread")
+def write_thread(how: str) -> int:
+    """Do what `how` says, as a write in a thread."""
+    result: int = _misbehave(how)
+    return result
+
+
+@tool(effects="write", run_in="process")
+def write_process(how: str) -> int:
+    """Do what `how` says, as a write in a child process."""
+    result: int = _misbehave(how)
+    return result
 
 
 @tool

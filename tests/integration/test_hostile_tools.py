@@ -68,6 +68,25 @@ async def test_whatever_a_tool_raises_is_a_runtime_failure_that_ran(
     assert "Traceback" not in str(result.payload())
 
 
+@pytest.mark.parametrize(
+    ("tool", "how", "code"),
+    [
+        ("write_loop", "raise", Code.RAISED),
+        ("write_loop", "wrapped", Code.BAD_RESULT),
+        ("write_thread", "raise", Code.RAISED),
+        ("write_process", "raise", Code.RAISED),
+        ("write_process", "exit", Code.CRASHED),
+    ],
+)
+async def test_a_write_that_failed_is_to_be_checked_before_it_is_repeated(
+    dispatcher: Dispatcher, tool: str, how: str, code: Code
+) -> None:
+    """R6: the tool of a declared write may have done its work before it failed."""
+    result = await result_of(dispatcher, tool, how=how)
+    assert (result.code, result.retryable) == (code, False)
+    assert "check before you repeat it" in str(result.payload())
+
+
 @pytest.mark.parametrize("tool", KINDS)
 async def test_a_reported_failure_is_kept_as_it_is(dispatcher: Dispatcher, tool: str) -> None:
     """R5: the tool's own words and recommendations win; it cannot forge another type."""

@@ -5,6 +5,7 @@ from itertools import product
 import pytest
 
 from toolpool.contract.outcome import Code, ErrorType, Executed, is_retryable
+from toolpool.contract.spec import Effects, ToolSpec
 
 CODES = {
     ErrorType.VALIDATION: {
@@ -19,23 +20,24 @@ CODES = {
     },
 }  # fmt: skip
 
-NEVER = dict.fromkeys(product(Executed, (True, False)), False)
-ALWAYS = dict.fromkeys(NEVER, True)
-UNLESS_A_WRITE_MAY_HAVE_RUN = {
-    (Executed.NO, True): True,
-    (Executed.NO, False): True,
-    (Executed.YES, True): True,
-    (Executed.YES, False): False,
-    (Executed.UNKNOWN, True): True,
-    (Executed.UNKNOWN, False): False,
+READ = ToolSpec(name="t", effects=Effects.READ)
+IDEMPOTENT = ToolSpec(name="t", effects=Effects.WRITE, idempotent=True)
+UNDECLARED = ToolSpec(name="t")
+WRITE = ToolSpec(name="t", effects=Effects.WRITE)
+UNKNOWN_TOOL = None
+SPECS = (READ, IDEMPOTENT, UNDECLARED, WRITE, UNKNOWN_TOOL)
+
+EVERY_TOOL = {
+    ErrorType.VALIDATION: False,
+    ErrorType.LOGICAL: True,
+    ErrorType.ABORTED: False,
 }
-TABLE = {
-    ErrorType.VALIDATION: NEVER,
-    ErrorType.RUNTIME: ALWAYS,
-    ErrorType.LOGICAL: ALWAYS,
-    ErrorType.ABORTED: NEVER,
-    ErrorType.EXCEPTION: UNLESS_A_WRITE_MAY_HAVE_RUN,
+"""What the tool has no say in."""
+REPEATED = {
+    ErrorType.RUNTIME: (READ, IDEMPOTENT, UNDECLARED, UNKNOWN_TOOL),
+    ErrorType.EXCEPTION: (READ, IDEMPOTENT),
 }
+"""Whose calls may be repeated that ran, or may have; one that did not run always may."""
 
 
 def test_the_codes_are_these() -> None:
@@ -48,12 +50,13 @@ def test_a_code_is_of_the_type_before_its_dot(code: Code) -> None:
     assert code.value.partition(".")[2] in CODES[code.error_type]
 
 
-@pytest.mark.parametrize(
-    ("code", "executed", "rerunnable"), list(product(Code, Executed, (True, False)))
-)
+@pytest.mark.parametrize(("code", "executed"), list(product(Code, Executed)))
+@pytest.mark.parametrize("spec", SPECS)
 def test_whether_the_same_arguments_may_be_sent_again(
-    code: Code, executed: Executed, rerunnable: bool
+    code: Code, executed: Executed, spec: ToolSpec | None
 ) -> None:
-    """A pool failure of what is no read is retryable only where it certainly did not run."""
-    expected = TABLE[code.error_type][executed, rerunnable]
-    assert is_retryable(code, executed, rerunnable=rerunnable) is expected
+    kind = code.error_type
+    expected = EVERY_TOOL.get(kind)
+    if expected is None:
+        expected = executed is Executed.NO or spec in REPEATED[kind]
+    assert is_retryable(code, executed, spec) is expected

@@ -4,7 +4,7 @@ import pytest
 
 from toolpool.contract.call import ToolCall
 from toolpool.contract.outcome import Code, ErrorType, Executed, failure
-from toolpool.contract.spec import ToolSpec
+from toolpool.contract.spec import Effects, ToolSpec
 from toolpool.dispatcher.words import locales
 from toolpool.dispatcher.words.advice import recommendations
 from toolpool.dispatcher.words.classify import classified
@@ -71,7 +71,7 @@ def test_every_language_has_them_all(name: str) -> None:
 def test_the_name_of_a_tool_is_no_symptom(locale: str) -> None:
     """Nor are the words that say what became of its call, in whichever language."""
     call = ToolCall(index=0, id="c", name="forbidden: connection refused", arguments={})
-    spec = ToolSpec(name=call.name)
+    spec = ToolSpec(name=call.name, effects=Effects.READ)
     texts = locales.locale(locale).advice
     for code, key in ((Code.RAISED, "runtime"), (Code.TIMEOUT, "slow")):
         told = classified(

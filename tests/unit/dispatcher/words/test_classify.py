@@ -9,7 +9,8 @@ from msgspec.structs import replace
 from toolpool.contract.call import ToolCall
 from toolpool.contract.outcome import Code, ErrorType, Executed, Outcome, failure
 from toolpool.contract.result import ToolResult
-from toolpool.contract.spec import Effects, ToolSpec
+from toolpool.contract.schema.problem import Problem
+from toolpool.contract.spec import Effects, RunIn, ToolSpec
 from toolpool.dispatcher.words import feedback
 from toolpool.dispatcher.words.classify import (
     Wording,
@@ -20,6 +21,7 @@ from toolpool.dispatcher.words.classify import (
     unconfirmed,
     unreachable,
 )
+from toolpool.dispatcher.words.locales import locale
 
 CALL = ToolCall(index=0, id="c-1", name="t", arguments={})
 UNDECLARED = ToolSpec(name="t")
@@ -32,34 +34,75 @@ def result_of(outcome: Outcome, spec: ToolSpec = UNDECLARED, call: ToolCall = CA
     return classified(call, spec, outcome, timeout=5, duration=1.5, wording=Wording())
 
 
-@pytest.mark.parametrize(
-    ("code", "executed", "spec"),
-    list(product(Code, Executed, (UNDECLARED, READ, WRITE, IDEMPOTENT))),
-)
-def test_every_ending_has_its_type_its_words_and_an_honest_executed(
-    code: Code, executed: Executed, spec: ToolSpec
-) -> None:
-    result = result_of(failure(code, "the reason", executed), spec)
-    assert (result.ok, result.code, result.error_type) == (False, code, code.error_type)
-    assert result.executed is executed
-    assert result.error
-    says_it_all = code.error_type in (ErrorType.VALIDATION, ErrorType.LOGICAL)
-    unsure = executed is Executed.UNKNOWN and not result.retryable
-    if not (says_it_all or unsure):
-        assert result.recommendations
-    may_repeat = spec.rerunnable or executed is Executed.NO
-    expected = {
-        ErrorType.VALIDATION: False,
-        ErrorType.RUNTIME: True,
-        ErrorType.LOGICAL: True,
-        ErrorType.ABORTED: False,
-        ErrorType.EXCEPTION: may_repeat,
-    }[code.error_type]
-    assert result.retryable is expected
-    payload = result.payload()
-    assert (payload["ok"], payload["errorType"], payload["code"], payload["executed"]) == (
-        False, code.error_type.value, code.value, executed.value,
-    )  # fmt: skip
+CHECK = locale("en").may_have_run
+REPEATS = {locale("en").advice[key] for key in ("exception", "rate", "connection")}
+ERRORS = ("the reason", "429 too many requests", "connection refused", "timed out")
+
+
+@pytest.mark.parametrize("run_in", RunIn)
+@pytest.mark.parametrize("declared", [UNDECLARED, READ, WRITE, IDEMPOTENT])
+@pytest.mark.parametrize("code", Code)
+def test_no_ending_contradicts_itself(code: Code, declared: ToolSpec, run_in: RunIn) -> None:
+    """Type, `retryable`, error and recommendations of every code, effect and run mode (R6, R8).
+
+    `retryable: false` stands beside no hint to repeat the call, "check before you repeat it" beside
+    none that it is no fault of the call, and is said once, of whatever may have had effects.
+    """
+    for name, executed, error in product(("t", "bash", "http_get"), Executed, ERRORS):
+        spec = replace(declared, name=name, run_in=run_in)
+        result = result_of(failure(code, error, executed), spec, replace(CALL, name=name))
+        assert (result.ok, result.code, result.error_type) == (False, code, code.error_type)
+        assert result.executed is executed
+        assert result.error
+        may_repeat = spec.rerunnable or executed is Executed.NO
+        expected = {
+            ErrorType.VALIDATION: False,
+            ErrorType.RUNTIME: may_repeat or spec.effects is None,
+            ErrorType.LOGICAL: True,
+            ErrorType.ABORTED: False,
+            ErrorType.EXCEPTION: may_repeat,
+        }[code.error_type]
+        assert result.retryable is expected
+        hints = set(result.recommendations)
+        assert expected or not hints & REPEATS
+        says_check = [CHECK in result.error, CHECK in hints].count(True)
+        if code.error_type is ErrorType.RUNTIME or CHECK in result.error:
+            assert says_check == (not may_repeat)
+        if not says_check and code.error_type not in (ErrorType.VALIDATION, ErrorType.LOGICAL):
+            assert hints
+        payload = result.payload()
+        assert (payload["ok"], payload["errorType"], payload["code"], payload["executed"]) == (
+            False, code.error_type.value, code.value, executed.value,
+        )  # fmt: skip
+
+
+@pytest.mark.parametrize("code", [Code.RAISED, Code.CRASHED, Code.BAD_RESULT])
+def test_a_failed_write_may_be_repeated_only_if_it_did_not_run(code: Code) -> None:
+    """A charge that raised may have charged: a model repeated it three times (R6)."""
+    assert result_of(failure(code, "x", Executed.YES), WRITE).retryable is False
+    assert result_of(failure(code, "x", Executed.UNKNOWN), WRITE).retryable is False
+    assert result_of(failure(code, "x", Executed.NO), WRITE).retryable is True
+
+
+def test_the_advice_to_check_a_write_stands_beside_the_tools_own() -> None:
+    declared = replace(WRITE, recommendations=("declared",))
+    result = result_of(failure(Code.RAISED, "x", Executed.YES), declared)
+    assert result.recommendations == ("declared", CHECK)
+
+
+def test_a_write_that_says_when_to_repeat_it_is_retryable() -> None:
+    """`ToolError(retry_after=)`: its author knows whether it did anything."""
+    reported = failure(Code.REPORTED, "busy", Executed.YES, retry_after=3.0)
+    result = result_of(reported, WRITE)
+    assert (result.retryable, result.retry_after, result.recommendations) == (True, 3.0, ())
+
+
+def test_a_broken_result_is_not_blamed_on_the_arguments() -> None:
+    problems = (Problem(("a",), "type", "string", "integer"),)
+    result = result_of(failure(Code.BAD_RESULT, "x", Executed.YES, problems=problems), READ)
+    assert result.error is not None
+    assert "not of the arguments" in result.error
+    assert "arguments" not in " ".join(result.recommendations)
 
 
 def test_only_a_read_or_an_idempotent_tool_is_rerunnable() -> None:
@@ -166,9 +209,9 @@ def test_what_a_tool_raised_can_be_kept_from_the_model() -> None:
     masked = [
         classified(
             CALL, UNDECLARED, raised, timeout=5, duration=1.5,
-            wording=Wording(masks_errors=True, locale=locale),
+            wording=Wording(masks_errors=True, locale=language),
         )
-        for locale in ("en", "zh", "en")
+        for language in ("en", "zh", "en")
     ]  # fmt: skip
     details = masked[0].details
     assert details is not None
