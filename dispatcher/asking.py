@@ -72,6 +72,7 @@ class Asking:
         timeout: float | None,
         wait: float | None,
         again: bool,
+        only: Collection[str] | None,
         provider: str = "",
     ) -> TurnContext:
         """What a host asks for, checked. Raises ValueError."""
@@ -79,6 +80,7 @@ class Asking:
             turn,
             session,
             provider=provider,
+            only=self._accepting.allowed(only),
             context=context,
             timeout=timeout,
             wait=wait,
@@ -86,11 +88,9 @@ class Asking:
             max_bytes=self._settings.max_arguments,
         )
 
-    async def preview(
-        self, found: Response, shared: TurnContext, allowed: Collection[str] | None
-    ) -> list[Preview]:
+    async def preview(self, found: Response, shared: TurnContext) -> list[Preview]:
         """What would become of each call."""
-        verdicts = [self._accepting.judge(call, allowed, found.format) for call in found.calls]
+        verdicts = [self._accepting.judge(call, shared.only, found.format) for call in found.calls]
         return [
             Preview(rejection=verdict, decision="deny")
             if isinstance(verdict, ToolResult)
@@ -98,17 +98,15 @@ class Asking:
             for verdict in verdicts
         ]
 
-    async def run(
-        self, found: Response, shared: TurnContext, allowed: Collection[str] | None
-    ) -> list[ToolResult]:
+    async def run(self, found: Response, shared: TurnContext) -> list[ToolResult]:
         """A result for each call, in their order; in the session record, if there is one."""
         rejected: dict[int, ToolResult] = {}
         sent: dict[int, Pending] = {}
         if self._recorder is None:
-            return await self._run(found, shared, allowed, rejected, sent)
+            return await self._run(found, shared, rejected, sent)
         rows = self._recorder.asked(found, shared)
         try:
-            results = await self._run(found, shared, allowed, rejected, sent)
+            results = await self._run(found, shared, rejected, sent)
         except BaseException:
             rows.broken_off(rejected, sent, self._told)
             raise
@@ -119,7 +117,6 @@ class Asking:
         self,
         found: Response,
         shared: TurnContext,
-        allowed: Collection[str] | None,
         rejected: dict[int, ToolResult],
         sent: dict[int, Pending],
     ) -> list[ToolResult]:
@@ -137,7 +134,7 @@ class Asking:
                 rejected[call.index] = answer
                 continue
             verdict = answer or self._accepting.judge(
-                call, allowed, found.format, looping.get(call.index)
+                call, shared.only, found.format, looping.get(call.index)
             )
             if isinstance(verdict, ToolResult):
                 rejected[call.index] = verdict

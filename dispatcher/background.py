@@ -34,6 +34,7 @@ from toolpool.dispatcher.calls.services import Services
 from toolpool.dispatcher.calls.traffic import Traffic
 from toolpool.dispatcher.completed import Completed, Notice
 from toolpool.dispatcher.results import Results
+from toolpool.dispatcher.turn_context import TurnContext
 from toolpool.dispatcher.words import feedback
 from toolpool.dispatcher.words.classify import classified, not_cancelled, unconfirmed
 from toolpool.dispatcher.words.wording import Wording
@@ -89,9 +90,10 @@ class Background:
         self._own: OrderedDict[str, BackgroundCall] = OrderedDict()
         """The calls without a session that this dispatcher handed out: nobody else's are listed."""
 
-    async def hand_over(self, pending: Pending) -> ToolResult | None:
+    async def hand_over(self, pending: Pending, *, asks: bool) -> ToolResult | None:
         """The answer that stands for a call still running; None if it ended meanwhile.
 
+        It names `task_result` where the model was offered it and can ask (`asks`).
         Where the server is away, this dispatcher alone knows the handle until it is back.
         """
         session, now = pending.message.session, time.monotonic()
@@ -123,7 +125,7 @@ class Background:
             return None
         is_waiting = pending.awaits_approval
         say = feedback.awaits_approval if is_waiting else feedback.still_running
-        said = say(call.handle, self._wording)
+        said = say(call.handle if asks else None, self._wording)
         self._notify(pending, call)
         return ToolResult(
             call_id=pending.call.provider_id,
@@ -164,9 +166,9 @@ class Background:
         """End the streams of completed handles."""
         self._completed.close()
 
-    async def answer(self, call: ToolCall, session: str | None) -> Outcome:
+    async def answer(self, call: ToolCall, shared: TurnContext) -> Outcome:
         """Run one of the three tools here; never raises."""
-        arguments = call.arguments or {}
+        arguments, session = call.arguments or {}, shared.session
         try:
             if call.name == "task_list":
                 return await self._list(session)
@@ -177,7 +179,10 @@ class Background:
                 if page is not None:
                     return Outcome(ok=True, data=page)
             if found is None:
-                return failure(Code.REPORTED, feedback.no_such_handle(self._wording), Executed.YES)
+                told = feedback.no_such_handle(
+                    self._wording, lists_tasks=shared.offers("task_list")
+                )
+                return failure(Code.REPORTED, told, Executed.YES)
             if call.name == "task_cancel":
                 pending = await self._cancel(found, "the model")
                 if pending.is_open:

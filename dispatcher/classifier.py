@@ -7,6 +7,7 @@ from toolpool.contract.faults import faults_in, traceback_of
 from toolpool.contract.result import ToolResult
 from toolpool.dispatcher.admission.accepting import Accepting
 from toolpool.dispatcher.calls.pending import Pending
+from toolpool.dispatcher.turn_context import TurnContext
 from toolpool.dispatcher.turns import Alone
 from toolpool.dispatcher.words import feedback
 from toolpool.dispatcher.words.classify import classified
@@ -24,13 +25,18 @@ class Classifier:
         self._accepting = accepting
 
     def __call__(
-        self, pending: Pending, unseen: str | None = None, *, alone: Alone | None = None
+        self,
+        pending: Pending,
+        unseen: str | None = None,
+        *,
+        alone: Alone | None = None,
+        shared: TurnContext | None = None,
     ) -> ToolResult:
         """See `turns.Classify`."""
         note = feedback.unseen_end(unseen, self._wording) if unseen is not None else None
         if pending.shared_as:
-            shared = feedback.shared(pending.shared_as, pending.age, self._wording)
-            note = " ".join(filter(None, (note, shared)))
+            equal = feedback.shared(pending.shared_as, pending.age, self._wording)
+            note = " ".join(filter(None, (note, equal)))
         outcome, ended = pending.outcome, pending.ended
         timeout, since = pending.message.timeout, pending.began
         if alone is not None:
@@ -44,7 +50,7 @@ class Classifier:
             duration=ended - since,
             wording=self._wording,
             retries=pending.retries,
-            pages_offered=self._accepting.offers("task_result"),
+            pages_offered=(shared or self._accepting).offers("task_result"),
             note=note,
         )
         if "error_id" in (details := result.details or {}):

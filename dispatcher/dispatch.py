@@ -186,9 +186,9 @@ class Dispatcher(Handles):
         `format` is `anthropic`, `openai_chat` (or `openai`), `openai_responses`, `openai_realtime`,
         `openai_agents`, `anthropic_agents`, `gemini`, `gemini_interactions`, `gemini_live`,
         `bedrock`, `cohere`, `ollama`, `langchain`, `mcp` or `bare`. The pool's own `task_result`,
-        `task_cancel` and `task_list` are among them where any tool is a background tool. They can
-        always be called: a host that hands over calls with `wait`, or has tools with long output,
-        names them in `only`. Raises ValueError for another format.
+        `task_cancel` and `task_list` are among them: any call may be answered with a handle. With
+        `only` they are offered if it names them, and no answer names one that is not. Raises
+        ValueError for another format.
         """
         self._lifetime.require_open()
         module = FORMATS[named(format)]
@@ -292,12 +292,11 @@ class Dispatcher(Handles):
         Raises as `check` and `dispatch` do.
         """
         self._require(session)
-        allowed = self._accepting.allowed(only)
         found = self._asking.read(response)
         shared = self._asking.shared(
-            found.id, session, context=context, timeout=None, wait=None, again=False
+            found.id, session, context=context, timeout=None, wait=None, again=False, only=only
         )
-        previews = await self._asking.preview(found, shared, allowed)
+        previews = await self._asking.preview(found, shared)
         for number, (call, preview) in enumerate(zip(found.calls, previews, strict=True)):
             if preview.decision == "deny":
                 continue
@@ -340,7 +339,6 @@ class Dispatcher(Handles):
         """
         self._require(session)
         require_name("turn", turn)
-        allowed = self._accepting.allowed(only)
         try:
             found = self._asking.read(response, turn=turn, format=format)
         except intake.Unreadable as error:
@@ -352,10 +350,11 @@ class Dispatcher(Handles):
             timeout=timeout,
             wait=wait,
             again=again,
+            only=only,
             provider=found.format,
         )
         noted = self._parts.histories.note(response, found, shared)
-        results = await self._asking.run(found, shared, allowed)
+        results = await self._asking.run(found, shared)
         self._parts.histories.told(noted)
         return TurnResult(results, format=found.format, stop=found.stop, response=response)
 
@@ -380,8 +379,7 @@ class Dispatcher(Handles):
         for a `format` whose provider keeps the history itself.
         """
         self._require(session)
-        allowed = self._accepting.allowed(only)
         shared = self._asking.shared(
-            None, session, context=context, timeout=timeout, wait=wait, again=False
+            None, session, context=context, timeout=timeout, wait=wait, again=False, only=only
         )
-        return await self._parts.histories.resume(messages, shared, allowed, format)
+        return await self._parts.histories.resume(messages, shared, format)

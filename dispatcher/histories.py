@@ -8,7 +8,7 @@ are asked for as ones that may have run.
 
 import asyncio
 import hashlib
-from collections.abc import Callable, Collection, Coroutine, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -137,7 +137,6 @@ class Histories:
         self,
         messages: Sequence[Any],
         shared: TurnContext,
-        allowed: Collection[str] | None,
         format: str | None,
     ) -> list[Any]:
         """The history with every call answered. Raises ValueError for one that nobody can read."""
@@ -166,7 +165,7 @@ class Histories:
                 id = note.turn if note is not None else unknown[turn[0].spoken.at]
                 stop = note.stop if note is not None else notes.stop_of_equals(each, said)
                 context = msgspec.structs.replace(shared, id=id, again=True, provider=name)
-                await self._complete(edit, history, turn, name, stop, context, allowed)
+                await self._complete(edit, history, turn, name, stop, context)
                 if note is not None and not each.is_distinct:
                     self.told(note)
             elif any(part.is_astray for part in turn):
@@ -211,7 +210,6 @@ class Histories:
         format: str,
         stop: str | None,
         shared: TurnContext,
-        allowed: Collection[str] | None,
     ) -> None:
         """Answer the calls of one turn that have no answer."""
         calls = self._dispatched(turn, format, shared.id, stop)
@@ -219,7 +217,7 @@ class Histories:
             return  # it goes on in a later response: nobody answers it
         missing = [call for each, part in zip(calls, turn, strict=True) for call in part.open(each)]
         found = Response(format=format, calls=tuple(missing))
-        results = iter(await self._asking.run(found, shared, allowed))
+        results = iter(await self._asking.run(found, shared))
         for each, part in zip(calls, turn, strict=True):
             told = [next(results) for _ in part.open(each)]
             _name_calls(edit, part, each, format)

@@ -1,7 +1,7 @@
 """What the host of a turn asks for, beside the calls."""
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 import msgspec
@@ -27,6 +27,12 @@ class TurnContext(msgspec.Struct, frozen=True, gc=False):
     again: bool = False
     provider: str = ""
     """The form that the response had."""
+    only: Collection[str] | None = None
+    """The names of the tools that were offered; None is all."""
+
+    def offers(self, tool: str) -> bool:
+        """Whether the model was offered the tool, so that a text may name it."""
+        return self.only is None or tool in self.only
 
 
 def require_name(what: str, value: Any) -> None:
@@ -100,6 +106,7 @@ def turn_context(
     wait: float | None,
     again: bool = False,
     provider: str = "",
+    only: Collection[str] | None = None,
     max_bytes: int,
 ) -> TurnContext:
     """What a host asks for, checked: one host's slip must not fail calls in the same message.
@@ -139,5 +146,6 @@ def turn_context(
         timeout=timeout,
         wait=wait,
         provider=provider,
+        only=only,
         again=again,
     )

@@ -35,11 +35,17 @@ class Classify(Protocol):
     """Makes a result."""
 
     def __call__(
-        self, pending: Pending, unseen: str | None = None, *, alone: "Alone | None" = None
+        self,
+        pending: Pending,
+        unseen: str | None = None,
+        *,
+        alone: "Alone | None" = None,
+        shared: TurnContext | None = None,
     ) -> ToolResult:
         """Of an answered call, or of one that this asker `alone` waits for no longer.
 
-        `unseen` names a write before it whose end nobody saw.
+        `unseen` names a write before it whose end nobody saw. `shared` is the turn whose model
+        reads it, None where the host asks.
         """
         ...
 
@@ -223,7 +229,7 @@ class Turns:
         if refusal is not None:
             return self._traffic.answer(call, spec, shared, since, refusal)
         if task_tools.is_own(spec):
-            work = self._background.answer(call, shared.session)
+            work = self._background.answer(call, shared)
             return self._traffic.run_here(call, spec, shared.session, work)
         if judgement is not None and judgement.approval is not None:
             approval, by = judgement.approval, judgement.by
@@ -255,7 +261,7 @@ class Turns:
             self._traffic.in_background(self._abandon(pendings, latches))
         answered: dict[int, Answered] = {}
         for (call, _), pending in zip(group, pendings, strict=True):
-            result = early.get(pending.root) or self._classify(pending, unseen)
+            result = early.get(pending.root) or self._classify(pending, unseen, shared=shared)
             is_news = pending.is_news and not _has_joined(call, pending)
             answered[call.index] = Answered(result, is_news)
         return answered
@@ -282,7 +288,7 @@ class Turns:
                 wait = self._settings.background_wait
             if wait is not None:
                 until = (since if has_joined else pending.began) + wait
-                waits.append((pending, self._hand_over(pending, until)))
+                waits.append((pending, self._hand_over(pending, until, shared)))
             elif has_joined:
                 queue_wait = self._settings.queue_wait
                 until = deadline_of(offer.spec, shared, since=since, queue_wait=queue_wait)
@@ -296,9 +302,13 @@ class Turns:
         answers = zip(waits, running, strict=True)
         return {p.root: answer for (p, _), task in answers if (answer := task.result()) is not None}
 
-    async def _hand_over(self, pending: Pending, until: float) -> ToolResult | None:
+    async def _hand_over(
+        self, pending: Pending, until: float, shared: TurnContext
+    ) -> ToolResult | None:
         await pending.wait(until - time.monotonic())
-        return await self._background.hand_over(pending) if pending.is_open else None
+        if not pending.is_open:
+            return None
+        return await self._background.hand_over(pending, asks=shared.offers("task_result"))
 
     async def _give_up(
         self, pending: Pending, until: float, timeout: float, since: float

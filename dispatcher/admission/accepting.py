@@ -54,11 +54,10 @@ class Accepting:
         return offer is not None and offer.spec.is_shared
 
     def listed(self, only: Collection[str] | None) -> dict[str, Offer]:
-        """What a model is offered: the pool's own tools only beside background ones, or by name."""
+        """What a model is offered."""
         allowed = self.allowed(only)
-        if allowed is None:
-            return self._catalog.listed
-        return {name: offer for name, offer in self._catalog.offers.items() if name in allowed}
+        offers = self._catalog.offers
+        return {n: offer for n, offer in offers.items() if allowed is None or n in allowed}
 
     def judge(
         self, call: ToolCall, allowed: Collection[str] | None, format: str, seen: Seen | None = None
@@ -74,7 +73,6 @@ class Accepting:
             allowed,
             self._wording,
             aliases=self._catalog.aliases,
-            unlisted=self._catalog.unlisted,
             format=format,
             repairs=self._settings.repair,
             seen=seen,

@@ -45,8 +45,6 @@ class Catalog:
         self._schemas = SchemaCache()
         self.refused: dict[str, str] = {}
         """Why a tool is not offered, by name."""
-        self.unlisted: frozenset[str] = frozenset()
-        """Names of tools that can be called and are not shown."""
         self.aliases: Mapping[str, str] = {}
         """Tool names by the names under which providers that refuse those are offered them."""
 
@@ -58,22 +56,24 @@ class Catalog:
     @property
     def has_tools(self) -> bool:
         """Whether any tool is offered besides the pool's own."""
-        return not all(task_tools.is_own(offer.spec) for offer in self._offers.values())
+        return bool(self.listed)
 
     @property
     def listed(self) -> dict[str, Offer]:
-        """What is shown, to a model as to a user."""
-        return {n: offer for n, offer in self._offers.items() if n not in self.unlisted}
+        """The tools of workers: what can be called besides the pool's own."""
+        offers = self._offers.items()
+        return {name: offer for name, offer in offers if not task_tools.is_own(offer.spec)}
 
     def replace(self, specs: Iterable[ToolSpec]) -> None:
-        """Offer exactly these tools and the pool's own, listed beside any background tool."""
+        """Offer exactly these tools, and the pool's own beside any.
+
+        The answer to a call of any tool may name `task_result`: its output may be cut, its host may
+        not wait for it, a policy may ask for approval.
+        """
         specs = list(specs)
         if specs:
             named = {spec.name for spec in specs}
-            own = [spec for name, spec in task_tools.SPECS.items() if name not in named]
-            is_listed = any(spec.background or spec.approval is True for spec in specs)
-            self.unlisted = frozenset() if is_listed else frozenset(spec.name for spec in own)
-            specs += own
+            specs += [spec for name, spec in task_tools.SPECS.items() if name not in named]
         offers: dict[str, Offer] = {}
         refused: dict[str, str] = {}
         for spec in specs:

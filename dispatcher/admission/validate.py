@@ -9,7 +9,9 @@ from toolpool.contract.call import Flaw, ToolCall
 from toolpool.contract.ledger.loops import Seen
 from toolpool.contract.outcome import Code
 from toolpool.contract.result import ToolResult
+from toolpool.contract.schema import likeness
 from toolpool.contract.schema.problem import Problem
+from toolpool.dispatcher.admission import task_tools
 from toolpool.dispatcher.admission.catalog import Offer
 from toolpool.dispatcher.admission.repair import repair
 from toolpool.dispatcher.analytics import fields_of
@@ -33,7 +35,6 @@ def validate(
     wording: Wording,
     *,
     aliases: Mapping[str, str] = _NO_ALIASES,
-    unlisted: Collection[str] = (),
     format: str = "bare",
     repairs: bool = True,
     seen: Seen | None = None,
@@ -52,7 +53,7 @@ def validate(
         call = msgspec.structs.replace(call, name=name)
     offer = offers.get(call.name) if allowed is None or call.name in allowed else None
     if offer is None and (call.name or call.flaw is None or call.flaw.reason == "no_name"):
-        names = _shown(offers, allowed, unlisted, format)
+        names = _shown(call.name, offers, allowed, format)
         if call.name:
             text = _not_offered(call, names, wording)
             return _unusable(call, Code.UNKNOWN_TOOL, text, wording, seen)
@@ -79,13 +80,15 @@ def _not_offered(call: ToolCall, names: Sequence[str], wording: Wording) -> str:
 
 
 def _shown(
-    offers: Mapping[str, Offer],
-    allowed: Collection[str] | None,
-    unlisted: Collection[str],
-    format: str,
+    wanted: str, offers: Mapping[str, Offer], allowed: Collection[str] | None, format: str
 ) -> list[str]:
-    """The names of the tools that the caller was offered, as it was."""
-    shown = [n for n in offers if (n not in unlisted if allowed is None else n in allowed)]
+    """The names of the tools that the caller was offered, as it was.
+
+    The pool's own are left out unless one of them may be what was `wanted`.
+    """
+    shown = [name for name in offers if allowed is None or name in allowed]
+    if likeness.closest(wanted, tuple(task_tools.SPECS)) is None:
+        shown = [name for name in shown if not task_tools.is_own(offers[name].spec)]
     return sorted(offered_name(name, format) for name in shown)
 
 

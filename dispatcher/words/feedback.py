@@ -169,14 +169,17 @@ def cut(size: int, handle: str | None, wording: Wording = PLAIN) -> str:
     return f"{words.cut.format(size=f'{size:,}')} {how}"
 
 
-def still_running(handle: str, wording: Wording = PLAIN) -> str:
-    """A call that goes on in the background."""
-    return wording.words.still_running.format(handle=handle)
+def still_running(handle: str | None, wording: Wording = PLAIN) -> str:
+    """A call that goes on in the background; `handle` is None if task_result is not offered."""
+    words = wording.words
+    return words.still_running + (words.ask_for_result.format(handle=handle) if handle else "")
 
 
-def awaits_approval(handle: str, wording: Wording = PLAIN) -> str:
-    """A call that waits until a person approves it."""
-    return wording.words.awaits_approval.format(handle=handle)
+def awaits_approval(handle: str | None, wording: Wording = PLAIN) -> str:
+    """A call that waits for a person's approval; `handle` is None if task_result is not offered."""
+    words = wording.words
+    ask = words.ask_for_result_later.format(handle=handle) if handle else ""
+    return words.awaits_approval + ask
 
 
 def denied_by(who: str, reason: str, wording: Wording = PLAIN) -> str:
@@ -205,9 +208,10 @@ def shared(how: str, age: float, wording: Wording = PLAIN) -> str | None:
     return wording.words.shared if how else None
 
 
-def no_such_handle(wording: Wording = PLAIN) -> str:
-    """An unknown, expired or foreign handle: one and the same answer."""
-    return wording.words.no_such_handle
+def no_such_handle(wording: Wording = PLAIN, *, lists_tasks: bool = True) -> str:
+    """The one answer for an unknown, expired or foreign handle."""
+    words = wording.words
+    return words.no_such_handle + (words.list_tasks if lists_tasks else "")
 
 
 def no_such_page(page: int, pages: int, wording: Wording = PLAIN) -> str:

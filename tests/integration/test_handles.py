@@ -15,7 +15,6 @@ from toolpool.contract.ledger.base import Claim, Opening, Settlement
 from toolpool.contract.ledger.client import RedisLedger
 from toolpool.contract.ledger.steps import Step, Steps
 from toolpool.contract.names import Names
-from toolpool.contract.outcome import Code
 
 
 async def state_of(dispatcher: Any, session: str) -> str:
@@ -181,30 +180,6 @@ async def test_a_handle_of_a_call_that_still_waits_elsewhere_is_not_lost() -> No
         assert result is not None
         assert result.data == "b"
     assert gate.came == ["a", "b"]
-
-
-async def test_the_pool_s_own_tools_can_be_called_though_they_are_not_listed() -> None:
-    """A note that names `task_result` is not answered with `unknown_tool`."""
-    gate = Gate()
-
-    @tool
-    async def work() -> str:
-        """Work."""
-        await gate.wait("work")
-        return "done"
-
-    async with alone([work]) as dispatcher:
-        assert [offered["name"] for offered in dispatcher.tools()] == ["work"]
-        named = dispatcher.tools(only=["work", "task_result"])
-        assert [offered["name"] for offered in named] == ["task_result", "work"]
-        handle = (await dispatcher.dispatch(call("work"), session="s", wait=0.02))[0].handle
-        gate.open()
-        asked = call("task_result", handle=handle, wait=5)
-        answer = (await dispatcher.dispatch(asked, session="s"))[0]
-        assert answer.data["result"] == "done"
-        unknown = (await dispatcher.dispatch(call("nothing")))[0]
-        assert unknown.code is Code.UNKNOWN_TOOL
-        assert "task_result" not in (unknown.error or "")
 
 
 @pytest.fixture

@@ -128,7 +128,9 @@ class Locale:
     cut_less: str
     cut_pages: str
     still_running: str
+    ask_for_result: str
     awaits_approval: str
+    ask_for_result_later: str
     nobody_approved: str
     """In place of a reason: the time to approve a call is over."""
     denied_by: str
@@ -142,6 +144,7 @@ class Locale:
     cached: str
     """A result that is `{seconds}` old."""
     no_such_handle: str
+    list_tasks: str
     no_such_page: str
     more_tasks: str
     tasks_of_no_session: str

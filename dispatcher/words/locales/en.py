@@ -262,13 +262,11 @@ LOCALE = Locale(
         "All of it is kept for a while: read it in pages with task_result, the handle '{handle}' "
         "and page 1, 2, …, or ask for less at once."
     ),
-    still_running=(
-        "It is still running in the background. Call task_result with the handle '{handle}' to "
-        "get its result."
-    ),
-    awaits_approval=(
-        "It waits until a person approves it, and has not run. Go on without it, and call "
-        "task_result with the handle '{handle}' later to see what became of it."
+    still_running="It is still running in the background.",
+    ask_for_result=" Call task_result with the handle '{handle}' to get its result.",
+    awaits_approval=("It waits until a person approves it, and has not run. Go on without it."),
+    ask_for_result_later=(
+        " Call task_result with the handle '{handle}' later to see what became of it."
     ),
     nobody_approved="nobody approved it in time",
     denied_by="{who} denied it",
@@ -279,9 +277,8 @@ LOCALE = Locale(
     ),
     shared="This is the result of an equal call that was running at the same time.",
     cached="This is the result of an equal call, {seconds} s old.",
-    no_such_handle=(
-        "There is no background task with this handle. Use task_list to see what there is."
-    ),
+    no_such_handle="There is no background task with this handle.",
+    list_tasks=" Use task_list to see what there is.",
     no_such_page="There is no page {page}: the output has {pages}, counted from 1.",
     more_tasks="There are {count} older background tasks, which are not listed.",
     tasks_of_no_session=(

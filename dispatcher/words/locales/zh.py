@@ -244,11 +244,10 @@ LOCALE = Locale(
         "完整输出会保留一段时间：用 task_result、句柄 '{handle}' 和页码 1、2、…… 分页读取，"
         "或一次少取一些。"
     ),
-    still_running="它仍在后台运行。用句柄 '{handle}' 调用 task_result 获取结果。",
-    awaits_approval=(
-        "它正在等待人工批准，尚未执行。请先继续其他工作，稍后用句柄 '{handle}' 调用 task_result "
-        "查看结果。"
-    ),
+    still_running="它仍在后台运行。",
+    ask_for_result="用句柄 '{handle}' 调用 task_result 获取结果。",
+    awaits_approval="它正在等待人工批准，尚未执行。请先继续其他工作。",
+    ask_for_result_later="稍后用句柄 '{handle}' 调用 task_result 查看结果。",
     nobody_approved="规定时间内无人批准",
     denied_by="{who} 拒绝了它",
     denied_by_because="{who} 拒绝了它：{reason}",
@@ -256,7 +255,8 @@ LOCALE = Locale(
     unseen_end="在此之前对“{name}”的调用未能确认已结束：本次调用执行时它可能仍在运行。",
     shared="这是同时执行的一个相同调用的结果。",
     cached="这是一个相同调用在 {seconds} 秒前得到的结果。",
-    no_such_handle="没有使用此句柄的后台任务。用 task_list 查看现有任务。",
+    no_such_handle="没有使用此句柄的后台任务。",
+    list_tasks="用 task_list 查看现有任务。",
     no_such_page="没有第 {page} 页：输出共 {pages} 页，从 1 开始计数。",
     more_tasks="还有 {count} 个较早的后台任务未列出。",
     tasks_of_no_session="此对话没有会话，无法列出后台任务：请使用各次调用返回的句柄。",

@@ -83,14 +83,14 @@ async def test_text_at_the_token_limit_is_cut_off() -> None:
 
 async def test_it_is_offered_as_a_custom_tool_where_there_are_such() -> None:
     async with Dispatcher.in_memory([sql]) as dispatcher:
-        [chat] = dispatcher.tools("openai_chat")
+        [chat] = dispatcher.tools("openai_chat", only=["sql"])
         taken_by(TypeAdapter(ChatCompletionCustomToolParam), chat)
         assert chat["custom"]["format"]["grammar"]["definition"] == GRAMMAR[1]
-        [responses] = dispatcher.tools("openai_responses")
+        [responses] = dispatcher.tools("openai_responses", only=["sql"])
         taken_by(TypeAdapter(CustomToolParam), responses)
         assert responses["format"]["syntax"] == "lark"
         for format in ("anthropic", "ollama", "cohere", "langchain"):
-            [other] = dispatcher.tools(format)
+            [other] = dispatcher.tools(format, only=["sql"])
             schema = other.get("input_schema") or other["function"]["parameters"]
             assert list(schema["properties"]) == ["query"]
 

@@ -58,7 +58,8 @@ async def whole(a: int) -> None:
 
 async def test_a_dispatcher_says_which_tools_it_refuses_and_why() -> None:
     async with Dispatcher.in_memory([broken, whole]) as dispatcher:
-        assert [each["name"] for each in dispatcher.tools()] == ["whole"]
+        assert "whole" in {each["name"] for each in dispatcher.tools()}
+        assert "broken" not in {each["name"] for each in dispatcher.tools()}
         assert list(dispatcher.refused) == ["broken"]
         assert "does not compile" in dispatcher.refused["broken"]
     with pytest.raises(RuntimeError):

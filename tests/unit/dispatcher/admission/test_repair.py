@@ -341,7 +341,6 @@ def test_a_name_that_a_provider_refuses_leads_back_to_its_tool(format: str) -> N
             allowed,
             Wording(),
             aliases=catalog.aliases,
-            unlisted=catalog.unlisted,
             format=format,
         )
 
@@ -357,19 +356,18 @@ def test_a_name_that_a_provider_refuses_leads_back_to_its_tool(format: str) -> N
 
 
 def test_the_tools_that_are_named_are_those_that_were_offered() -> None:
-    """R26: all but those that are not listed; with an allow-list what is on it, listed or not."""
+    """R26: all, or those on the allow-list; the pool's own where one of them was meant."""
     catalog = Catalog()
     catalog.replace([sealed(ToolSpec(name=name)) for name in ("q3", "q2", "q9", "q1")])
 
     def told(allowed: set[str] | None, name: str = "nothing_like_it") -> str:
         flaw = None if name else Flaw(Code.UNPARSEABLE, "no_name")
         call = ToolCall(index=0, id="c", name=name, arguments={}, flaw=flaw)
-        unlisted = {*catalog.offers} - {"q1", "q2", "q3"}
-        verdict = validate(call, catalog.offers, allowed, Wording(), unlisted=unlisted)
+        verdict = validate(call, catalog.offers, allowed, Wording())
         assert isinstance(verdict, ToolResult)
         return str(verdict.error).partition("Available tools: ")[2]
 
-    assert told(None, name="") == "q1, q2, q3."
-    assert told(None) == "q1, q2, q3."
+    assert told(None, name="") == told(None) == "q1, q2, q3, q9."
+    assert told(None, name="tasks_list").startswith("task_list, ")
     assert told({"q9", "q3", "gone"}) == "q3, q9."
     assert told(set()) == ""

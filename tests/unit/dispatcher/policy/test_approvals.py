@@ -121,13 +121,6 @@ async def test_r57_the_model_gets_a_handle_and_later_the_result() -> None:
         assert RAN == [5]
 
 
-async def test_r57_the_tools_to_ask_for_a_result_are_offered_beside_a_tool_that_waits() -> None:
-    async with Dispatcher.in_memory(TOOLS) as dispatcher:
-        assert "task_result" in {offered["name"] for offered in dispatcher.tools()}
-    async with Dispatcher.in_memory([look]) as dispatcher:
-        assert "task_result" not in {offered["name"] for offered in dispatcher.tools()}
-
-
 async def test_r57_nobody_approved_in_time() -> None:
     hooks = Hooks(before_call=lambda _: AskApproval("a reason", expires=0.3))
     async with Dispatcher.in_memory([look], hooks=hooks) as dispatcher:
