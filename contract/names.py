@@ -6,6 +6,8 @@ from toolpool.contract.spec import RunIn
 
 BATCH_TASK = "toolpool.batch"
 """The one Celery task: its single argument is a signed batch."""
+TASK_TOOLS = frozenset({"task_result", "task_cancel", "task_list"})
+"""The pool's own tools, which dispatchers answer."""
 
 
 _KINDS = frozenset(kind.value for kind in RunIn)

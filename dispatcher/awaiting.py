@@ -98,6 +98,10 @@ class Awaiting:
         with suppress(*_AWAY):
             async with asyncio.timeout(_LEAVING_SECONDS):
                 await self._note_sent()
+        await self.settle()
+
+    async def settle(self) -> None:
+        """Wait a little until the ledger has withdrawn the requests of calls that have ended."""
         if self._leaving:
             await asyncio.wait(self._leaving, timeout=_LEAVING_SECONDS)
 

@@ -354,6 +354,8 @@ class Background:
         if pending.is_open:
             self._audit(found, by)
             await self._traffic.cancel([pending])
+            if found.approval:  # else whoever asks next is told that it still waits
+                await self._awaiting.settle()
         return pending
 
     def _audit(self, found: BackgroundCall, by: str) -> None:

@@ -8,7 +8,7 @@ import msgspec
 from typing_extensions import ParamSpec, TypeVar
 
 from toolpool.contract.errors import ToolDeclarationInvalid
-from toolpool.contract.names import is_queue, is_secret
+from toolpool.contract.names import TASK_TOOLS, is_queue, is_secret
 from toolpool.contract.rates import RatePer
 from toolpool.contract.schema.roots import NO_OBJECT, takes_objects
 from toolpool.contract.spec import (
@@ -249,6 +249,10 @@ def _require_names(tool: str, queue: str, where: str) -> None:
     if not tool or len(tool) > 128 or not tool.isprintable() or " " in tool:
         raise ToolDeclarationInvalid(
             f"{where}: a tool's name is 1 to 128 printable characters without spaces"
+        )
+    if tool in TASK_TOOLS:
+        raise ToolDeclarationInvalid(
+            f"{where}: the pool has a tool of this name: give it another with @tool(name=…)"
         )
     if not is_queue(queue):
         raise ToolDeclarationInvalid(

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from toolpool import AskApproval, Dispatcher, Hooks, Settings, tool
+from toolpool.contract.names import TASK_TOOLS
 from toolpool.contract.result import ToolResult
 from toolpool.dispatcher.admission import task_tools
 from toolpool.dispatcher.formats import FORMATS
@@ -81,6 +82,10 @@ async def test_no_answer_names_a_tool_that_was_not_offered(
             call = {"id": "r", "name": "task_result", "input": {"handle": "0" * 32}}
             [result] = await dispatcher.dispatch(call, session="s", **turn)
             assert named(result) - {"task_result"} == {"task_list"} & offers
+
+
+def test_the_names_of_the_pool_s_own_tools_are_those_that_no_tool_may_have() -> None:
+    assert set(task_tools.SPECS) == TASK_TOOLS
 
 
 @pytest.mark.parametrize("format", sorted(FORMATS))
