@@ -219,7 +219,10 @@ class WorkerService:
         """Celery's loop turns; to be called from it about once a second."""
         if not self._is_ready:
             self._is_ready = True
-            self._observers.tell("ready", self._facts())
+            facts = self._facts()
+            self._observers.tell("ready", facts)
+            if left := sorted(self._catalog.tools.keys() - set(facts.tools)):
+                log.info("tools_not_taken tools=%s: by their run_in and queue", ",".join(left))
         if self._link is not None:
             self._link.send(MainTurned())
 

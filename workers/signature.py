@@ -11,7 +11,9 @@ from pydantic import BaseModel, ConfigDict, Field
 from pydantic.errors import PydanticUserError
 
 from toolpool.contract.errors import ToolDeclarationInvalid
+from toolpool.contract.schema.likeness import closest
 from toolpool.contract.schema.problem import Problem
+from toolpool.contract.schema.roots import fields_of
 from toolpool.workers.context import ToolContext
 
 _FIELD = "p_"  # keeps a parameter called `json` or `schema` from shadowing the model's own names
@@ -33,7 +35,8 @@ class Signature:
 
     With a raw `input_schema` the arguments pass as they are: as keywords, or as one dict when the
     function has a single parameter called `arguments`. Raises `ToolDeclarationInvalid` when a
-    parameter has no type or cannot be filled from JSON. `returned` is the return annotation.
+    parameter has no type, cannot be filled from JSON or does not fit the `input_schema`, and for a
+    method. `returned` is the return annotation.
     """
 
     def __init__(
@@ -44,6 +47,7 @@ class Signature:
         input_schema: dict[str, Any] | None = None,
     ) -> None:
         parameters = _parameters(function, where)
+        _require_no_method(function, parameters, where)
         hints = _hints(function, where)
         self.injected = tuple(n for n in parameters if _is_context(hints.get(n)))
         self.returned = hints.get("return")
@@ -52,15 +56,17 @@ class Signature:
         self._takes_any = any(p.kind is p.VAR_KEYWORD for p in named.values())
         self._model: type[BaseModel] | None = None
         self._names: tuple[str, ...] = ()
+        fields = {n: p for n, p in named.items() if p.kind is not p.VAR_KEYWORD}
+        self._names = tuple(fields)
         if input_schema is None:
-            fields = {n: p for n, p in named.items() if p.kind is not p.VAR_KEYWORD}
             _require_types(fields, hints, where)
-            self._names = tuple(fields)
             self._model = _model(fields, hints, where, open_ended=self._takes_any)
+        elif not self._takes_dict:
+            _require_fit(input_schema, fields, where, takes_any=self._takes_any)
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The parameters that the model sends; none with a raw schema."""
+        """The parameters that the model sends."""
         return self._names
 
     def json_schema(self, described: Mapping[str, str] = _NOTHING) -> dict[str, Any]:
@@ -84,8 +90,10 @@ class Signature:
         Raises `ArgumentsRefused` when the types do not take the values.
         """
         bound: dict[str, Any] = dict.fromkeys(self.injected, context)
+        if self._takes_dict:
+            return bound | {"arguments": arguments}
         if self._model is None:
-            return bound | ({"arguments": arguments} if self._takes_dict else arguments)
+            return self._keywords(arguments) | bound
         try:
             values = self._model.model_validate(arguments)
         except pydantic.ValidationError as error:
@@ -93,6 +101,19 @@ class Signature:
         for name in self._names:
             bound[name] = getattr(values, _FIELD + name)
         return bound | (values.__pydantic_extra__ or {})
+
+    def _keywords(self, arguments: dict[str, Any]) -> dict[str, Any]:
+        """The arguments of a raw schema, which may allow fields that it does not name.
+
+        Raises `ArgumentsRefused` for those that the function does not take.
+        """
+        unknown = {n for n in arguments if n in self.injected or n not in self._names}
+        if self._takes_any:
+            unknown &= set(self.injected)
+        if unknown:
+            kind = _KINDS["extra_forbidden"]
+            raise ArgumentsRefused(tuple(Problem((name,), kind) for name in sorted(unknown)))
+        return arguments
 
 
 def _parameters(function: Callable[..., Any], where: str) -> dict[str, inspect.Parameter]:
@@ -107,6 +128,41 @@ def _parameters(function: Callable[..., Any], where: str) -> dict[str, inspect.P
                 "so make it an ordinary or keyword-only parameter"
             )
     return parameters
+
+
+def _require_no_method(
+    function: Callable[..., Any], parameters: Mapping[str, inspect.Parameter], where: str
+) -> None:
+    first = next(iter(parameters.values()), None)
+    if first is None or first.name not in ("self", "cls") or first.annotation is not first.empty:
+        return
+    owner = getattr(function, "__qualname__", "").rpartition(".")[0]
+    if owner and not owner.endswith("<locals>"):
+        raise ToolDeclarationInvalid(
+            f"{where}: it is a method of {owner.rpartition('.')[2]}, and nobody would fill in "
+            f"{first.name!r}: declare a function of the module, which may call the method"
+        )
+
+
+def _require_fit(
+    schema: Any, parameters: Mapping[str, inspect.Parameter], where: str, *, takes_any: bool
+) -> None:
+    """Raises `ToolDeclarationInvalid` if calls that fit the schema could not call the function."""
+    named, required = fields_of(schema)
+    unknown = sorted(named - parameters.keys())
+    if unknown and not takes_any:
+        near = closest(unknown[0], [name for name in parameters if name not in named])
+        hint = f"did you mean {near!r}" if near else "add it, take **kwargs"
+        raise ToolDeclarationInvalid(
+            f"{where}: input_schema has {unknown[0]!r}, and the function has no parameter of this "
+            f"name: {hint}, or take all arguments as one `arguments: dict`"
+        )
+    for name, parameter in parameters.items():
+        if parameter.default is parameter.empty and name not in required:
+            raise ToolDeclarationInvalid(
+                f"{where}: parameter {name!r} has no default, and input_schema does not require "
+                "it: give it a default, or add it to `required`"
+            )
 
 
 def _hints(function: Callable[..., Any], where: str) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from typing_extensions import ParamSpec, TypeVar
 from toolpool.contract.errors import ToolDeclarationInvalid
 from toolpool.contract.names import TASK_TOOLS, is_queue, is_secret
 from toolpool.contract.rates import RatePer
+from toolpool.contract.schema.likeness import closest
 from toolpool.contract.schema.roots import NO_OBJECT, takes_objects
 from toolpool.contract.spec import (
     BACKGROUND_TIMEOUT,
@@ -198,6 +199,9 @@ def _declare(
         raise ToolDeclarationInvalid(f"{where}: @tool goes on a function")
     _require_names(tool_name, queue, where)
     _require_one_result(function, where)
+    _require_choice("effects", effects, ("read", "write"), where)
+    _require_choice("run_in", run_in, ("loop", "thread", "process"), where)
+    _require_choice("validate", validate, ("on", "off"), where)
     signature = Signature(function, where=where, input_schema=input_schema)
     doc = _documented(function, signature, input_schema)
     schema = signature.json_schema(doc.parameters) if input_schema is None else input_schema
@@ -243,6 +247,16 @@ def _declare(
     _require_times(spec.timeout, heartbeat, signature, where)
     checks = (check,) if callable(check) else tuple(check)
     return Tool(function, sealed(spec), signature, checks, returns, named)
+
+
+def _require_choice(option: str, given: Any, choices: Sequence[str], where: str) -> None:
+    if given is None or given in choices:
+        return
+    near = closest(given, choices) if isinstance(given, str) else None
+    hint = f"; did you mean {near!r}?" if near else ""
+    raise ToolDeclarationInvalid(
+        f"{where}: {option} is one of {', '.join(map(repr, choices))}, not {given!r}{hint}"
+    )
 
 
 def _require_names(tool: str, queue: str, where: str) -> None:

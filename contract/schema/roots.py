@@ -1,4 +1,4 @@
-"""Whether a schema can be that of a tool's arguments, which are always an object."""
+"""What a schema says of a tool's arguments as a whole, which are always an object."""
 
 from typing import Any
 
@@ -30,3 +30,27 @@ def _takes_objects(node: Any, root: Any, depth: int) -> bool:
         any(_takes_objects(inner, root, depth - 1) for inner in node[union])
         for union in UNIONS & node.keys()
     )
+
+
+def fields_of(schema: Any) -> tuple[set[str], set[str]]:
+    """The fields that a schema names, and those of them that it requires in every case."""
+    meant = plain(schema) if isinstance(schema, dict) else schema
+    return _fields_of(meant, meant, _DEEPEST)
+
+
+def _fields_of(node: Any, root: Any, depth: int) -> tuple[set[str], set[str]]:
+    node = resolve(node, root)
+    if not isinstance(node, dict) or not depth:
+        return set(), set()
+    properties = node.get("properties", {})
+    named = {name for name, inner in properties.items() if inner is not False}
+    required = set(node.get("required", ()))
+    for inner in node.get("allOf", ()):
+        more, also = _fields_of(inner, root, depth - 1)
+        named |= more
+        required |= also
+    for union in UNIONS & node.keys():
+        branches = [_fields_of(inner, root, depth - 1) for inner in node[union]]
+        named = named.union(*(more for more, _ in branches))
+        required |= set.intersection(*(also for _, also in branches)) if branches else set()
+    return named, required

@@ -77,6 +77,8 @@ async def test_a_worker_says_what_it_does_and_what_failed(tools: Path) -> None:
             ("counts,says", "process"),
         }
         assert all(line["queues"] and line["server"] for line in ready)
+        left = [line["tools"] for line in lines_of(fleet) if line["event"] == "tools_not_taken"]
+        assert sorted(map(str, left)) == ["counts,says", "sells"]
         failed = {line["call"]: line for line in lines_of(fleet) if line["event"] == "call_failed"}
         assert {(line["code"], line["executed"], line["session"]) for line in failed.values()} == {
             ("runtime.raised", "yes", "s-1")

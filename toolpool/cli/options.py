@@ -89,3 +89,16 @@ def seconds_of(text: str, option: str) -> float:
 def comma_separated(text: str) -> list[str]:
     """The words between the commas."""
     return [word.strip() for word in text.split(",") if word.strip()]
+
+
+def kinds_of(run_in: str) -> list[str]:
+    """The kinds of tools in an option `--run-in`."""
+    known = ("loop", "thread", "process")
+    kinds = list(dict.fromkeys(comma_separated(run_in)))
+    unknown = [kind for kind in kinds if kind not in known]
+    if unknown or not kinds:
+        raise typer.BadParameter(
+            f"{', '.join(unknown) or 'nothing'} is not among {', '.join(known)}",
+            param_hint="--run-in",
+        )
+    return kinds

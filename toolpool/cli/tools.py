@@ -7,10 +7,12 @@ import typer
 
 from toolpool.cli import screen
 from toolpool.cli.exits import ExitCode, ExitNow
-from toolpool.cli.options import JsonOption, ToolsOption, load_settings, tool_sources
+from toolpool.cli.options import JsonOption, ToolsOption, kinds_of, load_settings, tool_sources
 from toolpool.cli.status import unserved_for
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from toolpool.contract.settings import Settings
     from toolpool.contract.spec import ToolSpec
     from toolpool.fleet import Fleet
@@ -78,14 +80,7 @@ def show(
     screen.show(Text(f"{spec.name}{title}", style="bold"))
     if spec.description:
         screen.show(Text(spec.description))
-    effects = f"{spec.effects.value}s" if spec.effects is not None else "undeclared effects"
-    again = "may be run again" if spec.rerunnable else "is never run again on its own"
-    screen.show(
-        Text(
-            f"\nruns in: {spec.run_in.value}, queue {spec.queue}, timeout {spec.timeout:g} s, "
-            f"{effects}, {again}\ndigest: {spec.digest}\n"
-        )
-    )
+    screen.show(Text("\n" + "\n".join(_behaviour(spec)) + f"\ndigest: {spec.digest}\n"))
     told = [f"{name}: {_compact(plain[name])}" for name in _FOR_PROVIDERS if name in plain]
     if told:
         screen.show(Text("\n".join(told) + "\n"))
@@ -129,6 +124,13 @@ def check(
         Path | None,
         typer.Option("--from", help="A session record: also say what its rejected calls show."),
     ] = None,
+    run_in: Annotated[
+        str | None,
+        typer.Option(
+            metavar="loop,thread,process",
+            help="What your workers have as --run-in: name the tools that they do not take.",
+        ),
+    ] = None,
     json: JsonOption = False,
 ) -> int:
     """Load tools modules and report every problem that can be found without running a tool.
@@ -140,7 +142,8 @@ def check(
 
     settings = load_settings()
     found = check_record(record) if record is not None else []
-    report = check_sources(tool_sources(tools, settings))
+    kinds = kinds_of(run_in) if run_in is not None else None
+    report = check_sources(tool_sources(tools, settings), kinds)
     report.problems += found
     if json:
         screen.write_json(report.as_json())
@@ -210,6 +213,30 @@ def _plain(spec: "ToolSpec") -> dict[str, Any]:
 
     plain: dict[str, Any] = msgspec.to_builtins(spec)
     return plain
+
+
+def _behaviour(spec: "ToolSpec") -> "Iterator[str]":
+    """How it runs, and what it waits for or needs first."""
+    effects = f"{spec.effects.value}s" if spec.effects is not None else "undeclared effects"
+    again = "may be run again" if spec.rerunnable else "is never run again on its own"
+    kind = " in the background" if spec.background else ""
+    yield (
+        f"runs in: {spec.run_in.value}, queue {spec.queue}, timeout {spec.timeout:g} s{kind}, "
+        f"{effects}, {again}"
+    )
+    if spec.approval is True:
+        yield "approval: a person has to approve each call"
+    if spec.limit is not None:
+        rate, per = spec.limit
+        yield f"rate: {rate} for each {per.value}" if per != "fleet" else f"rate: {rate}"
+    if spec.concurrency is not None:
+        scope = "the fleet" if spec.at_once is not None else "each dispatcher"
+        yield f"concurrency: {spec.concurrency} at once in {scope}"
+    if spec.secrets:
+        yield f"secrets: {', '.join(spec.secrets)}"
+    if spec.retries:
+        used = "" if spec.rerunnable else ", not used: it is neither a read nor idempotent"
+        yield f"retries: {spec.retries}{used}"
 
 
 def _pretty(value: Any) -> str:

@@ -11,6 +11,7 @@ from toolpool.cli.options import (
     ToolsOption,
     comma_separated,
     configure_logging,
+    kinds_of,
     load_settings,
     tool_sources,
 )
@@ -67,7 +68,7 @@ def worker(
     running calls finish first; a second one ends them. A worker that exits or stalls is started
     again.
     """
-    kinds, names = _kinds(run_in), _queues(queues)
+    kinds, names = kinds_of(run_in), _queues(queues)
     given = {**{f"slots_{kind}": concurrency for kind in kinds}, "secrets": secrets}
     settings, variables = _settings(handed_over, given)
     configure_logging(settings, quiet=quiet)
@@ -138,15 +139,3 @@ def _queues(queues: str) -> list[str]:
                 f"{name!r} has other signs than letters, digits, _ and -", param_hint="--queues"
             )
     return names
-
-
-def _kinds(run_in: str) -> list[str]:
-    known = ("loop", "thread", "process")
-    kinds = list(dict.fromkeys(comma_separated(run_in)))
-    unknown = [kind for kind in kinds if kind not in known]
-    if unknown or not kinds:
-        raise typer.BadParameter(
-            f"{', '.join(unknown) or 'nothing'} is not among {', '.join(known)}",
-            param_hint="--run-in",
-        )
-    return kinds

@@ -61,6 +61,38 @@ def test_what_a_tool_declares_is_shown_and_exported(toolpool: Run, tmp_path: Pat
     assert checked["ok"]
 
 
+GUARDED = '''
+from toolpool import ToolContext, tool
+
+@tool(effects="write", approval=True, rate="10/min", rate_per="tenant", concurrency=2,
+      concurrency_scope="fleet", secrets=["bank"], retries=2)
+async def pay(cents: int, ctx: ToolContext) -> str:
+    """Pay."""
+    return "paid"
+
+@tool(effects="read", rate="5/s", concurrency=3, retries=1)
+async def look() -> str:
+    """Look."""
+    return "seen"
+'''
+
+
+def test_what_holds_a_tool_back_is_shown(toolpool: Run, tmp_path: Path) -> None:
+    module = tmp_path / "guarded_tools.py"
+    module.write_text(GUARDED)
+    shown = toolpool("tools", "show", "pay", "--tools", str(module)).out
+    for said in (
+        "approval: a person has to approve each call", "rate: 10/min for each tenant",
+        "concurrency: 2 at once in the fleet", "secrets: bank",
+        "retries: 2, not used: it is neither a read nor idempotent",
+    ):  # fmt: skip
+        assert said in shown
+    shown = toolpool("tools", "show", "look", "--tools", str(module)).out
+    assert "rate: 5/s\nconcurrency: 3 at once in each dispatcher\nretries: 1\n" in shown
+    assert "approval" not in shown
+    assert "secrets" not in shown
+
+
 def test_an_unknown_name_gets_the_closest(toolpool: Run) -> None:
     ran = toolpool("tools", "show", "fs_raed")
     assert (ran.code, ran.err) == (

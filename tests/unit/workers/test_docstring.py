@@ -181,6 +181,7 @@ def test_a_given_description_or_schema_is_left_as_it_is() -> None:
     assert described.description == "Mine.\n\nArgs:\n    query: x"
     assert described.input_schema is not None
     assert described.input_schema["properties"]["query"]["description"] == "What."
-    raw = tool(input_schema={"type": "object", "properties": {"query": {}}})(find).spec
+    schema = {"type": "object", "properties": {"query": {}}, "required": ["query"]}
+    raw = tool(input_schema=schema)(find).spec
     assert raw.description == inspect.getdoc(find)
-    assert raw.input_schema == {"type": "object", "properties": {"query": {}}}
+    assert raw.input_schema == schema

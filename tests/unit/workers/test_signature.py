@@ -202,7 +202,7 @@ def test_the_context_is_injected_and_invisible(hint: Any) -> None:
 
 
 def test_a_raw_schema_passes_arguments_as_keywords_or_as_one_dict() -> None:
-    schema = {"type": "object"}
+    schema = {"type": "object", "required": ["a", "b"]}
     as_keywords = signature(lambda a, b: None, input_schema=schema)
     assert as_keywords.bind({"a": 1, "b": 2}, CONTEXT) == {"a": 1, "b": 2}
     as_dict = signature(lambda arguments: None, input_schema=schema)
@@ -212,6 +212,65 @@ def test_a_raw_schema_passes_arguments_as_keywords_or_as_one_dict() -> None:
 
     both = signature(with_context, input_schema=schema)
     assert both.bind({"a": 1}, CONTEXT) == {"arguments": {"a": 1}, "ctx": CONTEXT}
+
+
+def _of_a_b(a: int, b: int = 1) -> None: ...
+def _of_any(a: int, **rest: int) -> None: ...
+def _with_context(a: int, ctx: ToolContext) -> None: ...
+
+
+NAMES = {"type": "object", "properties": {"a": {}, "b": {}}, "required": ["a"]}
+
+
+@pytest.mark.parametrize(
+    ("function", "schema", "message"),
+    [
+        (_of_a_b, {**NAMES, "properties": {"a": {}, "c": {}}}, "input_schema has 'c', and the"),
+        (_of_a_b, {"anyOf": [NAMES, {"properties": {"c": {}}}], "required": ["a"]}, "has 'c'"),
+        (_of_a_b, {"$ref": "#/$defs/x", "$defs": {"x": {"properties": {"c": {}}}}}, "has 'c'"),
+        (_of_a_b, {"properties": {"A_": {}}, "required": ["A_"]}, "did you mean 'a'"),
+        (_of_a_b, {"type": "object", "properties": {"a": {}}}, "parameter 'a' has no default"),
+        (_of_a_b, {"type": "object"}, "parameter 'a' has no default, and input_schema does not"),
+        (_with_context, {"properties": {"a": {}, "ctx": {}}, "required": ["a"]}, "has 'ctx'"),
+    ],
+)
+def test_a_raw_schema_that_does_not_fit_the_function_is_refused(
+    function: Any, schema: dict[str, Any], message: str
+) -> None:
+    """A call that fits it would have ended as a TypeError of the tool."""
+    with pytest.raises(ToolDeclarationInvalid, match=message):
+        tool(input_schema=schema)(function)
+
+
+@pytest.mark.parametrize(
+    ("function", "schema"),
+    [
+        (_of_a_b, NAMES),
+        (_of_a_b, {"allOf": [{"required": ["a"]}, {"properties": {"a": {}}}]}),
+        (_of_a_b, {"oneOf": [{"required": ["a"]}, {"required": ["a", "b"]}]}),
+        (_of_a_b, {**NAMES, "properties": {"a": {}, "c": False}}),
+        (_of_any, {**NAMES, "properties": {"a": {}, "z": {}}}),
+        (lambda arguments: None, {**NAMES, "properties": {"z": {}}}),
+    ],
+)
+def test_a_raw_schema_that_fits_the_function_is_taken(
+    function: Any, schema: dict[str, Any]
+) -> None:
+    assert tool(name="t", input_schema=schema)(function).spec.input_schema == schema
+
+
+def test_what_a_raw_schema_allows_and_the_function_does_not_take_is_refused() -> None:
+    """Also where it has the name of the context, which a model must not fill in."""
+    with pytest.raises(ArgumentsRefused) as caught:
+        signature(_of_a_b, input_schema=NAMES).bind({"a": 1, "z": 2}, CONTEXT)
+    assert caught.value.problems == (Problem(("z",), "additionalProperties"),)
+    with pytest.raises(ArgumentsRefused):
+        signature(_with_context, input_schema={"required": ["a"]}).bind(
+            {"a": 1, "ctx": {"user": "forged"}}, CONTEXT
+        )
+    assert signature(_of_any, input_schema=NAMES).bind({"a": 1, "z": 2}, CONTEXT) == {
+        "a": 1, "z": 2,
+    }  # fmt: skip
 
 
 # --- what cannot be declared
@@ -268,8 +327,10 @@ def test_a_signature_that_cannot_be_filled_from_json_is_refused(
     ("options", "message"),
     [
         ({"run_in": "loop"}, "run_in='loop' needs `async def`"),
-        ({"run_in": "moon"}, "'moon' is not a valid RunIn"),
-        ({"effects": "chaos"}, "'chaos' is not a valid Effects"),
+        ({"run_in": "moon"}, "run_in is one of 'loop', 'thread', 'process', not 'moon'"),
+        ({"effects": "wirte"}, "effects is one of 'read', 'write', not 'wirte'; did you mean "),
+        ({"effects": 3}, "effects is one of 'read', 'write', not 3"),
+        ({"validate": "of"}, "validate is one of 'on', 'off', not 'of'"),
         ({"timeout": 0}, "timeout must be more than 0 seconds"),
         ({"name": "two words"}, "a tool's name is 1 to 128 printable characters without spaces"),
         ({"name": "x" * 129}, "a tool's name is 1 to 128 printable characters"),
@@ -294,6 +355,15 @@ def test_a_coroutine_cannot_run_in_a_thread() -> None:
 
     with pytest.raises(ToolDeclarationInvalid, match="run_in='thread' needs a plain `def`"):
         tool(run_in="thread")(f)
+
+
+@pytest.mark.parametrize("options", [{}, {"input_schema": NAMES}], ids=str)
+def test_a_method_is_no_tool(options: dict[str, Any]) -> None:
+    with pytest.raises(ToolDeclarationInvalid, match="a method of Shop, and nobody would fill in"):
+
+        class Shop:
+            @tool(**options)
+            def find(self, a: int) -> None: ...
 
 
 def test_only_functions_are_tools() -> None:
@@ -329,7 +399,8 @@ def test_the_digest_changes_with_what_a_caller_could_notice() -> None:
     assert declared() == same == declared(timeout=60)
     changes: list[dict[str, Any]] = [
         {"timeout": 61}, {"effects": "read"}, {"name": "g"}, {"description": "other"},
-        {"run_in": "thread"}, {"queue": "slow"}, {"input_schema": {"type": "object"}},
+        {"run_in": "thread"}, {"queue": "slow"},
+        {"input_schema": {"type": "object", "required": ["a"]}},
     ]  # fmt: skip
     assert len({declared(**change) for change in changes} | {same}) == len(changes) + 1
 

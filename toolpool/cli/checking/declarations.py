@@ -61,8 +61,11 @@ class Report:
         }
 
 
-def check_sources(sources: Sequence[str]) -> Report:
-    """Load every module on its own, so that one that fails does not hide the others' problems."""
+def check_sources(sources: Sequence[str], kinds: Sequence[str] | None = None) -> Report:
+    """Load every module on its own, so that one that fails does not hide the others' problems.
+
+    `kinds` are those of tools that the workers take; None is all.
+    """
     report = Report()
     by_name: dict[str, list[Tool]] = defaultdict(list)
     for source in sources or [BUILT_IN]:
@@ -78,7 +81,19 @@ def check_sources(sources: Sequence[str]) -> Report:
             )
         for tool in tools:
             report.problems += check_tool(tool.spec)
+            if kinds is not None and tool.spec.run_in.value not in kinds:
+                report.problems.append(_not_taken(tool, kinds))
     return report
+
+
+def _not_taken(tool: Tool, kinds: Sequence[str]) -> Problem:
+    kind = tool.spec.run_in.value
+    loop = "" if tool.is_coroutine else "declare it `async def`, or "
+    message = (
+        f"it runs in {kind}, and a worker with --run-in {','.join(kinds)} does not take it: "
+        f"{loop}start another with --run-in {kind}"
+    )
+    return Problem(Level.WARNING, tool.name, message)
 
 
 def _load(source: str, report: Report) -> Iterator[Tool]:

@@ -55,6 +55,47 @@ def test_a_good_tool_has_no_problem(toolpool: Run, folder: Path) -> None:
     assert (ran.code, ran.out) == (0, "1 tool, 0 broken, 0 more to look at\n")
 
 
+def test_tools_that_the_workers_do_not_take_are_named(toolpool: Run, folder: Path) -> None:
+    (folder / "kinds_check.py").write_text(
+        GOOD.format(name="there") + GOOD.format(name="here").replace("async def", "def")
+    )
+    check = ("tools", "check", "--tools", "kinds_check.py")
+    assert "--run-in" not in toolpool(*check).out
+    assert "--run-in" not in toolpool(*check, "--run-in", "loop,process").out
+    ran = toolpool(*check, "--run-in", "loop")
+    assert (ran.code, ran.out.replace("\n", " ").count("warning")) == (0, 1)
+    assert (
+        "here: it runs in process, and a worker with --run-in loop does not take it: declare it "
+        "`async def`, or start another with --run-in process"
+    ) in ran.out.replace("\n", " ")
+    assert toolpool(*check, "--run-in", "moon").code == 2
+
+
+@pytest.mark.parametrize(
+    ("declared", "message"),
+    [
+        (
+            "@tool(effects='wirte')\ndef f(): ...\n",
+            "effects is one of 'read', 'write', not 'wirte'",
+        ),
+        ("@tool(name='task_list')\ndef f(): ...\n", "the pool has a tool of this name"),
+        ("class A:\n    @tool\n    def f(self): ...\n", "it is a method of A"),
+        (
+            "@tool(input_schema={'properties': {'town': {}}})\ndef f(city=''): ...\n",
+            "input_schema has 'town', and the function has no parameter of this name",
+        ),
+    ],
+)
+def test_a_declaration_that_cannot_be_meant_is_broken(
+    toolpool: Run, folder: Path, declared: str, message: str
+) -> None:
+    (folder / "meant_check.py").write_text(f"from toolpool import tool\n{declared}")
+    ran = toolpool("tools", "check", "--json", "--tools", "meant_check.py")
+    [problem] = json.loads(ran.out)["problems"]
+    assert (ran.code, problem["level"]) == (1, "broken")
+    assert message in problem["message"]
+
+
 def test_every_source_and_module_is_looked_at(toolpool: Run, folder: Path) -> None:
     package = folder / "shop_check"
     package.mkdir()

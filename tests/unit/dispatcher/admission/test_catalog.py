@@ -47,7 +47,7 @@ def test_a_schema_that_does_not_compile_refuses_that_tool_alone() -> None:
 
 
 @tool(input_schema={"type": "object", "properties": {"a": {"type": "no such type"}}})
-async def broken(a: Any) -> None:
+async def broken(a: Any = None) -> None:
     """Has a schema that nothing can be held to."""
 
 
