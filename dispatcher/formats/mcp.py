@@ -1,7 +1,7 @@
 """MCP: `tools/call` requests in, a `CallToolResult` a call out."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from toolpool.contract import encoding
@@ -23,6 +23,16 @@ HISTORY = None
 _METHOD = "tools/call"
 _VERSION = "io.modelcontextprotocol/protocolVersion"
 _ANY_JSON_SINCE = "2026-07-28"
+_ROOT = ("$defs", "definitions")
+_REFERENCES = {"$ref", "$dynamicRef", "$recursiveRef", "$id", "$anchor", "$dynamicAnchor"}
+"""What leads somewhere in a schema, or is led to."""
+_VALUES = {"const", "default", "enum", "examples"}
+_HANDLE: dict[str, Any] = {
+    "type": "object",
+    "properties": {"handle": {"type": "string"}, "state": {"type": "string"}},
+    "required": ["handle", "state"],
+}
+"""The data of a call that goes on in the background, or whose output was cut."""
 
 
 def recognises(response: Any) -> bool:
@@ -106,8 +116,11 @@ def _result(result: ToolResult) -> dict[str, Any]:
         made["structuredContent"] = result.data
     else:
         made["content"].append({"type": "text", "text": text_of(result.payload())})
-    if not is_any_json and not isinstance(made.get("structuredContent"), dict):
-        made.pop("structuredContent", None)
+    if not isinstance(made.get("structuredContent"), dict):
+        if result.ok and result.handle is not None:  # the output was cut, and is kept whole
+            made["structuredContent"] = {"handle": result.handle, "state": "COMPLETED"}
+        elif not is_any_json:
+            made.pop("structuredContent", None)
     note = note_of(result) if result.ok else None
     if note is not None:
         made["content"].append({"type": "text", "text": note})
@@ -133,7 +146,8 @@ def offer(specs: list[ToolSpec]) -> list[dict[str, Any]]:
     """The `tools` of a `tools/list` result, with the annotations that `effects` stands for.
 
     An output schema has to be that of objects until 2025-11-25: with another the SDKs refuse the
-    whole list. A background tool has none, since a call of it may answer with a handle.
+    whole list. The SDKs hold every success to it, so that it also allows the handle that any call
+    may be answered with. A background tool, which often is, has none.
     """
     offered: list[dict[str, Any]] = []
     for spec in specs:
@@ -144,8 +158,8 @@ def offer(specs: list[ToolSpec]) -> list[dict[str, Any]]:
             "inputSchema": schema_of(spec.input_schema),
         }
         output = None if spec.background else output_object_of(spec)
-        if output is not None:
-            tool["outputSchema"] = output
+        if output is not None and (either := _or_handle(output)) is not None:
+            tool["outputSchema"] = either
         annotations: dict[str, Any] = told(spec, "title")
         if spec.effects is not None:
             annotations["readOnlyHint"] = spec.effects is Effects.READ
@@ -155,3 +169,25 @@ def offer(specs: list[ToolSpec]) -> list[dict[str, Any]]:
             tool["annotations"] = annotations
         offered.append(tool)
     return offered
+
+
+def _or_handle(schema: dict[str, Any]) -> dict[str, Any] | None:
+    """The schema of results or a handle; None if references would not lead where they did."""
+    kept = tuple(f"#/{name}/" for name in _ROOT)
+    if not all(reference.startswith(kept) for reference in _references(schema)):
+        return None
+    root = {name: schema[name] for name in ("$schema", *_ROOT) if name in schema}
+    result = {name: value for name, value in schema.items() if name not in root}
+    return {**root, "type": "object", "anyOf": [result, _HANDLE]}
+
+
+def _references(node: Any) -> Iterator[str]:
+    if isinstance(node, list):
+        for item in node:
+            yield from _references(item)
+    elif isinstance(node, dict):
+        for name, inner in node.items():
+            if name in _REFERENCES and isinstance(inner, str):
+                yield inner
+            elif name not in _VALUES:
+                yield from _references(inner)

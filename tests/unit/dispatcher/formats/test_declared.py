@@ -1,7 +1,9 @@
 """What a declaration says beside its schema, offered to the providers that take it."""
 
+import asyncio
 import json
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
 from typing import Any
 
 import mcp
@@ -11,7 +13,7 @@ from mcp.server.lowlevel import Server
 from msgspec.structs import replace
 
 from tests.sdk_types import hold
-from toolpool import Dispatcher, tool
+from toolpool import AskApproval, Dispatcher, Hooks, tool
 from toolpool.contract.spec import ToolSpec
 from toolpool.dispatcher.formats import FORMATS
 
@@ -32,6 +34,11 @@ SAID = ToolSpec(
     allowed_callers=("direct", "programmatic", "code_execution_20260120"),
     input_examples=({"query": "shoes"},),
 )  # fmt: skip
+HANDLE = {
+    "type": "object",
+    "properties": {"handle": {"type": "string"}, "state": {"type": "string"}},
+    "required": ["handle", "state"],
+}
 UNSAID = ToolSpec(name="plain", input_schema=SAID.input_schema)
 OPTIONS = {
     "title", "strict", "defer_loading", "allowed_callers", "input_examples", "output_schema",
@@ -62,7 +69,7 @@ def offered(format: str, spec: ToolSpec) -> dict[str, Any]:
         ("bedrock", {"strict": True}),
         ("mcp", {
             "title": "Find orders", "annotations": {"title": "Find orders"},
-            "outputSchema": SAID.output_schema,
+            "outputSchema": {"type": "object", "anyOf": [SAID.output_schema, HANDLE]},
         }),
         ("gemini", {}),
         ("bare", {}),
@@ -120,9 +127,17 @@ NODE = {
 @pytest.mark.parametrize(
     ("schema", "root"),
     [
-        ({"type": "object"}, {"type": "object"}),
-        ({"type": "OBJECT"}, {"type": "object"}),
-        (NODE, {"$defs": NODE["$defs"], **NODE["$defs"]["Node"]}),  # type: ignore[dict-item]
+        ({"type": "object"}, {"type": "object", "anyOf": [{"type": "object"}, HANDLE]}),
+        ({"type": "OBJECT"}, {"type": "object", "anyOf": [{"type": "object"}, HANDLE]}),
+        (
+            NODE,
+            {
+                "$defs": NODE["$defs"],
+                "type": "object",
+                "anyOf": [NODE["$defs"]["Node"], HANDLE],  # type: ignore[index]
+            },
+        ),
+        ({"type": "object", "properties": {"next": {"$ref": "#"}}}, None),
         ({"type": "array"}, None),
         ({"type": ["object", "null"]}, None),
         ({"anyOf": [{"type": "object"}, {"type": "null"}]}, None),
@@ -132,7 +147,7 @@ NODE = {
 def test_mcp_is_offered_the_output_schemas_of_objects(
     schema: dict[str, Any], root: dict[str, Any] | None
 ) -> None:
-    """One of anything else costs a client of 2025 the whole list."""
+    """One of anything else costs a client of 2025 the whole list. Any call may have a handle."""
     made = offered("mcp", replace(UNSAID, output_schema=schema))
     assert made.get("outputSchema") == root
     in_background = replace(SAID, output_schema=schema, background=True)
@@ -157,23 +172,49 @@ def names() -> list[str]:
     return ["a"]
 
 
+@tool(run_in="thread", max_output=1_000)
+def counts(many: int) -> dict[str, int]:
+    """Count."""
+    return {str(number): number for number in range(many)}
+
+
+@tool
+async def waits() -> dict[str, int]:
+    """Take longer than anybody waits."""
+    await asyncio.sleep(60)
+    return {}
+
+
+@tool(effects="write", approval=True)
+async def refund(of: int) -> dict[str, int]:
+    """Pay back."""
+    return {"total": of}
+
+
+@asynccontextmanager
+async def client_of(dispatcher: Dispatcher, mode: Any, **options: Any) -> AsyncIterator[mcp.Client]:
+    """The SDK's own client of a server that a dispatcher answers for."""
+
+    async def on_list_tools(_: Any, params: Any) -> mcp.types.ListToolsResult:
+        return mcp.types.ListToolsResult.model_validate({"tools": dispatcher.tools("mcp")})
+
+    async def on_call_tool(_: Any, params: Any) -> mcp.types.CallToolResult:
+        plain = params.model_dump(include={"name", "arguments"})
+        [answer] = (
+            await dispatcher.dispatch({"method": "tools/call", "params": plain}, **options)
+        ).messages()
+        return mcp.types.CallToolResult.model_validate(answer)
+
+    server = Server("s", on_list_tools=on_list_tools, on_call_tool=on_call_tool)
+    async with mcp.Client(server, mode=mode) as client:
+        yield client
+
+
 @pytest.mark.parametrize("mode", ["auto", "legacy"])
 async def test_the_sdk_s_own_client_takes_what_is_offered_and_answered(mode: Any) -> None:
     """It holds every success to the schema that it was offered, in the old protocol and the new."""
     async with Dispatcher.in_memory([total, names]) as dispatcher:
-
-        async def on_list_tools(_: Any, params: Any) -> mcp.types.ListToolsResult:
-            return mcp.types.ListToolsResult.model_validate({"tools": dispatcher.tools("mcp")})
-
-        async def on_call_tool(_: Any, params: Any) -> mcp.types.CallToolResult:
-            plain = params.model_dump(include={"name", "arguments"})
-            [answer] = (
-                await dispatcher.dispatch({"method": "tools/call", "params": plain})
-            ).messages()
-            return mcp.types.CallToolResult.model_validate(answer)
-
-        server = Server("s", on_list_tools=on_list_tools, on_call_tool=on_call_tool)
-        async with mcp.Client(server, mode=mode) as client:
+        async with client_of(dispatcher, mode) as client:
             offered = {each.name: each for each in (await client.list_tools()).tools}
             assert offered["total"].output_schema is not None
             assert offered["names"].output_schema is None
@@ -182,3 +223,32 @@ async def test_the_sdk_s_own_client_takes_what_is_offered_and_answered(mode: Any
             broken = await client.call_tool("total", {"of": []})
             assert (broken.is_error, broken.structured_content) == (True, None)
             assert not (await client.call_tool("names", {})).is_error
+
+
+async def asks_a_person(call: Any) -> Any:
+    return AskApproval() if call.tool == "total" else None
+
+
+@pytest.mark.parametrize("mode", ["auto", "legacy"])
+@pytest.mark.parametrize(
+    ("name", "arguments", "hooks"),
+    [
+        ("waits", {}, None),
+        ("total", {"of": [1]}, Hooks(before_call=asks_a_person)),
+        ("refund", {"of": 1}, None),
+        ("counts", {"many": 1_000}, None),
+    ],
+    ids=["handed over", "asked about", "to be approved", "cut"],
+)
+async def test_the_sdk_s_own_client_takes_a_handle(
+    name: str, arguments: dict[str, Any], hooks: Any, mode: Any
+) -> None:
+    """Of a tool with an output schema, which the client holds every success to."""
+    wait = {} if name == "counts" else {"wait": 0.0}
+    async with Dispatcher.in_memory([total, waits, refund, counts], hooks=hooks) as dispatcher:
+        async with client_of(dispatcher, mode, session="s", **wait) as client:
+            offered = {each.name: each for each in (await client.list_tools()).tools}
+            assert offered[name].output_schema is not None
+            answer = await client.call_tool(name, arguments)
+            assert not answer.is_error
+            assert {"handle", "state"} <= set(answer.structured_content or {})
