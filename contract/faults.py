@@ -6,12 +6,17 @@ and to Sentry.
 
 import hashlib
 import linecache
+import math
+import os
 import re
+import sys
 import sysconfig
-from collections.abc import Iterable, Sequence
+import textwrap
+import time
+from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
 from pathlib import Path
-from types import CodeType, FrameType, TracebackType
+from types import FrameType, TracebackType
 from typing import Any
 
 import msgspec
@@ -20,7 +25,7 @@ from toolpool.contract.encoding import canonical, printable
 from toolpool.contract.outcome import Outcome
 
 _FIRST_FRAMES, _LAST_FRAMES = 10, 30
-_FAULTS_AT_MOST = 5
+_CHAIN_AT_MOST, _MEMBERS_AT_MOST, _FAULTS_AT_MOST = 5, 5, 15
 _LINE_CHARACTERS, _CODE_CHARACTERS, _NAME_CHARACTERS = 1_000, 200, 200
 _TEXT = re.compile(r"""(["'])(?:\\.|(?!\1)[^\\])*\1""")
 _TEXT_OF_LINES = re.compile(
@@ -46,14 +51,23 @@ _LIBRARIES = tuple(
 )
 _NAME = type.__dict__["__qualname__"]
 _MODULE = type.__dict__["__module__"]
+_MRO = type.__dict__["__mro__"]
+_MADE_AT_RUN_TIME = "(code made at run time)"
+
+_imported_at = math.inf
+"""When this process imported its tools, in Unix time."""
 
 
 class Frame(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One line of a traceback. `is_own`: it is of the tool's author, not of a library."""
+    """One line of a traceback. `is_own`: it is of the tool's author, not of a library.
+
+    Code that was made at run time, and may be a model's, is shown by its line number alone.
+    """
 
     file: str
     line: int
     function: str
+    module: str = ""
     code: str = ""
     is_own: bool = False
 
@@ -62,7 +76,8 @@ class Fault(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One exception: its class, and where it was raised, the outermost frame first.
 
     `left_out` counts frames in the middle that are not here. `is_cause`: the next one of the list
-    was raised from it; otherwise while it was handled.
+    was raised from it; otherwise while it was handled. `members`: those of an exception group, each
+    with what led to it; a group in a group is not told by itself.
     """
 
     kind: str
@@ -70,6 +85,7 @@ class Fault(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     frames: tuple[Frame, ...] = ()
     left_out: int = 0
     is_cause: bool = False
+    members: tuple[tuple["Fault", ...], ...] = ()
 
     @property
     def name(self) -> str:
@@ -81,14 +97,17 @@ class Fault(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 class Failure(msgspec.Struct, frozen=True, kw_only=True):
     """What is told of a call that failed. `digest` stands for its arguments, of so many bytes.
 
-    `text` is what the tool or the pool said. It may hold anything, so it is None unless the setting
-    `error_texts` allows it.
+    `cause` is how the tool's process ended, or what is wrong with the result, which has
+    `result_bytes`; "" and 0 where that does not apply. `text` is what the tool or the pool said. It
+    may hold anything, so it is None unless the setting `error_texts` allows it.
     """
 
     text: str | None
     faults: tuple[Fault, ...]
     digest: str
     arguments_bytes: int
+    cause: str = ""
+    result_bytes: int = 0
 
 
 def failure_of(outcome: Outcome, arguments: dict[str, Any], *, with_text: bool) -> Failure | None:
@@ -96,12 +115,27 @@ def failure_of(outcome: Outcome, arguments: dict[str, Any], *, with_text: bool) 
     if outcome.ok:
         return None
     encoded = canonical(arguments)
+    details = outcome.details or {}
+    cause, result_bytes = details.get("cause"), details.get("result_bytes")
     return Failure(
         text=outcome.error if with_text else None,
         faults=faults_in(outcome.details),
         digest=hashlib.blake2b(encoded, digest_size=8).hexdigest(),
         arguments_bytes=len(encoded),
+        cause=cause if isinstance(cause, str) else "",
+        result_bytes=result_bytes if isinstance(result_bytes, int) else 0,
     )
+
+
+def tools_imported(at: float | None = None) -> float:
+    """Show no code from now on that is in a file changed after the tools were imported.
+
+    That is now, or at the Unix time `at`: of a process that replaces another, when that one did,
+    and `inf` while the import goes on.
+    """
+    global _imported_at
+    _imported_at = time.time() if at is None else at
+    return _imported_at
 
 
 def is_own(file: str) -> bool:
@@ -112,7 +146,7 @@ def is_own(file: str) -> bool:
 def faults_of(error: BaseException) -> list[dict[str, Any]]:
     """`Fault`s as JSON: what led to `error` first, itself last. Never raises."""
     try:
-        return [_encoded(fault) for fault in _chain(error)]
+        return [_encoded(fault) for fault in _chain(error, set())]
     except BaseException:  # noqa: BLE001 - causes and contexts are attributes of a tool's objects
         return []
 
@@ -137,6 +171,11 @@ def own_frame(faults: Sequence[Fault]) -> Frame | None:
     return next((fault.frames[0] for fault in reversed(faults) if fault.frames), None)
 
 
+def reported_apart(faults: Sequence[Fault]) -> Sequence[Sequence[Fault]]:
+    """The faults, as one report each: the members of an exception group, else all together."""
+    return faults[-1].members if faults and faults[-1].members else [faults]
+
+
 def traceback_of(faults: Iterable[Fault]) -> str:
     """The traceback as Python prints it, but for what the exceptions say."""
     parts: list[str] = []
@@ -148,6 +187,9 @@ def traceback_of(faults: Iterable[Fault]) -> str:
         if fault.left_out:
             parts.append(f"  ({fault.left_out} more frames in between)")
         parts.append(fault.name)
+        for number, member in enumerate(fault.members, 1):
+            parts.append(f"  +-- {number} of {len(fault.members)}")
+            parts.append(textwrap.indent(traceback_of(member), "  | "))
     return "\n".join(parts)
 
 
@@ -156,48 +198,78 @@ def _encoded(fault: Fault) -> dict[str, Any]:
     return encoded
 
 
-def _chain(error: BaseException) -> list[Fault]:
-    """The exception and what led to it, the first first."""
+def _chain(error: BaseException, seen: set[int]) -> list[Fault]:
+    """The exception and what led to it, oldest first, without those that are `seen` already."""
     chain: list[Fault] = []
-    seen: set[int] = set()
     current: BaseException | None = error
     is_cause = False
-    while current is not None and id(current) not in seen and len(chain) < _FAULTS_AT_MOST:
+    while current is not None and id(current) not in seen and len(chain) < _CHAIN_AT_MOST:
+        if len(seen) >= _FAULTS_AT_MOST:
+            break
         seen.add(id(current))
-        chain.append(_fault(current, is_cause=is_cause))
+        chain.append(_fault(current, seen, is_cause=is_cause))
         is_cause = True
-        if isinstance(current, BaseExceptionGroup):
-            current = current.exceptions[0]  # what went wrong first; a group itself says little
-        elif current.__cause__ is not None or current.__suppress_context__:
+        if current.__cause__ is not None or current.__suppress_context__:
             current = current.__cause__
         else:
             current, is_cause = current.__context__, False
     return chain[::-1]
 
 
-def _fault(error: BaseException, *, is_cause: bool) -> Fault:
-    kind = type(error)
-    module = _MODULE.__get__(kind)
+def _fault(error: BaseException, seen: set[int], *, is_cause: bool) -> Fault:
+    kind = _named_class(error)
     frames = _frames(error.__traceback__)
     left_out = max(0, len(frames) - _FIRST_FRAMES - _LAST_FRAMES)
     if left_out:
         frames = frames[:_FIRST_FRAMES] + frames[-_LAST_FRAMES:]
+    members = (_chain(member, seen) for member in _members(error))
     return Fault(
         kind=_short(str.__str__(_NAME.__get__(kind))),
-        module=_short(module) if type(module) is str else "",
-        frames=tuple(_frame(code, line) for code, line in frames),
+        module=_short(_module_of(kind)),
+        frames=tuple(_frame(frame, line) for frame, line in frames),
         left_out=left_out,
         is_cause=is_cause,
+        members=tuple(tuple(chain) for chain in members if chain),
     )
 
 
-def _frames(traceback: TracebackType | None) -> list[tuple[CodeType, int]]:
-    """The lines that a traceback names, without those of the pool that called the tool."""
-    frames: list[tuple[CodeType, int]] = []
+def _members(error: BaseException) -> Iterator[BaseException]:
+    """The members of a group and of the groups in it, up to a limit; none if it is no group."""
+    left = [error] if isinstance(error, BaseExceptionGroup) else []
+    found = 0
+    while left and found < _MEMBERS_AT_MOST:
+        member = left.pop()
+        if isinstance(member, BaseExceptionGroup):
+            left += reversed(member.exceptions)
+        else:
+            found += 1
+            yield member
+
+
+def _named_class(error: BaseException) -> type:
+    """The first class of its MRO that was not made at run time: a model may have named that."""
+    for kind in _MRO.__get__(type(error)):
+        module = _module_of(kind)
+        if module.partition(".")[0] not in sys.modules:
+            continue
+        if module not in ("builtins", "__main__"):
+            return kind
+        if _NAME.__get__(kind).partition(".")[0] in vars(sys.modules[module]):
+            return kind
+    return BaseException
+
+
+def _module_of(kind: type) -> str:
+    module = _MODULE.__get__(kind)
+    return module if type(module) is str else ""
+
+
+def _frames(traceback: TracebackType | None) -> list[tuple[FrameType, int]]:
+    """The frames and lines of a traceback, without those of the pool that called the tool."""
+    frames: list[tuple[FrameType, int]] = []
     while traceback is not None:
-        code = traceback.tb_frame.f_code
-        if frames or not _is_ours(code.co_filename):
-            frames.append((code, traceback.tb_lineno or 0))
+        if frames or not _is_ours(traceback.tb_frame.f_code.co_filename):
+            frames.append((traceback.tb_frame, traceback.tb_lineno or 0))
         traceback = traceback.tb_next
     return frames
 
@@ -209,7 +281,7 @@ def stack_of(frame: FrameType | None, at_most: int) -> str:
     """
     frames: list[Frame] = []
     while frame is not None and len(frames) < at_most:
-        frames.append(_frame(frame.f_code, frame.f_lineno or 0))
+        frames.append(_frame(frame, frame.f_lineno or 0))
         frame = frame.f_back
     return "".join(f"{line}\n" for found in reversed(frames) for line in _shown(found))
 
@@ -219,8 +291,11 @@ def _shown(frame: Frame) -> list[str]:
     return [where, f"    {frame.code}"] if frame.code else [where]
 
 
-def _frame(code: CodeType, line: int) -> Frame:
-    file = code.co_filename
+def _frame(frame: FrameType, line: int) -> Frame:
+    code, module = frame.f_code, frame.f_globals.get("__name__")
+    file, module = code.co_filename, module if type(module) is str else ""
+    if not _was_imported(file, module):
+        return Frame(file=_MADE_AT_RUN_TIME, line=line, function="?")
     found, own = linecache.getline(file, line), is_own(file)
     if own:  # to look through a library's file as well would take long, and it knows no secret
         found = _without_texts_of_lines(file, line, found)
@@ -228,9 +303,28 @@ def _frame(code: CodeType, line: int) -> Frame:
         file=_on_one_line(file),
         line=line,
         function=_short(code.co_name),
+        module=_short(module),
         code=_without_texts(found.strip()),
         is_own=own,
     )
+
+
+def _was_imported(file: str, module: str) -> bool:
+    """Whether code is of a module, from a file that has not changed since tools were imported.
+
+    Anything else may have been written by what a tool ran. The time of a file's content can be set
+    by whoever writes it, that of its last change cannot.
+    """
+    if _imported_at == math.inf:
+        return True
+    if file.startswith("<frozen "):
+        return file[8:-1] in sys.modules
+    if getattr(sys.modules.get(module), "__file__", None) != file:
+        return False
+    try:
+        return os.stat(file).st_ctime < _imported_at
+    except (OSError, ValueError):  # in an archive
+        return True
 
 
 @lru_cache(_LINES_REMEMBERED)

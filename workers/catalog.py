@@ -2,6 +2,7 @@
 
 import importlib
 import importlib.util
+import math
 import pkgutil
 import sys
 from collections.abc import Iterable, Iterator, Mapping
@@ -9,7 +10,7 @@ from pathlib import Path
 from types import MappingProxyType, ModuleType
 
 from toolpool.contract.errors import Misconfigured, ToolDeclarationInvalid, ToolsUnimportable
-from toolpool.contract.faults import faults_in, faults_of, own_frame
+from toolpool.contract.faults import faults_in, faults_of, own_frame, tools_imported
 from toolpool.workers.running.inside import Importing, import_from_here
 from toolpool.workers.tool import Tool
 
@@ -34,6 +35,7 @@ class Catalog:
                     f"{tool.__module__}; give one of them another name with @tool(name=…)"
                 )
         self.tools: Mapping[str, Tool] = MappingProxyType(by_name)
+        self.imported_at = tools_imported()
 
     @classmethod
     def load(cls, sources: Iterable[str]) -> "Catalog":
@@ -41,6 +43,7 @@ class Catalog:
 
         Raises `ToolsUnimportable` when a source does not exist, fails, or holds no tool.
         """
+        tools_imported(math.inf)  # where one fails, its line is told
         found: dict[int, Tool] = {}
         for source in list(sources) or [BUILT_IN]:
             count = 0

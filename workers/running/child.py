@@ -16,6 +16,7 @@ import time
 
 from toolpool.contract import logs
 from toolpool.contract.errors import Misconfigured
+from toolpool.contract.faults import tools_imported
 from toolpool.contract.outcome import Code, Executed, Outcome, failure
 from toolpool.contract.redaction import NOTHING
 from toolpool.workers.catalog import Catalog
@@ -37,6 +38,7 @@ def main() -> int:
     parser.add_argument("--parent", type=int, required=True)
     parser.add_argument("--max-result", type=int, required=True)
     parser.add_argument("--calls", type=int, required=True)
+    parser.add_argument("--imported-at", type=float)
     parser.add_argument("--tools", action="append", default=[])
     options = parser.parse_args()
     die_with_parent(options.parent)
@@ -53,6 +55,7 @@ def main() -> int:
     except Misconfigured as error:
         line.say(frames.Failed(pid=line.pid, error=str(error)))
         return 1
+    tools_imported(options.imported_at)
     logs.keep_on()
     line.end_strayed_fork()  # of a tools module: it is not this process
     server = _Server(line, catalog, Limits(options.max_result), ProcessState())

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import os
 import sys
+import time
 from collections import deque
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
@@ -37,12 +38,19 @@ class ChildPool:
     """
 
     def __init__(
-        self, *, size: int, tools: Sequence[str], max_result: int, calls_per_child: int
+        self,
+        *,
+        size: int,
+        tools: Sequence[str],
+        max_result: int,
+        calls_per_child: int,
+        imported_at: float | None = None,
     ) -> None:
         self._size = size
         self._tools = tools
         self._max_result = max_result
         self._calls_per_child = calls_per_child
+        self._imported_at = time.time() if imported_at is None else imported_at
         self._idle: deque[Child] = deque()
         self._living: set[Child] = set()
         self._leaving: set[Child] = set()
@@ -240,6 +248,7 @@ class ChildPool:
             f"--parent={os.getpid()}",
             f"--max-result={self._max_result}",
             f"--calls={self._calls_per_child}",
+            f"--imported-at={self._imported_at!r}",
             *(f"--tools={source}" for source in self._tools),
         ]
 
@@ -266,6 +275,7 @@ async def started_children(
         tools=tools,
         max_result=settings.max_result,
         calls_per_child=settings.child_calls,
+        imported_at=catalog.imported_at,
     )
     try:
         await children.start()

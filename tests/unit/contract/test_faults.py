@@ -1,8 +1,12 @@
 """What a tool raised, as data: where, and of which class, and never what it says."""
 
 import json
+import math
+import os
 from collections.abc import Callable
+from importlib import import_module
 from pathlib import Path
+from runpy import run_path
 
 import pytest
 
@@ -13,6 +17,7 @@ from toolpool.contract.faults import (
     faults_in,
     faults_of,
     own_frame,
+    reported_apart,
     traceback_of,
 )
 from toolpool.contract.outcome import Code, Executed, Outcome, failure
@@ -41,7 +46,10 @@ def while_handled() -> None:
 
 
 def in_a_group() -> None:
-    raise ExceptionGroup(SECRET, [ValueError(SECRET), TypeError(SECRET)])
+    with pytest.raises(KeyError) as caught:
+        from_a_cause()
+    inner = ExceptionGroup(SECRET, [caught.value])
+    raise ExceptionGroup(SECRET, [ValueError(SECRET), inner])
 
 
 @pytest.mark.parametrize(
@@ -49,7 +57,6 @@ def in_a_group() -> None:
     [
         (from_a_cause, ["JSONDecodeError", "KeyError"], True),
         (while_handled, ["JSONDecodeError", "KeyError"], False),
-        (in_a_group, ["ValueError", "ExceptionGroup"], True),
     ],
 )
 def test_what_led_to_it_comes_first(
@@ -60,6 +67,68 @@ def test_what_led_to_it_comes_first(
     assert faults[0].is_cause is is_cause
     assert faults[-1].frames[-1].function == function.__name__
     assert faults[-1].frames[-1].code.startswith("raise ")
+
+
+def test_every_member_of_a_group_is_told_with_what_led_to_it() -> None:
+    (group,) = raised_by(in_a_group)
+    assert group.kind == "ExceptionGroup"
+    kinds = [[fault.kind for fault in member] for member in group.members]
+    assert kinds == [["ValueError"], ["JSONDecodeError", "KeyError"]]
+    assert reported_apart([group]) == group.members
+    assert "| KeyError" in traceback_of([group])
+
+
+def test_members_that_lead_in_a_circle_or_without_end_are_cut_off() -> None:
+    many = ExceptionGroup("", [ValueError(n) for n in range(1_000)])
+    deep: Exception = ValueError()
+    for _ in range(2_000):
+        deep = ExceptionGroup("", [deep])
+    for error in (many, deep):
+        error.__context__ = error.exceptions[0]  # type: ignore[attr-defined]
+        error.exceptions[0].__context__ = error  # type: ignore[attr-defined]
+        faults = faults_in({"faults": faults_of(error)})
+        assert 1 <= len(faults[-1].members) <= 5
+
+
+def test_code_that_a_tool_wrote_is_in_no_report(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A code runner's: run from a file or a text, imported, or put in the place of a module."""
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(faults, "_imported_at", faults._imported_at)
+    real = tmp_path / "real_tools.py"
+    real.write_text("def fails():\n    raise KeyError(salary_of_jane)\n")
+    import_module("real_tools")
+    while faults.tools_imported() <= real.stat().st_ctime:  # a coarse clock
+        pass
+    (before,) = raised_by(import_module("real_tools").fails)
+    assert before.frames[-1].module == "real_tools"
+    assert before.frames[-1].code == "raise KeyError(salary_of_jane)"
+
+    script = tmp_path / "jane_doe.py"
+    source = "class JaneDoe(ValueError): pass\ndef jane_doe(): raise JaneDoe\njane_doe()\n"
+    script.write_text(source)
+    os.utime(script, (0, 0))
+
+    def replaced() -> None:
+        real.write_text("def jane_doe():\n    raise JaneDoe\njane_doe()")
+        import_module("real_tools").fails()
+
+    for run in (
+        lambda: run_path(str(script)),
+        lambda: run_path(str(script), run_name="__main__"),
+        lambda: exec(source, {}),
+        lambda: exec(compile(source, "<frozen jane_doe>", "exec"), {"__name__": "jane_doe"}),
+        lambda: import_module("jane_doe"),
+        replaced,
+    ):
+        found = raised_by(run)
+        told = repr(found) + traceback_of(found)
+        assert "(code made at run time)" in told
+        assert "jane" not in told.lower()
+        frame = own_frame(found)
+        assert frame is not None
+        assert frame.file == __file__, "the tool that ran it is to be looked at"
 
 
 @pytest.mark.parametrize("function", [from_a_cause, while_handled, in_a_group])
@@ -165,8 +234,9 @@ def test_a_text_of_several_lines_is_no_code(
         '      hunter2""".format(fails())\n'
         "def three(): return ('''hunter2''' \"hunter2 \\\" hunter2\", fails())\n"
     )
-    space: dict[str, Callable[[], None]] = {}
-    exec(compile(path.read_text(), str(path), "exec"), space)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(faults, "_imported_at", math.inf)
+    space = vars(import_module("long_texts"))
     shown = [raised_by(space[name])[0].frames[1].code for name in ("one", "two", "three")]
     assert shown == ["% fails()  # isn…", "", """def three(): return ('…' "…", fails())"""]
     faults._without_texts_of_lines.cache_clear()
