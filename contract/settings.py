@@ -68,6 +68,14 @@ class Settings(BaseSettings):
     sentry_per_minute: int = Field(
         default=100, ge=1, description="Reports to Sentry in a minute, of all issues."
     )
+    sentry_before_send: str = Field(
+        default="",
+        description="Changes or drops what a worker sends to Sentry: `module:function`.",
+    )
+    sentry_fingerprint: str = Field(
+        default="",
+        description="Answers by what a worker's report is grouped in Sentry: `module:function`.",
+    )
 
     metrics_port: int | str = Field(
         default=0,

@@ -106,7 +106,7 @@ def check_bash(settings: "Settings") -> list[Finding]:
 def check_policy(settings: "Settings") -> list[Finding]:
     """Whether the rules and hooks that the settings name can be used."""
     from toolpool.contract.errors import Misconfigured
-    from toolpool.dispatcher.host.hook import imported
+    from toolpool.contract.importing import imported
     from toolpool.dispatcher.policy.notify import Notifier
     from toolpool.dispatcher.policy.rule_file import RuleFile
 

@@ -5,7 +5,9 @@ from facts; nothing is collected from the process: no local variables, breadcrum
 """
 
 import contextlib
+import copy
 import os
+import platform
 import queue
 import socket
 import threading
@@ -22,8 +24,9 @@ from sentry_sdk.utils import BadDsn
 from toolpool.contract import logs
 from toolpool.contract.encoding import printable
 from toolpool.contract.errors import Misconfigured
-from toolpool.contract.faults import Failure, Fault, own_frame
+from toolpool.contract.faults import Failure, Fault, Frame, own_frame, reported_apart
 from toolpool.contract.observing import guarded
+from toolpool.contract.outcome import Code
 from toolpool.contract.settings import Settings
 from toolpool.contract.telemetry.carriers import Parent, new_span_id, new_trace_id
 from toolpool.contract.telemetry.flood import Flood
@@ -39,9 +42,27 @@ _FLUSH_SECONDS = 2.0
 _MINUTE_SECONDS = 60.0
 _GATHER_SECONDS = 0.5
 _TAG_CHARACTERS = 200
+_RUNTIME = {"name": platform.python_implementation(), "version": platform.python_version()}
 _DROPPED_KEYS = ("breadcrumbs", "request", "user", "extra", "modules", "sys.argv")
 
+_TITLES: dict[str, str] = {
+    Code.WORKER_LOST: "A worker was lost while it ran calls",
+    Code.QUEUE_UNREACHABLE: "No server took a call",
+    Code.EXPIRED: "No worker started a call in time",
+    Code.OVERLOADED: "A call was refused: too many wait",
+    Code.CIRCUIT_OPEN: "{tool} is left alone: it failed too often",
+    Code.TIMEOUT: "{tool} did not end in time",
+    Code.CRASHED: "The process that ran {tool} {cause}",
+    Code.BAD_RESULT: "{tool} returned a result that is {cause}",
+}
+_OF_THE_POOL = frozenset({Code.WORKER_LOST, Code.QUEUE_UNREACHABLE, Code.EXPIRED, Code.OVERLOADED})
+"""One outage ends calls of every tool with these: they are one issue."""
+
 Event = dict[str, Any]
+BeforeSend = Callable[[Event, dict[str, Any]], Event | None]
+"""Is given an event and Sentry's hint, and answers with what is sent; None for nothing."""
+Fingerprint = Callable[[Event], Sequence[str] | None]
+"""Is given an event, and answers with what it is grouped by; None for toolpool's own grouping."""
 
 
 class Reports:
@@ -53,6 +74,8 @@ class Reports:
         dsn: str | None = None,
         *,
         every_minute: Callable[[], None] = lambda: None,
+        before_send: BeforeSend | None = None,
+        fingerprint: Fingerprint | None = None,
     ) -> None:
         dsn = dsn or os.environ.get(DSN)
         if not dsn:
@@ -61,7 +84,8 @@ class Reports:
         self.release = os.environ.get(_RELEASE) or f"toolpool@{VERSION}"
         self.environment = os.environ.get(_ENVIRONMENT) or "production"
         self._dsn = dsn
-        self._client = _client(dsn, self.release, self.environment)
+        self._before_send, self._fingerprint = before_send, fingerprint
+        self._client = self._new_client()
         self._host = socket.gethostname()
         self._sdk = {"name": "sentry.python", "version": sentry_sdk.VERSION}
         self._public_key = dsn.partition("//")[2].partition("@")[0].partition(":")[0]
@@ -80,7 +104,7 @@ class Reports:
         if self._users > 1:
             return
         if self._client.transport is None:  # closed before, and used again
-            self._client = _client(self._dsn, self.release, self.environment)
+            self._client = self._new_client()
             self._scope = sentry_sdk.Scope(client=self._client)
         self._thread = threading.Thread(target=self._send, name="toolpool-sentry", daemon=True)
         self._thread.start()
@@ -110,8 +134,9 @@ class Reports:
         tool: str,
         code: str,
         level: str,
-        title: str,
+        title: str = "",
         faults: Sequence[Fault] = (),
+        cause: str = "",
         tags: Mapping[str, object],
         seconds: float,
         failure: Failure | None = None,
@@ -119,34 +144,46 @@ class Reports:
     ) -> None:
         """Report what an operator has to see; a flood of the same is held back and counted.
 
-        `title` is for what was not raised; `seconds` is how long it took to fail.
+        `title` and `cause`, one of a few, are for what was not raised; by default those of the
+        failure with this code. `seconds` is how long it took to fail. Each member of an exception
+        group is a report of its own.
         """
-        faults = faults or (failure.faults if failure is not None else ())
-        frame = own_frame(faults)
-        where = f"{Path(frame.file).name}:{frame.function}" if frame is not None else ""
-        fingerprint = ("toolpool", tool, code, faults[-1].name if faults else "", where)
-        if not self._flood.admits(fingerprint):
-            return
         context: dict[str, object] = {"seconds": round(seconds, 3)}
         if failure is not None:
+            faults, cause = faults or failure.faults, cause or failure.cause
             context["arguments_digest"] = failure.digest
             context["arguments_bytes"] = failure.arguments_bytes
-        if held := self._flood.held_back(fingerprint):
-            context["held_back"] = held
+            if failure.result_bytes:
+                context["result_bytes"] = failure.result_bytes
+        title = title or _TITLES.get(code, "{tool} failed: {code}").format(
+            tool=tool, code=code, cause=cause or "failed"
+        )
         event: Event = {
             "platform": "python",
             "level": level,
             "timestamp": time.time(),
             "logger": "toolpool",
             "transaction": tool,
-            "fingerprint": list(fingerprint),
             "tags": {
                 name: _tag(value)
-                for name, value in {"tool": tool, "code": code, **tags}.items()
+                for name, value in {"tool": tool, "code": code, "cause": cause, **tags}.items()
                 if value not in (None, "")
             },
-            "contexts": {"tool call": context, "trace": _trace_under(parent)},
+            "contexts": {"tool call": context, "trace": _trace_under(parent), "runtime": _RUNTIME},
         }
+        chains = {_fingerprint(tool, code, cause, chain): chain for chain in reported_apart(faults)}
+        for fingerprint, chain in chains.items():
+            self._issue(event, fingerprint, title, chain)
+
+    def _issue(
+        self, event: Event, fingerprint: tuple[str, ...], title: str, faults: Sequence[Fault]
+    ) -> None:
+        if not self._flood.admits(fingerprint):
+            return
+        event = {**event, "fingerprint": list(fingerprint)}
+        if held := self._flood.held_back(fingerprint):
+            context = {**event["contexts"]["tool call"], "held_back": held}
+            event["contexts"] = {**event["contexts"], "tool call": context}
         self._put(lambda: _described(event, title, faults))
         self._hurries.set()
 
@@ -249,6 +286,31 @@ class Reports:
             "sdk": self._sdk,
         }
 
+    def _new_client(self) -> "sentry_sdk.Client":
+        return _client(self._dsn, self.release, self.environment, self._prepared)
+
+    def _prepared(self, event: Event, hint: dict[str, Any]) -> Event | None:
+        """An event without values, as the host's functions want it; None where it is not sent.
+
+        One that raises changes nothing: the event goes as it is.
+        """
+        event = scrubbed(event)
+        if event.get("type") is not None:  # a check-in
+            return event
+        if self._fingerprint is not None:
+            try:
+                parts = self._fingerprint(copy.deepcopy(event))
+                if parts is not None:
+                    event["fingerprint"] = [parts] if isinstance(parts, str) else list(parts)
+            except Exception:
+                log.exception("sentry_fingerprint_failed: grouping the event as toolpool does")
+        if self._before_send is not None:
+            try:
+                return self._before_send(copy.deepcopy(event), hint)
+            except Exception:
+                log.exception("sentry_before_send_failed: sending the event as it is")
+        return event
+
     def _say_held_back(self) -> None:
         if held := self._flood.all_held_back():
             self._put(lambda: self._held_back(held))
@@ -265,7 +327,9 @@ class Reports:
         }
 
 
-def _client(dsn: str, release: str, environment: str) -> "sentry_sdk.Client":
+def _client(
+    dsn: str, release: str, environment: str, before_send: BeforeSend
+) -> "sentry_sdk.Client":
     try:
         return sentry_sdk.Client(
             dsn=dsn,
@@ -279,7 +343,7 @@ def _client(dsn: str, release: str, environment: str) -> "sentry_sdk.Client":
             include_local_variables=False,
             attach_stacktrace=False,
             max_breadcrumbs=0,
-            before_send=scrubbed,
+            before_send=cast("Any", before_send),
         )
     except (BadDsn, ValueError) as error:
         raise Misconfigured(
@@ -288,7 +352,7 @@ def _client(dsn: str, release: str, environment: str) -> "sentry_sdk.Client":
         ) from None
 
 
-def scrubbed(event: Any, hint: Any) -> Any:
+def scrubbed(event: Event) -> Event:
     """An event without what could hold values, however it came to be there."""
     for name in _DROPPED_KEYS:
         event.pop(name, None)
@@ -326,10 +390,28 @@ def _described(event: Event, title: str, faults: Sequence[Fault]) -> Event:
     return {**event, "exception": {"values": list(map(_exception, faults))}}
 
 
+def _fingerprint(tool: str, code: str, cause: str, faults: Sequence[Fault]) -> tuple[str, ...]:
+    """What an issue is grouped by: the line that raised, by its text and not by its number."""
+    frame = own_frame(faults)
+    is_of_the_pool = code in _OF_THE_POOL or (code == Code.INTERNAL and frame is not None)
+    name = faults[-1].name if faults else cause
+    where = f"{Path(frame.file).name}:{frame.function}" if frame is not None else ""
+    line = frame.code if frame is not None else ""
+    return ("toolpool", "" if is_of_the_pool else tool, code, name, where, line)
+
+
+def _relative(frame: Frame) -> str:
+    """The file's path below the folder that its module is imported from."""
+    path = Path(frame.file)
+    parts = len(frame.module.split(".")) + (path.stem == "__init__")
+    return "/".join(path.parts[-parts:]) if parts < len(path.parts) else path.name
+
+
 def _exception(fault: Fault) -> Event:
     frames = [
         {
-            "filename": Path(frame.file).name,
+            "filename": _relative(frame),
+            "module": frame.module or None,
             "abs_path": frame.file,
             "function": frame.function,
             "lineno": frame.line,

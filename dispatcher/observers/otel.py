@@ -10,9 +10,9 @@ from typing import NamedTuple
 from opentelemetry import baggage, propagate, trace
 from opentelemetry.trace import Span, SpanKind, StatusCode
 
-from toolpool.contract.outcome import Code
 from toolpool.contract.settings import Settings
 from toolpool.contract.telemetry import names
+from toolpool.contract.telemetry.figures import UNKNOWN_TOOL
 from toolpool.contract.version import VERSION
 from toolpool.dispatcher.observe import CallFacts, Ended, Observer, Rejected
 
@@ -99,7 +99,7 @@ class OpenTelemetry(Observer):
 
     def rejected(self, rejected: Rejected) -> None:
         """The model has to mend it: an execution that did not take place, and is no fault."""
-        tool = rejected.tool if rejected.code is not Code.UNKNOWN_TOOL else "(unknown)"
+        tool = rejected.tool if rejected.is_known else UNKNOWN_TOOL
         span = self._tracer.start_span(
             names.execute_tool(tool),
             attributes=_present(

@@ -25,14 +25,15 @@ from toolpool.contract.telemetry.carriers import (
     sentry_trace,
     to_baggage,
 )
+from toolpool.contract.telemetry.figures import UNKNOWN_TOOL
 from toolpool.contract.telemetry.flood import Flood
-from toolpool.contract.telemetry.sentry import Reports
+from toolpool.contract.telemetry.sentry import BeforeSend, Fingerprint, Reports
 from toolpool.dispatcher.observe import CallFacts, Ended, Observer, Rejected
 from toolpool.dispatcher.observers.tries import Tries
 
 _TRACES_AT_MOST = 20_000
 _WARNED = frozenset({Code.EXPIRED, Code.OVERLOADED, Code.CIRCUIT_OPEN})
-"""The pool is short of something: one warning of each tool a minute, and counted."""
+"""The pool is short of something: one warning a minute, of each circuit by itself; counted."""
 
 _scope_here: Callable[[], sentry_sdk.Scope | None]
 _scope_here = getattr(
@@ -40,16 +41,6 @@ _scope_here = getattr(
 )
 """The host's scope where it has one in this context. Asked as usual the SDK makes one, for each
 task anew, which takes longer than all else that is done here."""
-
-_TITLES = {
-    Code.WORKER_LOST: "The worker that ran {tool} is gone",
-    Code.QUEUE_UNREACHABLE: "No server took a call of {tool}",
-    Code.EXPIRED: "No worker started a call of {tool} in time",
-    Code.OVERLOADED: "A call of {tool} was refused: too many wait",
-    Code.CIRCUIT_OPEN: "{tool} is left alone: it failed too often",
-    Code.TIMEOUT: "{tool} did not end in time",
-    Code.CRASHED: "The process that ran {tool} died",
-}
 
 
 class _Trace(NamedTuple):
@@ -64,8 +55,11 @@ class _Trace(NamedTuple):
 class Sentry(Observer):
     """Give it to `Dispatcher.connect(observers=[Sentry()])`; it reads SENTRY_DSN and its like.
 
-    `agent` is the name under which the calls stand in Sentry's dashboard of agents. Raises
-    `Misconfigured` where there is no DSN, or one that cannot be used.
+    `agent` is the name under which the calls stand in Sentry's dashboard of agents.
+    `before_send(event, hint)` answers with the event that is sent instead, or None to drop it, as
+    in Sentry's SDK; `fingerprint(event)` with the strings that it is grouped by, or None. Both are
+    called on a thread of their own. Raises `Misconfigured` where there is no DSN, or one that
+    cannot be used.
     """
 
     is_quick = True
@@ -77,12 +71,20 @@ class Sentry(Observer):
         *,
         dsn: str | None = None,
         settings: Settings | None = None,
+        before_send: BeforeSend | None = None,
+        fingerprint: Fingerprint | None = None,
     ) -> None:
         settings = settings or Settings()
         self._agent = agent
         self._tells_timeouts = settings.sentry_timeouts
         self._system = names.messaging_system(settings.broker_url)
-        self._reports = Reports(settings, dsn, every_minute=self._send_figures)
+        self._reports = Reports(
+            settings,
+            dsn,
+            every_minute=self._send_figures,
+            before_send=before_send,
+            fingerprint=fingerprint,
+        )
         self._warnings = Flood(of_each=1, in_all=10)
         self._traces: OrderedDict[str, _Trace] = OrderedDict()
         self._figures = _Figures()
@@ -123,7 +125,7 @@ class Sentry(Observer):
         trace_id = above.trace_id if above is not None else new_trace_id()
         if not is_sampled(above, trace_id, self._reports.sample_rate):
             return
-        tool = rejected.tool if rejected.code is not Code.UNKNOWN_TOOL else "(unknown)"
+        tool = rejected.tool if rejected.is_known else UNKNOWN_TOOL
         root, now = Parent(trace_id, new_span_id(), True), time.time()
         span = {
             **_span(root, new_span_id(), names.SENTRY_EXECUTE_TOOL, names.execute_tool(tool)),
@@ -156,7 +158,8 @@ class Sentry(Observer):
             return "error" if call.retries_left else None
         if ended.code in _WARNED:
             self._figures.refused += 1
-            return "warning" if self._warnings.admits((call.tool, ended.code)) else None
+            key = call.tool if ended.code is Code.CIRCUIT_OPEN else ""
+            return "warning" if self._warnings.admits((key, ended.code)) else None
         if ended.code.error_type is ErrorType.EXCEPTION:
             return None if ended.is_reported else "error"
         return "warning" if ended.code is Code.TIMEOUT and self._tells_timeouts else None
@@ -166,9 +169,6 @@ class Sentry(Observer):
             tool=call.tool,
             code=code.value,
             level=level,
-            title=_TITLES.get(code, "A call of {tool} failed: {code}").format(
-                tool=call.tool, code=code.value
-            ),
             seconds=ended.seconds,
             failure=ended.failure,
             tags={

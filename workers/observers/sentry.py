@@ -2,11 +2,13 @@
 
 import re
 from collections import defaultdict
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 from toolpool.contract.credentials import UNAVAILABLE
 from toolpool.contract.faults import Fault, Frame, is_own
-from toolpool.contract.outcome import Code, ErrorType
+from toolpool.contract.importing import imported
+from toolpool.contract.outcome import ErrorType
 from toolpool.contract.settings import Settings
 from toolpool.contract.telemetry import names
 from toolpool.contract.telemetry.carriers import (
@@ -26,16 +28,13 @@ from toolpool.workers.observe import (
     Unresolved,
     WorkerObserver,
 )
+from toolpool.workers.running.inside import import_from_here
 
 _STACK_LINE = re.compile(r'File "([^"]+)", line (\d+), in (\S+)')
 _HEARTBEAT = {
     "schedule": {"type": "interval", "value": 1, "unit": "minute"},
     "checkin_margin": 2,
     "max_runtime": 2,
-}
-_TITLES = {
-    Code.CRASHED: "The process that ran {tool} died",
-    Code.BAD_RESULT: "{tool} returned something other than it may",
 }
 
 
@@ -55,7 +54,14 @@ class Sentry(WorkerObserver):
 
     def __init__(self, settings: Settings, dsn: str | None = None) -> None:
         self._system = names.messaging_system(settings.broker_url)
-        self._reports = Reports(settings, dsn, every_minute=self._send_figures)
+        import_from_here()
+        self._reports = Reports(
+            settings,
+            dsn,
+            every_minute=self._send_figures,
+            before_send=_function("SENTRY_BEFORE_SEND", settings.sentry_before_send),
+            fingerprint=_function("SENTRY_FINGERPRINT", settings.sentry_fingerprint),
+        )
         self._traces: dict[tuple[str, int], _Trace] = {}
         self._longest_wait: defaultdict[str, float] = defaultdict(float)
 
@@ -90,12 +96,10 @@ class Sentry(WorkerObserver):
             return
         if call.retries_left:
             return  # the dispatcher tries again, and reports the last failure
-        title = _TITLES.get(code, "{tool} failed: {code}")
         self._reports.issue(
             tool=call.tool,
             code=code.value,
             level="error",
-            title=title.format(tool=call.tool, code=code.value),
             seconds=ended.seconds,
             failure=failure,
             tags={
@@ -197,6 +201,10 @@ class Sentry(WorkerObserver):
         waits, self._longest_wait = self._longest_wait, defaultdict(float)
         for queue, seconds in list(waits.items()):  # a call may just be written to it
             self._reports.gauge("toolpool.queue.age", seconds, "second", {"queue": queue})
+
+
+def _function(setting: str, path: str) -> Callable[..., Any] | None:
+    return imported(f"TOOLPOOL_{setting}", path) if path else None
 
 
 def _execute_span(call: RunFacts, ended: RunEnded, process: dict[str, object]) -> dict[str, object]:

@@ -6,13 +6,19 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
+import msgspec
 import pytest
 import sentry_sdk
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from tests.sentry_sink import SentrySink, sentry_sink
 from tests.unit.facts import call_ended, call_facts
 from tests.waiting import eventually, wait_until
-from toolpool import Allow, Dispatcher, Hooks, Sentry, tool
+from toolpool import Allow, Dispatcher, Hooks, OpenTelemetry, Sentry, tool
+from toolpool.contract.outcome import Code
+from toolpool.dispatcher.observe import Rejected
 
 
 @tool(effects="read")
@@ -86,6 +92,27 @@ async def test_a_host_without_a_sentry_of_its_own_is_given_no_scope(sink: Sentry
 
         context = contextvars.Context()
         assert await asyncio.get_running_loop().create_task(ask(), context=context) is None
+
+
+@pytest.mark.parametrize("code", [Code.UNKNOWN_TOOL, Code.LOOP])
+def test_a_name_that_a_model_made_up_is_in_no_span(code: Code, sink: SentrySink) -> None:
+    """Whatever is said of the call: the loop guard answers one that was unknown before."""
+    sentry, exporter = Sentry(dsn=sink.dsn), InMemorySpanExporter()
+    otel, provider = OpenTelemetry(), TracerProvider()
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    otel._tracer = provider.get_tracer("test")
+    rejected = Rejected(call_id="c", tool="jane_doe", session="s", code=code, provider="bare")
+    sentry.open()
+    for observer in (sentry, otel):
+        observer.rejected(rejected)
+        observer.rejected(msgspec.structs.replace(rejected, tool="echo", is_known=True))
+    sentry.close()
+    names = [each["transaction"] for each in sink.of("transaction")]
+    assert names == ["dispatch (unknown)", "dispatch echo"]
+    assert b"jane_doe" not in b"".join(sink.bodies)
+    spans = exporter.get_finished_spans()
+    assert [span.name for span in spans] == ["execute_tool (unknown)", "execute_tool echo"]
+    assert "jane_doe" not in str([span.attributes for span in spans])
 
 
 async def test_a_rejected_call_is_in_the_trace_it_was_asked_in(sink: SentrySink) -> None:

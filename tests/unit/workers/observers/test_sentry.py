@@ -8,6 +8,8 @@ import pytest
 from tests.sentry_sink import SentrySink, sentry_sink
 from tests.unit.facts import run_ended, run_facts
 from tests.waiting import eventually
+from toolpool import Misconfigured
+from toolpool.contract.outcome import Code
 from toolpool.contract.settings import Settings
 from toolpool.workers.observe import Received, WorkerObservers
 from toolpool.workers.observers.sentry import Sentry
@@ -58,3 +60,18 @@ async def test_a_run_given_back_in_the_turn_it_began_in_leaves_nothing(
     await eventually(lambda: sink.of("transaction"), "the other is sent")
     data = [transaction["spans"][1]["data"] for transaction in sink.of("transaction")]
     assert [span["gen_ai.tool.call.id"] for span in data] == ["other"]
+
+
+def drops_all(event: dict[str, object], hint: object) -> None:
+    return None
+
+
+def test_a_worker_s_settings_name_functions_that_change_its_reports(sink: SentrySink) -> None:
+    for settings in (Settings(sentry_before_send=f"{__name__}:drops_all"), Settings()):
+        observer = Sentry(settings, sink.dsn)
+        observer.open()
+        observer.ended(run_facts(), run_ended(Code.RAISED))
+        observer.close()
+    assert len(sink.of("event")) == 1
+    with pytest.raises(Misconfigured, match="TOOLPOOL_SENTRY_FINGERPRINT cannot be imported"):
+        Sentry(Settings(sentry_fingerprint="nowhere:at_all"), sink.dsn)
