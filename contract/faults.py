@@ -248,7 +248,8 @@ def _members(error: BaseException) -> Iterator[BaseException]:
 
 def _named_class(error: BaseException) -> type:
     """The first class of its MRO that was not made at run time: a model may have named that."""
-    for kind in _MRO.__get__(type(error)):
+    mro: tuple[type, ...] = _MRO.__get__(type(error))
+    for kind in mro:
         module = _module_of(kind)
         if module.partition(".")[0] not in sys.modules:
             continue

@@ -33,6 +33,7 @@ BATCH_SIZE = "messaging.batch.message_count"
 EXECUTED = "toolpool.executed"
 ATTEMPT = "toolpool.attempt"
 CODE = "toolpool.code"
+CAUSE = "toolpool.cause"
 
 EXECUTE_TOOL = "execute_tool"
 QUEUE_PUBLISH, QUEUE_PROCESS = "queue.publish", "queue.process"

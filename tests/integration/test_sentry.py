@@ -135,13 +135,17 @@ async def test_r44_what_is_broken_is_an_issue_once_and_a_mistake_is_none(
         assert [frame["function"] for frame in frames] == [tool, "deeper"]
         assert all(frame["in_app"] and "vars" not in frame for frame in frames)
         assert event["fingerprint"][1:] == [
-            tool, "runtime.raised", "shop_tools.Gone", "shop_tools.py:deeper"
+            tool, "runtime.raised", "shop_tools.Gone", "shop_tools.py:deeper",
+            'raise Gone(f"…")',
         ]  # fmt: skip
         assert event["tags"]["session"] == "s-1"
     assert [e["type"] for e in by_tool["in_a_child"]["exception"]["values"]] == ["KeyError", "Gone"]
     assert by_tool["in_a_child"]["tags"]["run_mode"] == "process"
     assert by_tool["fails_always"]["tags"]["attempt"] == "3", "only the last of three tries"
-    assert by_tool["dies"]["logentry"]["formatted"] == "The process that ran dies died"
+    assert by_tool["dies"]["logentry"]["formatted"] == (
+        "The process that ran dies exited with code 3"
+    )
+    assert by_tool["dies"]["tags"]["cause"] == "exited with code 3"
 
 
 async def test_a_trace_goes_through_queue_and_worker_in_the_names_that_dashboards_read(

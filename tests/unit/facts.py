@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from toolpool.contract.faults import Failure
 from toolpool.contract.outcome import Code, Executed
 from toolpool.dispatcher.observe import CallFacts, Ended
 from toolpool.workers.observe import RunEnded, RunFacts
@@ -33,7 +34,8 @@ def call_ended(code: Code | None = None, **fields: Any) -> Ended:
 
 def run_ended(code: Code | None = None, **fields: Any) -> RunEnded:
     """How it ended, for a worker."""
+    failure = Failure(text=None, faults=(), digest="", arguments_bytes=2) if code else None
     known: dict[str, Any] = {
-        "executed": Executed.YES, "at": 1_700_000_000.0, "seconds": 0.5, "failure": None
+        "executed": Executed.YES, "at": 1_700_000_000.0, "seconds": 0.5, "failure": failure
     }  # fmt: skip
     return RunEnded(code=code, **(known | fields))

@@ -7,7 +7,7 @@ RAN = Family(
     "toolpool_runs_total",
     Kind.COUNTER,
     "Calls that a worker answered, each attempt by itself; ok where it went well.",
-    ("tool", "error_type", "code"),
+    ("tool", "error_type", "code", "cause"),
 )
 RUN_SECONDS = Family(
     "toolpool_run_duration_seconds",

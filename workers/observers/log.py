@@ -62,16 +62,17 @@ class Log(WorkerObserver):
         level = logging.WARNING if ended.code.error_type in _LOUD else logging.INFO
         if not calls.isEnabledFor(level):
             return
-        faults = ended.failure.faults if ended.failure is not None else ()
-        text = ended.failure.text if ended.failure is not None else None
+        assert ended.failure is not None
+        failure, faults = ended.failure, ended.failure.faults
         trace = f"\n{traceback_of(faults)}" if faults and ended.code is not Code.REPORTED else ""
         calls.log(
             level,
             "call_failed tool=%s code=%s executed=%s call=%s session=%s attempt=%d seconds=%.3f "
-            "exception=%s%s%s",
+            "exception=%s cause=%s result_bytes=%s%s%s",
             call.tool, ended.code.value, ended.executed.value, call.call_id, call.session,
             call.attempt, ended.seconds, faults[-1].name if faults else None,
-            f": {text}" if text else "", logs.lines(trace),
+            failure.cause or None, failure.result_bytes or None,
+            f": {failure.text}" if failure.text else "", logs.lines(trace),
         )  # fmt: skip
 
 

@@ -24,6 +24,7 @@ from toolpool.workers.observers import figures
 
 _SUM = len(SECONDS) + 1
 _REASONS_AT_MOST = 20
+_CAUSES_AT_MOST = 50
 
 
 class _Tool:
@@ -33,7 +34,7 @@ class _Tool:
 
     def __init__(self, sheet: Sheet, label: str) -> None:
         self.label = label
-        self.ok = sheet.place(figures.RAN, label, OK, OK)
+        self.ok = sheet.place(figures.RAN, label, OK, OK, "")
         self.seconds = sheet.place(figures.RUN_SECONDS, label)
 
 
@@ -50,6 +51,7 @@ class Metrics(WorkerObserver):
         self._tools: dict[str, _Tool] = {}
         self._queues: dict[str, int] = {}
         self._reasons = ToolNames(_REASONS_AT_MOST)
+        self._causes = ToolNames(_CAUSES_AT_MOST)
         self._lag = sheet.place(families.LAG)
         self._stall = sheet.place(families.STALL)
         self._running = sheet.place(figures.RUNNING)
@@ -74,8 +76,9 @@ class Metrics(WorkerObserver):
         if code is None:
             cells[tool.ok] += 1.0
         else:
-            place = self._sheet.place(figures.RAN, tool.label, code.error_type.value, code.value)
-            cells[place] += 1.0
+            cause = ended.failure.cause if ended.failure is not None else ""
+            labels = tool.label, code.error_type.value, code.value, self._causes.of(cause)
+            cells[self._sheet.place(figures.RAN, *labels)] += 1.0
         seconds = ended.seconds
         if seconds:
             cells[tool.seconds + bisect_left(SECONDS, seconds)] += 1.0

@@ -99,6 +99,8 @@ class OpenTelemetry(WorkerObserver):
             faults = ended.failure.faults if ended.failure is not None else ()
             kind = faults[-1].name if faults else ended.code.value
             execute.set_attribute(names.CODE, ended.code.value)
+            if ended.failure is not None and ended.failure.cause:
+                execute.set_attribute(names.CAUSE, ended.failure.cause)
             execute.set_attribute(names.ERROR_TYPE, kind)
             if faults:
                 stack = traceback_of(faults)

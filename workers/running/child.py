@@ -99,7 +99,8 @@ class _Line:
             packed = frames.pack(done)
         except Exception as error:  # noqa: BLE001 - whatever a tool's words hold
             reason = f"its outcome could not be encoded ({type(error).__name__})"
-            bad = failure(Code.BAD_RESULT, reason, Executed.YES)
+            details = {"cause": "not encodable"}
+            bad = failure(Code.BAD_RESULT, reason, Executed.YES, details=details)
             packed = frames.pack(frames.Done(pid=self.pid, run=done.run, outcome=bad, spent=reason))
         with self._lock:
             self._run = 0

@@ -146,7 +146,7 @@ class ChildPool:
             log.warning("child_lost: it %s before the call began; trying another", how)
             return None
         reason = f"the tool's process {how} in the middle of the call"
-        details = {"exit_code": child.exit_code}
+        details = {"exit_code": child.exit_code, "cause": how}
         return Completion(failure(Code.CRASHED, reason, Executed.UNKNOWN, details=details))
 
     def _tell_of_spent(self, tool: str, why: str) -> None:

@@ -112,13 +112,12 @@ def returned(tool: Tool, value: Any, limits: Limits, redaction: Redaction = NOTH
     except (TypeError, ValueError, RecursionError, pydantic_core.PydanticSerializationError) as why:
         said = words.text_of(why, 200, redaction.text)
         reason = f"the tool returned something that is not JSON ({said})"
-        details = _details(why, redaction)
-        return Completion(failure(Code.BAD_RESULT, reason, Executed.YES, details=details))
+        return _bad(reason, "not JSON", **_details(why, redaction))
     if len(encoded) > limits.max_result:
         return _too_much(encoded, limits)
     if nests_deeper_than(_LEVELS, encoded):
         reason = f"the tool returned data nested more than {_LEVELS} levels deep"
-        return Completion(failure(Code.BAD_RESULT, reason, Executed.YES))
+        return _bad(reason, "nested too deep", result_bytes=len(encoded))
     error = error_of(value if isinstance(value, _PLAIN) else encoding.decode(encoded))
     if error is not None:
         error = words.text_of(error, _MESSAGE_CHARACTERS, redaction.text) or _REPORTED_NOTHING
@@ -130,8 +129,8 @@ def returned(tool: Tool, value: Any, limits: Limits, redaction: Redaction = NOTH
             encoded = named
         elif problems:
             reason = "the tool returned something other than it declares"
-            bad = failure(Code.BAD_RESULT, reason, Executed.YES, problems=problems)
-            return Completion(bad)
+            size = len(encoded)
+            return _bad(reason, "not as declared", problems=problems, result_bytes=size)
     hidden = redaction.json(encoded)
     if len(hidden) > limits.max_result:  # what stands for a short secret is longer
         return _too_much(hidden, limits)
@@ -141,7 +140,14 @@ def returned(tool: Tool, value: Any, limits: Limits, redaction: Redaction = NOTH
 def _too_much(encoded: bytes, limits: Limits) -> Completion:
     taken = f"at most {limits.max_result:,} are taken"
     reason = f"the tool returned {len(encoded):,} bytes; {taken}"
-    return Completion(failure(Code.BAD_RESULT, reason, Executed.YES))
+    return _bad(reason, "too large", result_bytes=len(encoded))
+
+
+def _bad(reason: str, cause: str, problems: tuple[Problem, ...] = (), **details: Any) -> Completion:
+    """A result that is not taken. `cause` is one of a few, for operators."""
+    details["cause"] = cause
+    outcome = failure(Code.BAD_RESULT, reason, Executed.YES, problems=problems, details=details)
+    return Completion(outcome)
 
 
 def _broken(returns: Returns, encoded: bytes, wrapper: Any) -> tuple[Problem, ...]:

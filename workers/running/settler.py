@@ -221,7 +221,8 @@ class Settler:
             return self._envelope.encode_reply(Settled(key=key, outcome=outcome))
         except (TypeError, ValueError, RecursionError) as error:
             log.error("outcome_not_json key=%s: %s", key, type(error).__name__)
-            bad = failure(Code.BAD_RESULT, "the outcome could not be encoded", Executed.YES)
+            reason, details = "the outcome could not be encoded", {"cause": "not encodable"}
+            bad = failure(Code.BAD_RESULT, reason, Executed.YES, details=details)
             return self._envelope.encode_reply(Settled(key=key, outcome=bad))
 
     def _announce(self, notice: _Notice) -> None:

@@ -10,6 +10,7 @@ from tests.scraping import Figures, by_code, free_port, parsed, scraped, value
 from tests.unit.facts import run_ended, run_facts
 from tests.waiting import wait_until
 from toolpool import Settings
+from toolpool.contract.faults import Failure
 from toolpool.contract.observing import moments
 from toolpool.contract.outcome import Code
 from toolpool.contract.telemetry.exposition import BookCollector
@@ -104,6 +105,18 @@ def test_r43_every_moment_has_its_number() -> None:
         ("(unknown)", "exception", "exception.internal"): 1
     }
     assert value(found, "toolpool_run_duration_seconds_count", tool="(unknown)") == 0
+
+
+def test_crashes_are_counted_by_their_cause() -> None:
+    fleet = Supervised()
+    process = fleet.process()
+    for cause in ("was killed by SIGSEGV", "exited with code 7", "was killed by SIGSEGV"):
+        failure = Failure(text=None, faults=(), digest="", arguments_bytes=2, cause=cause)
+        process.ended(run_facts(), run_ended(Code.CRASHED, failure=failure))
+    crashed = {"tool": "echo", "error_type": "runtime", "code": "runtime.crashed"}
+    found = fleet.read()
+    assert value(found, "toolpool_runs_total", cause="was killed by SIGSEGV", **crashed) == 2
+    assert value(found, "toolpool_runs_total", cause="exited with code 7", **crashed) == 1
 
 
 def test_what_is_handed_over_is_no_file_and_nothing_inherits_it() -> None:

@@ -14,6 +14,7 @@ import pytest
 from tests.processes import is_running
 from tests.waiting import eventually
 from toolpool.contract import encoding
+from toolpool.contract.faults import faults_in, traceback_of
 from toolpool.contract.outcome import Code, Executed, Outcome
 from toolpool.workers.running import frames
 from toolpool.workers.running.children import ChildPool
@@ -94,6 +95,8 @@ async def test_a_tool_whose_process_ends_is_answered_though_a_fork_holds_the_soc
     outcome = await one.call("fork_holding_on", seconds=8, timeout=6.0)
     assert (outcome.code, outcome.executed) == (Code.CRASHED, Executed.UNKNOWN)
     assert "exited with code 4" in outcome.error
+    assert outcome.details is not None
+    assert outcome.details["cause"] == "exited with code 4"
     assert await one.data("echo", text="hi") == "hi"
 
 
@@ -321,3 +324,30 @@ async def test_many_children_are_killed_at_any_moment(two: Calls, tmp_path: Path
             assert outcome.ok and line in written
         if outcome.executed is Executed.NO:
             assert line not in written
+
+
+async def test_what_a_tool_wrote_is_in_no_report_of_the_process_that_replaces_its_own(
+    tmp_path: Path,
+) -> None:
+    tools = tmp_path / "runner_tools.py"
+    tools.write_text(
+        "import importlib, pathlib, sys\n"
+        "from toolpool import tool\n"
+        "@tool\n"
+        "def run(source: str) -> str:\n"
+        "    'Run it.'\n"
+        "    here = pathlib.Path(__file__).parent\n"
+        "    sys.path.insert(0, str(here))\n"
+        "    if source: (here / 'written.py').write_text(source)\n"
+        "    importlib.import_module('written').fails()\n"
+    )
+    pool = ChildPool(size=1, tools=[str(tools)], max_result=1_000, calls_per_child=1)
+    await pool.start()
+    try:
+        for source in ("def fails(): raise KeyError(jane_doe)", ""):
+            outcome = await Calls(pool).call("run", source=source)
+            faults = faults_in(outcome.details)
+            assert "jane" not in traceback_of(faults)
+            assert "importlib.import_module" in traceback_of(faults)
+    finally:
+        await pool.close()

@@ -11,6 +11,7 @@ from pydantic import AfterValidator, BaseModel
 
 from toolpool import ToolContext, ToolError, tool
 from toolpool.contract import encoding
+from toolpool.contract.faults import failure_of
 from toolpool.contract.outcome import Code, Executed, Outcome
 from toolpool.workers.running.invoke import Limits, invoke, invoke_coroutine
 from toolpool.workers.tool import Tool
@@ -100,6 +101,26 @@ def test_a_report_with_odd_extras_is_still_a_report(odd: dict[str, Any]) -> None
 def test_what_is_not_json_is_a_bad_result(value: Any) -> None:
     outcome = returning(value)
     assert (outcome.code, outcome.executed) == (Code.BAD_RESULT, Executed.YES)
+
+
+def test_a_bad_result_says_why_and_how_large_it_was_for_operators() -> None:
+    @tool
+    def declares() -> int:
+        return "no number"  # type: ignore[return-value]
+
+    deep: list[Any] = []
+    for _ in range(300):
+        deep = [deep]
+    outcomes = [
+        returning(object()), returning("x" * 20_000), returning(deep), outcome_of(declares)
+    ]  # fmt: skip
+    told = [failure_of(outcome, {}, with_text=False) for outcome in outcomes]
+    assert [(t.cause, t.result_bytes) for t in told if t is not None] == [
+        ("not JSON", 0),
+        ("too large", 20_002),
+        ("nested too deep", 602),
+        ("not as declared", 11),
+    ]
 
 
 def test_a_result_over_the_caps() -> None:

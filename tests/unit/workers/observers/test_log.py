@@ -1,0 +1,26 @@
+"""What an operator reads in a worker's log of a call that failed."""
+
+import pytest
+
+from tests.unit.facts import run_ended, run_facts
+from toolpool.contract.faults import Failure
+from toolpool.contract.outcome import Code
+from toolpool.workers.observers.log import Log
+
+
+@pytest.mark.parametrize(
+    ("code", "cause", "size", "told"),
+    [
+        (Code.CRASHED, "was killed by SIGSEGV", 0, "cause=was killed by SIGSEGV result_bytes=None"),
+        (Code.BAD_RESULT, "too large", 9_000, "cause=too large result_bytes=9000"),
+        (Code.RAISED, "", 0, "cause=None result_bytes=None"),
+    ],
+)
+def test_a_failed_call_is_logged_with_its_cause(
+    code: Code, cause: str, size: int, told: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    failure = Failure(
+        text=None, faults=(), digest="", arguments_bytes=2, cause=cause, result_bytes=size
+    )
+    Log().ended(run_facts(call_id=f"c-{code}"), run_ended(code, failure=failure))
+    assert told in caplog.text
