@@ -28,6 +28,7 @@ Kind = Literal[
     "monitor:circuit",
     "monitor:switch",
     "monitor:audit",
+    "monitor:hook",
     "gap",
 ]
 State = Literal["RUNNING", "COMPLETED", "FAILED"]
@@ -45,7 +46,8 @@ class Event(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     `monitor:loop`, a call that the loop guard caught; `monitor:rejections`, a tool whose calls are
     rejected too often; `monitor:circuit`, a tool that is left alone, tried again or well again; and
     `monitor:switch`, a kill switch turned; `monitor:audit`, what a person, a rule, a hook or a host
-    decided, with `what`, `by` and `reason`. A `gap` is on both: what a follower missed.
+    decided, with `what`, `by` and `reason`; `monitor:hook`, a hook or a rule of the host's that
+    failed, with `hook` and `why`. A `gap` is on both: what a follower missed.
     """
 
     bookmark: str
@@ -99,7 +101,7 @@ def events_of(note: Note, last: Position, source: str, *, after: Position) -> It
 
 
 _Told = tuple[Kind, Channel | None, dict[str, Any]]
-_OF_THE_MONITOR = {"loop", "rejections", "circuit", "switch", "audit"}
+_OF_THE_MONITOR = {"loop", "rejections", "circuit", "switch", "audit", "hook"}
 
 
 def _told(note: Note) -> Iterator[_Told]:

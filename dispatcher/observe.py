@@ -12,7 +12,7 @@ import msgspec
 
 from toolpool.contract.credentials import lacked
 from toolpool.contract.envelope import CallMessage
-from toolpool.contract.faults import Failure, failure_of
+from toolpool.contract.faults import Failure, Fault, failure_of, faults_in, faults_of
 from toolpool.contract.observing import Listening, Tellers, guarded, moments
 from toolpool.contract.outcome import Code, Executed, Outcome
 from toolpool.contract.result import ToolResult
@@ -142,18 +142,36 @@ class Audit(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     approval: str = ""
 
 
+class HookFailure(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """A function or a rule of the host's that failed, and what it was asked about.
+
+    `hook` is its name in `Hooks`, `webhook`, or `rule` for one of TOOLPOOL_POLICY. `why` names no
+    value: the class of an exception, a timeout, or what was wrong with the answer. `faults` are
+    what it raised.
+    """
+
+    hook: str
+    why: str
+    tool: str = ""
+    call_id: str = ""
+    faults: tuple[Fault, ...] = ()
+
+
 class Pulse(msgspec.Struct, frozen=True, kw_only=True):
     """How a dispatcher stands; told about four times a second, while its event loop turns.
 
     `lag` is how many seconds the loop came too late to it. `waiting` calls were accepted, and are
-    to be started by a worker; of those that none has started yet, the first was accepted
-    `oldest_waiting` seconds ago. `in_flight` calls have no answer yet. `dropped` counts the
-    moments that observers were too slow for.
+    to be started by a worker; of those that none has started yet, and that a further worker could,
+    the first was accepted `oldest_waiting` seconds ago. `waiting_approvals` calls wait for a
+    person, the first for `oldest_approval` seconds. `in_flight` calls have no answer yet. `dropped`
+    counts the moments that observers were too slow for.
     """
 
     lag: float
     waiting: int
     oldest_waiting: float
+    waiting_approvals: int = 0
+    oldest_approval: float = 0.0
     in_flight: int
     dropped: int
 
@@ -219,6 +237,9 @@ class Observer(Tracing):
 
     def audited(self, audit: Audit) -> None:
         """Somebody decided about calls."""
+
+    def hook_failed(self, failure: HookFailure) -> None:
+        """A function or a rule of the host's failed: most of them then deny the call."""
 
     def alerted(self, alert: Alert) -> None:
         """Too many calls of a tool are rejected."""
@@ -306,6 +327,25 @@ class Observers(Tellers):
                 approval=approval,
             )
             self.tell("audited", told)
+
+    def hook_failed(
+        self,
+        hook: str,
+        why: str,
+        error: BaseException | None = None,
+        *,
+        tool: str = "",
+        call_id: str = "",
+    ) -> None:
+        """Tell that a hook failed, with what it raised, if it did; see `HookFailure`."""
+        failure = HookFailure(
+            hook=hook,
+            why=why,
+            tool=tool,
+            call_id=call_id,
+            faults=faults_in({"faults": faults_of(error)}) if error is not None else (),
+        )
+        self.tell("hook_failed", failure)
 
     def rejected(
         self,

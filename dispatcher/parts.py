@@ -56,7 +56,7 @@ class Parts:
         classify = Classifier(wording, self.accepting, with_texts=settings.error_texts)
         told = Results(classify, self._result_policy(settings, wording), settings.tenant)
         self.approvals = Approvals(services)
-        self.notifier = Notifier(settings, self.hooks.on_approval)
+        self.notifier = Notifier(settings, self.hooks.on_approval, self.observers)
         self.awaiting = Awaiting(services, self.traffic, self.catalog, wording, self.notifier)
         self.background = Background(
             services, self.traffic, self.catalog, told, wording, self.awaiting

@@ -107,6 +107,7 @@ def check_policy(settings: "Settings") -> list[Finding]:
     """Whether the rules and hooks that the settings name can be used."""
     from toolpool.contract.errors import Misconfigured
     from toolpool.contract.importing import imported
+    from toolpool.dispatcher.observe import Observers
     from toolpool.dispatcher.policy.notify import Notifier
     from toolpool.dispatcher.policy.rule_file import RuleFile
 
@@ -128,7 +129,7 @@ def check_policy(settings: "Settings") -> list[Finding]:
             findings.append(Finding(name, Level.FAIL, str(error), "no dispatcher will start"))
     if settings.approval_webhook:
         try:
-            Notifier(settings, None)
+            Notifier(settings, None, Observers())
             findings.append(Finding("approval webhook", Level.OK, "its address can be used"))
         except Misconfigured as error:
             remedy = "no dispatcher will start"

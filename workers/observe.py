@@ -95,9 +95,10 @@ class Blocked(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Unresolved(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """A secret that could not be asked for: its name, for which tool, and of which `source`.
+    """A secret that a call could not be given: its name, for which tool, and of which `source`.
 
-    `why` is in words of the pool's. `faults` are what was raised; `text`, what that says, is None
+    `is_missing`: the operator has not set it up; otherwise it could not be asked for. `why` is in
+    words of the pool's. `faults` are what was raised; `text`, what that says, is None
     unless the setting `error_texts` allows it.
     """
 
@@ -105,6 +106,7 @@ class Unresolved(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     tool: str
     source: str
     why: str
+    is_missing: bool = False
     seconds: float
     faults: tuple[Fault, ...]
     text: str | None
@@ -167,7 +169,7 @@ class WorkerObserver(Listening):
         """A tool blocks the event loop: nothing else of this worker goes on."""
 
     def unresolved(self, unresolved: Unresolved) -> None:
-        """What knows the secrets of tools failed, or did not answer: a call could not be run."""
+        """A call could not be run: what knows the secrets of tools failed, or has not this one."""
 
     def worn_out(self, worker: WorkerFacts) -> None:
         """Half its slots of a kind are held by calls that do not end: it will be replaced."""

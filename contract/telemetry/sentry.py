@@ -138,7 +138,7 @@ class Reports:
         faults: Sequence[Fault] = (),
         cause: str = "",
         tags: Mapping[str, object],
-        seconds: float,
+        seconds: float = 0.0,
         failure: Failure | None = None,
         parent: Parent | None = None,
     ) -> None:

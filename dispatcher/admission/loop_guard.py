@@ -139,7 +139,9 @@ class LoopGuard:
         try:
             return bool(await self._on_loop.ask(loop))
         except HookFailed as error:
-            log.error("on_loop_failed: %s", error, exc_info=error.__cause__)
+            self._observers.hook_failed(
+                "on_loop", error.kind, error.__cause__, tool=loop.tool, call_id=loop.call_id
+            )
             return False
 
     def _name(self, session: str) -> str:

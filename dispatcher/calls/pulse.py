@@ -19,10 +19,13 @@ async def beat(calls: Calls, pump: Pump, observers: Observers) -> None:
     while True:
         now = time.monotonic()
         open_calls = calls.all_open()
+        asked_about = [pending for pending in open_calls if pending.awaits_approval]
         pulse = Pulse(
             lag=max(0.0, now - due),
             waiting=pump.waiting + pump.unstarted,
-            oldest_waiting=_oldest_waiting(open_calls, now),
+            oldest_waiting=_oldest_waiting(open_calls, pump, now),
+            waiting_approvals=len(asked_about),
+            oldest_approval=now - asked_about[0].began if asked_about else 0.0,
             in_flight=sum(not pending.is_run for pending in open_calls),
             dropped=observers.dropped,
         )
@@ -31,10 +34,21 @@ async def beat(calls: Calls, pump: Pump, observers: Observers) -> None:
         await asyncio.sleep(PULSE_SECONDS)
 
 
-def _oldest_waiting(calls: Collection[Pending], now: float) -> float:
-    """Seconds since the first of them was accepted. They are in the order of their acceptance."""
+def _oldest_waiting(calls: Collection[Pending], pump: Pump, now: float) -> float:
+    """Seconds since the first was accepted that a further worker could start.
+
+    Calls are in the order of their acceptance. Those are left out that wait because their tool or
+    session already has as many on their way as it may.
+    """
+    tools, sessions = pump.at_their_limits()
     for pending in calls:
         if pending.awaits_approval or pending.is_asker:
+            continue
+        if pending.stage is Stage.WAITING and (
+            pending.spec.name in tools or pending.line in sessions
+        ):
+            continue
+        if pending.limited is not None and pending.limited.waits:
             continue
         is_first_wait = pending.stage in _UNSTARTED and not pending.was_started
         # One without a queue this dispatcher answers itself.

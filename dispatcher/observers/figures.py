@@ -59,6 +59,12 @@ SHARED = Family(
     "Calls answered with an equal call's run: joined while it went on, or cached.",
     ("tool", "how"),
 )
+HOOK_FAILED = Family(
+    "toolpool_hook_failures_total",
+    Kind.COUNTER,
+    "Times that a function or a rule of the host's failed: most of them then deny the call.",
+    ("hook",),
+)
 LATE = Family(
     "toolpool_late_results_total",
     Kind.COUNTER,
@@ -74,7 +80,14 @@ IN_FLIGHT = Family("toolpool_in_flight_calls", Kind.SUM, "Accepted calls without
 OLDEST = Family(
     "toolpool_oldest_waiting_call_age_seconds",
     Kind.MOST,
-    "Seconds since the first call was accepted that no worker has started; 0 where there is none.",
+    "Seconds since the first call was accepted that no worker has started and a further one could; "
+    "0 where there is none.",
+)
+APPROVALS = Family("toolpool_waiting_approvals", Kind.SUM, "Calls that wait for a person.")
+OLDEST_APPROVAL = Family(
+    "toolpool_oldest_waiting_approval_age_seconds",
+    Kind.MOST,
+    "Seconds since the first call was accepted that waits for a person; 0 where there is none.",
 )
 WORKERS = Family(
     "toolpool_workers_alive", Kind.MOST, "Workers whose leases this dispatcher sees renewed."
@@ -82,9 +95,14 @@ WORKERS = Family(
 
 FAMILIES = (
     BUILD, ENDED, FAILED_VALIDATION, FIRST_TRIES, CALL_SECONDS, EXECUTED_UNKNOWN, LOST,
-    REDISPATCHED, RETRIED, SHARED, LATE, BATCH, WAITING, IN_FLIGHT, OLDEST, WORKERS, LAG, STALL,
-    DROPPED,
+    REDISPATCHED, RETRIED, SHARED, HOOK_FAILED, LATE, BATCH, WAITING, IN_FLIGHT, OLDEST, APPROVALS,
+    OLDEST_APPROVAL, WORKERS, LAG, STALL, DROPPED,
 )  # fmt: skip
+
+HOOKS = (
+    "before_call", "after_result", "on_approval", "on_event", "on_loop", "rule", "webhook",
+)  # fmt: skip
+"""What may fail; see `HookFailure`."""
 
 KEYWORDS = frozenset({
     "additionalItems", "additionalProperties", "allOf", "anyOf", "const", "contains",

@@ -6,10 +6,12 @@ Calls that a worker answered are in the log of that worker, with the traceback.
 import logging
 
 from toolpool.contract import logs
+from toolpool.contract.faults import traceback_of
 from toolpool.contract.outcome import ErrorType
-from toolpool.dispatcher.observe import CallFacts, Ended, Observer, Rejected
+from toolpool.dispatcher.observe import CallFacts, Ended, HookFailure, Observer, Rejected
 
 calls = logs.logger("calls")
+policy = logs.logger("policy")
 
 _LOUD = frozenset({ErrorType.RUNTIME, ErrorType.EXCEPTION})
 """What an operator has to see: the tool or the pool is at fault, not who called it."""
@@ -45,6 +47,14 @@ class Log(Observer):
             "call_failed tool=%s code=%s executed=%s call=%s session=%s attempt=%d seconds=%.3f",
             call.tool, ended.code.value, ended.executed.value, call.call_id, call.session,
             call.attempt, ended.seconds,
+        )  # fmt: skip
+
+    def hook_failed(self, failure: HookFailure) -> None:
+        """The host's own code is at fault."""
+        trace = f"\n{traceback_of(failure.faults)}" if failure.faults else ""
+        policy.error(
+            "hook_failed hook=%s tool=%s call=%s: %s%s",
+            failure.hook, failure.tool, failure.call_id, failure.why, logs.lines(trace),
         )  # fmt: skip
 
 

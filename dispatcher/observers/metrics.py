@@ -15,7 +15,7 @@ from toolpool.contract.telemetry.exposition import Page, book_in
 from toolpool.contract.telemetry.figures import OK, OTHER, SECONDS, UNKNOWN_TOOL, Sheet, ToolNames
 from toolpool.contract.telemetry.scraping import Server, address_of
 from toolpool.contract.version import VERSION
-from toolpool.dispatcher.observe import CallFacts, Ended, Observer, Pulse, Rejected
+from toolpool.dispatcher.observe import CallFacts, Ended, HookFailure, Observer, Pulse, Rejected
 from toolpool.dispatcher.observers import figures
 from toolpool.dispatcher.observers.tries import Tries
 
@@ -78,6 +78,10 @@ class Metrics(Observer):
         self._waiting = sheet.place(figures.WAITING)
         self._in_flight = sheet.place(figures.IN_FLIGHT)
         self._oldest = sheet.place(figures.OLDEST)
+        self._approvals = sheet.place(figures.APPROVALS)
+        self._oldest_approval = sheet.place(figures.OLDEST_APPROVAL)
+        for hook in figures.HOOKS:  # at 0 from the start, as below
+            sheet.place(figures.HOOK_FAILED, hook)
         self._alive = sheet.place(figures.WORKERS)
         self._cells[sheet.place(families.BUILD, VERSION)] = 1.0
 
@@ -147,6 +151,10 @@ class Metrics(Observer):
         if self._tries.valid(call.session, tool.label):
             cells[tool.first_valid] += 1.0
 
+    def hook_failed(self, failure: HookFailure) -> None:
+        """A function or a rule of the host's failed."""
+        self._cells[self._sheet.place(figures.HOOK_FAILED, failure.hook)] += 1.0
+
     def late(self, key: str, worker: str) -> None:
         """A worker's outcome came too late."""
         self._cells[self._late] += 1.0
@@ -169,6 +177,8 @@ class Metrics(Observer):
         cells[self._waiting] = pulse.waiting
         cells[self._in_flight] = pulse.in_flight
         cells[self._oldest] = pulse.oldest_waiting
+        cells[self._approvals] = pulse.waiting_approvals
+        cells[self._oldest_approval] = pulse.oldest_approval
         cells[self._dropped] = pulse.dropped
 
     def _tool(self, name: str) -> _Tool:

@@ -15,6 +15,7 @@ from toolpool.dispatcher.observe import (
     Audit,
     CallFacts,
     Ended,
+    HookFailure,
     Loop,
     Observer,
     Progressed,
@@ -149,6 +150,17 @@ class Notes(Observer):
             call_id=_short(audit.call_id) or None,
             session=audit.session,
             detail=detail,
+        )
+        self._keep(note)
+
+    def hook_failed(self, failure: HookFailure) -> None:
+        """A function or a rule of the host's failed."""
+        note = Note(
+            kind="hook",
+            at=_now(),
+            tool=_short(failure.tool),
+            call_id=_short(failure.call_id) or None,
+            detail={"hook": failure.hook, "why": failure.why},
         )
         self._keep(note)
 

@@ -28,7 +28,7 @@ from toolpool.contract.telemetry.carriers import (
 from toolpool.contract.telemetry.figures import UNKNOWN_TOOL
 from toolpool.contract.telemetry.flood import Flood
 from toolpool.contract.telemetry.sentry import BeforeSend, Fingerprint, Reports
-from toolpool.dispatcher.observe import CallFacts, Ended, Observer, Rejected
+from toolpool.dispatcher.observe import CallFacts, Ended, HookFailure, Observer, Rejected
 from toolpool.dispatcher.observers.tries import Tries
 
 _TRACES_AT_MOST = 20_000
@@ -150,6 +150,18 @@ class Sentry(Observer):
         level = self._level(call, ended)
         if level is not None:
             self._report(call, ended, ended.code, level)
+
+    def hook_failed(self, failure: HookFailure) -> None:
+        """A function or a rule of the host's failed: one issue, whichever tool was asked for."""
+        self._reports.issue(
+            tool=failure.hook,
+            code="hook",
+            level="error",
+            title=f"{failure.hook} failed: {failure.why}",
+            cause=failure.why,
+            faults=failure.faults,
+            tags={"asked_for": failure.tool, "call_id": failure.call_id},
+        )
 
     def _level(self, call: CallFacts, ended: Ended) -> str | None:
         """How loud a failure is; None where it is somebody else's to report, or nobody's."""

@@ -4,7 +4,6 @@ from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from toolpool.contract import logs
 from toolpool.contract.events import Position
 from toolpool.dispatcher.admission.catalog import Catalog, Offer
 from toolpool.dispatcher.calls.services import Services
@@ -17,8 +16,6 @@ from toolpool.dispatcher.observers.notes import Notes
 from toolpool.dispatcher.observers.publish import Publisher
 from toolpool.dispatcher.observers.record import AuditRows, Recorder, SessionRecord, recorder_of
 from toolpool.dispatcher.observers.rows import RecordSink
-
-log = logs.logger("events")
 
 Record = SessionRecord | RecordSink | str | Path
 """What a host names as its session record: a path, a sink of its own, or either with `redact`."""
@@ -65,7 +62,8 @@ class Watching:
             try:
                 await hook.ask(event)
             except HookFailed as error:
-                log.error("on_event_failed: %s", error, exc_info=error.__cause__)
+                if event.kind != "monitor:hook":  # which would go round in a circle
+                    self._observers.hook_failed(hook.name, error.kind, error.__cause__)
 
     async def leave(self) -> None:
         """The dispatcher is about to close: what it answers its waiters then is no final result."""

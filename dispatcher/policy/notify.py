@@ -16,6 +16,7 @@ from toolpool.contract.errors import Misconfigured
 from toolpool.contract.settings import Settings
 from toolpool.dispatcher.host.hook import Hook, HookFailed
 from toolpool.dispatcher.host.threads import HookThreads
+from toolpool.dispatcher.observe import Observers
 from toolpool.dispatcher.policy.approval import Approval, approval_of
 
 log = logs.logger("approvals")
@@ -29,8 +30,9 @@ _POSTED_AT_ONCE = 8
 class Notifier:
     """Raises `Misconfigured` for a webhook that cannot be used."""
 
-    def __init__(self, settings: Settings, hook: Hook | None) -> None:
+    def __init__(self, settings: Settings, hook: Hook | None, observers: Observers) -> None:
         self._hook = hook
+        self._observers = observers
         self._threads: HookThreads | None = None
         self._at_once = asyncio.Semaphore(_POSTED_AT_ONCE)
         if settings.approval_webhook:
@@ -55,8 +57,8 @@ class Notifier:
             try:
                 await self._hook.ask(approval)
             except HookFailed as error:
-                log.error(
-                    "on_approval_failed id=%s: %s", approval.id, error, exc_info=error.__cause__
+                self._observers.hook_failed(
+                    "on_approval", error.kind, error.__cause__, tool=approval.tool
                 )
         if self._threads is not None:
             await self._post(self._threads, approval)
@@ -73,6 +75,8 @@ class Notifier:
                     "`toolpool approvals list`",
                     approval.id, left, _why(error),
                 )  # fmt: skip
+                if not left:
+                    self._observers.hook_failed("webhook", _why(error), tool=approval.tool)
                 await asyncio.sleep(pause if left else 0.0)
                 pause *= 4
             else:

@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from toolpool.contract import encoding, logs
+from toolpool.contract import encoding
 from toolpool.contract.call import ToolCall
 from toolpool.contract.outcome import Code, Outcome
 from toolpool.contract.settings import Settings
@@ -37,8 +37,6 @@ from toolpool.dispatcher.turn_context import TurnContext
 from toolpool.dispatcher.words import feedback
 from toolpool.dispatcher.words.classify import not_queued
 from toolpool.dispatcher.words.wording import Wording
-
-log = logs.logger("policy")
 
 _LONGEST_REASON = 1_000
 
@@ -139,17 +137,17 @@ class Policy:
                 answer = await self._hook.ask(asked)
                 verdict = _verdict(answer)
             except HookFailed as error:
-                log.error("before_call_failed tool=%s call=%s: %s", call.name, call.id, error)
+                self._tell_failure(call, HOOK, error.kind, error.__cause__)
                 return failed, f"{HOOK}, which failed"
             if isinstance(verdict, Rewrite):
-                log.error("rewrite_refused tool=%s call=%s: not ours to run", call.name, call.id)
+                self._tell_failure(call, HOOK, "it rewrote a call that the provider runs")
                 return failed, HOOK
             said += [(verdict, HOOK)] if answer is not None else []
         if self._rules is not None:
             try:
                 decided, rule = self._rules.rules.decide(asked)
             except RuleFailed as error:
-                log.error("rule_failed tool=%s call=%s: %s", call.name, call.id, error)
+                self._tell_failure(call, "rule", str(error))
                 return failed, "a rule, which failed"
             if rule != DEFAULT or not isinstance(decided, Allow):
                 said.append((decided, rule))
@@ -174,10 +172,7 @@ class Policy:
                 return refused
             verdict = _verdict(answer)
         except HookFailed as error:
-            log.error(
-                "before_call_failed tool=%s call=%s: %s", call.name, call.id, error,
-                exc_info=error.__cause__,
-            )  # fmt: skip
+            self._tell_failure(call, HOOK, error.kind, error.__cause__)
             verdict = None
         if verdict is None:
             return self._failed(call, HOOK) or refused
@@ -203,7 +198,7 @@ class Policy:
             try:
                 decided = self._rules.rules.decide(self._proposed(call, offer, shared))
             except RuleFailed as error:
-                log.error("rule_failed tool=%s call=%s: %s", call.name, call.id, error)
+                self._tell_failure(call, "rule", str(error))
                 failed = self._failed(call, "a rule")
                 if failed is not None:
                     return failed
@@ -231,10 +226,7 @@ class Policy:
         elif offer.validator is not None and (wrong := offer.validator.problems(arguments)):
             problem = f"they break the tool's schema ({wrong[0].kind})"
         if problem:
-            log.error(
-                "rewrite_refused tool=%s call=%s: the arguments that %s gave cannot be used: %s",
-                call.name, call.id, HOOK, problem,
-            )  # fmt: skip
+            self._tell_failure(call, HOOK, f"its arguments cannot be used: {problem}")
             return None
         changed = [
             name
@@ -255,6 +247,11 @@ class Policy:
             return None
         text = self._wording.words.policy_failed
         return Judgement(call, not_queued(Code.DENIED, text), by=f"{by}, which failed")
+
+    def _tell_failure(
+        self, call: ToolCall, hook: str, why: str, error: BaseException | None = None
+    ) -> None:
+        self._observers.hook_failed(hook, why, error, tool=call.name, call_id=call.id)
 
     def _proposed(self, call: ToolCall, offer: Offer, shared: TurnContext) -> ProposedCall:
         return proposed(call, offer.spec.effects, shared, self._settings.tenant)

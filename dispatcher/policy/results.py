@@ -4,7 +4,7 @@ from typing import Any
 
 import msgspec
 
-from toolpool.contract import encoding, logs
+from toolpool.contract import encoding
 from toolpool.contract.outcome import Code, Executed
 from toolpool.contract.result import ToolResult
 from toolpool.contract.settings import Settings
@@ -12,8 +12,6 @@ from toolpool.dispatcher.host.hook import Hook, HookFailed
 from toolpool.dispatcher.observe import Observers
 from toolpool.dispatcher.policy.verdicts import ProposedCall, Replace, copied
 from toolpool.dispatcher.words.wording import Wording
-
-log = logs.logger("policy")
 
 HOOK = "after_result"
 
@@ -40,10 +38,9 @@ class ResultPolicy:
         try:
             return _replaced(result, await self._hook.ask(_copy_of(result), call))
         except HookFailed as error:
-            log.error(
-                "after_result_failed tool=%s call=%s: %s", result.name, result.call_id, error,
-                exc_info=error.__cause__,
-            )  # fmt: skip
+            self._observers.hook_failed(
+                HOOK, error.kind, error.__cause__, tool=result.name, call_id=result.call_id
+            )
         if self._settings.hook_failure == "allow":
             return result
         self._observers.audited(

@@ -17,6 +17,7 @@ from toolpool.workers.observers import figures as of_workers
 
 FAMILIES = {f.name: f for f in (*of_dispatchers.FAMILIES, *of_workers.FAMILIES)}
 OF_THE_TARGET = {"job", "instance"}
+UP = Family("up", Kind.MOST, "Of Prometheus itself: whether it could scrape.")
 """Labels that Prometheus itself gives what it scrapes."""
 VALUES = {
     "error_type": {OK, *ErrorType},
@@ -28,7 +29,8 @@ VALUES = {
 
 WORDS = {
     "sum", "max", "min", "avg", "count", "rate", "increase", "histogram_quantile", "label_values",
-    "and", "or", "unless", "by", "without", "on", "ignoring", "group_left", "group_right",
+    "max_over_time", "and", "or", "unless", "by", "without", "on", "ignoring", "group_left",
+    "group_right",
 }  # fmt: skip
 TOKEN = re.compile(
     r"""(?P<string>"(?:[^"\\]|\\.)*")|(?P<range>\[[^\]]+\])|(?P<number>\d+(?:\.\d+)?(?:[a-z]+)?)"""
@@ -51,6 +53,8 @@ def tokens(expression: str) -> list[tuple[str, str]]:
 
 def families_of(name: str) -> Family | None:
     """The family that a sample belongs to."""
+    if name == UP.name:
+        return UP
     if name in FAMILIES and FAMILIES[name].kind is not Kind.HISTOGRAM:
         return FAMILIES[name]
     of_histogram = re.fullmatch(r"(\w+)_(bucket|sum|count)", name)
@@ -168,6 +172,23 @@ def test_an_alert_asks_for_what_there_is_and_says_what_to_do(rule: dict[str, Any
     assert len(rule["annotations"]["description"]) > 80
     for name in re.findall(r"\btoolpool_\w+", said):
         assert families_of(name) or FAMILIES[name].kind is Kind.HISTOGRAM, name
+
+
+@pytest.mark.parametrize(
+    ("alert", "asks_for"),
+    [
+        ("ToolpoolCallsDenied", 'toolpool_calls_total{code="aborted.denied"}'),
+        ("ToolpoolHookFails", "toolpool_hook_failures_total"),
+        ("ToolpoolApprovalsWait", "toolpool_oldest_waiting_approval_age_seconds"),
+        ("ToolpoolStuckSlots", "toolpool_stuck_slots"),
+        ("ToolpoolDown", "(up) == 0"),
+        ("ToolpoolCallsWait", 'toolpool_calls_total{code="exception.expired"}'),
+    ],
+)
+def test_what_no_call_fails_of_wakes_somebody_too(alert: str, asks_for: str) -> None:
+    """And calls that expire sooner than the age of the first can reach what it alerts at."""
+    [rule] = [rule for rule in RULES if rule["alert"] == alert]
+    assert asks_for in rule["expr"]
 
 
 def test_only_what_a_model_mistypes_can_wait() -> None:

@@ -12,7 +12,7 @@ from typing import Any
 from toolpool.contract import encoding
 from toolpool.contract.credentials import Credential, Lack, lacking
 from toolpool.contract.envelope import CallMessage
-from toolpool.contract.faults import faults_in, faults_of
+from toolpool.contract.faults import Fault, faults_in, faults_of
 from toolpool.contract.outcome import Code, Executed, Outcome, failure
 from toolpool.contract.settings import Settings
 from toolpool.workers import words
@@ -62,8 +62,7 @@ class Credentials:
         Takes at most `within` seconds, and at most the time that a hook has.
         """
         if self._asker is None:
-            lack = Credential(lack=Lack.MISSING, name=tool.secrets[0])
-            return lacking(lack, Executed.NO)
+            return self._missing(tool, tool.secrets[0], "TOOLPOOL_SECRETS is not set", 0.0)
         user = _user_of(call.context, self._user_key)
         if user.why:
             return self._unresolved(tool, tool.secrets[0], user.why, 0.0)
@@ -106,7 +105,7 @@ class Credentials:
             lack = Credential(lack=Lack.SIGN_IN, name=name, url=words.url_of(sign_in.url))
             return lacking(lack, Executed.NO)
         if is_none(answer):
-            return lacking(Credential(lack=Lack.MISSING, name=name), Executed.NO)
+            return self._missing(tool, name, "it is not set up", seconds)
         if answer.error is not None:
             why = f"it raised {words.name_of(answer.error)}"
             return self._unresolved(tool, name, why, seconds, answer.error)
@@ -118,22 +117,41 @@ class Credentials:
         self, tool: Tool, name: str, why: str, seconds: float, error: BaseException | None = None
     ) -> Outcome:
         """A fault of the set-up: operators are told, and the model is not told what was raised."""
-        assert self._source is not None
         faults = faults_of(error) if error is not None else []
         shows = error is not None and self._with_texts
+        text = words.text_of(error, _TEXT_CHARACTERS) if shows else None
+        found = faults_in({"faults": faults})
+        self._tell_operators(tool, name, why, seconds, faults=found, text=text)
+        return lacking(Credential(lack=Lack.UNAVAILABLE, name=name), Executed.NO)
+
+    def _missing(self, tool: Tool, name: str, why: str, seconds: float) -> Outcome:
+        """A secret that the operator has to set up."""
+        self._tell_operators(tool, name, why, seconds, is_missing=True)
+        return lacking(Credential(lack=Lack.MISSING, name=name), Executed.NO)
+
+    def _tell_operators(
+        self,
+        tool: Tool,
+        name: str,
+        why: str,
+        seconds: float,
+        *,
+        is_missing: bool = False,
+        faults: tuple[Fault, ...] = (),
+        text: str | None = None,
+    ) -> None:
         self._tell(
             Unresolved(
                 name=name,
                 tool=tool.name,
-                source=self._source.name,
+                source=self._source.name if self._source is not None else "none",
                 why=why,
+                is_missing=is_missing,
                 seconds=round(seconds, 6),
-                faults=faults_in({"faults": faults}),
-                text=words.text_of(error, _TEXT_CHARACTERS) if shows else None,
+                faults=faults,
+                text=text,
             )
         )
-        lack = Credential(lack=Lack.UNAVAILABLE, name=name)
-        return lacking(lack, Executed.NO)
 
 
 def _fault_of(value: object) -> str:

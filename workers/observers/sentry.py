@@ -133,12 +133,15 @@ class Sentry(WorkerObserver):
         )
 
     def unresolved(self, unresolved: Unresolved) -> None:
-        """What knows the secrets failed: one issue for all the tools that ask it."""
+        """What knows the secrets failed: one issue for all the tools that ask it; one of each
+        secret that the operator has not set up.
+        """
         self._reports.issue(
             tool=unresolved.source,
             code=UNAVAILABLE,
             level="error",
-            title=f"The source of secrets {unresolved.source} failed: {unresolved.why}",
+            title=f"The secret {unresolved.name} cannot be had: {unresolved.why}",
+            cause=unresolved.name if unresolved.is_missing else "",
             faults=unresolved.faults,
             tags={"secret": unresolved.name, "asked_by": unresolved.tool},
             seconds=unresolved.seconds,

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.waiting import eventually
-from toolpool import Dispatcher, Settings, ToolContext, tool
+from toolpool import AskApproval, Dispatcher, Hooks, Settings, ToolContext, tool
 from toolpool.contract import observing
 from toolpool.contract.observing import moments
 from toolpool.contract.outcome import Code, Executed
@@ -39,7 +39,25 @@ async def hangs() -> int:
     return 1
 
 
-TOOLS = [echo, broken, hangs]
+@tool(concurrency=1)
+async def alone() -> None:
+    "Hang."
+    await asyncio.sleep(60)
+
+
+@tool(concurrency=1, concurrency_scope="fleet")
+async def alone_in_the_fleet() -> None:
+    "Hang."
+    await asyncio.sleep(60)
+
+
+@tool(rate="1/min")
+async def rarely() -> None:
+    "Hang."
+    await asyncio.sleep(60)
+
+
+TOOLS = [echo, broken, hangs, alone, alone_in_the_fleet, rarely]
 
 
 class Recording(Observer):
@@ -132,6 +150,42 @@ async def test_how_it_stands_is_told_while_its_loop_turns(
     turn.cancel()
     time.sleep(0.4)  # the loop is blocked
     await eventually(lambda: max(p.lag for (p,) in seen.of("pulse")) > 0.1, "its lag is told")
+
+
+@pytest.mark.parametrize("name", ["alone", "alone_in_the_fleet", "rarely", "hangs"])
+async def test_calls_that_no_further_worker_could_start_are_not_told_as_waiting_for_one(
+    name: str, seen: Recording
+) -> None:
+    """Those of a tool at its own limit, or of a session that has as many on their way as it may."""
+    most = 1 if name == "hangs" else 64
+    settings = Settings(slots_loop=10, in_flight_per_session=most, queue_wait=300.0)
+    async with Dispatcher.in_memory(TOOLS, settings=settings, observers=[seen]) as dispatcher:
+        calls = [{**asked(name)[0], "id": f"c{n}"} for n in range(3)]
+        turn = asyncio.ensure_future(dispatcher.dispatch(calls, session="s"))
+        await eventually(lambda: seen.of("started"), "the first runs")
+        before = len(seen.of("pulse"))
+        await eventually(lambda: len(seen.of("pulse")) > before + 2, "it stands so")
+        [last] = seen.of("pulse")[-1]
+        assert (last.waiting > 0, last.oldest_waiting) == (True, 0.0)
+        turn.cancel()
+        await asyncio.wait({turn})
+
+
+async def test_calls_that_wait_for_a_person_are_told_with_the_age_of_the_first(
+    seen: Recording,
+) -> None:
+    hooks = Hooks(before_call=lambda call: AskApproval())
+    async with Dispatcher.in_memory(TOOLS, hooks=hooks, observers=[seen]) as dispatcher:
+        turn = asyncio.ensure_future(dispatcher.dispatch(asked("hangs"), session="s"))
+        await eventually(
+            lambda: any(
+                p.waiting_approvals == 1 and p.oldest_approval > 0.1 and not p.oldest_waiting
+                for (p,) in seen.of("pulse")
+            ),
+            "it waits",
+        )
+        turn.cancel()
+        await asyncio.wait({turn})
 
 
 async def test_calls_that_wait_are_told_with_the_age_of_the_first(seen: Recording) -> None:

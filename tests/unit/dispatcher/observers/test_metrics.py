@@ -167,13 +167,19 @@ def test_r43_every_moment_has_its_number(metrics: Metrics) -> None:
     metrics.worker_up("b")
     metrics.worker_down("a")
     metrics.ended(call_facts(), call_ended(Code.INVALID_ARGUMENTS, kinds=("value",)))
-    metrics.pulse(Pulse(lag=0.3, waiting=4, oldest_waiting=2.5, in_flight=9, dropped=3))
+    metrics.pulse(
+        Pulse(
+            lag=0.3, waiting=4, oldest_waiting=2.5, waiting_approvals=2, oldest_approval=60.0,
+            in_flight=9, dropped=3,
+        )
+    )  # fmt: skip
     found = read(metrics)
     assert value(found, "toolpool_build_info", version=VERSION) == 1
     for name, expected in {
         "late_results_total": 1, "batch_calls_sum": 7, "workers_alive": 1, "waiting_calls": 4,
         "oldest_waiting_call_age_seconds": 2.5, "in_flight_calls": 9, "observer_drops_total": 3,
-        "event_loop_lag_seconds_sum": 0.3,
+        "event_loop_lag_seconds_sum": 0.3, "waiting_approvals": 2,
+        "oldest_waiting_approval_age_seconds": 60,
     }.items():  # fmt: skip
         assert value(found, f"toolpool_{name}") == expected, name
     for name in ("lost_calls_total", "redispatches_total", "executed_unknown_total"):

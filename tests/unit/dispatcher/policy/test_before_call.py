@@ -10,7 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from prometheus_client import generate_latest
 
+from tests.scraping import parsed, value
+from tests.sentry_sink import sentry_sink
 from tests.waiting import eventually
 from toolpool import (
     Allow,
@@ -20,16 +23,20 @@ from toolpool import (
     Dispatcher,
     Executed,
     Hooks,
+    Metrics,
     Misconfigured,
     ProposedCall,
     Rewrite,
+    Sentry,
     Settings,
     ToolResult,
     tool,
 )
-from toolpool.dispatcher.observe import Audit, Observer
+from toolpool.contract import logs
+from toolpool.dispatcher.observe import Audit, HookFailure, Observer
 
 RAN: list[int] = []
+FAILED = "toolpool_hook_failures_total"
 
 
 @tool(effects="write")
@@ -362,9 +369,79 @@ async def test_r45_on_event_is_told_what_happens_and_may_fail() -> None:
     async with Dispatcher.in_memory([refund], hooks=Hooks(on_event=hook)) as dispatcher:
         assert (await dispatcher.dispatch(call()))[0].ok
         async with asyncio.timeout(10):
-            while kinds[-1:] != ["tool_executed"]:
+            while "tool_executed" not in kinds:
                 await asyncio.sleep(0.01)
-    assert kinds == ["tool:start", "tool:end", "tool_executed"]
+    assert [kind for kind in kinds if kind != "monitor:hook"] == [
+        "tool:start", "tool:end", "tool_executed"
+    ]  # fmt: skip
+    assert kinds.count("monitor:hook") <= 3, "that it fails is told, and not that it fails at that"
+
+
+class Failures(Observer):
+    """Keeps which hooks failed."""
+
+    is_quick = True
+
+    def __init__(self) -> None:
+        self.seen: list[HookFailure] = []
+
+    def hook_failed(self, failure: HookFailure) -> None:
+        """See `Observer.hook_failed`."""
+        self.seen.append(failure)
+
+
+@pytest.mark.parametrize(
+    ("name", "hook", "why"),
+    [
+        ("before_call", _raises, "ValueError"),
+        ("before_call", lambda _: 1, "it answered a int, and no verdict"),
+        (
+            "before_call",
+            lambda _: Rewrite({"order": 1, "amount": 1}),
+            "its arguments cannot be used: they break the tool's schema (type)",
+        ),
+        ("after_result", lambda *_: {}["SECRET"], "KeyError"),
+        ("on_event", lambda _: {}["SECRET"], "KeyError"),
+    ],
+)
+async def test_a_hook_that_fails_is_told_to_operators(
+    name: str, hook: Any, why: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As an event, a log line, a metric and an issue: it may deny every call there is."""
+    logs.forget_repeats()
+    failures, metrics = Failures(), Metrics(port=0)
+    events: list[Any] = []
+    with sentry_sink() as sink:
+        observers = [failures, metrics, Sentry(dsn=sink.dsn)]
+        async with Dispatcher.in_memory(
+            [refund], hooks=Hooks(**{name: hook}), observers=observers
+        ) as dispatcher:
+
+            async def follow() -> None:
+                async for event in dispatcher.events(channels=["monitor"]):
+                    events.append(event)  # noqa: PERF401 - as they come
+
+            following = asyncio.ensure_future(follow())
+            await asyncio.sleep(0)
+            await dispatcher.dispatch(call())
+            await eventually(
+                lambda: any(event.kind == "monitor:hook" for event in events), "it is an event"
+            )
+        await following
+        [issue] = {event["fingerprint"][1]: event for event in sink.of("event")}.values()
+    failure = failures.seen[0]
+    assert (failure.hook, failure.why) == (name, why)
+    [event] = {e.kind: e for e in events if e.kind == "monitor:hook"}.values()
+    assert event.detail == {"hook": name, "why": why}
+    assert f"hook_failed hook={name}" in caplog.text
+    assert (issue["tags"]["code"], issue["transaction"], issue["level"]) == ("hook", name, "error")
+    read = parsed(generate_latest(metrics.registry).decode())
+    counted = value(read, FAILED, hook=name)
+    assert counted == len(failures.seen)
+    is_denied = name == "before_call"
+    assert value(read, "toolpool_calls_total", code="aborted.denied", tool="refund",
+                 error_type="aborted") == is_denied  # fmt: skip
+    assert "SECRET" not in caplog.text + str(sink.bodies) + str(events)
 
 
 async def test_r41_r39_what_was_decided_is_an_event_and_a_row_of_the_record(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ import pytest
 from tests.fleets import entrusted, vault
 from tests.integration.fleet import call
 from toolpool import Dispatcher, Misconfigured, Settings, SyncDispatcher, Tool, ToolContext, tool
+from toolpool.contract import logs
 from toolpool.contract.errors import ToolDeclarationInvalid
 from toolpool.contract.outcome import Code, Executed
 from toolpool.contract.result import ToolResult
@@ -124,8 +125,6 @@ async def test_r59_a_tool_may_ask_for_a_sign_in_itself() -> None:
 async def test_r59_a_source_that_fails_is_an_operators_affair(
     resolve: Resolve, user: object, why: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    from toolpool.contract import logs
-
     logs.forget_repeats()
     notes = tmp_path / "notes"
     async with pool(resolve) as dispatcher:
@@ -149,6 +148,24 @@ async def test_r59_a_source_that_fails_is_an_operators_affair(
     )
     assert "Tk" not in caplog.text
     assert ("in _resolve" in said[0]) is (user in ("down", "exits"))
+
+
+@pytest.mark.parametrize(
+    ("resolve", "user", "told"),
+    [
+        (vault.resolve, "nobody", "source=secrets=: it is not set up"),
+        (None, "nobody", "source=none: TOOLPOOL_SECRETS is not set"),
+        (vault.resolve, "stranger", ""),
+    ],
+)
+async def test_a_secret_that_nobody_set_up_is_told_to_operators_and_a_sign_in_is_not(
+    resolve: Resolve | None, user: str, told: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    logs.forget_repeats()
+    async with pool(resolve) as dispatcher:
+        assert (await asked(dispatcher, "reads", user)).code is Code.REPORTED
+    said = [r.getMessage() for r in caplog.records if "secret_unresolved" in r.getMessage()]
+    assert said == ([f"secret_unresolved name=api-key tool=reads {told}"] if told else [])
 
 
 @pytest.mark.parametrize(
