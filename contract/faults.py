@@ -140,7 +140,7 @@ def tools_imported(at: float | None = None) -> float:
 
 def is_own(file: str) -> bool:
     """Whether code in this file is the tool author's: neither the pool's nor a library's."""
-    return not _is_ours(file) and not file.startswith((*_LIBRARIES, "<frozen "))
+    return not _is_ours(file) and not file.startswith((*_LIBRARIES, "<frozen ", _MADE_AT_RUN_TIME))
 
 
 def faults_of(error: BaseException) -> list[dict[str, Any]]:

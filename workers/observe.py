@@ -94,6 +94,17 @@ class Blocked(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     is_fatal: bool
 
 
+class LeftBehind(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """Tasks or threads (`what`) that tools started and left running: so many by now.
+
+    `stack` is where most of them are.
+    """
+
+    what: str
+    count: int
+    stack: str
+
+
 class Unresolved(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A secret that a call could not be given: its name, for which tool, and of which `source`.
 
@@ -167,6 +178,9 @@ class WorkerObserver(Listening):
 
     def blocked(self, blocked: Blocked) -> None:
         """A tool blocks the event loop: nothing else of this worker goes on."""
+
+    def left_behind(self, left: LeftBehind) -> None:
+        """Tools leave tasks or threads behind: a hundred, or twice as many as were told before."""
 
     def unresolved(self, unresolved: Unresolved) -> None:
         """A call could not be run: what knows the secrets of tools failed, or has not this one."""

@@ -20,7 +20,7 @@ from toolpool.contract.ledger.base import Settlement
 from toolpool.contract.ledger.client import RedisLedger
 from toolpool.contract.ledger.steps import Steps
 from toolpool.contract.names import Names, toolset_queue
-from toolpool.contract.observing import PULSE_SECONDS
+from toolpool.contract.observing import PULSE_SECONDS, guarded
 from toolpool.contract.server import connection
 from toolpool.contract.settings import Settings
 from toolpool.contract.spec import RunIn, ToolSpec
@@ -38,6 +38,7 @@ from toolpool.workers.running.children import started_children
 from toolpool.workers.running.executor import Executor
 from toolpool.workers.running.intake import Intake
 from toolpool.workers.running.invoke import Limits
+from toolpool.workers.running.leftovers import Leftovers
 from toolpool.workers.running.run import Runner
 from toolpool.workers.running.running import Running
 from toolpool.workers.running.settler import Settler
@@ -366,12 +367,14 @@ class WorkerService:
         self._credentials.close()
 
     async def _pulse(self) -> None:
-        epoch, due = "", time.monotonic()
+        epoch, due, left_behind = "", time.monotonic(), guarded(Leftovers().look)
         while True:
             self._last_turn = time.monotonic()
             if self._observers.hear("pulse"):
                 running, stuck = self._executor.running, self._slots.stuck
                 self._observers.pulse(lag=self._last_turn - due, running=running, stuck=stuck)
+            for left in left_behind(self._last_turn, self._executor.oldest) or ():
+                self._observers.tell("left_behind", left)
             forks.end_stray()
             renewed_at = self._executor.leased_at()
             if epoch and self._presence.epoch != epoch:

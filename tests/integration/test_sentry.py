@@ -301,3 +301,43 @@ def test_a_worker_with_a_wrong_dsn_does_not_start(redis_url: str) -> None:
     )  # fmt: skip
     assert done.returncode == 2, done.stderr
     assert "SENTRY_DSN is not a DSN" in done.stderr
+
+
+LEAKS = """
+import asyncio
+from toolpool import tool
+from toolpool.workers.running import leftovers
+
+leftovers._LOOK_SECONDS, leftovers._MANY = 0.1, 20
+
+async def polls():
+    await asyncio.sleep(3600)
+
+kept = []
+
+@tool
+async def leaks() -> int:
+    "Leak."
+    kept.append(asyncio.create_task(polls()))
+    return len(kept)
+"""
+
+
+async def test_tasks_that_tools_leave_behind_are_an_issue(
+    tmp_path: Path, sink: SentrySink, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tools = tmp_path / "leaking_tools.py"
+    tools.write_text(LEAKS)
+    monkeypatch.setenv("SENTRY_DSN", sink.dsn)
+    fleet = fleet_of(tools)
+    try:
+        async with Dispatcher.connect(settings=fleet.settings) as dispatcher:
+            await dispatcher.dispatch([call("leaks", f"c-{n}")[0] for n in range(30)])
+            await eventually(lambda: sink.of("event"), "it is reported", 20.0)
+        assert "tools_leave_tasks_behind" in fleet.log()
+    finally:
+        fleet.close()
+    event = sink.of("event")[0]
+    assert event["tags"]["code"] == "left_behind"
+    assert event["exception"]["values"][0]["type"] == "TasksLeftBehind"
+    assert event["exception"]["values"][0]["stacktrace"]["frames"][0]["function"] == "polls"

@@ -6,6 +6,7 @@ from toolpool.contract import logs
 from toolpool.contract.faults import traceback_of
 from toolpool.contract.outcome import Code, ErrorType
 from toolpool.workers.observe import (
+    LeftBehind,
     Received,
     RunEnded,
     RunFacts,
@@ -45,6 +46,13 @@ class Log(WorkerObserver):
     def stopped(self, worker: WorkerFacts) -> None:
         """It exits."""
         service.info("worker_stopped id=%s", worker.id)
+
+    def left_behind(self, left: LeftBehind) -> None:
+        """They take memory and time of every call, and end with the worker alone."""
+        service.error(
+            "tools_leave_%s_behind count=%d: they outlive their calls, most of them here\n%s",
+            left.what, left.count, logs.lines(left.stack),
+        )  # fmt: skip
 
     def unresolved(self, unresolved: Unresolved) -> None:
         """The set-up is at fault, and not the tool: said once a minute for each secret."""

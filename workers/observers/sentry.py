@@ -22,6 +22,7 @@ from toolpool.contract.telemetry.carriers import (
 from toolpool.contract.telemetry.sentry import Reports
 from toolpool.workers.observe import (
     Blocked,
+    LeftBehind,
     Received,
     RunEnded,
     RunFacts,
@@ -30,7 +31,7 @@ from toolpool.workers.observe import (
 )
 from toolpool.workers.running.inside import import_from_here
 
-_STACK_LINE = re.compile(r'File "([^"]+)", line (\d+), in (\S+)')
+_STACK_LINE = re.compile(r'File "([^"]+)", line (\d+), in (\S+)(?:\n    (.+))?')
 _HEARTBEAT = {
     "schedule": {"type": "interval", "value": 1, "unit": "minute"},
     "checkin_margin": 2,
@@ -118,18 +119,24 @@ class Sentry(WorkerObserver):
         if blocked.is_fatal:
             return  # said before, and the calls it takes along are reported as lost
         tool = blocked.tool or "(unknown)"
-        frames = tuple(
-            Frame(file=file, line=int(line), function=function, is_own=is_own(file))
-            for file, line, function in _STACK_LINE.findall(blocked.stack)
-        )
         self._reports.issue(
             tool=tool,
             code="blocked",
             level="warning",
             title=f"{tool} blocks the event loop",
-            faults=[Fault(kind="EventLoopBlocked", frames=frames)],
+            faults=[_fault_at("EventLoopBlocked", blocked.stack)],
             tags={"run_mode": "loop"},
             seconds=blocked.seconds,
+        )
+
+    def left_behind(self, left: LeftBehind) -> None:
+        """Tools leave tasks or threads behind, and they become more."""
+        self._reports.issue(
+            tool=left.what,
+            code="left_behind",
+            level="error",
+            faults=[_fault_at(f"{left.what.title()}LeftBehind", left.stack)],
+            tags={"count": left.count},
         )
 
     def unresolved(self, unresolved: Unresolved) -> None:
@@ -204,6 +211,14 @@ class Sentry(WorkerObserver):
         waits, self._longest_wait = self._longest_wait, defaultdict(float)
         for queue, seconds in list(waits.items()):  # a call may just be written to it
             self._reports.gauge("toolpool.queue.age", seconds, "second", {"queue": queue})
+
+
+def _fault_at(kind: str, stack: str) -> Fault:
+    frames = (
+        Frame(file=file, line=int(line), function=function, code=code, is_own=is_own(file))
+        for file, line, function, code in _STACK_LINE.findall(stack)
+    )
+    return Fault(kind=kind, frames=tuple(frames))
 
 
 def _function(setting: str, path: str) -> Callable[..., Any] | None:

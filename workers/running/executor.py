@@ -75,6 +75,12 @@ class Executor:
         """When the worker's lease was last confirmed, on the monotonic clock."""
 
     @property
+    def oldest(self) -> float:
+        """When the first of the running tools was entered, by the monotonic clock; else now."""
+        begun = (running.begun_at for running in self._running.values())
+        return min((at for at in begun if at is not None), default=time.monotonic())
+
+    @property
     def running(self) -> int:
         """Calls claimed and not yet ended."""
         return len(self._running)

@@ -18,11 +18,13 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from secrets import token_hex
+from typing import TYPE_CHECKING
 
 import redis
 from redis.exceptions import RedisError
 
 from toolpool.contract import logs
+from toolpool.contract.errors import Misconfigured
 from toolpool.contract.server import connection
 from toolpool.contract.server.secrets import handed_over, secrets_of, without_secrets
 from toolpool.contract.settings import Settings
@@ -33,6 +35,9 @@ from toolpool.workers.supervision.link import Down, Hurry, Link, Recycle, Stalle
 from toolpool.workers.supervision.metrics import Metrics
 from toolpool.workers.supervision.watch import Action, Verdict, Watch
 
+if TYPE_CHECKING:
+    from toolpool.contract.telemetry.sentry import Reports
+
 log = logs.logger("supervise")
 
 _LOOK_SECONDS = 1.0
@@ -41,7 +46,9 @@ _START_SECONDS = 90.0
 _FIRST_PAUSE = 0.25
 _LONGEST_PAUSE = 5.0
 _SETTLED_SECONDS = 60.0
-"""A worker that exits sooner is in a crash loop."""
+"""A worker that exits sooner may be in a crash loop."""
+_CRASH_LOOP = 3
+"""So many such workers in a row are one, and reported."""
 _STOP_MARGIN_SECONDS = 10.0
 """How much longer than its grace a worker may take to stop."""
 _LEAVING_AT_MOST = 2
@@ -50,13 +57,18 @@ MISCONFIGURED = 2
 
 
 class Backoff:
-    """How long to wait before a worker that ended starts again: longer in a crash loop."""
+    """How long to wait before a worker that ended starts again: longer in a crash loop.
+
+    `short_runs` workers in a row ended soon after they were started, stalled ones included.
+    """
 
     def __init__(self) -> None:
         self._pause = _FIRST_PAUSE
+        self.short_runs = 0
 
     def after(self, ran: float, *, has_stalled: bool) -> float:
         """Seconds to wait, after a worker that ran for this many. A stall took pause enough."""
+        self.short_runs = self.short_runs + 1 if ran <= _SETTLED_SECONDS else 0
         is_crash_loop = not has_stalled and ran <= _SETTLED_SECONDS
         self._pause = min(self._pause * 2, _LONGEST_PAUSE) if is_crash_loop else _FIRST_PAUSE
         return self._pause
@@ -160,6 +172,7 @@ class Supervisor:
         self._last_code = 0
         self._ended = EndedWorkers(settings)
         self._metrics = Metrics(settings)
+        self._reports: Reports | None = None
         self._untold: deque[Down | Stalled] = deque(maxlen=_UNTOLD_AT_MOST)
         """What became of workers, until another is there whose observers can be told."""
 
@@ -170,7 +183,8 @@ class Supervisor:
             if number is signal.SIGTERM or signal.getsignal(number) is not signal.SIG_IGN:
                 signal.signal(number, self._stop)
         look_at = 0.0
-        with self._metrics, connection.open_sync(self._settings) as client:
+        with self._metrics, connection.open_sync(self._settings) as client, ExitStack() as ending:
+            ending.callback(self._close_reports)
             while True:
                 self._listen()
                 code = self._collect()
@@ -186,6 +200,10 @@ class Supervisor:
                 elif time.monotonic() >= look_at:
                     self._look(client)
                     look_at = time.monotonic() + _LOOK_SECONDS
+
+    def _close_reports(self) -> None:
+        if self._reports is not None:
+            self._reports.close()
 
     def _start(self) -> None:
         self._current = _Worker(self._command, self._settings, self._metrics, self._variables)
@@ -231,7 +249,32 @@ class Supervisor:
             "worker_ended id=%s %s; starting it again in %.1f s",
             worker.id, exits.described(code), pause,
         )  # fmt: skip
+        if self._backoff.short_runs >= _CRASH_LOOP:
+            self._report_crash_loop(worker, exits.described(code))
         return None
+
+    def _report_crash_loop(self, worker: _Worker, how: str) -> None:
+        """To Sentry, from here: no worker lives for long enough to do it."""
+        short_runs = self._backoff.short_runs
+        log.error("worker_crash_loop id=%s in_a_row=%d: it %s", worker.id, short_runs, how)
+        if not os.environ.get("SENTRY_DSN"):
+            return
+        try:
+            if self._reports is None:
+                from toolpool.contract.telemetry.sentry import Reports
+
+                self._reports = Reports(self._settings)
+                self._reports.open()
+            self._reports.issue(
+                tool="(worker)",
+                code="crash_loop",
+                level="error",
+                title=f"Workers end soon after their start, again and again: the last {how}",
+                cause=how,
+                tags={"in_a_row": short_runs, "host": socket.gethostname()},
+            )
+        except Misconfigured as error:
+            log.error("crash_loop_not_reported: %s", error)
 
     def _note_end(self, worker: str, code: int) -> None:
         if code != 0:  # else it has said so itself, and more

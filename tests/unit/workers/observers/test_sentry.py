@@ -11,7 +11,7 @@ from tests.waiting import eventually
 from toolpool import Misconfigured
 from toolpool.contract.outcome import Code
 from toolpool.contract.settings import Settings
-from toolpool.workers.observe import Received, WorkerObservers
+from toolpool.workers.observe import Blocked, Received, Unresolved, WorkerObservers
 from toolpool.workers.observers.sentry import Sentry
 
 
@@ -75,3 +75,31 @@ def test_a_worker_s_settings_name_functions_that_change_its_reports(sink: Sentry
     assert len(sink.of("event")) == 1
     with pytest.raises(Misconfigured, match="TOOLPOOL_SENTRY_FINGERPRINT cannot be imported"):
         Sentry(Settings(sentry_fingerprint="nowhere:at_all"), sink.dsn)
+
+
+def test_a_missing_secret_is_an_issue_and_what_fails_for_all_of_them_is_one(
+    sink: SentrySink,
+) -> None:
+    observer = Sentry(Settings(), sink.dsn)
+    observer.open()
+    for name, is_missing in (("a", True), ("b", True), ("a", False), ("b", False)):
+        observer.unresolved(
+            Unresolved(
+                name=name, tool="t", source="env", why="why", is_missing=is_missing, seconds=0.0,
+                faults=(), text=None,
+            )
+        )  # fmt: skip
+    observer.close()
+    fingerprints = [tuple(event["fingerprint"]) for event in sink.of("event")]
+    assert len(fingerprints) == 4
+    assert len(set(fingerprints)) == 3
+
+
+def test_a_loop_that_is_blocked_is_grouped_by_the_line_that_blocks(sink: SentrySink) -> None:
+    observer = Sentry(Settings(), sink.dsn)
+    observer.open()
+    for line, code in ((3, "time.sleep(9)"), (7, "time.sleep(9)"), (9, "requests.get(url)")):
+        stack = f'  File "/app/shop.py", line {line}, in find\n    {code}\n'
+        observer.blocked(Blocked(tool="find", seconds=1.0, stack=stack, is_fatal=False))
+    observer.close()
+    assert len({tuple(event["fingerprint"]) for event in sink.of("event")}) == 2

@@ -1,0 +1,63 @@
+"""Counts the tasks and threads that tools leave behind, and says when they become many."""
+
+import asyncio
+import sys
+import threading
+from collections import Counter
+from collections.abc import Iterable
+from types import FrameType
+from typing import Any
+from weakref import WeakKeyDictionary
+
+from toolpool.contract.faults import stack_of
+from toolpool.workers.observe import LeftBehind
+
+_LOOK_SECONDS = 60.0
+_MANY = 100
+"""More than the pool of a client or an executor has."""
+_STACKS, _FRAMES = 100, 10
+_OF_TOOLS = "tool"
+"""The name of our own threads that tools run in: there are no more than slots."""
+
+
+class Leftovers:
+    """What outlived every call that ran when it was first seen. On the event loop of the tools."""
+
+    def __init__(self) -> None:
+        self._look_at = 0.0
+        self._first_seen: WeakKeyDictionary[Any, float] = WeakKeyDictionary()
+        self._limits = {"tasks": _MANY, "threads": _MANY}
+
+    def look(self, now: float, oldest_call: float) -> list[LeftBehind]:
+        """What became too many: reported at a hundred, and each time that it has doubled.
+
+        Looks once a minute. `oldest_call` is when the first of the running calls was entered. Both
+        are times of the monotonic clock.
+        """
+        if now < self._look_at:
+            return []
+        self._look_at = now + _LOOK_SECONDS
+        found = []
+        threads = [thread for thread in threading.enumerate() if thread.name != _OF_TOOLS]
+        for what, alive in (("tasks", asyncio.all_tasks()), ("threads", threads)):
+            left = self._outliving(alive, now, oldest_call)
+            if len(left) >= self._limits[what]:
+                self._limits[what] = 2 * len(left)
+                found.append(LeftBehind(what=what, count=len(left), stack=_most_common(left)))
+        return found
+
+    def _outliving(self, alive: Iterable[Any], now: float, oldest_call: float) -> list[Any]:
+        return [one for one in alive if self._first_seen.setdefault(one, now) < oldest_call]
+
+
+def _most_common(left: list[Any]) -> str:
+    """The stack that most of them are at."""
+    stacks = (stack_of(_frame_of(one), _FRAMES) for one in left[:_STACKS])
+    return Counter(stacks).most_common(1)[0][0]
+
+
+def _frame_of(one: Any) -> FrameType | None:
+    if isinstance(one, threading.Thread):
+        return sys._current_frames().get(one.ident or 0)
+    frames: list[FrameType] = one.get_stack(limit=1)
+    return frames[0] if frames else None
