@@ -40,13 +40,10 @@ def _oldest_waiting(calls: Collection[Pending], pump: Pump, now: float) -> float
     Calls are in the order of their acceptance. Those are left out that wait because their tool or
     session already has as many on their way as it may.
     """
-    tools, sessions = pump.at_their_limits()
     for pending in calls:
         if pending.awaits_approval or pending.is_asker:
             continue
-        if pending.stage is Stage.WAITING and (
-            pending.spec.name in tools or pending.line in sessions
-        ):
+        if pending.stage is Stage.WAITING and pump.held_back_by(pending) != "workers":
             continue
         if pending.limited is not None and pending.limited.waits:
             continue

@@ -85,13 +85,6 @@ class Pump:
         """See `QueuePump.held_back_by`."""
         return self._queue(pending).held_back_by(pending)
 
-    def at_their_limits(self) -> tuple[set[str], set[str]]:
-        """The tools and the sessions that have as many calls on their way as they may."""
-        most = self._services.settings.in_flight_per_session
-        queues, sessions = self._shared.queues, self._shared.sessions
-        tools = {name.partition("#")[2] for name, queue in queues.items() if queue.is_full}
-        return tools, {name for name, session in sessions.items() if session.in_flight >= most}
-
     def adopt(self, pending: Pending) -> None:
         """See `QueuePump.adopt`."""
         self._queue(pending).adopt(pending)

@@ -123,11 +123,6 @@ class QueuePump:
         """Calls that were sent, and no worker has started yet."""
         return self._unstarted
 
-    @property
-    def is_full(self) -> bool:
-        """Whether it is of one tool, and as many of its calls are on their way as may be."""
-        return self.cap is not None and self._in_flight >= self.cap
-
     def submit(self, pending: Pending) -> None:
         """Queue a call behind its session's others."""
         line = self._line(pending.line)
