@@ -86,6 +86,10 @@ class Settings(BaseSettings):
         default="127.0.0.1", description="The address that metrics are read at."
     )
 
+    health_file: str | None = Field(
+        default=None, description="File that a worker's supervisor touches while it is alive."
+    )
+
     queue_wait: float = Field(
         default=30.0, gt=0, description="How long a call may wait to be started."
     )

@@ -8,10 +8,11 @@ import asyncio
 import errno
 import socket
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import partial
 from http import HTTPStatus
+from types import MappingProxyType
 
 from toolpool.contract import logs
 from toolpool.contract.settings import Settings
@@ -52,9 +53,19 @@ def port_of(given: int | str) -> int | None:
 
 
 class Server:
-    """Answers `GET /metrics` with `page`, which is given the header `Accept`."""
+    """Answers `GET /metrics` with `page`, which is given the header `Accept`.
 
-    def __init__(self, host: str, port: int, page: Callable[[str], tuple[str, bytes]]) -> None:
+    Each path of `probes` is answered 200 if its function returns an empty string, else 503 with it.
+    """
+
+    def __init__(
+        self,
+        host: str,
+        port: int,
+        page: Callable[[str], tuple[str, bytes]],
+        probes: Mapping[str, Callable[[], str]] = MappingProxyType({}),
+    ) -> None:
+        self._probes = probes
         self._address = (host, port)
         self._page = page
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -164,6 +175,10 @@ class Server:
         content_type, body = "text/plain; charset=utf-8", b""
         if method not in ("GET", "HEAD"):
             status = HTTPStatus.METHOD_NOT_ALLOWED
+        elif probe := self._probes.get(path):
+            fault = probe()
+            status = HTTPStatus.SERVICE_UNAVAILABLE if fault else HTTPStatus.OK
+            body = f"{fault or 'ok'}\n".encode()
         elif path not in ("/metrics", "/"):
             status, body = HTTPStatus.NOT_FOUND, b"metrics are at /metrics\n"
         else:

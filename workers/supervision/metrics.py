@@ -17,6 +17,7 @@ from toolpool.contract.telemetry.figures import SHEET_BYTES, Book, Sheet
 from toolpool.contract.telemetry.scraping import PORT, Server, address_of
 from toolpool.contract.version import VERSION
 from toolpool.workers.observers import figures
+from toolpool.workers.supervision.health import Health
 
 log = logs.logger("metrics")
 
@@ -48,7 +49,8 @@ def _memory() -> int:
 class Metrics:
     """Serves while it is entered, where TOOLPOOL_METRICS_PORT says so; else nothing is counted."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, health: Health) -> None:
+        self._probes = {"/healthz": health.fault, "/readyz": health.unready}
         self._address = address_of(settings, None, None)
         self._book = Book(figures.FAMILIES)
         self._own = Sheet()
@@ -66,7 +68,7 @@ class Metrics:
 
             registry = CollectorRegistry()
             registry.register(BookCollector(self._book))
-            self._server = Server(*self._address, Page(registry).of)
+            self._server = Server(*self._address, Page(registry).of, self._probes)
             self._server.start()
         return self
 

@@ -16,7 +16,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from secrets import token_hex
 from typing import TYPE_CHECKING
 
@@ -30,6 +30,7 @@ from toolpool.contract.server.secrets import handed_over, secrets_of, without_se
 from toolpool.contract.settings import Settings
 from toolpool.workers.supervision import exits
 from toolpool.workers.supervision.ended import EndedWorkers
+from toolpool.workers.supervision.health import Health
 from toolpool.workers.supervision.lifeline import tethered
 from toolpool.workers.supervision.link import Down, Hurry, Link, Recycle, Stalled
 from toolpool.workers.supervision.metrics import Metrics
@@ -171,7 +172,9 @@ class Supervisor:
         self._booted_before = False
         self._last_code = 0
         self._ended = EndedWorkers(settings)
-        self._metrics = Metrics(settings)
+        self._health = Health(settings.health_file)
+        self._metrics = Metrics(settings, self._health)
+        self._server_answers = False
         self._reports: Reports | None = None
         self._untold: deque[Down | Stalled] = deque(maxlen=_UNTOLD_AT_MOST)
         """What became of workers, until another is there whose observers can be told."""
@@ -182,8 +185,13 @@ class Supervisor:
             # An interrupt that was ignored from the start stays so: it is for the job in front.
             if number is signal.SIGTERM or signal.getsignal(number) is not signal.SIG_IGN:
                 signal.signal(number, self._stop)
-        look_at = 0.0
-        with self._metrics, connection.open_sync(self._settings) as client, ExitStack() as ending:
+        look_at = note_at = 0.0
+        with (
+            closing(self._health),
+            self._metrics,
+            connection.open_sync(self._settings) as client,
+            ExitStack() as ending,
+        ):
             ending.callback(self._close_reports)
             while True:
                 self._listen()
@@ -191,6 +199,9 @@ class Supervisor:
                 if code is not None:
                     return code
                 self._ended.tell()
+                if time.monotonic() >= note_at:
+                    self._note_health()
+                    note_at = time.monotonic() + _LOOK_SECONDS
                 if self._stopping.is_set():
                     if self._current is None and not self._leaving:
                         return 0 if self._last_code in (0, -signal.SIGTERM) else 1
@@ -310,19 +321,38 @@ class Supervisor:
             self._leaving.append(worker)
             self._start()
 
+    def _note_health(self) -> None:
+        worker = self._current
+        fault = worker.watch.fault(time.monotonic()) if worker is not None else ""
+        unready = ""
+        if self._stopping.is_set():
+            unready = "it drains"
+        elif worker is None:
+            fault = unready = "no worker process runs"
+        elif not worker.is_ready:
+            unready = "the worker has not begun to take calls"
+        elif not self._server_answers:
+            unready = "the server does not answer"
+        self._health.note(fault=fault, unready=unready)
+
     def _depths(self, client: "redis.Redis") -> dict[str, int] | None:
-        """How many messages wait in the current worker's queues; None while nobody can say."""
-        if self._settings.broker_url or self._current is None:
-            return None
-        queues = list(self._current.watch.free)
+        """How many messages wait in the current worker's queues; None while nobody can say.
+
+        Notes whether the server answers.
+        """
+        has_broker = bool(self._settings.broker_url)
+        queues = [] if has_broker or self._current is None else list(self._current.watch.free)
+        self._server_answers = False
         try:
             pipeline = client.pipeline(transaction=False)
             pipeline.ping()
             for queue in queues:
                 pipeline.llen(queue)
-            return dict(zip(queues, pipeline.execute()[1:], strict=True))
+            depths = dict(zip(queues, pipeline.execute()[1:], strict=True))
         except (RedisError, OSError):
             return None
+        self._server_answers = True
+        return None if has_broker or self._current is None else depths
 
     def _end_if_overdue(self) -> None:
         """A stop that takes longer than its grace and a margin waits for something that hangs."""
