@@ -6,10 +6,11 @@ from typing import Literal
 
 from pydantic import Field, SecretStr, ValidationInfo, field_validator
 from pydantic_core import PydanticCustomError
-from pydantic_settings import BaseSettings, SettingsConfigDict
+from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
 from toolpool.contract.names import is_prefix
 from toolpool.contract.rates import rate_of
+from toolpool.contract.setting_files import SettingFiles
 from toolpool.contract.spec import RunIn
 
 _KIB = 1024
@@ -17,11 +18,26 @@ _MIB = 1024 * 1024
 
 
 class Settings(BaseSettings):
-    """Durations are seconds, sizes bytes. Raises pydantic.ValidationError on a bad value."""
+    """Durations are seconds, sizes bytes. Raises pydantic.ValidationError on a bad value.
+
+    Raises `Misconfigured` for a `TOOLPOOL_..._FILE` that cannot be used.
+    """
 
     model_config = SettingsConfigDict(
         env_prefix="TOOLPOOL_", frozen=True, extra="ignore", hide_input_in_errors=True
     )
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        """What is given by name, then the environment, then files that the environment names."""
+        return init_settings, env_settings, SettingFiles(settings_cls)
 
     redis_url: str | None = Field(
         default=None, description="Redis or Valkey for records and replies."

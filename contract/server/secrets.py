@@ -40,8 +40,8 @@ def secrets_of(settings: Settings) -> dict[str, str]:
 
 
 def without_secrets(environment: Mapping[str, str], secrets: Iterable[str]) -> dict[str, str]:
-    """The variables without those that hold `secrets`, however they are spelt, or a tool's."""
-    variables = {f"TOOLPOOL_{name}".upper() for name in secrets}
+    """The variables without those that hold `secrets` or name their files, or hold a tool's."""
+    variables = {f"TOOLPOOL_{name}{end}".upper() for name in secrets for end in ("", "_FILE")}
     return {
         name: value
         for name, value in environment.items()

@@ -54,6 +54,9 @@ def worker(server: Server, port: int, file: Path) -> "Iterator[subprocess.Popen[
     )
     command = [sys.executable, "-m", "toolpool", "worker", "--run-in", "loop"]
     environment = environment_of(settings, Path(os.devnull))
+    key = file.with_name("key")
+    key.write_text(environment.pop("TOOLPOOL_SIGNING_KEY") + "\n")
+    environment["TOOLPOOL_SIGNING_KEY_FILE"] = str(key)  # as a container is given it
     with subprocess.Popen(command, env=environment, stderr=subprocess.DEVNULL) as process:
         wait_until(lambda: asked(port, "/readyz") == (200, "ok"), "it is ready", 30)
         yield process
@@ -83,6 +86,14 @@ def worker_of(supervisor: int) -> int:
     """The process of a supervisor's worker."""
     children = Path(f"/proc/{supervisor}/task/{supervisor}/children").read_text().split()
     return int(children[0])
+
+
+def test_a_worker_has_its_key_from_a_file_and_hands_its_name_to_nobody(
+    worker: "subprocess.Popen[bytes]",
+) -> None:
+    child = Path(f"/proc/{worker_of(worker.pid)}/environ").read_bytes()
+    assert b"TOOLPOOL_HEALTH_FILE" in child
+    assert b"SIGNING_KEY" not in child
 
 
 def test_a_worker_that_takes_calls_is_healthy_and_ready(

@@ -14,7 +14,7 @@ from pydantic import SecretStr, ValidationError
 from toolpool.cli.options import load_settings
 from toolpool.contract.errors import Misconfigured, SigningKeyMissing, ToolDeclarationInvalid
 from toolpool.contract.names import Names, is_queue
-from toolpool.contract.server import connection, passwords
+from toolpool.contract.server import connection, passwords, secrets
 from toolpool.contract.settings import Settings
 from toolpool.contract.signing import Keyring, generate_key
 from toolpool.contract.spec import RunIn
@@ -319,3 +319,37 @@ def test_a_tool_names_a_queue_that_can_be(queue: str) -> None:
         @tool(queue=queue)
         async def render() -> None:
             """Render."""
+
+
+def test_secrets_are_read_from_the_files_that_variables_name(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    for name, text in (("SIGNING_KEY", "a key of some length\n"), ("REDIS_URL", "redis://h/0")):
+        file = tmp_path / name
+        file.write_text(text)
+        monkeypatch.setenv(f"TOOLPOOL_{name}_FILE", str(file))
+    settings = Settings()
+    assert settings.signing_key == SecretStr("a key of some length")
+    assert settings.redis_url == "redis://h/0"
+    (tmp_path / "REDIS_URL").unlink()
+    assert Settings(redis_url="redis://given/0").redis_url == "redis://given/0"
+
+
+def test_a_file_that_is_of_no_use_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    file = tmp_path / "key"
+    monkeypatch.setenv("TOOLPOOL_SIGNING_KEY_FILE", str(file))
+    with pytest.raises(Misconfigured, match="SIGNING_KEY_FILE names .*No such file"):
+        load_settings()
+    file.write_text("\n")
+    with pytest.raises(Misconfigured, match="which is empty"):
+        load_settings()
+    file.write_text("a key of some length")
+    monkeypatch.setenv("TOOLPOOL_SIGNING_KEY", "another of some length")
+    with pytest.raises(Misconfigured, match="are both set: unset one"):
+        load_settings()
+
+
+def test_what_names_the_file_of_a_secret_is_forgotten_with_it() -> None:
+    environment = {"TOOLPOOL_SIGNING_KEY_FILE": "/run/key", "TOOLPOOL_TENANT": "t"}
+    left = secrets.without_secrets(environment, ["signing_key"])
+    assert left == {"TOOLPOOL_TENANT": "t"}
