@@ -324,6 +324,16 @@ class Settings(BaseSettings):
     record_files: int = Field(
         default=5, ge=1, description="Files put away that are kept, of each file of the record."
     )
+    record_kept: float = Field(
+        default=2_592_000.0,
+        ge=0,
+        description="How long files of a record's folder are kept after their last row.",
+    )
+    record_total: int = Field(
+        default=10 * 1024 * _MIB,
+        ge=0,
+        description="Size of a record's folder.",
+    )
     record_value: int = Field(
         default=256 * _KIB, ge=1_000, description="Size at which one value is cut in the record."
     )

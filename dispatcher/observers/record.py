@@ -71,6 +71,8 @@ def recorder_of(
             sync=settings.record_sync,
             size=settings.record_size,
             files=settings.record_files,
+            kept=settings.record_kept,
+            total=settings.record_total,
         )
     elif not callable(getattr(target, "write", None)) or not callable(
         getattr(target, "close", None)
@@ -118,8 +120,9 @@ class Recorder:
 
     def audit(self, audit: Audit) -> None:
         """Note what somebody decided, among the rows of its session."""
-        body, tool = audit_body(audit), audit.tool
-        self.note(Draft(audit.session, new_nonce(), None, _now(), "audit", tool, body, None))
+        body, tool, call_id = audit_body(audit), audit.tool, audit.call_id
+        row = new_nonce()
+        self.note(Draft(audit.session, row, None, _now(), "audit", tool, body, None, call_id))
 
     def _wake(self) -> None:
         self._writer.wake()
@@ -183,7 +186,8 @@ class TurnRows(msgspec.Struct, frozen=True, gc=False):
             row = self.row(number)
             asked = call.text if call.text is not None else call.arguments
             body = call_body(call.name, asked)
-            drafts.append(Draft(session, row, turn, at, "tool_call", call.name, body, None))
+            kind, id_ = "tool_call", call.provider_id
+            drafts.append(Draft(session, row, turn, at, kind, call.name, body, None, id_))
 
     def row(self, number: int) -> str:
         """The id of the row of a call."""
@@ -261,7 +265,8 @@ class _Answer(msgspec.Struct, frozen=True, gc=False):
         name, turn, model = found.calls[number].name, rows.shared.id, found.model
         metadata = metadata_of(result, session=session, turn=turn, model=model, fields=self.fields)
         parent, kind = rows.row(number), "tool_result"
-        drafts.append(Draft(session, new_nonce(), parent, self.at, kind, name, self.body, metadata))
+        row, id_ = new_nonce(), result.call_id
+        drafts.append(Draft(session, row, parent, self.at, kind, name, self.body, metadata, id_))
 
 
 class _Final:

@@ -11,7 +11,7 @@ import re
 import stat
 import time
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,6 +27,9 @@ except ImportError:  # not a POSIX system
 _OPEN_AT_MOST = 64
 _LOOK_SECONDS = 1.0
 """How often it is looked whether a file was put away by somebody else."""
+_SWEEP_SECONDS = 600.0
+"""How often files are looked for that are too old or too many."""
+_OWN = re.compile(r".+\.jsonl(\.[0-9]+)?")
 _PLAIN = re.compile(r"[a-z0-9][a-z0-9_-]{0,79}")
 _NO_SESSION = "_no-session"
 _FLAGS = os.O_RDWR | os.O_APPEND | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0) | os.O_CLOEXEC
@@ -52,19 +55,33 @@ class _File:
 
 
 class RecordFiles:
-    """A sink. `path` is a folder that exists, or a file that ends in `.jsonl`."""
+    """A sink. `path` is a folder that exists, or a file that ends in `.jsonl`.
+
+    In a folder, each session has a file in one of 256 folders. Of those, now and then, files are
+    removed that were not written to for `kept` seconds, and the oldest beyond `total` bytes (0: no
+    such limit).
+    """
 
     takes_several = True
     """Whether several lines may be given in one."""
 
     def __init__(
-        self, path: Path, *, sync: Literal["flush", "fsync"], size: int, files: int
+        self,
+        path: Path,
+        *,
+        sync: Literal["flush", "fsync"],
+        size: int,
+        files: int,
+        kept: float = 0.0,
+        total: int = 0,
     ) -> None:
         self._path = path
         self._is_folder = path.is_dir()
         self._syncs = sync == "fsync"
         self._size = size
         self._files = files
+        self._kept, self._total = kept, total
+        self._sweep_at = 0.0
         self._open: OrderedDict[Path, _File] = OrderedDict()
 
     @property
@@ -92,7 +109,11 @@ class RecordFiles:
 
     def write(self, session: str | None, lines: Sequence[bytes]) -> None:
         """See `RecordSink.write`; several lines may be in one. Raises `NotAllWritten`."""
-        path = self._path / f"{file_name(session)}.jsonl" if self._is_folder else self._path
+        path = self._path
+        if self._is_folder:
+            name = file_name(session)
+            path = path / shard(name) / f"{name}.jsonl"
+            self._sweep_if_due()
         data, done, is_torn = b"".join(lines), 0, False
         try:
             file = self._file(path)
@@ -114,6 +135,20 @@ class RecordFiles:
             written = data.count(b"\n", 0, done + 1) - is_torn
             raise NotAllWritten(error, written, self._path) from error
 
+    def _sweep_if_due(self) -> None:
+        if time.monotonic() < self._sweep_at or not (self._kept or self._total):
+            return
+        self._sweep_at = time.monotonic() + _SWEEP_SECONDS
+        before = time.time() - self._kept if self._kept else 0.0
+        files = sorted(_files_in(self._path))
+        left = sum(size for _, size, _ in files)
+        for written_at, size, path in files:
+            if written_at >= before and not 0 < self._total < left:
+                break
+            with suppress(OSError):  # another dispatcher may have removed it
+                os.unlink(path)
+            left -= size
+
     def close(self) -> None:
         """See `RecordSink.close`."""
         while self._open:
@@ -129,6 +164,9 @@ class RecordFiles:
                 os.close(file.number)
                 file = None
         if file is None:
+            if self._is_folder:
+                with suppress(FileExistsError):
+                    os.mkdir(path.parent, 0o700)
             file = _File(_opened(path), now)
         self._open[path] = file  # now the last to be closed
         if len(self._open) > _OPEN_AT_MOST:
@@ -149,6 +187,22 @@ class RecordFiles:
         finally:
             del self._open[path]
             os.close(file)
+
+
+def shard(name: str) -> str:
+    """The folder that a session's file is in, by its name: `00` to `ff`."""
+    return hashlib.blake2b(name.encode(), digest_size=1).hexdigest()
+
+
+def _files_in(folder: Path) -> Iterator[tuple[float, int, str]]:
+    """The record's own files: when each was written last, its bytes and its path."""
+    for n in range(256):
+        with suppress(OSError), os.scandir(folder / f"{n:02x}") as inside:
+            for entry in inside:
+                with suppress(OSError):
+                    if _OWN.fullmatch(entry.name) and entry.is_file(follow_symlinks=False):
+                        found = entry.stat(follow_symlinks=False)
+                        yield found.st_mtime, found.st_size, entry.path
 
 
 def file_name(session: str | None) -> str:

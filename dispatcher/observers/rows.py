@@ -36,13 +36,17 @@ class Metadata(
 
 
 class Row(msgspec.Struct, frozen=True, rename="camel", kw_only=True, gc=False):
-    """One line. `timestamp` is Unix time in milliseconds, `content` JSON as text."""
+    """One line. `timestamp` is Unix time in milliseconds, `content` JSON as text.
+
+    `call_id` is the provider's id of the call, of which the model's own messages speak.
+    """
 
     id: str
     parent_id: str | None
     timestamp: int
     type: str
     content: str
+    call_id: str | msgspec.UnsetType = msgspec.UNSET
     metadata: Metadata | msgspec.UnsetType = msgspec.UNSET
 
 
@@ -72,6 +76,7 @@ class Draft(msgspec.Struct, frozen=True, gc=False):
     tool: str
     body: bytes
     metadata: Metadata | None
+    call_id: str = ""
 
     def line(self, redact: Redact | None, cap: int) -> bytes:
         """The row as it is written."""
@@ -92,6 +97,7 @@ class Draft(msgspec.Struct, frozen=True, gc=False):
             timestamp=self.at,
             type=self.kind,
             content=body.decode("utf-8", "replace"),
+            call_id=self.call_id or msgspec.UNSET,
             metadata=metadata if metadata is not None else msgspec.UNSET,
         )
 

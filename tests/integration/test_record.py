@@ -104,7 +104,9 @@ async def test_every_call_has_two_rows(tmp_path: Path) -> None:
     calls, results = rows[:3], rows[3:]
     assert [row["type"] for row in rows] == ["tool_call"] * 3 + ["tool_result"] * 3
     assert len({row["id"] for row in rows}) == 6
-    assert all(list(row) == ["id", "parentId", "timestamp", "type", "content"] for row in calls)
+    fields = ["id", "parentId", "timestamp", "type", "content", "callId"]
+    assert all(list(row) == fields for row in calls)
+    assert [row["callId"] for row in rows] == ["a", "b", "c"] * 2
     assert {row["parentId"] for row in calls} == {"msg_1"}
     assert [json.loads(row["content"]) for row in calls] == [
         {"name": "echo", "input": {"value": 1}},
@@ -142,7 +144,7 @@ async def test_nothing_is_recorded_unless_it_is_asked_for(tmp_path: Path) -> Non
         assert dispatcher._parts.watching.recorder is None
     async with Dispatcher.in_memory(TOOLS, settings=Settings(record=str(tmp_path))) as dispatcher:
         await dispatcher.dispatch(call("echo", value=1), session="s")
-    assert (tmp_path / "s.jsonl").exists()
+    assert list(tmp_path.glob("??/s.jsonl"))
 
 
 async def test_the_rows_of_a_cancelled_dispatch_are_written() -> None:
@@ -328,7 +330,7 @@ def test_real_workers_and_blocking_code(tmp_path: Path) -> None:
             assert lost.code is Code.RAISED
     rows = [
         json.loads(line) for name in ("s0", "s1")
-        for line in (tmp_path / f"{name}.jsonl").read_text().splitlines()
+        for file in tmp_path.glob(f"??/{name}.jsonl") for line in file.read_text().splitlines()
     ]  # fmt: skip
     assert len(rows) == 42
     parents = {row["parentId"] for row in rows if row["type"] == "tool_result"}

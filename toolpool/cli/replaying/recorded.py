@@ -43,7 +43,7 @@ def files_of(paths: Iterable[Path]) -> list[Path]:
     found: list[Path] = []
     for path in paths:
         if path.is_dir():
-            files = (file for file in path.glob("*.jsonl*") if file.is_file())  # no pipe
+            files = (file for file in path.rglob("*.jsonl*") if file.is_file())  # no pipe
             inside = sorted(files, key=lambda p: (p.name.partition(".")[0], -_age(p)))
             found += inside
             if not inside:

@@ -4,6 +4,7 @@ import errno
 import json
 import os
 import stat
+import time
 from pathlib import Path
 from typing import Any
 
@@ -26,9 +27,11 @@ def test_a_folder_has_a_file_for_each_session(tmp_path: Path) -> None:
     record.write(None, [b"3\n"])
     record.write("s-1", [b"4\n"])
     record.close()
-    found = {path.name: path.read_text() for path in tmp_path.iterdir()}
+    paths = list(tmp_path.glob("??/*.jsonl"))
+    found = {path.name: path.read_text() for path in paths}
     assert found == {"s-1.jsonl": "1\n2\n4\n", "_no-session.jsonl": "3\n"}
-    assert {stat.S_IMODE(path.stat().st_mode) for path in tmp_path.iterdir()} == {0o600}
+    assert {stat.S_IMODE(path.stat().st_mode) for path in paths} == {0o600}
+    assert {stat.S_IMODE(path.parent.stat().st_mode) for path in paths} == {0o700}
 
 
 def test_a_file_that_others_could_read_is_closed_to_them(tmp_path: Path) -> None:
@@ -48,7 +51,7 @@ def test_every_session_stays_in_the_folder(tmp_path: Path, session: str) -> None
     record = files(folder)
     record.write(session, [b"1\n"])
     record.close()
-    [written] = folder.iterdir()
+    [written] = folder.glob("??/*")
     assert written.name.isascii() and len(written.name) < 100
     assert [path.name for path in tmp_path.iterdir()] == ["record"]
 
@@ -134,7 +137,8 @@ def test_many_sessions_keep_few_files_open(tmp_path: Path) -> None:
         record.write(f"s{number}", [b"1\n"])
     assert len(record._open) <= 64
     record.close()
-    assert len(list(tmp_path.iterdir())) == 200
+    assert len(list(tmp_path.glob("??/*.jsonl"))) == 200
+    assert len(list(tmp_path.iterdir())) > 50, "in many folders"
 
 
 def test_fsync_is_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -207,3 +211,51 @@ def test_of_several_lines_in_one_those_that_were_written_are_told(
     record.close()
     found = path.read_bytes().splitlines()
     assert [line for line in found if len(line) == 3] == [b"111", b"222", b"333"], found
+
+
+def aged(record: RecordFiles, folder: Path, session: str, age: float, size: int = 2) -> Path:
+    """The file of a session, last written so many seconds ago."""
+    record.write(session, [b"x" * (size - 1) + b"\n"])
+    [path] = folder.glob(f"??/{session}.jsonl")
+    at = time.time() - age
+    os.utime(path, (at, at))
+    return path
+
+
+def test_files_of_a_folder_that_are_too_old_are_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(record_file, "_SWEEP_SECONDS", 0.0)
+    record = files(tmp_path, kept=3600.0)
+    old = aged(record, tmp_path, "old", 7200.0)
+    new = aged(record, tmp_path, "new", 1800.0)
+    (old.parent / "notes.txt").write_text("a host's own")
+    os.utime(old.parent / "notes.txt", (0, 0))
+    (tmp_path / "mine.jsonl").touch()
+    os.utime(tmp_path / "mine.jsonl", (0, 0))
+    record.write("another", [b"1\n"])
+    record.close()
+    assert not old.exists() and new.exists()
+    assert (old.parent / "notes.txt").exists() and (tmp_path / "mine.jsonl").exists()
+
+
+def test_the_oldest_files_of_a_folder_give_way_where_all_take_too_much(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(record_file, "_SWEEP_SECONDS", 0.0)
+    record = files(tmp_path, total=250)
+    paths = [aged(record, tmp_path, f"s-{n}", 1000.0 - n, 100) for n in range(5)]
+    record.write("s-4", [b"1\n"])
+    record.close()
+    assert [path.exists() for path in paths] == [False, False, False, True, True]
+
+
+def test_a_folder_without_limits_keeps_everything(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(record_file, "_SWEEP_SECONDS", 0.0)
+    record = files(tmp_path)
+    old = aged(record, tmp_path, "old", 1e9)
+    record.write("another", [b"1\n"])
+    record.close()
+    assert old.exists()
