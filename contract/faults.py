@@ -15,6 +15,7 @@ import textwrap
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
+from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
 from types import FrameType, TracebackType
 from typing import Any
@@ -49,6 +50,8 @@ _LIBRARIES = tuple(
         f"{sysconfig.get_path(name)}/" for name in ("stdlib", "platstdlib", "purelib", "platlib")
     )
 )
+_COMPILED = (*EXTENSION_SUFFIXES, ".pyc")
+"""Modules without a source: their code names a file of the machine that it was made on."""
 _NAME = type.__dict__["__qualname__"]
 _MODULE = type.__dict__["__module__"]
 _MRO = type.__dict__["__mro__"]
@@ -320,7 +323,10 @@ def _was_imported(file: str, module: str) -> bool:
         return True
     if file.startswith("<frozen "):
         return file[8:-1] in sys.modules
-    if getattr(sys.modules.get(module), "__file__", None) != file:
+    loaded = getattr(sys.modules.get(module), "__file__", None)
+    if isinstance(loaded, str) and loaded.endswith(_COMPILED):
+        return True
+    if loaded != file:
         return False
     try:
         return os.stat(file).st_ctime < _imported_at

@@ -301,13 +301,14 @@ class Reports:
             try:
                 parts = self._fingerprint(copy.deepcopy(event))
                 if parts is not None:
-                    event["fingerprint"] = [parts] if isinstance(parts, str) else list(parts)
-            except Exception:
+                    parts = [parts] if isinstance(parts, str) else parts
+                    event["fingerprint"] = list(map(str, parts))
+            except BaseException:  # sys.exit() here would end the thread
                 log.exception("sentry_fingerprint_failed: grouping the event as toolpool does")
         if self._before_send is not None:
             try:
                 return self._before_send(copy.deepcopy(event), hint)
-            except Exception:
+            except BaseException:
                 log.exception("sentry_before_send_failed: sending the event as it is")
         return event
 

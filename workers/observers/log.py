@@ -73,13 +73,14 @@ class Log(WorkerObserver):
         assert ended.failure is not None
         failure, faults = ended.failure, ended.failure.faults
         trace = f"\n{traceback_of(faults)}" if faults and ended.code is not Code.REPORTED else ""
+        more = {"cause": failure.cause, "result_bytes": failure.result_bytes}
+        more = {name: value for name, value in more.items() if value}
         calls.log(
             level,
             "call_failed tool=%s code=%s executed=%s call=%s session=%s attempt=%d seconds=%.3f "
-            "exception=%s cause=%s result_bytes=%s%s%s",
+            "exception=%s" + "".join(f" {name}=%s" for name in more) + "%s%s",
             call.tool, ended.code.value, ended.executed.value, call.call_id, call.session,
-            call.attempt, ended.seconds, faults[-1].name if faults else None,
-            failure.cause or None, failure.result_bytes or None,
+            call.attempt, ended.seconds, faults[-1].name if faults else None, *more.values(),
             f": {failure.text}" if failure.text else "", logs.lines(trace),
         )  # fmt: skip
 

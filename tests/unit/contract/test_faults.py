@@ -3,10 +3,14 @@
 import json
 import math
 import os
+import sys
+import time
 from collections.abc import Callable
 from importlib import import_module
+from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
 from runpy import run_path
+from types import ModuleType
 
 import pytest
 
@@ -129,6 +133,17 @@ def test_code_that_a_tool_wrote_is_in_no_report(
         frame = own_frame(found)
         assert frame is not None
         assert frame.file == __file__, "the tool that ran it is to be looked at"
+
+
+def test_code_of_a_compiled_module_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It has no file of its own: Cython names the one that it was made from."""
+    module = ModuleType("compiled_shop")
+    module.__file__ = f"/lib/compiled_shop{EXTENSION_SUFFIXES[0]}"
+    monkeypatch.setitem(sys.modules, "compiled_shop", module)
+    monkeypatch.setattr(faults, "_imported_at", time.time())
+    exec(compile("def find(): raise KeyError", "shop/compiled.pyx", "exec"), vars(module))
+    (fault,) = raised_by(vars(module)["find"])
+    assert (fault.frames[-1].file, fault.frames[-1].function) == ("shop/compiled.pyx", "find")
 
 
 @pytest.mark.parametrize("function", [from_a_cause, while_handled, in_a_group])

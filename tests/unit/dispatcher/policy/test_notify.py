@@ -112,6 +112,8 @@ async def test_r57_a_call_waits_all_the_same_where_nobody_is_told(
             dispatcher.dispatch({"name": "pay", "input": {"amount": 5}}, session="s", wait=30)
         )
         await eventually(lambda: len(chat.posted) == 4, "four times")
+        told = "hook_failed hook=webhook tool=pay call=: HTTP 500"
+        await eventually(lambda: told in caplog.text, "operators are told at last")
         [approval] = await dispatcher.approvals.waiting()
         await dispatcher.approvals.approve(approval.id, by="anna")
         assert (await asking)[0].ok

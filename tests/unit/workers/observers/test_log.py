@@ -11,9 +11,9 @@ from toolpool.workers.observers.log import Log
 @pytest.mark.parametrize(
     ("code", "cause", "size", "told"),
     [
-        (Code.CRASHED, "was killed by SIGSEGV", 0, "cause=was killed by SIGSEGV result_bytes=None"),
-        (Code.BAD_RESULT, "too large", 9_000, "cause=too large result_bytes=9000"),
-        (Code.RAISED, "", 0, "cause=None result_bytes=None"),
+        (Code.CRASHED, "was killed by SIGSEGV", 0, "exception=None cause=was killed by SIGSEGV\n"),
+        (Code.BAD_RESULT, "too large", 9_000, "exception=None cause=too large result_bytes=9000\n"),
+        (Code.RAISED, "", 0, "exception=None\n"),
     ],
 )
 def test_a_failed_call_is_logged_with_its_cause(
