@@ -78,7 +78,7 @@ class Credentials:
         for name, answer in zip(tool.secrets, answers, strict=True):
             if answer is None and within < self._seconds:  # it is the call that had no more time
                 return failure(Code.EXPIRED, "", Executed.NO)
-            value = self._judged(tool, name, answer, seconds)
+            value = self._judged(tool, name, answer, seconds, user)
             if isinstance(value, Outcome):
                 return value
             found[name] = value
@@ -96,8 +96,9 @@ class Credentials:
             return None
 
     def _judged(
-        self, tool: Tool, name: str, answer: Answer | None, seconds: float
+        self, tool: Tool, name: str, answer: Answer | None, seconds: float, user: _User
     ) -> str | Outcome:
+        assert self._source is not None
         if answer is None:
             why = f"it did not answer within {self._seconds:g} s"
             return self._unresolved(tool, name, why, seconds)
@@ -105,6 +106,8 @@ class Credentials:
             lack = Credential(lack=Lack.SIGN_IN, name=name, url=words.url_of(sign_in.url))
             return lacking(lack, Executed.NO)
         if is_none(answer):
+            if self._source.knows_users and user.name is not None:
+                return lacking(Credential(lack=Lack.MISSING, name=name), Executed.NO)
             return self._missing(tool, name, "it is not set up", seconds)
         if answer.error is not None:
             why = f"it raised {words.name_of(answer.error)}"

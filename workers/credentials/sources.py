@@ -34,10 +34,14 @@ class Resolve(Protocol):
 
 
 class Source(NamedTuple):
-    """What is asked for secrets, and what operators know it by."""
+    """What is asked for secrets, and what operators know it by.
+
+    `knows_users`: a secret that it does not have may be its user's to set up.
+    """
 
     name: str
     resolve: Resolve
+    knows_users: bool = True
 
 
 def source_of(setting: str, variables: Mapping[str, str] | None = None) -> Source | None:
@@ -50,9 +54,9 @@ def source_of(setting: str, variables: Mapping[str, str] | None = None) -> Sourc
         return None
     if setting == "env":
         held = variables_of(os.environ) if variables is None else variables
-        return Source(setting, _environment(held))
+        return Source(setting, _environment(held), knows_users=False)
     if setting.startswith(_FILE):
-        return Source(setting, _folder(Path(setting.removeprefix(_FILE))))
+        return Source(setting, _folder(Path(setting.removeprefix(_FILE))), knows_users=False)
     return Source(setting, _callable(setting))
 
 

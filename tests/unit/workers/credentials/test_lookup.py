@@ -25,7 +25,7 @@ SIGN_IN = "https://sign-in.example/oauth?for=github"
 
 
 @asynccontextmanager
-async def pool(secrets: Resolve | None, **settings: Any) -> AsyncIterator[Dispatcher]:
+async def pool(secrets: Resolve | None, /, **settings: Any) -> AsyncIterator[Dispatcher]:
     made = Settings(retry_pause=0.01, **settings)
     async with Dispatcher.in_memory([entrusted], settings=made, secrets=secrets) as dispatcher:
         yield dispatcher
@@ -151,18 +151,22 @@ async def test_r59_a_source_that_fails_is_an_operators_affair(
 
 
 @pytest.mark.parametrize(
-    ("resolve", "user", "told"),
+    ("resolve", "settings", "user", "told"),
     [
-        (vault.resolve, "nobody", "source=secrets=: it is not set up"),
-        (None, "nobody", "source=none: TOOLPOOL_SECRETS is not set"),
-        (vault.resolve, "stranger", ""),
+        (None, {}, "anna", "source=none: TOOLPOOL_SECRETS is not set"),
+        (None, {"secrets": "env"}, "anna", "source=env: it is not set up"),
+        (lambda **_: None, {}, None, "source=secrets=: it is not set up"),
+        (lambda **_: None, {}, "anna", ""),
+        (vault.resolve, {}, "stranger", ""),
     ],
 )
-async def test_a_secret_that_nobody_set_up_is_told_to_operators_and_a_sign_in_is_not(
-    resolve: Resolve | None, user: str, told: str, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_a_secret_that_an_operator_has_to_set_up_is_told_to_operators(
+    resolve: Resolve | None, settings: dict[str, Any], user: str | None, told: str,
+    caplog: pytest.LogCaptureFixture,
+) -> None:  # fmt: skip
+    """And what a user may have to set up, or to sign in for, is not."""
     logs.forget_repeats()
-    async with pool(resolve) as dispatcher:
+    async with pool(resolve, **settings) as dispatcher:
         assert (await asked(dispatcher, "reads", user)).code is Code.REPORTED
     said = [r.getMessage() for r in caplog.records if "secret_unresolved" in r.getMessage()]
     assert said == ([f"secret_unresolved name=api-key tool=reads {told}"] if told else [])
