@@ -55,7 +55,6 @@ class Sentry(WorkerObserver):
 
     def __init__(self, settings: Settings, dsn: str | None = None) -> None:
         self._system = names.messaging_system(settings.broker_url)
-        import_from_here()
         self._reports = Reports(
             settings,
             dsn,
@@ -140,9 +139,7 @@ class Sentry(WorkerObserver):
         )
 
     def unresolved(self, unresolved: Unresolved) -> None:
-        """What knows the secrets failed: one issue for all the tools that ask it; one of each
-        secret that the operator has not set up.
-        """
+        """One issue for all that a failing source is asked for; one for each missing secret."""
         self._reports.issue(
             tool=unresolved.source,
             code=UNAVAILABLE,
@@ -222,7 +219,11 @@ def _fault_at(kind: str, stack: str) -> Fault:
 
 
 def _function(setting: str, path: str) -> Callable[..., Any] | None:
-    return imported(f"TOOLPOOL_{setting}", path) if path else None
+    """What a setting names as `module:function`. Raises `Misconfigured`."""
+    if not path:
+        return None
+    import_from_here()
+    return imported(f"TOOLPOOL_{setting}", path)
 
 
 def _execute_span(call: RunFacts, ended: RunEnded, process: dict[str, object]) -> dict[str, object]:

@@ -261,7 +261,8 @@ class Supervisor:
             worker.id, exits.described(code), pause,
         )  # fmt: skip
         if self._backoff.short_runs >= _CRASH_LOOP:
-            self._report_crash_loop(worker, exits.described(code))
+            how = "stalled" if worker.has_stalled else exits.described(code)
+            self._report_crash_loop(worker, how)
         return None
 
     def _report_crash_loop(self, worker: _Worker, how: str) -> None:
