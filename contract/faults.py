@@ -51,7 +51,7 @@ _LIBRARIES = tuple(
     )
 )
 _COMPILED = (*EXTENSION_SUFFIXES, ".pyc")
-"""Modules without a source: their code names a file of the machine that it was made on."""
+"""Modules without a source file: their code names a file of the machine that built them."""
 _NAME = type.__dict__["__qualname__"]
 _MODULE = type.__dict__["__module__"]
 _MRO = type.__dict__["__mro__"]
@@ -64,7 +64,7 @@ _imported_at = math.inf
 class Frame(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One line of a traceback. `is_own`: it is of the tool's author, not of a library.
 
-    Code that was made at run time, and may be a model's, is shown by its line number alone.
+    Of code made at run time, which a model may have written, only the line number is given.
     """
 
     file: str
@@ -131,10 +131,10 @@ def failure_of(outcome: Outcome, arguments: dict[str, Any], *, with_text: bool) 
 
 
 def tools_imported(at: float | None = None) -> float:
-    """Show no code from now on that is in a file changed after the tools were imported.
+    """Hide code from files that change after the import of the tools; returns its Unix time.
 
-    That is now, or at the Unix time `at`: of a process that replaces another, when that one did,
-    and `inf` while the import goes on.
+    The import ended now, or `at`: a child that replaces another gets the time of its worker's
+    import, and `inf` hides nothing.
     """
     global _imported_at
     _imported_at = time.time() if at is None else at
@@ -175,7 +175,7 @@ def own_frame(faults: Sequence[Fault]) -> Frame | None:
 
 
 def reported_apart(faults: Sequence[Fault]) -> Sequence[Sequence[Fault]]:
-    """The faults, as one report each: the members of an exception group, else all together."""
+    """The chains to report separately: the members of an exception group, else the one chain."""
     return faults[-1].members if faults and faults[-1].members else [faults]
 
 
@@ -250,7 +250,7 @@ def _members(error: BaseException) -> Iterator[BaseException]:
 
 
 def _named_class(error: BaseException) -> type:
-    """The first class of its MRO that was not made at run time: a model may have named that."""
+    """The first class in the MRO that a loaded module defines; a model may have named others."""
     mro: tuple[type, ...] = _MRO.__get__(type(error))
     for kind in mro:
         module = _module_of(kind)
@@ -314,10 +314,10 @@ def _frame(frame: FrameType, line: int) -> Frame:
 
 
 def _was_imported(file: str, module: str) -> bool:
-    """Whether code is of a module, from a file that has not changed since tools were imported.
+    """Whether code belongs to a loaded module whose file is unchanged since tools were imported.
 
-    Anything else may have been written by what a tool ran. The time of a file's content can be set
-    by whoever writes it, that of its last change cannot.
+    Anything else may have been written by what a tool ran. Compares ctime, because a program can
+    set a file's mtime.
     """
     if _imported_at == math.inf:
         return True

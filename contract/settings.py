@@ -90,7 +90,7 @@ class Settings(BaseSettings):
     )
     sentry_fingerprint: str = Field(
         default="",
-        description="Answers by what a worker's report is grouped in Sentry: `module:function`.",
+        description="Groups what a worker sends to Sentry: `module:function`.",
     )
 
     metrics_port: int | str = Field(

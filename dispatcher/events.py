@@ -46,8 +46,8 @@ class Event(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     `monitor:loop`, a call that the loop guard caught; `monitor:rejections`, a tool whose calls are
     rejected too often; `monitor:circuit`, a tool that is left alone, tried again or well again; and
     `monitor:switch`, a kill switch turned; `monitor:audit`, what a person, a rule, a hook or a host
-    decided, with `what`, `by` and `reason`; `monitor:hook`, a hook or a rule of the host's that
-    failed, with `hook` and `why`. A `gap` is on both: what a follower missed.
+    decided, with `what`, `by` and `reason`; `monitor:hook`, a hook, policy rule or webhook
+    that failed, with `hook` and `why`. A `gap` is on both: what a follower missed.
     """
 
     bookmark: str

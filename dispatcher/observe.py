@@ -143,11 +143,11 @@ class Audit(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class HookFailure(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """A function or a rule of the host's that failed, and what it was asked about.
+    """A hook, policy rule or webhook that failed, and the call it was asked about.
 
-    `hook` is its name in `Hooks`, `webhook`, or `rule` for one of TOOLPOOL_POLICY. `why` names no
-    value: the class of an exception, a timeout, or what was wrong with the answer. `faults` are
-    what it raised.
+    `hook` is the hook's name in `Hooks`, or `rule`, or `webhook`. `why` is the class of an
+    exception, a timeout, or what is wrong with the answer; it holds no value. `faults` are the
+    exceptions that it raised.
     """
 
     hook: str
@@ -161,9 +161,9 @@ class Pulse(msgspec.Struct, frozen=True, kw_only=True):
     """How a dispatcher stands; told about four times a second, while its event loop turns.
 
     `lag` is how many seconds the loop came too late to it. `waiting` calls were accepted, and are
-    to be started by a worker; of those that none has started yet, and that a further worker could,
-    the first was accepted `oldest_waiting` seconds ago. `waiting_approvals` calls wait for a
-    person, the first for `oldest_approval` seconds. `in_flight` calls have no answer yet. `dropped`
+    to be started by a worker; `oldest_waiting` is the age in seconds of the oldest of them that no
+    limit of its tool or session holds back. `waiting_approvals` calls wait for a person, the oldest
+    for `oldest_approval` seconds. `in_flight` calls have no answer yet. `dropped`
     counts the moments that observers were too slow for.
     """
 
@@ -239,7 +239,7 @@ class Observer(Tracing):
         """Somebody decided about calls."""
 
     def hook_failed(self, failure: HookFailure) -> None:
-        """A function or a rule of the host's failed: most of them then deny the call."""
+        """A hook, policy rule or webhook failed; most of them deny the call."""
 
     def alerted(self, alert: Alert) -> None:
         """Too many calls of a tool are rejected."""
@@ -337,7 +337,7 @@ class Observers(Tellers):
         tool: str = "",
         call_id: str = "",
     ) -> None:
-        """Tell that a hook failed, with what it raised, if it did; see `HookFailure`."""
+        """Tell that a hook failed; `error` is what it raised, if it did. See `HookFailure`."""
         failure = HookFailure(
             hook=hook,
             why=why,

@@ -95,10 +95,7 @@ class Blocked(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class LeftBehind(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """Tasks or threads (`what`) that tools started and left running: so many by now.
-
-    `stack` is where most of them are.
-    """
+    """How many tasks or threads (`what`) tools have left running; `stack` is the most common."""
 
     what: str
     count: int
@@ -108,7 +105,7 @@ class LeftBehind(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 class Unresolved(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A secret that a call could not be given: its name, for which tool, and of which `source`.
 
-    `is_missing`: the operator has not set it up; otherwise it could not be asked for. `why` is in
+    `is_missing`: the operator has not set it up; otherwise it could not be resolved. `why` is in
     words of the pool's. `faults` are what was raised; `text`, what that says, is None
     unless the setting `error_texts` allows it.
     """
@@ -180,10 +177,10 @@ class WorkerObserver(Listening):
         """A tool blocks the event loop: nothing else of this worker goes on."""
 
     def left_behind(self, left: LeftBehind) -> None:
-        """Tools leave tasks or threads behind: a hundred, or twice as many as were told before."""
+        """Tools left 100 tasks or threads running, or twice as many as last reported."""
 
     def unresolved(self, unresolved: Unresolved) -> None:
-        """A call could not be run: what knows the secrets of tools failed, or has not this one."""
+        """A secret could not be resolved, or the operator has not set it up: a call was not run."""
 
     def worn_out(self, worker: WorkerFacts) -> None:
         """Half its slots of a kind are held by calls that do not end: it will be replaced."""

@@ -56,13 +56,13 @@ _TITLES: dict[str, str] = {
     Code.BAD_RESULT: "{tool} returned a result that is {cause}",
 }
 _OF_THE_POOL = frozenset({Code.WORKER_LOST, Code.QUEUE_UNREACHABLE, Code.EXPIRED, Code.OVERLOADED})
-"""One outage ends calls of every tool with these: they are one issue."""
+"""Codes that one outage causes for calls of every tool: one issue each, over all tools."""
 
 Event = dict[str, Any]
 BeforeSend = Callable[[Event, dict[str, Any]], Event | None]
-"""Is given an event and Sentry's hint, and answers with what is sent; None for nothing."""
+"""Takes an event and Sentry's hint, and returns the event to send, or None to drop it."""
 Fingerprint = Callable[[Event], Sequence[str] | None]
-"""Is given an event, and answers with what it is grouped by; None for toolpool's own grouping."""
+"""Takes an event and returns the strings to group it by, or None for the default grouping."""
 
 
 class Reports:
@@ -144,9 +144,9 @@ class Reports:
     ) -> None:
         """Report what an operator has to see; a flood of the same is held back and counted.
 
-        `title` and `cause`, one of a few, are for what was not raised; by default those of the
-        failure with this code. `seconds` is how long it took to fail. Each member of an exception
-        group is a report of its own.
+        Events without an exception show `title`, and are grouped by `cause`; both default to those
+        of the failure and its code. `seconds` is how long it took to fail. Each member of an
+        exception group is reported separately.
         """
         context: dict[str, object] = {"seconds": round(seconds, 3)}
         if failure is not None:
@@ -290,9 +290,9 @@ class Reports:
         return _client(self._dsn, self.release, self.environment, self._prepared)
 
     def _prepared(self, event: Event, hint: dict[str, Any]) -> Event | None:
-        """An event without values, as the host's functions want it; None where it is not sent.
+        """The event to send, scrubbed and passed through the host's functions; None to drop it.
 
-        One that raises changes nothing: the event goes as it is.
+        If one of them raises, the error is logged and the event is not changed by it.
         """
         event = scrubbed(event)
         if event.get("type") is not None:  # a check-in
@@ -392,7 +392,7 @@ def _described(event: Event, title: str, faults: Sequence[Fault]) -> Event:
 
 
 def _fingerprint(tool: str, code: str, cause: str, faults: Sequence[Fault]) -> tuple[str, ...]:
-    """What an issue is grouped by: the line that raised, by its text and not by its number."""
+    """What an issue is grouped by: the text of the line that raised, not its number."""
     frame = own_frame(faults)
     is_of_the_pool = code in _OF_THE_POOL or (code == Code.INTERNAL and frame is not None)
     name = faults[-1].name if faults else cause
@@ -402,7 +402,7 @@ def _fingerprint(tool: str, code: str, cause: str, faults: Sequence[Fault]) -> t
 
 
 def _relative(frame: Frame) -> str:
-    """The file's path below the folder that its module is imported from."""
+    """The file's path relative to the directory that its module is imported from."""
     path = Path(frame.file)
     parts = len(frame.module.split(".")) + (path.stem == "__init__")
     return "/".join(path.parts[-parts:]) if parts < len(path.parts) else path.name

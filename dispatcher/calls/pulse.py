@@ -35,10 +35,10 @@ async def beat(calls: Calls, pump: Pump, observers: Observers) -> None:
 
 
 def _oldest_waiting(calls: Collection[Pending], pump: Pump, now: float) -> float:
-    """Seconds since the first was accepted that a further worker could start.
+    """Age of the oldest call that waits for a worker, in seconds.
 
-    Calls are in the order of their acceptance. Those are left out that wait because their tool or
-    session already has as many on their way as it may.
+    `calls` are in order of acceptance. Calls held back by a limit of their tool or session do not
+    wait for a worker.
     """
     for pending in calls:
         if pending.awaits_approval or pending.is_asker:

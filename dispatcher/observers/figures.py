@@ -62,7 +62,7 @@ SHARED = Family(
 HOOK_FAILED = Family(
     "toolpool_hook_failures_total",
     Kind.COUNTER,
-    "Times that a function or a rule of the host's failed: most of them then deny the call.",
+    "Failures of hooks, policy rules and the webhook; most of them deny the call.",
     ("hook",),
 )
 LATE = Family(
@@ -80,14 +80,14 @@ IN_FLIGHT = Family("toolpool_in_flight_calls", Kind.SUM, "Accepted calls without
 OLDEST = Family(
     "toolpool_oldest_waiting_call_age_seconds",
     Kind.MOST,
-    "Seconds since the first call was accepted that no worker has started and a further one could; "
-    "0 where there is none.",
+    "Age of the oldest call that no worker has started, unless its own tool's or session's limit "
+    "holds it back; 0 if there is none.",
 )
 APPROVALS = Family("toolpool_waiting_approvals", Kind.SUM, "Calls that wait for a person.")
 OLDEST_APPROVAL = Family(
     "toolpool_oldest_waiting_approval_age_seconds",
     Kind.MOST,
-    "Seconds since the first call was accepted that waits for a person; 0 where there is none.",
+    "Age of the oldest call that waits for a person; 0 if there is none.",
 )
 WORKERS = Family(
     "toolpool_workers_alive", Kind.MOST, "Workers whose leases this dispatcher sees renewed."

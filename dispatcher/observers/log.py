@@ -50,7 +50,7 @@ class Log(Observer):
         )  # fmt: skip
 
     def hook_failed(self, failure: HookFailure) -> None:
-        """The host's own code is at fault."""
+        """A hook, policy rule or webhook failed."""
         trace = f"\n{traceback_of(failure.faults)}" if failure.faults else ""
         policy.error(
             "hook_failed hook=%s tool=%s call=%s: %s%s",

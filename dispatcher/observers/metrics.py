@@ -152,7 +152,7 @@ class Metrics(Observer):
             cells[tool.first_valid] += 1.0
 
     def hook_failed(self, failure: HookFailure) -> None:
-        """A function or a rule of the host's failed."""
+        """A hook, policy rule or webhook failed."""
         self._cells[self._sheet.place(figures.HOOK_FAILED, failure.hook)] += 1.0
 
     def late(self, key: str, worker: str) -> None:

@@ -154,7 +154,7 @@ class Notes(Observer):
         self._keep(note)
 
     def hook_failed(self, failure: HookFailure) -> None:
-        """A function or a rule of the host's failed."""
+        """A hook, policy rule or webhook failed."""
         note = Note(
             kind="hook",
             at=_now(),

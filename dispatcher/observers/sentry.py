@@ -56,9 +56,9 @@ class Sentry(Observer):
     """Give it to `Dispatcher.connect(observers=[Sentry()])`; it reads SENTRY_DSN and its like.
 
     `agent` is the name under which the calls stand in Sentry's dashboard of agents.
-    `before_send(event, hint)` answers with the event that is sent instead, or None to drop it, as
-    in Sentry's SDK; `fingerprint(event)` with the strings that it is grouped by, or None. Both are
-    called on a thread of their own. Raises `Misconfigured` where there is no DSN, or one that
+    `before_send(event, hint)` returns the event to send, or None to drop it, as in Sentry's SDK;
+    `fingerprint(event)` returns the strings to group it by, or None for the default. Both are
+    called on a background thread. Raises `Misconfigured` where there is no DSN, or one that
     cannot be used.
     """
 
@@ -152,7 +152,7 @@ class Sentry(Observer):
             self._report(call, ended, ended.code, level)
 
     def hook_failed(self, failure: HookFailure) -> None:
-        """A function or a rule of the host's failed: one issue, whichever tool was asked for."""
+        """A hook, policy rule or webhook failed: one issue, whatever the tool."""
         self._reports.issue(
             tool=failure.hook,
             code="hook",

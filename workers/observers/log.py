@@ -48,7 +48,7 @@ class Log(WorkerObserver):
         service.info("worker_stopped id=%s", worker.id)
 
     def left_behind(self, left: LeftBehind) -> None:
-        """They take memory and time of every call, and end with the worker alone."""
+        """Tools left tasks or threads running."""
         service.error(
             "tools_leave_%s_behind count=%d: they outlive their calls, most of them here\n%s",
             left.what, left.count, logs.lines(left.stack),

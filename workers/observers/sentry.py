@@ -129,7 +129,7 @@ class Sentry(WorkerObserver):
         )
 
     def left_behind(self, left: LeftBehind) -> None:
-        """Tools leave tasks or threads behind, and they become more."""
+        """Tools left tasks or threads running."""
         self._reports.issue(
             tool=left.what,
             code="left_behind",
@@ -139,7 +139,7 @@ class Sentry(WorkerObserver):
         )
 
     def unresolved(self, unresolved: Unresolved) -> None:
-        """One issue for all that a failing source is asked for; one for each missing secret."""
+        """One issue for a failing source, whatever the secret; one for each missing secret."""
         self._reports.issue(
             tool=unresolved.source,
             code=UNAVAILABLE,

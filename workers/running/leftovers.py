@@ -1,4 +1,4 @@
-"""Counts the tasks and threads that tools leave behind, and says when they become many."""
+"""Counts tasks and threads that tools leave running, and reports when their number grows."""
 
 import asyncio
 import sys
@@ -14,14 +14,14 @@ from toolpool.workers.observe import LeftBehind
 
 _LOOK_SECONDS = 60.0
 _MANY = 100
-"""More than the pool of a client or an executor has."""
+"""More than a connection pool or thread pool starts."""
 _STACKS, _FRAMES = 100, 10
 _OF_TOOLS = "tool"
-"""The name of our own threads that tools run in: there are no more than slots."""
+"""The name of the pool's own threads, which run tools and are bounded by the slots."""
 
 
 class Leftovers:
-    """What outlived every call that ran when it was first seen. On the event loop of the tools."""
+    """Tasks and threads older than every running call. To be used on the tools' event loop."""
 
     def __init__(self) -> None:
         self._look_at = 0.0
@@ -29,10 +29,10 @@ class Leftovers:
         self._limits = {"tasks": _MANY, "threads": _MANY}
 
     def look(self, now: float, oldest_call: float) -> list[LeftBehind]:
-        """What became too many: reported at a hundred, and each time that it has doubled.
+        """What to report: 100 of a kind, and each time their number has doubled since.
 
-        Looks once a minute. `oldest_call` is when the first of the running calls was entered. Both
-        are times of the monotonic clock.
+        Looks once a minute. `oldest_call` is when the oldest running call was entered. Both times
+        are monotonic.
         """
         if now < self._look_at:
             return []
@@ -51,7 +51,7 @@ class Leftovers:
 
 
 def _most_common(left: list[Any]) -> str:
-    """The stack that most of them are at."""
+    """The most common stack among them."""
     stacks = (stack_of(_frame_of(one), _FRAMES) for one in left[:_STACKS])
     return Counter(stacks).most_common(1)[0][0]
 

@@ -49,7 +49,7 @@ _LONGEST_PAUSE = 5.0
 _SETTLED_SECONDS = 60.0
 """A worker that exits sooner may be in a crash loop."""
 _CRASH_LOOP = 3
-"""So many such workers in a row are one, and reported."""
+"""So many of them in a row are reported."""
 _STOP_MARGIN_SECONDS = 10.0
 """How much longer than its grace a worker may take to stop."""
 _LEAVING_AT_MOST = 2
@@ -266,7 +266,7 @@ class Supervisor:
         return None
 
     def _report_crash_loop(self, worker: _Worker, how: str) -> None:
-        """To Sentry, from here: no worker lives for long enough to do it."""
+        """Report to Sentry from the supervisor: no worker lives long enough to do it."""
         short_runs = self._backoff.short_runs
         log.error("worker_crash_loop id=%s in_a_row=%d: it %s", worker.id, short_runs, how)
         if not os.environ.get("SENTRY_DSN"):

@@ -115,6 +115,22 @@ def test_a_name_that_a_model_made_up_is_in_no_span(code: Code, sink: SentrySink)
     assert "jane_doe" not in str([span.attributes for span in spans])
 
 
+@pytest.mark.parametrize(
+    ("code", "events", "issues"),
+    [(Code.EXPIRED, 1, 1), (Code.WORKER_LOST, 2, 1), (Code.CIRCUIT_OPEN, 2, 2)],
+)
+def test_an_outage_that_several_tools_meet_is_one_issue(
+    code: Code, events: int, issues: int, sink: SentrySink
+) -> None:
+    observer = Sentry(dsn=sink.dsn)
+    observer.open()
+    for name in ("find", "refund"):
+        observer.ended(call_facts(tool=name), call_ended(code, worker=""))
+    observer.close()
+    fingerprints = [tuple(event["fingerprint"]) for event in sink.of("event")]
+    assert (len(fingerprints), len(set(fingerprints))) == (events, issues)
+
+
 async def test_a_rejected_call_is_in_the_trace_it_was_asked_in(sink: SentrySink) -> None:
     """Of three at once, two in traces of the host's and one in none."""
     sentry_sdk.init(dsn=sink.dsn, traces_sample_rate=1.0, default_integrations=False)
