@@ -12,7 +12,7 @@ from typing import Any
 from toolpool.contract import encoding
 from toolpool.contract.credentials import Credential, Lack, lacking
 from toolpool.contract.envelope import CallMessage
-from toolpool.contract.faults import Fault, faults_in, faults_of
+from toolpool.contract.faults import faults_in, faults_of
 from toolpool.contract.outcome import Code, Executed, Outcome, failure
 from toolpool.contract.settings import Settings
 from toolpool.workers import words
@@ -62,7 +62,8 @@ class Credentials:
         Takes at most `within` seconds, and at most the time that a hook has.
         """
         if self._asker is None:
-            return self._missing(tool, tool.secrets[0], "TOOLPOOL_SECRETS is not set", 0.0)
+            why = "TOOLPOOL_SECRETS is not set"
+            return self._unresolved(tool, tool.secrets[0], why, 0.0, lack=Lack.MISSING)
         user = _user_of(call.context, self._user_key)
         if user.why:
             return self._unresolved(tool, tool.secrets[0], user.why, 0.0)
@@ -108,7 +109,7 @@ class Credentials:
         if is_none(answer):
             if self._source.knows_users and user.name is not None:
                 return lacking(Credential(lack=Lack.MISSING, name=name), Executed.NO)
-            return self._missing(tool, name, "it is not set up", seconds)
+            return self._unresolved(tool, name, "it is not set up", seconds, lack=Lack.MISSING)
         if answer.error is not None:
             why = f"it raised {words.name_of(answer.error)}"
             return self._unresolved(tool, name, why, seconds, answer.error)
@@ -117,44 +118,31 @@ class Credentials:
         return str.__str__(answer.value)
 
     def _unresolved(
-        self, tool: Tool, name: str, why: str, seconds: float, error: BaseException | None = None
-    ) -> Outcome:
-        """A fault of the set-up: operators are told, and the model is not told what was raised."""
-        faults = faults_of(error) if error is not None else []
-        shows = error is not None and self._with_texts
-        text = words.text_of(error, _TEXT_CHARACTERS) if shows else None
-        found = faults_in({"faults": faults})
-        self._tell_operators(tool, name, why, seconds, faults=found, text=text)
-        return lacking(Credential(lack=Lack.UNAVAILABLE, name=name), Executed.NO)
-
-    def _missing(self, tool: Tool, name: str, why: str, seconds: float) -> Outcome:
-        """A secret that the operator has to set up."""
-        self._tell_operators(tool, name, why, seconds, is_missing=True)
-        return lacking(Credential(lack=Lack.MISSING, name=name), Executed.NO)
-
-    def _tell_operators(
         self,
         tool: Tool,
         name: str,
         why: str,
         seconds: float,
+        error: BaseException | None = None,
         *,
-        is_missing: bool = False,
-        faults: tuple[Fault, ...] = (),
-        text: str | None = None,
-    ) -> None:
+        lack: Lack = Lack.UNAVAILABLE,
+    ) -> Outcome:
+        """A fault of the set-up: operators are told, and the model is not told what was raised."""
+        faults = faults_of(error) if error is not None else []
+        shows = error is not None and self._with_texts
         self._tell(
             Unresolved(
                 name=name,
                 tool=tool.name,
                 source=self._source.name if self._source is not None else "none",
                 why=why,
-                is_missing=is_missing,
+                is_missing=lack is Lack.MISSING,
                 seconds=round(seconds, 6),
-                faults=faults,
-                text=text,
+                faults=faults_in({"faults": faults}),
+                text=words.text_of(error, _TEXT_CHARACTERS) if shows else None,
             )
         )
+        return lacking(Credential(lack=lack, name=name), Executed.NO)
 
 
 def _fault_of(value: object) -> str:
