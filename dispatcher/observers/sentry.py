@@ -160,7 +160,7 @@ class Sentry(Observer):
             title=f"{failure.hook} failed: {failure.why}",
             cause=failure.why,
             faults=failure.faults,
-            tags={"asked_for": failure.tool, "call_id": failure.call_id},
+            tags={"hook": failure.hook, "tool": failure.tool, "call_id": failure.call_id},
         )
 
     def _level(self, call: CallFacts, ended: Ended) -> str | None:

@@ -434,7 +434,9 @@ async def test_a_hook_that_fails_is_told_to_operators(
     [event] = {e.kind: e for e in events if e.kind == "monitor:hook"}.values()
     assert event.detail == {"hook": name, "why": why}
     assert f"hook_failed hook={name}" in caplog.text
-    assert (issue["tags"]["code"], issue["transaction"], issue["level"]) == ("hook", name, "error")
+    tags = issue["tags"]
+    assert (tags["hook"], issue["transaction"], issue["level"]) == (name, name, "error")
+    assert tags.get("tool") == ("refund" if name != "on_event" else None)
     read = parsed(generate_latest(metrics.registry).decode())
     counted = value(read, FAILED, hook=name)
     assert counted == len(failures.seen)
