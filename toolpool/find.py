@@ -101,8 +101,8 @@ class Finder:
         """Every call that is meant, open or known to have ended, for programs."""
         background = self.handed_over(target)
         if background is not None:
-            answers = self._asked(key=background.message.key)
-            return answers or [self._recorded(background)]
+            found = self._asked(key=background.message.key)
+            return [row | {"handle": target} for row in found] or [self._recorded(background)]
         found = self.calls(target) + self._asked(session=target)
         known = {row["key"] for row in found}
         handed = [self._recorded(call) for call in self._of_session(target)]

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import DATA_VARIABLE, REPOSITORY
+from toolpool.contract.setting_files import IN_FILES
 from toolpool.contract.settings import Settings
 
 DOCUMENTS = sorted(
@@ -66,7 +67,8 @@ def variables() -> set[str]:
         re.findall(r'^_?[A-Z_]+ = "(TOOLPOOL_[A-Z_]+)"', path.read_text(encoding="utf-8"), re.M)
         for path in SOURCES
     )
-    return SETTINGS.union(*constants, {DATA_VARIABLE})
+    in_files = {f"TOOLPOOL_{name.upper()}_FILE" for name in IN_FILES}
+    return SETTINGS.union(*constants, in_files, {DATA_VARIABLE})
 
 
 @pytest.mark.parametrize("path", [*DOCUMENTS, *DEPLOYMENT, *SOURCES], ids=of)

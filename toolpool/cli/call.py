@@ -159,7 +159,7 @@ def _preview(name: str, preview: "Preview", warnings: list[str], *, json: bool) 
         screen.write(f"accepted: the call would wait for a person{why}{because}")
     else:
         screen.write(f"accepted: the call would be queued for {name}{why}")
-    for warning in warnings:
+    for warning in warnings if preview.decision != "deny" else ():
         screen.write(f"but {warning}")
 
 
