@@ -17,9 +17,10 @@ _ANSWER = "answer"
 class WaitingCalls(msgspec.Struct, frozen=True, kw_only=True):
     """Calls of one tool that wait for the same thing; `oldest` is the longest wait in seconds.
 
-    `waits_for`: `approval`, `rate_limit` (or `concurrency_scope`), `retry`, `concurrency` (of its
-    tool), `session_limit`, `workers` (not sent: their slots are taken, or there are none), `server`
-    (being sent), or `slot` (sent, and not started).
+    `waits_for` is one of: `turn` (calls before it in its turn, or the policy), `approval`, `retry`,
+    `rate_limit` (also one on how many run at once in the fleet), `concurrency` (of its tool, in
+    this dispatcher), `session_limit`, `workers` (not sent: all slots are taken, or there are none),
+    `server` (being sent), and `slot` (sent, and not started).
     """
 
     tool: str
@@ -72,7 +73,7 @@ class CallStatus(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     key: str
     state: str
     age: float
-    deadline_in: float
+    deadline_in: float | None = None
     session: str | None = None
     turn: str | None = None
     queue: str = ""

@@ -62,6 +62,7 @@ class Parts:
             services, self.traffic, self.catalog, told, wording, self.awaiting
         )
         self.turns = Turns(self.traffic, self.background, self.awaiting, settings, classify)
+        self.traffic.reporter.held_back = self.turns.held_back
         self.loops = LoopGuard(transport.loops, settings, self.observers, self.hooks.on_loop)
         self.analytics = Analytics(alert_rate=settings.rejections_alert, observers=self.observers)
         policy = Policy(

@@ -19,6 +19,7 @@ from toolpool.dispatcher.background import Background
 from toolpool.dispatcher.calls.latch import Latch, Waiter
 from toolpool.dispatcher.calls.opening import deadline_of, timeout_of
 from toolpool.dispatcher.calls.pending import Pending, Stage
+from toolpool.dispatcher.calls.reporting import HeldBack
 from toolpool.dispatcher.calls.traffic import Traffic
 from toolpool.dispatcher.order import stages
 from toolpool.dispatcher.policy.policy import Judgement
@@ -70,6 +71,7 @@ class _Turn:
 
     def __init__(self, session: str | None, accepted: Sequence[Accepted]) -> None:
         self.session = session
+        self.began = time.monotonic()
         self.ahead = {call.index: call for call, _ in accepted}
         """Calls that were not sent yet, by index."""
         self.cancelled: set[int] = set()
@@ -161,6 +163,12 @@ class Turns:
             yield turn.cancelled
         finally:
             self._running.discard(turn)
+
+    def held_back(self) -> Iterator[HeldBack]:
+        """The calls that wait for others of their turn, or for a policy."""
+        for turn in self._running:
+            for call in turn.ahead.values():
+                yield HeldBack(call, turn.session, turn.began)
 
     def cancel(self, session: str | None, call_id: str | None) -> int:
         """Cancel calls that wait for others of their turn, or for a policy; how many there were."""

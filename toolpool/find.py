@@ -150,6 +150,8 @@ class Finder:
     def _why(self, status: CallStatus) -> str:
         """Why an open call is not finished, in a sentence."""
         match status.waits_for:
+            case "turn":
+                return "it waits for a write before it in its turn, or for the policy to decide"
             case "approval":
                 return f"it waits for a person: `toolpool approvals show {status.approval}`"
             case "rate_limit":

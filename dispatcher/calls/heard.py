@@ -23,7 +23,7 @@ class Heard(Calls):
     _late_writes: LateWrites
     _collector: Collector
     _keeper: Keeper
-    _reporter: Reporter
+    reporter: Reporter
 
     def progressed(self, pending: Pending, progress: Progress) -> None:
         """See `Calls.progressed`."""
@@ -44,7 +44,7 @@ class Heard(Calls):
 
     def asked(self, question: Question) -> None:
         """See `Calls.asked`."""
-        self.in_background(self._reporter.answer(question))
+        self.in_background(self.reporter.answer(question))
 
     def settled(self, reply: bytes) -> None:
         """See `Calls.settled`."""

@@ -8,11 +8,13 @@ import os
 import socket
 import time
 from collections import Counter, OrderedDict
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from typing import NamedTuple
 
 import msgspec
 
 from toolpool.contract import logs
+from toolpool.contract.call import ToolCall
 from toolpool.contract.envelope import Question
 from toolpool.contract.inspection import (
     Answer,
@@ -28,7 +30,7 @@ from toolpool.contract.names import Names
 from toolpool.contract.record_keys import root_of
 from toolpool.contract.version import VERSION
 from toolpool.dispatcher.admission.breaker import Breaker
-from toolpool.dispatcher.calls.pending import Pending, Stage
+from toolpool.dispatcher.calls.pending import Pending, Stage, State
 from toolpool.dispatcher.calls.pump import Pump
 from toolpool.dispatcher.calls.services import Calls, Services
 
@@ -79,6 +81,14 @@ class RecentlyEnded:
         ]
 
 
+class HeldBack(NamedTuple):
+    """A call that is not accepted yet, of a turn that `began` then, on the monotonic clock."""
+
+    call: ToolCall
+    session: str | None
+    began: float
+
+
 class Reporter:
     """What one dispatcher tells operators of itself and of its open calls."""
 
@@ -100,6 +110,8 @@ class Reporter:
         self._pump = pump
         self._breaker = breaker
         self._cancel = cancel
+        self.held_back: Callable[[], Iterable[HeldBack]] = lambda: ()
+        """The calls that wait for others of their turn, or for a policy."""
         self._ended = RecentlyEnded()
         self._about = DispatcherReport(
             id=services.transport.id,
@@ -126,6 +138,9 @@ class Reporter:
                 continue
             count = waits.setdefault((pending.call.name, waits_for), [0, pending.began])
             count[0] += 1
+        for held in self.held_back():
+            opened += 1
+            waits.setdefault((held.call.name, "turn"), [0, held.began])[0] += 1
         waiting = [
             WaitingCalls(
                 tool=tool, waits_for=why, count=int(count), oldest=round(max(0.0, now - since), 1)
@@ -154,14 +169,15 @@ class Reporter:
             return
         try:
             found = [p for p in self._calls.all_open() if not p.is_run and _is_meant(p, question)]
+            ahead = [_status_of(held) for held in self.held_back() if _is_ahead(held, question)]
             calls = found[:_ANSWERED_AT_MOST]
             if question.cancel:
                 await self._end(found)
             answer = Answer(
                 question=question.id,
                 dispatcher=self._transport.id,
-                calls=[self._status(pending) for pending in calls],
-                more=len(found) - len(calls),
+                calls=[*map(self._status, calls), *ahead[:_ANSWERED_AT_MOST]],
+                more=len(found) - len(calls) + len(ahead[_ANSWERED_AT_MOST:]),
             )
             body = signed_answer(self._envelope, answer)
             await self._transport.tell(answer_stream(self._names, question), body)
@@ -228,10 +244,29 @@ def _run_of(pending: Pending) -> Pending:
 
 
 def _is_meant(pending: Pending, question: Question) -> bool:
-    message = pending.message
     if question.key is not None:
         return root_of(question.key) == pending.root
+    return _is_named(pending.call, pending.message.session, question)
+
+
+def _is_ahead(held: HeldBack, question: Question) -> bool:
+    return question.key is None and _is_named(held.call, held.session, question)
+
+
+def _is_named(call: ToolCall, session: str | None, question: Question) -> bool:
     if question.call is None and question.session is None:
         return False
-    is_call = question.call is None or question.call in (pending.call.id, pending.call.long_id)
-    return is_call and question.session in (None, message.session)
+    is_call = question.call is None or question.call in (call.id, call.long_id)
+    return is_call and question.session in (None, session)
+
+
+def _status_of(held: HeldBack) -> CallStatus:
+    return CallStatus(
+        call=held.call.id,
+        tool=held.call.name,
+        key="",
+        state=State.PENDING.value,
+        age=round(time.monotonic() - held.began, 1),
+        session=held.session,
+        waits_for="turn",
+    )

@@ -67,7 +67,7 @@ class Traffic(Heard):
         self._recovery = Recovery(services, self, pump=self._pump, fleet=self._fleet)
         self._collector = Collector(services, self)
         self._sharing = Sharing(services, self)
-        self._reporter = Reporter(
+        self.reporter = Reporter(
             services, self, pump=self._pump, breaker=self._breaker, cancel=self.cancel
         )
         self._follower = Follower(
@@ -79,7 +79,7 @@ class Traffic(Heard):
             fleet=self._fleet,
             switches=switches,
             circuits=FleetCircuits(services, self._breaker),
-            reporter=self._reporter,
+            reporter=self.reporter,
             follows_catalog=follows_catalog,
         )
         self._retries = Retries(

@@ -275,3 +275,18 @@ async def test_an_operator_cancels_a_background_write_that_another_dispatcher_wa
     ended = await dispatcher.task_result(handle, session="s-1", wait=5.0)
     assert ended is not None and ended.code is Code.CANCELLED
     assert (await command("cancel", handle))[0] == 0
+
+
+async def test_a_call_behind_a_write_of_its_turn_is_found(
+    dispatcher: Dispatcher, command: Command, tmp_path: Path
+) -> None:
+    gate = gate_of(tmp_path)
+    calls = call("hold_write", "first", gate=gate) + call("hold", "behind", gate=gate)
+    turn = asyncio.ensure_future(dispatcher.dispatch(calls, session="s-1"))
+    row = await found(command, "behind", lambda row: True)
+    assert (row["state"], row["waits_for"]) == ("PENDING", "turn")
+    assert "a write before it in its turn" in row["why"]
+    code, said = await command("cancel", "behind")
+    assert code == 1
+    assert "was not cancelled" in said
+    await opened(gate, turn)
