@@ -33,7 +33,15 @@ class ToolDeclarationInvalid(Misconfigured):
 
 
 class ToolsUnimportable(Misconfigured):
-    """Raised when a tools module does not exist or fails while it is imported."""
+    """Raised when a tools module does not exist or fails while it is imported.
+
+    `explained` also has the text of what the module raised, which may hold a secret: it is for
+    whoever started the process, and for no log.
+    """
+
+    def __init__(self, message: str, explained: str = "") -> None:
+        super().__init__(message)
+        self.explained = explained or message
 
 
 class SigningKeyMissing(Misconfigured):

@@ -1,17 +1,32 @@
 """Every setting, read from `TOOLPOOL_*` environment variables. `docs/settings.md` explains them."""
 
 import os
+import re
+from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
-from pydantic import Field, SecretStr, ValidationInfo, field_validator
+from pydantic import Field, SecretStr, ValidationInfo, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
+from toolpool.contract import logs
 from toolpool.contract.names import is_prefix
 from toolpool.contract.rates import rate_of
+from toolpool.contract.schema.likeness import closest
 from toolpool.contract.setting_files import SettingFiles
 from toolpool.contract.spec import RunIn
+
+log = logs.logger("settings")
+
+_PROTECTING = ("policy", "before_call", "after_result", "signing_key", "approval_webhook_secret")
+"""What would be missed if an empty variable were taken for an unset one."""
+_OTHER_VARIABLES = re.compile(r"TRACEBACK|WORKER_DEPTH|SECRET_.*|.*_FILE")
+_KUBERNETES = re.compile(
+    r"(.+_)?(SERVICE_HOST|SERVICE_PORT(_.+)?|PORT_\d+_(TCP|UDP|SCTP)(_.+)?)|PORT"
+)
+"""What Kubernetes puts into the environment for a service called `toolpool` or `toolpool-…`."""
 
 _KIB = 1024
 _MIB = 1024 * 1024
@@ -24,7 +39,11 @@ class Settings(BaseSettings):
     """
 
     model_config = SettingsConfigDict(
-        env_prefix="TOOLPOOL_", frozen=True, extra="ignore", hide_input_in_errors=True
+        env_prefix="TOOLPOOL_",
+        env_ignore_empty=True,
+        frozen=True,
+        extra="ignore",
+        hide_input_in_errors=True,
     )
 
     @classmethod
@@ -341,7 +360,30 @@ class Settings(BaseSettings):
     @field_validator("metrics_host")
     @classmethod
     def _is_not_every_address(cls, host: str) -> str:
-        return host or "127.0.0.1"  # a variable that is set to nothing is none
+        return host or "127.0.0.1"
+
+    @model_validator(mode="before")
+    @classmethod
+    def _are_known(cls, values: Any) -> Any:
+        """An empty variable is an unset one, unless it would have protected something."""
+        for name in values.keys() - cls.model_fields.keys():
+            near = closest(name, list(cls.model_fields))
+            hint = f"; did you mean {near}?" if near else ""
+            raise PydanticCustomError(
+                "unknown", "there is no setting {name}{hint}", {"name": name, "hint": hint}
+            )
+        set_to_nothing = [n for n in _PROTECTING if os.environ.get(f"TOOLPOOL_{n.upper()}") == ""]
+        return dict.fromkeys(set_to_nothing, "") | values
+
+    @field_validator(*_PROTECTING, mode="before")
+    @classmethod
+    def _is_not_empty(cls, value: Any) -> Any:
+        if value == "":
+            raise PydanticCustomError(
+                "empty",
+                "it is set to nothing, which would protect nothing: give it a value, or unset it",
+            )
+        return value
 
     @field_validator("key_prefix")
     @classmethod
@@ -393,3 +435,28 @@ class Settings(BaseSettings):
             RunIn.THREAD: self.slots_thread,
             RunIn.PROCESS: self.slots_process,
         }[run_in]
+
+
+def mistyped_variables(environ: Mapping[str, str]) -> dict[str, str]:
+    """The `TOOLPOOL_*` variables that are no setting, each with the one that was probably meant.
+
+    Those that resemble no setting are left out, and those that Kubernetes sets for its services.
+    """
+    found = {}
+    for variable, value in environ.items():
+        prefix, _, name = variable.partition("_")
+        if prefix != "TOOLPOOL" or name.lower() in Settings.model_fields:
+            continue
+        is_address = value.startswith(("tcp://", "udp://", "sctp://"))
+        if is_address or _KUBERNETES.fullmatch(name) or _OTHER_VARIABLES.fullmatch(name):
+            continue
+        if near := closest(name.lower(), list(Settings.model_fields)):
+            found[variable] = f"TOOLPOOL_{near.upper()}"
+    return found
+
+
+@cache
+def warn_of_mistyped_variables() -> None:
+    """Log each of them, once a process."""
+    for variable, near in mistyped_variables(os.environ).items():
+        log.warning("setting_unknown name=%s: did you mean %s?", variable, near)

@@ -3,7 +3,7 @@
 from collections.abc import Collection, Sequence
 
 from toolpool.contract.envelope import Envelope
-from toolpool.contract.settings import Settings
+from toolpool.contract.settings import Settings, warn_of_mistyped_variables
 from toolpool.dispatcher.admission.accepting import Accepting
 from toolpool.dispatcher.admission.catalog import Catalog
 from toolpool.dispatcher.admission.loop_guard import LoopGuard
@@ -45,6 +45,7 @@ class Parts:
         observers: Sequence[Observer],
         record: Record | None,
     ) -> None:
+        warn_of_mistyped_variables()
         self.hooks = HostHooks(hooks, settings)
         self.observers = Observers([log(), *observers], with_texts=settings.error_texts)
         self.catalog = Catalog()

@@ -11,11 +11,13 @@ from types import MappingProxyType, ModuleType
 
 from toolpool.contract.errors import Misconfigured, ToolDeclarationInvalid, ToolsUnimportable
 from toolpool.contract.faults import faults_in, faults_of, own_frame, tools_imported
+from toolpool.workers import words
 from toolpool.workers.running.inside import Importing, import_from_here
 from toolpool.workers.tool import Tool
 
 BUILT_IN = "toolpool.workers.tools"
 """The tools a worker offers when none are named."""
+_LONGEST_TEXT = 1_000
 _OF_CODE = (
     ImportError, SyntaxError, NameError, AttributeError, LookupError, TypeError, OSError
 )  # fmt: skip
@@ -81,7 +83,7 @@ def _import(name: str) -> ModuleType:
                 f"there is no tools module {name!r} on the import path (the current directory is "
                 "on it); name a module like `shop.tools` or a file like `./tools.py`"
             ) from None
-        raise ToolsUnimportable(_failed(name, error)) from error
+        raise ToolsUnimportable(*_failed(name, error)) from error
 
 
 def _import_file(source: str) -> ModuleType:
@@ -107,7 +109,7 @@ def _import_file(source: str) -> ModuleType:
         del sys.modules[name]
         if isinstance(error, ToolDeclarationInvalid | KeyboardInterrupt):
             raise
-        raise ToolsUnimportable(_failed(source, error)) from error
+        raise ToolsUnimportable(*_failed(source, error)) from error
     return module
 
 
@@ -116,16 +118,22 @@ def _is_or_holds(missing: str | None, name: str) -> bool:
     return missing is not None and f"{name}.".startswith(f"{missing}.")
 
 
-def _failed(source: str, error: BaseException) -> str:
+def _failed(source: str, error: BaseException) -> tuple[str, str]:
+    """What is said of a module that cannot be imported: anywhere, and to whoever started this."""
     if isinstance(error, ModuleNotFoundError) and error.name:
-        return (
+        said = (
             f"{source} imports {error.name!r}, which is not there: install it where the tools run, "
             "or make it importable from the current directory"
         )
-    said = f"{source} failed while it was imported: {type(error).__name__}"
-    is_python_s = type(error).__module__ == "builtins" and isinstance(error, _OF_CODE)
-    if is_python_s or isinstance(error, Misconfigured):
-        return f"{said}: {error}"
+        return said, said
     place = own_frame(faults_in({"faults": faults_of(error)}))
     where = f" in {place.file}, line {place.line}" if place is not None else ""
-    return f"{said}{where}: import it by itself to see what it says"
+    if isinstance(error, SyntaxError):  # its text says where it is
+        where = ""
+    said = f"{source} failed while it was imported: {type(error).__name__}{where}"
+    text = " ".join(words.text_of(error, _LONGEST_TEXT).split())
+    explained = f"{said}: {text}" if text else said
+    is_python_s = type(error).__module__ == "builtins" and isinstance(error, _OF_CODE)
+    if is_python_s or isinstance(error, Misconfigured):
+        return explained, explained
+    return f"{said}: import it by itself to see what it says", explained

@@ -220,3 +220,22 @@ async def test_a_tools_module_that_configures_logging_leaves_our_lines_on(tools:
         await eventually(
             lambda: any(line["event"] == "call_failed" for line in lines_of(fleet)), "it is written"
         )
+
+
+@pytest.mark.parametrize("is_terminal", [True, False])
+def test_a_worker_shows_a_terminal_why_its_tools_cannot_be_imported(
+    tmp_path: Path, is_terminal: bool
+) -> None:
+    """Class, file and line always; the text, which may hold a secret, in no log."""
+    path = tmp_path / "fails.py"
+    path.write_text(f"class Gone(Exception): ...\nraise Gone('{SECRET}')\n")
+    reader, writer = os.openpty() if is_terminal else os.pipe()
+    command = [sys.executable, "-m", "toolpool", "worker", "--tools", str(path)]
+    environment = {**os.environ, "TOOLPOOL_REDIS_URL": f"unix://{tmp_path}/none.sock"}
+    done = subprocess.run(command, stderr=writer, env=environment, timeout=50, check=False)
+    told = os.read(reader, 10_000).decode().replace("\r\n", "")
+    os.close(reader)
+    os.close(writer)
+    assert done.returncode == 2
+    assert f"Gone in {path}, line 2: " in told
+    assert (SECRET in told) is is_terminal

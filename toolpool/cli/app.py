@@ -100,7 +100,7 @@ def _explain(error: Exception) -> int:
     from toolpool.contract.errors import BrokerUnreachable, Misconfigured
 
     if isinstance(error, Misconfigured):
-        screen.complain(str(error))
+        screen.complain(getattr(error, "explained", str(error)))
         unreachable = isinstance(error, BrokerUnreachable)
         return ExitCode.UNREACHABLE if unreachable else ExitCode.USAGE
     screen.complain(

@@ -39,7 +39,10 @@ def worker(
     ] = "default",
     concurrency: Annotated[
         int | None,
-        typer.Option(min=1, help="Calls to run at once, of each kind. Default: see docs/settings."),
+        typer.Option(
+            min=1,
+            help="Calls to run at once, of each kind. Default: TOOLPOOL_SLOTS_LOOP, _THREAD, _PROCESS.",
+        ),
     ] = None,
     observer: Annotated[
         list[str] | None,
@@ -73,27 +76,36 @@ def worker(
     settings, variables = _settings(handed_over, given)
     configure_logging(settings, quiet=quiet)
     if boot is None:
+        from toolpool.contract.settings import warn_of_mistyped_variables
         from toolpool.workers.supervision.supervise import Supervisor
 
         arguments = _without_option(sys.argv[1:], "--handed-over")
         command = [sys.executable, "-m", "toolpool", *arguments]
+        warn_of_mistyped_variables()
         return Supervisor(command, settings, variables).run()
 
+    from toolpool.contract.errors import ToolsUnimportable
     from toolpool.contract.spec import RunIn
     from toolpool.workers.celery.app import run_worker
+    from toolpool.workers.running.inside import depth
     from toolpool.workers.supervision.link import Link
 
-    return run_worker(
-        settings,
-        tools=tool_sources(tools, settings),
-        run_in=tuple(RunIn(kind) for kind in kinds),
-        queues=names,
-        boot=boot,
-        link=Link.inherited(link) if link is not None else None,
-        observers=observer or comma_separated(settings.worker_observers),
-        figures=figures,
-        variables=variables,
-    )
+    try:
+        return run_worker(
+            settings,
+            tools=tool_sources(tools, settings),
+            run_in=tuple(RunIn(kind) for kind in kinds),
+            queues=names,
+            boot=boot,
+            link=Link.inherited(link) if link is not None else None,
+            observers=observer or comma_separated(settings.worker_observers),
+            figures=figures,
+            variables=variables,
+        )
+    except ToolsUnimportable as error:
+        if not (sys.stderr.isatty() or depth() or settings.error_texts):
+            error.explained = str(error)  # standard error is a log
+        raise
 
 
 def _settings(

@@ -11,11 +11,12 @@ import pydantic
 import pytest
 from pydantic import SecretStr, ValidationError
 
+from toolpool import Dispatcher
 from toolpool.cli.options import load_settings
 from toolpool.contract.errors import Misconfigured, SigningKeyMissing, ToolDeclarationInvalid
 from toolpool.contract.names import Names, is_queue
 from toolpool.contract.server import connection, passwords, secrets
-from toolpool.contract.settings import Settings
+from toolpool.contract.settings import Settings, mistyped_variables, warn_of_mistyped_variables
 from toolpool.contract.signing import Keyring, generate_key
 from toolpool.contract.spec import RunIn
 from toolpool.dispatcher.transports.redis import RedisTransport
@@ -106,6 +107,89 @@ def test_a_url_that_cannot_be_says_what_to_set(url: str | None, message: str) ->
 def test_what_is_set_to_nothing_opens_metrics_to_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TOOLPOOL_METRICS_HOST", "")
     assert Settings().metrics_host == "127.0.0.1"
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("queue_wiat", "there is no setting queue_wiat; did you mean queue_wait?"),
+        ("signing_keys", "there is no setting signing_keys; did you mean signing_key?"),
+        ("colour", "there is no setting colour"),
+    ],
+)
+def test_a_setting_that_there_is_not_is_refused_with_the_one_that_was_meant(
+    name: str, said: str
+) -> None:
+    with pytest.raises(ValidationError) as caught:
+        Settings(**{name: "hunter2"})  # type: ignore[arg-type]
+    assert said in str(caught.value)
+    assert "hunter2" not in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["QUEUE_WAIT", "KEY_PREFIX", "RECORD", "BASH", "REDIS_URL"])
+def test_an_empty_variable_is_an_unset_one(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    monkeypatch.setenv(f"TOOLPOOL_{name}", "")
+    field = Settings.model_fields[name.lower()]
+    assert getattr(load_settings(), name.lower()) == field.default
+
+
+@pytest.mark.parametrize(
+    "name", ["POLICY", "SIGNING_KEY", "BEFORE_CALL", "AFTER_RESULT", "APPROVAL_WEBHOOK_SECRET"]
+)
+def test_an_empty_variable_that_would_protect_is_refused(
+    monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """Else calls would run without the rules that somebody believes in."""
+    monkeypatch.setenv(f"TOOLPOOL_{name}", "")
+    with pytest.raises(Misconfigured, match=f"TOOLPOOL_{name} is wrong: it is set to nothing"):
+        load_settings()
+    monkeypatch.setenv(f"TOOLPOOL_{name}", "given")
+    assert getattr(load_settings(), name.lower())
+    monkeypatch.setenv(f"TOOLPOOL_{name}", "")
+    assert getattr(load_settings(**{name.lower(): "given"}), name.lower())
+
+
+def test_a_mistyped_variable_is_named_with_the_one_that_was_meant() -> None:
+    found = mistyped_variables({
+        "TOOLPOOL_POLCY": "rules.toml", "TOOLPOOL_REDIS_ULR": "redis://h", "TOOLPOOL_COLOUR": "red",
+        "TOOLPOOL_METRIC_PORT": "9", "TOOLPOOL_POLICY": "rules.toml", "POLCY": "x",
+    })  # fmt: skip
+    assert found == {
+        "TOOLPOOL_POLCY": "TOOLPOOL_POLICY",
+        "TOOLPOOL_REDIS_ULR": "TOOLPOOL_REDIS_URL",
+        "TOOLPOOL_METRIC_PORT": "TOOLPOOL_METRICS_PORT",
+    }
+
+
+def test_what_kubernetes_sets_for_a_service_is_not_taken_for_a_setting() -> None:
+    assert not mistyped_variables({
+        "TOOLPOOL_PORT": "tcp://10.0.0.1:9090",
+        "TOOLPOOL_SERVICE_HOST": "10.0.0.1",
+        "TOOLPOOL_SERVICE_PORT": "9090",
+        "TOOLPOOL_SERVICE_PORT_METRICS": "9090",
+        "TOOLPOOL_PORT_9090_TCP_ADDR": "10.0.0.1",
+        "TOOLPOOL_METRIC_SERVICE_HOST": "10.0.0.1",
+        "TOOLPOOL_METRIC_PORT": "tcp://10.0.0.1:9090",
+        "TOOLPOOL_SIGNING_KEY_FILE": "/run/secrets/key",
+        "TOOLPOOL_SECRET_TENANT": "x",
+    })  # fmt: skip
+
+
+async def test_a_dispatcher_warns_of_a_mistyped_variable_once(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("TOOLPOOL_POLCY", "hunter2")
+    warn_of_mistyped_variables.cache_clear()
+
+    @tool
+    async def some() -> None: ...
+
+    for _ in range(2):
+        async with Dispatcher.in_memory([some]):
+            pass
+    warn_of_mistyped_variables.cache_clear()
+    told = [record.getMessage() for record in caplog.records if record.name == "toolpool.settings"]
+    assert told == ["setting_unknown name=TOOLPOOL_POLCY: did you mean TOOLPOOL_POLICY?"]
 
 
 def test_a_wrong_value_is_not_shown(monkeypatch: pytest.MonkeyPatch) -> None:

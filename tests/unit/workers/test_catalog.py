@@ -80,6 +80,10 @@ def test_a_module_that_fails_is_told_with_its_error() -> None:
     said = f"told failed while it was imported: Told in {Path('told.py').resolve()}, line 3: import"
     assert str(caught.value).startswith(said)
     assert "hunter2" not in str(caught.value)
+    told = (
+        f"told failed while it was imported: Told in {Path('told.py').resolve()}, line 3: hunter2"
+    )
+    assert caught.value.explained == told
     write("names.py", "from json import no_such_name\n")
     with pytest.raises(ToolsUnimportable, match="names failed.*cannot import name"):
         Catalog.load(["names"])

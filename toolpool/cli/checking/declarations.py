@@ -12,7 +12,7 @@ from typing import Any, cast
 import msgspec
 
 from toolpool.cli.checking.gaps import Gaps, named
-from toolpool.contract.errors import Misconfigured, ToolDeclarationInvalid
+from toolpool.contract.errors import Misconfigured, ToolDeclarationInvalid, ToolsUnimportable
 from toolpool.contract.schema.dialect import plain
 from toolpool.contract.schema.roots import NO_OBJECT, takes_objects
 from toolpool.contract.spec import ToolSpec
@@ -103,7 +103,7 @@ def _load(source: str, report: Report) -> Iterator[Tool]:
     except Misconfigured as error:
         package = getattr(sys.modules.get(source), "__path__", None)
         if package is None:
-            report.problems.append(Problem(Level.BROKEN, source, str(error)))
+            report.problems.append(Problem(Level.BROKEN, source, _explained(error)))
             return
     for info in pkgutil.iter_modules(package, f"{source}."):
         if info.ispkg:
@@ -114,7 +114,11 @@ def _load(source: str, report: Report) -> Iterator[Tool]:
         except Misconfigured as error:
             loaded = sys.modules.get(info.name)
             if loaded is None or any(isinstance(value, Tool) for value in vars(loaded).values()):
-                report.problems.append(Problem(Level.BROKEN, info.name, str(error)))
+                report.problems.append(Problem(Level.BROKEN, info.name, _explained(error)))
+
+
+def _explained(error: Misconfigured) -> str:
+    return error.explained if isinstance(error, ToolsUnimportable) else str(error)
 
 
 def check_tool(spec: ToolSpec) -> list[Problem]:

@@ -96,6 +96,16 @@ def test_a_declaration_that_cannot_be_meant_is_broken(
     assert message in problem["message"]
 
 
+def test_a_module_that_fails_is_shown_with_class_file_line_and_text(
+    toolpool: Run, folder: Path
+) -> None:
+    (folder / "fails_check.py").write_text("class Gone(Exception): ...\nraise Gone('no licence')\n")
+    said = f"Gone in {folder.resolve() / 'fails_check.py'}, line 2: no licence"
+    ran = toolpool("tools", "check", "--json", "--tools", "fails_check.py")
+    assert said in json.loads(ran.out)["problems"][0]["message"]
+    assert said in toolpool("tools", "list", "--tools", "fails_check.py").err
+
+
 def test_every_source_and_module_is_looked_at(toolpool: Run, folder: Path) -> None:
     package = folder / "shop_check"
     package.mkdir()
