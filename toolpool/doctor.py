@@ -1,9 +1,11 @@
 """What can be wrong with a set-up, and how to put it right: `toolpool doctor`."""
 
+import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -37,7 +39,7 @@ class Finding:
 def examine(settings: "Settings") -> list[Finding]:
     """Every check of this process and, where a Redis URL is set, of the server and its fleet."""
     findings = [check_python(), check_embedded(settings), check_secrets(settings)]
-    findings += [*check_bash(settings), *check_policy(settings)]
+    findings += [*check_bash(settings), *check_policy(settings), *check_settings(settings)]
     if not settings.redis_url:
         return [
             *findings,
@@ -101,6 +103,87 @@ def check_bash(settings: "Settings") -> list[Finding]:
             "run workers as a user of their own, not as root",
         )
     ]
+
+
+def check_settings(settings: "Settings") -> list[Finding]:
+    """Whether what the other settings name is there and can be used; and mistyped variables."""
+    from toolpool.contract.errors import Misconfigured
+    from toolpool.contract.settings import mistyped_variables
+
+    findings = [
+        Finding("settings", Level.WARN, f"{variable} is no setting", f"did you mean {near}?")
+        for variable, near in mistyped_variables(os.environ).items()
+    ]
+    for name, read in _READERS.items():
+        variable = f"TOOLPOOL_{name.upper()}"
+        try:
+            read(settings)
+        except Misconfigured as error:
+            said = str(getattr(error, "explained", error))
+            remedy = f"mend it, or set {variable} to another"
+            findings.append(Finding("settings", Level.FAIL, f"{variable}: {said}", remedy))
+    return findings
+
+
+def _read_tools(settings: "Settings") -> None:
+    from toolpool.workers.catalog import Catalog
+
+    if settings.tools:
+        Catalog.load(_words(settings.tools))
+
+
+def _read_observers(settings: "Settings") -> None:
+    from toolpool.workers.observe import load
+
+    load(_words(settings.worker_observers))
+
+
+def _read_locale(settings: "Settings") -> None:
+    from toolpool.dispatcher.words.locales import locale
+
+    locale(settings.locale)
+
+
+def _read_metrics_port(settings: "Settings") -> None:
+    from toolpool.contract.errors import Misconfigured
+    from toolpool.contract.telemetry.scraping import port_of
+
+    if settings.metrics_port not in (0, "0") and port_of(settings.metrics_port) is None:
+        raise Misconfigured("it is no port, and there will be no metrics")
+
+
+def _read_record(settings: "Settings") -> None:
+    from toolpool.contract.errors import Misconfigured
+
+    if settings.record is None:
+        return
+    path = Path(settings.record)
+    if not path.is_dir() and path.suffix != ".jsonl":
+        raise Misconfigured(f"there is no folder {path}, and a file has to end in .jsonl")
+    if not os.access(path if path.exists() else path.parent, os.W_OK):
+        raise Misconfigured(f"{path} cannot be written by this user")
+
+
+def _read_workspace(settings: "Settings") -> None:
+    from toolpool.contract.errors import Misconfigured
+
+    if not settings.workspace.is_dir():
+        raise Misconfigured(f"there is no folder {settings.workspace}")
+
+
+_READERS: "dict[str, Callable[[Settings], None]]" = {
+    "tools": _read_tools,
+    "worker_observers": _read_observers,
+    "locale": _read_locale,
+    "metrics_port": _read_metrics_port,
+    "record": _read_record,
+    "workspace": _read_workspace,
+}
+"""Settings whose values are looked at only where they are used; each raises `Misconfigured`."""
+
+
+def _words(text: str) -> list[str]:
+    return [word.strip() for word in text.split(",") if word.strip()]
 
 
 def check_policy(settings: "Settings") -> list[Finding]:

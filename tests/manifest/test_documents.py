@@ -1,5 +1,6 @@
 """The documents: what they name is there."""
 
+import ast
 import re
 from functools import cache
 from pathlib import Path
@@ -58,6 +59,35 @@ def test_every_relative_link_leads_somewhere(document: Path) -> None:
         elif anchor and target.suffix == ".md" and anchor not in anchors(target):
             broken.append(f"{link} (no such heading)")
     assert not broken
+
+
+def test_the_readme_s_line_installs_the_checkout_that_its_reader_stands_in() -> None:
+    text = (REPOSITORY / "README.md").read_text(encoding="utf-8")
+    folders = re.findall(r"pip install (\.\S*?)`", text)
+    assert folders
+    for folder in folders:
+        assert (REPOSITORY / folder / "pyproject.toml").is_file(), folder
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=of)
+def test_no_message_names_a_document_that_is_not_installed(path: Path) -> None:
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    docstrings = {
+        id(node.body[0].value)
+        for node in ast.walk(tree)
+        if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef))
+        and node.body
+        and isinstance(node.body[0], ast.Expr)
+    }
+    named = [
+        node.value
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Constant)
+        and isinstance(node.value, str)
+        and re.search(r"\bdocs/\w", node.value)
+        and id(node) not in docstrings
+    ]
+    assert not named
 
 
 @cache

@@ -41,7 +41,8 @@ def worker(
         int | None,
         typer.Option(
             min=1,
-            help="Calls to run at once, of each kind. Default: TOOLPOOL_SLOTS_LOOP, _THREAD, _PROCESS.",
+            help="Calls to run at once, of each kind. Default: TOOLPOOL_SLOTS_LOOP, _THREAD and "
+            "_PROCESS.",
         ),
     ] = None,
     observer: Annotated[

@@ -154,6 +154,34 @@ def test_bash_beside_readable_keys_is_warned_of(
     assert [finding.level for finding in findings] == [doctor.Level.WARN] * warns
 
 
+@pytest.mark.parametrize(
+    ("name", "value", "said"),
+    [
+        ("tools", "no_such_tools", "there is no tools module 'no_such_tools'"),
+        ("worker_observers", "os:getcwd", "not an observer"),
+        ("locale", "xx", "there is no locale 'xx'"),
+        ("metrics_port", "tcp://10.0.0.1:9", "it is no port"),
+        ("record", "/not/there", "there is no folder /not/there"),
+        ("record", "/not/there/rows.jsonl", "cannot be written"),
+        ("workspace", "/not/there", "there is no folder /not/there"),
+    ],
+)
+def test_what_a_setting_names_is_looked_at(name: str, value: str, said: str) -> None:
+    assert doctor.check_settings(Settings()) == []
+    [finding] = doctor.check_settings(Settings(**{name: value}))  # type: ignore[arg-type]
+    assert (finding.level, bool(finding.remedy)) == (Level.FAIL, True)
+    assert finding.message.startswith(f"TOOLPOOL_{name.upper()}: ")
+    assert said in finding.message
+
+
+def test_a_mistyped_variable_is_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TOOLPOOL_POLCY", "rules.toml")
+    [finding] = doctor.check_settings(Settings())
+    assert (finding.level, finding.message, finding.remedy) == (
+        Level.WARN, "TOOLPOOL_POLCY is no setting", "did you mean TOOLPOOL_POLICY?",
+    )  # fmt: skip
+
+
 def test_r58_rules_and_hooks_are_looked_at(tmp_path: Path) -> None:
     path = tmp_path / "policy.toml"
     path.write_text('[[rule]]\naction = "deny"')
