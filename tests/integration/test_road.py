@@ -149,7 +149,7 @@ async def test_2000_calls_at_once_are_each_answered_once(open_road: Open, tmp_pa
 
 async def test_a_response_that_is_none_is_one_error_for_the_turn(dispatcher: Dispatcher) -> None:
     """R14."""
-    for response in ("{not json", 7, {"type": "message", "content": None}):
+    for response in ("{not json", "7", {"type": "message", "content": None}):
         turn = await dispatcher.dispatch(response)
         assert len(turn) == 0
         assert turn.error is not None

@@ -19,13 +19,14 @@ from toolpool.workers.observe import Blocked, Pulse, Received, WorkerObserver
 from toolpool.workers.observers import figures
 from toolpool.workers.observers.metrics import Metrics, metrics_on
 from toolpool.workers.supervision import metrics as supervised
+from toolpool.workers.supervision.health import Health
 
 
 class Supervised:
     """What a supervisor has, and the processes that it starts, all in this one."""
 
     def __init__(self, **settings: Any) -> None:
-        self.metrics = supervised.Metrics(Settings(**{"metrics_port": 1, **settings}))
+        self.metrics = supervised.Metrics(Settings(**{"metrics_port": 1, **settings}), Health(None))
         self.sheets: list[supervised.WorkerSheet] = []
 
     def process(self) -> Metrics:
@@ -128,7 +129,7 @@ def test_what_is_handed_over_is_no_file_and_nothing_inherits_it() -> None:
 
 
 def test_r65_metrics_that_are_off_cost_nothing() -> None:
-    metrics = supervised.Metrics(Settings())
+    metrics = supervised.Metrics(Settings(), Health(None))
     with metrics:
         assert metrics.begun() is None
         metrics.ended(None, 0)
@@ -141,7 +142,7 @@ def test_r65_no_memory_to_count_in_is_said_and_stops_nothing(
         raise OSError(24, "Too many open files")
 
     monkeypatch.setattr(supervised, "_memory", none)
-    assert supervised.Metrics(Settings(metrics_port=1)).begun() is None
+    assert supervised.Metrics(Settings(metrics_port=1), Health(None)).begun() is None
     assert "metrics_not_counted" in caplog.text and "not affected" in caplog.text
 
 
