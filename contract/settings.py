@@ -15,14 +15,16 @@ from toolpool.contract import logs
 from toolpool.contract.names import is_prefix
 from toolpool.contract.rates import rate_of
 from toolpool.contract.schema.likeness import closest
-from toolpool.contract.setting_files import SettingFiles
+from toolpool.contract.setting_files import IN_FILES, SettingFiles
 from toolpool.contract.spec import RunIn
 
 log = logs.logger("settings")
 
 _PROTECTING = ("policy", "before_call", "after_result", "signing_key", "approval_webhook_secret")
 """What would be missed if an empty variable were taken for an unset one."""
-_OTHER_VARIABLES = re.compile(r"TRACEBACK|WORKER_DEPTH|SECRET_.*|.*_FILE")
+_OTHER_VARIABLES = re.compile(
+    "|".join(["TRACEBACK", "WORKER_DEPTH", "SECRET_.*", *(f"{n.upper()}_FILE" for n in IN_FILES)])
+)
 _KUBERNETES = re.compile(
     r"(.+_)?(SERVICE_HOST|SERVICE_PORT(_.+)?|PORT_\d+_(TCP|UDP|SCTP)(_.+)?)|PORT"
 )

@@ -342,7 +342,7 @@ def check_rights(settings: "Settings") -> Finding:
             "rights",
             Level.FAIL,
             f"the server's user may not use {_some(refused)}",
-            "give it the commands and keys listed in docs/security.md (The server's user)",
+            "allow that user these with ACL SETUSER",
         )
     return Finding("rights", Level.OK, f"all {len(COMMANDS)} commands are allowed")
 
