@@ -160,10 +160,11 @@ def test_a_pipe_in_a_folder_is_not_waited_for(toolpool: Run, record: Path, tmp_p
 def test_a_folder_is_read_with_what_was_put_away(
     toolpool: Run, record: Path, tmp_path: Path
 ) -> None:
-    (folder := tmp_path / "records").mkdir()
+    folder = tmp_path / "records"
+    (shard := folder / "3f").mkdir(parents=True)
     rows = record.read_text().splitlines(keepends=True)
-    (folder / "s.jsonl.1").write_text("".join(rows[:3]))
-    (folder / "s.jsonl").write_text("".join(rows[3:]))
+    (shard / "s.jsonl.1").write_text("".join(rows[:3]))
+    (shard / "s.jsonl").write_text("".join(rows[3:]))
     code, told = replayed(toolpool, str(folder), "--tools", tools(tmp_path))
     assert (code, told["calls"], told["unread"]) == (0, 3, 0)
     checked = toolpool(
