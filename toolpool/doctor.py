@@ -326,12 +326,13 @@ def check_rights(settings: "Settings") -> Finding:
 
     from toolpool.contract.errors import Misconfigured
     from toolpool.fleet import answering
-    from toolpool.rights import COMMANDS, missing
+    from toolpool.rights import COMMANDS, missing, rule_for
 
     try:
         with answering(settings) as client:
             try:
                 refused = missing(client, settings)
+                user = client.get_connection_kwargs().get("username") or "default"
             except ResponseError as error:
                 remedy = "see that it is a primary with free memory and disk"
                 return Finding("rights", Level.FAIL, f"the server takes no writes: {error}", remedy)
@@ -342,7 +343,7 @@ def check_rights(settings: "Settings") -> Finding:
             "rights",
             Level.FAIL,
             f"the server's user may not use {_some(refused)}",
-            "allow that user these with ACL SETUSER",
+            f"on the server: ACL SETUSER {user} {rule_for(refused, settings.key_prefix)}",
         )
     return Finding("rights", Level.OK, f"all {len(COMMANDS)} commands are allowed")
 

@@ -1,6 +1,7 @@
 """Tries every command that toolpool and Celery use, on keys of every name that they use."""
 
 import secrets
+from collections.abc import Sequence
 from typing import Any
 
 from toolpool.contract.ledger.steps import refuses_writes
@@ -92,6 +93,13 @@ def key_patterns(prefix: str) -> list[str]:
     """
     of_kombu = [f"_kombu.binding*{prefix}.*", "_kombu.binding_deadlines"]
     return ["", f"{prefix}:*", f"{prefix}.*", *of_kombu]
+
+
+def rule_for(refused: Sequence[str], prefix: str) -> str:
+    """The words of `ACL SETUSER` that allow what `missing` found."""
+    commands = sorted({each.partition(" on ")[0].replace(" ", "|").lower() for each in refused})
+    keys = [f"~{pattern}" for pattern in key_patterns(prefix)]
+    return " ".join([*keys, *(f"+{command}" for command in commands)])
 
 
 def missing(client: Any, settings: Settings) -> list[str]:
