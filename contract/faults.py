@@ -250,17 +250,19 @@ def _members(error: BaseException) -> Iterator[BaseException]:
 
 
 def _named_class(error: BaseException) -> type:
-    """The first class in the MRO that a loaded module defines; a model may have named others."""
+    """The first class in the MRO that its module holds by its name; a model may name others."""
     mro: tuple[type, ...] = _MRO.__get__(type(error))
-    for kind in mro:
-        module = _module_of(kind)
-        if module.partition(".")[0] not in sys.modules:
-            continue
-        if module not in ("builtins", "__main__"):
-            return kind
-        if _NAME.__get__(kind).partition(".")[0] in vars(sys.modules[module]):
-            return kind
-    return BaseException
+    return next(filter(_is_in_module, mro), BaseException)
+
+
+def _is_in_module(kind: type) -> bool:
+    found: Any = sys.modules.get(_module_of(kind))
+    for part in _NAME.__get__(kind).split("."):
+        try:
+            found = vars(found).get(part)
+        except TypeError:  # it has no attributes of its own
+            return False
+    return found is kind
 
 
 def _module_of(kind: type) -> str:

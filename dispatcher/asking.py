@@ -7,10 +7,12 @@ from typing import Any
 
 import msgspec
 
+from toolpool.contract.call import ToolCall
 from toolpool.contract.outcome import Code, Executed
 from toolpool.contract.result import ToolResult
 from toolpool.contract.settings import Settings
 from toolpool.dispatcher.admission.accepting import Accepting
+from toolpool.dispatcher.admission.availability import Availability
 from toolpool.dispatcher.admission.loop_guard import LoopGuard
 from toolpool.dispatcher.admission.validate import Accepted
 from toolpool.dispatcher.analytics import Analytics
@@ -38,6 +40,7 @@ class Asking:
         observers: Observers,
         *,
         accepting: Accepting,
+        availability: Availability,
         turns: Turns,
         loops: LoopGuard,
         analytics: Analytics,
@@ -50,6 +53,7 @@ class Asking:
         self._wording = wording
         self._observers = observers
         self._accepting = accepting
+        self._availability = availability
         self._turns = turns
         self._loops = loops
         self._analytics = analytics
@@ -90,13 +94,22 @@ class Asking:
 
     async def preview(self, found: Response, shared: TurnContext) -> list[Preview]:
         """What would become of each call."""
-        verdicts = [self._accepting.judge(call, shared.only, found.format) for call in found.calls]
-        return [
-            Preview(rejection=verdict, decision="deny")
-            if isinstance(verdict, ToolResult)
-            else await self._policy.preview(verdict, shared)
-            for verdict in verdicts
-        ]
+        return [await self._preview(call, found.format, shared) for call in found.calls]
+
+    async def _preview(self, call: ToolCall, format: str, shared: TurnContext) -> Preview:
+        verdict = self._accepting.judge(call, shared.only, format)
+        if isinstance(verdict, ToolResult):
+            return Preview(rejection=verdict, decision="deny")
+        preview = await self._policy.preview(verdict, shared)
+        if preview.decision == "deny":
+            return preview
+        as_run = msgspec.structs.replace(verdict[0], arguments=preview.arguments)
+        refusal = self._availability.preview(as_run)
+        if refusal is None:
+            return preview
+        if refusal.code is Code.DENIED:
+            return Preview(decision="deny", by="the kill switch", reason=refusal.error)
+        return msgspec.structs.replace(preview, retry_after=refusal.retry_after)
 
     async def run(self, found: Response, shared: TurnContext) -> list[ToolResult]:
         """A result for each call, in their order; in the session record, if there is one."""

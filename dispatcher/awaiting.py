@@ -339,8 +339,8 @@ class Awaiting:
         known = self._traffic.root(request.message.key)
         if known is not None:
             return known
-        offer = self._catalog.offers.get(request.message.tool)
-        spec = offer.spec if offer is not None else ToolSpec(name=request.message.tool)
+        tool = request.message.tool
+        spec = self._catalog.spec_of(tool) or ToolSpec(name=tool)
         left = max(0.0, request.expires_at - self._transport.server_time())
         pending = self._traffic.take_over(request, spec, left=left)
         self._hold(pending, request.id, left)

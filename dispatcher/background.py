@@ -402,8 +402,7 @@ class Background:
             return None
 
     def _spec(self, tool: str) -> ToolSpec:
-        offer = self._catalog.offers.get(tool)
-        return offer.spec if offer is not None else ToolSpec(name=tool)
+        return self._catalog.spec_of(tool) or ToolSpec(name=tool)
 
     def _owner(self, session: str) -> str:
         return encoding.digest([self._settings.tenant, session])

@@ -6,10 +6,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Self
 
-from msgspec import structs
-
 from toolpool.contract.envelope import Envelope
-from toolpool.contract.outcome import Code
 from toolpool.contract.result import ToolResult
 from toolpool.contract.server import connection
 from toolpool.contract.settings import Settings
@@ -296,18 +293,7 @@ class Dispatcher(Handles):
         shared = self._asking.shared(
             found.id, session, context=context, timeout=None, wait=None, again=False, only=only
         )
-        previews = await self._asking.preview(found, shared)
-        for number, (call, preview) in enumerate(zip(found.calls, previews, strict=True)):
-            if preview.decision == "deny":
-                continue
-            as_run = structs.replace(call, arguments=preview.arguments)
-            refusal = self._traffic.available.preview(as_run)
-            if refusal is not None and refusal.code is Code.DENIED:
-                denied = Preview(decision="deny", by="the kill switch", reason=refusal.error)
-                previews[number] = denied
-            elif refusal is not None:
-                previews[number] = structs.replace(preview, retry_after=refusal.retry_after)
-        return previews
+        return await self._asking.preview(found, shared)
 
     async def dispatch(
         self,

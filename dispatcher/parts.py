@@ -78,6 +78,7 @@ class Parts:
             wording,
             self.observers,
             accepting=self.accepting,
+            availability=self.traffic.available,
             turns=self.turns,
             loops=self.loops,
             analytics=self.analytics,

@@ -45,13 +45,13 @@ class Accepting:
         return self._allowed is None or name in self._allowed
 
     def has(self, name: str) -> bool:
-        """Whether there is a tool of this name, allowed or not."""
-        return name in self._catalog.offers
+        """Whether there is a tool of this name, also one that is not allowed or withheld."""
+        return self._catalog.spec_of(name) is not None
 
     def shares(self, name: str) -> bool:
         """Whether equal calls of a tool may share a run: then none has a record of its own."""
-        offer = self._catalog.offers.get(name)
-        return offer is not None and offer.spec.is_shared
+        spec = self._catalog.spec_of(name)
+        return spec is not None and spec.is_shared
 
     def listed(self, only: Collection[str] | None) -> dict[str, Offer]:
         """What a model is offered."""

@@ -39,6 +39,7 @@ class Catalog:
         self._published: dict[str, list[CatalogEntry]] = {}
         self._live: Mapping[str, frozenset[str]] = {}
         self._unserved: frozenset[str] = frozenset()
+        self._withheld: dict[str, ToolSpec] = {}
         self.published: Sequence[ToolSpec] = ()
         """Of each tool in the catalog the version to offer."""
         self._strangers = 0
@@ -52,6 +53,11 @@ class Catalog:
     def offers(self) -> Mapping[str, Offer]:
         """What can be called."""
         return MappingProxyType(self._offers)
+
+    def spec_of(self, name: str) -> ToolSpec | None:
+        """The spec of a tool, also if it is withheld; None if it is not published."""
+        offer = self._offers.get(name)
+        return offer.spec if offer is not None else self._withheld.get(name)
 
     @property
     def has_tools(self) -> bool:
@@ -143,6 +149,7 @@ class Catalog:
             if name not in newest and not task_tools.is_own(offer.spec)
         }
         gone = [self._offers[name].spec for name in self._gone]
+        self._withheld = {s.name: s for s in self.published if s.name in self._unserved}
         self.replace([*(s for s in self.published if s.name not in self._unserved), *gone])
         self.refused |= dict.fromkeys(self._unserved, _UNSERVED)
 

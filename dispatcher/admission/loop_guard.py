@@ -139,8 +139,9 @@ class LoopGuard:
         try:
             return bool(await self._on_loop.ask(loop))
         except HookFailed as error:
+            # Without the tool: of one that does not exist a model wrote the name.
             self._observers.hook_failed(
-                "on_loop", error.kind, error.__cause__, tool=loop.tool, call_id=loop.call_id
+                "on_loop", error.kind, error.__cause__, call_id=loop.call_id
             )
             return False
 

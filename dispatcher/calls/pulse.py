@@ -10,20 +10,26 @@ from toolpool.dispatcher.calls.pump import Pump
 from toolpool.dispatcher.calls.services import Calls
 from toolpool.dispatcher.observe import Observers, Pulse
 
+_SHARE_OF_TIME = 100
+"""Waiting calls are looked through for 1 % of the time at most."""
 _UNSTARTED = (Stage.NEW, Stage.WAITING, Stage.PUBLISHING, Stage.QUEUED)
 
 
 async def beat(calls: Calls, pump: Pump, observers: Observers) -> None:
     """Tell it until cancelled. A loop that was blocked is told of as soon as it turns again."""
     due = time.monotonic()
+    oldest_waiting, look_at = 0.0, 0.0
     while True:
         now = time.monotonic()
         open_calls = calls.all_open()
         asked_about = [pending for pending in open_calls if pending.awaits_approval]
+        if now >= look_at:
+            oldest_waiting = _oldest_waiting(open_calls, pump, now)
+            look_at = now + _SHARE_OF_TIME * (time.monotonic() - now)
         pulse = Pulse(
             lag=max(0.0, now - due),
             waiting=pump.waiting + pump.unstarted,
-            oldest_waiting=_oldest_waiting(open_calls, pump, now),
+            oldest_waiting=oldest_waiting,
             waiting_approvals=len(asked_about),
             oldest_approval=now - asked_about[0].began if asked_about else 0.0,
             in_flight=sum(not pending.is_run for pending in open_calls),

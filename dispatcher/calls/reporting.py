@@ -38,6 +38,7 @@ log = logs.logger("reporting")
 
 _ANSWERED_AT_MOST = 100
 _WAITS_AT_MOST = 50
+_SHARE_OF_TIME, _CHEAP_SECONDS = 100, 0.002
 _MINUTES = 60
 _ROWS_AT_MOST = 100
 """Some 8 KB of a report."""
@@ -113,6 +114,8 @@ class Reporter:
         self.held_back: Callable[[], Iterable[HeldBack]] = lambda: ()
         """The calls that wait for others of their turn, or for a policy."""
         self._ended = RecentlyEnded()
+        self._last_report = b""
+        self._report_at = 0.0
         self._about = DispatcherReport(
             id=services.transport.id,
             host=socket.gethostname(),
@@ -123,7 +126,15 @@ class Reporter:
         )
 
     def report(self) -> bytes:
-        """The report, signed."""
+        """The report, signed; the last one again if a new one would cost more than 1 % of time."""
+        started = time.perf_counter()
+        if started >= self._report_at:
+            self._last_report = self._new_report()
+            took = time.perf_counter() - started
+            self._report_at = started + (_SHARE_OF_TIME * took if took > _CHEAP_SECONDS else 0.0)
+        return self._last_report
+
+    def _new_report(self) -> bytes:
         self._ended.add(*self._observers.take_ended(), time.time())
         now = time.monotonic()
         waits: dict[tuple[str, str], list[float]] = {}  # count, and when the oldest began

@@ -1,5 +1,6 @@
 """A release that removes a tool: it is not offered any more, and an operator sees it."""
 
+import asyncio
 import json
 import os
 import signal
@@ -8,11 +9,15 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
+
+import pytest
 
 from tests.integration.fleet import call
 from tests.integration.test_cli_run import environment, ran
+from tests.integration.twins import Gate, alone, second
 from tests.waiting import eventually
-from toolpool import Dispatcher
+from toolpool import Dispatcher, tool
 from toolpool.contract.outcome import Code, Executed
 from toolpool.contract.settings import Settings
 
@@ -83,3 +88,78 @@ async def test_a_tool_that_a_release_removed_is_unknown_at_once(
             "goes": True,
             "stays": False,
         }
+
+
+@tool
+async def stays() -> str:
+    """Be there."""
+    return "here"
+
+
+def withhold(dispatcher: Any, monkeypatch: pytest.MonkeyPatch, *names: str) -> None:
+    """As after a release without these tools, until the test ends."""
+    catalog = dispatcher._parts.catalog
+    catalog.withhold(frozenset(names))
+    monkeypatch.setattr(catalog, "withhold", lambda *_: None)
+
+
+async def test_a_call_that_runs_is_not_said_not_to_have_run_once_its_tool_is_withheld(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    gate = Gate()
+
+    @tool(effects="write")
+    async def goes() -> str:
+        """Wait."""
+        await gate.wait("goes")
+        return "done"
+
+    async with alone([goes, stays]) as owner, second(owner) as other:
+        asked = {"session": "s", "turn": "t"}
+        running = asyncio.ensure_future(owner.dispatch(call("goes"), **asked))
+        await eventually(lambda: gate.came, "it runs")
+        withhold(other, monkeypatch, "goes")
+        again = (await other.dispatch(call("goes"), **asked))[0]
+        fresh = (await other.dispatch(call("goes"), session="s", turn="u"))[0]
+        gate.open()
+        assert (await running)[0].data == "done"
+    assert (again.code, again.executed) == (Code.UNKNOWN_TOOL, Executed.UNKNOWN)
+    assert (fresh.code, fresh.executed) == (Code.UNKNOWN_TOOL, Executed.NO)
+
+
+async def test_a_handle_of_a_withheld_tool_keeps_its_retries_and_effects(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    gate, starts = Gate(), []
+
+    @tool(effects="read", retries=3)
+    async def flaky() -> str:
+        """Fail."""
+        await gate.wait("flaky")
+        starts.append("start")
+        raise ConnectionError("not yet")
+
+    @tool(effects="write", background=True)
+    async def charge() -> str:
+        """Fail half way."""
+        await gate.wait("charge")
+        raise ValueError("half done")
+
+    settings = {"background_wait": 0.02, "retry_pause": 0.3}
+    async with alone([flaky, charge, stays], **settings) as owner, second(owner) as other:
+        turns = [
+            (await owner.dispatch(call(name), session="s", wait=0.02))[0]
+            for name in ("flaky", "charge")
+        ]
+        withhold(other, monkeypatch, "flaky", "charge")
+        gate.open()
+        await eventually(lambda: starts, "the first try has failed")
+        cancelled = await other.task_cancel(str(turns[0].handle), session="s")
+        failed = await other.task_result(str(turns[1].handle), session="s", wait=5.0)
+        ended = await owner.task_result(str(turns[0].handle), session="s", wait=5.0)
+    assert failed is not None
+    assert (failed.code, failed.retryable) == (Code.RAISED, False)
+    assert cancelled.code is Code.CANCELLED
+    assert ended is not None
+    assert ended.code is Code.CANCELLED
+    assert starts == ["start"]

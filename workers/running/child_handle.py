@@ -10,6 +10,7 @@ import msgspec
 
 from toolpool.workers.context import ReportProgress
 from toolpool.workers.running import descendants, frames, mark
+from toolpool.workers.running.leftovers import OWN_TASK
 from toolpool.workers.supervision import exits
 
 _EXIT_SECONDS = 1.0
@@ -82,7 +83,7 @@ class Child(asyncio.Protocol):
             os.close(shared)
         child._socket, child._process = ours, process
         # A process that the tool started may keep the socket open after the child's own end.
-        child._exit = asyncio.ensure_future(process.wait())
+        child._exit = asyncio.create_task(process.wait(), name=OWN_TASK)
         loop = asyncio.get_running_loop()
         try:
             child._transport, _ = await loop.create_connection(lambda: child, sock=ours)

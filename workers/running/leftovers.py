@@ -16,8 +16,10 @@ _LOOK_SECONDS = 60.0
 _MANY = 100
 """More than a connection pool or thread pool starts."""
 _STACKS, _FRAMES = 100, 10
-_OF_TOOLS = "tool"
-"""The name of the pool's own threads, which run tools and are bounded by the slots."""
+_OWN_THREADS = ("tool", "asyncio-waitpid-")
+"""How threads are named that run tools, or wait for child processes: as many as slots."""
+OWN_TASK = "toolpool child process"
+"""The name of the tasks that wait for child processes."""
 
 
 class Leftovers:
@@ -38,8 +40,9 @@ class Leftovers:
             return []
         self._look_at = now + _LOOK_SECONDS
         found = []
-        threads = [thread for thread in threading.enumerate() if thread.name != _OF_TOOLS]
-        for what, alive in (("tasks", asyncio.all_tasks()), ("threads", threads)):
+        threads = [t for t in threading.enumerate() if not t.name.startswith(_OWN_THREADS)]
+        tasks = [task for task in asyncio.all_tasks() if task.get_name() != OWN_TASK]
+        for what, alive in (("tasks", tasks), ("threads", threads)):
             left = self._outliving(alive, now, oldest_call)
             if len(left) >= self._limits[what]:
                 self._limits[what] = 2 * len(left)

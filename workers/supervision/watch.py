@@ -60,12 +60,11 @@ class Watch:
 
     def fault(self, now: float) -> str:
         """Which of its loops does not turn; empty while both do, and while it starts."""
-        loop_silent, main_silent = now - self._loop_at, now - self._main_at
+        loop_silent = now - self._loop_at
         if loop_silent > self._stall_seconds:
             return f"its event loop has not turned for {loop_silent:.0f} s"
-        if main_silent > self._stall_seconds * _MAIN_TIMES:
-            return f"it has not looked at its queues for {main_silent:.0f} s"
-        return ""
+        silence = self._main_silence(now)
+        return silence.reason if silence is not None else ""
 
     def heard(self, frame: Frame, now: float) -> None:
         """A frame came from the worker."""

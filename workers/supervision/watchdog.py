@@ -32,8 +32,8 @@ BLOCKED = 75
 class Watchdog:
     """Watches one thread's event loop. `loop_lag` is in seconds; `limit` ends the process.
 
-    `end_call` is called before that, on the watchdog's thread, with the call that blocks the loop,
-    if its tool does so itself and not in a task of its own.
+    `end_call` gets the call that blocked the loop all the time, on the watchdog's thread, just
+    before the exit. It is not called if a task that the tool started blocks.
     """
 
     def __init__(
@@ -54,6 +54,8 @@ class Watchdog:
         self._observers = observers
         self._stopping = threading.Event()
         self._warned = False
+        self._blocking: Running | None = None
+        """The call that blocks the loop, as seen at every look since it was late first."""
 
     def start(self) -> None:
         """Watch until `stop`."""
@@ -69,13 +71,17 @@ class Watchdog:
             if lag < self._warn or is_waiting(frame := self._frame()):
                 self._warned = False
                 continue
+            running = running_in(frame)
             if not self._warned:
-                self._warned = True
+                self._warned, self._blocking = True, running
                 self._tell("loop_blocked", _blocked(frame, lag, is_fatal=False))
-            elif lag > self._limit:  # and it was blocked at the last look as well
+                continue
+            if running is not self._blocking:  # several calls in a row: none of them is to blame
+                self._blocking = None
+            if lag > self._limit:
                 self._tell("loop_blocked_too_long", _blocked(frame, lag, is_fatal=True))
-                if (running := running_in(frame)) is not None:
-                    self._end_call(running)
+                if self._blocking is not None:
+                    self._end_call(self._blocking)
                 self._observers.close()
                 logs.flush()
                 os._exit(BLOCKED)
