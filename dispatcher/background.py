@@ -46,6 +46,7 @@ _KEEP_HANDLE_SECONDS = 0.25
 _FIRST_PAUSE_SECONDS = 0.1
 _LONGEST_PAUSE_SECONDS = 2.0
 _OWN_KEPT = 1_000
+_AWAY = (ServerAway, RedisError, OSError, TimeoutError)
 
 
 NO_SUCH_HANDLE = (
@@ -194,7 +195,7 @@ class Background:
         except NoSuchPage as error:
             told = feedback.no_such_page(error.page, error.pages, self._wording)
             return failure(Code.REPORTED, told, Executed.YES)
-        except (ServerAway, RedisError, OSError, TimeoutError) as error:
+        except _AWAY as error:
             log.warning("background_call_not_reached tool=%s: %s", call.name, error)
             is_cancel = call.name == "task_cancel"
             if is_cancel:
@@ -222,15 +223,18 @@ class Background:
         The result is `exception.queue_unreachable` if the server did not confirm the cancel: the
         call then goes on.
         """
-        found = await self._find(handle, session)
-        if found is None:
-            raise KeyError(NO_SUCH_HANDLE)
         started = time.monotonic()
-        pending = await self._cancel(found, "the host")
-        if not pending.is_open:
-            return await self._results.of(pending)
+        try:
+            found = await self._find(handle, session)
+            if found is None:
+                raise KeyError(NO_SUCH_HANDLE)
+            pending = await self._cancel(found, "the host")
+            if not pending.is_open:
+                return await self._results.of(pending)
+        except _AWAY as error:
+            log.warning("background_call_not_reached tool=task_cancel: %s", error)
         return classified(
-            pending.call,
+            ToolCall(index=0, id=handle, name="task_cancel", arguments={}),
             SPECS["task_cancel"],
             not_cancelled(),
             timeout=0.0,

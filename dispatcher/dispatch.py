@@ -225,8 +225,8 @@ class Dispatcher(Handles):
 
         Ids repeat between sessions, so name both where there is one. Each `dispatch` they belong to
         answers `aborted.cancelled`, saying whether the tool had started. Answers how many calls
-        there were. `by` and `reason` are for the audit. Raises ValueError where neither session nor
-        call is given.
+        ended: a background call whose end the server does not confirm goes on for now. `by` and
+        `reason` are for the audit. Raises ValueError where neither session nor call is given.
         """
         self._require(session)
         if session is None and call_id is None:

@@ -142,7 +142,7 @@ class Turns:
         return await self._traffic.were_asked(calls, shared)
 
     async def cancel_all(self, session: str | None, call_id: str | None) -> int:
-        """Cancel open calls, and those that wait for others of their turn; how many there were."""
+        """Cancel open calls, and those that wait for others of their turn; how many ended."""
         calls = [
             pending
             for pending in self._traffic.all_open()
@@ -152,7 +152,7 @@ class Turns:
         ]
         ahead = self.cancel(session, call_id)
         await self._traffic.cancel(calls)
-        return len(calls) + ahead
+        return sum(not pending.is_open for pending in calls) + ahead
 
     @contextmanager
     def ahead(self, session: str | None, accepted: Sequence[Accepted]) -> Iterator[set[int]]:

@@ -37,6 +37,7 @@ class Fleet:
         """When the oldest living worker of each queue started: Unix time."""
         self._absent_since: dict[str, float] = {}
         """Since when no worker of its queue has a tool, on the monotonic clock."""
+        self._unserved: frozenset[str] = frozenset()
         self._compared: tuple[object, object] | None = None
         self.slots: dict[str, list[int]] = {}
         """The slots of each living worker, by queue."""
@@ -118,11 +119,16 @@ class Fleet:
             }
             self._compared = (specs, self.live)
         gone_by = time.monotonic() - after
-        return frozenset(n for n, since in self._absent_since.items() if since <= gone_by)
+        self._unserved = frozenset(n for n, at in self._absent_since.items() if at <= gone_by)
+        return self._unserved
 
     def _is_absent(self, spec: ToolSpec) -> bool:
-        sets = self._by_queue.get(self._names.queue(spec.queue, spec.run_in), {})
-        return bool(sets) and spec.name not in self.live and all(map(self._is_known, sets))
+        if spec.name in self.live:
+            return False
+        sets = self._by_queue.get(self._names.queue(spec.queue, spec.run_in))
+        if not sets:  # what its last workers did not have does not come back without workers
+            return spec.name in self._unserved
+        return all(map(self._is_known, sets))
 
     async def _absent_for(self, specs: Sequence[ToolSpec]) -> dict[str, float]:
         """For how many seconds workers have taken from a tool's queue and none had the tool."""

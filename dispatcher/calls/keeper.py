@@ -24,6 +24,7 @@ log = logs.logger("keeper")
 _AHEAD_SECONDS = 0.1
 _LONGEST_ASK = 1.0
 _CANCEL_SECONDS = 6.0
+_CANCEL_AGAIN_SECONDS = 1.0
 _GROUP = 64
 _GROUPS_AT_ONCE = 4
 
@@ -88,7 +89,7 @@ class Keeper:
 
         If not `everywhere`, and always for a run that calls share, a call goes on while another
         dispatcher waits for it. A background call stays open if the server does not confirm its
-        end within a few seconds.
+        end within a few seconds; it is then tried again until the call has ended.
         """
         calls = [pending for pending in calls if pending.is_open]
         for pending in calls:
@@ -204,9 +205,17 @@ class Keeper:
             for pending in calls if reason in _UNWANTED else ():
                 if reason is CloseReason.LEAVE or not pending.in_background:
                     self._calls.resolve(pending, _unknown(_code(reason)))
+                elif pending.is_open:
+                    asyncio.get_running_loop().call_later(
+                        _CANCEL_AGAIN_SECONDS, self._cancel_again, pending
+                    )
         else:
             for pending, answer in zip(calls, answers, strict=True):
                 self._take(pending, answer, reason)
+
+    def _cancel_again(self, pending: Pending) -> None:
+        if pending.is_open:
+            self._add_due(pending, CloseReason.CANCEL)
 
     def _take(self, pending: Pending, answer: bytes, reason: CloseReason) -> None:
         if (worker := running_on(answer)) is not None:
@@ -224,12 +233,13 @@ class Keeper:
     def _closing_of(self, pending: Pending, code: Code) -> Closing:
         claimed = Code.CANCELLED if code is Code.CANCELLED else Code.TIMEOUT
         signed = self._envelope.encode_settled
+        ran = pending.ran_before or Executed.NO
         return Closing(
             key=pending.key,
             nonce=new_nonce(),
             epoch=pending.epoch or pending.accepted_in,
             keep=pending.keep,
-            unclaimed=signed(pending.key, failure(code, "", Executed.NO)),
+            unclaimed=signed(pending.key, failure(code, "", ran)),
             claimed=signed(pending.key, failure(claimed, "", Executed.UNKNOWN)),
             doubtful=signed(pending.key, _unknown(code)),
             cancel=self._envelope.encode_cancel(Cancel(key=pending.key)),

@@ -24,6 +24,7 @@ from toolpool.dispatcher.formats import (
 )
 from toolpool.dispatcher.formats.bare import NAME as BARE
 from toolpool.dispatcher.formats.blocks import Reader, is_usable, stand_in
+from toolpool.dispatcher.formats.foreign import foreign_form
 from toolpool.dispatcher.formats.sdk_objects import plain_data
 from toolpool.dispatcher.formats.stops import WHOLE, Ending, Verdict, ending
 from toolpool.dispatcher.words import feedback
@@ -100,9 +101,10 @@ def read(
             not_a_response = error
     is_foreign = given is not None and not (module.recognises(plain) or _is_chat_message(plain))
     is_sound = bool(calls) and calls[0].flaw is None  # as mostly, and cheaper to ask than the rest
-    if (is_foreign or not (is_sound or any(map(_is_read, calls)))) and (
-        other := _form_of_calls(plain, name, end, calls)
-    ):
+    other = None
+    if is_foreign or not (is_sound or any(map(_is_read, calls))):
+        other = _form_of_calls(plain, name, end, calls)
+    if other is not None or (other := foreign_form(plain, name)) is not None:
         log.error("wrong_format read_as=%s response=%s: its calls are not run", name, other)
         wrong = NotAResponse("wrong_format", format=name, other=other)
         raise _unreadable(wrong, other, wording)

@@ -159,6 +159,67 @@ def test_what_a_model_writes_in_its_text_or_arguments_is_no_form(format: str) ->
     assert call.name == "look"
 
 
+BLOCKS: dict[str, dict[str, Any]] = {
+    "anthropic": TOOL_USE,
+    "bedrock": BEDROCK_MESSAGE["content"][0],  # type: ignore[dict-item, index]
+    "gemini": PARTS[0],
+    "openai_responses": ITEM,
+}
+"""A call as one block, by the form that has it."""
+
+
+def with_block(form: str, block: dict[str, Any]) -> Any:
+    """A response of a form that holds text and this block where it has its own blocks."""
+    text = {"type": "text", "text": "I look."}
+    chat = {"role": "assistant", "content": [text, block]}
+    return {
+        "anthropic": {"type": "message", "role": "assistant", "content": [text, block]},
+        "bedrock": {"output": {"message": {**chat, "content": [{"text": "I look."}, block]}}},
+        "gemini": {"candidates": [{"content": {"role": "model", "parts": [block]}}]},
+        "openai_chat": {"choices": [{"index": 0, "finish_reason": "stop", "message": chat}]},
+        "openai_responses": {
+            "object": "response",
+            "output": [{"type": "message", "role": "assistant", "content": [block]}],
+        },
+        "cohere": {"finish_reason": "COMPLETE", "message": chat},
+        "ollama": {"done": True, "message": chat},
+    }[form]
+
+
+@pytest.mark.parametrize("form", ["anthropic", "bedrock", "gemini", "openai_chat",
+                                  "openai_responses", "cohere", "ollama"])  # fmt: skip
+@pytest.mark.parametrize("foreign", BLOCKS)
+def test_a_call_of_another_provider_inside_a_response_is_an_error_that_names_both(
+    form: str, foreign: str
+) -> None:
+    if form == foreign:
+        return
+    for format in (None, form):
+        with pytest.raises(intake.Unreadable) as caught:
+            intake.read(with_block(form, BLOCKS[foreign]), format=format, max_bytes=2**20)
+        assert f"'{foreign}'" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("response", "named"),
+    [
+        ([RESPONSES["anthropic"][0]], "anthropic"),
+        ([json.dumps(RESPONSES["anthropic"][0])], None),
+        ({**RESPONSES["anthropic"][0], "tool_calls": CHAT_MESSAGE["tool_calls"]}, "openai_chat"),
+        ({**RESPONSES["openai_chat"][0], "output": [ITEM]}, "openai_responses"),
+    ],
+)
+def test_no_part_of_a_response_of_two_forms_is_lost(response: Any, named: str | None) -> None:
+    try:
+        found = intake.read(response, max_bytes=2**20)
+    except intake.Unreadable as error:
+        assert named is None or f"'{named}'" in str(error)  # noqa: PT017
+    else:
+        assert named is None
+        assert all(call.flaw is not None for call in found.calls)
+        assert found.calls
+
+
 async def forgotten() -> None:
     """Was never awaited."""
 
