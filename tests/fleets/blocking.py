@@ -51,6 +51,15 @@ async def block_and_read(log: str) -> None:
 
 
 @tool(timeout=30, effects="read")
+async def compute(seconds: float) -> str:
+    """Compute for a moment, without a pause."""
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        pass
+    return "done"
+
+
+@tool(timeout=30, effects="read")
 async def take_and_read(seconds: float) -> str:
     """Take a while."""
     await asyncio.sleep(seconds)

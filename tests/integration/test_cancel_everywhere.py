@@ -224,3 +224,87 @@ async def test_a_cancel_that_the_server_does_not_confirm_says_so_and_the_call_go
         result = await owner.task_result(handle, session="s", wait=5.0)
     assert result is not None
     assert result.data == "done"
+
+
+async def test_a_call_that_was_cancelled_after_it_ran_is_never_said_not_to_have_run() -> None:
+    gate, starts = Gate(), []
+
+    @tool(effects="read", retries=5)
+    async def flaky() -> str:
+        """Fail."""
+        await gate.wait("start")
+        starts.append("start")
+        raise ConnectionError("not yet")
+
+    async with alone([flaky], retry_pause=0.4) as owner, second(owner) as other:
+        asked = {"session": "s", "turn": "t"}
+        handle = str((await owner.dispatch(call("flaky"), wait=0.01, **asked))[0].handle)
+        gate.open()
+        await eventually(
+            lambda: any(r.state == "settled" for r in owner._server._records.values()),
+            "the first try has failed",
+        )
+        told = [(await owner.task_cancel(handle, session="s")).executed]
+        for dispatcher in (owner, other):
+            told.append((await dispatcher.task_cancel(handle, session="s")).executed)
+            result = await dispatcher.task_result(handle, session="s", wait=5.0)
+            assert result is not None
+            told.append(result.executed)
+            told.append((await dispatcher.dispatch(call("flaky"), **asked))[0].executed)
+    assert told == [Executed.YES] * 7
+
+
+async def test_a_cancel_that_was_not_confirmed_is_tried_again_and_not_counted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    gate, stopped = Gate(), []
+
+    @tool(effects="write", background=True)
+    async def work() -> None:
+        """Wait."""
+        try:
+            await gate.wait("work")
+        except asyncio.CancelledError:
+            stopped.append("work")
+            raise
+
+    async with alone([work], background_wait=0.02) as owner:
+        handle = str((await owner.dispatch(call("work"), session="s"))[0].handle)
+        await eventually(lambda: gate.came, "it runs")
+        transport = owner._traffic._transport
+        close_calls = transport.close_calls
+
+        async def refuse(*args: Any, **kwargs: Any) -> Any:
+            raise ConnectionError("away")
+
+        monkeypatch.setattr(transport, "close_calls", refuse)
+        assert await owner.cancel("s") == 0
+        monkeypatch.setattr(transport, "close_calls", close_calls)
+        await eventually(lambda: stopped, "the tool is stopped all the same")
+        result = await owner.task_result(handle, session="s", wait=5.0)
+    assert result is not None
+    assert result.code is Code.CANCELLED
+
+
+@pytest.mark.parametrize("asked_of", ["owner", "other"])
+async def test_a_cancel_with_the_server_away_is_an_answer_and_no_exception(
+    asked_of: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gate = Gate()
+
+    @tool(effects="write", background=True)
+    async def work() -> None:
+        """Wait."""
+        await gate.wait("work")
+
+    async with alone([work], background_wait=0.02) as owner, second(owner) as other:
+        handle = str((await owner.dispatch(call("work"), session="s"))[0].handle)
+        dispatcher: Any = owner if asked_of == "owner" else other
+
+        async def away(*args: Any, **kwargs: Any) -> Any:
+            raise TimeoutError("away")
+
+        for name in ("handle", "states", "close_calls"):
+            monkeypatch.setattr(dispatcher._traffic._transport, name, away)
+        result = await dispatcher.task_cancel(handle, session="s")
+        assert (result.code, result.executed) == (Code.QUEUE_UNREACHABLE, Executed.UNKNOWN)

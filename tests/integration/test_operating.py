@@ -11,7 +11,7 @@ import pytest
 from tests.integration import fleet as fleets
 from tests.integration.fleet import call
 from tests.waiting import eventually
-from toolpool import Dispatcher
+from toolpool import Dispatcher, tool
 from toolpool.cli import main
 from toolpool.contract.outcome import Code
 from toolpool.contract.server import connection
@@ -290,3 +290,23 @@ async def test_a_call_behind_a_write_of_its_turn_is_found(
     assert code == 1
     assert "was not cancelled" in said
     await opened(gate, turn)
+
+
+async def test_a_preview_knows_the_switch_of_a_tool_by_the_name_it_was_offered_under() -> None:
+    @tool(effects="read", name="fs.read")
+    async def fs() -> int:
+        """Read."""
+        return 1
+
+    async with Dispatcher.in_memory([fs]) as dispatcher:
+        name = next(
+            each["function"]["name"]
+            for each in dispatcher.tools("openai")
+            if each["function"]["name"].startswith("fs")
+        )
+        assert name != "fs.read"
+        await dispatcher.deny("fs.read", reason="off")
+        called = {"id": "1", "type": "function", "function": {"name": name, "arguments": "{}"}}
+        message = {"role": "assistant", "content": None, "tool_calls": [called]}
+        [preview] = await dispatcher.preview(message, session="s")
+        assert (preview.decision, preview.by) == ("deny", "the kill switch")

@@ -80,6 +80,15 @@ async def test_a_read_that_blocks_the_loop_is_not_run_again_and_costs_the_reads_
     assert max(result.attempts for result in results) <= 2
 
 
+async def test_no_call_is_blamed_where_many_short_ones_block_the_loop_together(
+    fleet: LocalFleet,
+) -> None:
+    async with fleets.connected(fleet) as dispatcher:
+        calls = [call("compute", f"c{n}", seconds=0.3)[0] for n in range(16)]
+        results = list(await dispatcher.dispatch(calls, session="s"))
+    assert [result.code for result in results] == [None] * 16
+
+
 async def test_a_worker_worn_out_by_threads_that_do_not_end_loses_no_other_call() -> None:
     """R33: abandoned threads are counted; at half the slots another worker takes over.
 

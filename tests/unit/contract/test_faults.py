@@ -271,3 +271,23 @@ def test_a_name_made_of_what_came_from_outside_stays_in_its_line() -> None:
     found = raised_by(from_a_made_class)
     assert len(traceback_of(found).splitlines()) == 2 * len(found[0].frames) + 1
     assert "\x1b" not in traceback_of(found)
+
+
+def test_a_class_that_its_module_does_not_hold_is_told_as_the_class_above_it() -> None:
+    """A model may have written it, and given it the name of any module."""
+
+    class Mine(ValueError):
+        pass
+
+    for module in (__name__, "os", "json.decoder", "no.such.module"):
+        kind = type("Patient_John_Doe", (Mine,), {"__module__": module})
+
+        def fail(kind: type[Exception] = kind) -> None:
+            raise kind("x")
+
+        assert raised_by(fail)[0].name == "ValueError"
+
+    def library() -> None:
+        json.loads("{")
+
+    assert raised_by(library)[0].name == "json.decoder.JSONDecodeError"

@@ -212,3 +212,25 @@ async def test_a_dispatcher_that_starts_later_knows_for_how_long_a_tool_is_unser
         fleet = Fleet(Aged(with_it, without, a=age), ENVELOPE, Names())
         await fleet.follow([worker])
         assert await fleet.unserved([OLD, OTHER], after=60.0) == expected
+
+
+async def test_a_tool_that_was_removed_stays_so_while_the_fleet_is_scaled_to_zero(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now = 100.0
+    monkeypatch.setattr(fleets.time, "monotonic", lambda: now)
+    with_it, without = toolset("a", OLD), toolset("b", OTHER)
+    fleet = Fleet(Aged(with_it, without, a=0.0), ENVELOPE, Names())
+    specs = [OLD, OTHER]
+    await fleet.follow([lease("w2", without)])
+    assert await fleet.unserved(specs, after=60.0) == frozenset()
+    now = 161.0
+    await fleet.follow([lease("w2", without)])
+    assert await fleet.unserved(specs, after=60.0) == {"search"}
+    for leases in ([], [lease("w3", without)]):
+        now += 20.0
+        await fleet.follow(leases)
+        assert await fleet.unserved(specs, after=60.0) == {"search"}
+    now += 20.0
+    await fleet.follow([lease("w4", with_it)])
+    assert await fleet.unserved(specs, after=60.0) == frozenset()

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from toolpool.workers.observe import LeftBehind
-from toolpool.workers.running.leftovers import Leftovers
+from toolpool.workers.running.leftovers import OWN_TASK, Leftovers
 
 
 @pytest.fixture
@@ -67,3 +67,22 @@ async def test_what_calls_still_use_and_what_a_pool_has_is_not_left_behind(
     pool = started("threads", 64, ending)
     assert not looks(leftovers, (183.0, 183.0), (244.0, 244.0)), "a pool"
     assert len(pool) == 64
+
+
+async def test_what_waits_for_child_processes_is_not_left_behind(
+    ending: threading.Event,
+) -> None:
+    """There is a task a child, and on some systems a thread."""
+    leftovers = Leftovers()
+    before = threading.active_count()
+    tasks = [asyncio.create_task(_polls_for_ever(), name=OWN_TASK) for _ in range(150)]
+    threads = [
+        threading.Thread(target=ending.wait, name=f"asyncio-waitpid-{n}", daemon=True)
+        for n in range(150)
+    ]
+    for thread in threads:
+        thread.start()
+    assert threading.active_count() - before == 150
+    assert not looks(leftovers, (0.0, 0.0), (61.0, 60.0))
+    for task in tasks:
+        task.cancel()

@@ -130,3 +130,11 @@ def test_a_machine_that_stood_still_ends_no_worker() -> None:
     assert watching.look({}, 3600.0) is None
     turns(watching, 3601.0)
     assert watching.look({}, 3601.0) is None
+
+
+def test_a_worker_whose_broker_was_away_from_the_start_is_alive_for_probes() -> None:
+    """Its main loop has not said anything yet, and nothing says that it should have."""
+    watching = watch(knows_depths=False)
+    for second in range(200):
+        watching.heard(LoopTurned(free={QUEUE: 4}), float(second))
+        assert watching.fault(float(second)) == ""
