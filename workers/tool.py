@@ -244,6 +244,7 @@ def _declare(
         )
     except (ValueError, TypeError) as error:
         raise ToolDeclarationInvalid(f"{where}: {error}") from None
+    _require_values(spec, where)
     _require_times(spec.timeout, heartbeat, signature, where)
     checks = (check,) if callable(check) else tuple(check)
     return Tool(function, sealed(spec), signature, checks, returns, named)
@@ -272,6 +273,21 @@ def _require_names(tool: str, queue: str, where: str) -> None:
         raise ToolDeclarationInvalid(
             f"{where}: queue={queue!r} is no name of a queue: letters, digits, _ and -, 64 at most"
         )
+
+
+def _require_values(spec: ToolSpec, where: str) -> None:
+    """Dispatchers decode the spec strictly, and would pass a wrong one over."""
+    try:
+        msgspec.convert(msgspec.to_builtins(spec), ToolSpec)
+    except (msgspec.ValidationError, TypeError, ValueError) as error:
+        wrong, _, option = str(error).partition(" - at `$.")
+        name = f"{option.rstrip('`')}: " if option else ""
+        raise ToolDeclarationInvalid(f"{where}: {name}{wrong}") from None
+    least = {"concurrency": 1, "max_output": 1, "retries": 0}
+    for option, smallest in least.items():
+        value = getattr(spec, option)
+        if value is not None and value < smallest:
+            raise ToolDeclarationInvalid(f"{where}: {option} must be {smallest} or more")
 
 
 def _require_times(

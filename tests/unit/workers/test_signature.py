@@ -338,6 +338,11 @@ def test_a_signature_that_cannot_be_filled_from_json_is_refused(
         ({"name": "task_cancel"}, "the pool has a tool of this name: give it another"),
         ({"name": "task_list"}, "the pool has a tool of this name: give it another"),
         ({"no_such_option": 1}, "no_such_option"),
+        ({"idempotent": "no"}, "idempotent: Expected `bool`, got `str`"),
+        ({"retries": 1.5}, "retries: Expected `int`, got `float`"),
+        ({"retries": -1}, "retries must be 0 or more"),
+        ({"concurrency": 0}, "concurrency must be 1 or more"),
+        ({"max_output": 0}, "max_output must be 1 or more"),
     ],
     ids=str,
 )
