@@ -12,6 +12,7 @@ from toolpool.contract.envelope import BackgroundCall, Envelope, Question, Worke
 from toolpool.contract.errors import MessageRejected
 from toolpool.contract.inspection import CallStatus, DispatcherReport, answer_stream, read_answer
 from toolpool.contract.names import Names
+from toolpool.contract.outcome import Code
 from toolpool.contract.record_keys import retry_key, root_of
 from toolpool.contract.server.connection import keyring
 from toolpool.contract.settings import Settings
@@ -116,13 +117,18 @@ class Finder:
     def cancel(self, key: str) -> CallStatus | None:
         """Have the dispatchers that have this call open end it; None if none confirmed it."""
         answers = ask(self._settings, self.fleet.dispatchers, key=key, cancel=True)
-        return next((status for _, status in answers.calls), None)
+        told = [status for _, status in answers.calls]
+        return min(told, key=lambda status: status.cancelled != Code.CANCELLED, default=None)
 
     def _asked(self, **what: Any) -> list[dict[str, Any]]:
         answers = ask(self._settings, self.fleet.dispatchers, **what)
         self.silent = answers.silent
         self.more += answers.more
-        return [self._described(report, status) for report, status in answers.calls]
+        rows: dict[str, dict[str, Any]] = {}
+        for number, (report, status) in enumerate(answers.calls):
+            # Several dispatchers may have a call open. One that is not accepted yet has no key.
+            rows.setdefault(root_of(status.key) or f".{number}", self._described(report, status))
+        return list(rows.values())
 
     def _described(self, report: DispatcherReport, status: CallStatus) -> dict[str, Any]:
         return {

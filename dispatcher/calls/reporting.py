@@ -213,7 +213,7 @@ class Reporter:
         return CallStatus(
             call=pending.call.id,
             tool=pending.call.name,
-            key=run.key,
+            key=pending.key,
             state=pending.state.value,
             age=round(now - pending.began, 1),
             deadline_in=round(pending.deadline - now, 1),

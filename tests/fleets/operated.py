@@ -30,6 +30,12 @@ async def alone(gate: str) -> str:
     return await _opened(gate)
 
 
+@tool(timeout=60, effects="read", single_flight=True)
+async def hold_shared(gate: str) -> str:
+    """Wait until the gate is there, together with equal calls."""
+    return await _opened(gate)
+
+
 @tool(rate="1/min")
 async def rare() -> str:
     """Run once a minute."""

@@ -310,3 +310,51 @@ async def test_a_preview_knows_the_switch_of_a_tool_by_the_name_it_was_offered_u
         message = {"role": "assistant", "content": None, "tool_calls": [called]}
         [preview] = await dispatcher.preview(message, session="s")
         assert (preview.decision, preview.by) == ("deny", "the kill switch")
+
+
+async def test_a_call_that_two_dispatchers_have_open_is_found_once_and_cancelled(
+    fleet: LocalFleet, dispatcher: Dispatcher, command: Command, tmp_path: Path
+) -> None:
+    asked = call("hold_write", "both", gate=gate_of(tmp_path))
+    async with fleets.connected(fleet) as other:
+        turns = [
+            asyncio.ensure_future(each.dispatch(asked, session="s-1", turn="t-1"))
+            for each in (dispatcher, other)
+        ]
+        await eventually(
+            lambda: dispatcher.in_flight() == other.in_flight() == 1, "both have it open"
+        )
+        of_session = (await command("find", "s-1"))[1]["calls"]
+        assert [row["call"] for row in of_session].count("both") == 1
+        code, told = await command("cancel", "both")
+        assert (code, told["cancelled"]) == (0, True), told
+        assert [turn[0].code for turn in await asyncio.gather(*turns)] == [Code.CANCELLED] * 2
+
+
+async def test_a_background_call_that_another_dispatcher_has_read_is_cancelled_by_its_id(
+    fleet: LocalFleet, dispatcher: Dispatcher, command: Command, tmp_path: Path
+) -> None:
+    turn = await dispatcher.dispatch(
+        call("hold_write", "bg-3", gate=gate_of(tmp_path)), session="s-1", wait=0.05
+    )
+    async with fleets.connected(fleet) as other:
+        await other.task_result(str(turn[0].handle), session="s-1", wait=0.05)
+        assert len((await command("find", str(turn[0].handle)))[1]["calls"]) == 1
+        code, told = await command("cancel", "bg-3")
+        assert (code, told["cancelled"]) == (0, True), told
+
+
+async def test_a_call_that_shares_a_run_is_cancelled_by_its_id_and_its_equal_goes_on(
+    dispatcher: Dispatcher, command: Command, tmp_path: Path
+) -> None:
+    gate = gate_of(tmp_path)
+    turns = [await started(dispatcher, "hold_shared", id_, gate=gate) for id_ in ("one", "equal")]
+    row = await found(command, "one", lambda row: bool(row["worker"]))
+    assert row["why"].startswith(f"it runs on worker {row['worker']} (pid ")
+    code, told = await command("cancel", "one")
+    assert (code, told["cancelled"], told["call"]) == (0, True, "one"), told
+    assert (await turns[0])[0].code is Code.CANCELLED
+    assert not turns[1].done()
+    code, told = await command("cancel", "equal")
+    assert (code, told["cancelled"], told["call"]) == (0, True, "equal"), told
+    assert (await turns[1])[0].code is Code.CANCELLED

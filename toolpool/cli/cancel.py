@@ -71,11 +71,15 @@ def _of_call(finder: "Finder", target: str, session: str | None) -> dict[str, An
     if not found:
         why = f"dispatchers that did not answer: {silent}" if silent else "it may have ended"
         raise ExitNow(f"no running dispatcher has a call {target!r} open; {why}")
-    if len({row["session"] for row in found}) > 1:
-        named = ", ".join(sorted(str(row["session"]) for row in found))
-        raise ExitNow(f"several have that id: name one with --session: {named}", ExitCode.USAGE)
+    sessions = {str(row["session"]) for row in found}
+    if len(sessions) > 1:
+        raise ExitNow(
+            "calls of several sessions have this id; choose one with --session: "
+            + ", ".join(sorted(sessions)),
+            ExitCode.USAGE,
+        )
     if len(found) > 1:
-        raise ExitNow(f"{len(found)} calls of its session have that id", ExitCode.USAGE)
+        raise ExitNow(f"{len(found)} calls of its session have this id", ExitCode.USAGE)
     [row] = found
     if not row["key"]:
         raise ExitNow(
