@@ -74,6 +74,8 @@ def ask(
                 for _, fields in entries:
                     with suppress(MessageRejected, KeyError):
                         answer = read_answer(envelope, fields[b"b"])
+                        if answer.question != question.id:
+                            continue  # a copy of an old one
                         report = missing.pop(answer.dispatcher)
                         calls = [(report, status) for status in answer.calls]
                         found = Answers([*found.calls, *calls], more=found.more + answer.more)
@@ -94,9 +96,9 @@ class Finder:
         self.more = 0
 
     def handed_over(self, handle: str) -> BackgroundCall | None:
-        """What a handle stands for; None for one that is unknown or expired."""
+        """What a handle of this tenant stands for; None for one that is unknown or expired."""
         with answering(self._settings) as client:
-            return self._read(client.get(self._names.background(handle)))
+            return self._read(handle, client.get(self._names.background(handle)))
 
     def find(self, target: str) -> list[dict[str, Any]]:
         """Every call that is meant, open or known to have ended, for programs."""
@@ -202,16 +204,16 @@ class Finder:
         """The background calls of a session whose handles are kept."""
         owner = encoding.digest([self._settings.tenant, session])
         with answering(self._settings) as client:
-            ids = client.zrange(self._names.handles(owner), -100, -1)
-            keys = [self._names.background(raw.decode()) for raw in ids]
-            bodies = client.mget(keys) if keys else []
-        calls = [self._read(body) for body in bodies]
-        return [call for call in calls if call is not None]
+            handles = [raw.decode() for raw in client.zrange(self._names.handles(owner), -100, -1)]
+            bodies = client.mget(list(map(self._names.background, handles))) if handles else []
+        calls = [self._read(handle, body) for handle, body in zip(handles, bodies, strict=True)]
+        return [call for call in calls if call is not None and call.session == session]
 
-    def _read(self, body: bytes | None) -> BackgroundCall | None:
+    def _read(self, handle: str, body: bytes | None) -> BackgroundCall | None:
         with suppress(MessageRejected):
-            if body is not None:
-                return self._envelope.decode_background(body)
+            call = self._envelope.decode_background(body) if body is not None else None
+            if call is not None and (call.handle, call.tenant) == (handle, self._settings.tenant):
+                return call
         return None
 
     def _recorded(self, call: BackgroundCall) -> dict[str, Any]:

@@ -145,7 +145,9 @@ def read_fleet(settings: Settings) -> Fleet:
         ids = [raw.decode(errors="replace") for raw in client.zrange(names.dispatchers, 0, -1)]
         reports = client.mget([names.dispatcher(id_) for id_ in ids]) if ids else []
         _note_dispatchers(fleet, envelope, dict(zip(ids, reports, strict=True)))
-        fleet.switches.extend(switches_on(client.hvals(names.switches), envelope))
+        switches = Switches(Observers())
+        switches.replace(client.hvals(names.switches), envelope)
+        fleet.switches.extend(switches.denying())
         seconds, micros = client.time()
     now = seconds + micros / 1e6
     ages = {raw.decode(errors="replace"): max(0.0, now - at) for raw, at in last_served.items()}
@@ -164,15 +166,6 @@ def _note_dispatchers(
         except MessageRejected:
             fleet.foreign_dispatchers.append(_shown(id_))
     fleet.dispatchers.sort(key=lambda report: report.started_at)
-
-
-def switches_on(bodies: Iterable[bytes], envelope: Envelope) -> list[Switch]:
-    """The kill switches that deny calls, by tool; those without our signature do not count."""
-    found = []
-    for body in bodies:
-        with suppress(MessageRejected):
-            found.append(envelope.decode_switch(body))
-    return sorted((each for each in found if each.on), key=lambda each: (each.tool, each.set_at))
 
 
 def _note_worker(fleet: Fleet, envelope: Envelope, id_: str, lease: bytes) -> None:
@@ -286,14 +279,12 @@ def turn_switch(
     names, envelope = Names(settings.key_prefix), Envelope(keyring(settings))
     known = Switches(Observers())
     with answering(settings) as client:
-        bodies = client.hvals(names.switches)
-        known.replace(bodies, envelope)
+        known.replace(client.hvals(names.switches), envelope)
         seconds, micros = client.time()
         now = seconds + micros / 1e6
         name, body = known.turned(envelope, tool, argument, value, reason, now=now, on=on)
         client.hset(names.switches, name, body)
-    before = [switch_name(s.tool, s.argument, s.value) for s in switches_on(bodies, envelope)]
-    return name in before
+    return name in (switch_name(s.tool, s.argument, s.value) for s in known.denying())
 
 
 def describe(lease: WorkerLease, fleet: Fleet) -> dict[str, Any]:

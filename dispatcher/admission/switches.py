@@ -82,6 +82,11 @@ class Switches:
             switch = msgspec.structs.replace(switch, set_at=set_at)
         return name, envelope.encode_switch(switch)
 
+    def denying(self) -> list[Switch]:
+        """The switches that deny calls, by tool and age."""
+        on = [switch for switch, _ in self._known.values() if switch.on]
+        return sorted(on, key=lambda switch: (switch.tool, switch.set_at))
+
     def denial(self, call: ToolCall) -> str | None:
         """Why a call is denied; None where it is not."""
         for switch in self._by_tool.get(call.name, ()):

@@ -56,7 +56,7 @@ def _of_handle(settings: "Settings", found: "BackgroundCall") -> dict[str, Any]:
             try:
                 result = await dispatcher.task_cancel(found.handle, session=found.session)
             except KeyError:
-                raise ExitNow(f"the handle is not one of tenant {settings.tenant!r}") from None
+                raise ExitNow("the handle has expired") from None
             return str(result.code or "ok"), str(result.executed)
 
     code, executed = asyncio.run(run())
