@@ -16,7 +16,7 @@ from toolpool.contract.outcome import Code
 from toolpool.contract.record_keys import retry_key, root_of
 from toolpool.contract.server.connection import keyring
 from toolpool.contract.settings import Settings
-from toolpool.fleet import Fleet, answering, read_fleet
+from toolpool.fleet import Fleet, answering, int_of, read_fleet, text_of
 
 _ANSWER_SECONDS = 3.0
 _CANCEL_SECONDS = 10.0
@@ -204,7 +204,7 @@ class Finder:
         """The background calls of a session whose handles are kept."""
         owner = encoding.digest([self._settings.tenant, session])
         with answering(self._settings) as client:
-            handles = [raw.decode() for raw in client.zrange(self._names.handles(owner), -100, -1)]
+            handles = [text_of(raw) for raw in client.zrange(self._names.handles(owner), -100, -1)]
             bodies = client.mget(list(map(self._names.background, handles))) if handles else []
         calls = [self._read(handle, body) for handle, body in zip(handles, bodies, strict=True)]
         return [call for call in calls if call is not None and call.session == session]
@@ -228,10 +228,11 @@ class Finder:
                 pipeline.hmget(self._names.call(key), names)
             records = pipeline.execute()
         last = max((n for n, record in enumerate(records) if record[0]), default=0)
-        state, attempt, worker, _, deadline, outcome = records[last]
+        state, attempt, named, _, ends_at, outcome = records[last]
+        worker, deadline = text_of(named), int_of(ends_at)
         now = seconds + micros / 1e6
         known = {"open": "QUEUED", "claimed": "RUNNING", "settled": "FINISHED"}
-        shown = known.get((state or b"").decode(), "EXPIRED")
+        shown = known.get(text_of(state), "EXPIRED")
         code = self._code(outcome)
         return {
             "call": message.id,
@@ -241,14 +242,14 @@ class Finder:
             "key": keys[last],
             "handle": call.handle,
             "state": shown,
-            "why": self._why_recorded(shown, code, worker.decode() if worker else "", call.queue),
+            "why": self._why_recorded(shown, code, worker, call.queue),
             "code": code,
             "age": round(max(0.0, now - call.started_at), 1),
-            "deadline_in": round(int(deadline) / 1000 - now, 1) if deadline else None,
-            "attempt": int(attempt or 1),
+            "deadline_in": round(deadline / 1000 - now, 1) if deadline else None,
+            "attempt": int_of(attempt) or 1,
             "retry": last,
             "queue": call.queue,
-            "worker": worker.decode() if worker and shown == "RUNNING" else None,
+            "worker": (worker or None) if shown == "RUNNING" else None,
             "background": True,
             "approval": call.approval or None,
             "dispatcher": None,

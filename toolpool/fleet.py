@@ -20,6 +20,9 @@ from toolpool.contract.spec import ToolSpec
 from toolpool.dispatcher.admission.switches import Switches, switch_name
 from toolpool.dispatcher.observe import Observers
 
+_OLDEST_SECONDS = 10 * 365 * 86_400.0
+"""Of what nobody signed: an age above it is not believed."""
+
 
 @dataclass(frozen=True, slots=True)
 class Stranger:
@@ -133,16 +136,16 @@ def read_fleet(settings: Settings) -> Fleet:
     fleet = Fleet(names=names)
     with answering(settings) as client:
         catalog: dict[bytes, bytes] = client.hgetall(names.catalog)
-        ids = [raw.decode(errors="replace") for raw in client.zrange(names.workers, 0, -1)]
+        ids = [text_of(raw) for raw in client.zrange(names.workers, 0, -1)]
         leases = client.mget([names.worker(id_) for id_ in ids]) if ids else []
         for id_, lease in zip(ids, leases, strict=True):
             if lease is not None:  # else it is gone
                 _note_worker(fleet, envelope, id_, lease)
         last_served = dict(client.zrange(names.toolsets, 0, -1, withscores=True))
-        digests = [raw.decode(errors="replace") for raw in last_served]
+        digests = [text_of(raw) for raw in last_served]
         used = sorted({lease.toolset for lease in fleet.workers}.union(digests))
         toolsets = client.mget([names.toolset(digest) for digest in used]) if used else []
-        ids = [raw.decode(errors="replace") for raw in client.zrange(names.dispatchers, 0, -1)]
+        ids = [text_of(raw) for raw in client.zrange(names.dispatchers, 0, -1)]
         reports = client.mget([names.dispatcher(id_) for id_ in ids]) if ids else []
         _note_dispatchers(fleet, envelope, dict(zip(ids, reports, strict=True)))
         switches = Switches(Observers())
@@ -150,10 +153,27 @@ def read_fleet(settings: Settings) -> Fleet:
         fleet.switches.extend(switches.denying())
         seconds, micros = client.time()
     now = seconds + micros / 1e6
-    ages = {raw.decode(errors="replace"): max(0.0, now - at) for raw, at in last_served.items()}
+    ages = {
+        text_of(raw): max(0.0, now - at)
+        for raw, at in last_served.items()
+        if now - at < _OLDEST_SECONDS
+    }
     _note_tools(fleet, envelope, toolsets, ages)
     _note_entries(fleet, envelope, catalog)
     return fleet
+
+
+def text_of(raw: bytes | None) -> str:
+    """A text that nobody signed; empty if there is none."""
+    return (raw or b"").decode(errors="replace")
+
+
+def int_of(raw: bytes | None) -> int | None:
+    """An integer that nobody signed; None if it is not one of 64 bits."""
+    with suppress(ValueError):
+        number = int(raw or b"")
+        return number if -(2**63) <= number < 2**63 else None
+    return None
 
 
 def _note_dispatchers(

@@ -10,11 +10,14 @@ import redis
 
 from toolpool import find
 from toolpool.cli import main
+from toolpool.contract import encoding
 from toolpool.contract.envelope import (
     BackgroundCall,
     CallMessage,
+    CatalogEntry,
     Envelope,
     Question,
+    Toolset,
 )
 from toolpool.contract.inspection import (
     Answer,
@@ -26,6 +29,7 @@ from toolpool.contract.inspection import (
 from toolpool.contract.names import Names
 from toolpool.contract.server.connection import keyring
 from toolpool.contract.settings import Settings
+from toolpool.contract.spec import ToolSpec, sealed
 from toolpool.fleet import read_fleet, turn_switch
 
 NAMES = Names()
@@ -101,3 +105,54 @@ def test_an_old_state_of_a_switch_does_not_show_as_denied(settings: Settings, cl
     client.hset(NAMES.switches, "copy", denied)
     assert read_fleet(settings).switches == []
     assert not turn_switch(settings, "t", None, None, "", on=False)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("attempt", b"x"),
+        ("deadline", b"zz"),
+        ("deadline", b"9" * 400),
+        ("worker", b"\xff"),
+        ("state", b"\xff"),
+    ],
+)
+def test_a_record_that_holds_anything_is_found(
+    settings: Settings, client: Any, command: Command, field: str, value: bytes
+) -> None:
+    handed_over(settings, client, "handle")
+    record = {"state": "claimed", "attempt": "2", "worker": "w", field: value}
+    client.hset(NAMES.call("k-1"), mapping=record)
+    client.expire(NAMES.call("k-1"), 60)
+    code, told = command("find", "handle")
+    assert code == 0, told
+    [row] = told["calls"]
+    assert (row["call"], row["attempt"]) == ("c", 1 if field == "attempt" else 2)
+
+
+def test_a_member_of_handles_that_is_no_text_is_passed_over(
+    settings: Settings, client: Any, command: Command
+) -> None:
+    handed_over(settings, client, "handle")
+    key = NAMES.handles(encoding.digest([settings.tenant, "s"]))
+    client.zadd(key, {b"\xff": 1.0, b"handle": 2.0})
+    client.expire(key, 60)
+    code, told = command("find", "s")
+    assert (code, [row["handle"] for row in told["calls"]]) == (0, ["handle"]), told
+
+
+@pytest.mark.parametrize("score", ["-inf", "+inf", "-1e15"])
+def test_the_time_that_a_toolset_was_served_may_be_anything(
+    settings: Settings, client: Any, score: str
+) -> None:
+    envelope = Envelope(keyring(settings))
+    entry = CatalogEntry(spec=sealed(ToolSpec(name="t")), published_at=1.0, version="1")
+    toolset = Toolset(digest="a" * 8, tools={"t": entry.spec.digest})
+    try:
+        client.hset(NAMES.catalog, "t", envelope.encode_entry(entry))
+        client.set(NAMES.toolset(toolset.digest), envelope.encode_toolset(toolset), ex=60)
+        client.zadd(NAMES.toolsets, {toolset.digest: score})
+        assert main(["tools", "list"]) == 0
+        assert main(["status"]) == 1
+    finally:
+        client.delete(NAMES.catalog, NAMES.toolsets)
