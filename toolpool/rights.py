@@ -9,6 +9,8 @@ from toolpool.contract.names import Names
 from toolpool.contract.settings import Settings
 from toolpool.contract.spec import RunIn
 
+_EXPIRE = ("EXPIRE", "{key}", "60")
+"""After each command that makes a key, for a user who lacks DEL and a connection that is lost."""
 _ON_ANY_KEY: tuple[tuple[str, ...], ...] = (
     ("SET", "{key}", "1", "EX", "60"),
     ("INCRBY", "{key}", "1"),
@@ -16,12 +18,13 @@ _ON_ANY_KEY: tuple[tuple[str, ...], ...] = (
     ("MGET", "{key}"),
     ("EXISTS", "{key}"),
     ("TYPE", "{key}"),
-    ("EXPIRE", "{key}", "60"),
-    ("PEXPIRE", "{key}", "60000"),
     ("PEXPIREAT", "{key}", "9999999999999"),
+    ("PEXPIRE", "{key}", "60000"),
+    _EXPIRE,
     ("PTTL", "{key}"),
     ("DEL", "{key}"),
     ("HSET", "{key}", "f", "1"),
+    _EXPIRE,
     ("HSETNX", "{key}", "f", "1"),
     ("HINCRBY", "{key}", "f", "1"),
     ("HGET", "{key}", "f"),
@@ -31,6 +34,7 @@ _ON_ANY_KEY: tuple[tuple[str, ...], ...] = (
     ("HDEL", "{key}", "f"),
     ("DEL", "{key}"),
     ("RPUSH", "{key}", "1", "2"),
+    _EXPIRE,
     ("LPUSH", "{key}", "1", "2"),
     ("LLEN", "{key}"),
     ("LRANGE", "{key}", "0", "-1"),
@@ -41,12 +45,14 @@ _ON_ANY_KEY: tuple[tuple[str, ...], ...] = (
     ("RPOP", "{key}"),
     ("DEL", "{key}"),
     ("XADD", "{key}", "*", "f", "1"),
+    _EXPIRE,
     ("XREAD", "COUNT", "1", "STREAMS", "{key}", "0"),
     ("XRANGE", "{key}", "-", "+", "COUNT", "1"),
     ("XREVRANGE", "{key}", "+", "-", "COUNT", "1"),
     ("XTRIM", "{key}", "MAXLEN", "0"),
     ("DEL", "{key}"),
     ("ZADD", "{key}", "1", "m"),
+    _EXPIRE,
     ("ZCARD", "{key}"),
     ("ZCOUNT", "{key}", "-inf", "+inf"),
     ("ZSCORE", "{key}", "m"),
@@ -59,6 +65,7 @@ _ON_ANY_KEY: tuple[tuple[str, ...], ...] = (
     ("ZPOPMIN", "{key}"),
     ("DEL", "{key}"),
     ("SADD", "{key}", "m"),
+    _EXPIRE,
     ("SMEMBERS", "{key}"),
     ("SREM", "{key}", "m"),
     ("DEL", "{key}"),

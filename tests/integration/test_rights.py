@@ -24,7 +24,7 @@ from toolpool.contract.names import Names
 from toolpool.contract.settings import Settings
 from toolpool.contract.signing import generate_key
 from toolpool.doctor import Level, check_memory, check_rights, check_server
-from toolpool.rights import COMMANDS, key_patterns
+from toolpool.rights import COMMANDS, key_patterns, missing
 
 SECURITY = Path(__file__).parents[2] / "docs" / "security.md"
 LUA = Path(__file__).parents[2] / "contract" / "ledger" / "lua"
@@ -139,6 +139,35 @@ def test_doctor_leaves_no_key_behind(server: Server) -> None:
         finding = check_rights(settings_of(server, documented()))
         assert finding.level is Level.OK, finding
         assert client.keys("*") == []
+
+
+def test_without_the_right_to_delete_the_keys_of_doctor_expire_within_a_minute(
+    server: Server,
+) -> None:
+    rules = [word for word in documented() if word != "+del"]
+    with server.client() as client:
+        client.flushall()
+        assert check_rights(settings_of(server, rules, "keeping")).level is Level.FAIL
+        assert client.keys("*") and all(0 < client.ttl(key) <= 60 for key in client.keys("*"))
+
+
+def test_doctor_gives_each_key_an_expiry_with_the_command_after_the_one_that_makes_it(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with server.client() as client, server.client() as other:
+        client.flushall()
+        execute = client.execute_command
+        lasting: list[str] = []
+
+        def watched(*command: str) -> object:
+            before = set(other.keys("*"))
+            if command[0] != "EXPIRE" and any(other.ttl(key) == -1 for key in before):
+                lasting.append(command[0])
+            return execute(*command)
+
+        monkeypatch.setattr(client, "execute_command", watched)
+        assert missing(client, settings_of(server, documented())) == []
+    assert lasting == []
 
 
 def test_a_full_server_is_said_by_doctor(server: Server) -> None:
