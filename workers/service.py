@@ -216,16 +216,19 @@ class WorkerService:
         self.leaving.set()
         os.kill(os.getpid(), signal.SIGTERM)
 
-    def main_turned(self) -> None:
-        """Celery's loop turns; to be called from it about once a second."""
-        if not self._is_ready:
+    def main_turned(self, *, consumes: bool = True) -> None:
+        """Celery's loop turns; to be called from it about once a second.
+
+        It does not `consume` while it tries to connect to the broker.
+        """
+        if consumes and not self._is_ready:
             self._is_ready = True
             facts = self._facts()
             self._observers.tell("ready", facts)
             if left := sorted(self._catalog.tools.keys() - set(facts.tools)):
                 log.info("tools_not_taken tools=%s: by their run_in and queue", ",".join(left))
         if self._link is not None:
-            self._link.send(MainTurned())
+            self._link.send(MainTurned(consumes=consumes))
 
     def _facts(self) -> WorkerFacts:
         return WorkerFacts(
@@ -405,7 +408,10 @@ class WorkerService:
         lease = self._describe()
         self._link.send(
             LoopTurned(
-                consumed=lease.received + self._foreign, free=lease.free, worn_out=is_worn_out
+                consumed=lease.received + self._foreign,
+                free=lease.free,
+                worn_out=is_worn_out,
+                leased=self._executor.is_leased,
             )
         )
 

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import redis
 from pydantic import SecretStr
 
 from tests.chaos.fleet import environment_of
@@ -151,3 +152,59 @@ def test_a_worker_that_drains_is_unready(
 
 def test_the_image_s_user_is_a_number() -> None:
     assert re.search(r"^USER 10001:10001$", DOCKERFILE.read_text(), re.MULTILINE)
+
+
+def test_a_worker_that_cannot_reach_its_broker_is_unready(
+    server: Server, port: int, tmp_path: Path
+) -> None:
+    settings = Settings(
+        redis_url=server.url,
+        broker_url=f"amqp://guest:guest@127.0.0.1:{free_port()}//",
+        signing_key=SecretStr(generate_key()),
+        metrics_port=port,
+        health_file=str(tmp_path / "health"),
+        connect_timeout=1.0,
+    )
+    environment = environment_of(settings, Path(os.devnull))
+    command = [sys.executable, "-m", "toolpool", "worker", "--run-in", "loop"]
+    with subprocess.Popen(command, env=environment, stderr=subprocess.DEVNULL) as process:
+        try:
+            seen: set[str] = set()
+            wait_until(
+                lambda: seen.add(asked(port, "/readyz")[1]) or asked(port, "/healthz")[0] == 200,
+                "its supervisor answers",
+                30,
+            )
+            wait_until(
+                lambda: asked(port, "/readyz") == (503, "it is not connected to the broker"),
+                "it says what it lacks",
+                30,
+            )
+            assert "ok" not in seen
+        finally:
+            process.kill()
+
+
+def test_a_worker_whose_server_is_full_is_unready(
+    server: Server, port: int, tmp_path: Path
+) -> None:
+    settings = Settings(
+        redis_url=server.url,
+        signing_key=SecretStr(generate_key()),
+        metrics_port=port,
+        lease_renewed=0.5,
+        lease_gone=2.0,
+    )
+    environment = environment_of(settings, Path(os.devnull))
+    command = [sys.executable, "-m", "toolpool", "worker", "--run-in", "loop"]
+    with (
+        redis.Redis.from_url(server.url) as client,
+        subprocess.Popen(command, env=environment, stderr=subprocess.DEVNULL) as process,
+    ):
+        try:
+            wait_until(lambda: asked(port, "/readyz") == (200, "ok"), "it is ready", 30)
+            client.config_set("maxmemory", "1mb")
+            wait_until(lambda: asked(port, "/readyz")[0] == 503, "it is unready")
+        finally:
+            client.config_set("maxmemory", "0")
+            process.kill()

@@ -212,7 +212,7 @@ class GuardedConnection(kombu.Connection):
         reject: Callable[[str], None] = log.warning,
         form: Form | None = None,
         unanswered: Unanswered | None = None,
-        main_turned: Callable[[], None] = lambda: None,
+        main_turned: Callable[..., None] = lambda **_: None,
         **options: Any,
     ) -> None:
         super().__init__(*args, **options)
@@ -241,7 +241,7 @@ class GuardedConnection(kombu.Connection):
         callback = options.pop("callback", None)
 
         def turned() -> None:
-            self._main_turned()
+            self._main_turned(consumes=False)
             if callback is not None:
                 callback()
 

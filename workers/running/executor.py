@@ -255,7 +255,7 @@ class Executor:
 
     def claim_more(self) -> None:
         """Claim what waits; to be called now and then, for when the lease is fresh again."""
-        if self._draining or not self._is_leased():
+        if self._draining or not self.is_leased:
             return
         for run_in, waiting in self._waiting.items():
             count = min(self._slots.claimable(run_in), len(waiting))
@@ -266,7 +266,9 @@ class Executor:
                 self._claiming.add(task)
                 task.add_done_callback(self._claiming.discard)
 
-    def _is_leased(self) -> bool:
+    @property
+    def is_leased(self) -> bool:
+        """Whether the lease was confirmed recently enough for user code to start."""
         return time.monotonic() - self.leased_at() < self._fresh_seconds
 
     async def _claim(self, run_in: RunIn, chosen: list[tuple[CallMessage, Delivery]]) -> None:
@@ -283,7 +285,7 @@ class Executor:
         except Exception:
             log.exception("claim_failed calls=%d", len(chosen))
             answers = [_FAILED] * len(chosen)
-        is_leased = self._is_leased()  # it may have been frozen meanwhile
+        is_leased = self.is_leased  # it may have been frozen meanwhile
         for (call, delivery), claim, answer in zip(chosen, claims, answers, strict=True):
             time_left = self._admitted(call, delivery.batch, claim, answer, is_leased=is_leased)
             if time_left is None:

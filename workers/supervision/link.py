@@ -16,15 +16,21 @@ _FRAME_BYTES = 1 << 16
 
 
 class LoopTurned(msgspec.Struct, tag="loop", frozen=True):
-    """The event loop turns. `consumed` counts messages, ours and foreign, since the start."""
+    """The event loop turns. `consumed` counts messages, ours and foreign, since the start.
+
+    `leased`: the server has confirmed the worker's lease recently enough for calls to start.
+    """
 
     consumed: int = 0
     free: dict[str, int] = {}
     worn_out: bool = False
+    leased: bool = True
 
 
 class MainTurned(msgspec.Struct, tag="main", frozen=True):
-    """Celery's loop, on the main thread, turns."""
+    """Celery's loop, on the main thread, turns. `consumes`: it is connected to the broker."""
+
+    consumes: bool = True
 
 
 class Recycle(msgspec.Struct, tag="recycle", frozen=True):

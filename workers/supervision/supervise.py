@@ -334,6 +334,10 @@ class Supervisor:
             unready = "the worker has not begun to take calls"
         elif not self._server_answers:
             unready = "the server does not answer"
+        elif not worker.watch.consumes:
+            unready = "it is not connected to the broker"
+        elif not worker.watch.is_leased:
+            unready = "its lease is not renewed: the server takes no writes"
         self._health.note(fault=fault, unready=unready)
 
     def _depths(self, client: "redis.Redis") -> dict[str, int] | None:

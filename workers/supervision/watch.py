@@ -50,6 +50,7 @@ class Watch:
         self._consumed = -1
         self._idle_since: float | None = None
         self._worn_out = False
+        self.consumes = self.is_leased = False
         self.free: dict[str, int] = {}
         """Free slots by queue, as said last."""
 
@@ -71,10 +72,12 @@ class Watch:
         if isinstance(frame, LoopTurned):
             self._loop_at, self._loop_heard = now, True
             self.free, self._worn_out = frame.free, frame.worn_out
+            self.is_leased = frame.leased
             if frame.consumed != self._consumed:
                 self._consumed, self._idle_since = frame.consumed, None
         elif isinstance(frame, MainTurned):
             self._main_at, self._main_heard = now, True
+            self.consumes = frame.consumes
 
     def look(
         self, depths: dict[str, int] | None, now: float, *, is_leaving: bool = False
