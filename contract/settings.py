@@ -3,6 +3,7 @@
 import os
 import re
 from collections.abc import Mapping
+from difflib import get_close_matches
 from functools import cache
 from pathlib import Path
 from typing import Any, Literal
@@ -14,7 +15,6 @@ from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, Settings
 from toolpool.contract import logs
 from toolpool.contract.names import is_prefix
 from toolpool.contract.rates import rate_of
-from toolpool.contract.schema.likeness import closest
 from toolpool.contract.setting_files import IN_FILES, SettingFiles
 from toolpool.contract.spec import RunIn
 
@@ -369,13 +369,13 @@ class Settings(BaseSettings):
     def _are_known(cls, values: Any) -> Any:
         """An empty variable is an unset one, unless it would have protected something."""
         for name in values.keys() - cls.model_fields.keys():
-            near = closest(name, list(cls.model_fields))
+            near = _nearest(name)
             hint = f"; did you mean {near}?" if near else ""
             raise PydanticCustomError(
                 "unknown", "there is no setting {name}{hint}", {"name": name, "hint": hint}
             )
-        set_to_nothing = [n for n in _PROTECTING if os.environ.get(f"TOOLPOOL_{n.upper()}") == ""]
-        return dict.fromkeys(set_to_nothing, "") | values
+        empty = {name.lower() for name, value in os.environ.items() if not value}  # as pydantic
+        return {name: "" for name in _PROTECTING if f"toolpool_{name}" in empty} | values
 
     @field_validator(*_PROTECTING, mode="before")
     @classmethod
@@ -439,6 +439,11 @@ class Settings(BaseSettings):
         }[run_in]
 
 
+def _nearest(name: str) -> str | None:
+    """The setting that an operator probably meant."""
+    return next(iter(get_close_matches(name, Settings.model_fields, n=1, cutoff=0.7)), None)
+
+
 def mistyped_variables(environ: Mapping[str, str]) -> dict[str, str]:
     """The `TOOLPOOL_*` variables that are no setting, each with the one that was probably meant.
 
@@ -446,13 +451,13 @@ def mistyped_variables(environ: Mapping[str, str]) -> dict[str, str]:
     """
     found = {}
     for variable, value in environ.items():
-        prefix, _, name = variable.partition("_")
+        prefix, _, name = variable.upper().partition("_")
         if prefix != "TOOLPOOL" or name.lower() in Settings.model_fields:
             continue
         is_address = value.startswith(("tcp://", "udp://", "sctp://"))
         if is_address or _KUBERNETES.fullmatch(name) or _OTHER_VARIABLES.fullmatch(name):
             continue
-        if near := closest(name.lower(), list(Settings.model_fields)):
+        if near := _nearest(name.lower()):
             found[variable] = f"TOOLPOOL_{near.upper()}"
     return found
 

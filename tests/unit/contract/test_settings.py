@@ -161,6 +161,32 @@ def test_a_mistyped_variable_is_named_with_the_one_that_was_meant() -> None:
     }
 
 
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        ("REDIS_URI", "REDIS_URL"),
+        ("BROKER_URI", "BROKER_URL"),
+        ("SIGN_KEY", "SIGNING_KEY"),
+        ("RECORD_KEEP", "RECORD_KEPT"),
+        ("POLICIES", "POLICY"),
+        ("POLICY_FILE", "POLICY"),
+    ],
+)
+def test_a_variable_that_resembles_a_setting_is_named_in_any_case(name: str, meant: str) -> None:
+    for variable in (f"TOOLPOOL_{name}", f"toolpool_{name.lower()}"):
+        assert mistyped_variables({variable: "x"}) == {variable: f"TOOLPOOL_{meant}"}
+
+
+def test_an_empty_variable_in_lower_case_that_would_protect_is_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("toolpool_policy", "")
+    with pytest.raises(ValidationError, match="set to nothing"):
+        Settings()
+    monkeypatch.setenv("TOOLPOOL_POLICY", "rules.toml")
+    assert Settings().policy is not None
+
+
 def test_what_kubernetes_sets_for_a_service_is_not_taken_for_a_setting() -> None:
     assert not mistyped_variables({
         "TOOLPOOL_PORT": "tcp://10.0.0.1:9090",
