@@ -437,7 +437,7 @@ def check_fleet(fleet: "Fleet", version: str) -> Iterator[Finding]:
         yield Finding(
             "workers",
             Level.WARN,
-            "no worker runs: calls would wait in the queue and expire",
+            "no worker runs: tools are still offered, and calls would wait in the queue and expire",
             "start one with `toolpool worker`",
         )
     yield from _check_versions(fleet, version)
@@ -508,15 +508,17 @@ def _check_unserved(fleet: "Fleet") -> Iterator[Finding]:
     if not fleet.workers:
         return
     served = {queue for lease in fleet.workers for queue in lease.slots}
-    unserved = fleet.unserved()
+    unserved, withheld = fleet.unserved(), fleet.withheld()
     for queue, tools in sorted(fleet.tools_by_queue().items()):
         gone = [name for name in sorted(tools) if queue in served and name in unserved]
         if gone:
+            hidden = [name for name in gone if name in withheld]
+            what = _some(hidden) or "such a tool after TOOLPOOL_UNSERVED_AFTER seconds"
             yield Finding(
                 "tools",
                 Level.WARN,
-                f"workers take from {queue}, and none of them has {_some(gone)}: dispatchers stop "
-                "offering such a tool after TOOLPOOL_UNSERVED_AFTER seconds",
+                f"workers take from {queue}, and none of them has {_some(gone)}: dispatchers "
+                f"withhold {what}",
                 "start a worker that has it, or take it out of the catalog with `toolpool tools "
                 "remove`",
             )
@@ -524,7 +526,8 @@ def _check_unserved(fleet: "Fleet") -> Iterator[Finding]:
             yield Finding(
                 "queues",
                 Level.WARN,
-                f"no running worker takes from {queue} ({_some(sorted(tools))})",
+                f"no running worker takes from {queue} ({_some(sorted(tools))}): "
+                + ("it is still offered" if len(tools) == 1 else "they are still offered"),
                 f"start one with `toolpool worker --queues {queue.split('.')[-2]} "
                 f"--run-in {queue.rpartition('.')[2]}`, or take the tools out of the catalog "
                 "with `toolpool tools remove`",

@@ -54,6 +54,8 @@ class Fleet:
     """The digests of each worker's tools, by name, where it says so."""
     served: dict[str, float] = field(default_factory=dict)
     """The seconds since a living worker last had each tool, by name."""
+    unserved_after: float = 60.0
+    """The setting of that name, in seconds."""
     dispatchers: list[DispatcherReport] = field(default_factory=list)
     foreign_dispatchers: list[str] = field(default_factory=list)
     """The ids of dispatchers that sign with another key, or are of another version."""
@@ -74,6 +76,21 @@ class Fleet:
             return {}  # a worker that does not say what it has may have them all
         live = {name for tools in self.offers.values() for name in tools}
         return {name: self.served.get(name) for name in sorted(self.entries.keys() - live)}
+
+    def withheld(self) -> set[str]:
+        """Those of `unserved` that dispatchers do not offer: their queues have workers."""
+        started_at: dict[str, float] = {}
+        for lease in self.workers:
+            for queue in lease.slots:
+                started_at[queue] = min(lease.started_at, started_at.get(queue, lease.started_at))
+        found, now, unserved = set(), time.time(), self.unserved()
+        for queue, tools in self.tools_by_queue().items():
+            served_for = now - started_at.get(queue, now)
+            for name in unserved.keys() & tools if queue in started_at else ():
+                age = unserved[name]
+                if min(served_for, served_for if age is None else age) >= self.unserved_after:
+                    found.add(name)
+        return found
 
     def specs(self) -> list[ToolSpec]:
         """The tools on offer, by name."""
@@ -133,7 +150,7 @@ def read_fleet(settings: Settings) -> Fleet:
     """What the server holds now. Raises `BrokerUnreachable` or `SigningKeyMissing`."""
     names = Names(settings.key_prefix)
     envelope = Envelope(keyring(settings))
-    fleet = Fleet(names=names)
+    fleet = Fleet(names=names, unserved_after=settings.unserved_after)
     with answering(settings) as client:
         catalog: dict[bytes, bytes] = client.hgetall(names.catalog)
         ids = [text_of(raw) for raw in client.zrange(names.workers, 0, -1)]

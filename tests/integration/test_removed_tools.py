@@ -81,9 +81,11 @@ async def test_a_tool_that_a_release_removed_is_unknown_at_once(
         report = json.loads(ran(tmp_path, "status", "--json", TOOLPOOL_REDIS_URL=redis_url).stdout)
         assert report["unserved"].keys() == {"goes"}
         assert report["unserved"]["goes"] >= 0.0
+        assert isinstance(report["withheld"], list)
         listed = json.loads(
             ran(tmp_path, "tools", "list", "--json", TOOLPOOL_REDIS_URL=redis_url).stdout
         )
+        assert all("withheld" in each for each in listed if each["name"] == "goes")
         assert {each["name"]: "unserved_seconds" in each for each in listed} == {
             "goes": True,
             "stays": False,

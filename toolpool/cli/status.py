@@ -69,6 +69,7 @@ def status(
         "tools": [spec.name for spec in fleet.specs()],
         "refused": fleet.refused(),
         "unserved": fleet.unserved(),
+        "withheld": sorted(fleet.withheld()),
         "dispatchers": standing.described_dispatchers(fleet),
         "foreign_dispatchers": fleet.foreign_dispatchers,
         "waiting": standing.waiting(fleet),
@@ -102,11 +103,12 @@ def _waiting(
         return {}, broker | {"fault": str(error)}
 
 
-def unserved_for(seconds: float | None) -> str:
-    """That no worker has a tool, and for how long."""
+def unserved_for(seconds: float | None, *, is_withheld: bool) -> str:
+    """That no worker has a tool, for how long, and whether dispatchers offer it."""
+    offered = "it is withheld from models" if is_withheld else "it is still offered"
     if seconds is None:
-        return "no running worker has it"
-    return f"no running worker has had it for {timedelta(seconds=round(seconds))}"
+        return f"no running worker has it; {offered}"
+    return f"no running worker has had it for {timedelta(seconds=round(seconds))}; {offered}"
 
 
 def _show(report: dict[str, Any]) -> None:
@@ -163,7 +165,8 @@ def _show(report: dict[str, Any]) -> None:
     for name, reason in report["refused"].items():
         screen.show(Text(f"{name} is not offered: {reason}", style="yellow"))
     for name, seconds in report["unserved"].items():
-        screen.show(Text(f"{name}: {unserved_for(seconds)}", style="yellow"))
+        told = unserved_for(seconds, is_withheld=name in report["withheld"])
+        screen.show(Text(f"{name}: {told}", style="yellow"))
 
 
 def _show_calls(report: dict[str, Any]) -> None:

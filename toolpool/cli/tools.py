@@ -31,14 +31,17 @@ app = typer.Typer(
 @app.command("list")
 def list_tools(tools: ToolsOption = None, json: JsonOption = False) -> None:
     """List the tools on offer."""
-    settings, unserved = load_settings(), {}
+    settings, unserved, withheld = load_settings(), {}, set()
     if settings.redis_url and not tools:
         fleet = _live(settings)
-        specs, unserved = fleet.specs(), fleet.unserved()
+        specs, unserved, withheld = fleet.specs(), fleet.unserved(), fleet.withheld()
     else:
         specs = specs_of(tools)
     if json:
-        told = {name: {"unserved_seconds": seconds} for name, seconds in unserved.items()}
+        told = {
+            name: {"unserved_seconds": seconds, "withheld": name in withheld}
+            for name, seconds in unserved.items()
+        }
         screen.write_json([_plain(spec) | told.get(spec.name, {}) for spec in specs])
         return
     from rich import box
@@ -58,7 +61,8 @@ def list_tools(tools: ToolsOption = None, json: JsonOption = False) -> None:
         )
     screen.show(table)
     for name, seconds in unserved.items():
-        screen.show(Text(f"{name}: {unserved_for(seconds)}", style="yellow"))
+        line = f"{name}: {unserved_for(seconds, is_withheld=name in withheld)}"
+        screen.show(Text(line, style="yellow"))
 
 
 @app.command()

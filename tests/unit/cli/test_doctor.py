@@ -5,10 +5,12 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from tests.unit.cli.conftest import Ran
 from toolpool import doctor
+from toolpool.cli.status import unserved_for
 from toolpool.contract.envelope import CatalogEntry, WorkerLease
 from toolpool.contract.settings import Settings
 from toolpool.contract.spec import RunIn, ToolSpec, sealed
@@ -63,6 +65,32 @@ def test_a_tool_on_a_queue_that_nobody_takes_from_is_a_warning() -> None:
     [finding] = [each for each in doctor.check_fleet(fleet, "1.0") if each.name == "queues"]
     assert "toolpool.default.process" in finding.message
     assert "--queues default --run-in process" in finding.remedy
+
+
+def test_of_unserved_tools_those_are_withheld_whose_queue_has_workers() -> None:
+    old = msgspec.structs.replace(lease(), started_at=time.time() - 900.0)
+    entries = {"gone": entry("gone"), "new": entry("new"), "idle": entry("idle", RunIn.PROCESS)}
+    served = {"gone": 600.0, "new": 5.0, "idle": 600.0}
+    fleet = Fleet(workers=[old], entries=entries, offers={"w1": {}}, served=served)
+    assert fleet.unserved() == served
+    assert fleet.withheld() == {"gone"}
+    told = {each.name: each.message for each in doctor.check_fleet(fleet, "1.0")}
+    assert "dispatchers withhold gone" in told["tools"]
+    assert "(idle): it is still offered" in told["queues"]
+    just_up = Fleet(workers=[lease()], entries=entries, offers={"w1": {}}, served=served)
+    assert just_up.withheld() == set()
+    scaled_to_zero = Fleet(entries=entries, served=served)
+    assert scaled_to_zero.unserved() == served
+    assert scaled_to_zero.withheld() == set()
+    told = {each.name: each.message for each in doctor.check_fleet(scaled_to_zero, "1.0")}
+    assert "tools are still offered" in told["workers"]
+
+
+def test_an_unserved_tool_is_said_to_be_withheld_or_still_offered() -> None:
+    assert unserved_for(5.0, is_withheld=True) == (
+        "no running worker has had it for 0:00:05; it is withheld from models"
+    )
+    assert unserved_for(None, is_withheld=False) == "no running worker has it; it is still offered"
 
 
 def test_a_tool_that_dispatchers_do_not_offer_fails() -> None:
