@@ -289,6 +289,8 @@ class Finder:
             for note in reversed(batch.notes):
                 if target not in (note.call_id, note.session) or not note.call_id:
                     continue
+                if note.kind == "audit":  # it lacks the turn
+                    continue
                 seen = (note.session, note.turn, note.call_id)
                 detail = note.detail or {}
                 code = str(detail.get("code") or ("ok" if note.kind == "end" else note.kind))

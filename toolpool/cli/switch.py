@@ -12,6 +12,8 @@ from toolpool.cli.options import JsonOption, load_settings
 
 if TYPE_CHECKING:
     from toolpool.contract.envelope import Switch
+    from toolpool.contract.spec import ToolSpec
+    from toolpool.fleet import Fleet
 
 app = typer.Typer(
     help="List the kill switches, deny a tool to the whole fleet, and allow it again.",
@@ -34,6 +36,7 @@ def list_(json: JsonOption = False) -> int:
     from toolpool.standing import switches
 
     fleet = read_fleet(load_settings())
+    _warn_of_strangers(fleet)
     if json:
         screen.write_json(switches(fleet))
     else:
@@ -76,13 +79,23 @@ def _turn(
     settings = load_settings()
     if (argument is None) != (value is None):
         raise ExitNow("--argument and --value go together", ExitCode.USAGE)
+    fleet = read_fleet(settings)  # what fails does so before anything has changed
+    _warn_of_strangers(fleet)
+    parsed = _parsed(value)
+    if tool not in fleet.entries:
+        if on:
+            screen.complain(
+                f"no worker offers a tool called {tool!r} now: the switch is set for later"
+            )
+    elif argument is not None:
+        parsed, doubt = _fitting(fleet.entries[tool].spec, argument, parsed, value)
+        if doubt and on:
+            screen.complain(f"{doubt}: the switch denies nothing")
     try:
-        was_on = turn_switch(settings, tool, argument, _parsed(value), reason, on=on)
+        was_on = turn_switch(settings, tool, argument, parsed, reason, on=on)
     except ValueError as error:
         raise ExitNow(str(error), ExitCode.USAGE) from None
     fleet = read_fleet(settings)
-    if on and tool not in fleet.entries:
-        screen.complain(f"no worker offers a tool called {tool!r} now: the switch is set for later")
     if not on and not was_on:
         raise ExitNow(f"{tool} was not denied like that: see `toolpool switch list`")
     if json:
@@ -99,6 +112,34 @@ def _parsed(value: str | None) -> Any:
         return json_.loads(value)
     except ValueError:
         return value
+
+
+def _fitting(
+    spec: "ToolSpec", argument: str, parsed: Any, text: str | None
+) -> tuple[Any, str | None]:
+    """The value as the schema takes it, parsed or as text; or why no valid call has it."""
+    from toolpool.contract.schema.validator import SchemaCache
+
+    validator = SchemaCache().validator(spec)
+    schema = spec.input_schema or {}
+    if validator is None:
+        return parsed, None
+    properties = schema.get("properties", {})
+    if argument not in properties and schema.get("additionalProperties", True) in (False, True):
+        return parsed, f"{spec.name} has no argument {argument!r} ({', '.join(properties)})"
+    for value in (parsed, text):
+        problems = validator.problems({argument: value})
+        if not any(problem.path[:1] == (argument,) for problem in problems):
+            return value, None
+    return parsed, f"no valid call of {spec.name} has this value for {argument!r}"
+
+
+def _warn_of_strangers(fleet: "Fleet") -> None:
+    if fleet.foreign_workers and not fleet.workers:
+        screen.complain(
+            "the workers sign with another key: their switches are not shown, and they follow none "
+            "of yours; use their TOOLPOOL_SIGNING_KEY"
+        )
 
 
 def show(switches: "list[Switch]") -> None:
