@@ -126,16 +126,18 @@ def check_settings(settings: "Settings") -> list[Finding]:
 
 
 def _read_tools(settings: "Settings") -> None:
+    from toolpool.cli.options import comma_separated
     from toolpool.workers.catalog import Catalog
 
     if settings.tools:
-        Catalog.load(_words(settings.tools))
+        Catalog.load(comma_separated(settings.tools))
 
 
 def _read_observers(settings: "Settings") -> None:
+    from toolpool.cli.options import comma_separated
     from toolpool.workers.observe import load
 
-    load(_words(settings.worker_observers))
+    load(comma_separated(settings.worker_observers))
 
 
 def _read_locale(settings: "Settings") -> None:
@@ -180,10 +182,6 @@ _READERS: "dict[str, Callable[[Settings], None]]" = {
     "workspace": _read_workspace,
 }
 """Settings whose values are looked at only where they are used; each raises `Misconfigured`."""
-
-
-def _words(text: str) -> list[str]:
-    return [word.strip() for word in text.split(",") if word.strip()]
 
 
 def check_policy(settings: "Settings") -> list[Finding]:

@@ -11,6 +11,7 @@ from toolpool.contract import encoding
 from toolpool.contract.envelope import BackgroundCall, Envelope, Question, WorkerLease
 from toolpool.contract.errors import MessageRejected
 from toolpool.contract.inspection import CallStatus, DispatcherReport, answer_stream, read_answer
+from toolpool.contract.ledger.steps import REPLY_STREAM_MS
 from toolpool.contract.names import Names
 from toolpool.contract.outcome import Code
 from toolpool.contract.record_keys import retry_key, root_of
@@ -20,7 +21,6 @@ from toolpool.fleet import Fleet, answering, int_of, read_fleet, text_of
 
 _ANSWER_SECONDS = 3.0
 _CANCEL_SECONDS = 10.0
-_STREAM_MS = 3_600_000
 _BLOCK_MS = 500
 _ENTRIES_AT_MOST = 5_000
 """Of the published events: how far back it is looked for a call that has ended."""
@@ -65,7 +65,7 @@ def ask(
         pipeline = client.pipeline(transaction=False)
         for id_ in missing:
             pipeline.xadd(names.reply(id_), {"b": envelope.encode_reply(question)})
-            pipeline.pexpire(names.reply(id_), _STREAM_MS)
+            pipeline.pexpire(names.reply(id_), REPLY_STREAM_MS)
         pipeline.execute()
         stream, last, give_up_at = answer_stream(names, question), b"0", time.monotonic() + patience
         while missing and time.monotonic() < give_up_at:

@@ -31,7 +31,7 @@ from redis.exceptions import (
 
 _FIRST_PAUSE = 0.05
 _LONGEST_PAUSE = 1.0
-_REPLY_STREAM_MS = 3_600_000
+REPLY_STREAM_MS = 3_600_000
 _PASSING = (RedisConnectionError, RedisTimeoutError, BusyLoadingError, OSError)
 _REFUSING = (ReadOnlyError, OutOfMemoryError, MasterDownError)
 _REFUSAL = re.compile(r"(^|-)(READONLY|OOM|MASTERDOWN|NOREPLICAS|MISCONF|BUSY)\b")
@@ -197,5 +197,5 @@ class Steps:
         """Append to a reply stream, once. Raises RedisError."""
         pipeline = self._client.pipeline(transaction=False)
         pipeline.xadd(stream, {"b": body})
-        pipeline.pexpire(stream, _REPLY_STREAM_MS)
+        pipeline.pexpire(stream, REPLY_STREAM_MS)
         await pipeline.execute()

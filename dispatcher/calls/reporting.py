@@ -104,7 +104,6 @@ class Reporter:
     ) -> None:
         self._transport = services.transport
         self._envelope = services.envelope
-        self._settings = services.settings
         self._observers = services.observers
         self._names = Names(services.settings.key_prefix)
         self._calls = calls

@@ -13,8 +13,6 @@ if TYPE_CHECKING:
     from toolpool.contract.settings import Settings
     from toolpool.find import Finder
 
-CANCELLED = "aborted.cancelled"
-
 
 def cancel(
     target: Annotated[
@@ -96,8 +94,10 @@ def _of_call(finder: "Finder", target: str, session: str | None) -> dict[str, An
 
 
 def _told(call: str, tool: str, session: str | None, code: str, executed: str) -> dict[str, Any]:
+    from toolpool.contract.outcome import Code
+
     named = {"call": call, "tool": tool, "session": session}
-    return {"cancelled": code == CANCELLED, **named, "code": code, "executed": executed}
+    return {"cancelled": code == Code.CANCELLED, **named, "code": code, "executed": executed}
 
 
 def _sentence(told: dict[str, Any]) -> str:
