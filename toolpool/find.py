@@ -189,7 +189,8 @@ class Finder:
         if not leases:
             return f"no worker takes from queue {queue}"
         free = sum(lease.free.get(queue, lease.slots.get(queue, 0)) for lease in leases)
-        where = f"queue {queue} ({len(leases)} workers, {free} slots free)"
+        many = "1 worker" if len(leases) == 1 else f"{len(leases)} workers"
+        where = f"queue {queue} ({many}, {free} slots free)"
         return f"it waits for a worker's slot in {where}"
 
     def _serving(self, queue: str) -> list[WorkerLease]:

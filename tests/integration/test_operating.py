@@ -258,7 +258,7 @@ async def test_a_cancel_of_an_id_that_two_sessions_have_asks_which(
     await eventually(lambda: dispatcher.in_flight() == 2, "both are open")
     code, said = await command("cancel", "twin")
     assert code == 2
-    assert "--session: s-1, s-2" in said
+    assert "several sessions have this id; choose one with --session: s-1, s-2" in said
     assert (await command("cancel", "twin", "--session", "s-2"))[0] == 0
     assert (await turns[1])[0].code is Code.CANCELLED
     assert not turns[0].done()

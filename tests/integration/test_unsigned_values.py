@@ -18,6 +18,7 @@ from toolpool.contract.envelope import (
     Envelope,
     Question,
     Toolset,
+    WorkerLease,
 )
 from toolpool.contract.inspection import (
     Answer,
@@ -156,3 +157,17 @@ def test_the_time_that_a_toolset_was_served_may_be_anything(
         assert main(["status"]) == 1
     finally:
         client.delete(NAMES.catalog, NAMES.toolsets)
+
+
+def test_one_worker_is_one_worker(settings: Settings, client: Any, command: Command) -> None:
+    handed_over(settings, client, "handle")
+    client.hset(NAMES.call("k-1"), "state", "open")
+    client.expire(NAMES.call("k-1"), 60)
+    lease = WorkerLease(id="w", host="h", pid=1, version="1", started_at=1.0, slots={"q": 4})
+    try:
+        client.zadd(NAMES.workers, {"w": time.time() + 60.0})
+        client.set(NAMES.worker("w"), Envelope(keyring(settings)).encode_lease(lease), ex=60)
+        _, told = command("find", "handle")
+    finally:
+        client.delete(NAMES.workers, NAMES.worker("w"), NAMES.call("k-1"))
+    assert "queue q (1 worker, 4 slots free)" in told["calls"][0]["why"]

@@ -24,7 +24,8 @@ def doctor(json: JsonOption = False) -> int:
     try:
         findings = examine(load_settings())
     except Misconfigured as error:
-        findings = [Finding("settings", Level.FAIL, str(error), "set it to what fits, or unset it")]
+        remedy = "correct the value, or unset the variable"
+        findings = [Finding("settings", Level.FAIL, str(error), remedy)]
     failed = any(finding.level is Level.FAIL for finding in findings)
     if json:
         screen.write_json({"ok": not failed, "findings": [asdict(each) for each in findings]})

@@ -67,6 +67,13 @@ def test_a_tool_on_a_queue_that_nobody_takes_from_is_a_warning() -> None:
     assert "--queues default --run-in process" in finding.remedy
 
 
+def test_the_remedy_of_a_wrong_setting_is_to_correct_or_unset_it(
+    toolpool: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TOOLPOOL_QUEUE_WAIT", "soon")
+    assert "correct the value, or unset the variable" in " ".join(toolpool("doctor").out.split())
+
+
 def test_of_unserved_tools_those_are_withheld_whose_queue_has_workers() -> None:
     old = msgspec.structs.replace(lease(), started_at=time.time() - 900.0)
     entries = {"gone": entry("gone"), "new": entry("new"), "idle": entry("idle", RunIn.PROCESS)}
