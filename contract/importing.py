@@ -1,10 +1,15 @@
-"""Finds a function that a setting or an option names."""
+"""Finds what a setting or an option names."""
 
 from collections.abc import Callable
 from importlib import import_module
 from typing import Any
 
 from toolpool.contract.errors import Misconfigured
+
+
+def comma_separated(text: str) -> list[str]:
+    """The words between the commas."""
+    return [word.strip() for word in text.split(",") if word.strip()]
 
 
 def imported(name: str, path: str) -> Callable[..., Any]:

@@ -126,7 +126,7 @@ def check_settings(settings: "Settings") -> list[Finding]:
 
 
 def _read_tools(settings: "Settings") -> None:
-    from toolpool.cli.options import comma_separated
+    from toolpool.contract.importing import comma_separated
     from toolpool.workers.catalog import Catalog
 
     if settings.tools:
@@ -134,7 +134,7 @@ def _read_tools(settings: "Settings") -> None:
 
 
 def _read_observers(settings: "Settings") -> None:
-    from toolpool.cli.options import comma_separated
+    from toolpool.contract.importing import comma_separated
     from toolpool.workers.observe import load
 
     load(comma_separated(settings.worker_observers))

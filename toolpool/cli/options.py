@@ -5,6 +5,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from toolpool.contract.importing import comma_separated
+
 if TYPE_CHECKING:
     from toolpool.contract.settings import Settings
 
@@ -84,11 +86,6 @@ def seconds_of(text: str, option: str) -> float:
     if unit is None or not (number.isascii() and number.isdigit() and int(number)):
         raise typer.BadParameter("write a number and s, m or h, as in 10m", param_hint=option)
     return int(number) * unit
-
-
-def comma_separated(text: str) -> list[str]:
-    """The words between the commas."""
-    return [word.strip() for word in text.split(",") if word.strip()]
 
 
 def kinds_of(run_in: str) -> list[str]:

@@ -9,12 +9,12 @@ import typer
 
 from toolpool.cli.options import (
     ToolsOption,
-    comma_separated,
     configure_logging,
     kinds_of,
     load_settings,
     tool_sources,
 )
+from toolpool.contract.importing import comma_separated
 
 if TYPE_CHECKING:
     from toolpool.contract.settings import Settings
