@@ -154,7 +154,7 @@ class Names:
         return f"{self.prefix}:worker:{worker}"
 
     def dispatcher(self, dispatcher: str) -> str:
-        """A dispatcher's lease, its signed report: others leave it the calls it asked for."""
+        """A dispatcher's lease, with its signed report. Others leave it its calls meanwhile."""
         return f"{self.prefix}:dispatcher:{dispatcher}"
 
     def cancel(self, worker: str) -> str:

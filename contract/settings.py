@@ -367,7 +367,7 @@ class Settings(BaseSettings):
     @model_validator(mode="before")
     @classmethod
     def _are_known(cls, values: Any) -> Any:
-        """An empty variable is an unset one, unless it would have protected something."""
+        """Refuse unknown names. Keep empty variables that protect, so that they are refused too."""
         for name in values.keys() - cls.model_fields.keys():
             near = _nearest(name)
             hint = f"; did you mean {near}?" if near else ""

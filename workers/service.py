@@ -226,7 +226,10 @@ class WorkerService:
             facts = self._facts()
             self._observers.tell("ready", facts)
             if left := sorted(self._catalog.tools.keys() - set(facts.tools)):
-                log.info("tools_not_taken tools=%s: by their run_in and queue", ",".join(left))
+                log.info(
+                    "tools_not_taken tools=%s: this worker's --run-in or --queues leave them out",
+                    ",".join(left),
+                )
         if self._link is not None:
             self._link.send(MainTurned(consumes=consumes))
 

@@ -26,8 +26,7 @@ from toolpool.contract.signing import Keyring
 
 OLDEST_SERVER = (6, 2)
 FULL_SERVER = 0.9
-"""The share of its memory beyond which a server is nearly full: it takes no new calls, so that it
-can end others."""
+"""Above this share of maxmemory new calls are refused, so that open ones can still end."""
 _CONNECTIONS = 32
 _CONNECTION_WAIT_SECONDS = 30
 _UNIX_SCHEMES = ("unix", "redis+socket")

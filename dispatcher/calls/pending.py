@@ -191,7 +191,7 @@ class Pending:
     def may_be_known(self) -> bool:
         """Whether the ledger may have it although this dispatcher has not sent it.
 
-        Any dispatcher may send what a person was asked about, or what has a handle.
+        True also of calls that another dispatcher may send: those with an approval or a handle.
         """
         is_named = self.message.session is not None and self.message.turn is not None
         return is_named or self.is_run or bool(self.approval) or self.in_background
@@ -213,7 +213,7 @@ class Pending:
 
     @property
     def nobody_ran_it(self) -> bool:
-        """Whether a call without a record certainly did not run. One that shares a run may have."""
+        """Whether a call without a record certainly did not run; never so if it shares a run."""
         return self.is_unsent and not self.is_asker and (self.message.rerunnable or not self.again)
 
     @property
@@ -281,7 +281,7 @@ class Pending:
         self.is_news = False
 
     def unwanted(self, *, everywhere: bool = False) -> None:
-        """This dispatcher waits for it no longer; nor may another, if it was cancelled."""
+        """Stop waiting for it here; `everywhere`: it is to end for all dispatchers."""
         self.is_unwanted = True
         self.is_cancelled = everywhere
 

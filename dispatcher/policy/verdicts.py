@@ -80,7 +80,7 @@ class Preview(msgspec.Struct, frozen=True, kw_only=True):
     """What would become of a call: a rejection, or what the policy decides about it, and who.
 
     `arguments` are those that it would run with; None where it would not run. `retry_after`:
-    seconds until this dispatcher tries the tool again, where its circuit is open; None else.
+    seconds until the tool's circuit lets it be tried again; None if it is closed.
     """
 
     rejection: ToolResult | None = None

@@ -144,7 +144,7 @@ class Sentry(WorkerObserver):
             tool=unresolved.source,
             code=UNAVAILABLE,
             level="error",
-            title=f"The secret {unresolved.name} cannot be had: {unresolved.why}",
+            title=f"The secret {unresolved.name} is not available: {unresolved.why}",
             cause=unresolved.name if unresolved.is_missing else "",
             faults=unresolved.faults,
             tags={"secret": unresolved.name, "asked_by": unresolved.tool},
