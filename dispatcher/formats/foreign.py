@@ -8,6 +8,7 @@ _BY_TYPE = {
     "tool_use": "anthropic",
     "function_call": "openai_responses",
     "custom_tool_call": "openai_responses",
+    "function": "openai_chat",
     "agent.custom_tool_use": "anthropic_agents",
     "agent.tool_use": "anthropic_agents",
     "agent.mcp_tool_use": "anthropic_agents",
@@ -20,6 +21,7 @@ _READS = {
     "gemini_live": {"gemini"},
     "cohere": {"openai_chat"},
     "ollama": {"openai_chat"},
+    "bare": {"openai_chat"},
 }
 """The calls of other forms that a form has as its own."""
 

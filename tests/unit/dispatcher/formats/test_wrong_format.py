@@ -164,6 +164,7 @@ BLOCKS: dict[str, dict[str, Any]] = {
     "bedrock": BEDROCK_MESSAGE["content"][0],  # type: ignore[dict-item, index]
     "gemini": PARTS[0],
     "openai_responses": ITEM,
+    "openai_chat": CHAT_MESSAGE["tool_calls"][0],
 }
 """A call as one block, by the form that has it."""
 
@@ -192,8 +193,8 @@ def with_block(form: str, block: dict[str, Any]) -> Any:
 def test_a_call_of_another_provider_inside_a_response_is_an_error_that_names_both(
     form: str, foreign: str
 ) -> None:
-    if form == foreign:
-        return
+    if form == foreign or (foreign == "openai_chat" and form in ("cohere", "ollama")):
+        return  # its own
     for format in (None, form):
         with pytest.raises(intake.Unreadable) as caught:
             intake.read(with_block(form, BLOCKS[foreign]), format=format, max_bytes=2**20)
