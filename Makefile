@@ -13,6 +13,9 @@ CANDIDATES := python3.13 python3.12 python3.11 python3
 PROBE := import sys; print(sys.executable) if sys.version_info >= (3, 11) else sys.exit(1)
 PYTHON ?= $(shell for name in $(CANDIDATES); do "$$name" -c '$(PROBE)' 2>/dev/null && break; done)
 
+# The longest files first, a few at a time, each file in one process.
+SIDE_BY_SIDE := -n 4 --dist loadfile --no-loadscope-reorder
+
 # Handed to the tool behind a target: make test ARGS="-k embedded -x"
 ARGS ?=
 
@@ -29,7 +32,7 @@ PIP := $(PY) -m pip --disable-pip-version-check
 WITH_PIP = rm -rf .venv && '$(PYTHON)' -m venv .venv && \
   $(PIP) install $(FROM_LOCK) && $(PIP) install $(THE_PROJECT)
 
-.PHONY: help setup run test test-all test-types test-peers chaos-short chaos check format bench lock clean
+.PHONY: help setup run test test-long test-all test-types test-peers chaos-short chaos check format bench lock clean
 
 help: ## Say what there is
 	@echo 'Usage: make TARGET'
@@ -53,8 +56,11 @@ run: $(SET_UP) ## Do the main job: run the example turns on an embedded server a
 	@$(PY) -m toolpool run examples/turns.jsonl --out .run/answers.jsonl \
 	  --tools toolpool.workers.tools --tools examples/tools.py --workspace-copy examples/workspace $(ARGS)
 
-test: $(SET_UP) ## Run the unit and the integration tests, a few files at a time
-	@$(PY) -m pytest -n 4 --dist loadfile --no-loadscope-reorder $(ARGS)
+test: $(SET_UP) ## Run the unit and the shorter integration tests, a few files at a time
+	@$(PY) -m pytest -m "not long" $(SIDE_BY_SIDE) $(ARGS)
+
+test-long: $(SET_UP) ## Run the integration tests that start many processes or wait for outages
+	@$(PY) -m pytest -m long $(SIDE_BY_SIDE) $(ARGS)
 
 test-all: $(SET_UP) ## Run every test, those that kill servers in a loop as well
 	@$(PY) -m pytest tests $(ARGS)

@@ -27,6 +27,8 @@ from toolpool.contract.outcome import Code, Executed
 from toolpool.contract.server import connection
 from toolpool.local import LocalFleet
 
+pytestmark = pytest.mark.long
+
 TOOLS = "tests.fleets.entrusted"
 SLIPS = ["slip_on_the_loop", "slip_in_a_thread", "slip_in_a_child"]
 HOWS = {

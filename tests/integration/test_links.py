@@ -24,6 +24,8 @@ from toolpool.contract.server import connection
 from toolpool.contract.settings import Settings
 from toolpool.contract.signing import generate_key
 
+pytestmark = pytest.mark.long
+
 ENDED = ("worker_stalled", "worker_ended", "worker_replaced")
 
 

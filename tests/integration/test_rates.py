@@ -30,6 +30,8 @@ from toolpool.contract.spec import RunIn
 from toolpool.dispatcher.admission.rates import Limits
 from toolpool.local import LocalFleet
 
+pytestmark = pytest.mark.long
+
 
 @pytest.fixture(scope="module")
 def fleet() -> Iterator[LocalFleet]:

@@ -27,6 +27,8 @@ from toolpool.contract.settings import Settings
 from toolpool.contract.spec import RunIn
 from toolpool.workers.shelf import Shelf
 
+pytestmark = pytest.mark.long
+
 LEASE_GONE = 2.0
 
 

@@ -14,6 +14,8 @@ from toolpool.contract.settings import Settings
 from toolpool.dispatcher.transports.base import TurnNote
 from toolpool.dispatcher.transports.redis import RedisTransport
 
+pytestmark = pytest.mark.long
+
 HOST = """
 import asyncio, json, sys
 from toolpool import Dispatcher

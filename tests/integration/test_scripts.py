@@ -10,7 +10,10 @@ import pytest
 from tests.conftest import REPOSITORY
 from toolpool.workers.running.descendants import _below
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="counts processes in /proc")
+pytestmark = [
+    pytest.mark.long,
+    pytest.mark.skipif(sys.platform != "linux", reason="counts processes in /proc"),
+]
 
 TOOL = """
 import asyncio

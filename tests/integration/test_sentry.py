@@ -16,6 +16,8 @@ from tests.waiting import eventually
 from toolpool import Dispatcher, Misconfigured, Sentry, Settings
 from toolpool.local import LocalFleet
 
+pytestmark = pytest.mark.long
+
 SECRET = "hunter2-424242"
 TOOLS = """
 import os

@@ -20,6 +20,8 @@ from toolpool.contract.names import Names
 from toolpool.contract.outcome import Code, Executed
 from toolpool.local import LocalFleet
 
+pytestmark = pytest.mark.long
+
 QUICK = {"lease_renewed": 0.5, "lease_gone": 2.0}
 
 

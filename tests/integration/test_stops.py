@@ -22,6 +22,8 @@ from toolpool.contract.names import Names
 from toolpool.contract.server import connection
 from toolpool.contract.settings import Settings
 
+pytestmark = pytest.mark.long
+
 GRACE = 0.5
 DEAF = """
 import signal, sys, time

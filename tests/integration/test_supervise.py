@@ -16,6 +16,8 @@ from toolpool import Dispatcher
 from toolpool.contract.outcome import Code, Executed
 from toolpool.local import LocalFleet
 
+pytestmark = pytest.mark.long
+
 QUICK = {
     "lease_renewed": 0.5,
     "lease_gone": 2.0,

@@ -23,6 +23,8 @@ from toolpool.contract.settings import Settings
 from toolpool.contract.signing import generate_key
 from toolpool.local import LocalFleet
 
+pytestmark = pytest.mark.long
+
 ASKED: dict[str, Callable[[SyncDispatcher], Any]] = {
     "dispatch": lambda d: d.dispatch(call("echo", value=1)),
     "resume": lambda d: d.resume([], session="s"),

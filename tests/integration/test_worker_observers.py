@@ -19,6 +19,8 @@ from toolpool.contract.names import Names
 from toolpool.contract.spec import RunIn
 from toolpool.local import LocalFleet
 
+pytestmark = pytest.mark.long
+
 TOOLS = "tests.fleets.watching"
 QUICK = {
     "lease_renewed": 0.5,
