@@ -197,11 +197,9 @@ class Background:
             return failure(Code.REPORTED, told, Executed.YES)
         except _AWAY as error:
             log.warning("background_call_not_reached tool=%s: %s", call.name, error)
-            is_cancel = call.name == "task_cancel"
-            if is_cancel:
+            if call.name == "task_cancel":
                 return not_cancelled()
-            is_full = self._transport.is_full
-            return unconfirmed(started=False, sent=True, is_full=is_full)
+            return unconfirmed(started=False, sent=True, is_full=self._transport.is_full)
         except Exception as error:  # noqa: BLE001 - an answer, whatever happens
             return failure(Code.INTERNAL, type(error).__name__, Executed.UNKNOWN)
 

@@ -8,8 +8,21 @@ import pytest
 from tests.integration.fleet import call
 from tests.integration.twins import Gate, alone, second
 from tests.waiting import eventually
-from toolpool import tool
+from toolpool import Tool, tool
 from toolpool.contract.outcome import Code, Executed
+
+
+def failing(gate: Gate, starts: list[str], *, retries: int) -> Tool:
+    """A read that waits at the gate, notes its start and fails, in each of its tries."""
+
+    @tool(effects="read", retries=retries)
+    async def flaky() -> str:
+        """Fail."""
+        await gate.wait("start")
+        starts.append("start")
+        raise ConnectionError("not yet")
+
+    return flaky
 
 
 async def by_the_host(dispatcher: Any, handle: str) -> tuple[Any, Any]:
@@ -99,15 +112,8 @@ async def test_a_dispatcher_that_leaves_a_call_to_another_does_not_end_it() -> N
 
 async def test_a_cancel_between_two_tries_ends_them_all() -> None:
     """The next try has no record yet, and its owner would open one."""
-    gate, starts = Gate(), []
-
-    @tool(effects="read", retries=3)
-    async def flaky() -> str:
-        """Fail once."""
-        await gate.wait("start")
-        starts.append("start")
-        raise ConnectionError("not yet")
-
+    gate, starts = Gate(), list[str]()
+    flaky = failing(gate, starts, retries=3)
     async with alone([flaky], retry_pause=0.5) as owner, second(owner) as other:
         handle = str((await owner.dispatch(call("flaky"), session="s", wait=0.01))[0].handle)
         gate.open()
@@ -125,15 +131,8 @@ async def test_a_cancel_between_two_tries_ends_them_all() -> None:
 
 
 async def test_a_cancelled_call_that_is_asked_again_is_answered_without_waiting_to_retry() -> None:
-    gate, starts = Gate(), []
-
-    @tool(effects="read", retries=3)
-    async def flaky() -> str:
-        """Fail."""
-        await gate.wait("start")
-        starts.append("start")
-        raise ConnectionError("not yet")
-
+    gate, starts = Gate(), list[str]()
+    flaky = failing(gate, starts, retries=3)
     slow = {"retry_pause": 15.0}
     async with alone([flaky], **slow) as owner, second(owner, **slow) as other:
         asked = {"session": "s", "turn": "t"}
@@ -153,15 +152,8 @@ async def test_a_cancelled_call_that_is_asked_again_is_answered_without_waiting_
 async def test_a_cancel_by_the_owner_between_two_tries_holds_for_whoever_follows_the_handle() -> (
     None
 ):
-    gate, starts = Gate(), []
-
-    @tool(effects="read", retries=3)
-    async def flaky() -> str:
-        """Fail once."""
-        await gate.wait("start")
-        starts.append("start")
-        raise ConnectionError("not yet")
-
+    gate, starts = Gate(), list[str]()
+    flaky = failing(gate, starts, retries=3)
     async with alone([flaky], retry_pause=0.3) as owner, second(owner, retry_pause=0.3) as other:
         handle = str((await owner.dispatch(call("flaky"), session="s", wait=0.01))[0].handle)
         following = asyncio.ensure_future(other.task_result(handle, session="s", wait=5.0))
@@ -227,15 +219,8 @@ async def test_a_cancel_that_the_server_does_not_confirm_says_so_and_the_call_go
 
 
 async def test_a_call_that_was_cancelled_after_it_ran_is_never_said_not_to_have_run() -> None:
-    gate, starts = Gate(), []
-
-    @tool(effects="read", retries=5)
-    async def flaky() -> str:
-        """Fail."""
-        await gate.wait("start")
-        starts.append("start")
-        raise ConnectionError("not yet")
-
+    gate, starts = Gate(), list[str]()
+    flaky = failing(gate, starts, retries=5)
     async with alone([flaky], retry_pause=0.4) as owner, second(owner) as other:
         asked = {"session": "s", "turn": "t"}
         handle = str((await owner.dispatch(call("flaky"), wait=0.01, **asked))[0].handle)
