@@ -8,12 +8,12 @@ import msgspec
 from toolpool.contract import encoding, logs
 from toolpool.contract.envelope import CallMessage, Envelope
 from toolpool.contract.errors import MessageRejected
+from toolpool.contract.spec import ToolSpec
 
 log = logs.logger("approvals")
 
 _REQUEST = "approval"
 _DECISION = "decision"
-_ID_CHARACTERS = 20
 
 
 class ApprovalState(StrEnum):
@@ -23,23 +23,27 @@ class ApprovalState(StrEnum):
     APPROVED = "approved"
     DENIED = "denied"
     EXPIRED = "expired"
-    WITHDRAWN = "withdrawn"
+    CANCELLED = "cancelled"
     SENT = "sent"
 
 
 class ApprovalRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A call that waits for approval: enough for any dispatcher to go on with it.
 
-    `digest` is that of the tool and of its exact arguments, which the approval is bound to. Times
-    are Unix time in seconds, by the server's clock. The last three are of the `ToolCall`.
+    It is kept in the record of the call, whose key `message` has, of a deployment with this
+    `prefix`. `digest` is that of the tool and of its exact arguments, which the approval is bound
+    to. Times are Unix time in seconds, by the server's clock: somebody may decide until
+    `expires_at`, and the call may be started for `start_within` seconds after that. The last three
+    are of the `ToolCall`.
     """
 
-    id: str
     tenant: str
+    prefix: str
     message: CallMessage
     digest: str
     asked_at: float
     expires_at: float
+    start_within: float = 0.0
     reason: str = ""
     approvers: tuple[str, ...] = ()
     by: str = ""
@@ -51,15 +55,26 @@ class ApprovalRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=T
     long_id: str | None = None
     id_given: bool = True
 
+    @property
+    def id(self) -> str:
+        """The approval's id: the key of the call's record."""
+        return self.message.key
+
 
 class ApprovalDecision(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What a person decided about the request of this id, with this digest."""
+    """What a person decided about the request with this key and digest.
 
-    id: str
+    An approved call may be started until `ends_at`, Unix time by the server's clock.
+    """
+
+    key: str
+    tenant: str
+    prefix: str
     digest: str
     approved: bool
     by: str
     at: float
+    ends_at: float
     reason: str = ""
 
 
@@ -68,9 +83,14 @@ _decisions = msgspec.json.Decoder(ApprovalDecision)
 _encoder = msgspec.json.Encoder()
 
 
-def digest_of(tool: str, arguments: dict[str, Any]) -> str:
-    """Stands for a tool with exactly these arguments."""
-    return encoding.digest([tool, arguments])
+def digest_of(tool: str, arguments: dict[str, Any], version: str = "") -> str:
+    """Stands for a tool, in this version, with exactly these arguments."""
+    return encoding.digest([tool, arguments, version])
+
+
+def bound_to(spec: ToolSpec) -> str:
+    """What an approval binds of a tool besides its name: nothing that is only described."""
+    return encoding.digest([spec.input_schema, spec.effects, list(spec.secrets or ())])
 
 
 def signed_request(envelope: Envelope, request: ApprovalRequest) -> bytes:
@@ -83,45 +103,47 @@ def signed_decision(envelope: Envelope, decision: ApprovalDecision) -> bytes:
     return envelope.seal(_DECISION, _encoder.encode(decision))
 
 
-def read_request(envelope: Envelope, data: bytes) -> ApprovalRequest:
-    """Raises `MessageRejected`, also where its digest is not that of its arguments."""
+def read_request(
+    envelope: Envelope, data: bytes, *, key: str, tenant: str, prefix: str
+) -> ApprovalRequest:
+    """The request in the record `key`. Raises `MessageRejected` for any other."""
     try:
         request = _requests.decode(envelope.unseal(_REQUEST, data))
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
         raise MessageRejected("malformed", f"no request for approval: {error}") from None
-    if request.digest != digest_of(request.message.tool, request.message.arguments):
-        raise MessageRejected("malformed", "the digest is not that of the arguments")
+    if (request.message.key, request.tenant, request.prefix) != (key, tenant, prefix):
+        raise MessageRejected("foreign", "a request for another call")
     return request
 
 
 def trusted_request(
-    envelope: Envelope, data: bytes, *, id: str, tenant: str
+    envelope: Envelope, data: bytes, *, key: str, tenant: str, prefix: str
 ) -> ApprovalRequest | None:
-    """The request that is kept under `id`; None for another tenant's, and for one nobody signed."""
+    """The request in the record `key`; None if nobody whom we trust signed it for this call."""
     if not data:
         return None
     try:
-        request = read_request(envelope, data)
+        return read_request(envelope, data, key=key, tenant=tenant, prefix=prefix)
     except MessageRejected as error:
-        log.error("approval_rejected id=%s: %s", id, error)
+        log.error("message_rejected reason=%s approval=%s: %s", error.reason, key, error)
         return None
-    return request if (request.id, request.tenant) == (id, tenant) else None
 
 
-def read_decision(envelope: Envelope, data: bytes, request: ApprovalRequest) -> ApprovalDecision:
-    """The decision about this request. Raises `MessageRejected` for any other."""
+def read_decision(
+    envelope: Envelope, data: bytes, *, key: str, tenant: str, prefix: str, digest: str
+) -> ApprovalDecision:
+    """The decision about the call with this key and digest. Raises `MessageRejected` for any other.
+
+    Whether its time is over is for the caller to see.
+    """
     try:
         decision = _decisions.decode(envelope.unseal(_DECISION, data))
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
         raise MessageRejected("malformed", f"no decision: {error}") from None
-    if (decision.id, decision.digest) != (request.id, request.digest):
+    about = (decision.key, decision.tenant, decision.prefix, decision.digest)
+    if about != (key, tenant, prefix, digest):
         raise MessageRejected("foreign", "a decision about another call")
     return decision
-
-
-def id_of(root: str) -> str:
-    """The id of the approval of a call, by its key: short enough to be typed."""
-    return root[:_ID_CHARACTERS]
 
 
 def may_decide(by: str, request: ApprovalRequest) -> bool:

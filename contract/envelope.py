@@ -29,7 +29,8 @@ class CallMessage(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True,
     run, in seconds; `rerunnable` says whether a second start does no harm. `final`: no worker has
     the version of the tool that it was validated against, so whoever has another judges it.
     `retries`: how often the pool may yet run it again, should it fail. `trace`: the headers of the
-    trace that it belongs to, by their names (https://www.w3.org/TR/trace-context/).
+    trace that it belongs to, by their names (https://www.w3.org/TR/trace-context/). `approval`: the
+    signed decision of the person who approved it, where it had to be.
     """
 
     key: str
@@ -48,6 +49,7 @@ class CallMessage(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True,
     keep: float | None = None
     retries: int = 0
     trace: dict[str, str] | None = None
+    approval: bytes | None = None
     extensions: dict[str, Any] | None = None
 
 
@@ -135,7 +137,14 @@ class Question(msgspec.Struct, frozen=True, kw_only=True, tag="asked", omit_defa
     cancel: bool = False
 
 
-Reply = Started | Settled | Released | Passed | RunsEnded | Progress | Question
+class Decided(msgspec.Struct, frozen=True, kw_only=True, tag="decided"):
+    """Somebody decided about a call that waits for approval; `decision` is signed."""
+
+    key: str
+    decision: bytes
+
+
+Reply = Started | Settled | Released | Passed | RunsEnded | Progress | Question | Decided
 
 
 class CatalogEntry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

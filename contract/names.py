@@ -66,7 +66,6 @@ class Names:
         self.alive = f"{prefix}:alive"
         """Which worker said last that the pool is alive."""
         self.events = f"{prefix}:events"
-        self.approval_prefix = f"{prefix}:approval:"
         self.call_prefix = f"{prefix}:call:"
         self.ran_prefix = f"{prefix}:ran:"
         self.unacked = f"{prefix}:unacked"
@@ -93,21 +92,13 @@ class Names:
         """The run that equal calls share: a string."""
         return f"{self.prefix}:shared:{digest}"
 
-    def approval(self, id: str) -> str:
-        """What waits for approval: a hash."""
-        return self.approval_prefix + id
-
     def approvals(self, owner: str) -> str:
         """Which calls of a tenant wait for approval, by when that is too late: a sorted set."""
         return f"{self.prefix}:approvals:{owner}"
 
     def approved(self, owner: str) -> str:
-        """Which of a tenant's were approved, and are yet to be sent: a sorted set."""
+        """Which of a tenant's were approved and not sent, by when to look again: a sorted set."""
         return f"{self.prefix}:approved:{owner}"
-
-    def decisions(self, owner: str) -> str:
-        """What was decided about a tenant's approvals: a capped stream."""
-        return f"{self.prefix}:decisions:{owner}"
 
     def reply(self, dispatcher: str) -> str:
         """The stream a dispatcher reads its replies from."""

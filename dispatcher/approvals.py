@@ -14,9 +14,11 @@ from toolpool.contract.approval import (
     trusted_request,
 )
 from toolpool.contract.encoding import printable
-from toolpool.contract.envelope import Envelope
+from toolpool.contract.envelope import Decided, Envelope
 from toolpool.contract.errors import ApprovalRefused, MessageRejected
-from toolpool.contract.ledger.approvals import Found
+from toolpool.contract.ledger.approvals import Deciding, Found
+from toolpool.contract.ledger.steps import new_nonce
+from toolpool.contract.outcome import Code, Executed, failure
 from toolpool.contract.server import connection
 from toolpool.contract.settings import Settings
 from toolpool.dispatcher.calls.services import Services
@@ -24,9 +26,12 @@ from toolpool.dispatcher.observe import Observers
 from toolpool.dispatcher.policy.approval import Approval, approval_of
 from toolpool.dispatcher.transports.redis import RedisTransport
 from toolpool.dispatcher.turn_context import require_text
+from toolpool.dispatcher.words import feedback
+from toolpool.dispatcher.words.wording import wording_of
 
 _LONGEST_REASON = 1_000
 _LISTED_AT_MOST = 10_000
+_EXPIRED = "expired: the call was answered, and is not run"
 
 
 class Approvals:
@@ -58,12 +63,14 @@ class Approvals:
         self._ledger = services.transport.approvals
         self._transport = services.transport
         self._envelope = services.envelope
-        self._tenant = services.settings.tenant
+        self._settings = services.settings
+        self._wording = wording_of(services.settings)
 
     async def waiting(self, *, session: str | None = None) -> list[Approval]:
         """What waits for a person, the first to expire first; of one session, or of all."""
         found: list[Approval] = []
-        for record in await self._ledger.waiting(_LISTED_AT_MOST):
+        now = self._transport.server_time()
+        for record in await self._ledger.waiting(_LISTED_AT_MOST, now=now):
             request = self._request(record)
             if request is not None and session in (None, request.message.session):
                 found.append(approval_of(request))
@@ -81,7 +88,7 @@ class Approvals:
 
         `by` is who approves: whoever calls this has made sure that it is they. `digest` is that of
         the arguments they saw. Raises KeyError for an id that there is none of, `ApprovalRefused`
-        where it is decided, expired or withdrawn, where `by` may not, and where the digest is
+        where it is decided, expired or cancelled, where `by` may not, and where the digest is
         another; and ValueError for a `by` or a `reason` that is no text.
         """
         return await self._decide(id, ApprovalState.APPROVED, by, digest, reason)
@@ -99,7 +106,7 @@ class Approvals:
         if reason != "":
             require_text("reason", reason, _LONGEST_REASON)
         record, request = await self._find(id)
-        if record.state != ApprovalState.WAITING:
+        if record.shown is not ApprovalState.WAITING:
             raise self._decided(record, request)
         if digest is not None and digest != request.digest:
             raise ApprovalRefused(
@@ -112,25 +119,49 @@ class Approvals:
                 "not_allowed",
                 f"{by} may not decide about approval {id}: {', '.join(request.approvers)} may",
             )
+        now = self._transport.server_time()
         decision = ApprovalDecision(
-            id=id,
+            key=id,
+            tenant=request.tenant,
+            prefix=request.prefix,
             digest=request.digest,
             approved=state is ApprovalState.APPROVED,
             by=by,
-            at=self._transport.server_time(),
+            at=now,
+            ends_at=max(now, request.expires_at) + request.start_within,
             reason=reason,
         )
-        refused = await self._ledger.decide(id, state, signed_decision(self._envelope, decision))
-        if refused:  # somebody was faster, or its time is over
+        refused = await self._ledger.decide(self._deciding(decision), now=now)
+        if refused == ApprovalState.EXPIRED:
+            raise ApprovalRefused("decided", f"approval {id} is {_EXPIRED}")
+        if refused:  # somebody was faster
             raise self._decided(*await self._find(id))
         return approval_of(request, state, decision)
+
+    def _deciding(self, decision: ApprovalDecision) -> Deciding:
+        body = signed_decision(self._envelope, decision)
+        said = feedback.denied_by(decision.by, decision.reason, self._wording)
+        no, doubtful = (
+            self._envelope.encode_settled(decision.key, failure(Code.DENIED, said, executed))
+            for executed in (Executed.NO, Executed.UNKNOWN)
+        )
+        return Deciding(
+            key=decision.key,
+            nonce=new_nonce(),
+            decision=body,
+            notice=self._envelope.encode_reply(Decided(key=decision.key, decision=body)),
+            approved=decision.approved,
+            ends_at=decision.ends_at,
+            no=no,
+            doubtful=doubtful,
+        )
 
     def _decided(self, record: Found, request: ApprovalRequest) -> ApprovalRefused:
         shown = self._shown(record, request)
         if shown.state is ApprovalState.EXPIRED:
-            told = "expired: the call was answered, and is not run"
-        elif shown.state is ApprovalState.WITHDRAWN:
-            told = "withdrawn: its call was cancelled, and is not run"
+            told = _EXPIRED
+        elif shown.state is ApprovalState.CANCELLED:
+            told = "cancelled with its call, which is not run"
         elif shown.state is ApprovalState.DENIED:
             told = f"denied by {shown.decided_by}: the call is not run"
         else:
@@ -139,20 +170,33 @@ class Approvals:
 
     async def _find(self, id: Any) -> tuple[Found, ApprovalRequest]:
         if isinstance(id, str) and id and printable(id) == id and ":" not in id:
-            record = await self._ledger.read(id)
+            record = await self._ledger.read(id, now=self._transport.server_time())
             request = self._request(record)
             if request is not None:
                 return record, request
         raise KeyError(f"there is no approval {str(id)[:40]!r}: it is unknown, or long over")
 
     def _request(self, record: Found) -> ApprovalRequest | None:
-        return trusted_request(self._envelope, record.request, id=record.id, tenant=self._tenant)
+        return trusted_request(
+            self._envelope,
+            record.request,
+            key=record.key,
+            tenant=self._settings.tenant,
+            prefix=self._settings.key_prefix,
+        )
 
     def _shown(self, record: Found, request: ApprovalRequest) -> Approval:
         decision = None
         if record.decision:
             try:
-                decision = read_decision(self._envelope, record.decision, request)
+                decision = read_decision(
+                    self._envelope,
+                    record.decision,
+                    key=request.id,
+                    tenant=request.tenant,
+                    prefix=request.prefix,
+                    digest=request.digest,
+                )
             except MessageRejected:
                 decision = None
-        return approval_of(request, ApprovalState(record.state), decision)
+        return approval_of(request, record.shown or ApprovalState.SENT, decision)

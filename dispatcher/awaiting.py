@@ -1,7 +1,8 @@
 """Calls that wait for a person: asked about once, and sent by whichever dispatcher lives then.
 
-What waits is in the ledger, bound to the exact arguments. A dispatcher only remembers for whom it
-waits; what one that is gone left behind, another sends when it is approved.
+Such a call has its record from the first moment, with what is asked and what was decided: bound to
+the exact arguments. A dispatcher only remembers for whom it waits; what one that is gone left
+behind, another sends when it is approved.
 """
 
 import asyncio
@@ -10,14 +11,15 @@ from collections.abc import Coroutine
 from contextlib import suppress
 from typing import Any, NamedTuple
 
+import msgspec
 from redis.exceptions import RedisError
 
 from toolpool.contract import logs
 from toolpool.contract.approval import (
+    ApprovalDecision,
     ApprovalRequest,
-    ApprovalState,
+    bound_to,
     digest_of,
-    id_of,
     may_decide,
     read_decision,
     signed_request,
@@ -26,13 +28,14 @@ from toolpool.contract.approval import (
 from toolpool.contract.call import ToolCall
 from toolpool.contract.envelope import BackgroundCall
 from toolpool.contract.errors import MessageRejected
-from toolpool.contract.ledger.approvals import RECORDED, Found
-from toolpool.contract.ledger.steps import ServerAway
+from toolpool.contract.ledger.approvals import Asking, Found
+from toolpool.contract.ledger.steps import ServerAway, new_nonce
 from toolpool.contract.outcome import Code
+from toolpool.contract.record_keys import root_of
 from toolpool.contract.spec import ToolSpec
 from toolpool.dispatcher.admission.catalog import Catalog
 from toolpool.dispatcher.calls import opening
-from toolpool.dispatcher.calls.pending import Pending, Stage
+from toolpool.dispatcher.calls.pending import CLOCK_MARGIN_SECONDS, Pending
 from toolpool.dispatcher.calls.services import Services
 from toolpool.dispatcher.calls.traffic import Traffic
 from toolpool.dispatcher.policy.notify import Notifier
@@ -40,7 +43,6 @@ from toolpool.dispatcher.policy.verdicts import AskApproval
 from toolpool.dispatcher.turn_context import TurnContext
 from toolpool.dispatcher.words import feedback
 from toolpool.dispatcher.words.classify import forgotten, not_queued
-from toolpool.dispatcher.words.wording import Wording
 
 log = logs.logger("approvals")
 
@@ -48,12 +50,14 @@ _EVERY_SECONDS = 0.5
 _FIRST_PAUSE_SECONDS = 0.1
 _LONGEST_PAUSE_SECONDS = 5.0
 _LEAVING_SECONDS = 2.0
-_REMEMBERED_SURELY = 0.9
+_UNTOLD_SECONDS = 5.0
+"""How often decisions are looked for that this dispatcher may not have been told."""
+_LOOKED_AT_ONCE = 256
 _AWAY = (ServerAway, RedisError, OSError, TimeoutError)
 
 
 class _Wait(NamedTuple):
-    """A call that waits here, and the request that the ledger has of it."""
+    """A call that waits here, and the request that its record has."""
 
     pending: Pending
     request: ApprovalRequest
@@ -63,12 +67,7 @@ class Awaiting:
     """One dispatcher's."""
 
     def __init__(
-        self,
-        services: Services,
-        traffic: Traffic,
-        catalog: Catalog,
-        wording: Wording,
-        notifier: Notifier,
+        self, services: Services, traffic: Traffic, catalog: Catalog, notifier: Notifier
     ) -> None:
         self._ledger = services.transport.approvals
         self._transport = services.transport
@@ -77,31 +76,23 @@ class Awaiting:
         self._observers = services.observers
         self._traffic = traffic
         self._catalog = catalog
-        self._wording = wording
         self._notifier = notifier
         self._waiting: dict[str, _Wait] = {}
-        self._sending: dict[str, Pending] = {}
-        self._last = ""
         self._epoch: str | None = None
+        self._confirm_at: float | None = None
+        """When what waits is said to be unsent in a new epoch of the server (monotonic)."""
+        self._looked_at = time.monotonic()
         self._leaving: set[asyncio.Task[None]] = set()
-        self._is_closed = False
+        traffic.approvals = self
 
     def start(self) -> None:
-        """Follow what is decided, on the running loop."""
+        """Follow what is approved, on the running loop."""
         self._traffic.in_background(self._follow())
 
     async def close(self) -> None:
         """Cancel what somebody still waits for here; the rest waits on without this dispatcher."""
         here = [w.pending for w in self._waiting.values() if not w.pending.in_background]
         await self._traffic.leave(here)
-        self._is_closed = True
-        with suppress(*_AWAY):
-            async with asyncio.timeout(_LEAVING_SECONDS):
-                await self._note_sent()
-        await self.settle()
-
-    async def settle(self) -> None:
-        """Wait a little until the ledger has withdrawn the requests of calls that have ended."""
         if self._leaving:
             await asyncio.wait(self._leaving, timeout=_LEAVING_SECONDS)
 
@@ -116,18 +107,18 @@ class Awaiting:
     ) -> Pending:
         """Have a call wait for a person, or join it if it is open already."""
         pending, is_new = self._traffic.hold(call, spec, turn, since)
-        if is_new:
+        if is_new and pending.is_open:
             good = approval.expires or self._settings.approval_expires
-            id = id_of(pending.root)
-            self._hold(pending, id, good)
-            now = self._transport.server_time()
+            self._hold(pending, good)
+            now, message = self._transport.server_time(), pending.message
             request = ApprovalRequest(
-                id=id,
                 tenant=self._settings.tenant,
-                message=pending.message,
-                digest=digest_of(pending.message.tool, pending.message.arguments),
+                prefix=self._settings.key_prefix,
+                message=message,
+                digest=digest_of(message.tool, message.arguments, bound_to(spec)),
                 asked_at=now,
                 expires_at=now + good,
+                start_within=self._settings.queue_wait + message.timeout,
                 reason=approval.reason,
                 approvers=tuple(approval.approvers),
                 by=by,
@@ -136,205 +127,262 @@ class Awaiting:
                 long_id=call.long_id,
                 id_given=call.id_given,
             )
-            self._traffic.in_background(self._ask(pending, request, good))
+            self._traffic.in_background(self._ask(pending, request))
         return pending
 
-    async def adopt(self, found: BackgroundCall) -> Pending | None:
-        """Wait for the call of a handle in place of another dispatcher; None where it was sent."""
-        record = await self._ledger.look(found.approval)
-        if record.state in ("", ApprovalState.SENT):
-            return None
-        request = self._read(record)
-        return self._resumed(request, record) if request is not None else None
+    async def adopt(
+        self, found: BackgroundCall, *, is_wanted: bool = True
+    ) -> BackgroundCall | Pending:
+        """The call of a handle that a person has to approve, if nobody has sent it.
 
-    async def _ask(self, pending: Pending, request: ApprovalRequest, good: float) -> None:
-        """Note the request, or learn what became of it; take back what may be noted or not."""
-        body = signed_request(self._envelope, request)
-        give_up_at = time.monotonic() + self._settings.queue_wait
+        One that is not wanted is only to be cancelled, and is not sent. Of any other call what its
+        handle stands for, with the decision. Raises what the ledger does.
+        """
+        record = await self._read(found.message.key)
+        request = self._request(record)
+        if request is not None and record.state in ("waiting", "approved"):
+            return self._resumed(request, record if is_wanted else None)
+        decision = self._decision(record, request) if request is not None else None
+        approved = record.decision if decision is not None and decision.approved else None
+        return msgspec.structs.replace(
+            found, message=msgspec.structs.replace(found.message, approval=approved)
+        )
+
+    def decided(self, pending: Pending, decision: bytes) -> None:
+        """Somebody decided; a denial is also the call's outcome, which comes by itself."""
+        wait = self._waiting.get(pending.root)
+        if wait is not None:
+            record = Found(pending.root, "waiting", decision=decision)
+            read = self._decision(record, wait.request)
+            if read is not None and read.approved:
+                self._go_on(pending, wait.request, decision, read)
+            elif read is not None:
+                self._tell_once("denied", wait.request, read)
+
+    def look(self, pending: Pending) -> None:
+        """See what the ledger says of a call that a person has to approve, or has approved."""
+        if not pending.awaits_approval:
+            self._hold(pending, self._settings.queue_wait)
+        self._traffic.in_background(self._look(pending))
+
+    async def _look(self, pending: Pending) -> None:
         pause = _FIRST_PAUSE_SECONDS
         while pending.is_open:
             try:
-                if await self._may_have_run(pending):
-                    self._traffic.resolve(pending, forgotten())
-                    return
-                found = await self._ledger.ask(
-                    request.id,
-                    body,
-                    record=pending.root,
-                    good=good,
-                    kept=self._settings.background_kept,
-                )
+                found = await self._read(pending.root)
             except _AWAY as error:
+                log.warning("approval_not_read call=%s: %s", pending.call.id, error)
+                await asyncio.sleep(pause)
+                pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
+            else:
+                self._take(pending, found, None)
+                return
+
+    async def _ask(self, pending: Pending, request: ApprovalRequest) -> None:
+        """Note the request, or learn what became of it; take back what may be noted or not."""
+        body, nonce = signed_request(self._envelope, request), new_nonce()
+        give_up_at = time.monotonic() + self._settings.queue_wait
+        pause, epoch = _FIRST_PAUSE_SECONDS, ""
+        while pending.is_open:
+            try:
+                found = await self._note(pending, request, body, nonce, epoch)
+            except _AWAY as error:
+                epoch = epoch or self._transport.epoch or ""
                 log.warning("approval_not_asked call=%s: %s", pending.call.id, error)
                 if time.monotonic() + pause > give_up_at:
                     self._traffic.refuse(pending, not_queued(Code.QUEUE_UNREACHABLE))
-                    self._leave(self._withdraw(request.id, good))
+                    self._leave(self._take_back(pending))
                     return
                 await asyncio.sleep(pause)
                 pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
-                continue
-            if not pending.is_open:
-                self._leave(self._withdraw(request.id, good))
-                return
-            is_new = found.state == ApprovalState.WAITING and found.request == body
-            request = request if is_new else self._read(found) or request
-            self._take(pending, request, found)
-            if is_new:
-                self._tell("asked", request, request.by, request.reason)
-                self._traffic.in_background(self._notifier.asked(request))
-            return
+            else:
+                if pending.is_open:
+                    self._take(pending, found, request)
+                    return
+        self._leave(self._take_back(pending))
 
-    async def _may_have_run(self, pending: Pending) -> bool:
-        """Whether it was asked for before, must not run twice, and nothing is known of it."""
-        if not pending.again or pending.message.rerunnable:
-            return False
-        known = (await self._ledger.read(pending.approval)).state
-        return not known and await self._transport.states([pending.root]) == [None]
+    async def _note(
+        self, pending: Pending, request: ApprovalRequest, body: bytes, nonce: str, epoch: str
+    ) -> Found:
+        now, server_now = time.monotonic(), self._transport.server_time()
+        kept = max(self._settings.background_kept, self._settings.remembered)
+        return await self._ledger.ask(
+            Asking(
+                key=pending.root,
+                nonce=nonce,
+                request=body,
+                rerunnable=pending.message.rerunnable,
+                ends_at=request.expires_at,
+                kept=request.expires_at - server_now + request.start_within + kept,
+                keep=kept,
+                asked_at=server_now - (now - pending.began) - CLOCK_MARGIN_SECONDS,
+                again=pending.again,
+                tried_in=epoch,
+            ),
+            now=server_now,
+        )
 
-    def _take(self, pending: Pending, request: ApprovalRequest, found: Found) -> None:
-        """Do what the ledger says of an approval that a call waits for."""
+    def _take(self, pending: Pending, found: Found, own: ApprovalRequest | None) -> None:
+        """Do what the ledger says of a call; `own` is the request where it was asked from here."""
         if not pending.is_open or not pending.awaits_approval:
             return
-        pending.unsent_in(self._transport.epoch or "")
-        if found.state == RECORDED:
-            self._go_on(pending, may_have_run=pending.again)
-        elif found.state == ApprovalState.WITHDRAWN:
-            self._traffic.refuse(pending, not_queued(Code.CANCELLED))
-        elif found.state == ApprovalState.WAITING:
-            pending.asked_about(request.message)
-            self._waiting[request.id] = _Wait(pending, request)
-        elif found.state == ApprovalState.EXPIRED:
-            self._tell_once("expired", request, "", "")
-            self._deny(pending, self._wording.words.nobody_approved)
-        else:
-            self._take_decision(pending, request, found)
-
-    def _take_decision(self, pending: Pending, request: ApprovalRequest, found: Found) -> None:
-        try:
-            decision = read_decision(self._envelope, found.decision, request)
-            if decision.approved is (found.state == ApprovalState.DENIED) or not may_decide(
-                decision.by, request
-            ):
-                raise MessageRejected("foreign", "it is not what the record says")
-        except MessageRejected as error:  # by nobody who may: it waits until its time is over
-            log.error("decision_rejected approval=%s: %s", request.id, error)
-            self._waiting[request.id] = _Wait(pending, request)
+        if found.answer in ("ran", "moved"):
+            self._traffic.resolve(pending, forgotten())
             return
-        what = "approved" if decision.approved else "denied"
-        self._tell_once(what, request, decision.by, decision.reason)
-        if not decision.approved:
-            said = feedback.denied_by(decision.by, decision.reason, self._wording)
-            self._deny(pending, said)
+        if found.state == "settled":
+            self._tell_end(found)
+            self._traffic.known(pending, found.outcome)
             return
-        self._sending[request.id] = pending
+        request = own if own is not None and found.answer == "new" else self._request(found)
+        if request is None:  # nobody whom we trust wrote it: no leave, and its time ends as ever
+            if own is not None:
+                self._waiting[pending.root] = _Wait(pending, own)
+            return
+        spec = self._catalog.spec_of(request.message.tool)
+        if spec is not None and request.digest != _digest(spec, request):
+            self._traffic.refuse(pending, not_queued(Code.DENIED, feedback.CHANGED_SINCE))
+            return
         pending.asked_about(request.message)
-        # Long after it could be sent first, the ledger may have forgotten that it was.
-        is_old = found.seconds > self._settings.remembered * _REMEMBERED_SURELY
-        self._go_on(pending, may_have_run=is_old or found.state == ApprovalState.SENT)
+        self._waiting[pending.root] = _Wait(pending, request)
+        if found.state == "waiting":
+            left = request.expires_at - self._transport.server_time()
+            self._hold(pending, max(0.0, left))
+        elif spec is None:
+            log.warning("approved_call_waits tool=%s: no worker has it", request.message.tool)
+        elif (decision := self._decision(found, request)) is not None and decision.approved:
+            self._go_on(pending, request, found.decision, decision, found)
+        if own is not None and found.answer == "new":
+            self._tell("asked", request, request.by, request.reason)
+            self._traffic.in_background(self._notifier.asked(request))
 
-    def _go_on(self, pending: Pending, *, may_have_run: bool) -> None:
-        self._waiting.pop(pending.approval, None)
+    def _decision(self, found: Found, request: ApprovalRequest) -> ApprovalDecision | None:
+        """The decision of somebody who may; what else is there is told, and decides nothing."""
+        try:
+            decision = read_decision(
+                self._envelope,
+                found.decision,
+                key=request.message.key,
+                tenant=request.tenant,
+                prefix=request.prefix,
+                digest=request.digest,
+            )
+            if not may_decide(decision.by, request):
+                raise MessageRejected("foreign", "by somebody who may not decide")
+        except MessageRejected as error:
+            log.error("message_rejected reason=%s approval=%s: %s", error.reason, request.id, error)
+            return None
+        return decision
+
+    def _go_on(
+        self,
+        pending: Pending,
+        request: ApprovalRequest,
+        body: bytes,
+        decision: ApprovalDecision,
+        found: Found | None = None,
+    ) -> None:
+        """Send a call that was approved, or join it where another dispatcher has sent it."""
+        left = decision.ends_at - self._transport.server_time()
+        is_sent = found is not None and found.state in ("open", "claimed")
+        if left <= 0 and not is_sent:
+            self._traffic.unapproved(pending)
+            return
+        if found is not None and not is_sent and self._may_be_sent_already(found):
+            return  # it is looked at again when that is known
+        self._waiting.pop(pending.root, None)
+        self._tell_once("approved", request, decision)
         now = time.monotonic()
         start_by = now + self._settings.queue_wait
         deadline = start_by + pending.message.timeout + opening.ANSWER_MARGIN_SECONDS
-        pending.approved(start_by=start_by, deadline=deadline, again=may_have_run)
-        self._traffic.go_on(pending)
+        pending.approved(body, start_by=start_by, deadline=deadline)
+        self._traffic.go_on(pending, is_sent=is_sent)
 
-    def _deny(self, pending: Pending, said: str) -> None:
-        self._waiting.pop(pending.approval, None)
-        self._traffic.refuse(pending, not_queued(Code.DENIED, said))
+    def _may_be_sent_already(self, found: Found) -> bool:
+        """Whether the server may have forgotten, with its last moments, that it was sent."""
+        return bool(self._transport.epoch) and found.epoch != self._transport.epoch
 
     def _answered(self, pending: Pending) -> None:
-        """A call that waited has its answer: nobody is to be asked about it any more."""
-        if self._waiting.pop(pending.approval, None) is None or self._is_closed:
+        """A call that waited has its answer."""
+        wait, outcome = self._waiting.pop(pending.root, None), pending.outcome
+        if wait is None or outcome is None:
             return
-        good = max(0.0, pending.start_by - time.monotonic())
-        self._leave(self._withdraw(pending.approval, good))
+        if outcome.code is Code.DENIED and outcome.error == feedback.NOBODY_APPROVED:
+            self._tell_once("expired", wait.request, None)
 
     def _leave(self, work: Coroutine[Any, Any, None]) -> None:
         task = self._traffic.in_background(work)
         self._leaving.add(task)
         task.add_done_callback(self._leaving.discard)
 
-    async def _withdraw(self, id: str, good: float) -> None:
-        """Until the ledger has it, or nobody could approve it any more."""
-        give_up_at = time.monotonic() + good
+    async def _take_back(self, pending: Pending) -> None:
+        """End the record of a call that was answered, until the ledger has it."""
+        give_up_at = time.monotonic() + max(0.0, pending.start_by - time.monotonic())
         pause = _FIRST_PAUSE_SECONDS
-        while True:
-            try:
-                await self._ledger.withdraw(id)
-            except _AWAY as error:
-                log.warning("approval_not_withdrawn id=%s: %s", id, error)
-                if time.monotonic() > give_up_at:
-                    return
-                await asyncio.sleep(pause)
-                pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
-            else:
-                return
+        while not await self._traffic.is_ended(pending) and time.monotonic() < give_up_at:
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
 
     async def _follow(self) -> None:
         while True:
             await asyncio.sleep(_EVERY_SECONDS)
             try:
-                await self._look()
+                await self._follow_once()
             except _AWAY as error:
-                self._last = ""  # what it had read and not looked at would be lost
                 log.warning("approvals_not_followed: %s", error)
             except Exception:
-                self._last = ""
                 log.exception("approvals_not_followed: a fault of toolpool's own")
 
-    async def _look(self) -> None:
-        epoch = self._transport.epoch
-        if epoch != self._epoch:  # what a server lost is noted once more, and all of it read again
-            is_first, self._epoch, self._last = self._epoch is None, epoch, ""
+    async def _follow_once(self) -> None:
+        if self._transport.epoch != self._epoch:
+            # Workers have one lease to say what they run, as after every loss of the server.
+            is_first, self._epoch = self._epoch is None, self._transport.epoch
             if not is_first:
-                await self._ask_again()
-        is_new, followed = not self._last, await self._ledger.follow(self._last)
-        self._last = followed.last
-        decided = list(self._waiting) if is_new else [id for id, _ in followed.decided]
-        for id in decided:
-            if id in self._waiting:
-                await self._look_at(id)
-        for id in followed.granted:
-            if id not in self._sending:
-                await self._look_at(id)
-        now = time.monotonic()
-        for id, (pending, _) in list(self._waiting.items()):
-            if pending.start_by <= now:
-                await self._look_at(id)
-        await self._note_sent()
+                self._confirm_at = time.monotonic() + self._settings.lease_gone
+        if self._confirm_at is not None and self._confirm_at <= time.monotonic():
+            self._confirm_at = None
+            await self._confirm()
+        if time.monotonic() - self._looked_at >= _UNTOLD_SECONDS:
+            await self._look_for_untold()
+        for key in await self._ledger.approved(now=self._transport.server_time()):
+            pending = self._traffic.root(key)
+            if pending is None or pending.awaits_approval:
+                await self._go_on_with(key, pending)
 
-    async def _note_sent(self) -> None:
-        for id, pending in list(self._sending.items()):
-            if not pending.is_open or pending.stage not in _UNSENT:
-                await self._ledger.sent(id)
-                self._sending.pop(id, None)
+    async def _look_for_untold(self) -> None:
+        """Look for what was decided and this dispatcher was not told, as where its lease lapsed."""
+        self._looked_at = time.monotonic()
+        waits = list(self._waiting.values())[:_LOOKED_AT_ONCE]
+        states = await self._transport.states([wait.pending.root for wait in waits])
+        for (pending, _), state in zip(waits, states, strict=True):
+            if (wait := self._waiting.pop(pending.root, None)) is not None:
+                self._waiting[pending.root] = wait  # others are looked at before it the next time
+            if state == "settled" and pending.is_open:
+                self._take(pending, await self._read(pending.root), None)
 
-    async def _look_at(self, id: str) -> None:
-        found = await self._ledger.look(id)
-        wait = self._waiting.get(id)
-        if wait is not None:
-            if not found.state and wait.pending.start_by <= time.monotonic():
-                found = found._replace(state=ApprovalState.EXPIRED)  # the server has lost it
-            self._take(wait.pending, wait.request, found)
-        elif (request := self._read(found)) is not None:
-            if request.is_foreign:
-                await self._ledger.sent(id)
-            else:
-                self._resumed(request, found)
+    async def _go_on_with(self, key: str, pending: Pending | None) -> None:
+        is_sure = self._confirm_at is None
+        found = await self._read(key, confirm=is_sure)
+        if pending is not None:
+            self._take(pending, found, None)
+        elif (request := self._request(found)) is not None and not request.is_foreign:
+            self._resumed(request, found)
 
-    async def _ask_again(self) -> None:
-        """The server may have lost what waits here."""
-        kept = self._settings.background_kept
-        for id, (pending, request) in list(self._waiting.items()):
-            found = await self._ledger.look(id)
+    async def _confirm(self) -> None:
+        """Say of what waits here that nobody sent it; the server may have lost some of it."""
+        for key, (pending, request) in list(self._waiting.items()):
+            found = await self._read(key, confirm=True)
             if not found.state and pending.is_open:
-                good = max(0.001, pending.start_by - time.monotonic())
                 body = signed_request(self._envelope, request)
-                await self._ledger.ask(id, body, record=pending.root, good=good, kept=kept)
+                found = await self._note(pending, request, body, new_nonce(), "")
+            if found.state != "waiting":
+                self._take(pending, found, None)
 
-    def _resumed(self, request: ApprovalRequest, found: Found) -> Pending:
+    async def _read(self, key: str, *, confirm: bool = False) -> Found:
+        return await self._ledger.read(
+            root_of(key), now=self._transport.server_time(), confirm=confirm
+        )
+
+    def _resumed(self, request: ApprovalRequest, found: Found | None) -> Pending:
         """The call of a request that another dispatcher noted, waited for or sent from here."""
         known = self._traffic.root(request.message.key)
         if known is not None:
@@ -343,24 +391,40 @@ class Awaiting:
         spec = self._catalog.spec_of(tool) or ToolSpec(name=tool)
         left = max(0.0, request.expires_at - self._transport.server_time())
         pending = self._traffic.take_over(request, spec, left=left)
-        self._hold(pending, request.id, left)
-        self._take(pending, request, found)
+        self._hold(pending, left)
+        if found is not None:
+            self._take(pending, found, None)
         return pending
 
-    def _hold(self, pending: Pending, id: str, good: float) -> None:
+    def _hold(self, pending: Pending, good: float) -> None:
         """Have a call wait for so many seconds, and answer it although the server is away."""
         until = time.monotonic() + good
-        pending.awaits(id, until=until, queue_wait=self._settings.queue_wait)
+        pending.awaits(until=until, queue_wait=self._settings.queue_wait)
         pending.when_answered = self._answered
-        self._traffic.keep_deadline(pending)
+        self._traffic.keep_approval(pending)
 
-    def _read(self, found: Found) -> ApprovalRequest | None:
+    def _request(self, found: Found) -> ApprovalRequest | None:
         return trusted_request(
-            self._envelope, found.request, id=found.id, tenant=self._settings.tenant
+            self._envelope,
+            found.request,
+            key=found.key,
+            tenant=self._settings.tenant,
+            prefix=self._settings.key_prefix,
         )
 
-    def _tell_once(self, what: str, request: ApprovalRequest, by: str, reason: str) -> None:
+    def _tell_end(self, found: Found) -> None:
+        request = self._request(found) if found.approval in ("denied", "expired") else None
+        if request is None:
+            return
+        decision = self._decision(found, request) if found.approval == "denied" else None
+        if found.approval == "expired" or decision is not None:
+            self._tell_once(found.approval, request, decision)
+
+    def _tell_once(
+        self, what: str, request: ApprovalRequest, decision: ApprovalDecision | None
+    ) -> None:
         """Audit a decision, which several dispatchers may learn of."""
+        by, reason = (decision.by, decision.reason) if decision is not None else ("", "")
 
         async def tell() -> None:
             with suppress(*_AWAY):
@@ -381,4 +445,5 @@ class Awaiting:
         )
 
 
-_UNSENT = frozenset({Stage.NEW, Stage.WAITING, Stage.PUBLISHING})
+def _digest(spec: ToolSpec, request: ApprovalRequest) -> str:
+    return digest_of(request.message.tool, request.message.arguments, bound_to(spec))

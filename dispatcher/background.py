@@ -316,8 +316,6 @@ class Background:
         pending = self._traffic.root(call.message.key)
         if pending is not None:  # it may be in a retry, whose record is another
             return State.RUNNING.value if pending.retries else pending.state.value
-        if recorded is None and call.approval and call.deadline > self._transport.server_time():
-            return State.PENDING.value
         return _STATES.get(recorded, "EXPIRED")
 
     async def completed(self, session: str | None) -> AsyncIterator[str]:
@@ -336,7 +334,7 @@ class Background:
     async def _adopt_all(self, session: str | None) -> None:
         handed, _ = await self._handed_out(session)
         for call, state in handed:
-            if state in ("open", "claimed"):
+            if state in ("waiting", "approved", "open", "claimed"):
                 await self._pending(call)
 
     async def _result(self, found: BackgroundCall, pending: Pending, wait: float) -> dict[str, Any]:
@@ -356,8 +354,6 @@ class Background:
         if pending.is_open:
             self._audit(found, by)
             await self._traffic.cancel([pending])
-            if found.approval:  # else whoever asks next is told that it still waits
-                await self._awaiting.settle()
         return pending
 
     def _audit(self, found: BackgroundCall, by: str) -> None:
@@ -373,10 +369,13 @@ class Background:
     async def _pending(self, found: BackgroundCall, *, is_wanted: bool = True) -> Pending:
         known = self._traffic.root(found.message.key)
         if known is None:
-            known = await self._awaiting.adopt(found) if found.approval else None
-            if known is None:
+            adopted: BackgroundCall | Pending = found
+            if found.approval:
+                adopted = await self._awaiting.adopt(found, is_wanted=is_wanted)
+            if isinstance(adopted, BackgroundCall):
                 spec = self._spec(found.message.tool)
-                known = await self._traffic.adopt(found, spec, is_wanted=is_wanted)
+                adopted = await self._traffic.adopt(adopted, spec, is_wanted=is_wanted)
+            known = adopted
         self._notify(known, found)
         return known
 
@@ -411,6 +410,8 @@ class Background:
 
 
 _STATES: Mapping[str | None, str] = {
+    "waiting": State.PENDING.value,
+    "approved": State.PENDING.value,
     "open": State.QUEUED.value,
     "claimed": State.RUNNING.value,
     "settled": "FINISHED",

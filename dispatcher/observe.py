@@ -128,7 +128,7 @@ class Turned(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 class Audit(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """What somebody decided: a person, a rule, a hook or a host.
 
-    `what` is `denied`, `rewritten`, `asked`, `approved`, `expired`, `withdrawn`, `withheld`,
+    `what` is `denied`, `rewritten`, `asked`, `approved`, `expired`, `withheld`,
     `cancelled`, `switched_off` or `switched_on`; `by` says who. `approval` is the id of one,
     `call_id` empty for what is of no single call. No argument and no result is in it.
     """

@@ -58,7 +58,7 @@ class Parts:
         told = Results(classify, self._result_policy(settings, wording), settings.tenant)
         self.approvals = Approvals(services)
         self.notifier = Notifier(settings, self.hooks.on_approval, self.observers)
-        self.awaiting = Awaiting(services, self.traffic, self.catalog, wording, self.notifier)
+        self.awaiting = Awaiting(services, self.traffic, self.catalog, self.notifier)
         self.background = Background(
             services, self.traffic, self.catalog, told, wording, self.awaiting
         )

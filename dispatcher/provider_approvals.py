@@ -14,7 +14,6 @@ from toolpool.contract.approval import (
     ApprovalRequest,
     ApprovalState,
     digest_of,
-    id_of,
     may_decide,
     read_decision,
     read_request,
@@ -23,9 +22,10 @@ from toolpool.contract.approval import (
 from toolpool.contract.call import ToolCall
 from toolpool.contract.envelope import CallMessage
 from toolpool.contract.errors import MessageRejected
-from toolpool.contract.ledger.approvals import Found
-from toolpool.contract.ledger.steps import ServerAway
-from toolpool.contract.outcome import Code, Executed
+from toolpool.contract.ledger.approvals import Asking, Found
+from toolpool.contract.ledger.base import CloseReason, Closing
+from toolpool.contract.ledger.steps import ServerAway, new_nonce
+from toolpool.contract.outcome import Code, Executed, Outcome, failure
 from toolpool.contract.result import ToolResult
 from toolpool.dispatcher.calls import opening
 from toolpool.dispatcher.calls.services import Services
@@ -41,6 +41,9 @@ from toolpool.dispatcher.words.wording import Wording
 log = logs.logger("approvals")
 
 _EVERY_SECONDS = 0.25
+_END_SECONDS = 5.0
+"""How long the record is asked to end, and how long after it was decided a call may be answered."""
+_UNDECIDED = (ApprovalState.EXPIRED, ApprovalState.CANCELLED)
 _AWAY = (ServerAway, RedisError, OSError, TimeoutError)
 
 
@@ -86,52 +89,85 @@ class ProviderApprovals:
         self, call: ToolCall, shared: TurnContext, since: float, approval: AskApproval, by: str
     ) -> ToolResult:
         wait = shared.wait if shared.wait is not None else self._settings.background_wait
-        good = min(wait, approval.expires or self._settings.approval_expires)
-        until = since + good
-        request = self._request(call, shared, approval, by, good)
-        body = signed_request(self._envelope, request)
-        words = self._wording.words
+        until = since + min(wait, approval.expires or self._settings.approval_expires)
+        request = self._request(call, shared, approval, by, max(0.001, until - time.monotonic()))
+        ledger, now = self._ledger, self._transport.server_time
         try:
-            found = await self._ledger.ask(
-                request.id,
-                body,
-                record=request.message.key,
-                good=max(0.001, good),
-                kept=self._settings.background_kept,
-            )
-            if found.request == body:
+            found = await ledger.ask(self._asking(request), now=now())
+            if found.answer == "new":
                 self._tell("asked", call, shared, by, approval.reason)
                 telling = asyncio.ensure_future(self._notifier.asked(request))
                 telling.add_done_callback(lambda _: None)
-            while found.state == ApprovalState.WAITING and time.monotonic() < until:
+            while found.state == "waiting" and time.monotonic() < until:
                 await asyncio.sleep(min(_EVERY_SECONDS, max(0.0, until - time.monotonic())))
-                found = await self._ledger.read(request.id)
-            if found.state == ApprovalState.WAITING:
-                await self._ledger.withdraw(request.id)
-                found = await self._ledger.read(request.id)
+                found = await ledger.read(request.id, now=now())
+            answer = self._answer(call, shared, found)
+            if await self._use_up(request, found, answer):
+                return answer
+            found = await ledger.read(request.id, now=now())
+            return self._answer(call, shared, found)
         except asyncio.CancelledError:
-            await asyncio.shield(self._withdraw(request.id))
+            await asyncio.shield(self._end(request, CloseReason.CANCEL, Code.CANCELLED))
             raise
         except _AWAY as error:
             log.warning("approval_not_asked call=%s: %s", call.id, error)
-            return self._no(call, words.policy_failed)
-        return self._answer(call, shared, found)
+            return self._no(call, self._wording.words.policy_failed)
+
+    async def _use_up(self, request: ApprovalRequest, found: Found, answer: ToolResult) -> bool:
+        """End the record with what is answered; False where it says something else by now."""
+        if found.state not in ("waiting", "approved"):
+            return True
+        if answer.ok:
+            return await self._end(request, CloseReason.USED, None)
+        end = CloseReason.UNAPPROVED if found.state == "waiting" else CloseReason.CANCEL
+        return await self._end(request, end, Code.DENIED)
+
+    async def _end(self, request: ApprovalRequest, end: CloseReason, code: Code | None) -> bool:
+        outcome = Outcome(ok=True, executed=Executed.NO)
+        if code is not None:
+            outcome = failure(code, feedback.NOBODY_APPROVED, Executed.NO)
+        body = self._envelope.encode_settled(request.id, outcome)
+        closing = Closing(
+            key=request.id,
+            nonce=new_nonce(),
+            epoch=self._transport.epoch or "",
+            keep=self._settings.background_kept,
+            unclaimed=body,
+            claimed=body,
+            doubtful=body,
+            cancel=b"",
+            unsent=True,
+        )
+        give_up_at = time.monotonic() + _END_SECONDS
+        try:
+            answers = await self._transport.close_calls([closing], end=end, give_up_at=give_up_at)
+        except _AWAY as error:
+            log.warning("approval_not_ended id=%s: %s", request.id, error)
+            return False
+        return answers == [body]
 
     def _answer(self, call: ToolCall, shared: TurnContext, found: Found) -> ToolResult:
+        """What the record says, if somebody whom we trust has signed it for this very call."""
         words = self._wording.words
-        if found.state in (ApprovalState.EXPIRED, ApprovalState.WITHDRAWN):
+        if found.state == "waiting" or found.shown in _UNDECIDED:
             self._tell("expired", call, shared, "", "")
-            return self._no(call, words.nobody_approved)
+            return self._no(call, words.reasons[feedback.NOBODY_APPROVED])
+        key, tenant, prefix = found.key, self._settings.tenant, self._settings.key_prefix
         try:
-            request = read_request(self._envelope, found.request)
-            decision = read_decision(self._envelope, found.decision, request)
+            request = read_request(
+                self._envelope, found.request, key=key, tenant=tenant, prefix=prefix
+            )
+            digest = digest_of(call.name, call.arguments or {})
+            decision = read_decision(
+                self._envelope, found.decision, key=key, tenant=tenant, prefix=prefix, digest=digest
+            )
+            if request.message.session != shared.session or not may_decide(decision.by, request):
+                raise MessageRejected("foreign", "it is for something else")
         except MessageRejected as error:
-            log.error("decision_rejected approval=%s: %s", found.id, error)
+            log.error("message_rejected reason=%s approval=%s: %s", error.reason, key, error)
             return self._no(call, words.policy_failed)
-        is_bound = request.digest == digest_of(call.name, call.arguments or {})
-        if not is_bound or not may_decide(decision.by, request):
-            log.error("decision_rejected approval=%s: it is for something else", found.id)
-            return self._no(call, words.policy_failed)
+        if decision.approved and decision.ends_at <= self._transport.server_time():
+            return self._no(call, words.reasons[feedback.NOBODY_APPROVED])
         self._tell(
             "approved" if decision.approved else "denied",
             call,
@@ -143,16 +179,28 @@ class ProviderApprovals:
             return _yes(call)
         return self._no(call, feedback.denied_by(decision.by, decision.reason, self._wording))
 
+    def _asking(self, request: ApprovalRequest) -> Asking:
+        now = self._transport.server_time()
+        return Asking(
+            key=request.id,
+            nonce=new_nonce(),
+            request=signed_request(self._envelope, request),
+            rerunnable=False,
+            ends_at=request.expires_at,
+            kept=request.expires_at - now + self._settings.background_kept,
+            keep=self._settings.background_kept,
+            asked_at=now,
+        )
+
     def _request(
         self, call: ToolCall, shared: TurnContext, approval: AskApproval, by: str, good: float
     ) -> ApprovalRequest:
         now, arguments = self._transport.server_time(), call.arguments or {}
-        key = opening.key_of(call, shared, self._settings.tenant)
         return ApprovalRequest(
-            id=id_of(key),
             tenant=self._settings.tenant,
+            prefix=self._settings.key_prefix,
             message=CallMessage(
-                key=key,
+                key=opening.key_of(call, shared, self._settings.tenant),
                 id=call.id,
                 tool=call.name,
                 digest="",
@@ -164,18 +212,13 @@ class ProviderApprovals:
             digest=digest_of(call.name, arguments),
             asked_at=now,
             expires_at=now + good,
+            start_within=_END_SECONDS,
             reason=approval.reason,
             approvers=tuple(approval.approvers),
             by=by,
             provider=shared.provider,
             is_foreign=True,
         )
-
-    async def _withdraw(self, id: str) -> None:
-        try:
-            await self._ledger.withdraw(id)
-        except _AWAY as error:
-            log.warning("approval_not_withdrawn id=%s: %s", id, error)
 
     def _no(self, call: ToolCall, reason: str) -> ToolResult:
         text = self._wording.words.denied.format(name=call.name, error=reason.rstrip(" .。"))

@@ -70,6 +70,8 @@ class InMemoryWorker:
             limits=Limits(settings.max_result),
             children=None,
             credentials=self._credentials,
+            envelope=envelope,
+            prefix=settings.key_prefix,
         )
         self._executor = Executor(
             worker=_WORKER,

@@ -157,7 +157,7 @@ class WorkerService:
             observers=self._observers,
         )
         self._executor.leased_at = lambda: self._presence.renewed_at
-        self._intake.server_time = self._presence.clock.time
+        self._intake.server_time = self._runner.server_time = self._presence.clock.time
         self._on_loop(self._follow(), _START_SECONDS)
         self._watchdog = Watchdog(
             thread=self._thread,
@@ -342,6 +342,8 @@ class WorkerService:
             limits=Limits(settings.max_result),
             children=self._children,
             credentials=self._credentials,
+            envelope=self._envelope,
+            prefix=self._settings.key_prefix,
         )
         self._executor = Executor(
             worker=self.id,

@@ -1,308 +1,315 @@
-"""The records of approvals: what waits for a person, and what was decided, for the whole fleet."""
+"""The steps of calls that wait for a person: asked, decided, and gone on with."""
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
+
+import msgspec
 
 from toolpool.contract import encoding
 from toolpool.contract.approval import ApprovalState
+from toolpool.contract.ledger.memory import MemoryServer
+from toolpool.contract.ledger.record import Record
 from toolpool.contract.ledger.steps import Step, Steps
 from toolpool.contract.names import Names
 
-RECORDED = "recorded"
-"""In place of a state: there is a record of the call already, so that nobody is asked about it."""
 _PATIENCE_SECONDS = 5.0
-_SENDING_SECONDS = 10.0
-"""How long a dispatcher may take to send what was approved, before another may."""
+LOOK_AGAIN_SECONDS = 10.0
+"""After how long a dispatcher looks again at what was approved and is not sent."""
+
+
+class Asking(msgspec.Struct, frozen=True, gc=False):
+    """A call to note as waiting. `ends_at` and `asked_at` are Unix time by the server's clock.
+
+    Its record is kept for `kept` seconds while it is not sent, and its outcome for `keep` seconds.
+    `tried_in` is the epoch of an earlier try that may have been taken, empty if there was none.
+    """
+
+    key: str
+    nonce: str
+    request: bytes
+    rerunnable: bool
+    ends_at: float
+    kept: float
+    keep: float
+    asked_at: float
+    again: bool = False
+    tried_in: str = ""
+
+
+class Deciding(msgspec.Struct, frozen=True, gc=False):
+    """A decision to note. All but `key` and times (`ends_at`: of what is approved) are signed.
+
+    `notice` tells dispatchers. A denied call has the outcome `no`, or `doubtful` where the server
+    may have forgotten that it was sent.
+    """
+
+    key: str
+    nonce: str
+    decision: bytes
+    notice: bytes
+    approved: bool
+    ends_at: float
+    no: bytes = b""
+    doubtful: bytes = b""
 
 
 class Found(NamedTuple):
-    """A record; `state` is empty where there is none. The next two are signed, or empty.
+    """The record of a call; `state` is empty if there is none. `request` and so on are signed.
 
-    An approved call may have been sent for so many seconds.
+    `answer` is that of an `ask`: `new`, `ran` or `moved` (as `DispatcherLedger.open`), else empty.
     """
 
-    id: str
+    key: str
     state: str
+    approval: str = ""
     request: bytes = b""
     decision: bytes = b""
-    seconds: float = 0.0
+    epoch: str = ""
+    outcome: bytes = b""
+    answer: str = ""
 
-
-class Followed(NamedTuple):
-    """What was decided after the entry that was read before, and what is to be sent from here."""
-
-    last: str
-    decided: list[tuple[str, str]]
-    granted: list[str]
+    @property
+    def shown(self) -> ApprovalState | None:
+        """What people are told of it; None if it never had to be approved."""
+        if self.approval == "approved" and self.state != "approved":
+            return ApprovalState.SENT
+        try:
+            return ApprovalState(self.approval)
+        except ValueError:
+            return None
 
 
 class ApprovalLedger(Protocol):
-    """Every method may raise `ServerAway`, RedisError or OSError."""
+    """Every method may raise `ServerAway`, RedisError or OSError. `now` is the server's time."""
 
-    async def ask(self, id: str, request: bytes, *, record: str, good: float, kept: float) -> Found:
-        """Note a request that is good for so many seconds, and kept for more after that.
-
-        One that is known is left as it is. `record` is the key of the call's record: where there is
-        one, the state is `RECORDED`.
-        """
+    async def ask(self, asking: Asking, *, now: float) -> Found:
+        """Note a call that is not sent before somebody approves it; one that is known stays."""
         ...
 
-    async def look(self, id: str) -> Found:
-        """A record, to be waited for here if nobody else does."""
+    async def read(self, key: str, *, now: float, confirm: bool = False) -> Found:
+        """A record. `confirm`: whoever waits for it knows that nobody sent it up to this epoch."""
         ...
 
-    async def read(self, id: str) -> Found:
-        """A record, by whoever waits for nothing."""
+    async def decide(self, deciding: Deciding, *, now: float) -> str:
+        """Approve or deny what waits; empty if that was done, else its state, or `gone`."""
         ...
 
-    async def decide(self, id: str, state: ApprovalState, decision: bytes) -> str:
-        """Approve or deny what waits; empty where that was done, else its state, or `gone`."""
+    async def approved(self, *, now: float) -> list[str]:
+        """Keys of what was approved and is to be sent from here: its dispatcher may be dead."""
         ...
 
-    async def withdraw(self, id: str) -> str:
-        """End a request that nobody waits for any more; the state that it had."""
-        ...
-
-    async def sent(self, id: str) -> str:
-        """An approved call is on its way; the state that it had."""
-        ...
-
-    async def is_untold(self, id: str) -> bool:
-        """Whether nobody was told what became of a request; to be asked by whoever tells."""
-        ...
-
-    async def follow(self, last: str) -> Followed:
-        """What was decided since; `last` is empty for whoever begins to follow."""
-        ...
-
-    async def waiting(self, most: int) -> list[Found]:
+    async def waiting(self, most: int, *, now: float) -> list[Found]:
         """What waits, the first to expire first."""
+        ...
+
+    async def is_untold(self, key: str) -> bool:
+        """Whether nobody was told what became of a request; to be asked by whoever tells."""
         ...
 
 
 class RedisApprovals:
     """On a real server, those of one tenant, for the dispatcher that reads `reply`."""
 
-    def __init__(self, steps: Steps, names: Names, reply: str, tenant: str) -> None:
+    def __init__(
+        self, steps: Steps, names: Names, reply: str, tenant: str, *, remembered: float = 86_400.0
+    ) -> None:
         self._steps = steps
         self._names = names
         self._reply = reply
+        self._marks_ms = _ms(remembered)
         owner = encoding.digest(tenant)
-        self._shared = (names.approvals(owner), names.approved(owner), names.decisions(owner))
+        self._shared = (names.epoch, names.approvals(owner), names.approved(owner))
 
-    async def ask(self, id: str, request: bytes, *, record: str, good: float, kept: float) -> Found:
+    async def ask(self, asking: Asking, *, now: float) -> Found:
         """See `ApprovalLedger.ask`."""
-        times = (_ms(good), _ms(kept))
-        record = self._names.call(record)
-        return _found(id, await self._run(id, "ask", self._reply, *times, request, record))
+        answers = await self._run(
+            asking.key,
+            "ask",
+            now,
+            asking.nonce,
+            self._reply,
+            self._names.ran_prefix,
+            self._marks_ms,
+            asking.request,
+            int(asking.rerunnable),
+            _ms(asking.ends_at),
+            _ms(asking.kept),
+            _ms(asking.keep),
+            round(asking.asked_at * 1000),
+            int(asking.again),
+            asking.tried_in,
+            asking.key,
+        )
+        return _found(asking.key, answers[1:])
 
-    async def look(self, id: str) -> Found:
-        """See `ApprovalLedger.look`."""
-        return _found(id, await self._run(id, "look", self._reply))
-
-    async def read(self, id: str) -> Found:
+    async def read(self, key: str, *, now: float, confirm: bool = False) -> Found:
         """See `ApprovalLedger.read`."""
-        return _found(id, await self._run(id, "look", ""))
+        return _found(key, (await self._run(key, "read", now, int(confirm)))[1:])
 
-    async def decide(self, id: str, state: ApprovalState, decision: bytes) -> str:
+    async def decide(self, deciding: Deciding, *, now: float) -> str:
         """See `ApprovalLedger.decide`."""
-        [answer] = await self._run(id, "decide", state.value, decision)
-        return "" if answer == b"done" else bytes(answer).decode()
+        [answer] = await self._run(
+            deciding.key,
+            "decide",
+            now,
+            "approved" if deciding.approved else "denied",
+            deciding.decision,
+            _ms(deciding.ends_at),
+            deciding.nonce,
+            deciding.notice,
+            deciding.no,
+            deciding.doubtful,
+            deciding.key,
+        )
+        return "" if answer == b"done" else bytes(answer).decode(errors="replace")
 
-    async def withdraw(self, id: str) -> str:
-        """See `ApprovalLedger.withdraw`."""
-        [answer] = await self._run(id, "withdraw")
-        return bytes(answer).decode()
+    async def approved(self, *, now: float) -> list[str]:
+        """See `ApprovalLedger.approved`."""
+        pause = _ms(LOOK_AGAIN_SECONDS)
+        answers = await self._run("", "approved", now, self._reply, pause, self._names.call_prefix)
+        return [bytes(answer).decode(errors="replace") for answer in answers]
 
-    async def sent(self, id: str) -> str:
-        """See `ApprovalLedger.sent`."""
-        [answer] = await self._run(id, "sent")
-        return bytes(answer).decode()
+    async def waiting(self, most: int, *, now: float) -> list[Found]:
+        """See `ApprovalLedger.waiting`."""
+        answers = await self._run("", "list", now, self._names.call_prefix, most)
+        return [
+            _found(bytes(answers[i]).decode(errors="replace"), [b"", *answers[i + 1 : i + 7]])
+            for i in range(0, len(answers), 7)
+        ]
 
-    async def is_untold(self, id: str) -> bool:
+    async def is_untold(self, key: str) -> bool:
         """See `ApprovalLedger.is_untold`."""
-        [answer] = await self._run(id, "tell")
+        [answer] = await self._run(key, "tell", 0.0)
         return bool(answer == b"first")
 
-    async def follow(self, last: str) -> Followed:
-        """See `ApprovalLedger.follow`."""
-        answers = [
-            bytes(answer).decode(errors="replace")
-            for answer in await self._run(
-                None,
-                "follow",
-                self._reply,
-                last,
-                self._names.approval_prefix,
-                _ms(_SENDING_SECONDS),
-            )
-        ]
-        count = int(answers[1])
-        pairs = answers[2 : 2 + 2 * count]
-        decided = list(zip(pairs[::2], pairs[1::2], strict=True))
-        return Followed(answers[0], decided, answers[2 + 2 * count :])
-
-    async def waiting(self, most: int) -> list[Found]:
-        """See `ApprovalLedger.waiting`."""
-        answers = await self._run(None, "list", self._names.approval_prefix, most)
-        return [
-            _found(bytes(answers[i]).decode(errors="replace"), answers[i + 1 : i + 5])
-            for i in range(0, len(answers), 5)
-        ]
-
-    async def _run(self, id: str | None, *arguments: str | bytes | int) -> list[Any]:
-        keys = [*self._shared]
-        if id is not None:
-            keys.append(self._names.approval(id))
-        give_up_at = time.monotonic() + _PATIENCE_SECONDS
-        return await self._steps.run(Step.APPROVAL, keys, arguments, give_up_at=give_up_at)
+    async def _run(
+        self, key: str, what: str, now: float, *arguments: str | bytes | int
+    ) -> list[Any]:
+        return await self._steps.run(
+            Step.APPROVAL,
+            [*self._shared, self._names.call(key)],
+            [what, self._steps.epoch_candidate, round(now * 1000), *arguments],
+            give_up_at=time.monotonic() + _PATIENCE_SECONDS,
+        )
 
 
 def _ms(seconds: float) -> int:
     return max(1, round(seconds * 1000))
 
 
-def _found(id: str, answers: Sequence[Any]) -> Found:
-    state, request, decision, ms = answers
-    name = bytes(state).decode(errors="replace")
-    return Found(id, name, bytes(request), bytes(decision), int(float(ms)) / 1000)
-
-
-@dataclass(slots=True)
-class _Entry:
-    """Times are on the monotonic clock."""
-
-    request: bytes
-    expires: float
-    gone_at: float
-    reply: str
-    state: ApprovalState = ApprovalState.WAITING
-    decision: bytes = b""
-    taken: float = 0.0
-    first: float = 0.0
-    is_told: bool = False
-
-
-@dataclass(slots=True)
-class ApprovalsHeld:
-    """What all dispatchers of one server in memory share."""
-
-    entries: dict[str, _Entry] = field(default_factory=dict)
-    decided: list[tuple[str, str]] = field(default_factory=list)
+def _found(key: str, answers: Sequence[Any]) -> Found:
+    answer, state, approval, request, decision, epoch, outcome = map(bytes, answers)
+    words = [word.decode(errors="replace") for word in (state, approval, epoch, answer)]
+    return Found(key, words[0], words[1], request, decision, words[2], outcome, words[3])
 
 
 class MemoryApprovals:
-    """In this process, beside the calls of its server."""
+    """The steps of a server in this process, for the dispatcher that reads `reply`."""
 
-    def __init__(self, held: ApprovalsHeld, server: "_Server", reply: str) -> None:
-        self._held = held
+    def __init__(self, server: MemoryServer, reply: str) -> None:
         self._server = server
         self._reply = reply
 
-    async def ask(self, id: str, request: bytes, *, record: str, good: float, kept: float) -> Found:
+    async def ask(self, asking: Asking, *, now: float) -> Found:
         """See `ApprovalLedger.ask`."""
-        if self._entry(id) is None:
-            if self._server.state(record) is not None:
-                return Found(id, RECORDED)
-            now = time.monotonic()
-            entry = _Entry(request, now + good, now + good + kept, self._reply)
-            self._held.entries[id] = entry
-        return await self.look(id)
+        server, key = self._server, asking.key
+        record = server.asked_anew(key, asking.asked_at)
+        if record is None and not asking.rerunnable and asking.tried_in not in ("", server.epoch):
+            return Found(key, "", answer="moved")
+        if record is None and not asking.rerunnable and (asking.again or key in server.ran):
+            server.ran.add(key)
+            return Found(key, "", answer="ran")
+        if record is None:
+            record = server.records[key] = Record(
+                epoch=server.epoch,
+                opened=asking.nonce,
+                attempt=1,
+                rerunnable=asking.rerunnable,
+                until=0.0,
+                deadline=0.0,
+                gone_at=time.monotonic() + asking.kept,
+                replies=[self._reply],
+                state="waiting",
+                keep=asking.keep,
+                approval="waiting",
+                request=asking.request,
+                expires=asking.ends_at,
+                asker=self._reply,
+            )
+        elif record.state != "settled":
+            record.attach(self._reply, server.dispatchers)
+            if record.asker not in server.dispatchers:
+                record.asker = self._reply
+        is_new = record.opened == asking.nonce and record.state != "settled"
+        return _of(key, record)._replace(answer="new" if is_new else "")
 
-    async def look(self, id: str) -> Found:
-        """See `ApprovalLedger.look`."""
-        entry = self._entry(id)
-        if entry is not None and entry.reply not in self._server.dispatchers:
-            entry.reply = self._reply
-        if entry is not None and entry.state is ApprovalState.APPROVED and not entry.first:
-            entry.first = time.monotonic()
-        return await self.read(id)
-
-    async def read(self, id: str) -> Found:
+    async def read(self, key: str, *, now: float, confirm: bool = False) -> Found:
         """See `ApprovalLedger.read`."""
-        entry = self._entry(id)
-        if entry is None:
-            return Found(id, "")
-        seconds = time.monotonic() - entry.first if entry.first else 0.0
-        return Found(id, entry.state.value, entry.request, entry.decision, seconds)
+        record = self._server.record(key)
+        if record is not None and confirm and record.state in ("waiting", "approved"):
+            record.epoch = self._server.epoch
+        return _of(key, record) if record is not None else Found(key, "")
 
-    async def decide(self, id: str, state: ApprovalState, decision: bytes) -> str:
+    async def decide(self, deciding: Deciding, *, now: float) -> str:
         """See `ApprovalLedger.decide`."""
-        entry = self._entry(id)
-        if entry is None or entry.state is not ApprovalState.WAITING:
-            return entry.state.value if entry is not None else "gone"
-        entry.state, entry.decision = state, decision
-        self._held.decided.append((id, state.value))
+        record = self._server.record(deciding.key)
+        if record is None:
+            return "gone"
+        if record.decision == deciding.decision:
+            return ""
+        if record.state != "waiting":
+            return record.approval or record.state
+        if now >= record.expires:
+            return "expired"
+        record.decision = deciding.decision
+        for reply in record.replies:
+            self._server.put(reply, deciding.notice)
+        if deciding.approved:
+            record.state = record.approval = "approved"
+            record.expires = deciding.ends_at
+            record.gone_at = max(record.gone_at, time.monotonic() + deciding.ends_at - now)
+        else:
+            record.approval = "denied"
+            body = deciding.no if record.epoch == self._server.epoch else deciding.doubtful
+            self._server.finish(record, deciding.nonce, record.keep, body, "")
         return ""
 
-    async def withdraw(self, id: str) -> str:
-        """See `ApprovalLedger.withdraw`."""
-        entry = self._entry(id)
-        if entry is None:
-            return ""
-        before = entry.state
-        if before is ApprovalState.WAITING:
-            entry.state = ApprovalState.WITHDRAWN
-            self._held.decided.append((id, entry.state.value))
-        return before.value
+    async def approved(self, *, now: float) -> list[str]:
+        """See `ApprovalLedger.approved`."""
+        found: list[str] = []
+        for key, record in self._server.records.items():
+            if record.state != "approved" or record.look_at > now:
+                continue
+            record.look_at = now + LOOK_AGAIN_SECONDS
+            if record.asker == self._reply or record.asker not in self._server.dispatchers:
+                record.asker = self._reply
+                found.append(key)
+        return found
 
-    async def sent(self, id: str) -> str:
-        """See `ApprovalLedger.sent`."""
-        entry = self._held.entries.get(id)
-        if entry is None:
-            return ""
-        before = entry.state
-        is_late = before is ApprovalState.EXPIRED and entry.first > 0.0
-        if before is ApprovalState.APPROVED or is_late:
-            entry.state = ApprovalState.SENT
-        return before.value
+    async def waiting(self, most: int, *, now: float) -> list[Found]:
+        """See `ApprovalLedger.waiting`."""
+        records = self._server.records.items()
+        found = [(k, r) for k, r in records if r.state == "waiting" and r.expires > now]
+        found.sort(key=lambda pair: pair[1].expires)
+        return [_of(key, record) for key, record in found[:most]]
 
-    async def is_untold(self, id: str) -> bool:
+    async def is_untold(self, key: str) -> bool:
         """See `ApprovalLedger.is_untold`."""
-        entry = self._held.entries.get(id)
-        if entry is None or entry.is_told:
+        record = self._server.record(key)
+        if record is None or record.is_told:
             return False
-        entry.is_told = True
+        record.is_told = True
         return True
 
-    async def follow(self, last: str) -> Followed:
-        """See `ApprovalLedger.follow`."""
-        decided, now = self._held.decided, time.monotonic()
-        first = int(last) if last else len(decided)
-        granted: list[str] = []
-        for id in list(self._held.entries):
-            entry = self._entry(id)
-            if entry is None or entry.state is not ApprovalState.APPROVED or entry.taken > now:
-                continue
-            if entry.reply == self._reply or entry.reply not in self._server.dispatchers:
-                entry.reply, entry.taken = self._reply, now + _SENDING_SECONDS
-                granted.append(id)
-        return Followed(str(len(decided)), decided[first:], granted)
 
-    async def waiting(self, most: int) -> list[Found]:
-        """See `ApprovalLedger.waiting`."""
-        found = [(id, self._entry(id)) for id in list(self._held.entries)]
-        waits = [(id, e) for id, e in found if e is not None and e.state is ApprovalState.WAITING]
-        waits.sort(key=lambda pair: pair[1].expires)
-        return [Found(id, e.state.value, e.request, e.decision) for id, e in waits[:most]]
-
-    def _entry(self, id: str) -> _Entry | None:
-        entry, now = self._held.entries.get(id), time.monotonic()
-        if entry is None or now >= entry.gone_at:
-            self._held.entries.pop(id, None)
-            return None
-        if entry.state in (ApprovalState.WAITING, ApprovalState.APPROVED) and now >= entry.expires:
-            entry.state = ApprovalState.EXPIRED
-        return entry
-
-
-class _Server(Protocol):
-    """What is asked of the server in memory."""
-
-    dispatchers: set[str]
-
-    def state(self, key: str) -> str | None:
-        """The state of a record; None where there is none."""
-        ...
+def _of(key: str, record: Record) -> Found:
+    return Found(
+        key,
+        record.state,
+        record.approval,
+        record.request,
+        record.decision,
+        record.epoch,
+        record.outcome,
+    )

@@ -7,7 +7,7 @@ from typing import Protocol
 import msgspec
 
 Refusal = str
-"""Why a claim was not won: absent, settled, attempt, claimed, expired or moved."""
+"""Why a claim was not won: absent, settled, waiting, approved, attempt, claimed, expired, moved."""
 
 ATTEMPTS_AT_MOST = 3
 RELEASES_AT_MOST = 3
@@ -21,6 +21,12 @@ RAN = b"ran"
 """There is no record, and the call may have been run: nobody knows how it ended."""
 UNCLAIMED = b"unclaimed"
 """There is no record any more, and nobody had claimed the call: it may be opened again."""
+WAITING = b"waiting"
+"""A person has to approve the call: it was not sent."""
+APPROVED = b"approved"
+"""A person has approved the call, and nobody has sent it yet."""
+LAPSED = b"lapsed"
+"""The call was approved, and nobody sent it while it was."""
 OTHERS = b"others"
 """Another living dispatcher waits for the call longer: it goes on, without the one that asked."""
 _RUNNING = b"running "
@@ -55,13 +61,16 @@ class CloseReason(StrEnum):
     CANCEL = "cancel"  # somebody said so: it ends for every dispatcher
     LEAVE = "leave"  # the caller waits no longer: it goes on while another dispatcher waits
     REFUSED = "refused"  # by a dispatcher that will not send it: what others asked is left alone
+    UNAPPROVED = "unapproved"  # nobody approved it in time, or sent it while it was approved
+    USED = "used"  # what its provider runs was approved: that is said once
 
 
 class Opening(msgspec.Struct, frozen=True, gc=False):
     """A call to note. `wait` (to be claimed), `deadline` and `keep` are seconds from now.
 
     It was asked at `asked_at`, Unix time by the server's clock. `again`: it may have been asked
-    before, so that without a record it is not run (`RAN`) unless it may run twice.
+    before, so that without a record it is not run (`RAN`) unless it may run twice. `approved`: the
+    caller has the decision of a person who may; without a record it is not run either.
     """
 
     key: str
@@ -72,6 +81,7 @@ class Opening(msgspec.Struct, frozen=True, gc=False):
     keep: float
     asked_at: float = 0.0
     again: bool = False
+    approved: bool = False
 
 
 class Claim(msgspec.Struct, frozen=True, gc=False):
@@ -170,7 +180,8 @@ class DispatcherLedger(Protocol):
         """Note calls and publish their message, if it is not empty.
 
         Answers the server's epoch, and for each call `NEW`, `ATTACHED` or `running_on` (somebody
-        asked before), `MOVED`, `RAN`, or the signed outcome it already has.
+        asked before), `MOVED`, `RAN`, `WAITING` or `APPROVED` (a person has to approve it, or
+        has, and the opening does not say so), `LAPSED`, or the signed outcome it already has.
         """
         ...
 
@@ -179,8 +190,8 @@ class DispatcherLedger(Protocol):
     ) -> list[bytes]:
         """End calls.
 
-        Answers for each its outcome, `running_on` or `ATTACHED` (both: left alone), `OTHERS` or
-        `MISSING`.
+        Answers for each its outcome, `running_on`, `ATTACHED`, `WAITING` or `APPROVED` (all: left
+        alone), `OTHERS` or `MISSING`.
         """
         ...
 
@@ -189,8 +200,8 @@ class DispatcherLedger(Protocol):
     ) -> list[bytes]:
         """Start calls again that may be, and settle as lost those that may not.
 
-        Answers for each call `SENT`, `again_in`, `running_on`, `MOVED`, `UNCLAIMED`, `MISSING` or
-        its outcome.
+        Answers for each call `SENT`, `again_in`, `running_on`, `MOVED`, `UNCLAIMED`, `MISSING`,
+        `WAITING`, `APPROVED` or its outcome.
         """
         ...
 

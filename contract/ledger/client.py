@@ -77,7 +77,7 @@ class RedisLedger:
         arguments += (
             f"{opening.attempt} {opening.rerunnable:d} {_ms(opening.wait)} "
             f"{_ms(opening.deadline)} {_ms(opening.keep)} "
-            f"{round(opening.asked_at * 1000)} {opening.again:d}"
+            f"{round(opening.asked_at * 1000)} {opening.again:d} {opening.approved:d}"
             for opening in openings
         )
         epoch, *answers = await self._steps.run(Step.OPEN, keys, arguments, give_up_at=give_up_at)

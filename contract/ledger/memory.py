@@ -9,10 +9,11 @@ import time
 from collections import defaultdict
 from collections.abc import Sequence
 
-from toolpool.contract.ledger.approvals import ApprovalsHeld
 from toolpool.contract.ledger.base import (
+    APPROVED,
     ATTACHED,
     ATTEMPTS_AT_MOST,
+    LAPSED,
     MISSING,
     MOVED,
     NEW,
@@ -21,6 +22,7 @@ from toolpool.contract.ledger.base import (
     RELEASES_AT_MOST,
     SENT,
     UNCLAIMED,
+    WAITING,
     Claim,
     CloseReason,
     Closing,
@@ -61,25 +63,27 @@ class MemoryServer(Inboxes):
         """Which dispatcher may try the tool of a circuit, and until when."""
         self.outputs: dict[str, bytes] = {}
         self._outputs_of: defaultdict[str, dict[str, int]] = defaultdict(dict)
-        self._ran: set[str] = set()
+        self.ran: set[str] = set()
         """What may not run twice and was claimed, whether its record is still there or not."""
         self.loops = MemoryLoops(remembered=loop_memory, kept=loop_kept)
         self.events = MemoryEvents()
         self.rates = MemoryRates(self._is_known, self._is_under_way)
-        self.approvals = ApprovalsHeld()
-        self._records: dict[str, Record] = {}
-        self.shared = MemoryShared(self._find)
+        self.records: dict[str, Record] = {}
+        """By key; those that `record` would not find among them."""
+        self.shared = MemoryShared(self.record)
 
     def state(self, key: str) -> str | None:
         """The state of a record; None where there is none."""
-        return record.state if (record := self._find(key)) is not None else None
+        return record.state if (record := self.record(key)) is not None else None
 
     def _is_known(self, key: str) -> bool:
-        record = self._find(key)
-        return record is not None and record.anew_at is None
+        record = self.record(key)
+        if record is None or record.state in ("waiting", "approved"):
+            return False
+        return record.anew_at is None
 
     def _is_under_way(self, key: str) -> bool | None:
-        record = self._find(key)
+        record = self.record(key)
         if record is None:
             return None
         is_open = record.state == "open" and record.until > time.monotonic()
@@ -87,13 +91,13 @@ class MemoryServer(Inboxes):
 
     def outcome(self, key: str) -> bytes | None:
         """The outcome of a record; None where it has none."""
-        return (record.outcome or None) if (record := self._find(key)) is not None else None
+        return (record.outcome or None) if (record := self.record(key)) is not None else None
 
     def forget(self) -> None:
         """Lose every record and start another epoch, as a server does that lost its data."""
-        self._records.clear()
+        self.records.clear()
         self.shared.forget()
-        self._ran.clear()
+        self.ran.clear()
         self.epoch = f"memory.{secrets.token_hex(8)}"
 
     async def open(
@@ -121,18 +125,15 @@ class MemoryServer(Inboxes):
     def _open(self, opening: Opening, nonce: str, reply: str, tried_in: str | None) -> bytes | None:
         """None for a call that has a record only now."""
         now = time.monotonic()
-        record = self._find(opening.key)
-        anew_at = record.anew_at if record is not None else None
-        if anew_at is not None and opening.asked_at > anew_at:
-            del self._records[opening.key]
-            record = None
+        record = self.asked_anew(opening.key, opening.asked_at)
         if record is None:
             if not opening.rerunnable and tried_in not in (None, self.epoch):
                 return MOVED
-            if opening.key in self._ran or (opening.again and not opening.rerunnable):
-                self._ran.add(opening.key)
+            may_have_run = opening.key in self.ran or (opening.again and not opening.rerunnable)
+            if opening.approved or may_have_run:
+                self.ran.add(opening.key)
                 return RAN
-            self._records[opening.key] = Record(
+            self.records[opening.key] = Record(
                 epoch=self.epoch,
                 opened=nonce,
                 attempt=opening.attempt,
@@ -147,11 +148,42 @@ class MemoryServer(Inboxes):
             return record.outcome
         if record.opened == nonce:
             return NEW
+        is_approved = record.state == "approved" and opening.approved
+        if is_approved and (refused := self._not_sendable(record)):
+            return refused
         record.attach(reply, self.dispatchers)
+        if is_approved:
+            record.state, record.epoch, record.opened = "open", self.epoch, nonce
+            record.attempt = opening.attempt
+        elif record.state in ("waiting", "approved"):
+            return WAITING if record.state == "waiting" else APPROVED
         record.until = max(record.until, now + opening.wait)
         record.deadline = max(record.deadline, now + opening.deadline)
         record.gone_at = max(record.gone_at, now + opening.keep)
+        if is_approved:
+            return None
         return running(record.worker) if record.state == "claimed" else ATTACHED
+
+    def _not_sendable(self, record: Record) -> bytes | None:
+        """Why what a person approved may not be sent; None if it may."""
+        if not record.rerunnable and record.epoch != self.epoch:
+            return MOVED
+        return LAPSED if record.expires <= time.time() else None
+
+    def asked_anew(self, key: str, asked_at: float) -> Record | None:
+        """The record of a call that is asked for; what was refused for a time is not any more.
+
+        What a person approved stays approved.
+        """
+        record = self.record(key)
+        if record is None or record.anew_at is None or asked_at <= record.anew_at:
+            return record
+        record.anew_at = None
+        if record.approval == "approved":
+            record.state, record.outcome, record.settled_by = "approved", b"", ""
+            return record
+        del self.records[key]
+        return None
 
     async def claim(
         self, claims: Sequence[Claim], *, worker: str, give_up_at: float
@@ -161,7 +193,7 @@ class MemoryServer(Inboxes):
 
     def _claim(self, claim: Claim, worker: str) -> float | Refusal:
         now = time.monotonic()
-        record = self._find(claim.key)
+        record = self.record(claim.key)
         if record is None:
             return "absent"
         if record.state == "settled":
@@ -170,6 +202,8 @@ class MemoryServer(Inboxes):
             return "attempt"
         if record.state == "claimed":
             return record.deadline - now if record.claimed == claim.nonce else "claimed"
+        if record.state != "open":
+            return record.state
         if record.until <= now:
             return "expired"
         if not self._may_go(record):
@@ -177,7 +211,7 @@ class MemoryServer(Inboxes):
         record.state, record.claimed, record.worker = "claimed", claim.nonce, worker
         record.claims += 1
         if not record.rerunnable:
-            self._ran.add(claim.key)
+            self.ran.add(claim.key)
         return record.deadline - now
 
     async def settle(self, settlements: Sequence[Settlement], *, give_up_at: float) -> list[str]:
@@ -189,9 +223,9 @@ class MemoryServer(Inboxes):
         return [self._hold(hold, worker) for hold in holds]
 
     def _hold(self, hold: Hold, worker: str) -> str:
-        record = self._find(hold.key)
+        record = self.record(hold.key)
         if not hold.rerunnable:
-            self._ran.add(hold.key)
+            self.ran.add(hold.key)
         if record is None:
             return "absent"
         if record.state == "settled":
@@ -217,9 +251,9 @@ class MemoryServer(Inboxes):
 
     def keep_longer(self, key: str, keep: float) -> None:
         """Keep the outcome of a call for so long, whenever it comes."""
-        record = self._find(key)
+        record = self.record(key)
         if record is not None:
-            record.keep = keep
+            record.keep = max(record.keep, keep)
             record.gone_at = max(record.gone_at, time.monotonic() + keep)
 
     async def tell(self, reply: str, body: bytes) -> None:
@@ -227,14 +261,14 @@ class MemoryServer(Inboxes):
         self.put(reply, body)
 
     def _settle(self, settlement: Settlement) -> str:
-        record = self._find(settlement.key)
+        record = self.record(settlement.key)
         if record is None:
-            record = self._records[settlement.key] = self._settled_record([settlement.reply])
-            self._finish(record, settlement.nonce, settlement.keep, settlement.body, "")
+            record = self.records[settlement.key] = self._settled_record([settlement.reply])
+            self.finish(record, settlement.nonce, settlement.keep, settlement.body, "")
             return "gone"
         if record.state == "settled":
             return "first" if record.settled_by == settlement.nonce else "late"
-        self._finish(record, settlement.nonce, settlement.keep, settlement.body, "")
+        self.finish(record, settlement.nonce, settlement.keep, settlement.body, "")
         return "first"
 
     def _settled_record(self, replies: list[str]) -> Record:
@@ -257,9 +291,9 @@ class MemoryServer(Inboxes):
         return [self._recover(recovery, reply, queue) for recovery in recoveries]
 
     def _recover(self, recovery: Recovery, reply: str, queue: str) -> bytes:
-        record = self._find(recovery.key)
+        record = self.record(recovery.key)
         if record is None:
-            is_sure = recovery.epoch == self.epoch and recovery.key not in self._ran
+            is_sure = recovery.epoch == self.epoch and recovery.key not in self.ran
             return UNCLAIMED if is_sure else MISSING
         if record.state == "settled":
             return record.outcome
@@ -267,6 +301,8 @@ class MemoryServer(Inboxes):
         if record.recovered == recovery.nonce:
             return again(record.attempt)
         until = max(record.until, time.monotonic() + recovery.wait)
+        if record.state in ("waiting", "approved"):
+            return WAITING if record.state == "waiting" else APPROVED
         if record.state == "open":
             if record.attempt > recovery.attempt:
                 if record.attempt == recovery.attempt + 1 and self._may_go(record):
@@ -288,7 +324,7 @@ class MemoryServer(Inboxes):
             record.until, record.recovered = until, recovery.nonce
             self.put(queue, recovery.next_message)
             return again(record.attempt)
-        self._finish(record, recovery.nonce, recovery.keep, recovery.lost, reply)
+        self.finish(record, recovery.nonce, recovery.keep, recovery.lost, reply)
         return recovery.lost
 
     async def release(
@@ -298,7 +334,7 @@ class MemoryServer(Inboxes):
         return [self._release(release) for release in releases]
 
     def _release(self, release: Release) -> str:
-        record = self._find(release.key)
+        record = self.record(release.key)
         if record is None:
             return "late"
         if record.state != "claimed" or record.claimed != release.claim_nonce:
@@ -306,13 +342,13 @@ class MemoryServer(Inboxes):
             return "released" if release.claim_nonce in ours else "late"
         record.releases += 1
         if record.releases > RELEASES_AT_MOST:
-            self._finish(record, release.claim_nonce, release.keep, release.too_often, "")
+            self.finish(record, release.claim_nonce, release.keep, release.too_often, "")
             return "released"
         record.state, record.worker, record.released = "open", "", release.claim_nonce
         record.attempt += 1
         record.claims -= not release.entered
         if not release.entered and not record.claims:
-            self._ran.discard(release.key)
+            self.ran.discard(release.key)
         for reply in record.replies:
             self.put(reply, release.notice)
         return "released"
@@ -324,11 +360,13 @@ class MemoryServer(Inboxes):
         return [self._close(closing, reply, end) for closing in closings]
 
     def _close(self, closing: Closing, reply: str, end: CloseReason) -> bytes:
-        record = self._find(closing.key)
+        record = self.record(closing.key)
         if record is None:
             return MISSING if end is CloseReason.UNSTARTED else self._close_absent(closing, end)
         if record.state == "settled":
             return record.outcome
+        if record.state in ("waiting", "approved"):
+            return self._close_unsent(record, closing, reply, end)
         if end is CloseReason.REFUSED:
             record.attach(reply, self.dispatchers)
             return running(record.worker) if record.state == "claimed" else ATTACHED
@@ -344,17 +382,55 @@ class MemoryServer(Inboxes):
             body = closing.unclaimed
         else:
             body = closing.doubtful
-        self._finish(record, closing.nonce, closing.keep, body, reply)
+        self.finish(record, closing.nonce, closing.keep, body, reply)
         return body
+
+    def _close_unsent(
+        self, record: Record, closing: Closing, reply: str, end: CloseReason
+    ) -> bytes:
+        """End a call that a person has to approve, or has, and that nobody sent."""
+        approval = self._approval_after(record, closing, reply, end)
+        if approval is None:
+            if end is CloseReason.LEAVE:
+                record.replies = [other for other in record.replies if other != reply]
+                return OTHERS
+            record.attach(reply, self.dispatchers)
+            return WAITING if record.state == "waiting" else APPROVED
+        record.approval = approval
+        if end is CloseReason.REFUSED and closing.anew_after is not None:
+            record.anew_at = time.time() + closing.anew_after
+        body = closing.unclaimed if record.epoch == self.epoch else closing.doubtful
+        kept = max(closing.keep, record.gone_at - time.monotonic())
+        self.finish(record, closing.nonce, kept, body, reply)
+        return body
+
+    def _approval_after(
+        self, record: Record, closing: Closing, reply: str, end: CloseReason
+    ) -> str | None:
+        """How the approval of a call ends with it; None if the call goes on."""
+        is_over = record.state == "waiting" or record.expires <= time.time()
+        if end is CloseReason.DEADLINE or (end is CloseReason.UNAPPROVED and is_over):
+            return "expired"
+        if end is CloseReason.CANCEL:
+            return "cancelled"
+        if end is CloseReason.USED and record.state == "approved":
+            return "approved"
+        if end not in (CloseReason.LEAVE, CloseReason.REFUSED):
+            return None
+        if self._others_wait(record, reply, end):
+            return None
+        if end is CloseReason.LEAVE or closing.anew_after is None:
+            return "cancelled"
+        return "approved" if record.state == "approved" else None
 
     def _close_absent(self, closing: Closing, end: CloseReason) -> bytes:
         """What is settled keeps anybody from running the call after this answer."""
-        is_sure = closing.unsent and closing.epoch == self.epoch and closing.key not in self._ran
+        is_sure = closing.unsent and closing.epoch == self.epoch and closing.key not in self.ran
         body = closing.unclaimed if is_sure else closing.doubtful
-        record = self._records[closing.key] = self._settled_record([])
+        record = self.records[closing.key] = self._settled_record([])
         if is_sure and end is CloseReason.REFUSED and closing.anew_after is not None:
             record.anew_at = time.time() + closing.anew_after
-        self._finish(record, closing.nonce, closing.keep, body, "")
+        self.finish(record, closing.nonce, closing.keep, body, "")
         return body
 
     def _others_wait(self, record: Record, reply: str, end: CloseReason) -> bool:
@@ -365,14 +441,17 @@ class MemoryServer(Inboxes):
             CloseReason.UNSTARTED: record.until - now,
             CloseReason.DEADLINE: record.deadline - now - _OTHERS_AHEAD_SECONDS,
             CloseReason.REFUSED: 1.0,
+            CloseReason.UNAPPROVED: 0.0,
+            CloseReason.USED: 0.0,
         }
         return left[end] > 0 and any(
             other in self.dispatchers for other in record.replies if other != reply
         )
 
-    def _finish(
+    def finish(
         self, record: Record, nonce: str, keep: float, body: bytes, except_reply: str
     ) -> None:
+        """Settle a record, and tell everybody who asked but one."""
         record.state, record.settled_by, record.outcome = "settled", nonce, body
         record.gone_at = time.monotonic() + max(keep, record.keep)
         for reply in record.replies:
@@ -382,9 +461,10 @@ class MemoryServer(Inboxes):
     def _may_go(self, record: Record) -> bool:
         return record.rerunnable or self.epoch in (record.epoch, record.goes_on)
 
-    def _find(self, key: str) -> Record | None:
-        record = self._records.get(key)
+    def record(self, key: str) -> Record | None:
+        """A record; None if there is none, or its time is over."""
+        record = self.records.get(key)
         if record is not None and record.gone_at <= time.monotonic():
-            del self._records[key]
+            del self.records[key]
             return None
         return record

@@ -28,6 +28,16 @@ class Record:
     releases: int = 0
     goes_on: str = ""
     keep: float = 0.0
+    approval: str = ""
+    """How far the approval of a call is that a person has to approve; empty for any other."""
+    request: bytes = b""
+    decision: bytes = b""
+    expires: float = 0.0
+    """By when it is decided, or once it is approved opened; Unix time in seconds."""
+    asker: str = ""
+    look_at: float = 0.0
+    """When the next dispatcher may look at what is approved; Unix time in seconds."""
+    is_told: bool = False
     anew_at: float | None = None
     """When a call that was refused, and never ran, may be asked again; Unix time in seconds."""
 

@@ -4,6 +4,7 @@ import asyncio
 
 from toolpool.contract import logs
 from toolpool.contract.envelope import (
+    Decided,
     Passed,
     Progress,
     Question,
@@ -76,12 +77,14 @@ class Collector:
         else:
             self._observers.tell("late", root_of(reply.key), reply.outcome.worker)
 
-    def _take_word_of_one(self, reply: Released | Passed | Progress) -> None:
+    def _take_word_of_one(self, reply: Released | Passed | Progress | Decided) -> None:
         pending = self._calls.find(reply.key)
         if pending is None:
             return
         if isinstance(reply, Progress):
             self._calls.progressed(pending, reply)
+        elif isinstance(reply, Decided):
+            self._calls.decided(pending, reply.decision)
         elif isinstance(reply, Passed):
             if pending.message.attempt == reply.attempt:
                 self._calls.passed(pending)

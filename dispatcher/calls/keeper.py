@@ -11,12 +11,21 @@ from contextlib import suppress
 
 from toolpool.contract import logs
 from toolpool.contract.envelope import Cancel
-from toolpool.contract.ledger.base import MISSING, OTHERS, CloseReason, Closing, running_on
+from toolpool.contract.ledger.base import (
+    APPROVED,
+    MISSING,
+    OTHERS,
+    WAITING,
+    CloseReason,
+    Closing,
+    running_on,
+)
 from toolpool.contract.ledger.steps import new_nonce
 from toolpool.contract.outcome import Code, Executed, Outcome, failure
 from toolpool.dispatcher.calls.latch import Latch
 from toolpool.dispatcher.calls.pending import Pending, Stage
 from toolpool.dispatcher.calls.services import Calls, Services
+from toolpool.dispatcher.words import feedback
 from toolpool.dispatcher.words.classify import left_to_others, not_queued, unconfirmed
 
 log = logs.logger("keeper")
@@ -34,6 +43,7 @@ _ASKED_FOR = {
     CloseReason.DEADLINE: 60.0,
     CloseReason.CANCEL: 5.0,
     CloseReason.LEAVE: 5.0,
+    CloseReason.UNAPPROVED: 60.0,
 }
 """How long the ledger is asked to close calls, in seconds."""
 
@@ -74,9 +84,29 @@ class Keeper:
         if self._line_timer is None:
             self._wait_for_head()
 
-    def watch_deadline(self, pending: Pending) -> None:
-        """Keep the deadline of a call that is not sent yet, and nothing else of it."""
-        self._at(pending.deadline, self._over, pending)
+    def watch_approval(self, pending: Pending) -> None:
+        """Keep the times of a call that a person has to approve by its `start_by`."""
+        self._line.pop(pending, None)
+        self._at(pending.start_by, self.close_unapproved, pending)
+
+    def close_unapproved(self, pending: Pending) -> None:
+        """End a call that nobody approved in time, or sent while it was approved."""
+        if pending.is_open:
+            self._at(pending.deadline, self._over, pending)
+            self._add_due(pending, CloseReason.UNAPPROVED)
+
+    async def is_ended(self, pending: Pending) -> bool:
+        """End the record of a call that was answered; whether the server says that it did."""
+        closing = self._closing_of(pending, CloseReason.CANCEL)
+        give_up_at = time.monotonic() + _ASKED_FOR[CloseReason.CANCEL]
+        try:
+            await self._transport.close_calls(
+                [closing], end=CloseReason.CANCEL, give_up_at=give_up_at
+            )
+        except Exception as error:  # noqa: BLE001 - whatever it was, it is tried again
+            log.warning("calls_not_closed calls=1: %s", error)
+            return False
+        return True
 
     def forget(self, pending: Pending) -> None:
         """Keep a call's times no more."""
@@ -196,7 +226,7 @@ class Keeper:
         try:
             async with asyncio.timeout(_ASKED_FOR[reason]), self._turns[reason]:
                 answers = await self._transport.close_calls(
-                    [self._closing_of(pending, _code(reason)) for pending in calls],
+                    [self._closing_of(pending, reason) for pending in calls],
                     end=reason,
                     give_up_at=give_up_at,
                 )
@@ -220,6 +250,8 @@ class Keeper:
     def _take(self, pending: Pending, answer: bytes, reason: CloseReason) -> None:
         if (worker := running_on(answer)) is not None:
             self._calls.started(pending, worker)
+        elif answer in (WAITING, APPROVED):  # it was approved, or sent back, meanwhile
+            self._calls.has_to_be_approved(pending)
         elif answer == OTHERS:
             is_running = reason is CloseReason.DEADLINE and pending.stage is Stage.RUNNING
             is_left = reason is CloseReason.LEAVE
@@ -230,21 +262,28 @@ class Keeper:
         elif not pending.epoch:  # adopted, and whoever had it never sent it
             self._calls.resolve(pending, _unknown(Code.WORKER_LOST))
 
-    def _closing_of(self, pending: Pending, code: Code) -> Closing:
+    def _closing_of(self, pending: Pending, reason: CloseReason) -> Closing:
+        code = _code(reason)
         claimed = Code.CANCELLED if code is Code.CANCELLED else Code.TIMEOUT
         signed = self._envelope.encode_settled
-        ran = pending.ran_before or Executed.NO
         return Closing(
             key=pending.key,
             nonce=new_nonce(),
             epoch=pending.epoch or pending.accepted_in,
             keep=pending.keep,
-            unclaimed=signed(pending.key, failure(code, "", ran)),
+            unclaimed=signed(pending.key, _unclaimed(pending, reason)),
             claimed=signed(pending.key, failure(claimed, "", Executed.UNKNOWN)),
             doubtful=signed(pending.key, _unknown(code)),
             cancel=self._envelope.encode_cancel(Cancel(key=pending.key)),
             unsent=pending.nobody_ran_it,
         )
+
+
+def _unclaimed(pending: Pending, reason: CloseReason) -> Outcome:
+    """What a call comes to that nobody started."""
+    if reason is CloseReason.UNAPPROVED and pending.message.approval is None:
+        return not_queued(Code.DENIED, feedback.NOBODY_APPROVED)
+    return failure(_code(reason), "", pending.ran_before or Executed.NO)
 
 
 def _unknown(code: Code) -> Outcome:

@@ -43,7 +43,7 @@ class Stage(Enum):
     next: tuple["Stage", ...]
     """Where it may go from here, as `NEXT_STAGES` has it."""
 
-    NEW = "new"  # or at the gate, because of a rate limit
+    NEW = "new"  # or at the gate, because of a rate limit or an approval
     WAITING = "waiting"  # in the pump: nothing was ever sent
     PUBLISHING = "publishing"  # on its way to the server, not confirmed
     QUEUED = "queued"
@@ -54,8 +54,8 @@ class Stage(Enum):
 NEXT_STAGES: Mapping[Stage, frozenset[Stage]] = {
     Stage.NEW: frozenset({Stage.WAITING, Stage.QUEUED}),
     Stage.WAITING: frozenset({Stage.PUBLISHING, Stage.QUEUED}),
-    Stage.PUBLISHING: frozenset({Stage.QUEUED}),
-    Stage.QUEUED: frozenset({Stage.RUNNING, Stage.STRANDED}),
+    Stage.PUBLISHING: frozenset({Stage.QUEUED, Stage.NEW}),
+    Stage.QUEUED: frozenset({Stage.RUNNING, Stage.STRANDED, Stage.NEW}),
     Stage.STRANDED: frozenset({Stage.RUNNING, Stage.QUEUED}),
     Stage.RUNNING: frozenset({Stage.QUEUED}),
 }
@@ -129,6 +129,8 @@ class Pending:
     approval: str = ""
     """The id of the approval that it waits for, or waited for."""
     awaits_approval: bool = False
+    is_held: bool = False
+    """Whether it is counted among the waiting calls of its session, outside of any queue."""
     when_answered: "Callable[[Pending], None] | None" = None
     share: "SharedRun | None" = None
     """The equal calls that it shares a run with, or that it is the run of."""
@@ -305,25 +307,30 @@ class Pending:
         """This dispatcher answers it itself."""
         self.work = work
 
-    def awaits(self, approval: str, *, until: float, queue_wait: float) -> None:
+    def awaits(self, *, until: float, queue_wait: float) -> None:
         """It is not sent before it is approved, until a time on the monotonic clock."""
-        self.approval, self.awaits_approval = approval, True
+        self.approval, self.awaits_approval = self.root, True
         self.start_by = until
         self.deadline = until + queue_wait + self.message.timeout
+
+    def held(self, is_held: bool) -> None:
+        """It is counted as waiting outside of any queue, or not any more."""
+        self.is_held = is_held
+
+    def unsent(self) -> None:
+        """It is not on a queue any more, or never was: it has to be approved first."""
+        self.to(Stage.NEW)
+        self.epoch, self.published_at, self.queued_at = "", 0.0, 0.0
 
     def asked_about(self, message: CallMessage) -> None:
         """The arguments that its approval is bound to."""
         self.message = msgspec.structs.replace(self.message, arguments=message.arguments)
 
-    def unsent_in(self, epoch: str) -> None:
-        """Nobody has sent it up to this epoch of the server."""
-        self.accepted_in = epoch
-
-    def approved(self, *, start_by: float, deadline: float, again: bool) -> None:
-        """It may be sent; `again`: it may have been already, whoever asked before."""
+    def approved(self, decision: bytes, *, start_by: float, deadline: float) -> None:
+        """It may be sent, with the signed decision."""
         self.awaits_approval = False
         self.start_by, self.deadline = start_by, deadline
-        self.again = again
+        self.message = msgspec.structs.replace(self.message, approval=decision)
 
     def handed_over(self, keep: float) -> None:
         """Nobody waits for it any more; its outcome is kept for `keep` seconds."""
@@ -398,4 +405,5 @@ class Pending:
             keep=deadline + self.keep,
             asked_at=server_now - (now - self.began) - CLOCK_MARGIN_SECONDS,
             again=self.again,
+            approved=self.message.approval is not None and not self.retries,
         )

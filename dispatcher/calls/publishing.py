@@ -5,7 +5,16 @@ from typing import Protocol
 
 from toolpool.contract import logs
 from toolpool.contract.envelope import Batch
-from toolpool.contract.ledger.base import ATTACHED, MOVED, NEW, RAN, running_on
+from toolpool.contract.ledger.base import (
+    APPROVED,
+    ATTACHED,
+    LAPSED,
+    MOVED,
+    NEW,
+    RAN,
+    WAITING,
+    running_on,
+)
 from toolpool.contract.ledger.steps import ServerAway, new_nonce
 from toolpool.contract.outcome import Code, Executed, failure
 from toolpool.dispatcher.calls.pending import Pending, Stage
@@ -120,5 +129,7 @@ class Publisher:
         elif answer == RAN:
             pending.known_before()
             self._calls.resolve(pending, forgotten())
+        elif answer in (WAITING, APPROVED, LAPSED):
+            self._calls.has_to_be_approved(pending)
         elif answer not in (NEW, ATTACHED):
             self._calls.known(pending, answer)

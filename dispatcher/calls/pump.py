@@ -38,9 +38,12 @@ class Pump:
         if self._has_room(pending):
             self._queue(pending).submit(pending)
 
-    def hold(self, pending: Pending) -> bool:
-        """Count a call that waits elsewhere as waiting; False where it is refused instead."""
-        has_room = self._has_room(pending)
+    def hold(self, pending: Pending, *, always: bool = False) -> bool:
+        """Count a call that waits elsewhere as waiting; False where it is refused instead.
+
+        `always`: it waits already, for another dispatcher.
+        """
+        has_room = always or self._has_room(pending)
         if has_room:
             self._shared.hold(pending.line, 1)
         return has_room

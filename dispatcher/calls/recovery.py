@@ -14,13 +14,16 @@ import msgspec
 from toolpool.contract import logs
 from toolpool.contract.envelope import Batch, Settled, WorkerLease
 from toolpool.contract.ledger.base import (
+    APPROVED,
     ATTACHED,
+    LAPSED,
     MISSING,
     MOVED,
     NEW,
     RAN,
     SENT,
     UNCLAIMED,
+    WAITING,
     again_in,
     running_on,
 )
@@ -207,6 +210,8 @@ class Recovery:
             self._pump.started(pending)
         elif answer in (MOVED, RAN):
             self._pump.stranded(pending)
+        elif answer in (WAITING, APPROVED, LAPSED):
+            self._calls.has_to_be_approved(pending)
         else:
             self._calls.settled(answer)
 

@@ -12,7 +12,14 @@ from collections.abc import Sequence
 import msgspec
 
 from toolpool.contract import logs
-from toolpool.contract.ledger.base import ATTACHED, CloseReason, Closing, running_on
+from toolpool.contract.ledger.base import (
+    APPROVED,
+    ATTACHED,
+    WAITING,
+    CloseReason,
+    Closing,
+    running_on,
+)
 from toolpool.contract.ledger.steps import new_nonce
 from toolpool.contract.outcome import Executed, Outcome
 from toolpool.dispatcher.calls.pending import CLOCK_MARGIN_SECONDS, Pending
@@ -75,6 +82,8 @@ class Refusals:
                 self._calls.resolve(pending, outcome)
             elif answer is None or answer == closing.doubtful:
                 self._calls.resolve(pending, _unsure(outcome))
+            elif answer in (WAITING, APPROVED):
+                self._calls.has_to_be_approved(pending)
             elif answer == ATTACHED or running_on(answer) is not None:
                 pending.attached()
                 self._calls.join(pending)

@@ -66,6 +66,14 @@ class Calls(Protocol):
         """Calls were answered while their message was on its way: nobody is to start them."""
         ...
 
+    def decided(self, pending: Pending, decision: bytes) -> None:
+        """Somebody decided about a call that waits for approval; `decision` is signed."""
+        ...
+
+    def has_to_be_approved(self, pending: Pending) -> None:
+        """The ledger says that a person has to approve a call, or has, before it is sent."""
+        ...
+
     def started(self, pending: Pending, worker: str) -> None:
         """A worker has a call."""
         ...

@@ -3,7 +3,7 @@
 import asyncio
 import time
 from collections.abc import Callable, Collection, Coroutine, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 
@@ -43,8 +43,22 @@ from toolpool.dispatcher.turn_context import TurnContext
 from toolpool.dispatcher.words.classify import not_queued
 
 
+class Approvals(Protocol):
+    """What knows of calls that wait for a person."""
+
+    def look(self, pending: Pending) -> None:
+        """See what the ledger says of a call that has to be approved, or was."""
+        ...
+
+    def decided(self, pending: Pending, decision: bytes) -> None:
+        """Somebody decided about a call."""
+        ...
+
+
 class Traffic(Heard):
     """Every call that was accepted and has no outcome yet, and all that moves it along."""
+
+    approvals: Approvals
 
     def __init__(self, services: Services, catalog: Catalog, *, follows_catalog: bool) -> None:
         settings, observers = services.settings, services.observers
@@ -151,8 +165,15 @@ class Traffic(Heard):
     def hold(
         self, call: ToolCall, spec: ToolSpec, turn: TurnContext, since: float
     ) -> tuple[Pending, bool]:
-        """A call that is not sent before `go_on`, and whether it was not open before."""
-        return self._accept(call, spec, turn, since, is_watched=False)
+        """A call that is not sent before `go_on`, and whether it is to be asked about.
+
+        It counts as waiting: where there is no room for it, it is refused as any other.
+        """
+        pending, is_new = self._accept(call, spec, turn, since, is_watched=False)
+        if is_new:
+            pending.held(is_held := self._pump.hold(pending))
+            return pending, is_held
+        return pending, False
 
     def take_over(self, request: ApprovalRequest, spec: ToolSpec, *, left: float) -> Pending:
         """The same, of a call that another dispatcher held."""
@@ -166,14 +187,45 @@ class Traffic(Heard):
         )
         return pending
 
-    def keep_deadline(self, pending: Pending) -> None:
-        """See that a call that is held is answered by its deadline, whatever the server does."""
-        self._keeper.watch_deadline(pending)
+    def keep_approval(self, pending: Pending) -> None:
+        """See that a call that a person has to approve is answered, whatever the server does."""
+        if not pending.is_held:
+            pending.held(True)
+            self._pump.hold(pending, always=True)
+        self._keeper.watch_approval(pending)
 
-    def go_on(self, pending: Pending) -> None:
-        """Send a call that was held, if it may still be."""
+    def unapproved(self, pending: Pending) -> None:
+        """End a call that nobody approved in time, or sent while it was approved."""
+        self._keeper.close_unapproved(pending)
+
+    async def is_ended(self, pending: Pending) -> bool:
+        """End the record of a call that was answered here; whether the server says that it did."""
+        return await self._keeper.is_ended(pending)
+
+    def go_on(self, pending: Pending, *, is_sent: bool) -> None:
+        """Send a call that was approved, if it may still be; join one that `is_sent`."""
+        self._let_go(pending)
         self._keeper.watch(pending, alone=True)
-        self._unless_refused(pending, self._send)
+        if is_sent:
+            self.join(pending)
+        else:
+            self._unless_refused(pending, self._send)
+
+    def has_to_be_approved(self, pending: Pending) -> None:
+        """See `Calls.has_to_be_approved`."""
+        if pending.is_open:
+            self._pump.done(pending)
+            pending.unsent()
+            self.approvals.look(pending)
+
+    def decided(self, pending: Pending, decision: bytes) -> None:
+        """See `Calls.decided`."""
+        self.approvals.decided(pending, decision)
+
+    def _let_go(self, pending: Pending) -> None:
+        if pending.is_held:
+            pending.held(False)
+            self._pump.let_go(pending)
 
     def _send(self, pending: Pending) -> None:
         if (headers := self._observers.trace(pending)) is not None:
@@ -276,7 +328,9 @@ class Traffic(Heard):
             return pending
         now = time.monotonic()
         has_record = states[pending.retries] is not None
-        if has_record or (pending.message.rerunnable and pending.deadline > now):
+        if found.approval and not has_record:  # it had one from the first moment
+            self.resolve(pending, failure(Code.WORKER_LOST, "", Executed.UNKNOWN))
+        elif has_record or (pending.message.rerunnable and pending.deadline > now):
             await self._recovery.released(pending)
         elif pending.start_by > now and pending.start_by != pending.deadline:
             self._pump.stranded(pending)
@@ -375,6 +429,7 @@ class Traffic(Heard):
             self._telling.end(pending, outcome)
         self._keeper.forget(pending)
         del self._open[pending.root]
+        self._let_go(pending)
         self._pump.done(pending)
         if pending.share is not None:
             self._sharing.over(pending)

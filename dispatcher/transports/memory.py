@@ -25,7 +25,7 @@ class MemoryTransport:
     def __init__(self, server: MemoryServer, reply: str = "reply:memory") -> None:
         self._server = server
         self._reply = reply
-        self.approvals = MemoryApprovals(server.approvals, server, reply)
+        self.approvals = MemoryApprovals(server, reply)
         self._catalog: dict[str, bytes] | None = None
         self._turns = _TURNS.setdefault(server, deque(maxlen=_TURNS_KEPT))
 

@@ -103,7 +103,13 @@ class RedisTransport:
             kept=settings.loop_kept,
         )
         self.shared = RedisShared(self._steps, self._names)
-        self.approvals = RedisApprovals(self._steps, self._names, self._reply, settings.tenant)
+        self.approvals = RedisApprovals(
+            self._steps,
+            self._names,
+            self._reply,
+            settings.tenant,
+            remembered=settings.remembered,
+        )
         self.events = RedisEvents(
             connection.open_async(settings),
             connection.open_async(settings, blocking=True),

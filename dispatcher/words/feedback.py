@@ -259,6 +259,10 @@ OVER_RATE = "over_rate"
 
 SERVER_FULL = "server_full"
 """The reason of a call that the server had no memory for."""
+NOBODY_APPROVED = "nobody_approved"
+"""The reason of a call that a person had to approve, and nobody did in time."""
+CHANGED_SINCE = "changed_since"
+"""The reason of a call whose tool is not any more what a person approved."""
 OTHERS_WAIT = "others"
 """The reason of a call that goes on for another asker, of an outcome that only one is told."""
 
@@ -307,7 +311,7 @@ def failed(
         Code.DENIED: words.denied,
     }
     if code is Code.DENIED:
-        error = error.rstrip(" .。") or words.not_allowed
+        error = words.reasons.get(error, error).rstrip(" .。") or words.not_allowed
     elif code is Code.RAISED or "error_id" in (outcome.details or {}):
         error = _raised(outcome, words)
     elif code not in templates:

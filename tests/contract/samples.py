@@ -31,6 +31,7 @@ from toolpool.contract.envelope import (
     CallMessage,
     Cancel,
     CatalogEntry,
+    Decided,
     Envelope,
     Passed,
     Progress,
@@ -90,8 +91,8 @@ BATCH = Batch(
     tenant="acme",
 )
 REQUEST = ApprovalRequest(
-    id="9b2d1c4e5f60718293a4",
     tenant="acme",
+    prefix="toolpool",
     message=CallMessage(
         key="9b2d1c4e5f60718293a4b5c6d7e8f901",
         id="toolu_01",
@@ -101,12 +102,23 @@ REQUEST = ApprovalRequest(
         session="s-1",
         turn="msg_01",
     ),
-    digest=digest_of("refund", {"order": "O-7", "amount": 900}),
+    digest=digest_of("refund", {"order": "O-7", "amount": 900}, "b0c4"),
     asked_at=1767225600.5,
     expires_at=1767312000.5,
+    start_within=90.0,
     reason="Refunds above 100 need a person.",
     approvers=("anna", "finance"),
     by="refunds",
+)
+OF_REQUEST = {"key": REQUEST.id, "tenant": "acme", "prefix": "toolpool"}
+DECISION = ApprovalDecision(
+    **OF_REQUEST,
+    digest=REQUEST.digest,
+    approved=True,
+    by="anna",
+    at=1767225660.5,
+    ends_at=1767312090.5,
+    reason="as agreed",
 )
 SPEC = sealed(
     ToolSpec(
@@ -327,19 +339,15 @@ SAMPLES = {
         ENVELOPE.encode_switch,
         ENVELOPE.decode_switch,
     ),
-    "approval": Sample(REQUEST, partial(signed_request, ENVELOPE), partial(read_request, ENVELOPE)),
-    "decision": Sample(
-        ApprovalDecision(
-            id=REQUEST.id,
-            digest=REQUEST.digest,
-            approved=True,
-            by="anna",
-            at=1767225660.5,
-            reason="as agreed",
-        ),
-        partial(signed_decision, ENVELOPE),
-        lambda data: read_decision(ENVELOPE, data, REQUEST),
+    "approval": Sample(
+        REQUEST, partial(signed_request, ENVELOPE), partial(read_request, ENVELOPE, **OF_REQUEST)
     ),
+    "decision": Sample(
+        DECISION,
+        partial(signed_decision, ENVELOPE),
+        partial(read_decision, ENVELOPE, digest=REQUEST.digest, **OF_REQUEST),
+    ),
+    "decided": _reply(Decided(key=REQUEST.id, decision=signed_decision(ENVELOPE, DECISION))),
     "cancel": Sample(Cancel(key=CALL.key), ENVELOPE.encode_cancel, ENVELOPE.decode_cancel),
     "entry": Sample(
         CatalogEntry(spec=SPEC, published_at=1767225600.5, version="0.1.0"),

@@ -1,21 +1,35 @@
-"""The records of approvals: the real server and the one in memory answer alike."""
+"""The steps of calls that a person has to approve: the real server and the one in memory agree."""
 
 import asyncio
 import secrets
-from collections.abc import AsyncIterator, Callable
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass
 
 import pytest
 
 from tests.waiting import eventually
-from toolpool.contract.approval import ApprovalState
 from toolpool.contract.ledger.approvals import (
-    RECORDED,
     ApprovalLedger,
+    Asking,
+    Deciding,
     Found,
     MemoryApprovals,
     RedisApprovals,
 )
-from toolpool.contract.ledger.base import Opening
+from toolpool.contract.ledger.base import (
+    APPROVED,
+    ATTACHED,
+    LAPSED,
+    NEW,
+    OTHERS,
+    RAN,
+    WAITING,
+    Claim,
+    CloseReason,
+    Closing,
+    Opening,
+)
 from toolpool.contract.ledger.client import RedisLedger
 from toolpool.contract.ledger.memory import MemoryServer
 from toolpool.contract.ledger.steps import Steps, new_nonce
@@ -24,227 +38,287 @@ from toolpool.contract.server import connection
 from toolpool.contract.settings import Settings
 from toolpool.embedded import EmbeddedServer
 
-GIVE_UP_SECONDS = 10.0
+HOUR = 3600.0
 
 
-class Servers:
-    """Ledgers of several dispatchers on one server; each can be alive or not."""
+@dataclass
+class Server:
+    """The ledger of a fleet, for several dispatchers, each alive or not."""
 
-    def __init__(
-        self,
-        make: Callable[[str], ApprovalLedger],
-        live: Callable[[str, bool], "asyncio.Future[None] | None"],
-        record: Callable[[str], "asyncio.Future[None] | None"],
-    ) -> None:
-        self.make = make
-        self._live = live
-        self._record = record
+    make: Callable[[str], ApprovalLedger]
+    live: Callable[[str, bool], Awaitable[None]]
+    ledger: RedisLedger | MemoryServer
+    reply: Callable[[str], str]
+    epoch: str = ""
 
-    async def lives(self, name: str, is_alive: bool = True) -> None:
-        work = self._live(name, is_alive)
-        if work is not None:
-            await work
+    async def ask(self, by: str = "one", good: float = HOUR, **more: object) -> Found:
+        fields = {"key": "a", "nonce": new_nonce(), "request": b"r", "rerunnable": False}
+        times = {"ends_at": time.time() + good, "kept": good + HOUR, "keep": HOUR}
+        asking = Asking(**{**fields, **times, "asked_at": time.time(), **more})  # type: ignore[arg-type]
+        found = await self.make(by).ask(asking, now=time.time())
+        self.epoch = found.epoch
+        return found
 
-    async def has_record(self, key: str) -> None:
-        work = self._record(key)
-        if work is not None:
-            await work
+    async def decide(self, *, approved: bool = True, decision: bytes = b"d") -> str:
+        deciding = Deciding(
+            key="a",
+            nonce=new_nonce(),
+            decision=decision,
+            notice=b"notice",
+            approved=approved,
+            ends_at=time.time() + HOUR,
+            no=b"denied",
+            doubtful=b"doubtful",
+        )
+        return await self.make("decider").decide(deciding, now=time.time())
 
+    async def open(self, by: str = "one", *, approved: bool = True, **more: object) -> bytes:
+        opening = Opening(
+            key="a", attempt=1, rerunnable=False, wait=30, deadline=40, keep=60, approved=approved,
+            asked_at=time.time(), **more,  # type: ignore[arg-type]
+        )  # fmt: skip
+        _, [answer] = await self.ledger.open(
+            [opening], nonce=new_nonce(), reply=self.reply(by), queue="", message=b"",
+            give_up_at=time.monotonic() + 5,
+        )  # fmt: skip
+        return answer
 
-def opening(key: str) -> Opening:
-    return Opening(key=key, attempt=1, rerunnable=False, wait=30, deadline=30, keep=60)
+    async def claim(self) -> object:
+        claim = Claim("a", 1, new_nonce())
+        [answer] = await self.ledger.claim([claim], worker="w", give_up_at=time.monotonic() + 5)
+        return answer
+
+    async def close(
+        self, end: CloseReason, by: str = "one", anew_after: float | None = None
+    ) -> bytes:
+        closing = Closing(
+            key="a", nonce=new_nonce(), epoch=self.epoch, keep=60, unclaimed=b"no",
+            claimed=b"claimed", doubtful=b"maybe", cancel=b"", unsent=True, anew_after=anew_after,
+        )  # fmt: skip
+        [answer] = await self.ledger.close(
+            [closing], reply=self.reply(by), end=end, give_up_at=time.monotonic() + 5
+        )
+        return answer
+
+    async def state(self) -> tuple[str, str]:
+        found = await self.make("one").read("a", now=time.time())
+        return found.state, found.approval
 
 
 @pytest.fixture(params=["memory", "redis"])
-async def servers(request: pytest.FixtureRequest) -> AsyncIterator[Servers]:
+async def server(request: pytest.FixtureRequest) -> AsyncIterator[Server]:
     if request.param == "memory":
-        server = MemoryServer()
+        memory = MemoryServer()
 
-        def live(name: str, is_alive: bool) -> None:
-            (server.dispatchers.add if is_alive else server.dispatchers.discard)(f"reply:{name}")
+        async def live(name: str, is_alive: bool) -> None:
+            (memory.dispatchers.add if is_alive else memory.dispatchers.discard)(f"reply:{name}")
 
-        def record(key: str) -> "asyncio.Future[None]":
-            work = server.open(
-                [opening(key)], nonce=new_nonce(), reply="r", queue="", message=b"", give_up_at=0
-            )
-            return asyncio.ensure_future(_ignoring(work))
-
-        yield Servers(
-            lambda name: MemoryApprovals(server.approvals, server, f"reply:{name}"), live, record
-        )
+        made = Server(lambda name: MemoryApprovals(memory, f"reply:{name}"), live, memory,
+                      "reply:{}".format)  # fmt: skip
+        await made.live("one", True)
+        yield made
         return
     with EmbeddedServer() as embedded:
         names = Names(f"t{secrets.token_hex(4)}")
-        settings = Settings(redis_url=embedded.url, key_prefix=names.prefix)
-        client = connection.open_async(settings)
+        client = connection.open_async(Settings(redis_url=embedded.url, key_prefix=names.prefix))
         steps = Steps(client)
 
         async def live_there(name: str, is_alive: bool) -> None:
-            if is_alive:
-                await client.set(names.dispatcher(name), "1")
-            else:
-                await client.delete(names.dispatcher(name))
+            key = names.dispatcher(name)
+            await (client.set(key, "1") if is_alive else client.delete(key))
 
-        async def record_there(key: str) -> None:
-            await RedisLedger(steps, names).open(
-                [opening(key)],
-                nonce=new_nonce(),
-                reply="r",
-                queue="",
-                message=b"",
-                give_up_at=asyncio.get_running_loop().time() + GIVE_UP_SECONDS,
-            )
-
-        yield Servers(
-            lambda name: RedisApprovals(steps, names, names.reply(name), "default"),
-            lambda name, alive: asyncio.ensure_future(live_there(name, alive)),
-            lambda key: asyncio.ensure_future(record_there(key)),
-        )
+        made = Server(lambda name: RedisApprovals(steps, names, names.reply(name), "default"),
+                      live_there, RedisLedger(steps, names), names.reply)  # fmt: skip
+        await made.live("one", True)
+        yield made
         await client.aclose()
 
 
-async def _ignoring(work: object) -> None:
-    await work  # type: ignore[misc]
+async def test_r66_it_is_asked_once_and_found_by_everybody(server: Server) -> None:
+    first = await server.ask()
+    assert (first.state, first.approval, first.answer, first.request) == (
+        "waiting", "waiting", "new", b"r",
+    )  # fmt: skip
+    other = await server.ask("two", request=b"another")
+    assert (other.state, other.answer, other.request) == ("waiting", "", b"r")
+    listed = await server.make("two").waiting(10, now=time.time())
+    assert [found.key for found in listed] == ["a"]
+    assert (await server.make("two").read("nothing", now=time.time())).state == ""
 
 
-async def ask(ledger: ApprovalLedger, id: str, good: float = 30.0, body: bytes = b"r") -> Found:
-    return await ledger.ask(id, body, record=f"call-{id}", good=good, kept=30.0)
+async def test_r66_nobody_starts_what_waits_or_is_approved_and_not_sent(server: Server) -> None:
+    await server.ask()
+    assert await server.claim() == "waiting"
+    assert await server.open("other", approved=False) == WAITING
+    await server.decide()
+    assert await server.claim() == "approved"
+    assert await server.open("other", approved=False) == APPROVED
+    assert await server.open() == NEW
+    assert await server.open("other") == ATTACHED
+    assert isinstance(await server.claim(), float)
 
 
-async def test_r57_asked_once_and_found_by_everybody(servers: Servers) -> None:
-    one, two = servers.make("one"), servers.make("two")
-    await servers.lives("one")
-    assert await ask(one, "a") == Found("a", "waiting", b"r")
-    assert await ask(two, "a", body=b"another") == Found("a", "waiting", b"r")
-    assert await two.read("a") == Found("a", "waiting", b"r")
-    assert await two.look("nothing") == Found("nothing", "")
-    assert [found.id for found in await two.waiting(10)] == ["a"]
+async def test_r66_a_call_that_was_sent_before_is_asked_about_by_nobody(server: Server) -> None:
+    assert await server.open(approved=False) == NEW
+    assert ((await server.ask()).state, await server.decide()) == ("open", "open")
 
 
-async def test_r57_a_call_that_has_a_record_is_asked_about_by_nobody(servers: Servers) -> None:
-    one = servers.make("one")
-    await servers.has_record("call-a")
-    assert (await ask(one, "a")).state == RECORDED
-    assert await one.waiting(10) == [] and (await one.read("a")).state == ""
+@pytest.mark.parametrize("approved", [True, False])
+async def test_r66_one_decision_counts_and_its_repeat_is_answered_again(
+    server: Server, approved: bool
+) -> None:
+    assert await server.decide(approved=approved) == "gone"
+    await server.ask()
+    word = "approved" if approved else "denied"
+    answers = await asyncio.gather(
+        *(server.decide(approved=approved, decision=b"%d" % i) for i in range(5))
+    )
+    assert sorted(answers) == ["", *[word] * 4]
+    assert await server.decide(approved=approved, decision=b"%d" % answers.index("")) == ""
+    assert await server.make("one").waiting(10, now=time.time()) == []
 
 
-@pytest.mark.parametrize("state", [ApprovalState.APPROVED, ApprovalState.DENIED])
-async def test_r57_one_decision_counts(servers: Servers, state: ApprovalState) -> None:
-    one = servers.make("one")
-    await servers.lives("one")
-    await ask(one, "a")
-    answers = await asyncio.gather(*(one.decide("a", state, b"%d" % i) for i in range(5)))
-    assert sorted(answers) == ["", *[state.value] * 4]
-    assert (await one.read("a")).state == state
-    assert await one.waiting(10) == []
-    assert await one.decide("nothing", state, b"d") == "gone"
+END = {
+    "denied": lambda server: server.decide(approved=False),
+    "cancelled": lambda server: server.close(CloseReason.CANCEL),
+    "expired": lambda server: server.close(CloseReason.UNAPPROVED),
+}
 
 
-async def test_r57_what_was_decided_is_followed_from_where_one_began(servers: Servers) -> None:
-    one, two = servers.make("one"), servers.make("two")
-    await servers.lives("one")
-    for id in "abc":
-        await ask(one, id)
-    await one.decide("a", ApprovalState.DENIED, b"d")
-    begun = await one.follow("")
-    assert begun.decided == []
-    await two.decide("b", ApprovalState.APPROVED, b"d")
-    await two.withdraw("c")
-    followed = await one.follow(begun.last)
-    assert followed.decided == [("b", "approved"), ("c", "withdrawn")]
-    assert (await one.follow(followed.last)).decided == []
+@pytest.mark.parametrize("end", END)
+async def test_r66_nothing_leads_out_of_an_end(server: Server, end: str) -> None:
+    await server.ask()
+    await END[end](server)
+    assert await server.state() == ("settled", end)
+    outcome = b"denied" if end == "denied" else b"no"
+    assert await server.decide(decision=b"another") == end
+    assert (await server.ask("two")).outcome == outcome
+    assert await server.open() == await server.open("two", approved=False) == outcome
+    assert await server.claim() == "settled"
+    for reason in CloseReason:
+        assert await server.close(reason) == outcome
+    assert await server.state() == ("settled", end)
 
 
-async def test_r57_who_asked_sends_and_another_once_that_one_is_gone(servers: Servers) -> None:
-    one, two = servers.make("one"), servers.make("two")
-    await servers.lives("one")
-    await servers.lives("two")
-    await ask(one, "a")
-    await two.decide("a", ApprovalState.APPROVED, b"d")
-    assert (await two.follow("")).granted == []
-    assert (await one.follow("")).granted == ["a"]
-    assert (await one.follow("")).granted == []  # it is about to
-    await servers.lives("one", False)
-    assert (await two.follow("")).granted == []
-    assert await one.sent("a") == "approved"
-    assert (await one.read("a")).state == "sent"
+async def test_r66_cancelled_after_it_was_approved_it_never_runs(server: Server) -> None:
+    await server.ask()
+    await server.decide()
+    assert await server.close(CloseReason.CANCEL) == b"no"
+    assert await server.state() == ("settled", "cancelled")
+    assert await server.open() == b"no"
 
 
-async def test_r57_of_several_only_one_takes_what_nobody_sends(servers: Servers) -> None:
-    one, others = servers.make("one"), [servers.make(f"d{i}") for i in range(5)]
-    await ask(one, "a")
+async def test_r66_approved_in_its_last_moment_it_is_no_more_expired(server: Server) -> None:
+    await server.ask(good=0.2)
+    await server.decide()
+    assert await server.close(CloseReason.UNAPPROVED) == APPROVED
+    assert await server.open() == NEW
+
+
+async def test_r66_who_is_late_decides_nothing(server: Server) -> None:
+    await server.ask(good=0.1)
+
+    async def is_late() -> bool:
+        return await server.decide() == "expired"
+
+    async def is_too_late_to_list() -> bool:
+        return await server.make("one").waiting(10, now=time.time()) == []
+
+    await eventually(is_too_late_to_list, "its time is over")
+    assert await is_late()
+
+
+async def test_r66_refused_for_now_it_stays_approved_and_nobody_sends_it_by_itself(
+    server: Server,
+) -> None:
+    await server.ask()
+    await server.decide()
+    assert await server.close(CloseReason.REFUSED, anew_after=0.01) == b"no"
+    await server.live("one", False)
+    assert await server.make("two").approved(now=time.time() + HOUR) == []
+    found = await server.ask("two", asked_at=time.time() + 1)
+    assert (found.state, found.decision, found.outcome) == ("approved", b"d", b"")
+    assert await server.open("two") == NEW
+
+
+async def test_r66_refused_for_good_it_is_over(server: Server) -> None:
+    await server.ask()
+    assert await server.close(CloseReason.REFUSED) == b"no"
+    assert (await server.ask(asked_at=time.time() + HOUR)).outcome == b"no"
+
+
+async def test_r66_one_that_others_wait_for_is_left_to_them(server: Server) -> None:
+    await server.live("two", True)
+    await server.ask()
+    await server.ask("two")
+    assert await server.close(CloseReason.LEAVE) == OTHERS
+    assert await server.close(CloseReason.REFUSED, "three") == WAITING
+    await server.live("two", False)
+    await server.live("three", False)
+    assert await server.close(CloseReason.LEAVE) == b"no"
+
+
+async def test_r66_who_asked_sends_and_another_once_that_one_is_gone(server: Server) -> None:
+    one, two = server.make("one"), server.make("two")
+    await server.live("two", True)
+    await server.ask()
+    await server.decide()
+    now = time.time()
+    assert await two.approved(now=now) == []
+    assert await one.approved(now=now + 11) == ["a"]
+    assert await one.approved(now=now + 11) == []  # it is about to
+    await server.live("one", False)
+    assert await two.approved(now=now + 22) == ["a"]
+    assert await server.open("two") == NEW
+    assert await two.approved(now=now + 44) == []
+
+
+async def test_r66_of_several_only_one_takes_what_nobody_sends(server: Server) -> None:
+    await server.ask()
+    await server.live("one", False)
     for i in range(5):
-        await servers.lives(f"d{i}")
-    await one.decide("a", ApprovalState.APPROVED, b"d")
-    taken = await asyncio.gather(*(other.follow("") for other in others))
-    assert sorted(followed.granted for followed in taken) == [[], [], [], [], ["a"]]
+        await server.live(f"d{i}", True)
+    await server.decide()
+    others = [server.make(f"d{i}") for i in range(5)]
+    taken = await asyncio.gather(*(other.approved(now=time.time()) for other in others))
+    assert sorted(taken) == [[], [], [], [], ["a"]]
 
 
-@pytest.mark.parametrize("state", ["waiting", "approved"])
-async def test_r57_what_is_not_sent_in_its_time_expires(servers: Servers, state: str) -> None:
-    one = servers.make("one")
-    await ask(one, "a", good=0.2)
-    if state == "approved":
-        await one.decide("a", ApprovalState.APPROVED, b"d")
-
-    async def is_expired() -> bool:
-        return (await one.read("a")).state == "expired"
-
-    await eventually(is_expired, "it expires")
-    assert await one.decide("a", ApprovalState.APPROVED, b"d") == "expired"
-    assert (await one.follow("")).granted == [] and await one.waiting(10) == []
-    assert (await ask(one, "a")).state == "expired"
+async def test_r66_what_was_approved_and_not_sent_in_time_is_not_sent(server: Server) -> None:
+    await server.ask()
+    deciding = Deciding(
+        key="a", nonce="n", decision=b"d", notice=b"", approved=True, ends_at=time.time() - 1
+    )
+    await server.make("one").decide(deciding, now=time.time())
+    assert await server.open() == LAPSED
+    assert await server.close(CloseReason.UNAPPROVED) == b"no"
+    assert await server.state() == ("settled", "expired")
 
 
-async def test_r57_what_is_sent_just_in_time_was_sent(servers: Servers) -> None:
-    """Whoever was told that it was approved sent it, and says so after its time."""
-    one = servers.make("one")
-    for id in "ab":
-        await ask(one, id, good=0.5)
-        await one.decide(id, ApprovalState.APPROVED, b"d")
-    assert (await one.look("a")).state == "approved"
-
-    async def are_expired() -> bool:
-        return {(await one.read(id)).state for id in "ab"} == {"expired"}
-
-    await eventually(are_expired, "they expire")
-    for id in "ab":
-        assert await one.sent(id) == "expired"
-    assert (await one.read("a")).state == "sent"
-    assert (await one.read("b")).state == "expired"  # nobody can have sent it
+async def test_r69_what_was_approved_and_has_no_record_any_more_is_not_sent(
+    server: Server,
+) -> None:
+    lost = Opening(
+        key="b", attempt=1, rerunnable=True, wait=30, deadline=40, keep=60, approved=True
+    )
+    _, [answer] = await server.ledger.open(
+        [lost], nonce="n", reply="r", queue="", message=b"", give_up_at=time.monotonic() + 5
+    )
+    assert answer == RAN
 
 
-async def test_r57_what_was_sent_or_withdrawn_stays_so(servers: Servers) -> None:
-    one = servers.make("one")
-    await servers.lives("one")
-    await ask(one, "a")
-    assert await one.withdraw("a") == "waiting"
-    assert await one.withdraw("a") == "withdrawn"
-    assert await one.decide("a", ApprovalState.APPROVED, b"d") == "withdrawn"
-    await ask(one, "b")
-    await one.decide("b", ApprovalState.APPROVED, b"d")
-    assert await one.withdraw("b") == "approved"
-    assert await one.sent("b") == "approved"
-    assert await one.sent("b") == "sent"
-    assert await one.sent("nothing") == await one.withdraw("nothing") == ""
+async def test_r66_what_a_provider_runs_is_used_up_once(server: Server) -> None:
+    await server.ask()
+    assert await server.close(CloseReason.USED) == WAITING
+    await server.decide()
+    assert await server.close(CloseReason.USED) == b"no"
+    assert await server.state() == ("settled", "approved")
+    assert await server.open() == b"no"
 
 
-async def test_r57_since_when_it_may_have_been_sent_is_known(servers: Servers) -> None:
-    one = servers.make("one")
-    await ask(one, "a")
-    await one.decide("a", ApprovalState.APPROVED, b"d")
-    assert (await one.read("a")).seconds == 0.0
-    await one.look("a")
-
-    async def some_time() -> bool:
-        return (await one.read("a")).seconds > 0.0
-
-    await eventually(some_time, "time goes by")
-
-
-async def test_r57_one_is_to_tell_what_became_of_it(servers: Servers) -> None:
-    one, two = servers.make("one"), servers.make("two")
-    await ask(one, "a")
+async def test_r57_one_is_to_tell_what_became_of_it(server: Server) -> None:
+    one, two = server.make("one"), server.make("two")
+    await server.ask()
     told = await asyncio.gather(*(each.is_untold("a") for each in (one, two, one, two)))
     assert sorted(told) == [False, False, False, True]
     assert not await one.is_untold("nothing")

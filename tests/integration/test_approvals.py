@@ -318,15 +318,17 @@ async def test_r63_a_mark_without_a_signature_approves_nothing(
     with redis.Redis.from_url(str(fleet.settings.redis_url)) as client:
         names, owner = Names(fleet.settings.key_prefix), digest(fleet.settings.tenant)
         waiting, approved = names.approvals(owner), names.approved(owner)
-        key = names.approval(approval.id)
+        key = names.call(approval.id)
         assert client.zscore(waiting, approval.id) is not None
-        client.hset(key, mapping={"state": "approved", "decision": b"nobody"})
-        client.zadd(approved, {approval.id: 1e15})
-        client.xadd(names.decisions(owner), {"i": approval.id, "s": "approved"})
+        client.hset(key, mapping={"state": "approved", "approval": "approved", "decision": b"no"})
+        client.zadd(approved, {approval.id: 0})
         for garbage in (b"", b"\xff\x00", b"{}", b"x" * 1000):
-            client.xadd(names.decisions(owner), {"i": garbage, "s": garbage})
-            client.zadd(approved, {garbage: 1e15})
+            client.zadd(approved, {garbage: 0})
             client.zadd(waiting, {garbage: 1e15})
+        for junk in (b"junk-1", b"junk-2"):
+            client.set(names.call_prefix.encode() + junk, b"no hash")
+            client.zadd(approved, {junk: 0})
+            client.zadd(waiting, {junk: 1e15})
         other = await dispatcher.dispatch(response(tmp_path / "other", 7), session="true", wait=0)
         assert other[0].is_running
         true = await one_waits(dispatcher.approvals, "true")

@@ -48,7 +48,7 @@ def flaky(gate: Gate, *, failures: int = 1) -> Tool:
 def nothing_is_kept_by(dispatcher: InMemoryDispatcher) -> bool:
     """Whether its server has no record of any call."""
     server = dispatcher._server
-    return all(server.state(key) is None for key in [*server._records])
+    return all(server.state(key) is None for key in [*server.records])
 
 
 async def test_whoever_asks_during_a_retry_joins_it() -> None:
@@ -116,7 +116,7 @@ async def test_one_that_is_closed_leaves_its_calls_to_those_who_wait_for_them() 
         staying = asyncio.ensure_future(one.dispatch(call("write", label="x"), **SAME))
         await eventually(lambda: one.in_flight() == 1, "the other has asked")
         await eventually(
-            lambda: [len(r.replies) for r in one._server._records.values()] == [2], "and attached"
+            lambda: [len(r.replies) for r in one._server.records.values()] == [2], "and attached"
         )
         await other.close()
         left = (await leaving)[0]
@@ -295,10 +295,10 @@ async def test_what_ran_as_a_write_is_remembered_though_its_tool_is_a_read_by_no
 
     async with alone([gated(gate)], results_kept=0.05) as first:
         await first.dispatch(call("write", label="x"), **SAME)
-        key = next(iter(first._server._ran))
+        key = next(iter(first._server.ran))
         await eventually(lambda: first._server.state(key) is None, "its result has gone")
         async with alone([harmless]) as released:
-            released._server._ran = first._server._ran
+            released._server.ran = first._server.ran
             again = (await released.dispatch(call("write", label="x"), **SAME))[0]
     assert (again.code, again.executed) == (Code.WORKER_LOST, Executed.UNKNOWN)
     assert starts == []

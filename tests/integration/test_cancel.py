@@ -70,7 +70,7 @@ async def test_what_is_cancelled_on_its_way_does_not_start(
         result = (await turn)[0]
         way.open()
         await eventually(
-            lambda: [r.state for r in dispatcher._server._records.values()] == ["settled"],
+            lambda: [r.state for r in dispatcher._server.records.values()] == ["settled"],
             "its record is closed",
         )
         worker._draining = False

@@ -78,7 +78,7 @@ async def test_a_session_is_cancelled_for_every_dispatcher_that_asked() -> None:
             lambda: gate.came and owner.in_flight() == other.in_flight() == 1, "both wait for it"
         )
         await eventually(
-            lambda: any(len(r.replies) == 2 for r in owner._server._records.values()),
+            lambda: any(len(r.replies) == 2 for r in owner._server.records.values()),
             "the record names both",
         )
         assert await other.cancel("s") == 1
@@ -101,7 +101,7 @@ async def test_a_dispatcher_that_leaves_a_call_to_another_does_not_end_it() -> N
             for each in (owner, other)
         )
         await eventually(
-            lambda: any(len(r.replies) == 2 for r in owner._server._records.values()),
+            lambda: any(len(r.replies) == 2 for r in owner._server.records.values()),
             "the record names both",
         )
         left.cancel()
@@ -119,7 +119,7 @@ async def test_a_cancel_between_two_tries_ends_them_all() -> None:
         gate.open()
         await eventually(lambda: starts, "the first try has failed")
         await eventually(
-            lambda: any(r.state == "settled" for r in owner._server._records.values()),
+            lambda: any(r.state == "settled" for r in owner._server.records.values()),
             "its record says so",
         )
         # Only the owner could know that nobody has sent the next try.
@@ -139,7 +139,7 @@ async def test_a_cancelled_call_that_is_asked_again_is_answered_without_waiting_
         handle = str((await owner.dispatch(call("flaky"), wait=0.01, **asked))[0].handle)
         gate.open()
         await eventually(
-            lambda: any(r.state == "settled" for r in owner._server._records.values()),
+            lambda: any(r.state == "settled" for r in owner._server.records.values()),
             "the first try has failed",
         )
         assert (await by_the_host(other, handle))[0] is Code.CANCELLED
@@ -226,7 +226,7 @@ async def test_a_call_that_was_cancelled_after_it_ran_is_never_said_not_to_have_
         handle = str((await owner.dispatch(call("flaky"), wait=0.01, **asked))[0].handle)
         gate.open()
         await eventually(
-            lambda: any(r.state == "settled" for r in owner._server._records.values()),
+            lambda: any(r.state == "settled" for r in owner._server.records.values()),
             "the first try has failed",
         )
         told = [(await owner.task_cancel(handle, session="s")).executed]

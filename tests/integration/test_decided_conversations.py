@@ -11,6 +11,7 @@ import pytest
 
 from tests.fleets import shop
 from tests.integration import fleet as fleets
+from tests.waiting import eventually
 from toolpool import (
     Conversation,
     Deny,
@@ -136,9 +137,9 @@ async def test_r57_a_model_goes_on_while_a_person_decides_and_reads_the_result(w
             return {"customer": {"name": "ben"}}
 
         async def approve() -> None:
-            while not (waiting := await dispatcher.approvals.waiting(session="s-1")):
-                await asyncio.sleep(0.01)
-            await dispatcher.approvals.approve(waiting[0].id, by="anna")
+            await eventually(lambda: handles, "the model was told that it waits")
+            [waiting] = await dispatcher.approvals.waiting(session="s-1")
+            await dispatcher.approvals.approve(waiting.id, by="anna")
 
         approving = asyncio.ensure_future(approve())
         conversation = await talk(

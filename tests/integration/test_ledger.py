@@ -120,7 +120,7 @@ class Server:
     async def end_record(self, key: str = "k") -> None:
         """Its time is over."""
         if isinstance(self.ledger, MemoryServer):
-            self.ledger._records.pop(key, None)
+            self.ledger.records.pop(key, None)
         else:
             await self._client.delete(NAMES.call(key))  # type: ignore[attr-defined]
 

@@ -268,16 +268,16 @@ class RealMemory(Real):
 
     def replicate(self) -> None:
         """See `RealRedis`."""
-        self._kept = copy.deepcopy((self._server._records, self._server._ran))
+        self._kept = copy.deepcopy((self._server.records, self._server.ran))
 
     def fail_over(self, word: str) -> None:
         """See `RealRedis`."""
-        self._server._records, self._server._ran = copy.deepcopy(self._kept)
+        self._server.records, self._server.ran = copy.deepcopy(self._kept)
         self.change_epoch(word)
 
     def end_record(self, key: str) -> None:
         """See `RealRedis`."""
-        self._server._records.pop(key, None)
+        self._server.records.pop(key, None)
 
     def live(self, asker: str, alive: bool) -> None:
         """See `RealRedis`."""

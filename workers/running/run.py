@@ -11,11 +11,13 @@ from secrets import randbits
 
 import msgspec
 
-from toolpool.contract.envelope import CallMessage
-from toolpool.contract.errors import ToolDeclarationInvalid
+from toolpool.contract import logs
+from toolpool.contract.approval import bound_to, digest_of, read_decision
+from toolpool.contract.envelope import CallMessage, Envelope
+from toolpool.contract.errors import MessageRejected, ToolDeclarationInvalid
 from toolpool.contract.faults import faults_of
 from toolpool.contract.outcome import BLOCKED_LOOP, Code, Executed, Outcome, failure
-from toolpool.contract.record_keys import idempotency_key
+from toolpool.contract.record_keys import idempotency_key, root_of
 from toolpool.contract.schema.validator import SchemaCache
 from toolpool.contract.spec import RunIn
 from toolpool.workers.catalog import Catalog
@@ -29,6 +31,8 @@ from toolpool.workers.running.output import Completion
 from toolpool.workers.running.running import Running
 from toolpool.workers.running.threads import ThreadPool
 from toolpool.workers.tool import Tool
+
+log = logs.logger("run")
 
 _REPLY_MARGIN_SECONDS = 0.25
 """A run ends this much before the caller's deadline, so that its outcome still arrives."""
@@ -63,12 +67,18 @@ class Runner:
         limits: Limits,
         children: ChildPool | None,
         credentials: Credentials,
+        envelope: Envelope,
+        prefix: str,
     ) -> None:
         self._worker = worker
         self._catalog = catalog
         self._limits = limits
         self._children = children
         self._credentials = credentials
+        self._envelope = envelope
+        self._prefix = prefix
+        self.server_time: Callable[[], float] = time.time
+        """Unix time as the server has it."""
         self._threads = ThreadPool()
         self._schemas = SchemaCache()
         self._numbers = itertools.count(1 + randbits(62))
@@ -93,7 +103,10 @@ class Runner:
         began = time.monotonic()
         tool = self._catalog.tools.get(call.tool)
         assert tool is not None  # the executor releases what this worker does not have
-        if refusal := self._refuse(tool, call):
+        needs_approval = tool.spec.approval is True or call.approval is not None
+        if needs_approval and not self._is_approved(tool, call, tenant):
+            done = Run(Completion(failure(Code.DENIED, "not_approved", Executed.NO)))
+        elif refusal := self._refuse(tool, call):
             done = Run(Completion(refusal))
         else:
             ends_at = began + time_left - _REPLY_MARGIN_SECONDS
@@ -162,6 +175,22 @@ class Runner:
         return msgspec.structs.replace(
             outcome, worker=self._worker, attempt=call.attempt, duration=round(duration, 6)
         )
+
+    def _is_approved(self, tool: Tool, call: CallMessage, tenant: str) -> bool:
+        """Whether a person approved this very call, of the tool as it is here, in time."""
+        try:
+            decision = read_decision(
+                self._envelope,
+                call.approval or b"",
+                key=root_of(call.key),
+                tenant=tenant,
+                prefix=self._prefix,
+                digest=digest_of(call.tool, call.arguments, bound_to(tool.spec)),
+            )
+        except MessageRejected as error:
+            log.error("message_rejected reason=%s tool=%s: %s", error.reason, call.tool, error)
+            return False
+        return decision.approved and self.server_time() < decision.ends_at
 
     def _refuse(self, tool: Tool, call: CallMessage) -> Outcome | None:
         """Arguments validated against another version of the tool are validated again here."""

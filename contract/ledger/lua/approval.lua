@@ -1,164 +1,127 @@
--- The records of approvals: a hash with `request`, `state`, `decision`, `expires` (ms), `reply` (the
--- dispatcher that waits for it) and `taken` (ms until which that one goes on with it).
--- KEYS: approvals waiting, approvals granted and not sent, stream of what was decided, approval...
--- ARGV: what, then by it:
---   ask      reply stream, ms it is good for, ms it is kept after that, request, key of the call record
---            -> state, request, decision, ms since it could be sent first; the state is 'recorded'
---               where the call needs none, since it was sent
---   look     reply stream ('' waits for nothing) -> the same; '' where there is none
---   decide   state, decision -> 'done', or the state it has
---   withdraw -> the state it had
---   sent     -> the state it had
+-- Calls that wait for a person. An approval has no record of its own: it is a part of the call's, from the
+-- first moment. Times are given by the caller, who follows the fleet's clock: the server's own may jump.
+-- KEYS: epoch, calls that wait (by when that ends), calls approved and not sent (by when the next dispatcher
+--       may look at them), record of the call
+-- ARGV: what, epoch candidate, now (ms), then by it:
+--   ask      nonce, reply stream, prefix of marks, ms a mark is kept, request, rerun, ms at which the
+--            approval ends, ms the record is kept, ms an outcome is kept, ms at which it was asked, 1 where it
+--            may have been asked before, epoch of an earlier try ('' = there was none)
+--            -> epoch, answer, the record
+--   read     1 where a living dispatcher that waits for it says so -> epoch, '', the record
+--   decide   state, decision, ms at which the approval ends now, nonce, notice to dispatchers, outcome
+--            if nobody can have run it, outcome if nobody can know ('' = it is approved)
+--            -> 'done', or the state that it has
+--   approved reply stream, ms until the next look, prefix of records -> keys of calls to go on with
+--   list     prefix of records, how many -> key and record of each
 --   tell     -> 'first' where nobody was told what became of it
---   follow   reply stream, last entry read, prefix of approvals, ms that one may take to send it
---            -> last entry, how many ids and states follow, these, then the ids that the caller is to
---               go on with
---   list     prefix of approvals, how many -> id, state, request, decision, ms of each
-local waiting, granted, stream, key = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
-local what = ARGV[1]
-local now = now_ms()
-local STREAM_MS = 86400000
-local STREAM_LENGTH = 10000
-local RECORD_MS = 60000
+-- A record is answered as: state, approval, request, decision, epoch, outcome.
+-- The answer to `ask` is 'new', '' (see the record), 'ran' or 'moved' (as `open`).
+local waiting, approved, key = KEYS[2], KEYS[3], KEYS[4]
+local what, now = ARGV[1], tonumber(ARGV[3])
+local LEFT_MS = 7200000
 
-local function id_of(name)
-  return string.match(name, '[^:]*$')
-end
-
--- Whether the state has become another since: what waits or is granted is good for a time only.
-local function state_of(name)
-  local found = redis.call('HMGET', name, 'state', 'expires')
-  local state = found[1]
-  if (state == 'waiting' or state == 'approved') and now >= tonumber(found[2]) then
-    redis.call('HSET', name, 'state', 'expired')
-    redis.call('ZREM', waiting, id_of(name))
-    redis.call('ZREM', granted, id_of(name))
-    return 'expired'
-  end
-  return state
-end
-
-local function tell(state)
-  redis.call('XADD', stream, 'MAXLEN', '~', STREAM_LENGTH, '*', 'i', id_of(key), 's', state)
-  redis.call('PEXPIRE', stream, STREAM_MS)
+local function record_of(name)
+  local r = redis.pcall('HMGET', name, 'state', 'approval', 'request', 'decision', 'epoch', 'outcome')
+  if r.err then return nil end
+  for i = 1, 6 do r[i] = r[i] or '' end
+  return r
 end
 
 local function outlive(set, ms)
   if redis.call('PTTL', set) < tonumber(ms) then redis.call('PEXPIRE', set, ms) end
 end
 
-local function whole(name, state)
-  local found = redis.call('HMGET', name, 'request', 'decision', 'first')
-  return {state, found[1] or '', found[2] or '', tostring(found[3] and now - found[3] or 0)}
-end
-
--- Whoever learns that a call was approved may send it: from then on it may have run.
-local function for_sender(name, state)
-  if state == 'approved' then redis.call('HSETNX', name, 'first', now) end
-  return whole(name, state)
-end
-
--- A dispatcher that is gone leaves what it waits for to whoever asks next.
-local function wait_for(name, reply)
-  local owner = redis.call('HGET', name, 'reply')
-  if not owner or not is_alive(owner) then redis.call('HSET', name, 'reply', reply) end
+local function short(name, prefix)
+  return string.sub(name, #prefix + 1)
 end
 
 if what == 'ask' then
-  local reply, good_ms, kept_ms, request, record = ARGV[2], ARGV[3], ARGV[4], ARGV[5], ARGV[6]
-  local state = state_of(key)
-  if state then
-    wait_for(key, reply)
-    return for_sender(key, state)
+  local epoch = server_epoch(KEYS[1], ARGV[2])
+  local nonce, reply, marks, mark_ms, request, rerun = unpack(ARGV, 4, 9)
+  local ends, kept_ms, keep_ms, asked_at, again, tried_in = unpack(ARGV, 10, 15)
+  local once = rerun ~= '1'
+  local r = redis.call('HMGET', key, 'state', 'anew', 'replies', 'opened', 'asker')
+  if r[2] and tonumber(asked_at) > tonumber(r[2]) then r[1] = forget_refusal(key) end
+  local answer = ''
+  if not r[1] and once and tried_in ~= '' and tried_in ~= epoch then
+    answer = 'moved'
+  elseif not r[1] and once and (again == '1' or is_marked(marks, key)) then
+    mark(marks, key, mark_ms)
+    answer = 'ran'
+  elseif not r[1] then
+    redis.call('HSET', key, 'state', 'waiting', 'approval', 'waiting', 'epoch', epoch, 'opened', nonce,
+      'attempt', 1, 'rerun', rerun, 'until', 0, 'deadline', 0, 'claims', 0, 'replies', reply,
+      'request', request, 'expires', ends, 'asker', reply, 'keep', keep_ms)
+    redis.call('PEXPIRE', key, kept_ms)
+    redis.call('ZREMRANGEBYSCORE', waiting, '-inf', now - LEFT_MS)
+    redis.call('ZADD', waiting, ends, ARGV[16])
+    outlive(waiting, kept_ms)
+    answer = 'new'
+  elseif r[1] ~= 'settled' then
+    attach(key, r[3] or '', reply)
+    if not (r[5] and is_alive(r[5])) then redis.call('HSET', key, 'asker', reply) end
+    if r[4] == nonce then answer = 'new' end
   end
-  if redis.call('EXISTS', record) == 1 then  -- and it is to be there still when the call attaches
-    if redis.call('PTTL', record) < RECORD_MS then redis.call('PEXPIRE', record, RECORD_MS) end
-    return {'recorded', '', '', '0'}
+  return {epoch, answer, unpack(record_of(key))}
+elseif what == 'read' then
+  local epoch = server_epoch(KEYS[1], ARGV[2])
+  local r = record_of(key) or {'', '', '', '', '', ''}
+  if ARGV[4] == '1' and (r[1] == 'waiting' or r[1] == 'approved') then
+    redis.call('HSET', key, 'epoch', epoch)
+    r[5] = epoch
   end
-  local expires = now + good_ms
-  redis.call('HSET', key, 'state', 'waiting', 'request', request, 'expires', expires, 'reply', reply)
-  redis.call('PEXPIRE', key, good_ms + kept_ms)
-  redis.call('ZREMRANGEBYSCORE', waiting, '-inf', now)
-  redis.call('ZADD', waiting, expires, id_of(key))
-  outlive(waiting, good_ms + kept_ms)
-  return {'waiting', request, '', '0'}
-elseif what == 'look' then
-  local state = state_of(key)
-  if not state then return {'', '', '', '0'} end
-  if ARGV[2] == '' then return whole(key, state) end
-  wait_for(key, ARGV[2])
-  return for_sender(key, state)
+  return {epoch, '', unpack(r)}
 elseif what == 'decide' then
-  local state = state_of(key)
-  if state ~= 'waiting' then return {state or 'gone'} end
-  redis.call('HSET', key, 'state', ARGV[2], 'decision', ARGV[3])
-  redis.call('ZREM', waiting, id_of(key))
-  if ARGV[2] == 'approved' then
-    redis.call('ZADD', granted, redis.call('HGET', key, 'expires'), id_of(key))
-    outlive(granted, math.max(1, redis.call('PTTL', key)))
-  end
-  tell(ARGV[2])
-  return {'done'}
-elseif what == 'withdraw' then
-  local state = state_of(key)
-  if state == 'waiting' then
-    redis.call('HSET', key, 'state', 'withdrawn')
-    redis.call('ZREM', waiting, id_of(key))
-    tell('withdrawn')
-  end
-  return {state or ''}
-elseif what == 'sent' then
-  local found = redis.call('HMGET', key, 'state', 'first')
-  local state = found[1]
-  -- Its time may have ended between its sending and this.
-  if state == 'approved' or (state == 'expired' and found[2]) then
-    redis.call('HSET', key, 'state', 'sent')
-  end
-  redis.call('ZREM', granted, id_of(key))
-  return {state or ''}
-elseif what == 'tell' then
-  if redis.call('EXISTS', key) == 0 then return {''} end
-  return {redis.call('HSETNX', key, 'told', '1') == 1 and 'first' or ''}
-elseif what == 'follow' then
-  local reply, last, prefix, taken_ms = ARGV[2], ARGV[3], ARGV[4], ARGV[5]
-  local entries = {}
-  if last == '' then
-    local newest = redis.call('XREVRANGE', stream, '+', '-', 'COUNT', 1)
-    last = newest[1] and newest[1][1] or '0-0'
+  local epoch = server_epoch(KEYS[1], ARGV[2])
+  local state, decision, ends, nonce, notice, no, doubtful = unpack(ARGV, 4, 10)
+  local r = redis.call('HMGET', key, 'state', 'approval', 'expires', 'epoch', 'replies', 'decision', 'keep')
+  if r[6] == decision then return {'done'} end  -- the answer to it was lost
+  if r[1] ~= 'waiting' then return {r[2] or r[1] or 'gone'} end
+  -- Nothing is written: the clock may be about to be put right.
+  if now >= tonumber(r[3] or 0) then return {'expired'} end
+  redis.call('HSET', key, 'approval', state, 'decision', decision)
+  redis.call('ZREM', waiting, ARGV[11])
+  for stream in string.gmatch(r[5], '%S+') do send(stream, notice) end
+  if state == 'approved' then
+    redis.call('HSET', key, 'state', 'approved', 'expires', ends)
+    local kept_ms = math.max(redis.call('PTTL', key), tonumber(ends) - now + tonumber(r[7]))
+    redis.call('PEXPIRE', key, kept_ms)
+    redis.call('ZADD', approved, 0, ARGV[11])
+    outlive(approved, kept_ms)
   else
-    entries = redis.call('XRANGE', stream, '(' .. last, '+', 'COUNT', 1000)
+    settle(key, nonce, r[7], r[7], r[4] == epoch and no or doubtful, r[5], '')
   end
-  local answers = {last, tostring(#entries)}
-  for _, entry in ipairs(entries) do
-    answers[1] = entry[1]
-    answers[#answers + 1] = entry[2][2]
-    answers[#answers + 1] = entry[2][4]
-  end
-  for _, id in ipairs(redis.call('ZRANGE', granted, 0, 255)) do
-    local name = prefix .. id
-    if state_of(name) ~= 'approved' then
-      redis.call('ZREM', granted, id)
+  return {'done'}
+elseif what == 'approved' then
+  local reply, pause_ms, prefix = ARGV[4], ARGV[5], ARGV[6]
+  local answers = {}
+  for _, id in ipairs(redis.call('ZRANGEBYSCORE', approved, '-inf', now, 'LIMIT', 0, 256)) do
+    local r = redis.pcall('HMGET', prefix .. id, 'state', 'asker')
+    if r.err or r[1] ~= 'approved' then
+      redis.call('ZREM', approved, id)
     else
-      local found = redis.call('HMGET', name, 'reply', 'taken')
-      local is_free = found[1] == reply or not is_alive(found[1])
-      if is_free and tonumber(found[2] or '0') < now then
-        redis.call('HSET', name, 'reply', reply, 'taken', now + taken_ms)
+      redis.call('ZADD', approved, now + pause_ms, id)
+      if r[2] == reply or not (r[2] and is_alive(r[2])) then
+        redis.call('HSET', prefix .. id, 'asker', reply)
         answers[#answers + 1] = id
       end
     end
   end
   return answers
-else  -- list
-  local prefix, most = ARGV[2], ARGV[3]
+elseif what == 'list' then
+  local prefix, most = ARGV[4], tonumber(ARGV[5])
   local answers = {}
-  for _, id in ipairs(redis.call('ZRANGE', waiting, 0, most - 1)) do
-    local name = prefix .. id
-    local state = state_of(name)
-    if state == 'waiting' then
-      local found = whole(name, state)
+  for _, id in ipairs(redis.call('ZRANGE', waiting, 0, -1)) do
+    local r = record_of(prefix .. id)
+    if not r or r[1] ~= 'waiting' then
+      redis.call('ZREM', waiting, id)
+    elseif #answers < most * 7 and tonumber(redis.call('HGET', prefix .. id, 'expires') or 0) > now then
       answers[#answers + 1] = id
-      for i = 1, 4 do answers[#answers + 1] = found[i] end
+      for i = 1, 6 do answers[#answers + 1] = r[i] end
     end
   end
   return answers
+else  -- tell
+  if redis.call('EXISTS', key) == 0 then return {''} end
+  return {redis.call('HSETNX', key, 'told', '1') == 1 and 'first' or ''}
 end

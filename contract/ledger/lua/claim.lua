@@ -15,14 +15,15 @@ for i = 2, #KEYS do
   elseif r[1] == 'settled' then answer = 'settled'
   elseif r[2] ~= attempt then answer = 'attempt'
   elseif r[1] == 'claimed' then
-    answer = (r[3] == nonce) and tostring(r[5] - now) or 'claimed'
-  elseif tonumber(r[4]) <= now then answer = 'expired'
+    answer = (r[3] == nonce) and tostring((r[5] or now) - now) or 'claimed'
+  elseif r[1] ~= 'open' then answer = r[1]  -- nobody has approved it, or nobody has sent it since
+  elseif tonumber(r[4] or 0) <= now then answer = 'expired'
   elseif r[6] ~= epoch and r[7] ~= '1' and r[8] ~= epoch then answer = 'moved'
   else
     redis.call('HSET', KEYS[i], 'state', 'claimed', 'claimed', nonce, 'worker', worker,
       'claims', (r[9] or 0) + 1)
     if r[7] ~= '1' then mark(marks, KEYS[i], mark_ms) end
-    answer = tostring(r[5] - now)
+    answer = tostring((r[5] or now) - now)
   end
   answers[i - 1] = answer
 end

@@ -1,14 +1,15 @@
 -- A dispatcher ends calls: at their deadline (expire), because somebody cancelled them (cancel), because
--- it waits no longer (leave), or because it will not send them (refused). A `no` is written here before
+-- it waits no longer (leave), because it will not send them (refused), because nobody approved them in
+-- time (unapproved), or because what was approved is used up without being sent (used). A `no` is written here before
 -- anybody says it.
 -- KEYS: epoch, record...
 -- ARGV: epoch candidate, caller's reply stream, cancel list prefix, prefix of marks,
---       'unstarted' (leave running calls alone), 'deadline', 'cancel', 'leave' or 'refused' (leave
---       others' calls alone), then for each record: nonce, epoch it was opened in (of one that was not sent: accepted
+--       'unstarted' (leave running calls alone), 'deadline', 'cancel', 'leave', 'refused' (leave
+--       others' calls alone), 'unapproved' or 'used', then for each record: nonce, epoch it was opened in (of one that was not sent: accepted
 --       in), keep ms, outcome if never claimed, outcome if claimed, outcome if nobody can know, cancel
 --       message, 1 where the caller has not sent it, ms after which a refused call may be asked again
 --       ('' = never, while its record is kept)
--- Answers for each record its outcome, 'running <worker>' or 'open' (left alone), 'others' (a living
+-- Answers for each record its outcome, 'running <worker>', 'open', 'waiting' or 'approved' (left alone), 'others' (a living
 -- dispatcher waits for it longer: the caller is told no more) or 'missing'.
 local epoch = server_epoch(KEYS[1], ARGV[1])
 local reply, cancels, marks, which = ARGV[2], ARGV[3], ARGV[4], ARGV[5]
@@ -27,7 +28,7 @@ end
 
 local function others_wait(key, replies, until_ms, deadline_ms)
   if which == 'cancel' then return false end
-  local left = {leave = 1, unstarted = until_ms - now, deadline = deadline_ms - now - 200}
+  local left = {leave = 1, refused = 1, unstarted = until_ms - now, deadline = deadline_ms - now - 200}
   if left[which] <= 0 then return false end
   local others, alive = without_caller(replies)
   if alive then redis.call('HSET', key, 'replies', others) end
@@ -46,6 +47,20 @@ local function settle_absent(key, nonce, opened_in, keep_ms, no, doubtful, unsen
   return body
 end
 
+-- How the approval of a call that was not sent ends with it; nil where it goes on.
+local function approval_after(key, state, replies, is_for_now)
+  if which == 'deadline' then return 'expired' end
+  if which == 'cancel' then return 'cancelled' end
+  if which == 'used' and state == 'approved' then return 'approved' end
+  local is_over = tonumber(redis.call('HGET', key, 'expires') or 0) <= now
+  if which == 'unapproved' and (state == 'waiting' or is_over) then return 'expired' end
+  if which == 'leave' or which == 'refused' then
+    if others_wait(key, replies, 0, 0) then return nil end
+    if which == 'leave' or not is_for_now then return 'cancelled' end
+    return state == 'approved' and 'approved' or nil
+  end
+end
+
 local answers = {}
 for i = 2, #KEYS do
   local at = 6 + (i - 2) * 9
@@ -58,6 +73,22 @@ for i = 2, #KEYS do
       ARGV[at + 5], ARGV[at + 7], ARGV[at + 8])
   elseif r[1] == 'settled' then
     answers[i - 1] = r[2]
+  elseif r[1] == 'waiting' or r[1] == 'approved' then
+    local approval = approval_after(KEYS[i], r[1], r[6], ARGV[at + 8] ~= '')
+    if approval then
+      local body = r[4] == epoch and ARGV[at + 3] or ARGV[at + 5]
+      redis.call('HSET', KEYS[i], 'approval', approval)
+      if which == 'refused' and ARGV[at + 8] ~= '' then
+        redis.call('HSET', KEYS[i], 'anew', now + ARGV[at + 8])
+      end
+      settle(KEYS[i], ARGV[at], math.max(ARGV[at + 2], redis.call('PTTL', KEYS[i])), r[9], body, r[6], reply)
+      answers[i - 1] = body
+    elseif which == 'leave' then
+      answers[i - 1] = 'others'
+    else
+      attach(KEYS[i], r[6], reply)
+      answers[i - 1] = r[1]
+    end
   elseif which == 'refused' then
     attach(KEYS[i], r[6], reply)
     answers[i - 1] = r[1] == 'claimed' and 'running ' .. r[3] or 'open'

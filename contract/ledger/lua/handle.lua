@@ -8,9 +8,9 @@ if KEYS[2] ~= '' then
   redis.call('ZREMRANGEBYSCORE', KEYS[2], '-inf', now - ARGV[4])
   redis.call('PEXPIRE', KEYS[2], ARGV[4])
 end
-local state = redis.call('HGET', KEYS[3], 'state')
+local state, keep = unpack(redis.call('HMGET', KEYS[3], 'state', 'keep'))
 if state then
-  redis.call('HSET', KEYS[3], 'keep', ARGV[5])
+  if tonumber(keep or 0) < tonumber(ARGV[5]) then redis.call('HSET', KEYS[3], 'keep', ARGV[5]) end
   local needed = state == 'settled' and tonumber(ARGV[5]) or tonumber(ARGV[3])
   if redis.call('PTTL', KEYS[3]) < needed then redis.call('PEXPIRE', KEYS[3], needed) end
 end

@@ -3,10 +3,12 @@
 -- ARGV: epoch candidate, nonce, reply stream, message ('' = published elsewhere), epoch of an earlier
 --       try that may have been taken ('' = there was none), prefix of marks, ms a mark is kept, then
 --       for each record in one string: attempt, rerun, wait ms, deadline ms (both from now), keep ms,
---       the server's ms at which it was asked, 1 where it may have been asked before
+--       the server's ms at which it was asked, 1 where it may have been asked before, 1 where it was
+--       approved
 -- Answers the epoch, then for each record: 'new', 'open' or 'running <worker>' (attached), 'moved'
 -- (it may have run in the epoch of the earlier try), 'ran' (it may have run, and nobody knows how it
--- ended), or the outcome it has.
+-- ended), 'waiting' or 'approved' (a person has to approve it, or has, and the caller does not say so:
+-- attached), 'lapsed' (it was approved, and its time is over), or the outcome it has.
 local epoch = server_epoch(KEYS[1], ARGV[1])
 local nonce, reply, message, tried_in = ARGV[2], ARGV[3], ARGV[4], ARGV[5]
 local marks, mark_ms = ARGV[6], ARGV[7]
@@ -15,19 +17,18 @@ local answers = {epoch}
 local longest_wait = 0
 local created = false
 for i = 3, #KEYS do
-  local attempt, rerun, wait_ms, deadline_ms, keep_ms, asked_at, again = string.match(ARGV[i + 5],
-    '^(%d+) (%d) (%-?%d+) (%-?%d+) (%-?%d+) (%-?%d+) (%d)$')
+  local attempt, rerun, wait_ms, deadline_ms, keep_ms, asked_at, again, approved = string.match(
+    ARGV[i + 5], '^(%d+) (%d) (%-?%d+) (%-?%d+) (%-?%d+) (%-?%d+) (%d) (%d)$')
   local once = rerun ~= '1'
   local record = redis.call('HMGET', KEYS[i], 'state', 'opened', 'outcome', 'replies', 'worker',
-    'until', 'deadline', 'anew')
+    'until', 'deadline', 'anew', 'expires', 'epoch')
   if record[8] and tonumber(asked_at) > tonumber(record[8]) then
-    redis.call('DEL', KEYS[i])  -- refused, never run, and asked again when its answer said so
-    record = {false}
+    record[1] = forget_refusal(KEYS[i])
   end
   if not record[1] and once and tried_in ~= '' and tried_in ~= epoch then
     answers[i - 1] = 'moved'
-  elseif not record[1] and (once and again == '1' or is_marked(marks, KEYS[i])) then
-    mark(marks, KEYS[i], mark_ms)
+  elseif not record[1] and (approved == '1' or once and (again == '1' or is_marked(marks, KEYS[i]))) then
+    if once then mark(marks, KEYS[i], mark_ms) end  -- what was approved has a record, or had one
     answers[i - 1] = 'ran'
   elseif not record[1] then
     redis.call('HSET', KEYS[i], 'state', 'open', 'epoch', epoch, 'opened', nonce,
@@ -40,6 +41,23 @@ for i = 3, #KEYS do
   elseif record[1] == 'settled' then
     answers[i - 1] = record[3]
   elseif record[2] == nonce then
+    answers[i - 1] = 'new'
+  elseif record[1] == 'waiting' or (record[1] == 'approved' and approved == '0') then
+    attach(KEYS[i], record[4], reply)
+    answers[i - 1] = record[1]
+  elseif record[1] == 'approved' and once and record[10] ~= epoch then
+    answers[i - 1] = 'moved'
+  elseif record[1] == 'approved' and tonumber(record[9] or 0) <= now then
+    answers[i - 1] = 'lapsed'
+  elseif record[1] == 'approved' then
+    attach(KEYS[i], record[4], reply)
+    redis.call('HSET', KEYS[i], 'state', 'open', 'epoch', epoch, 'opened', nonce, 'attempt', attempt,
+      'until', now + wait_ms, 'deadline', now + deadline_ms)
+    if redis.call('PTTL', KEYS[i]) < tonumber(keep_ms) then
+      redis.call('PEXPIRE', KEYS[i], keep_ms)
+    end
+    created = true
+    longest_wait = math.max(longest_wait, tonumber(wait_ms))
     answers[i - 1] = 'new'
   else
     attach(KEYS[i], record[4], reply)

@@ -1,7 +1,7 @@
 -- Before every step: the server's clock, its epoch, and how replies are sent.
 --
 -- A call record is a hash:
---   state    open | claimed | settled
+--   state    waiting | approved | open | claimed | settled: the first two of a call that a person has to approve
 --   epoch    the server epoch it was opened in      until     last ms at which it may be claimed
 --   deadline ms by which the caller is answered     attempt   the attempt that may claim it
 --   goes_on  a later epoch, in which it may be claimed all the same
@@ -10,6 +10,10 @@
 --   opened / claimed / settled_by                   nonces: the same step sent again gets its answer again
 --   outcome  the signed first outcome               keep      ms its outcome is kept, where that is longer
 --   anew     ms from which a call that was refused, and never ran, may be asked again
+-- and, of a call that a person has to approve:
+--   approval waiting | approved | denied | expired | cancelled   request, decision   signed
+--   expires  ms by which it is decided, or once it is approved opened
+--   asker    reply stream of the dispatcher that goes on with it   told   1 once somebody was told of its end
 --
 -- What may not run twice leaves a mark when it is claimed, `ran:<key>`, which outlives the record by far.
 
@@ -75,6 +79,7 @@ local ASKERS = 16
 -- that finds no room is not told and has to look for itself.
 local function attach(key, replies, stream)
   local noted = {}
+  replies = replies or ''  -- of a record that nobody of ours has written
   for known in string.gmatch(replies, '%S+') do
     if known == stream then return replies end
     noted[#noted + 1] = known
@@ -99,4 +104,16 @@ local function settle(key, nonce, keep_ms, longer, body, replies, except)
   for stream in string.gmatch(replies, '%S+') do
     if stream ~= except then send(stream, body) end
   end
+end
+
+-- A call that was refused, and never ran, is asked again when its answer said so. What a person approved
+-- stays approved. Returns its state, false where it has no record any more.
+local function forget_refusal(key)
+  if redis.call('HGET', key, 'approval') == 'approved' then
+    redis.call('HDEL', key, 'outcome', 'settled_by', 'anew')
+    redis.call('HSET', key, 'state', 'approved')
+    return 'approved'
+  end
+  redis.call('DEL', key)
+  return false
 end

@@ -91,7 +91,7 @@ for i = 1, limits do used[i] = redis.call('ZCARD', KEYS[i]) end
 
 local function ask(record, words)
   local known = redis.pcall('HMGET', record, 'state', 'anew')
-  if known[1] and not known[2] then return 'known' end
+  if known[1] and not known[2] and known[1] ~= 'waiting' and known[1] ~= 'approved' then return 'known' end
   local wait, by, missing = 0, 0, {}
   for w = 3, #words do
     local i = tonumber(words[w])

@@ -7,7 +7,7 @@
 -- The epoch stays the one it was opened in: whether it ran before a change of it, nobody can know.
 -- Answers for each record 'sent' (published again, same attempt), 'again <attempt>',
 -- 'running <worker>', its outcome, 'moved' (another epoch: not ours to publish), 'unclaimed' (its record is
--- gone, and nobody had claimed it: it may be opened again) or 'missing'.
+-- gone, and nobody had claimed it: it may be opened again), 'missing', 'waiting' or 'approved' (not sent).
 local epoch = server_epoch(KEYS[1], ARGV[1])
 local reply, most, marks = ARGV[2], tonumber(ARGV[3]), ARGV[4]
 local now = now_ms()
@@ -28,6 +28,8 @@ for i = 3, #KEYS do
     answer = r[6]
   elseif r[7] == nonce then
     answer = 'again ' .. r[2]
+  elseif r[1] == 'waiting' or r[1] == 'approved' then
+    answer = r[1]
   elseif r[1] == 'open' then
     if tonumber(r[2]) > attempt then
       answer = 'again ' .. r[2]

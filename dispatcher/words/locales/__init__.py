@@ -131,8 +131,6 @@ class Locale:
     ask_for_result: str
     awaits_approval: str
     ask_for_result_later: str
-    nobody_approved: str
-    """In place of a reason: the time to approve a call is over."""
     denied_by: str
     """Who denied a call, with a reason or without."""
     denied_by_because: str

@@ -241,6 +241,9 @@ LOCALE = Locale(
         "credentials": "the system that keeps its credentials failed",
         "server_full": "the server of the tool system is full, and takes no new calls",
         "others": "it waits on for another who asked for the same call",
+        "nobody_approved": "nobody approved it in time",
+        "not_approved": "nobody approved it",
+        "changed_since": "its tool has changed since it was approved",
         "not_cancelled": "the server did not confirm that the background call is cancelled, so it "
         "may go on",
     },
@@ -268,7 +271,6 @@ LOCALE = Locale(
     ask_for_result_later=(
         " Call task_result with the handle '{handle}' later to see what became of it."
     ),
-    nobody_approved="nobody approved it in time",
     denied_by="{who} denied it",
     denied_by_because="{who} denied it: {reason}",
     rewritten="Before it ran, these arguments were changed for you: {names}.",

@@ -214,6 +214,9 @@ LOCALE = Locale(
     needs_sign_in_at="工具 '{name}' 需要用户登录。{not_run} 请让用户登录，然后再次调用：{url}",
     no_result="工具 '{name}' 没有结果：{error}。{whether}",
     reasons={
+        "nobody_approved": "规定时间内无人批准",
+        "not_approved": "无人批准",
+        "changed_since": "获批后该工具已发生变更",
         "exception.worker_lost": "执行它的 worker 已丢失",
         "exception.expired": "没有 worker 及时启动它",
         "exception.queue_unreachable": "无法连接队列",
@@ -248,7 +251,6 @@ LOCALE = Locale(
     ask_for_result="用句柄 '{handle}' 调用 task_result 获取结果。",
     awaits_approval="它正在等待人工批准，尚未执行。请先继续其他工作。",
     ask_for_result_later="稍后用句柄 '{handle}' 调用 task_result 查看结果。",
-    nobody_approved="规定时间内无人批准",
     denied_by="{who} 拒绝了它",
     denied_by_because="{who} 拒绝了它：{reason}",
     rewritten="执行前已为你修改这些参数：{names}。",

@@ -7,10 +7,9 @@ from typing import Any
 
 import pytest
 
-from tests.unit.dispatcher.samples import Hand, turns
+from tests.unit.dispatcher.samples import Hand
 from tests.waiting import eventually
 from toolpool.contract.envelope import Envelope
-from toolpool.contract.ledger.approvals import MemoryApprovals
 from toolpool.contract.ledger.memory import MemoryServer
 from toolpool.contract.outcome import Code
 from toolpool.contract.settings import Settings
@@ -53,17 +52,7 @@ async def asked(by: Dispatcher, tool: str, **arguments: Any) -> Any:
         ("approved", "PENDING"),
     ],
 )
-async def test_a_cancelled_call_is_told_as_cancelled_on_every_road(
-    tool: str, state: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Also where it takes its time to withdraw the request for approval."""
-    at_once = MemoryApprovals.withdraw
-
-    async def withdraw(self: MemoryApprovals, id: str) -> None:
-        await turns(200)
-        await at_once(self, id)
-
-    monkeypatch.setattr(MemoryApprovals, "withdraw", withdraw)
+async def test_a_cancelled_call_is_told_as_cancelled_on_every_road(tool: str, state: str) -> None:
     server = MemoryServer()
     hand = Hand(server)
     work = asyncio.create_task(hand.run()) if state == "RUNNING" else None

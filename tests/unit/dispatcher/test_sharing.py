@@ -576,7 +576,7 @@ async def test_what_others_cancel_is_not_cancelled_here() -> None:
         await eventually(lambda: gate.came, "it runs")
         staying = await _asked(other, 1)
         await eventually(
-            lambda: [len(r.replies) for r in one._server._records.values()] == [2], "it is joined"
+            lambda: [len(r.replies) for r in one._server.records.values()] == [2], "it is joined"
         )
         one._server.dispatchers.discard(other._parts.traffic._transport.reply)
         await one.cancel("s0")
@@ -592,7 +592,7 @@ async def test_a_dispatcher_that_is_closed_answers_all_who_share() -> None:
         await eventually(lambda: gate.came, "it runs")
         staying = await _asked(one, 3)
         await eventually(
-            lambda: [len(r.replies) for r in one._server._records.values()] == [2], "it is joined"
+            lambda: [len(r.replies) for r in one._server.records.values()] == [2], "it is joined"
         )
         await other.close()
         assert {result.code for result in await _results(leaving)} == {Code.CANCELLED}

@@ -238,7 +238,7 @@ async def test_a_dispatcher_that_stood_still_asks_before_it_answers() -> None:
     bench = Bench()
     call = pending("a", wait=-3.0, deadline=-1.0)
     bench.calls["a"] = call
-    bench.server._records.clear()
+    bench.server.records.clear()
     opened = pending("a", wait=5.0, deadline=9.0)
     await bench.open(opened)
     call.epoch = opened.epoch

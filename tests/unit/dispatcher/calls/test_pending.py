@@ -24,6 +24,8 @@ MOVES = {
     (Stage.PUBLISHING, Stage.QUEUED),
     (Stage.QUEUED, Stage.RUNNING),
     (Stage.QUEUED, Stage.STRANDED),
+    (Stage.PUBLISHING, Stage.NEW),
+    (Stage.QUEUED, Stage.NEW),
     (Stage.STRANDED, Stage.RUNNING),
     (Stage.STRANDED, Stage.QUEUED),
     (Stage.RUNNING, Stage.QUEUED),

@@ -331,7 +331,7 @@ async def test_after_an_outage_no_worker_is_suspected_before_it_could_have_renew
 async def test_a_call_that_another_worker_has_by_now_is_left_with_it(bench: Bench) -> None:
     """Another dispatcher was first to recover it."""
     call = await bench.run("k")
-    bench.server._records["k"].worker = "w-2"
+    bench.server.records["k"].worker = "w-2"
     await bench.look(lease(ended=True))
     assert (call.stage, call.worker, call.message.attempt) == (Stage.RUNNING, "w-2", 1)
     assert bench.lost.told == []
@@ -403,7 +403,7 @@ async def test_a_message_sent_again_may_be_started_until_its_call_s_deadline(
     bench: Bench,
 ) -> None:
     call = await bench.send_and_lose("k")
-    record = bench.server._records["k"]
+    record = bench.server.records["k"]
     record.until = 0.0
     await bench.look(clock_jumped=True)
     assert await bench.attempts() == [("k", 1)]
@@ -762,7 +762,7 @@ async def test_a_write_that_nobody_had_claimed_is_opened_again_in_the_same_attem
 ) -> None:
     """Its record expired, in the same epoch: that is known."""
     call = await bench.send_and_lose("k", WRITE)
-    del bench.server._records["k"]
+    del bench.server.records["k"]
     await bench.look()
     await bench.watch(3)
     assert (call.stage, call.message.attempt) == (Stage.QUEUED, 1)
@@ -774,7 +774,7 @@ async def test_a_read_that_nobody_had_claimed_is_opened_in_its_next_attempt(
     bench: Bench,
 ) -> None:
     call = await bench.send_and_lose("k")
-    del bench.server._records["k"]
+    del bench.server.records["k"]
     await bench.look()
     await bench.watch(3)
     assert await bench.attempts() == [("k", 2)]
@@ -788,7 +788,7 @@ async def test_an_opened_record_may_be_claimed_until_its_deadline(bench: Bench) 
     call.start_by = time.monotonic() + 0.001
     bench.server.forget()
     await bench.look(clock_jumped=True)
-    record = bench.server._records["k"]
+    record = bench.server.records["k"]
     assert record.until == record.deadline
 
 
@@ -824,7 +824,7 @@ async def test_a_write_that_may_have_run_after_all_is_not_opened_again(bench: Be
     """Its record is gone, and so is what would have said that it was claimed."""
     call = await bench.send_and_lose("k", WRITE)
     call.again = True
-    del bench.server._records["k"]
+    del bench.server.records["k"]
     await bench.look()
     await bench.watch(3)
     assert (call.stage, await bench.attempts()) == (Stage.STRANDED, [])

@@ -7,7 +7,7 @@ import pytest
 from tests.waiting import eventually
 from toolpool import Approval, Code, Dispatcher, Executed, Settings, tool
 from toolpool.contract.approval import ApprovalState
-from toolpool.contract.ledger.approvals import Found, MemoryApprovals
+from toolpool.contract.ledger.memory import MemoryServer
 
 RAN: list[int] = []
 
@@ -39,13 +39,14 @@ async def one_waits(dispatcher: Dispatcher) -> Approval:
     return approval
 
 
-async def is_sent(dispatcher: Dispatcher, approval: Approval) -> None:
-    """Wait until the approved call has been gone on with."""
+async def is_over(dispatcher: Dispatcher, approval: Approval) -> None:
+    """Wait until the approved call was cancelled, before it was sent or after."""
 
-    async def sent() -> bool:
-        return (await dispatcher.approvals.get(approval.id)).state is ApprovalState.SENT
+    async def over() -> bool:
+        state = (await dispatcher.approvals.get(approval.id)).state
+        return state in (ApprovalState.SENT, ApprovalState.CANCELLED)
 
-    await eventually(sent, "the approved call was gone on with")
+    await eventually(over, "the approved call was cancelled")
 
 
 @pytest.mark.parametrize("session", [None, "s-1"])
@@ -59,7 +60,7 @@ async def test_r57_a_call_that_was_told_to_be_cancelled_never_runs(session: str 
         await dispatcher.approvals.approve(approval.id, by="anna")
         told = await dispatcher.task_cancel(handle, session=session)
         assert (told.code, told.executed) == (Code.CANCELLED, Executed.NO)
-        await is_sent(dispatcher, approval)
+        await is_over(dispatcher, approval)
         later = await dispatcher.task_result(handle, session=session, wait=5)
         assert later is not None and later.code is Code.CANCELLED
     assert RAN == []
@@ -74,23 +75,15 @@ async def test_r57_a_call_whose_asker_is_cancelled_never_runs(session: str | Non
         asking.cancel()
         with pytest.raises(asyncio.CancelledError):
             await asking
-        await is_sent(dispatcher, approval)
+        await is_over(dispatcher, approval)
     assert RAN == []
 
 
-async def test_r57_a_server_that_is_away_for_a_moment_costs_no_decision(
-    monkeypatch: pytest.MonkeyPatch,
+@pytest.mark.parametrize("decide", ["approve", "deny"])
+async def test_r57_a_decision_that_no_dispatcher_was_told_is_found(
+    monkeypatch: pytest.MonkeyPatch, decide: str
 ) -> None:
-    """R57: it goes away between the news of three decisions and the looks at them."""
-    look, looks = MemoryApprovals.look, 0
-
-    async def away_once(self: MemoryApprovals, id: str) -> Found:
-        nonlocal looks
-        looks += 1
-        if looks == 2:
-            raise ConnectionError("away")
-        return await look(self, id)
-
+    monkeypatch.setattr("toolpool.dispatcher.awaiting._UNTOLD_SECONDS", 0.1)
     async with Dispatcher.in_memory([pay]) as dispatcher:
         asking = [
             asyncio.ensure_future(dispatcher.dispatch(CALL, session=f"s-{i}", wait=60))
@@ -101,9 +94,14 @@ async def test_r57_a_server_that_is_away_for_a_moment_costs_no_decision(
             return len(await dispatcher.approvals.waiting()) == 3
 
         await eventually(all_wait, "the calls wait")
-        monkeypatch.setattr(MemoryApprovals, "look", away_once)
-        for approval in await dispatcher.approvals.waiting():
-            await dispatcher.approvals.deny(approval.id, by="anna")
+        waiting = await dispatcher.approvals.waiting()
+        put = MemoryServer.put
+        monkeypatch.setattr(MemoryServer, "put", lambda *_: None)
+        for approval in waiting:
+            await getattr(dispatcher.approvals, decide)(approval.id, by="anna")
+        monkeypatch.setattr(MemoryServer, "put", put)
         async with asyncio.timeout(20):
             turns = await asyncio.gather(*asking)
-    assert [turn[0].code for turn in turns] == [Code.DENIED] * 3 and looks > 3
+    codes = [turn[0].code for turn in turns]
+    assert codes == [Code.DENIED if decide == "deny" else None] * 3
+    assert ([] if decide == "deny" else [5, 5, 5]) == RAN

@@ -215,16 +215,16 @@ async def test_r57_a_call_that_was_cancelled_cannot_be_approved_any_more(
         approval = await one_waits(dispatcher)
         await cancel(dispatcher, asking)
 
-        async def is_withdrawn() -> bool:
-            return (await dispatcher.approvals.get(approval.id)).state == "withdrawn"
+        async def is_cancelled() -> bool:
+            return (await dispatcher.approvals.get(approval.id)).state == "cancelled"
 
-        await eventually(is_withdrawn, "it is withdrawn")
-        with pytest.raises(ApprovalRefused, match="withdrawn"):
+        await eventually(is_cancelled, "it is cancelled")
+        with pytest.raises(ApprovalRefused, match="cancelled"):
             await dispatcher.approvals.approve(approval.id, by="anna")
     assert RAN == []
 
 
-async def test_r57_a_background_call_that_is_cancelled_is_withdrawn() -> None:
+async def test_r57_a_background_call_that_is_cancelled_cannot_be_approved() -> None:
     async with Dispatcher.in_memory(TOOLS, settings=QUICK) as dispatcher:
         told = await asked(dispatcher)
         approval = await one_waits(dispatcher)
@@ -232,10 +232,10 @@ async def test_r57_a_background_call_that_is_cancelled_is_withdrawn() -> None:
         result = await dispatcher.task_cancel(told.handle, session="s-1")
         assert (result.code, result.executed) == (Code.CANCELLED, Executed.NO)
 
-        async def is_withdrawn() -> bool:
-            return (await dispatcher.approvals.get(approval.id)).state == "withdrawn"
+        async def is_cancelled() -> bool:
+            return (await dispatcher.approvals.get(approval.id)).state == "cancelled"
 
-        await eventually(is_withdrawn, "it is withdrawn")
+        await eventually(is_cancelled, "it is cancelled")
 
 
 async def test_r18_asked_again_while_it_waits_and_after_it_is_one_call() -> None:

@@ -141,6 +141,8 @@ class Bench:
             limits=Limits(1 << 20),
             children=children,
             credentials=Credentials(None, Settings()),
+            envelope=ENVELOPE,
+            prefix="toolpool",
         )
         self.executor = Executor(
             worker="w",
