@@ -367,7 +367,7 @@ class MemoryServer(Inboxes):
             return record.outcome
         if record.state in ("waiting", "approved"):
             return self._close_unsent(record, closing, reply, end)
-        if end is CloseReason.REFUSED:
+        if end in (CloseReason.REFUSED, CloseReason.UNAPPROVED, CloseReason.USED):
             record.attach(reply, self.dispatchers)
             return running(record.worker) if record.state == "claimed" else ATTACHED
         if record.state == "claimed" and end is CloseReason.UNSTARTED:
@@ -441,8 +441,6 @@ class MemoryServer(Inboxes):
             CloseReason.UNSTARTED: record.until - now,
             CloseReason.DEADLINE: record.deadline - now - _OTHERS_AHEAD_SECONDS,
             CloseReason.REFUSED: 1.0,
-            CloseReason.UNAPPROVED: 0.0,
-            CloseReason.USED: 0.0,
         }
         return left[end] > 0 and any(
             other in self.dispatchers for other in record.replies if other != reply

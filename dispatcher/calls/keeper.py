@@ -13,6 +13,7 @@ from toolpool.contract import logs
 from toolpool.contract.envelope import Cancel
 from toolpool.contract.ledger.base import (
     APPROVED,
+    ATTACHED,
     MISSING,
     OTHERS,
     WAITING,
@@ -248,14 +249,15 @@ class Keeper:
             self._add_due(pending, CloseReason.CANCEL)
 
     def _take(self, pending: Pending, answer: bytes, reason: CloseReason) -> None:
-        if (worker := running_on(answer)) is not None:
+        is_left = answer in (WAITING, APPROVED, ATTACHED)
+        if is_left or (reason is CloseReason.UNAPPROVED and running_on(answer) is not None):
+            self._calls.has_to_be_approved(pending)  # it was approved, or sent, meanwhile
+        elif (worker := running_on(answer)) is not None:
             self._calls.started(pending, worker)
-        elif answer in (WAITING, APPROVED):  # it was approved, or sent back, meanwhile
-            self._calls.has_to_be_approved(pending)
         elif answer == OTHERS:
             is_running = reason is CloseReason.DEADLINE and pending.stage is Stage.RUNNING
-            is_left = reason is CloseReason.LEAVE
-            told = _unknown(Code.CANCELLED) if is_left else left_to_others(started=is_running)
+            has_left = reason is CloseReason.LEAVE
+            told = _unknown(Code.CANCELLED) if has_left else left_to_others(started=is_running)
             self._calls.resolve(pending, told)
         elif answer != MISSING:
             self._calls.settled(answer)

@@ -176,7 +176,7 @@ class Model:
             return bodies["no" if is_sure else "unknown"]
         if record.outcome is not None:
             return record.outcome
-        if end is CloseReason.REFUSED:
+        if end in (CloseReason.REFUSED, CloseReason.UNAPPROVED, CloseReason.USED):
             record.attach(reply, self.alive)
             return _running(record) if record.claimed else b"open"
         if record.claimed and end is CloseReason.UNSTARTED:

@@ -89,7 +89,7 @@ for i = 2, #KEYS do
       attach(KEYS[i], r[6], reply)
       answers[i - 1] = r[1]
     end
-  elseif which == 'refused' then
+  elseif which == 'refused' or which == 'unapproved' or which == 'used' then
     attach(KEYS[i], r[6], reply)
     answers[i - 1] = r[1] == 'claimed' and 'running ' .. r[3] or 'open'
   elseif r[1] == 'claimed' and which == 'unstarted' then
