@@ -217,7 +217,7 @@ class MemoryApprovals:
         record = server.asked_anew(key, asking.asked_at)
         if record is None and not asking.rerunnable and asking.tried_in not in ("", server.epoch):
             return Found(key, "", answer="moved")
-        if record is None and not asking.rerunnable and (asking.again or key in server.ran):
+        if record is None and (key in server.ran or (asking.again and not asking.rerunnable)):
             server.ran.add(key)
             return Found(key, "", answer="ran")
         if record is None:

@@ -27,8 +27,8 @@ for i = 3, #KEYS do
   end
   if not record[1] and once and tried_in ~= '' and tried_in ~= epoch then
     answers[i - 1] = 'moved'
-  elseif not record[1] and (approved == '1' or once and (again == '1' or is_marked(marks, KEYS[i]))) then
-    if once then mark(marks, KEYS[i], mark_ms) end  -- what was approved has a record, or had one
+  elseif not record[1] and (approved == '1' or once and again == '1' or is_marked(marks, KEYS[i])) then
+    mark(marks, KEYS[i], mark_ms)  -- what was approved has a record, or had one
     answers[i - 1] = 'ran'
   elseif not record[1] then
     redis.call('HSET', KEYS[i], 'state', 'open', 'epoch', epoch, 'opened', nonce,
