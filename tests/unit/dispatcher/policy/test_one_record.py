@@ -1,0 +1,228 @@
+"""R66: a call that waits for a person has one record, which every road to a run goes through."""
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from tests.integration.twins import second
+from tests.waiting import eventually
+from toolpool import AskApproval, Code, Dispatcher, Executed, Hooks, Settings, ToolResult, tool
+from toolpool.dispatcher.approvals import Approvals
+
+RAN: list[int] = []
+
+
+@tool(effects="write", approval=True)
+async def pay(amount: int) -> str:
+    """Pay."""
+    RAN.append(amount)
+    return f"paid {amount}"
+
+
+@tool(effects="write", approval=True, rate="1/min")
+async def pay_rarely(amount: int) -> str:
+    """Pay, once a minute."""
+    RAN.append(amount)
+    return f"paid {amount}"
+
+
+@tool(effects="write", approval=True)
+async def fails(amount: int) -> str:
+    """Fail."""
+    RAN.append(amount)
+    raise RuntimeError("no")
+
+
+TOOLS = [pay, pay_rarely, fails]
+QUICK = Settings(background_wait=0.05, queue_wait=5.0)
+
+
+@pytest.fixture(autouse=True)
+def _nothing_ran() -> None:
+    RAN.clear()
+
+
+def call(amount: int = 5, name: str = "pay", id: str = "c-1") -> dict[str, Any]:
+    return {"id": id, "name": name, "input": {"amount": amount}}
+
+
+async def asked(dispatcher: Dispatcher, *calls: dict[str, Any], turn: str = "t") -> ToolResult:
+    """What the first of the calls comes to within the wait budget."""
+    return (await dispatcher.dispatch([*(calls or (call(),))], session="s", turn=turn))[0]
+
+
+async def id_of_one(approvals: Approvals) -> str:
+    """The id of the only approval that waits, as soon as there is one."""
+
+    async def waits() -> bool:
+        return len(await approvals.waiting()) == 1
+
+    await eventually(waits, "a call waits")
+    return (await approvals.waiting())[0].id
+
+
+async def test_r66_asked_again_after_it_was_refused_for_now_a_person_is_asked() -> None:
+    async with Dispatcher.in_memory(TOOLS, settings=QUICK) as dispatcher:
+        pump = dispatcher._traffic._pump
+        pump.server_is_full = True
+        refused = await asked(dispatcher)
+        assert (refused.code, refused.executed) == (Code.OVERLOADED, Executed.NO)
+        pump.server_is_full = False
+        again: list[ToolResult] = []
+
+        async def is_taken() -> bool:
+            again[:] = [await asked(dispatcher)]
+            return again[0].code is not Code.OVERLOADED
+
+        await eventually(is_taken, "its answer's time to ask again has come")
+        assert again[0].is_running and RAN == []
+        await dispatcher.approvals.deny(await id_of_one(dispatcher.approvals), by="anna")
+        assert (await asked(dispatcher)).code is Code.DENIED
+    assert RAN == []
+
+
+async def test_r66_what_was_approved_and_refused_for_now_stays_approved() -> None:
+    async with Dispatcher.in_memory(TOOLS, settings=QUICK) as dispatcher:
+        pump = dispatcher._traffic._pump
+        first = await asked(dispatcher)
+        assert first.handle is not None
+        id = await id_of_one(dispatcher.approvals)
+        pump.server_is_full = True
+        await dispatcher.approvals.approve(id, by="anna")
+        refused = await dispatcher.task_result(first.handle, session="s", wait=5)
+        assert refused is not None
+        assert (refused.code, refused.executed) == (Code.OVERLOADED, Executed.NO)
+        pump.server_is_full = False
+
+        async def is_paid() -> bool:
+            return (await asked(dispatcher)).data == "paid 5"
+
+        await eventually(is_paid, "asked again it runs, and nobody is asked")
+        assert await dispatcher.approvals.waiting() == []
+    assert RAN == [5]
+
+
+async def test_r66_approved_and_left_at_its_rate_limit_it_never_runs() -> None:
+    settings = Settings(background_wait=0.05, queue_wait=120.0)
+    async with Dispatcher.in_memory(TOOLS, settings=settings) as dispatcher:
+        server = dispatcher._server
+        await dispatcher.dispatch([call(1, "pay_rarely")], session="s", turn="t-1", wait=0)
+        await dispatcher.approvals.approve(await id_of_one(dispatcher.approvals), by="anna")
+        await eventually(lambda: RAN == [1], "the first one runs")
+        asking = asyncio.ensure_future(
+            dispatcher.dispatch([call(2, "pay_rarely")], session="s", turn="t-2", wait=60)
+        )
+        id = await id_of_one(dispatcher.approvals)
+        await dispatcher.approvals.approve(id, by="anna")
+
+        async def waits_for_its_place() -> bool:
+            found = dispatcher._traffic.root(id)
+            return found is not None and found.limited is not None and found.limited.waits
+
+        await eventually(waits_for_its_place, "it waits for its place")
+        asking.cancel()
+        await asyncio.gather(asking, return_exceptions=True)
+        assert server.records[id].approval == "cancelled"
+        assert (await dispatcher.approvals.get(id)).state == "cancelled"
+        again = await dispatcher.dispatch([call(2, "pay_rarely")], session="s", turn="t-2")
+        assert (again[0].code, again[0].executed) == (Code.CANCELLED, Executed.NO)
+    assert RAN == [1]
+
+
+async def test_r66_what_is_approved_in_its_last_moment_runs() -> None:
+    settings = Settings(background_wait=0.05, approval_expires=0.4)
+    async with Dispatcher.in_memory(TOOLS, settings=settings) as dispatcher:
+        for number in range(6):
+            turn = await dispatcher.dispatch([call(number)], session="s", turn=f"t-{number}")
+            handle = turn[0].handle
+            assert handle is not None
+            [approval] = await dispatcher.approvals.waiting()
+            left = approval.expires_at - dispatcher._parts.traffic._transport.server_time()
+            await asyncio.sleep(max(0.0, left - 0.002 * number))
+            try:
+                await dispatcher.approvals.approve(approval.id, by="anna")
+            except Exception:
+                is_approved = False
+            else:
+                is_approved = True
+            result = await dispatcher.task_result(handle, session="s", wait=5)
+            assert result is not None
+            assert result.ok is is_approved and (number in RAN) is is_approved
+
+
+async def test_r66_waiting_for_a_person_counts_as_waiting() -> None:
+    settings = Settings(background_wait=0.0, waiting_per_session=10)
+    async with Dispatcher.in_memory(TOOLS, settings=settings) as dispatcher:
+        calls = [call(i, id=f"c-{i}") for i in range(40)]
+        turn = await dispatcher.dispatch(calls, session="s", turn="t")
+        refused = [result for result in turn if result.code is Code.OVERLOADED]
+        assert len(refused) == 30 and all(r.executed is Executed.NO for r in refused)
+        assert len(await dispatcher.approvals.waiting()) == 10
+        assert await dispatcher.cancel("s") == 10
+        pump = dispatcher._traffic._pump
+        assert pump.waiting == 0 and pump._shared.sessions == {}
+
+
+async def test_r67_a_dispatcher_that_does_not_ask_waits_for_what_another_asked() -> None:
+    @tool(effects="write")
+    async def send(amount: int) -> str:
+        """Send."""
+        RAN.append(amount)
+        return f"sent {amount}"
+
+    hooks = Hooks(before_call=lambda _: AskApproval("large"))
+    async with Dispatcher.in_memory([send], settings=QUICK, hooks=hooks) as strict:
+        async with second(strict) as lax:
+            waits = await asked(strict, call(7, "send"))
+            assert waits.is_running
+            other = asyncio.ensure_future(
+                lax.dispatch([call(7, "send")], session="s", turn="t", wait=30)
+            )
+            id = await id_of_one(strict.approvals)
+            await eventually(
+                lambda: len(strict._server.records[id].replies) == 2, "the other has joined"
+            )
+            assert RAN == []
+            await strict.approvals.approve(id, by="anna")
+            assert (await other)[0].data == "sent 7"
+    assert RAN == [7]
+
+
+@pytest.mark.parametrize("decide", ["approve", "deny", "cancel"])
+async def test_r66_what_became_of_it_is_told_to_whoever_follows_after_a_restart(
+    decide: str,
+) -> None:
+    async with Dispatcher.in_memory(TOOLS, settings=QUICK) as worker:
+        async with second(worker, background_wait=0.05) as gone:
+            handle = (await asked(gone)).handle
+        assert handle is not None
+        async with second(worker) as dispatcher:
+            ended = asyncio.ensure_future(anext(aiter(dispatcher.completed(session="s"))))
+            id = await id_of_one(dispatcher.approvals)
+            await eventually(lambda: dispatcher.in_flight("s") == 1, "it waits for it")
+            if decide == "cancel":
+                told = await dispatcher.task_cancel(handle, session="s")
+                assert (told.code, told.executed) == (Code.CANCELLED, Executed.NO)
+            else:
+                await getattr(dispatcher.approvals, decide)(id, by="anna")
+            assert await asyncio.wait_for(ended, 10) == handle
+            result = await dispatcher.task_result(handle, session="s", wait=5)
+            assert result is not None
+            assert result.code is {"deny": Code.DENIED, "cancel": Code.CANCELLED}.get(decide)
+            said = await asked(dispatcher, call(1, "task_result") | {"input": {"handle": handle}})
+            assert said.data["state"] == ("COMPLETED" if decide == "approve" else "FAILED")
+    assert ([5] if decide == "approve" else []) == RAN
+
+
+async def test_r66_a_denied_call_is_denied_whoever_asks_by_its_handle() -> None:
+    async with Dispatcher.in_memory(TOOLS, settings=QUICK) as worker:
+        async with second(worker, background_wait=0.05) as first:
+            handle = (await asked(first)).handle
+            await first.approvals.deny(await id_of_one(first.approvals), by="anna")
+        async with second(worker) as other:
+            result = await other.task_result(handle or "", session="s", wait=5)
+            assert result is not None
+            assert (result.code, result.executed) == (Code.DENIED, Executed.NO)
+            assert (await asked(other)).code is Code.DENIED
+    assert RAN == []
