@@ -114,12 +114,17 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True, tag="progress"):
     message: str | None = None
 
 
-class Passed(msgspec.Struct, frozen=True, kw_only=True, tag="passed"):
-    """A worker took a message of this call and cannot run it: it lacks the tool in this version."""
+class Passed(msgspec.Struct, frozen=True, kw_only=True, tag="passed", omit_defaults=True):
+    """A worker took a message of this call and did not claim it.
+
+    `reason` is `switch` where a switch denies the call. If empty, the worker lacks the tool in this
+    version.
+    """
 
     key: str
     attempt: int
     worker: str
+    reason: str = ""
 
 
 class Question(msgspec.Struct, frozen=True, kw_only=True, tag="asked", omit_defaults=True):
@@ -167,10 +172,11 @@ class Toolset(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Switch(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Denies a tool, or only where `argument` has this `value`, to the whole fleet.
+    """Denies a tool, or only calls where `argument` has this `value`, under a key prefix.
 
-    `set_at` is Unix time in seconds, by the server's clock: of two states of one switch the later
-    holds. `on` is False where it was taken back: that, too, is signed and kept.
+    Of two states of one switch the one with the higher `number` holds. `tenant` is None for all
+    tenants. `on` is False where it was taken back: that, too, is signed and kept. `set_at` is Unix
+    time in seconds, for people.
     """
 
     tool: str
@@ -179,6 +185,9 @@ class Switch(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     value: Any = None
     set_at: float = 0.0
     on: bool = True
+    prefix: str = ""
+    tenant: str | None = None
+    number: int = 0
 
 
 class StoredOutput(msgspec.Struct, frozen=True, kw_only=True):

@@ -242,24 +242,33 @@ class Dispatcher(Handles):
         *,
         argument: str | None = None,
         value: Any = None,
+        tenant: str | None = None,
         reason: str,
         by: str = "",
     ) -> None:
         """Switch a tool off for the whole fleet, or only where `argument` has this `value`.
 
-        Every dispatcher follows within about a second; calls are answered `aborted.denied` with
-        `reason`, which the model reads. Calls that already run go on. `by` is who did so, for the
-        audit. Raises ValueError for what no dispatcher could follow.
+        With `tenant` only for calls of that tenant. No worker starts such a call from now on; calls
+        are answered `aborted.denied` with `reason`, which the model reads. Calls that already run
+        go on. `by` is who did so, for the audit. Raises ValueError for what could not be followed.
         """
         self._lifetime.require()
-        await self._traffic.turn_switch(tool, argument, value, reason, on=True, by=by)
+        turn = self._traffic.available.turn_switch
+        await turn(tool, argument, value, reason, on=True, tenant=tenant, by=by)
 
     async def allow(
-        self, tool: str, *, argument: str | None = None, value: Any = None, by: str = ""
+        self,
+        tool: str,
+        *,
+        argument: str | None = None,
+        value: Any = None,
+        tenant: str | None = None,
+        by: str = "",
     ) -> None:
-        """Take a `deny` with the same tool, argument and value back."""
+        """Take a `deny` with the same tool, argument, value and tenant back."""
         self._lifetime.require()
-        await self._traffic.turn_switch(tool, argument, value, "", on=False, by=by)
+        turn = self._traffic.available.turn_switch
+        await turn(tool, argument, value, "", on=False, tenant=tenant, by=by)
 
     def check(
         self, response: Any, *, only: Collection[str] | None = None

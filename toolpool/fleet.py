@@ -1,5 +1,6 @@
 """What a running fleet has written to Redis: its workers and its catalog."""
 
+import secrets
 import time
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
@@ -13,12 +14,15 @@ from toolpool.contract.encoding import decode
 from toolpool.contract.envelope import CatalogEntry, Envelope, Switch, WorkerLease
 from toolpool.contract.errors import BrokerUnreachable, MessageRejected, ToolDeclarationInvalid
 from toolpool.contract.inspection import DispatcherReport, read_report
+from toolpool.contract.ledger.base import SwitchChange
+from toolpool.contract.ledger.client import switch_states
+from toolpool.contract.ledger.steps import Step, new_nonce, script
 from toolpool.contract.names import Names
 from toolpool.contract.server.connection import keyring, open_sync, unreachable
 from toolpool.contract.settings import Settings
 from toolpool.contract.spec import ToolSpec
-from toolpool.dispatcher.admission.switches import Switches, switch_name
-from toolpool.dispatcher.observe import Observers
+from toolpool.contract.switches import States, Switches, switch_name
+from toolpool.dispatcher.admission.availability import make_switch
 
 _OLDEST_SECONDS = 10 * 365 * 86_400.0
 """Of what nobody signed: an age above it is not believed."""
@@ -165,8 +169,8 @@ def read_fleet(settings: Settings) -> Fleet:
         ids = [text_of(raw) for raw in client.zrange(names.dispatchers, 0, -1)]
         reports = client.mget([names.dispatcher(id_) for id_ in ids]) if ids else []
         _note_dispatchers(fleet, envelope, dict(zip(ids, reports, strict=True)))
-        switches = Switches(Observers())
-        switches.replace(client.hvals(names.switches), envelope)
+        switches = Switches(envelope, names.prefix)
+        switches.take(*_switch_states(client, names))
         fleet.switches.extend(switches.denying())
         seconds, micros = client.time()
     now = seconds + micros / 1e6
@@ -307,21 +311,42 @@ def remove_tool(settings: Settings, name: str) -> int:
 
 
 def turn_switch(
-    settings: Settings, tool: str, argument: str | None, value: Any, reason: str, *, on: bool
+    settings: Settings,
+    tool: str,
+    argument: str | None,
+    value: Any,
+    reason: str,
+    *,
+    on: bool,
+    tenant: str | None = None,
 ) -> bool:
     """Deny a tool to the fleet, or take that back; whether it was denied like that before.
 
-    Raises ValueError for what no dispatcher could follow, and as `read_fleet`.
+    Raises ValueError for what could not be followed, and as `read_fleet`.
     """
     names, envelope = Names(settings.key_prefix), Envelope(keyring(settings))
-    known = Switches(Observers())
+    switches = Switches(envelope, names.prefix)
     with answering(settings) as client:
-        known.replace(client.hvals(names.switches), envelope)
+        switches.take(*_switch_states(client, names))
         seconds, micros = client.time()
         now = seconds + micros / 1e6
-        name, body = known.turned(envelope, tool, argument, value, reason, now=now, on=on)
-        client.hset(names.switches, name, body)
-    return name in (switch_name(s.tool, s.argument, s.value) for s in known.denying())
+        switch = make_switch(tool, argument, value, reason, set_at=now, on=on, tenant=tenant)
+        before = {switch_name(known) for known in switches.denying()}
+        while True:
+            change = switches.change(switch)
+            version, states = _switch_states(client, names, change)
+            switches.take(version, states)
+            if states.get(change.field) == change.after:
+                return change.field in before
+
+
+def _switch_states(client: Any, names: Names, change: SwitchChange | None = None) -> States:
+    """See `SwitchLedger.switches`."""
+    words = [] if change is None else [change.field, change.before, change.after, new_nonce()]
+    step = client.register_script(script(Step.SWITCH)[0])
+    return switch_states(
+        step(keys=[names.epoch, names.switches], args=[secrets.token_hex(8), *words])
+    )
 
 
 def describe(lease: WorkerLease, fleet: Fleet) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from toolpool.contract.ledger.memory import MemoryServer
 from toolpool.contract.names import Names
 from toolpool.contract.settings import Settings
 from toolpool.contract.spec import RunIn, sealed
+from toolpool.contract.switches import Switches
 from toolpool.contract.version import VERSION
 from toolpool.workers.catalog import Catalog
 from toolpool.workers.credentials.lookup import Credentials
@@ -82,6 +83,7 @@ class InMemoryWorker:
             intake=Intake(envelope, observers),
             observers=observers,
             slots=Slots({kind: settings.slots(kind) for kind in (RunIn.LOOP, RunIn.THREAD)}),
+            switches=Switches(envelope, settings.key_prefix),
         )
         specs = [tool.spec for tool in catalog.tools.values()]
         names = Names(settings.key_prefix)

@@ -59,6 +59,7 @@ def switches(fleet: Fleet) -> list[dict[str, Any]]:
             "tool": switch.tool,
             **({} if switch.argument is None else {"argument": switch.argument}),
             **({} if switch.argument is None else {"value": switch.value}),
+            **({} if switch.tenant is None else {"tenant": switch.tenant}),
             "reason": switch.reason,
             "since": switch.set_at,
         }

@@ -24,6 +24,7 @@ from toolpool.contract.observing import PULSE_SECONDS, guarded
 from toolpool.contract.server import connection
 from toolpool.contract.settings import Settings
 from toolpool.contract.spec import RunIn, ToolSpec
+from toolpool.contract.switches import Switches
 from toolpool.contract.version import VERSION
 from toolpool.workers.catalog import Catalog
 from toolpool.workers.celery.form import Form
@@ -353,6 +354,7 @@ class WorkerService:
             settler=self._settler,
             intake=self._intake,
             slots=self._slots,
+            switches=Switches(self._envelope, settings.key_prefix),
             observers=self._observers,
             lease_gone=settings.lease_gone,
         )
@@ -360,6 +362,7 @@ class WorkerService:
     async def _follow(self) -> None:
         self._tasks = [
             asyncio.ensure_future(self._pulse()),
+            asyncio.ensure_future(self._follow_switches()),
             asyncio.ensure_future(
                 follow_cancels(self._settings, self._envelope, self.id, self._executor)
             ),
@@ -373,6 +376,12 @@ class WorkerService:
             await self._children.close()
         self._runner.close()
         self._credentials.close()
+
+    async def _follow_switches(self) -> None:
+        """Set again what somebody removed without a key; of a new one the claims tell."""
+        while True:
+            await self._executor.follow_switches()
+            await asyncio.sleep(self._settings.lease_renewed)
 
     async def _pulse(self) -> None:
         epoch, due, left_behind = "", time.monotonic(), guarded(Leftovers().look)

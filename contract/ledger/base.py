@@ -7,7 +7,10 @@ from typing import Protocol
 import msgspec
 
 Refusal = str
-"""Why a claim was not won: absent, settled, waiting, approved, attempt, claimed, expired, moved."""
+"""Why a claim was not won: absent, settled, waiting, approved, attempt, claimed, expired, moved,
+or `STALE`."""
+STALE = "stale"
+"""A switch has changed since the worker read them: it reads them, and claims what they allow."""
 
 ATTEMPTS_AT_MOST = 3
 RELEASES_AT_MOST = 3
@@ -63,6 +66,7 @@ class CloseReason(StrEnum):
     REFUSED = "refused"  # by a dispatcher that will not send it: what others asked is left alone
     UNAPPROVED = "unapproved"  # nobody approved it in time, or sent it while it was approved
     USED = "used"  # what its provider runs was approved: that is said once
+    DENIED = "denied"  # it was sent, and may not be started any more: what runs is left alone
 
 
 class Opening(msgspec.Struct, frozen=True, gc=False):
@@ -134,7 +138,8 @@ class Closing(msgspec.Struct, frozen=True, gc=False):
 class Recovery(msgspec.Struct, frozen=True, gc=False):
     """A call whose message, or whose `lost_worker`, is believed lost. Times are seconds.
 
-    `message` is for the attempt it is believed to be in, `next_message` for the one after it.
+    `message` is for the attempt it is believed to be in, `next_message` for the one after it; if
+    that is empty, a call whose worker is lost is not started again.
     `had_time`: since the server's epoch changed, a worker that runs it could have said so.
     `epoch` is the one it was opened in.
     """
@@ -150,6 +155,14 @@ class Recovery(msgspec.Struct, frozen=True, gc=False):
     lost: bytes
     had_time: bool = False
     epoch: str = ""
+
+
+class SwitchChange(msgspec.Struct, frozen=True, gc=False):
+    """A switch's new signed state, to be set in place of the one `before` (empty: none)."""
+
+    field: str
+    before: bytes
+    after: bytes
 
 
 class Release(msgspec.Struct, frozen=True, gc=False):
@@ -210,9 +223,21 @@ class WorkerLedger(Protocol):
     """The steps of the running side. All raise `ServerAway` past `give_up_at` (monotonic)."""
 
     async def claim(
-        self, claims: Sequence[Claim], *, worker: str, give_up_at: float
+        self,
+        claims: Sequence[Claim],
+        *,
+        worker: str,
+        give_up_at: float,
+        switches: str | None = None,
     ) -> list[float | Refusal]:
-        """Take calls. Answers for each the seconds left to its deadline, or why it was lost."""
+        """Take calls. Answers for each the seconds left to its deadline, or why it was lost.
+
+        `switches` is their version that the worker knows; with None they are not looked at.
+        """
+        ...
+
+    async def switches(self, change: SwitchChange | None = None) -> tuple[str, dict[str, bytes]]:
+        """See `SwitchLedger.switches`."""
         ...
 
     async def hold(self, holds: Sequence[Hold], *, worker: str, give_up_at: float) -> list[str]:

@@ -18,8 +18,9 @@ from toolpool.contract.ledger.base import (
     Refusal,
     Release,
     Settlement,
+    SwitchChange,
 )
-from toolpool.contract.ledger.steps import Step, Steps
+from toolpool.contract.ledger.steps import Step, Steps, new_nonce
 from toolpool.contract.names import Names
 
 _OUTPUT_SECONDS = 5.0
@@ -153,16 +154,34 @@ class RedisLedger:
         return [answer.decode() for answer in answers]
 
     async def claim(
-        self, claims: Sequence[Claim], *, worker: str, give_up_at: float
+        self,
+        claims: Sequence[Claim],
+        *,
+        worker: str,
+        give_up_at: float,
+        switches: str | None = None,
     ) -> list[float | Refusal]:
         """See `WorkerLedger.claim`."""
         keys = [self._names.epoch, *(self._names.call(c.key) for c in claims)]
         marks = (self._names.ran_prefix, self._marks_ms)
-        arguments: list[str | bytes | int] = [self._steps.epoch_candidate, worker, *marks]
+        arguments: list[str | bytes | int] = [
+            self._steps.epoch_candidate,
+            worker,
+            *marks,
+            switches or "",
+        ]
         for claim in claims:
             arguments += (claim.attempt, claim.nonce)
         answers = await self._steps.run(Step.CLAIM, keys, arguments, give_up_at=give_up_at)
         return [_verdict(answer) for answer in answers]
+
+    async def switches(self, change: SwitchChange | None = None) -> tuple[str, dict[str, bytes]]:
+        """See `SwitchLedger.switches`."""
+        keys = [self._names.epoch, self._names.switches]
+        arguments: list[str | bytes | int] = [self._steps.epoch_candidate]
+        if change is not None:
+            arguments += (change.field, change.before, change.after, new_nonce())
+        return switch_states(await self._steps.once(Step.SWITCH, keys, arguments))
 
     async def hold(self, holds: Sequence[Hold], *, worker: str, give_up_at: float) -> list[str]:
         """See `WorkerLedger.hold`."""
@@ -216,6 +235,13 @@ class RedisLedger:
     async def tell(self, reply: str, body: bytes) -> None:
         """See `WorkerLedger.tell`."""
         await self._steps.tell(reply, body)
+
+
+def switch_states(answers: Sequence[bytes]) -> tuple[str, dict[str, bytes]]:
+    """What the step answers: the version of the switches, and the state of each."""
+    version, *rest = answers
+    fields = (field.decode(errors="replace") for field in rest[::2])
+    return version.decode(errors="replace"), dict(zip(fields, rest[1::2], strict=True))
 
 
 def _verdict(answer: bytes) -> float | Refusal:

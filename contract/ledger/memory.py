@@ -21,6 +21,7 @@ from toolpool.contract.ledger.base import (
     RAN,
     RELEASES_AT_MOST,
     SENT,
+    STALE,
     UNCLAIMED,
     WAITING,
     Claim,
@@ -32,6 +33,7 @@ from toolpool.contract.ledger.base import (
     Refusal,
     Release,
     Settlement,
+    SwitchChange,
     again,
     running,
 )
@@ -41,6 +43,7 @@ from toolpool.contract.ledger.loops import MemoryLoops
 from toolpool.contract.ledger.rates import MemoryRates
 from toolpool.contract.ledger.record import Record
 from toolpool.contract.ledger.shared import MemoryShared
+from toolpool.contract.ledger.steps import new_nonce
 
 _OUTPUTS_BYTES = 32 << 20
 _OTHERS_AHEAD_SECONDS = 0.2
@@ -57,7 +60,8 @@ class MemoryServer(Inboxes):
         self.dispatchers: set[str] = set()
         """The reply streams of those that live."""
         self.handles: dict[str, tuple[str, bytes]] = {}
-        self.switches: dict[str, bytes] = {}
+        self.switch_states: dict[str, bytes] = {}
+        self.switch_version = ""
         self.circuits: dict[str, bytes] = {}
         self.trials: dict[str, tuple[str, float]] = {}
         """Which dispatcher may try the tool of a circuit, and until when."""
@@ -98,6 +102,8 @@ class MemoryServer(Inboxes):
         self.records.clear()
         self.shared.forget()
         self.ran.clear()
+        self.switch_states.clear()
+        self.switch_version = ""
         self.epoch = f"memory.{secrets.token_hex(8)}"
 
     async def open(
@@ -186,12 +192,18 @@ class MemoryServer(Inboxes):
         return None
 
     async def claim(
-        self, claims: Sequence[Claim], *, worker: str, give_up_at: float
+        self,
+        claims: Sequence[Claim],
+        *,
+        worker: str,
+        give_up_at: float,
+        switches: str | None = None,
     ) -> list[float | Refusal]:
         """See `WorkerLedger.claim`."""
-        return [self._claim(claim, worker) for claim in claims]
+        is_stale = switches not in (None, self.switch_version or self.epoch)
+        return [self._claim(claim, worker, is_stale=is_stale) for claim in claims]
 
-    def _claim(self, claim: Claim, worker: str) -> float | Refusal:
+    def _claim(self, claim: Claim, worker: str, *, is_stale: bool) -> float | Refusal:
         now = time.monotonic()
         record = self.record(claim.key)
         if record is None:
@@ -208,11 +220,21 @@ class MemoryServer(Inboxes):
             return "expired"
         if not self._may_go(record):
             return "moved"
+        if is_stale:
+            return STALE
         record.state, record.claimed, record.worker = "claimed", claim.nonce, worker
         record.claims += 1
         if not record.rerunnable:
             self.ran.add(claim.key)
         return record.deadline - now
+
+    async def switches(self, change: SwitchChange | None = None) -> tuple[str, dict[str, bytes]]:
+        """See `SwitchLedger.switches`."""
+        states = self.switch_states
+        if change is not None and states.get(change.field, b"") == change.before:
+            states[change.field] = change.after
+            self.switch_version = new_nonce()
+        return self.switch_version or self.epoch, dict(states)
 
     async def settle(self, settlements: Sequence[Settlement], *, give_up_at: float) -> list[str]:
         """See `WorkerLedger.settle`."""
@@ -305,7 +327,8 @@ class MemoryServer(Inboxes):
             return WAITING if record.state == "waiting" else APPROVED
         if record.state == "open":
             if record.attempt > recovery.attempt:
-                if record.attempt == recovery.attempt + 1 and self._may_go(record):
+                is_next = record.attempt == recovery.attempt + 1 and self._may_go(record)
+                if is_next and recovery.next_message:
                     record.until = until
                     self.put(queue, recovery.next_message)
                 return again(record.attempt)
@@ -318,7 +341,7 @@ class MemoryServer(Inboxes):
             return SENT
         if not recovery.lost_worker or record.worker != recovery.lost_worker:
             return running(record.worker)
-        if record.rerunnable and record.attempt < ATTEMPTS_AT_MOST:
+        if record.rerunnable and record.attempt < ATTEMPTS_AT_MOST and recovery.next_message:
             record.state, record.worker = "open", ""
             record.attempt += 1
             record.until, record.recovered = until, recovery.nonce
@@ -370,7 +393,7 @@ class MemoryServer(Inboxes):
         if end in (CloseReason.REFUSED, CloseReason.UNAPPROVED, CloseReason.USED):
             record.attach(reply, self.dispatchers)
             return running(record.worker) if record.state == "claimed" else ATTACHED
-        if record.state == "claimed" and end is CloseReason.UNSTARTED:
+        if record.state == "claimed" and end in (CloseReason.UNSTARTED, CloseReason.DENIED):
             return running(record.worker)
         if self._others_wait(record, reply, end):
             record.replies = [other for other in record.replies if other != reply]
@@ -441,6 +464,7 @@ class MemoryServer(Inboxes):
             CloseReason.UNSTARTED: record.until - now,
             CloseReason.DEADLINE: record.deadline - now - _OTHERS_AHEAD_SECONDS,
             CloseReason.REFUSED: 1.0,
+            CloseReason.DENIED: 0.0,
         }
         return left[end] > 0 and any(
             other in self.dispatchers for other in record.replies if other != reply

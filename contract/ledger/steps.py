@@ -57,6 +57,7 @@ class Step(StrEnum):
     RATE = "rate"
     APPROVAL = "approval"
     SHARE = "share"
+    SWITCH = "switch"
 
 
 class ServerAway(Exception):

@@ -1,15 +1,22 @@
 """Which tools may be called now: none that is denied, and none whose circuit is open."""
 
+from collections.abc import Iterable
 from typing import Any
 
+import msgspec
+
+from toolpool.contract import encoding
 from toolpool.contract.call import ToolCall
-from toolpool.contract.envelope import Envelope
+from toolpool.contract.envelope import Switch
 from toolpool.contract.outcome import Code, Outcome
+from toolpool.contract.switches import Switches
 from toolpool.dispatcher.admission.breaker import Breaker
-from toolpool.dispatcher.admission.switches import Switches
-from toolpool.dispatcher.observe import Observers
+from toolpool.dispatcher.observe import Observers, Turned
 from toolpool.dispatcher.transports.base import Transport
+from toolpool.dispatcher.turn_context import require_text
 from toolpool.dispatcher.words.classify import not_queued
+
+_LONGEST_REASON = 1_000
 
 
 class Availability:
@@ -18,14 +25,14 @@ class Availability:
     def __init__(
         self,
         transport: Transport,
-        envelope: Envelope,
         observers: Observers,
         *,
+        tenant: str,
         switches: Switches,
         breaker: Breaker,
     ) -> None:
         self._transport = transport
-        self._envelope = envelope
+        self._tenant = tenant
         self._observers = observers
         self._switches = switches
         self._breaker = breaker
@@ -42,7 +49,7 @@ class Availability:
 
     def denial(self, call: ToolCall) -> Outcome | None:
         """Why a call may not be sent at all."""
-        reason = self._switches.denial(call)
+        reason = self._switches.denial(call.name, call.arguments, self._tenant)
         return not_queued(Code.DENIED, reason) if reason is not None else None
 
     def preview(self, call: ToolCall) -> Outcome | None:
@@ -53,13 +60,76 @@ class Availability:
         left = self._breaker.open_circuits().get(call.name)
         return None if left is None else not_queued(Code.CIRCUIT_OPEN, retry_after=left)
 
+    async def follow_switches(self) -> None:
+        """Read them, and set again what the server lost. Raises what the transport does."""
+        self._tell(await self._switches.follow(self._transport))
+
     async def turn_switch(
-        self, tool: str, argument: str | None, value: Any, reason: str, *, on: bool, by: str
+        self,
+        tool: str,
+        argument: str | None,
+        value: Any,
+        reason: str,
+        *,
+        on: bool,
+        tenant: str | None,
+        by: str,
     ) -> None:
-        """Deny a tool, or take that back. Raises ValueError for what nobody could follow."""
-        name, body = self._switches.turned(
-            self._envelope, tool, argument, value, reason, now=self._transport.server_time(), on=on
-        )
-        await self._transport.set_switch(name, body)
-        what = "switched_off" if on else "switched_on"
-        self._observers.audited(what, tool=tool, by=by, reason=reason)
+        """Deny a tool, or take that back.
+
+        Raises ValueError for what could not be followed, and what the transport does.
+        """
+        now = self._transport.server_time()
+        switch = make_switch(tool, argument, value, reason, set_at=now, on=on, tenant=tenant)
+        await self.follow_switches()
+        while True:
+            change = self._switches.change(switch)
+            version, states = await self._transport.switches(change)
+            self._tell(self._switches.take(version, states))
+            if states.get(change.field) == change.after:
+                break  # else somebody turned it meanwhile
+        what = "switched_off" if switch.on else "switched_on"
+        self._observers.audited(what, tool=switch.tool, by=by, reason=switch.reason)
+
+    def _tell(self, turned: Iterable[Switch]) -> None:
+        for switch in turned:
+            told = Turned(tool=switch.tool, argument=switch.argument, denied=switch.on)
+            self._observers.tell("switched", told)
+
+
+def make_switch(
+    tool: str,
+    argument: str | None,
+    value: Any,
+    reason: str,
+    *,
+    set_at: float,
+    on: bool,
+    tenant: str | None = None,
+) -> Switch:
+    """A switch, or one taken back.
+
+    Raises ValueError for one that could not be followed: it would deny nothing.
+    """
+    require_text("tool", tool)
+    if on:
+        require_text("reason", reason, _LONGEST_REASON)
+    if tenant is not None:
+        require_text("tenant", tenant)
+    if argument is not None:
+        require_text("argument", argument)
+    elif value is not None:
+        raise ValueError("value needs the name of the argument that has it")
+    try:
+        encoding.encode(value)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise ValueError(f"value must be JSON: {error}") from None
+    return Switch(
+        tool=tool,
+        argument=argument,
+        value=msgspec.to_builtins(value) if argument is not None else None,
+        reason=reason,
+        set_at=set_at,
+        on=on,
+        tenant=tenant,
+    )

@@ -87,6 +87,6 @@ class Collector:
             self._calls.decided(pending, reply.decision)
         elif isinstance(reply, Passed):
             if pending.message.attempt == reply.attempt:
-                self._calls.passed(pending)
+                self._calls.passed(pending, reply.reason)
         elif pending.message.attempt <= reply.attempt:
             self._calls.released(pending)

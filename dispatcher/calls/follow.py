@@ -3,12 +3,13 @@
 import asyncio
 import time
 from collections.abc import Iterable
+from contextlib import suppress
 
 from toolpool.contract import logs
 from toolpool.contract.envelope import WorkerLease
 from toolpool.contract.errors import CatalogEmpty, MessageRejected, Misconfigured
+from toolpool.dispatcher.admission.availability import Availability
 from toolpool.dispatcher.admission.catalog import Catalog
-from toolpool.dispatcher.admission.switches import Switches
 from toolpool.dispatcher.calls.circuits import FleetCircuits
 from toolpool.dispatcher.calls.fleet import Fleet
 from toolpool.dispatcher.calls.pump import Pump
@@ -37,7 +38,7 @@ class Follower:
         pump: Pump,
         recovery: Recovery,
         fleet: Fleet,
-        switches: Switches,
+        available: Availability,
         circuits: FleetCircuits | None = None,
         reporter: Reporter | None = None,
         follows_catalog: bool,
@@ -50,7 +51,7 @@ class Follower:
         self._pump = pump
         self._recovery = recovery
         self._fleet = fleet
-        self._switches = switches
+        self._available = available
         self._circuits = circuits
         self._reporter = reporter
         self._follows_catalog = follows_catalog
@@ -60,12 +61,20 @@ class Follower:
         self._strangers = 0
         self._workers: set[str] = set()
         self._looking = asyncio.Lock()
+        self._is_due = asyncio.Event()
 
     async def run(self) -> None:
         """Follow for ever."""
         while True:
-            await asyncio.sleep(self._every)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(self._every):
+                    await self._is_due.wait()
+            self._is_due.clear()
             await self.once()
+
+    def soon(self) -> None:
+        """Look now, and not only when it is time."""
+        self._is_due.set()
 
     async def wait_for_tools(self, seconds: float) -> None:
         """Return as soon as there is a tool. Raises `CatalogEmpty` or `Misconfigured`."""
@@ -103,7 +112,7 @@ class Follower:
             sorted({pending.queue for pending in calls if pending.queue}),
             self._reporter.report() if self._reporter is not None else b"",
         )
-        await self._follow_switches()
+        await self._available.follow_switches()
         if self._circuits is not None:
             await self._circuits.follow()
         leases = self._read(survey.leases)
@@ -126,12 +135,6 @@ class Follower:
         for worker in self._workers - seen:
             self._observers.tell("worker_down", worker)
         self._workers = seen
-
-    async def _follow_switches(self) -> None:
-        """What the server lost, or somebody put back into an older state, is set again."""
-        found = await self._transport.switches()
-        for name, body in self._switches.replace(found, self._envelope):
-            await self._transport.set_switch(name, body)
 
     def _read(self, bodies: Iterable[bytes]) -> list[WorkerLease]:
         """Those that somebody we trust has signed; how many others there are is said once."""

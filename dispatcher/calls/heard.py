@@ -4,6 +4,7 @@ from collections.abc import Iterable, Sequence
 
 from toolpool.contract.envelope import Progress, Question
 from toolpool.dispatcher.calls.collect import Collector
+from toolpool.dispatcher.calls.follow import Follower
 from toolpool.dispatcher.calls.keeper import Keeper
 from toolpool.dispatcher.calls.late_writes import LateWrites
 from toolpool.dispatcher.calls.pending import Pending
@@ -20,6 +21,7 @@ class Heard(Calls):
     _observers: Observers
     _telling: Telling
     _recovery: Recovery
+    _follower: Follower
     _late_writes: LateWrites
     _collector: Collector
     _keeper: Keeper
@@ -34,9 +36,11 @@ class Heard(Calls):
         self._observers.call("released", pending)
         self.in_background(self._recovery.released(pending))
 
-    def passed(self, pending: Pending) -> None:
+    def passed(self, pending: Pending, reason: str) -> None:
         """See `Calls.passed`."""
-        self.in_background(self._recovery.passed(pending))
+        self.in_background(self._recovery.passed(pending, reason))
+        if reason and not pending.republished:  # one that is passed again waits for the next look
+            self._follower.soon()
 
     def ended(self, keys: Iterable[str]) -> None:
         """See `Calls.ended`."""

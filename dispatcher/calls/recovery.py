@@ -67,7 +67,7 @@ class Recovery:
         self._homeless: dict[Pending, None] = {}
         """Calls whose tool no living worker has."""
         self._unsure: set[Pending] = set()
-        """Released calls that the server could not be asked about."""
+        """Calls that the server is asked about with the next look, whatever is seen of them."""
 
     def interrupted(self) -> None:
         """The server did not answer: what was seen before says nothing about now."""
@@ -91,12 +91,17 @@ class Recovery:
             log.warning("released_call_not_sent call=%s: %s", pending.call.id, error)
             self._unsure.add(pending)
 
-    async def passed(self, pending: Pending) -> None:
+    async def passed(self, pending: Pending, reason: str) -> None:
         """A worker lacks the call's tool, in this version: send it to one that is known to have it.
 
-        Where none is, or this one should be, it waits for the next look. Never raises.
+        Where none is, or this one should be, or a worker may not start it (`reason`), it waits for
+        the next look at the server. Never raises.
         """
         if pending.stage is not Stage.QUEUED or not pending.is_open:
+            return
+        if reason:
+            self._pump.stranded(pending)
+            self._unsure.add(pending)
             return
         queue = self._fleet.queue_for(pending.spec)
         if queue == pending.queue or not self._fleet.runs(pending.spec):
@@ -176,7 +181,7 @@ class Recovery:
 
     async def recover(self, queue: str, suspects: Sequence[tuple[Pending, str]]) -> None:
         """Ask the ledger about calls of one queue, each with the worker believed lost ('' none)."""
-        suspects = [(pending, worker) for pending, worker in suspects if pending.is_open]
+        suspects = [each for each in suspects if each[0].is_open and self._may_be_sent(*each)]
         asked = [pending.message for pending, _ in suspects]
         now = time.monotonic()
         answers = await self._transport.recover(
@@ -189,6 +194,13 @@ class Recovery:
                 if worker and running_on(answer) is None:
                     self._observers.call("lost", pending, worker)
                 await self._take(pending, answer)
+
+    def _may_be_sent(self, pending: Pending, lost_worker: str = "") -> bool:
+        """Whether the gate lets it go on; with a lost worker, whether the ledger is to be asked."""
+        denial = self._calls.denial(pending) if not lost_worker else None
+        if denial is not None:
+            self._calls.refuse(pending, denial)
+        return denial is None
 
     async def _take(self, pending: Pending, answer: bytes) -> None:
         if answer == SENT:
@@ -235,6 +247,8 @@ class Recovery:
 
     async def _open_again(self, pending: Pending, attempt: int) -> bool:
         """Whether the call is still in the try that it was opened for."""
+        if not self._may_be_sent(pending):
+            return False
         now = time.monotonic()
         pending.in_attempt(attempt)
         message = pending.message
@@ -317,6 +331,7 @@ class Recovery:
     def _step(self, pending: Pending, worker: str, now: float) -> Step:
         attempt = pending.message.attempt
         lost = failure(Code.WORKER_LOST, "", Executed.UNKNOWN, attempt=attempt, worker=worker)
+        is_denied = self._calls.denial(pending) is not None  # then it ends as lost
         return Step(
             key=pending.key,
             nonce=new_nonce(),
@@ -324,7 +339,7 @@ class Recovery:
             attempt=attempt,
             wait=max(0.001, pending.deadline - now),
             message=self._message(pending, attempt),
-            next_message=self._message(pending, attempt + 1),
+            next_message=b"" if is_denied else self._message(pending, attempt + 1),
             keep=pending.keep,
             had_time=self._had_time(pending, now),
             epoch=pending.epoch,

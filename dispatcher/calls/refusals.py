@@ -1,4 +1,5 @@
-"""Calls that are not sent: answered `no`, once it is written that nobody may run them.
+"""Calls that are not sent, or not started any more: answered `no`, once it is written that nobody
+may run them.
 
 A call that can be asked again has a record that any dispatcher may make. A `no` that was only read
 there is false as soon as another dispatcher sends the call, so the record is settled first. Whoever
@@ -50,8 +51,8 @@ class Refusals:
         self._gathered: list[Refused] = []
 
     def refuse(self, pending: Pending, outcome: Outcome) -> None:
-        """Answer a call that is not sent, unless the ledger has it from another asking."""
-        if not pending.may_be_known:  # nobody else can know its key
+        """See `Calls.refuse`."""
+        if pending.is_unsent and not pending.may_be_known:  # nobody else can know its key
             self._calls.resolve(pending, outcome)
             return
         self._gathered.append((pending, outcome))
@@ -60,17 +61,20 @@ class Refusals:
 
     def _write_gathered(self) -> None:
         gathered, self._gathered = self._gathered, []
-        for start in range(0, len(gathered), _GROUP):
-            self._calls.in_background(self._write(gathered[start : start + _GROUP]))
+        unsent = [each for each in gathered if each[0].is_unsent]
+        sent = [each for each in gathered if not each[0].is_unsent]
+        for calls, end in ((unsent, CloseReason.REFUSED), (sent, CloseReason.DENIED)):
+            for start in range(0, len(calls), _GROUP):
+                self._calls.in_background(self._write(calls[start : start + _GROUP], end))
 
-    async def _write(self, refused: Sequence[Refused]) -> None:
+    async def _write(self, refused: Sequence[Refused], end: CloseReason) -> None:
         closings = [self._closing(pending, outcome) for pending, outcome in refused]
         answers: Sequence[bytes | None] = [None] * len(refused)
         try:
             async with asyncio.timeout(_WRITE_SECONDS):
                 answers = await self._transport.close_calls(
                     closings,
-                    end=CloseReason.REFUSED,
+                    end=end,
                     give_up_at=time.monotonic() + _WRITE_SECONDS,
                 )
         except Exception as error:  # noqa: BLE001 - whatever it was, nobody can know
@@ -84,6 +88,8 @@ class Refusals:
                 self._calls.resolve(pending, _unsure(outcome))
             elif answer in (WAITING, APPROVED):
                 self._calls.has_to_be_approved(pending)
+            elif end is CloseReason.DENIED and (worker := running_on(answer)) is not None:
+                self._calls.started(pending, worker)
             elif answer == ATTACHED or running_on(answer) is not None:
                 pending.attached()
                 self._calls.join(pending)
@@ -95,8 +101,8 @@ class Refusals:
         return Closing(
             key=pending.key,
             nonce=new_nonce(),
-            epoch=pending.accepted_in,
-            keep=self._keep,
+            epoch=pending.epoch or pending.accepted_in,
+            keep=self._keep if pending.is_unsent else pending.keep,
             unclaimed=self._envelope.encode_settled(pending.key, outcome),
             claimed=doubtful,
             doubtful=doubtful,

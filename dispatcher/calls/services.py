@@ -39,7 +39,7 @@ class Calls(Protocol):
         ...
 
     def refuse(self, pending: Pending, outcome: Outcome) -> None:
-        """Answer a call that is not sent, unless the ledger has it from another asking."""
+        """Answer a call that is not sent, or not started any more, by what the ledger has of it."""
         ...
 
     def settled(self, reply: bytes) -> None:
@@ -82,8 +82,8 @@ class Calls(Protocol):
         """A worker gave a call back."""
         ...
 
-    def passed(self, pending: Pending) -> None:
-        """A worker took the message of a call and lacks its tool."""
+    def passed(self, pending: Pending, reason: str) -> None:
+        """A worker took the message of a call and did not claim it; `reason` as in `Passed`."""
         ...
 
     def progressed(self, pending: Pending, progress: Progress) -> None:

@@ -14,10 +14,10 @@ from toolpool.contract.names import Names
 from toolpool.contract.outcome import Code, Executed, Outcome, failure, may_still_run
 from toolpool.contract.record_keys import root_of
 from toolpool.contract.spec import Effects, ToolSpec
+from toolpool.contract.switches import Switches
 from toolpool.dispatcher.admission.availability import Availability
 from toolpool.dispatcher.admission.breaker import Breaker
 from toolpool.dispatcher.admission.catalog import Catalog
-from toolpool.dispatcher.admission.switches import Switches
 from toolpool.dispatcher.calls import opening
 from toolpool.dispatcher.calls.circuits import FleetCircuits
 from toolpool.dispatcher.calls.collect import Collector
@@ -68,10 +68,13 @@ class Traffic(Heard):
         self._open: dict[str, Pending] = {}
         """By root."""
         self._fleet = Fleet(services.transport, services.envelope, Names(settings.key_prefix))
-        switches, envelope = Switches(observers), services.envelope
         self._breaker = Breaker(settings, observers)
         self.available = Availability(
-            self._transport, envelope, observers, switches=switches, breaker=self._breaker
+            self._transport,
+            observers,
+            tenant=settings.tenant,
+            switches=Switches(services.envelope, settings.key_prefix),
+            breaker=self._breaker,
         )
         self._late_writes = LateWrites(lease_gone=settings.lease_gone)
         self._pump = Pump(services, self)
@@ -91,7 +94,7 @@ class Traffic(Heard):
             pump=self._pump,
             recovery=self._recovery,
             fleet=self._fleet,
-            switches=switches,
+            available=self.available,
             circuits=FleetCircuits(services, self._breaker),
             reporter=self.reporter,
             follows_catalog=follows_catalog,
@@ -365,13 +368,6 @@ class Traffic(Heard):
     def held_too_long(self, pending: Pending) -> None:
         """See `Calls.held_too_long`."""
         self._gate.held_too_long(pending)
-
-    async def turn_switch(
-        self, tool: str, argument: str | None, value: Any, reason: str, *, on: bool, by: str
-    ) -> None:
-        """Deny a tool, or take that back. Raises ValueError for what nobody could follow."""
-        await self.available.turn_switch(tool, argument, value, reason, on=on, by=by)
-        await self._follower.once()
 
     def handed_over(self, pending: Pending, kept: float) -> None:
         """Nobody waits for the call any more; its outcome is kept for `kept` seconds."""

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 from toolpool.contract.ledger.approvals import ApprovalLedger
-from toolpool.contract.ledger.base import CloseReason, Closing, Opening, Recovery
+from toolpool.contract.ledger.base import CloseReason, Closing, Opening, Recovery, SwitchChange
 from toolpool.contract.ledger.events import EventLog
 from toolpool.contract.ledger.loops import LoopLedger
 from toolpool.contract.ledger.rates import RateLedger
@@ -167,12 +167,8 @@ class Transport(Protocol):
         """What an owner's handles stand for, the newest last; and how many older ones there are."""
         ...
 
-    async def switches(self) -> list[bytes]:
-        """The signed kill switches."""
-        ...
-
-    async def set_switch(self, name: str, body: bytes) -> None:
-        """Store the state of a kill switch."""
+    async def switches(self, change: SwitchChange | None = None) -> tuple[str, dict[str, bytes]]:
+        """See `SwitchLedger.switches`."""
         ...
 
     async def circuits(self) -> list[bytes]:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from weakref import WeakKeyDictionary
 
 from toolpool.contract.ledger.approvals import MemoryApprovals
-from toolpool.contract.ledger.base import CloseReason, Closing, Opening, Recovery
+from toolpool.contract.ledger.base import CloseReason, Closing, Opening, Recovery, SwitchChange
 from toolpool.contract.ledger.events import EventLog
 from toolpool.contract.ledger.loops import LoopLedger
 from toolpool.contract.ledger.memory import MemoryServer
@@ -156,13 +156,9 @@ class MemoryTransport:
         older = max(0, len(found) - newest) if newest is not None else 0
         return found[older:], older
 
-    async def switches(self) -> list[bytes]:
-        """See `Transport.switches`."""
-        return list(self._server.switches.values())
-
-    async def set_switch(self, name: str, body: bytes) -> None:
-        """See `Transport.set_switch`."""
-        self._server.switches[name] = body
+    async def switches(self, change: SwitchChange | None = None) -> tuple[str, dict[str, bytes]]:
+        """See `SwitchLedger.switches`."""
+        return await self._server.switches(change)
 
     async def circuits(self) -> list[bytes]:
         """See `Transport.circuits`."""

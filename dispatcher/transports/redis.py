@@ -22,6 +22,7 @@ from toolpool.contract.ledger.base import (
     Closing,
     Opening,
     Recovery,
+    SwitchChange,
     again_in,
 )
 from toolpool.contract.ledger.client import RedisLedger
@@ -242,7 +243,8 @@ class RedisTransport:
                 msgspec.structs.replace(
                     recovery,
                     message=celery_message.redis_message(queue, recovery.message),
-                    next_message=celery_message.redis_message(queue, recovery.next_message),
+                    next_message=recovery.next_message
+                    and celery_message.redis_message(queue, recovery.next_message),
                 )
                 for recovery in recoveries
             ]
@@ -256,7 +258,7 @@ class RedisTransport:
             for recovery, answer in zip(recoveries, answers, strict=True):
                 if answer == SENT:
                     await self._broker.publish(queue, recovery.message)
-                elif again_in(answer) is not None:
+                elif again_in(answer) is not None and recovery.next_message:
                     await self._broker.publish(queue, recovery.next_message)
         return answers
 
@@ -298,14 +300,9 @@ class RedisTransport:
         older = await self._client.exists(*keys) if keys else 0
         return bodies, int(older)
 
-    async def switches(self) -> list[bytes]:
-        """See `Transport.switches`."""
-        found: Any = await self._client.hvals(self._names.switches)
-        return list(found)
-
-    async def set_switch(self, name: str, body: bytes) -> None:
-        """See `Transport.set_switch`."""
-        await self._client.hset(self._names.switches, name, body)
+    async def switches(self, change: SwitchChange | None = None) -> tuple[str, dict[str, bytes]]:
+        """See `SwitchLedger.switches`."""
+        return await self._ledger.switches(change)
 
     async def circuits(self) -> list[bytes]:
         """See `Transport.circuits`."""

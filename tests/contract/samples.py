@@ -339,6 +339,19 @@ SAMPLES = {
         ENVELOPE.encode_switch,
         ENVELOPE.decode_switch,
     ),
+    "switch_bound": Sample(
+        Switch(
+            tool="bash",
+            reason="switched off for tonight",
+            set_at=1767225601.5,
+            prefix="toolpool",
+            tenant="acme",
+            number=2,
+        ),
+        ENVELOPE.encode_switch,
+        ENVELOPE.decode_switch,
+    ),
+    "passed_denied": _reply(Passed(key=CALL.key, attempt=1, worker="w-1", reason="switch")),
     "approval": Sample(
         REQUEST, partial(signed_request, ENVELOPE), partial(read_request, ENVELOPE, **OF_REQUEST)
     ),

@@ -9,11 +9,12 @@ from tests.integration import fleet as fleets
 from tests.integration.fleet import call
 from tests.waiting import eventually
 from toolpool import Dispatcher, ToolError, tool
+from toolpool.contract.envelope import Switch
 from toolpool.contract.names import Names
 from toolpool.contract.outcome import Code, Executed
 from toolpool.contract.server import connection
 from toolpool.contract.settings import Settings
-from toolpool.dispatcher.admission.switches import switch_name
+from toolpool.contract.switches import switch_name
 from toolpool.local import LocalFleet
 
 attempts: list[str] = []
@@ -183,7 +184,7 @@ async def test_a_kill_switch_does_not_switch_itself_off(fleet: LocalFleet) -> No
         with connection.open_sync(fleet.settings) as client:
             client.flushall()
             switches = Names(fleet.settings.key_prefix).switches
-            name = switch_name("echo", None, None)
+            name = switch_name(Switch(tool="echo", reason=""))
             await eventually(lambda: client.hexists(switches, name), "it is there again")
 
         async def answers_again() -> bool:
@@ -201,7 +202,7 @@ async def test_nobody_without_a_key_turns_a_kill_switch(fleet: LocalFleet) -> No
         await dispatcher.deny("echo", reason="it is being repaired")
         with connection.open_sync(fleet.settings) as client:
             switches = Names(fleet.settings.key_prefix).switches
-            name = switch_name("echo", None, None)
+            name = switch_name(Switch(tool="echo", reason=""))
             captured = client.hget(switches, name)
             client.hdel(switches, name)
             await eventually(lambda: client.hget(switches, name) == captured, "it is back")

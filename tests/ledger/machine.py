@@ -55,6 +55,8 @@ class LedgerMachine(RuleBasedStateMachine):
         """Claims by nonce: their key, and whether their worker has not given them back."""
         self._held: dict[str, tuple[int, str]] = {}
         """Claims by nonce: their attempt and worker."""
+        self._read: dict[str, int] = {}
+        """How often switches had changed when a worker read them last."""
         self._rerun: dict[str, bool] = dict.fromkeys(KEYS, False)
         self.histories = {key: History() for key in KEYS}
 
@@ -127,7 +129,21 @@ class LedgerMachine(RuleBasedStateMachine):
 
     @rule(key=keys, attempt=attempts, worker=workers)
     def claim(self, key: str, attempt: int, worker: str) -> None:
-        self._do("claim", key=key, attempt=attempt, nonce=self._nonce(), worker=worker)
+        """By a worker that has read the switches once, and by one that looks at none."""
+        read = self._read.get(worker)
+        self._do("claim", key=key, attempt=attempt, nonce=self._nonce(), worker=worker, read=read)
+
+    @rule(worker=workers)
+    def read_switches(self, worker: str) -> None:
+        """By a worker, whose claims are good until one is set."""
+        self._read[worker] = self.model.changes
+        self.real.read_switches(self.model.changes)
+
+    @rule(field=st.sampled_from(("s", "t")), knows=st.booleans())
+    def switch(self, field: str, knows: bool) -> None:
+        """By an operator, who knows the state it has now or does not."""
+        before = self.model.switches.get(field, b"") if knows else self._word("other")
+        self._do("switch", field=field, before=before, after=self._word("switch"))
 
     @rule(key=keys, worker=workers)
     def claim_what_waits(self, key: str, worker: str) -> None:
@@ -164,6 +180,14 @@ class LedgerMachine(RuleBasedStateMachine):
             bodies=self._bodies(),
         )
 
+    @rule(key=keys, asker=askers, worker=workers, is_claimed=st.booleans())
+    def deny(self, key: str, asker: str, worker: str, is_claimed: bool) -> None:
+        """A call that was sent may not be started any more; a worker may have been faster."""
+        self.open({key}, asker, rerun=True, over=False)
+        if is_claimed:
+            self.claim_what_waits(key, worker)
+        self.close(key, 0, CloseReason.DENIED)
+
     @rule(
         key=keys,
         attempt=attempts,
@@ -180,6 +204,8 @@ class LedgerMachine(RuleBasedStateMachine):
             return
         asker = list(asked)[-1 - who % len(asked)]
         bodies = {word: self._word(word) for word in ("message", "next message", "lost")}
+        if self._number() % 4 == 0:
+            bodies["next message"] = b""  # a switch denies it
         self._do(
             "recover",
             key=key,
@@ -268,6 +294,7 @@ class LedgerMachine(RuleBasedStateMachine):
                 self.real.lose_data()
                 self.model.records.clear()
                 self.model.marks.clear()
+                self.model.switches.clear()
                 self.real.replicate()  # a replica loses them too
                 self._replica = ({}, set())
             case "replicate":
@@ -366,6 +393,7 @@ class LedgerMachine(RuleBasedStateMachine):
 
     def _new_epoch(self) -> None:
         self.model.epoch = self.real.epoch
+        self.model.changes += 1
         for key, history in self.histories.items():
             record = self.model.records.get(key)
             history.starts_here = 0

@@ -67,6 +67,9 @@ class Model:
     alive: set[str] = field(default_factory=set)
     """Dispatchers that hold a lease."""
     sent: Sent = field(default_factory=lambda: defaultdict(list))
+    switches: dict[str, bytes] = field(default_factory=dict)
+    changes: int = 0
+    """How often a switch was set, or the server came back with another epoch."""
 
     def open(
         self,
@@ -106,7 +109,17 @@ class Model:
             self.sent["queue"].append(message)
         return answers
 
-    def claim(self, key: str, attempt: int, nonce: str, worker: str) -> str:
+    def switch(self, field: str, before: bytes, after: bytes) -> dict[str, bytes]:
+        """The states after a change, which is made only to the state `before`."""
+        if self.switches.get(field, b"") == before:
+            self.switches[field] = after
+            self.changes += 1
+        return dict(self.switches)
+
+    def claim(
+        self, key: str, attempt: int, nonce: str, worker: str, read: int | None = None
+    ) -> str:
+        """`read` is `changes` when the worker read the switches last; None does not look at it."""
         record = self.records.get(key)
         if record is None:
             return "absent"
@@ -120,6 +133,8 @@ class Model:
             return "expired"
         if not self._may_go(record):
             return "moved"
+        if read not in (None, self.changes):
+            return "stale"
         record.claimed, record.worker = nonce, worker
         record.claims += 1
         if not record.rerun:
@@ -179,10 +194,11 @@ class Model:
         if end in (CloseReason.REFUSED, CloseReason.UNAPPROVED, CloseReason.USED):
             record.attach(reply, self.alive)
             return _running(record) if record.claimed else b"open"
-        if record.claimed and end is CloseReason.UNSTARTED:
+        if record.claimed and end in (CloseReason.UNSTARTED, CloseReason.DENIED):
             return _running(record)
         others = [asker for asker in record.askers if asker != reply]
-        is_over = end is CloseReason.CANCEL or (end is CloseReason.UNSTARTED and record.over)
+        is_for_all = end in (CloseReason.CANCEL, CloseReason.DENIED)
+        is_over = is_for_all or (end is CloseReason.UNSTARTED and record.over)
         if self.alive.intersection(others) and not is_over:
             record.askers = others
             return b"others"
@@ -217,7 +233,8 @@ class Model:
         again = record.recovered == nonce
         if not again and not record.claimed:
             if record.attempt > attempt:
-                if record.attempt == attempt + 1 and self._may_go(record):
+                is_next = record.attempt == attempt + 1 and self._may_go(record)
+                if is_next and bodies["next message"]:
                     self._send(record, bodies["next message"])
                 again = True
             elif not self._may_go(record) and not had_time:
@@ -230,7 +247,7 @@ class Model:
         elif not again:
             if not lost or record.worker != lost:
                 return _running(record)
-            if not record.rerun or record.attempt >= ATTEMPTS:
+            if not record.rerun or record.attempt >= ATTEMPTS or not bodies["next message"]:
                 self._end(record, nonce, bodies["lost"], but=reply)
                 return bodies["lost"]
             record.reopen()

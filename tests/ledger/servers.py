@@ -16,6 +16,7 @@ from toolpool.contract.ledger.base import (
     Recovery,
     Release,
     Settlement,
+    SwitchChange,
 )
 from toolpool.contract.ledger.client import RedisLedger
 from toolpool.contract.ledger.memory import MemoryServer
@@ -39,6 +40,7 @@ class Ledger(Protocol):
     close: Any
     recover: Any
     release: Any
+    switches: Any
 
 
 class Real:
@@ -48,6 +50,8 @@ class Real:
 
     def __init__(self) -> None:
         self._runner = asyncio.Runner()
+        self._versions: dict[int, str] = {}
+        """Of the switches, by how often they had changed."""
 
     def run(self, work: Any) -> Any:
         """The result of a coroutine."""
@@ -85,9 +89,22 @@ class Real:
             time.sleep(_OVER * 3)
         return list(answers)
 
-    def claim(self, key: str, attempt: int, nonce: str, worker: str) -> str:
+    def read_switches(self, changes: int) -> None:
+        """Note the version of the switches, which have changed so often."""
+        self._versions[changes], _ = self.run(self.ledger.switches())
+
+    def switch(self, field: str, before: bytes, after: bytes) -> dict[str, bytes]:
+        _, states = self.run(self.ledger.switches(SwitchChange(field, before, after)))
+        return dict(states)
+
+    def claim(
+        self, key: str, attempt: int, nonce: str, worker: str, read: int | None = None
+    ) -> str:
         claims = [Claim(key, attempt, nonce)]
-        (answer,) = self.run(self.ledger.claim(claims, worker=worker, give_up_at=_soon()))
+        version = None if read is None else self._versions[read]
+        (answer,) = self.run(
+            self.ledger.claim(claims, worker=worker, give_up_at=_soon(), switches=version)
+        )
         return answer if isinstance(answer, str) else "won"
 
     def hold(self, key: str, attempt: int, nonce: str, worker: str, rerun: bool) -> str:
@@ -198,7 +215,7 @@ class RealRedis(Real):
 
     def lose_data(self) -> None:
         """FLUSHALL; queue and streams are left, because the model does not forget them."""
-        for key in [*self._records(), NAMES.epoch]:
+        for key in [*self._records(), NAMES.epoch, NAMES.switches]:
             self._sync.delete(key)
 
     def replicate(self) -> None:
@@ -260,7 +277,7 @@ class RealMemory(Real):
 
     def change_epoch(self, word: str) -> None:
         """See `RealRedis`."""
-        self._server.epoch = word
+        self._server.epoch, self._server.switch_version = word, ""
 
     def lose_data(self) -> None:
         """See `RealRedis`."""

@@ -27,6 +27,9 @@ ArgumentOption = Annotated[
 ValueOption = Annotated[
     str | None, typer.Option("--value", metavar="JSON", help="That value; other text is a string.")
 ]
+TenantOption = Annotated[
+    str | None, typer.Option("--tenant", help="Only calls of this tenant; else of all.")
+]
 
 
 @app.command("list")
@@ -50,13 +53,14 @@ def deny(
     reason: Annotated[str, typer.Option("--reason", help="Why; the model reads it.")],
     argument: ArgumentOption = None,
     value: ValueOption = None,
+    tenant: TenantOption = None,
     json: JsonOption = False,
 ) -> int:
-    """Answer calls of a tool `aborted.denied`, on every dispatcher, within about a second.
+    """Answer calls of a tool `aborted.denied`: no worker starts one any more.
 
     Calls that already run go on; `toolpool cancel` ends them.
     """
-    return _turn(tool, argument, value, reason, on=True, json=json)
+    return _turn(tool, argument, value, reason, on=True, tenant=tenant, json=json)
 
 
 @app.command("allow")
@@ -64,14 +68,22 @@ def allow(
     tool: ToolArgument,
     argument: ArgumentOption = None,
     value: ValueOption = None,
+    tenant: TenantOption = None,
     json: JsonOption = False,
 ) -> int:
-    """Take a `deny` with the same tool, argument and value back."""
-    return _turn(tool, argument, value, "", on=False, json=json)
+    """Take a `deny` with the same tool, argument, value and tenant back."""
+    return _turn(tool, argument, value, "", on=False, tenant=tenant, json=json)
 
 
 def _turn(
-    tool: str, argument: str | None, value: str | None, reason: str, *, on: bool, json: bool
+    tool: str,
+    argument: str | None,
+    value: str | None,
+    reason: str,
+    *,
+    on: bool,
+    tenant: str | None,
+    json: bool,
 ) -> int:
     from toolpool.fleet import read_fleet, turn_switch
     from toolpool.standing import switches
@@ -92,7 +104,7 @@ def _turn(
         if doubt and on:
             screen.complain(f"{doubt}: the switch denies nothing")
     try:
-        was_on = turn_switch(settings, tool, argument, parsed, reason, on=on)
+        was_on = turn_switch(settings, tool, argument, parsed, reason, on=on, tenant=tenant)
     except ValueError as error:
         raise ExitNow(str(error), ExitCode.USAGE) from None
     fleet = read_fleet(settings)
@@ -150,6 +162,7 @@ def show(switches: "list[Switch]") -> None:
         screen.show(Text("no tool is denied"))
     for switch in switches:
         where = f" where {switch.argument} = {json_.dumps(switch.value)}" if switch.argument else ""
+        where += f" for tenant {switch.tenant}" if switch.tenant is not None else ""
         since = datetime.fromtimestamp(switch.set_at).astimezone().strftime("%Y-%m-%d %H:%M:%S")
         told = f"{switch.tool}{where} is denied since {since}: {switch.reason}"
         screen.show(Text(screen.harmless(told), style="yellow"))

@@ -8,10 +8,11 @@ from functools import partial
 
 from toolpool.contract import logs
 from toolpool.contract.envelope import Batch, CallMessage
-from toolpool.contract.ledger.base import Claim, Hold, WorkerLedger
+from toolpool.contract.ledger.base import STALE, Claim, Hold, WorkerLedger
 from toolpool.contract.ledger.steps import ServerAway, new_nonce
 from toolpool.contract.outcome import Outcome
 from toolpool.contract.spec import RunIn
+from toolpool.contract.switches import Switches
 from toolpool.workers.catalog import Catalog
 from toolpool.workers.observe import WorkerObservers
 from toolpool.workers.running.intake import Intake
@@ -29,10 +30,12 @@ _STOP_PATIENCE_SECONDS = 2.0
 _OVERDUE_SECONDS = 0.25
 _REPLY_MARGIN_SECONDS = 0.25
 _DRAIN_LOOK_SECONDS = 0.25
+_SWITCHES_PAUSE_SECONDS = 0.25
 _FRESH = 5 / 8
 """User code starts only if the lease was confirmed this recently, as a share of `lease_gone`."""
 _ZOMBIE = 6 / 8
 _AWAY, _FAILED = "away", "failed"
+_Waiting = tuple[CallMessage, Delivery]
 
 
 class Executor:
@@ -48,6 +51,7 @@ class Executor:
         settler: Settler,
         intake: Intake,
         slots: Slots,
+        switches: Switches,
         observers: WorkerObservers,
         lease_gone: float = 8.0,
     ) -> None:
@@ -58,12 +62,11 @@ class Executor:
         self._settler = settler
         self._intake = intake
         self._slots = slots
+        self._switches = switches
         self._observers = observers
         self._fresh_seconds = lease_gone * _FRESH
         self._zombie_seconds = lease_gone * _ZOMBIE
-        self._waiting: dict[RunIn, deque[tuple[CallMessage, Delivery]]] = {
-            run_in: deque() for run_in in slots.counts
-        }
+        self._waiting: dict[RunIn, deque[_Waiting]] = {run_in: deque() for run_in in slots.counts}
         self._running: dict[str, Running] = {}
         self._cancels = EarlyCancels()
         self._claiming: set[asyncio.Task[None]] = set()
@@ -271,29 +274,71 @@ class Executor:
         """Whether the lease was confirmed recently enough for user code to start."""
         return time.monotonic() - self.leased_at() < self._fresh_seconds
 
-    async def _claim(self, run_in: RunIn, chosen: list[tuple[CallMessage, Delivery]]) -> None:
-        claims = [Claim(call.key, call.attempt, new_nonce()) for call, _ in chosen]
-        asked_at = time.monotonic()
-        try:
-            answers = await self._ledger.claim(
-                claims, worker=self._worker, give_up_at=asked_at + _CLAIM_PATIENCE_SECONDS
-            )
-            self._slots.claimed(time.monotonic() - asked_at)
-        except ServerAway:
-            log.error("claim_unconfirmed calls=%d: the server is away", len(chosen))
-            answers = [_AWAY] * len(chosen)
-        except Exception:
-            log.exception("claim_failed calls=%d", len(chosen))
-            answers = [_FAILED] * len(chosen)
-        is_leased = self.is_leased  # it may have been frozen meanwhile
-        for (call, delivery), claim, answer in zip(chosen, claims, answers, strict=True):
-            time_left = self._admitted(call, delivery.batch, claim, answer, is_leased=is_leased)
-            if time_left is None:
-                self._slots.give_back(run_in)
-            else:
-                self._start(run_in, call, delivery, claim.nonce, time_left)
-            delivery.decided()
+    async def _claim(self, run_in: RunIn, chosen: list[_Waiting]) -> None:
+        if self._switches.on:
+            chosen = await self._not_denied(run_in, chosen)
+        while chosen:
+            claims = [Claim(call.key, call.attempt, new_nonce()) for call, _ in chosen]
+            asked_at = time.monotonic()
+            try:
+                answers = await self._ledger.claim(
+                    claims,
+                    worker=self._worker,
+                    give_up_at=asked_at + _CLAIM_PATIENCE_SECONDS,
+                    switches=self._switches.version,
+                )
+                self._slots.claimed(time.monotonic() - asked_at)
+            except ServerAway:
+                log.error("claim_unconfirmed calls=%d: the server is away", len(chosen))
+                answers = [_AWAY] * len(chosen)
+            except Exception:
+                log.exception("claim_failed calls=%d", len(chosen))
+                answers = [_FAILED] * len(chosen)
+            is_leased = self.is_leased  # it may have been frozen meanwhile
+            stale: list[_Waiting] = []
+            for (call, delivery), claim, answer in zip(chosen, claims, answers, strict=True):
+                if answer == STALE:
+                    stale.append((call, delivery))
+                    continue
+                time_left = self._admitted(call, delivery.batch, claim, answer, is_leased=is_leased)
+                if time_left is None:
+                    self._slots.give_back(run_in)
+                else:
+                    self._start(run_in, call, delivery, claim.nonce, time_left)
+                delivery.decided()
+            if chosen := stale:
+                await self.follow_switches()
+                chosen = await self._not_denied(run_in, chosen)
         self.claim_more()
+
+    async def _not_denied(self, run_in: RunIn, chosen: list[_Waiting]) -> list[_Waiting]:
+        """The calls that no switch denies; the dispatchers of the rest are told."""
+        if not any(map(self._is_denied, chosen)):
+            return chosen
+        await self.follow_switches()  # it may have been taken back
+        allowed: list[_Waiting] = []
+        for call, delivery in chosen:
+            if not self._is_denied((call, delivery)):
+                allowed.append((call, delivery))
+                continue
+            self._settler.passed(delivery.batch, call, "switch")
+            self._observers.run("passed", call)
+            self._slots.give_back(run_in)
+            delivery.decided()
+        return allowed
+
+    def _is_denied(self, waiting: _Waiting) -> bool:
+        call, delivery = waiting
+        denial = self._switches.denial(call.tool, call.arguments, delivery.batch.tenant)
+        return denial is not None
+
+    async def follow_switches(self) -> None:
+        """Read the switches, and set again what the server lost. Never raises."""
+        try:
+            await self._switches.follow(self._ledger)
+        except Exception as error:  # noqa: BLE001 - until then the claims are stale, or time runs out
+            log.warning("switches_not_followed: %s", str(error) or type(error).__name__)
+            await asyncio.sleep(_SWITCHES_PAUSE_SECONDS)
 
     def _admitted(
         self, call: CallMessage, batch: Batch, claim: Claim, answer: str | float, *, is_leased: bool

@@ -163,9 +163,9 @@ class Settler:
         said = RunsEnded(worker=self._worker, keys=tuple(keys))
         self._in_background(self._tell(reply, self._envelope.encode_reply(said)))
 
-    def passed(self, batch: Batch, call: CallMessage) -> None:
-        """Tell the dispatcher that another worker has to run the call; best effort."""
-        said = Passed(key=call.key, attempt=call.attempt, worker=self._worker)
+    def passed(self, batch: Batch, call: CallMessage, reason: str = "") -> None:
+        """Tell the dispatcher that a call is not claimed (see `Passed`); best effort."""
+        said = Passed(key=call.key, attempt=call.attempt, worker=self._worker, reason=reason)
         self._in_background(self._tell(batch.reply, self._envelope.encode_reply(said)))
 
     def forget(self, batch: Batch, key: str) -> None:

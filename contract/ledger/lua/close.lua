@@ -1,10 +1,10 @@
 -- A dispatcher ends calls: at their deadline (expire), because somebody cancelled them (cancel), because
--- it waits no longer (leave), because it will not send them (refused), because nobody approved them in
--- time (unapproved), or because what was approved is used up without being sent (used). A `no` is written here before
--- anybody says it.
+-- it waits no longer (leave), because it will not send them (refused), because what it sent may not be
+-- started any more (denied), because nobody approved them in time (unapproved), or because what was approved is
+-- used up without being sent (used). A `no` is written here before anybody says it.
 -- KEYS: epoch, record...
 -- ARGV: epoch candidate, caller's reply stream, cancel list prefix, prefix of marks,
---       'unstarted' (leave running calls alone), 'deadline', 'cancel', 'leave', 'refused' (leave
+--       'unstarted' or 'denied' (leave running calls alone), 'deadline', 'cancel', 'leave', 'refused' (leave
 --       others' calls alone), 'unapproved' or 'used', then for each record: nonce, epoch it was opened in (of one that was not sent: accepted
 --       in), keep ms, outcome if never claimed, outcome if claimed, outcome if nobody can know, cancel
 --       message, 1 where the caller has not sent it, ms after which a refused call may be asked again
@@ -27,7 +27,7 @@ local function without_caller(replies)
 end
 
 local function others_wait(key, replies, until_ms, deadline_ms)
-  if which == 'cancel' then return false end
+  if which == 'cancel' or which == 'denied' then return false end
   local left = {leave = 1, refused = 1, unstarted = until_ms - now, deadline = deadline_ms - now - 200}
   if left[which] <= 0 then return false end
   local others, alive = without_caller(replies)
@@ -92,7 +92,7 @@ for i = 2, #KEYS do
   elseif which == 'refused' or which == 'unapproved' or which == 'used' then
     attach(KEYS[i], r[6], reply)
     answers[i - 1] = r[1] == 'claimed' and 'running ' .. r[3] or 'open'
-  elseif r[1] == 'claimed' and which == 'unstarted' then
+  elseif r[1] == 'claimed' and (which == 'unstarted' or which == 'denied') then
     answers[i - 1] = 'running ' .. r[3]
   elseif others_wait(KEYS[i], r[6], r[7], r[8]) then
     answers[i - 1] = 'others'

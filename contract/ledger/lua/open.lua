@@ -70,7 +70,5 @@ for i = 3, #KEYS do
     answers[i - 1] = record[1] == 'claimed' and 'running ' .. record[5] or 'open'
   end
 end
-if created and message ~= '' then
-  push(KEYS[2], message, longest_wait)
-end
+if created then push(KEYS[2], message, longest_wait) end
 return answers

@@ -28,12 +28,16 @@ end
 -- again, so it does only where there is nothing else) and with lost data (the random key). Longer than
 -- what Redis keeps in a packed hash, since a record is no packed one once it has its outcome: to pack
 -- and unpack it costs more than it saves.
+-- The key's value is `<random> <clock offset ms> <version of the switches>`; all but the first may be missing.
+local random, clock_offset, switch_version
 local function server_epoch(key, candidate)
-  local random = redis.call('GET', key)
-  if not random then  -- never the same twice: the same client may be the first after every loss
-    random = candidate .. table.concat(redis.call('TIME'), '.')
-    redis.call('SET', key, random)
+  local value = redis.call('GET', key)
+  if not value then  -- never the same twice: the same client may be the first after every loss
+    value = candidate .. table.concat(redis.call('TIME'), '.')
+    redis.call('SET', key, value)
   end
+  random, clock_offset, switch_version = string.match(value, '^(%S*) ?(%S*) ?(%S*)')
+  if switch_version == '' then switch_version = random end  -- data was lost, and switches may be too
   local history = string.match(redis.call('INFO', 'replication'), 'master_replid:(%w+)')
     or string.match(redis.call('INFO', 'server'), 'run_id:(%w+)')
   return history .. '.' .. random
@@ -43,7 +47,7 @@ end
 local QUEUE_MS = 600000
 
 local function push(queue, message, wait_ms)
-  if queue ~= '' then
+  if queue ~= '' and message ~= '' then
     redis.call('LPUSH', queue, message)
     redis.call('PEXPIRE', queue, QUEUE_MS + tonumber(wait_ms))
   end

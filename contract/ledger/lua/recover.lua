@@ -2,7 +2,7 @@
 -- KEYS: epoch, queue list ('' = published elsewhere), record...
 -- ARGV: epoch candidate, reply stream, attempts at most, prefix of marks, then for each record: nonce, lost worker
 --       ('' = only the message may be lost), attempt it is believed to be in, ms to be claimed
---       within, message of this attempt, message of the next, keep ms, outcome if its worker is
+--       within, message of this attempt, message of the next ('' = its worker's loss ends it), keep ms, outcome if its worker is
 --       lost, 1 if whoever holds it had time to say so in this epoch, epoch it was opened in
 -- The epoch stays the one it was opened in: whether it ran before a change of it, nobody can know.
 -- Answers for each record 'sent' (published again, same attempt), 'again <attempt>',
@@ -48,7 +48,7 @@ for i = 3, #KEYS do
     end
   elseif lost == '' or r[3] ~= lost then
     answer = 'running ' .. r[3]
-  elseif r[5] == '1' and tonumber(r[2]) < most then
+  elseif r[5] == '1' and tonumber(r[2]) < most and ARGV[at + 5] ~= '' then
     redis.call('HSET', KEYS[i], 'state', 'open', 'attempt', tonumber(r[2]) + 1, 'worker', '',
       'until', until_ms, 'recovered', nonce)
     push(KEYS[2], ARGV[at + 5], ARGV[at + 3])

@@ -129,8 +129,8 @@ class Told(Calls):
     def released(self, pending: Pending) -> None:
         self.said.append(("released", pending.key))
 
-    def passed(self, pending: Pending) -> None:
-        self.said.append(("passed", pending.key))
+    def passed(self, pending: Pending, reason: str) -> None:
+        self.said.append((f"passed: {reason}" if reason else "passed", pending.key))
 
     def progressed(self, pending: Pending, progress: Progress) -> None:
         self.progress.append(progress)

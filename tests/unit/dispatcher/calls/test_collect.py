@@ -157,6 +157,12 @@ def test_a_call_is_passed_on_in_its_present_attempt_only(
     assert bench.words("k") == expected
 
 
+def test_why_a_call_was_passed_is_handed_on(bench: Bench) -> None:
+    bench.call("k")
+    bench.take(Passed(key="k", attempt=1, worker="w-1", reason="switch"))
+    assert bench.words("k") == ["passed: switch"]
+
+
 @pytest.mark.parametrize(
     ("attempt", "of_reply", "expected"),
     [(1, 1, ["released"]), (1, 2, ["released"]), (2, 1, []), (3, 2, [])],

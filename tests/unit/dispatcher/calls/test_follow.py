@@ -19,8 +19,10 @@ from toolpool.contract.names import Names
 from toolpool.contract.outcome import Code, Outcome
 from toolpool.contract.signing import Keyring, generate_key
 from toolpool.contract.spec import Effects, RunIn, ToolSpec, sealed
+from toolpool.contract.switches import Switches, switch_name
+from toolpool.dispatcher.admission.availability import Availability
+from toolpool.dispatcher.admission.breaker import Breaker
 from toolpool.dispatcher.admission.catalog import Catalog
-from toolpool.dispatcher.admission.switches import Switches, switch_name
 from toolpool.dispatcher.calls.fleet import Fleet
 from toolpool.dispatcher.calls.follow import Follower
 from toolpool.dispatcher.calls.pending import Pending, Stage
@@ -95,7 +97,14 @@ class Bench(Told):
         self.workers = Workers()
         shared = services(self.transport, **settings)
         shared.observers.add(self.workers)
-        self.catalog, self.switches = Catalog(), Switches(shared.observers)
+        self.catalog = Catalog()
+        self.available = Availability(
+            self.transport,
+            shared.observers,
+            tenant="us",
+            switches=Switches(ENVELOPE, Names().prefix),
+            breaker=Breaker(shared.settings, shared.observers),
+        )
         self.pump = Pump(shared, self)
         self.on_answer = self.pump.done
         fleet = Fleet(self.transport, ENVELOPE, Names())
@@ -106,7 +115,7 @@ class Bench(Told):
             pump=self.pump,
             recovery=Recovery(shared, self, pump=self.pump, fleet=fleet),
             fleet=fleet,
-            switches=self.switches,
+            available=self.available,
             follows_catalog=follows_catalog,
         )
 
@@ -127,14 +136,17 @@ class Bench(Told):
         """The digests of what workers offer, by name."""
         return {name: offer.spec.digest for name, offer in self.catalog.listed.items()}
 
-    def switch(self, *, set_at: float, on: bool = True) -> None:
+    def switch(self, number: int, *, on: bool = True, **fields: Any) -> None:
         """Let an operator turn the switch of the tool `t`."""
-        body = ENVELOPE.encode_switch(Switch(tool="t", reason="because", set_at=set_at, on=on))
-        self.server.switches[switch_name("t", None, None)] = body
+        fields = {"prefix": "toolpool"} | fields
+        switch = Switch(tool="t", reason="because", number=number, on=on, **fields)
+        self.server.switch_states[switch_name(switch)] = ENVELOPE.encode_switch(switch)
 
     def reason(self) -> str | None:
         """Why the tool `t` is denied."""
-        return self.switches.denial(ToolCall(index=0, id="k", name="t", arguments={}))
+        call = ToolCall(index=0, id="k", name="t", arguments={})
+        denied = self.available.denial(call)
+        return denied.error if denied is not None else None
 
     def submit(self, key: str, spec: ToolSpec = OLD) -> Pending:
         made = self.calls[key] = pending(key, spec=spec)
@@ -390,31 +402,31 @@ async def test_after_a_look_that_failed_recovery_suspects_nobody_for_a_while(
 
 
 async def test_a_switch_is_followed(bench: Bench) -> None:
-    bench.switch(set_at=1.0)
+    bench.switch(1)
     await bench.follower.once()
     assert bench.reason() == "because"
-    bench.switch(set_at=2.0, on=False)
+    bench.switch(2, on=False)
     await bench.follower.once()
     assert bench.reason() is None
 
 
 async def test_a_switch_that_the_server_lost_is_put_back(bench: Bench) -> None:
-    bench.switch(set_at=1.0)
-    kept = dict(bench.server.switches)
+    bench.switch(1)
+    kept = dict(bench.server.switch_states)
     await bench.follower.once()
-    bench.server.switches.clear()
+    bench.server.switch_states.clear()
     await bench.follower.once()
-    assert bench.server.switches == kept
+    assert bench.server.switch_states == kept
     assert bench.reason() == "because"
 
 
 async def test_a_switch_that_was_put_into_an_older_state_is_put_back(bench: Bench) -> None:
-    bench.switch(set_at=2.0)
-    kept = dict(bench.server.switches)
+    bench.switch(2)
+    kept = dict(bench.server.switch_states)
     await bench.follower.once()
-    bench.switch(set_at=1.0, on=False)
+    bench.switch(1, on=False)
     await bench.follower.once()
-    assert bench.server.switches == kept
+    assert bench.server.switch_states == kept
     assert bench.reason() == "because"
 
 
@@ -451,3 +463,40 @@ async def test_a_call_that_was_answered_is_not_looked_at(bench: Bench) -> None:
     bench.resolve(call, Outcome(ok=True))
     await bench.follower.once()
     assert bench.transport.queues == [[]]
+
+
+async def test_the_clock_has_no_say_in_which_state_of_a_switch_holds(bench: Bench) -> None:
+    """R69: the server's clock was set back an hour between the two."""
+    bench.switch(1, set_at=3_700.0)
+    await bench.follower.once()
+    bench.switch(2, set_at=100.0, on=False)
+    await bench.follower.once()
+    assert bench.reason() is None
+
+
+async def test_of_two_states_with_one_number_the_one_that_denies_holds(bench: Bench) -> None:
+    """Two operators turned it at once, each without knowing of the other."""
+    bench.switch(1, on=False)
+    await bench.follower.once()
+    bench.switch(1)
+    await bench.follower.once()
+    assert bench.reason() == "because"
+    bench.switch(1, on=False)
+    await bench.follower.once()
+    assert bench.reason() == "because"
+
+
+@pytest.mark.parametrize("bound", [{"prefix": "staging"}, {"prefix": ""}, {"tenant": "them"}])
+async def test_a_switch_for_another_prefix_or_tenant_denies_nothing(
+    bench: Bench, bound: dict[str, Any]
+) -> None:
+    """R69: both deployments sign with one key, and somebody copied it from one to the other."""
+    bench.switch(1, **bound)
+    await bench.follower.once()
+    assert bench.reason() is None
+
+
+async def test_a_switch_for_this_tenant_denies(bench: Bench) -> None:
+    bench.switch(1, tenant="us")
+    await bench.follower.once()
+    assert bench.reason() == "because"

@@ -24,6 +24,7 @@ from toolpool.dispatcher.calls.pump import Pump
 from toolpool.dispatcher.calls.recovery import Recovery
 from toolpool.dispatcher.observe import CallFacts, Observer
 from toolpool.dispatcher.transports.memory import MemoryTransport
+from toolpool.dispatcher.words.classify import not_queued
 
 ENVELOPE = Envelope(Keyring.local())
 QUEUE = Names().queue("default", RunIn.LOOP)
@@ -534,7 +535,7 @@ async def test_a_call_that_was_passed_goes_where_its_tool_runs(bench: Bench) -> 
     call = await bench.send("k")
     has, lacks = bench.toolset("a", READ), bench.toolset("b", NEWER_READ)
     await bench.fleet.follow([lease("w-1", tools=has), lease("w-2", tools=lacks)])
-    await bench.recovery.passed(call)
+    await bench.recovery.passed(call, "")
     queue = toolset_queue(QUEUE, has.digest)
     assert (call.queue, call.stage) == (queue, Stage.QUEUED)
     assert await bench.attempts(queue) == [("k", 1)], "uncounted"
@@ -548,7 +549,7 @@ async def test_a_call_that_was_passed_by_who_should_have_run_it_waits_for_the_ne
     call = await bench.send_and_lose("k")
     has = bench.toolset("a", READ)
     await bench.fleet.follow([lease(tools=has)])
-    await bench.recovery.passed(call)
+    await bench.recovery.passed(call, "")
     assert (call.stage, await bench.attempts()) == (Stage.STRANDED, [])
     await bench.look(lease(tools=has))
     assert (call.stage, await bench.attempts()) == (Stage.QUEUED, [("k", 1)])
@@ -556,11 +557,58 @@ async def test_a_call_that_was_passed_by_who_should_have_run_it_waits_for_the_ne
     assert await bench.attempts() == [], "once"
 
 
+async def test_a_call_that_a_worker_may_not_start_is_sent_again_with_the_next_look(
+    bench: Bench,
+) -> None:
+    """The reason may have gone; nothing is counted."""
+    call = await bench.send_and_lose("k")
+    await bench.recovery.passed(call, "switch")
+    assert (call.stage, await bench.attempts()) == (Stage.STRANDED, [])
+    await bench.look(lease())
+    assert (call.stage, await bench.attempts()) == (Stage.QUEUED, [("k", 1)])
+
+
+DENIED = not_queued(Code.DENIED, "closed")
+
+
+@pytest.mark.parametrize("how", ["passed", "released", "overdue", "lost with its record"])
+async def test_what_a_switch_denies_is_not_sent_again(bench: Bench, how: str) -> None:
+    """R67: whichever way it would take."""
+    call = await bench.send_and_lose("k")
+    bench.denials["k"] = DENIED
+    if how == "passed":
+        await bench.recovery.passed(call, "switch")
+        await bench.look(lease())
+    elif how == "released":
+        await bench.recovery.released(call)
+    elif how == "overdue":
+        await bench.look(lease(), clock_jumped=True)
+    else:
+        bench.denials.clear()
+
+        def lose() -> None:
+            bench.server.forget()
+            bench.denials["k"] = DENIED
+
+        bench.transport.during_recovery = lose
+        await bench.recovery.released(call)
+    assert await bench.attempts() == []
+    assert call.outcome == DENIED
+
+
+async def test_a_read_that_a_switch_denies_ends_with_its_worker(bench: Bench) -> None:
+    call = await bench.run("k")
+    bench.denials["k"] = DENIED
+    await bench.watch(9)
+    assert await bench.attempts() == []
+    assert call.outcome is not None and call.outcome.code is Code.WORKER_LOST
+
+
 async def test_a_homeless_call_waits_until_a_worker_has_its_tool(bench: Bench) -> None:
     call = await bench.send_and_lose("k", READ)
     other = bench.toolset("b", sealed(ToolSpec(name="other")))
     await bench.look(lease(tools=other))
-    await bench.recovery.passed(call)
+    await bench.recovery.passed(call, "")
     await bench.look(lease(tools=other))
     assert (call.stage, bench.transport.recovered) == (Stage.STRANDED, [])
     has = bench.toolset("a", READ)
@@ -575,7 +623,7 @@ async def test_a_homeless_call_goes_to_another_version_that_judges_it_anew(bench
     call = await bench.send_and_lose("k", READ)
     newer = bench.toolset("b", NEWER_READ)
     await bench.look(lease(tools=newer))
-    await bench.recovery.passed(call)
+    await bench.recovery.passed(call, "")
     await bench.look(lease(tools=newer))
     queue = toolset_queue(QUEUE, newer.digest)
     assert (call.queue, call.message.final) == (queue, True)
@@ -588,7 +636,7 @@ async def test_a_homeless_call_that_went_on_meanwhile_is_left_alone(
     bench: Bench, became: str
 ) -> None:
     call = await bench.send_and_lose("k", READ)
-    await bench.recovery.passed(call)
+    await bench.recovery.passed(call, "")
     assert call.stage is Stage.STRANDED
     if became == "answered":
         bench.resolve(call, DONE)
@@ -606,7 +654,7 @@ async def test_a_call_that_runs_was_not_passed(bench: Bench) -> None:
     call = await bench.run("k")
     has, lacks = bench.toolset("a", READ), bench.toolset("b", NEWER_READ)
     await bench.fleet.follow([lease("w-1", tools=has), lease("w-2", tools=lacks)])
-    await bench.recovery.passed(call)
+    await bench.recovery.passed(call, "")
     assert (call.stage, call.queue, bench.transport.recovered) == (Stage.RUNNING, QUEUE, [])
 
 
@@ -617,7 +665,7 @@ async def test_a_call_that_nobody_runs_is_not_sent_where_it_would_be_passed_agai
     bench.pump.set_workers({gone: [4]})
     call = await bench.send("k", queue=gone)
     await bench.fleet.follow([lease(tools=bench.toolset("b", NEWER_READ))])
-    await bench.recovery.passed(call)
+    await bench.recovery.passed(call, "")
     assert (call.stage, bench.transport.recovered) == (Stage.STRANDED, [])
 
 

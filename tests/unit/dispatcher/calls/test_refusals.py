@@ -274,3 +274,44 @@ async def test_what_was_answered_meanwhile_joins_nobody(bench: Bench) -> None:
     call.answer(FULL)
     await bench.answer_to(bench.call("other"))
     assert bench.words("k") == []
+
+
+# Calls that were sent, and may not be started any more.
+
+
+DENIED = not_queued(Code.DENIED, "closed")
+
+
+async def sent(bench: Bench, key: str) -> Pending:
+    """A call that waits for a worker."""
+    call = bench.call(key, session=None)
+    _, (answer,) = await bench.transport.publish(
+        [call.opening(time.monotonic(), time.time())],
+        nonce=key, queue="q", message=b"m", give_up_at=time.monotonic() + 1,
+    )  # fmt: skip
+    assert answer == NEW
+    for stage in (Stage.WAITING, Stage.PUBLISHING, Stage.QUEUED):
+        call.to(stage)
+    call.published(bench.server.epoch, time.monotonic())
+    return call
+
+
+async def test_a_call_that_was_sent_is_ended_before_it_is_refused(bench: Bench) -> None:
+    call = await sent(bench, "k")
+    assert await bench.answer_to(call, DENIED) == DENIED
+    assert outcome_in(bench.server.outcome("k")) == DENIED, "no worker claims it any more"
+
+
+async def test_a_call_that_was_sent_and_is_running_by_now_goes_on(bench: Bench) -> None:
+    call = await sent(bench, "k")
+    await bench.claim(call)
+    assert await bench.answer_to(call, DENIED) is None
+    assert (bench.words("k"), bench.server.state("k")) == (["started"], "claimed")
+
+
+async def test_a_call_that_was_sent_is_ended_for_all_who_wait_for_it(bench: Bench) -> None:
+    call = await sent(bench, "k")
+    await bench.open(call)
+    bench.server.dispatchers.add("reply:other")
+    assert await bench.answer_to(call, DENIED) == DENIED
+    assert outcome_in((await bench.other.receive())[0]) == DENIED

@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from tests.waiting import eventually
@@ -18,6 +19,7 @@ from toolpool.contract.envelope import (
     Reply,
     RunsEnded,
     Settled,
+    Switch,
 )
 from toolpool.contract.ledger.base import CloseReason, Closing, Opening
 from toolpool.contract.ledger.memory import MemoryServer
@@ -26,6 +28,7 @@ from toolpool.contract.outcome import Code, Executed, Outcome, failure
 from toolpool.contract.settings import Settings
 from toolpool.contract.signing import Keyring
 from toolpool.contract.spec import RunIn
+from toolpool.contract.switches import Switches, switch_name
 from toolpool.workers.catalog import Catalog
 from toolpool.workers.context import ToolContext
 from toolpool.workers.credentials.lookup import Credentials
@@ -97,11 +100,15 @@ class Ledger(MemoryServer):
     def __init__(self) -> None:
         super().__init__()
         self.held: asyncio.Event | None = None
+        self.before_claim: Callable[[], None] = lambda: None
+        self.claims = 0
         self.keeps = True
         self.poison = ""
 
-    async def claim(self, claims: Any, *, worker: str, give_up_at: float) -> Any:
-        answers = await super().claim(claims, worker=worker, give_up_at=give_up_at)
+    async def claim(self, claims: Any, **options: Any) -> Any:
+        self.claims += 1
+        self.before_claim()
+        answers = await super().claim(claims, **options)
         if self.held is not None:
             await self.held.wait()
         return answers
@@ -130,6 +137,7 @@ class Bench:
         catalog = catalog or Catalog([wait, stay, stay_silent, stay_in_thread, write_much, touch])
         self.observers = WorkerObservers(settings=Settings(), tools=catalog.tools)
         self.slots = Slots(slots)
+        self.switches = Switches(ENVELOPE, "toolpool")
         self.intake = Intake(ENVELOPE, self.observers)
         self.leased_at: Callable[[], float] = time.monotonic
         self.settler = Settler(
@@ -153,6 +161,7 @@ class Bench:
             intake=self.intake,
             observers=self.observers,
             slots=self.slots,
+            switches=self.switches,
         )
         self.executor.leased_at = lambda: self.leased_at()
 
@@ -179,6 +188,15 @@ class Bench:
         )  # fmt: skip
         await self.ledger.close([closing], reply="", end=CloseReason.CANCEL, give_up_at=0.0)
         self.executor.cancel(key)
+
+    def switch(self, tool: str = "touch", number: int = 1, **fields: Any) -> None:
+        """Let an operator deny a tool, or allow it again."""
+        switch = Switch(tool=tool, reason="closed", number=number, prefix="toolpool", **fields)
+        self.ledger.switch_states[switch_name(switch)] = ENVELOPE.encode_switch(switch)
+        self.ledger.switch_version = new_nonce()
+
+    def passed(self) -> list[tuple[str, str]]:
+        return [(said.key, said.reason) for said in self.said() if isinstance(said, Passed)]
 
     def said(self) -> list[Reply]:
         return [ENVELOPE.decode_reply(item) for item in self.ledger._inboxes[REPLY].items]
@@ -350,6 +368,7 @@ async def test_the_end_of_a_thread_is_told_when_it_has_ended(gate: Path) -> None
 
 async def test_a_cancel_that_overtakes_the_claims_answer_is_heeded(tmp_path: Path) -> None:
     bench = Bench({RunIn.LOOP: 2})
+    await bench.executor.follow_switches()
     bench.ledger.held = asyncio.Event()
     await bench.call("a", "touch", path=str(tmp_path / "trace"))
     await eventually(lambda: bench.ledger.state("a") == "claimed", "it is claimed")
@@ -425,6 +444,7 @@ async def test_how_old_a_lease_may_be_follows_from_when_it_is_gone(
         intake=bench.intake,
         observers=bench.observers,
         slots=Slots({RunIn.LOOP: 2}),
+        switches=bench.switches,
         lease_gone=2.0,
     )
     await bench.call("a", "wait")
@@ -584,3 +604,92 @@ async def test_a_stopping_worker_gives_back_what_waits_for_a_process(children: C
     assert [said.key for said in bench.said() if isinstance(said, Released)] == ["second"]
     assert list(bench.outcomes()) == ["first"]
     assert bench.outcomes()["first"].code is Code.WORKER_LOST
+
+
+# Switches.
+
+
+async def passed(bench: Bench, key: str) -> None:
+    """A call was not claimed, its dispatcher knows why, and its slot is free."""
+    await eventually(lambda: bench.passed() == [(key, "switch")], "its dispatcher is told")
+    assert bench.ledger.state(key) == "open"
+    assert bench.slots.free() == {RunIn.LOOP: 1}
+
+
+async def test_a_worker_claims_nothing_that_a_switch_denies(tmp_path: Path) -> None:
+    """R67: whatever the dispatcher that sent it knows of switches."""
+    bench = Bench({RunIn.LOOP: 1})
+    bench.switch()
+    await bench.call("a", "touch", path=str(tmp_path / "ran"))
+    await passed(bench, "a")
+    assert not (tmp_path / "ran").exists()
+
+
+async def test_nothing_is_claimed_after_the_step_in_which_a_switch_was_set(tmp_path: Path) -> None:
+    """R67: also not by a worker whose claim was on its way meanwhile."""
+    bench = Bench({RunIn.LOOP: 1})
+    await bench.executor.follow_switches()
+    bench.ledger.before_claim = lambda: bench.switch() if bench.ledger.claims == 1 else None
+    await bench.call("a", "touch", path=str(tmp_path / "ran"))
+    await passed(bench, "a")
+    assert not (tmp_path / "ran").exists()
+
+
+async def test_a_switch_with_a_value_denies_the_calls_that_have_it(tmp_path: Path) -> None:
+    bench = Bench({RunIn.LOOP: 1})
+    closed, other = str(tmp_path / "closed"), str(tmp_path / "other")
+    bench.switch(argument="path", value=closed)
+    await bench.call("a", "touch", path=closed)
+    await bench.call("b", "touch", path=other)
+    await eventually(lambda: "b" in bench.outcomes(), "the other call has ended")
+    assert bench.passed() == [("a", "switch")] and not Path(closed).exists()
+
+
+async def test_a_switch_that_was_taken_back_denies_nothing_at_a_worker(tmp_path: Path) -> None:
+    bench = Bench({RunIn.LOOP: 1})
+    bench.switch()
+    await bench.executor.follow_switches()
+    bench.switch(number=2, on=False)
+    await bench.call("a", "touch", path=str(tmp_path / "ran"))
+    await eventually(lambda: "a" in bench.outcomes(), "it has run")
+
+
+@pytest.mark.parametrize("bound", [{"prefix": "staging"}, {"tenant": "them"}])
+async def test_a_switch_of_another_place_denies_nothing_at_a_worker(
+    tmp_path: Path, bound: dict[str, Any]
+) -> None:
+    """R69."""
+    bench = Bench({RunIn.LOOP: 1})
+    switch = msgspec.structs.replace(
+        Switch(tool="touch", reason="closed", number=1, prefix="toolpool"), **bound
+    )
+    bench.ledger.switch_states[switch_name(switch)] = ENVELOPE.encode_switch(switch)
+    await bench.call("a", "touch", path=str(tmp_path / "ran"))
+    await eventually(lambda: "a" in bench.outcomes(), "it has run")
+
+
+async def test_a_worker_sets_a_switch_again_that_somebody_removed_without_a_key() -> None:
+    """R69: no dispatcher is there any more that knows it."""
+    bench = Bench({RunIn.LOOP: 1})
+    bench.switch()
+    await bench.executor.follow_switches()
+    known, version = dict(bench.ledger.switch_states), bench.ledger.switch_version
+    bench.ledger.switch_states.clear()
+    await bench.executor.follow_switches()
+    assert bench.ledger.switch_states == known
+    assert bench.ledger.switch_version != version, "other workers read them"
+
+
+async def test_a_claim_waits_while_switches_cannot_be_read(tmp_path: Path) -> None:
+    bench = Bench({RunIn.LOOP: 1})
+    bench.switch()
+    failing, read = iter((True, False)), bench.ledger.switches
+
+    async def switches(change: Any = None) -> Any:
+        if next(failing):
+            raise OSError("the server is away")
+        return await read(change)
+
+    bench.ledger.switches = switches  # type: ignore[method-assign]
+    await bench.call("a", "touch", path=str(tmp_path / "ran"))
+    await passed(bench, "a")

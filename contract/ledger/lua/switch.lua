@@ -1,0 +1,16 @@
+-- Reads the kill switches, after a change of one.
+-- KEYS: epoch, switches
+-- ARGV: epoch candidate; for a change also: the switch's field, its state before ('' = none), its new state,
+--       a version that nobody used
+-- Answers the version, then the field and state of each. The change was made if its field has the new state.
+server_epoch(KEYS[1], ARGV[1])
+if redis.call('TYPE', KEYS[2]).ok ~= 'hash' then redis.call('DEL', KEYS[2]) end
+if ARGV[2] and (redis.call('HGET', KEYS[2], ARGV[2]) or '') == ARGV[3] then
+  redis.call('HSET', KEYS[2], ARGV[2], ARGV[4])
+  switch_version = ARGV[5]
+  if clock_offset == '' then clock_offset = '0' end
+  redis.call('SET', KEYS[1], random .. ' ' .. clock_offset .. ' ' .. switch_version)
+end
+local answers = redis.call('HGETALL', KEYS[2])
+table.insert(answers, 1, switch_version)
+return answers

@@ -1,0 +1,126 @@
+"""The kill switch: a tool, or a tool with one argument value, denied to the whole fleet at once.
+
+Kept in Redis, signed, and followed by every dispatcher and worker. A switch stays until it is taken
+back: it must not switch itself off, nor be taken back or set again by somebody who can write to the
+server and has no key.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Protocol
+
+import msgspec
+
+from toolpool.contract import encoding
+from toolpool.contract.envelope import Envelope, Switch
+from toolpool.contract.errors import MessageRejected
+from toolpool.contract.ledger.base import SwitchChange
+
+States = tuple[str, Mapping[str, bytes]]
+"""The version of all switches, and the signed state of each by its field."""
+
+
+class SwitchLedger(Protocol):
+    """Where switches are kept."""
+
+    async def switches(self, change: SwitchChange | None = None) -> States:
+        """The states of all switches, after a change. Raises what the client does.
+
+        The change is made only if its switch was still in the state `before`.
+        """
+        ...
+
+
+class Switches:
+    """The latest state of each switch that was ever seen, here or on the server.
+
+    A state counts that is signed for this key prefix; of two states of a switch, the one with the
+    higher number.
+    """
+
+    def __init__(self, envelope: Envelope, prefix: str) -> None:
+        self._envelope = envelope
+        self._prefix = prefix
+        self._known: dict[str, tuple[Switch, bytes]] = {}
+        self.on: dict[str, list[Switch]] = {}
+        """Those that deny calls, by tool."""
+        self._found: Mapping[str, bytes] = {}
+        self.version = "unread"
+        """The server's when its switches were last read."""
+
+    async def follow(self, ledger: SwitchLedger) -> list[Switch]:
+        """Read what the server has, and set again what it lost; which switches have changed."""
+        turned = self.take(*await ledger.switches())
+        for change in list(self._lost()):
+            turned += self.take(*await ledger.switches(change))
+        return turned
+
+    def take(self, version: str, found: Mapping[str, bytes]) -> list[Switch]:
+        """Learn the states that the server has; the switches that deny since then, or no longer."""
+        before = self._denying()
+        for data in found.values():
+            try:
+                switch = self._envelope.decode_switch(data)
+            except MessageRejected:
+                continue
+            if switch.prefix == self._prefix:
+                name, state = switch_name(switch), (switch, data)
+                self._known[name] = max(self._known.get(name, state), state, key=_rank)
+        self.version, self._found = version, found
+        now = self._denying()
+        self.on = {}
+        for switch in now.values():
+            self.on.setdefault(switch.tool, []).append(switch)
+        return [self._known[name][0] for name in before.keys() ^ now.keys()]
+
+    def _denying(self) -> dict[str, Switch]:
+        return {name: switch for name, (switch, _) in self._known.items() if switch.on}
+
+    def _lost(self) -> Iterator[SwitchChange]:
+        """What the server lacks, or has in another state: nobody with a key removed it."""
+        for name, (_, body) in self._known.items():
+            if (found := self._found.get(name, b"")) != body:
+                yield SwitchChange(name, found, body)
+
+    def change(self, switch: Switch) -> SwitchChange:
+        """The step from the state that was read last to this one, numbered after it."""
+        name = switch_name(switch)
+        known = self._known.get(name)
+        number = known[0].number + 1 if known is not None else 1
+        numbered = msgspec.structs.replace(switch, prefix=self._prefix, number=number)
+        body = self._envelope.encode_switch(numbered)
+        return SwitchChange(name, self._found.get(name, b""), body)
+
+    def denying(self) -> list[Switch]:
+        """The switches that deny calls, by tool and age."""
+        return sorted(self._denying().values(), key=lambda switch: (switch.tool, switch.set_at))
+
+    def denial(self, tool: str, arguments: Mapping[str, Any] | None, tenant: str) -> str | None:
+        """Why a call is denied; None if it is not."""
+        for switch in self.on.get(tool, ()):
+            if switch.tenant is not None and switch.tenant != tenant:
+                continue
+            if switch.argument is None:
+                return switch.reason
+            found = (arguments or {}).get(switch.argument, msgspec.UNSET)
+            if found is not msgspec.UNSET and _same(found, switch.value):
+                return switch.reason
+        return None
+
+
+def switch_name(switch: Switch) -> str:
+    """The field a switch is kept under: its states have the same."""
+    words = [switch.tool, switch.argument, switch.value]
+    return encoding.digest(words if switch.tenant is None else [*words, switch.tenant])
+
+
+def _same(one: Any, other: Any) -> bool:
+    """As JSON has it: true is not 1, and 1 is 1.0."""
+    return encoding.canonical(one) == encoding.canonical(other) or (
+        not isinstance(one, bool) and not isinstance(other, bool) and bool(one == other)
+    )
+
+
+def _rank(state: tuple[Switch, bytes]) -> tuple[int, bool, bytes]:
+    """Of two states with one number, set at once by two operators, the one that denies holds."""
+    switch, body = state
+    return switch.number, switch.on, body
