@@ -8,12 +8,14 @@ time whatever the schema says: see `toolpool.contract.schema.bounds`.
 import functools
 import re
 from typing import Any
+from urllib.parse import quote
 
 import jsonschema_rs
 
 from toolpool.contract import encoding
 from toolpool.contract.errors import ToolDeclarationInvalid
 from toolpool.contract.schema import bounds
+from toolpool.contract.schema.canonical import Canonical
 from toolpool.contract.schema.dialect import plain
 from toolpool.contract.schema.explain import Explainer
 from toolpool.contract.schema.looks import Looks, TooMuch
@@ -38,6 +40,7 @@ _CARRIED_AT_MOST = 300_000
 """Values that errors carry in all; each costs some 100 nanoseconds."""
 _ABOUT_SIZE = frozenset({"minItems", "contains", "minContains", "unevaluatedItems"})
 _PATTERN_BYTES = 1 << 20
+_ROOT = "urn:toolpool:schema"
 _REMOTE = re.compile(r"Resource '(.*?)' is not present in a registry")
 _BACKTRACKS = 10_000
 _LINEAR = jsonschema_rs.RegexOptions(size_limit=_PATTERN_BYTES)
@@ -76,6 +79,33 @@ class SchemaValidator:
         return self._part_to_explain(arguments) is arguments and self._takes_few_looks(
             arguments, _LOOKS_TO_EXPLAIN, is_explained=True
         )
+
+    def canonical(self, arguments: dict[str, Any]) -> dict[str, Any]:
+        """Arguments that fit, as the schema determines them; those themselves if nothing changes.
+
+        Defaults are filled in, and values of an integer type or of a format with one spelling are
+        written in that. Where this breaks the schema they stay as they are. Raises ValueError where
+        the schema's defaults have no end.
+        """
+        found = self._canonical.of(arguments)
+        is_good = found is arguments or self._validator.is_valid(found)
+        return found if is_good else arguments
+
+    @functools.cached_property
+    def _canonical(self) -> Canonical:
+        registry = jsonschema_rs.Registry([(_ROOT, self._schema)])
+
+        @functools.cache
+        def at(place: str) -> jsonschema_rs.Validator:
+            return _compiled({"$ref": f"{_ROOT}#{quote(place)}"}, registry)
+
+        def fits(place: str, value: Any) -> bool:
+            try:
+                return at(place).is_valid(value)
+            except ToolDeclarationInvalid:  # a place below an `$id` of its own
+                return False
+
+        return Canonical(self._schema, fits)
 
     def _explain(self, arguments: Any) -> tuple[Problem, ...]:
         part = self._part_to_explain(arguments)
@@ -140,7 +170,9 @@ class SchemaValidator:
         return self._looks or Looks(self._schema)
 
 
-def _compiled(schema: dict[str, Any]) -> "jsonschema_rs.Validator":
+def _compiled(
+    schema: dict[str, Any], registry: "jsonschema_rs.Registry | None" = None
+) -> "jsonschema_rs.Validator":
     """Linear-time patterns; where one looks around or back, every pattern in bounded steps."""
     try:
         size = len(encoding.encode(schema))
@@ -149,11 +181,11 @@ def _compiled(schema: dict[str, Any]) -> "jsonschema_rs.Validator":
                 f"its input_schema is {size:,} bytes; at most {_BYTES_AT_MOST:,} are compiled"
             )
         try:
-            return _compile(schema, _LINEAR)
+            return _compile(schema, _LINEAR, registry)
         except jsonschema_rs.ValidationError as error:
             if "pattern" not in str(error):
                 raise
-            return _compile(schema, _BOUNDED)
+            return _compile(schema, _BOUNDED, registry)
     except (
         jsonschema_rs.ValidationError,
         jsonschema_rs.ReferencingError,
@@ -167,9 +199,11 @@ def _compiled(schema: dict[str, Any]) -> "jsonschema_rs.Validator":
         raise ToolDeclarationInvalid(f"its input_schema does not compile: {reason[:300]}") from None
 
 
-def _compile(schema: dict[str, Any], patterns: Any) -> "jsonschema_rs.Validator":
+def _compile(
+    schema: dict[str, Any], patterns: Any, registry: "jsonschema_rs.Registry | None"
+) -> "jsonschema_rs.Validator":
     return jsonschema_rs.validator_for(
-        schema, validate_formats=True, pattern_options=patterns, offline=True
+        schema, validate_formats=True, pattern_options=patterns, offline=True, registry=registry
     )
 
 

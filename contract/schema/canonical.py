@@ -1,0 +1,166 @@
+"""Arguments as a schema determines them: defaults filled in, and each value in one spelling.
+
+A policy judges these, and a call that was judged runs with them: a field that a model leaves out,
+or writes in another way, is judged by the value that the tool gets.
+"""
+
+import copy
+import functools
+from collections.abc import Callable, Mapping
+from datetime import date, datetime, time
+from ipaddress import IPv4Address, IPv6Address
+from typing import Any
+from uuid import UUID
+
+from pydantic import AnyUrl, TypeAdapter, ValidationError
+
+from toolpool.contract import encoding
+from toolpool.contract.schema.references import UNIONS, hides_siblings, referred, resolve
+from toolpool.contract.schema.values import list_of
+
+_STEPS_AT_MOST = 200_000
+_ABSENT = object()
+_TYPES: Mapping[str, type] = {
+    "date": date,
+    "date-time": datetime,
+    "ipv4": IPv4Address,
+    "ipv6": IPv6Address,
+    "time": time,
+    "uri": AnyUrl,
+    "uuid": UUID,
+}
+"""Formats whose values have one spelling: as pydantic, which types them in the worker, has it."""
+
+
+class Canonical:
+    """Gives arguments their canonical form. `fits` says whether a value fits the schema at a place.
+
+    A place is a JSON pointer into the schema.
+    """
+
+    def __init__(self, schema: dict[str, Any], fits: Callable[[str, Any], bool]) -> None:
+        self._root = schema
+        self._fits = fits
+        self._hides_siblings = hides_siblings(schema)
+        self._defaults: dict[str, Any] = {}
+
+    def of(self, arguments: dict[str, Any]) -> dict[str, Any]:
+        """The canonical form of arguments that fit; what is not changed is shared with them.
+
+        Raises ValueError where the schema refers to itself too often to be followed.
+        """
+        try:
+            found: dict[str, Any] = self._value(arguments, self._root, "", [_STEPS_AT_MOST])
+        except RecursionError:
+            raise ValueError("the defaults of the schema have no end") from None
+        return found
+
+    def _value(self, value: Any, node: Any, place: str, steps: list[int]) -> Any:
+        steps[0] -= 1
+        if steps[0] < 0:
+            raise ValueError("the defaults of the schema have no end")
+        if not isinstance(node, dict):
+            return value
+        if isinstance(reference := node.get("$ref"), str):
+            value = self._value(value, referred(reference, self._root), reference[1:], steps)
+            if self._hides_siblings:
+                return value
+        for number, part in enumerate(list_of(node.get("allOf"))):
+            value = self._value(value, part, f"{place}/allOf/{number}", steps)
+        for union in UNIONS & node.keys():
+            value = self._of_union(value, list_of(node[union]), f"{place}/{union}", steps)
+        if isinstance(value, dict):
+            return self._object(value, node, place, steps)
+        if isinstance(value, list):
+            return self._array(value, node, place, steps)
+        if isinstance(value, str):
+            return _spelled(node.get("format"), value)
+        if isinstance(value, float) and node.get("type") == "integer" and value.is_integer():
+            return int(value)
+        return value
+
+    def _of_union(self, value: Any, branches: list[Any], place: str, steps: list[int]) -> Any:
+        """By the branches that the value fits, if all of them come to the same."""
+        found = [
+            self._value(value, branch, f"{place}/{number}", steps)
+            for number, branch in enumerate(branches)
+            if self._fits(f"{place}/{number}", value)
+        ]
+        are_same = found and all(
+            one is found[0] or encoding.canonical(one) == encoding.canonical(found[0])
+            for one in found
+        )
+        return found[0] if are_same else value
+
+    def _object(
+        self, value: dict[str, Any], node: dict[str, Any], place: str, steps: list[int]
+    ) -> dict[str, Any]:
+        made = {
+            name: self._value(inner, *self._member(node, name, place), steps)
+            for name, inner in value.items()
+        }
+        properties = node.get("properties")
+        for name, inner in properties.items() if isinstance(properties, dict) else ():
+            if name not in value:
+                inner_place = f"{place}/properties/{_escaped(name)}"
+                default = self._default(inner, inner_place)
+                if default is not _ABSENT:
+                    made[name] = self._value(copy.deepcopy(default), inner, inner_place, steps)
+        is_same = len(made) == len(value) and all(made[name] is value[name] for name in value)
+        return value if is_same else made
+
+    def _member(self, node: dict[str, Any], name: str, place: str) -> tuple[Any, str]:
+        """The schema of a field, and its place."""
+        properties = node.get("properties")
+        if isinstance(properties, dict) and name in properties:
+            return properties[name], f"{place}/properties/{_escaped(name)}"
+        if node.get("patternProperties"):  # which of them hold is not looked at
+            return None, place
+        return node.get("additionalProperties"), f"{place}/additionalProperties"
+
+    def _array(
+        self, value: list[Any], node: dict[str, Any], place: str, steps: list[int]
+    ) -> list[Any]:
+        key = "prefixItems" if "prefixItems" in node else "items"
+        first = list_of(node.get(key))
+        made = [
+            self._value(inner, first[number], f"{place}/{key}/{number}", steps)
+            if number < len(first)
+            else self._value(inner, node.get("items"), f"{place}/items", steps)
+            for number, inner in enumerate(value)
+        ]
+        is_same = all(one is other for one, other in zip(made, value, strict=True))
+        return value if is_same else made
+
+    def _default(self, node: Any, place: str) -> Any:
+        """The default of a field; `_ABSENT` if it has none, or one that it would not take."""
+        if place not in self._defaults:
+            default = _ABSENT
+            for holder in (node, resolve(node, self._root)):
+                if default is _ABSENT and isinstance(holder, dict):
+                    default = holder.get("default", _ABSENT)
+            if default is not _ABSENT and not self._fits(place, default):
+                default = _ABSENT
+            self._defaults[place] = default
+        return self._defaults[place]
+
+
+def _escaped(name: str) -> str:
+    return name.replace("~", "~0").replace("/", "~1")
+
+
+def _spelled(format: Any, text: str) -> str:
+    """A text in the one spelling that its format has for it."""
+    adapter = _adapter(format) if isinstance(format, str) else None
+    if adapter is None:
+        return text
+    try:
+        return str(adapter.dump_python(adapter.validate_python(text), mode="json"))
+    except ValidationError:
+        return text
+
+
+@functools.cache
+def _adapter(format: str) -> "TypeAdapter[Any] | None":
+    kind = _TYPES.get(format)
+    return TypeAdapter(kind) if kind is not None else None
