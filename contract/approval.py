@@ -8,7 +8,6 @@ import msgspec
 from toolpool.contract import encoding, logs
 from toolpool.contract.envelope import CallMessage, Envelope
 from toolpool.contract.errors import MessageRejected
-from toolpool.contract.spec import ToolSpec
 
 log = logs.logger("approvals")
 
@@ -83,14 +82,9 @@ _decisions = msgspec.json.Decoder(ApprovalDecision)
 _encoder = msgspec.json.Encoder()
 
 
-def digest_of(tool: str, arguments: dict[str, Any], version: str = "") -> str:
-    """Stands for a tool, in this version, with exactly these arguments."""
-    return encoding.digest([tool, arguments, version])
-
-
-def bound_to(spec: ToolSpec) -> str:
-    """What an approval binds of a tool besides its name: nothing that is only described."""
-    return encoding.digest([spec.input_schema, spec.effects, list(spec.secrets or ())])
+def digest_of(tool: str, arguments: dict[str, Any], bound: str = "") -> str:
+    """Stands for a tool with exactly these arguments; `bound` is the spec's `bound_digest`."""
+    return encoding.digest([tool, arguments, bound])
 
 
 def signed_request(envelope: Envelope, request: ApprovalRequest) -> bytes:

@@ -4,6 +4,7 @@ from typing import Any
 
 import msgspec
 
+from toolpool.contract.envelope import PolicyVerdict
 from toolpool.contract.outcome import Code
 
 
@@ -28,7 +29,8 @@ class ToolCall(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     is free text and has no arguments. `has_own_key` says that its provider gives no id twice, so
     that the same call may come in several responses. `mark` tells a call without an id from others.
     `doubled_id` is the provider's where another call of the response has it, and `id` was made up.
-    `as_asked` are the arguments that the model sent, where a policy gave others.
+    `as_asked` are the arguments that the model sent, where a policy judged or gave others;
+    `verdict` is what the policy said.
     """
 
     index: int
@@ -45,6 +47,7 @@ class ToolCall(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     mark: str | None = None
     doubled_id: str | None = None
     as_asked: dict[str, Any] | None = None
+    verdict: PolicyVerdict | None = None
 
     @property
     def provider_id(self) -> str:

@@ -20,6 +20,22 @@ VERSION = 1
 T = TypeVar("T")
 
 
+class PolicyVerdict(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
+    """Says that a policy let a call run, and what of it was judged.
+
+    `policy` is the digest of the rules and the hook that decided, empty where only the tool's
+    declaration asked for approval; `by` is the rule or hook. `tool` is the `bound_digest` of the
+    tool. `arguments` are the names that rules compare (`*`: all of them); `is_whole` says that a
+    hook or a person saw everything that was sent.
+    """
+
+    policy: str = ""
+    by: str = ""
+    tool: str = ""
+    arguments: tuple[str, ...] = ()
+    is_whole: bool = False
+
+
 class CallMessage(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """One call on its way to a worker.
 
@@ -30,7 +46,8 @@ class CallMessage(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True,
     the version of the tool that it was validated against, so whoever has another judges it.
     `retries`: how often the pool may yet run it again, should it fail. `trace`: the headers of the
     trace that it belongs to, by their names (https://www.w3.org/TR/trace-context/). `approval`: the
-    signed decision of the person who approved it, where it had to be.
+    signed decision of the person who approved it, where it had to be. `verdict` is there where a
+    policy judged the call: its arguments are then those that were judged.
     """
 
     key: str
@@ -50,6 +67,7 @@ class CallMessage(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True,
     retries: int = 0
     trace: dict[str, str] | None = None
     approval: bytes | None = None
+    verdict: PolicyVerdict | None = None
     extensions: dict[str, Any] | None = None
 
 

@@ -112,6 +112,10 @@ def may_still_run(outcome: Outcome) -> bool:
 
 BLOCKED_LOOP = "blocked_loop"
 """The reason of a call that blocked its worker's event loop until the worker was ended."""
+READ_OTHERWISE = "read_otherwise"
+"""The reason of a call whose arguments the tool would not read as a policy judged them."""
+NOT_JUDGED = "not_judged"
+"""The reason of a call that no policy judged, where the worker requires one."""
 
 
 def failure(code: Code, error: str, executed: Executed, **fields: Any) -> Outcome:

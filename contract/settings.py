@@ -296,6 +296,9 @@ class Settings(BaseSettings):
         default="deny", description="What becomes of a call whose policy fails."
     )
     policy: str | None = Field(default=None, description="File of rules about calls.")
+    policy_required: bool = Field(
+        default=False, description="Whether only calls that a policy judged may run."
+    )
     before_call: str | None = Field(
         default=None, description="Hook that decides about calls, as `module:function`."
     )

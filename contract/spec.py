@@ -7,6 +7,7 @@ import msgspec
 
 from toolpool.contract import encoding
 from toolpool.contract.rates import Rate, RatePer, rate_of
+from toolpool.contract.schema.annotations import without_annotations
 
 DEFAULT_TIMEOUT = 60.0
 BACKGROUND_TIMEOUT = 86_400.0
@@ -40,8 +41,9 @@ class ToolSpec(msgspec.Struct, frozen=True, kw_only=True):
     `input_examples` go to the providers that take them. `rate` is how often it may be started, as
     `100/min`, counted for each `rate_per` (the fleet where that is UNSET). `concurrency` holds for
     each dispatcher, or for all where `concurrency_scope` is `fleet`. Equal calls of a
-    `single_flight` tool share a run, whose result is given to others for `cache_seconds`. What is
-    UNSET is not written, so that a tool without it has the digest that older versions give it.
+    `single_flight` tool share a run, whose result is given to others for `cache_seconds`. `version`
+    is the author's name for what the tool does: a verdict on one holds for no other. What is UNSET
+    is not written, so that a tool without it has the digest that older versions give it.
     """
 
     name: str
@@ -77,7 +79,18 @@ class ToolSpec(msgspec.Struct, frozen=True, kw_only=True):
     single_flight: bool | msgspec.UnsetType = msgspec.UNSET
     cache_seconds: float | msgspec.UnsetType = msgspec.UNSET
     secrets: tuple[str, ...] | msgspec.UnsetType = msgspec.UNSET
+    version: str | msgspec.UnsetType = msgspec.UNSET
     digest: str = ""
+
+    @property
+    def bound_digest(self) -> str:
+        """Stands for what an approval or a policy's verdict is bound to besides the arguments.
+
+        That is how the arguments are read, what the tool does to the world, which secrets it uses,
+        and the author's version; not how any of it is described.
+        """
+        schema = without_annotations(self.input_schema)
+        return encoding.digest([schema, self.effects, self.secrets or (), self.version or ""])
 
     @property
     def silence(self) -> float | None:

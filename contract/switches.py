@@ -5,7 +5,7 @@ back: it must not switch itself off, nor be taken back or set again by somebody 
 server and has no key.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Protocol
 
 import msgspec
@@ -15,6 +15,8 @@ from toolpool.contract.envelope import Envelope, Switch
 from toolpool.contract.errors import MessageRejected
 from toolpool.contract.ledger.base import SwitchChange
 
+Canonical = Callable[[str, dict[str, Any]], dict[str, Any]]
+"""Gives the arguments of a tool, by its name, in the form that its schema determines."""
 States = tuple[str, Mapping[str, bytes]]
 """The version of all switches, and the signed state of each by its field."""
 
@@ -94,15 +96,23 @@ class Switches:
         """The switches that deny calls, by tool and age."""
         return sorted(self._denying().values(), key=lambda switch: (switch.tool, switch.set_at))
 
-    def denial(self, tool: str, arguments: Mapping[str, Any] | None, tenant: str) -> str | None:
-        """Why a call is denied; None if it is not."""
+    def denial(
+        self,
+        tool: str,
+        arguments: dict[str, Any] | None,
+        tenant: str,
+        canonical: Canonical = lambda _, sent: sent,
+    ) -> str | None:
+        """Why a call is denied; None if it is not. Values are compared in `canonical` form."""
         for switch in self.on.get(tool, ()):
             if switch.tenant is not None and switch.tenant != tenant:
                 continue
             if switch.argument is None:
                 return switch.reason
-            found = (arguments or {}).get(switch.argument, msgspec.UNSET)
-            if found is not msgspec.UNSET and _same(found, switch.value):
+            sent, name = arguments or {}, switch.argument
+            judged = canonical(tool, sent)
+            denied = canonical(tool, {**sent, name: switch.value})
+            if name in judged and _same(judged[name], denied[name]):
                 return switch.reason
         return None
 

@@ -18,7 +18,6 @@ from toolpool.contract import logs
 from toolpool.contract.approval import (
     ApprovalDecision,
     ApprovalRequest,
-    bound_to,
     digest_of,
     may_decide,
     read_decision,
@@ -115,7 +114,7 @@ class Awaiting:
                 tenant=self._settings.tenant,
                 prefix=self._settings.key_prefix,
                 message=message,
-                digest=digest_of(message.tool, message.arguments, bound_to(spec)),
+                digest=digest_of(message.tool, message.arguments, spec.bound_digest),
                 asked_at=now,
                 expires_at=now + good,
                 start_within=self._settings.queue_wait + message.timeout,
@@ -446,4 +445,4 @@ class Awaiting:
 
 
 def _digest(spec: ToolSpec, request: ApprovalRequest) -> str:
-    return digest_of(request.message.tool, request.message.arguments, bound_to(spec))
+    return digest_of(request.message.tool, request.message.arguments, spec.bound_digest)

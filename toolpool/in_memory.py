@@ -73,6 +73,7 @@ class InMemoryWorker:
             credentials=self._credentials,
             envelope=envelope,
             prefix=settings.key_prefix,
+            policy_required=settings.policy_required,
         )
         self._executor = Executor(
             worker=_WORKER,

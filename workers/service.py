@@ -345,6 +345,7 @@ class WorkerService:
             credentials=self._credentials,
             envelope=self._envelope,
             prefix=self._settings.key_prefix,
+            policy_required=settings.policy_required,
         )
         self._executor = Executor(
             worker=self.id,

@@ -10,11 +10,14 @@ import pydantic
 from pydantic import BaseModel, ConfigDict, Field
 from pydantic.errors import PydanticUserError
 
+from toolpool.contract.envelope import PolicyVerdict
 from toolpool.contract.errors import ToolDeclarationInvalid
+from toolpool.contract.outcome import READ_OTHERWISE
 from toolpool.contract.schema.likeness import closest
 from toolpool.contract.schema.problem import Problem
 from toolpool.contract.schema.roots import fields_of
 from toolpool.workers.context import ToolContext
+from toolpool.workers.judged import EVERYTHING, read_otherwise
 
 _FIELD = "p_"  # keeps a parameter called `json` or `schema` from shadowing the model's own names
 
@@ -28,6 +31,14 @@ class ArgumentsRefused(Exception):
     def __init__(self, problems: tuple[Problem, ...]) -> None:
         super().__init__("arguments do not fit")
         self.problems = problems
+
+
+class ReadOtherwise(Exception):
+    """Raised when the types read arguments in another way than a policy judged them."""
+
+    def __init__(self, paths: Iterable[tuple[str | int, ...]]) -> None:
+        super().__init__("arguments are read in another way than they were judged")
+        self.problems = tuple(Problem(path, READ_OTHERWISE) for path in paths)
 
 
 class Signature:
@@ -58,6 +69,9 @@ class Signature:
         self._names: tuple[str, ...] = ()
         fields = {n: p for n, p in named.items() if p.kind is not p.VAR_KEYWORD}
         self._names = tuple(fields)
+        self._defaulted = {
+            n for n, p in fields.items() if not (p.default is p.empty or p.default is None)
+        }
         if input_schema is None:
             _require_types(fields, hints, where)
             self._model = _model(fields, hints, where, open_ended=self._takes_any)
@@ -82,38 +96,59 @@ class Signature:
                 properties[name].setdefault("description", text)
         return schema
 
-    def bind(self, arguments: dict[str, Any], context: ToolContext | None) -> dict[str, Any]:
+    def bind(
+        self,
+        arguments: dict[str, Any],
+        context: ToolContext | None,
+        verdict: PolicyVerdict | None = None,
+    ) -> dict[str, Any]:
         """Keyword arguments for the function, typed and defaulted.
 
         `context` goes to the parameters of that type; it may be None where there are none.
 
-        Raises `ArgumentsRefused` when the types do not take the values.
+        Raises `ArgumentsRefused` when the types do not take the values, and `ReadOtherwise` when
+        they read them in another way than a policy judged them.
         """
         bound: dict[str, Any] = dict.fromkeys(self.injected, context)
         if self._takes_dict:
             return bound | {"arguments": arguments}
         if self._model is None:
-            return self._keywords(arguments) | bound
+            return self._keywords(arguments, verdict) | bound
         try:
             values = self._model.model_validate(arguments)
         except pydantic.ValidationError as error:
             raise ArgumentsRefused(_problems(error)) from None
+        extra = values.__pydantic_extra__ or {}
+        if extra and (given := extra.keys() & set(self.injected)):
+            raise _unknown(given)
+        if verdict is not None and (paths := read_otherwise(arguments, values, verdict)):
+            raise ReadOtherwise(paths)
         for name in self._names:
             bound[name] = getattr(values, _FIELD + name)
-        return bound | (values.__pydantic_extra__ or {})
+        return bound | extra
 
-    def _keywords(self, arguments: dict[str, Any]) -> dict[str, Any]:
+    def _keywords(self, arguments: dict[str, Any], verdict: PolicyVerdict | None) -> dict[str, Any]:
         """The arguments of a raw schema, which may allow fields that it does not name.
 
-        Raises `ArgumentsRefused` for those that the function does not take.
+        Raises `ArgumentsRefused` for those that the function does not take, and `ReadOtherwise` for
+        those with a default that the schema does not have, where a rule compares them.
         """
         unknown = {n for n in arguments if n in self.injected or n not in self._names}
         if self._takes_any:
             unknown &= set(self.injected)
         if unknown:
-            kind = _KINDS["extra_forbidden"]
-            raise ArgumentsRefused(tuple(Problem((name,), kind) for name in sorted(unknown)))
+            raise _unknown(unknown)
+        if verdict is not None and verdict.arguments:
+            names = self._defaulted - arguments.keys()
+            is_all = EVERYTHING in verdict.arguments
+            if paths := [(name,) for name in names if is_all or name in verdict.arguments]:
+                raise ReadOtherwise(paths)
         return arguments
+
+
+def _unknown(names: Iterable[str]) -> ArgumentsRefused:
+    kind = _KINDS["extra_forbidden"]
+    return ArgumentsRefused(tuple(Problem((name,), kind) for name in sorted(names)))
 
 
 def _parameters(function: Callable[..., Any], where: str) -> dict[str, inspect.Parameter]:

@@ -95,6 +95,7 @@ def tool(
     idempotent: bool = False,
     exclusive: bool = False,
     approval: bool = False,
+    version: str | None = None,
     run_in: Literal["loop", "thread", "process"] | None = None,
     queue: str = "default",
     background: bool = False,
@@ -130,7 +131,9 @@ def tool(function: Callable[..., Any] | None = None, /, **options: Any) -> Any:
     `effects="read"` may be run again after a lost worker; `effects="write"` never is, and orders
     its turn; undeclared is never run again. A run goes on while Redis is away; an `exclusive` one
     is stopped where its worker cannot renew its lease, so that no second run is ever beside it.
-    A call of a tool with `approval` waits until a person approves it.
+    A call of a tool with `approval` waits until a person approves it. An approval is given for
+    the input schema, effects, secrets and `version` that the tool has: name another version where
+    it begins to do something else with the same arguments.
 
     Equal calls of a `single_flight` read that are in flight at once share one run, over the whole
     fleet; with `cache_seconds` the result of one that went well is also given to those that come
@@ -189,6 +192,7 @@ def _declare(
     rate_per: Any = RatePer.FLEET,
     concurrency_scope: Any = "dispatcher",
     approval: bool = False,
+    version: str | None = None,
     single_flight: bool = False,
     cache_seconds: float | None = None,
     **options: Any,
@@ -231,6 +235,7 @@ def _declare(
             **rate_options(rate, rate_per, where),
             **scope_options(concurrency_scope, options.get("concurrency"), where),
             approval=True if approval else msgspec.UNSET,
+            version=msgspec.UNSET if version is None else version,
             **shared_options(
                 single_flight=single_flight,
                 cache_seconds=cache_seconds,

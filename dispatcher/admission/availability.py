@@ -9,7 +9,7 @@ from toolpool.contract import encoding
 from toolpool.contract.call import ToolCall
 from toolpool.contract.envelope import Switch
 from toolpool.contract.outcome import Code, Outcome
-from toolpool.contract.switches import Switches
+from toolpool.contract.switches import Canonical, Switches
 from toolpool.dispatcher.admission.breaker import Breaker
 from toolpool.dispatcher.observe import Observers, Turned
 from toolpool.dispatcher.transports.base import Transport
@@ -30,7 +30,9 @@ class Availability:
         tenant: str,
         switches: Switches,
         breaker: Breaker,
+        canonical: Canonical,
     ) -> None:
+        self._canonical = canonical
         self._transport = transport
         self._tenant = tenant
         self._observers = observers
@@ -49,7 +51,7 @@ class Availability:
 
     def denial(self, call: ToolCall) -> Outcome | None:
         """Why a call may not be sent at all."""
-        reason = self._switches.denial(call.name, call.arguments, self._tenant)
+        reason = self._switches.denial(call.name, call.arguments, self._tenant, self._canonical)
         return not_queued(Code.DENIED, reason) if reason is not None else None
 
     def preview(self, call: ToolCall) -> Outcome | None:

@@ -28,6 +28,12 @@ class Offer(msgspec.Struct, frozen=True):
 
     spec: ToolSpec
     validator: SchemaValidator | None
+    bound: str = ""
+    """The spec's `bound_digest`."""
+
+    def canonical(self, arguments: dict[str, Any]) -> dict[str, Any]:
+        """Arguments that fit, as the schema determines them. Raises ValueError if it does not."""
+        return arguments if self.validator is None else self.validator.canonical(arguments)
 
 
 class Catalog:
@@ -59,6 +65,14 @@ class Catalog:
         offer = self._offers.get(name)
         return offer.spec if offer is not None else self._withheld.get(name)
 
+    def canonical(self, name: str, arguments: dict[str, Any]) -> dict[str, Any]:
+        """Arguments as the tool's schema determines them; as they are if it does not."""
+        offer = self._offers.get(name)
+        try:
+            return arguments if offer is None else offer.canonical(arguments)
+        except ValueError:
+            return arguments
+
     @property
     def has_tools(self) -> bool:
         """Whether any tool is offered besides the pool's own."""
@@ -89,7 +103,8 @@ class Catalog:
                 continue
             try:
                 _require_known_limit(spec)
-                offers[spec.name] = Offer(spec, self._schemas.validator(spec))
+                validator = self._schemas.validator(spec)
+                offers[spec.name] = Offer(spec, validator, spec.bound_digest)
             except ToolDeclarationInvalid as error:
                 refused[spec.name] = str(error)
                 if self.refused.get(spec.name) != str(error):

@@ -85,6 +85,7 @@ def accepted(
         timeout=timeout_of(spec, turn),
         rerunnable=spec.rerunnable,
         retries=spec.retries if spec.rerunnable else 0,
+        verdict=call.verdict,
     )
     return Pending(
         root=key,

@@ -75,6 +75,7 @@ class Traffic(Heard):
             tenant=settings.tenant,
             switches=Switches(services.envelope, settings.key_prefix),
             breaker=self._breaker,
+            canonical=catalog.canonical,
         )
         self._late_writes = LateWrites(lease_gone=settings.lease_gone)
         self._pump = Pump(services, self)

@@ -33,6 +33,7 @@ class Hook:
         if not callable(function):
             raise Misconfigured(f"{name} must be a function, not {type(function).__name__}")
         self._function = function
+        self.path = f"{getattr(function, '__module__', '')}:{getattr(function, '__qualname__', '')}"
         self._seconds = seconds
         self._threads: HookThreads | None = None
         called = getattr(function, "__call__", None)  # noqa: B004 - that of its class

@@ -60,6 +60,8 @@ class Test:
         path = condition.argument if condition.argument is not None else condition.context
         assert path is not None
         self._steps = _steps(path)
+        first = self._steps[0]
+        self.argument = first if isinstance(first, str) else "*"
         self._missing = condition.missing
         self._comparisons = list(_comparisons(condition))
         if not self._comparisons and condition.missing is None:

@@ -11,6 +11,7 @@ import msgspec
 
 from toolpool.contract import encoding
 from toolpool.contract.call import ToolCall
+from toolpool.contract.envelope import PolicyVerdict
 from toolpool.contract.outcome import Code, Outcome
 from toolpool.contract.settings import Settings
 from toolpool.contract.spec import Effects
@@ -51,6 +52,11 @@ class Judgement(msgspec.Struct, frozen=True, gc=False):
     refusal: Outcome | None = None
     approval: AskApproval | None = None
     by: str = ""
+    is_rewritten: bool = False
+
+
+_Said = tuple[Allow | Deny | AskApproval, str]
+"""A verdict, and whose it is."""
 
 
 class Policy:
@@ -72,10 +78,18 @@ class Policy:
         self._hook = hook
         self.asks_somebody = rules is not None or hook is not None
 
+    @property
+    def digest(self) -> str:
+        """Stands for the rules and the hook as they are now; empty where there is neither."""
+        if self._rules is None and self._hook is None:
+            return ""
+        rules = self._rules.rules.digest if self._rules is not None else ""
+        return encoding.digest([rules, self._hook.path if self._hook is not None else ""])
+
     async def judge(
         self, accepted: Sequence[Accepted], shared: TurnContext
     ) -> dict[int, Judgement]:
-        """What is decided about calls, by index; those that may simply run are left out.
+        """What is decided about calls, by index; those that nobody decides about are left out.
 
         Never raises for what a rule or a hook does.
         """
@@ -85,28 +99,21 @@ class Policy:
             if (self.asks_somebody or offer.spec.approval is True)
             and not task_tools.is_own(offer.spec)
         ]
-        if not asked:
-            return {}
-        if self._hook is None:
-            judged = [self._judge(call, offer, shared, None) for call, offer in asked]
-        elif len(asked) == 1:
-            judged = [await self._ask_hook(*asked[0], shared)]
+        if len(asked) == 1 or self._hook is None:
+            judged = [await self._decide(call, offer, shared) for call, offer in asked]
         else:
-            judged = list(await asyncio.gather(*(self._ask_hook(*one, shared) for one in asked)))
-        found = {j.call.index: j for j in judged if j is not None}
-        for judgement in found.values():
+            judged = await asyncio.gather(*(self._decide(*one, shared) for one in asked))
+        found = {judgement.call.index: judgement for judgement in judged}
+        for judgement in judged:
             self._tell(judgement, shared)
         return found
 
     async def preview(self, accepted: Accepted, shared: TurnContext) -> Preview:
         """What would be decided about a call; nobody is told, and no person is asked."""
         call, offer = accepted
-        judgement = None
-        if not task_tools.is_own(offer.spec):
-            ask = self._ask_hook if self._hook is not None else self._ask_nobody
-            judgement = await ask(call, offer, shared)
-        if judgement is None:
+        if task_tools.is_own(offer.spec):
             return Preview(arguments=call.arguments)
+        judgement = await self._decide(call, offer, shared)
         if (refusal := judgement.refusal) is not None:
             return Preview(decision="deny", by=judgement.by, reason=refusal.error)
         approval = judgement.approval
@@ -117,11 +124,6 @@ class Policy:
             arguments=judgement.call.arguments,
         )
 
-    async def _ask_nobody(
-        self, call: ToolCall, offer: Offer, shared: TurnContext
-    ) -> Judgement | None:
-        return self._judge(call, offer, shared, None)
-
     async def judge_foreign(
         self, call: ToolCall, shared: TurnContext
     ) -> tuple[Allow | Deny | AskApproval, str]:
@@ -131,7 +133,7 @@ class Policy:
         """
         asked = proposed(call, None, shared, self._settings.tenant)
         failed = Deny(self._wording.words.policy_failed)
-        said: list[tuple[Allow | Deny | AskApproval, str]] = []
+        said: list[_Said] = []
         if self._hook is not None:
             try:
                 answer = await self._hook.ask(asked)
@@ -151,67 +153,92 @@ class Policy:
                 return failed, "a rule, which failed"
             if rule != DEFAULT or not isinstance(decided, Allow):
                 said.append((decided, rule))
-        for kind in (Deny, AskApproval, Allow):  # the strictest holds
-            for verdict_by in said:
-                if isinstance(verdict_by[0], kind):
-                    return verdict_by
-        return AskApproval(), "the provider"
+        return self._strictest(said) if said else (AskApproval(), "the provider")
 
-    async def _ask_hook(
-        self, call: ToolCall, offer: Offer, shared: TurnContext
-    ) -> Judgement | None:
-        assert self._hook is not None
-        refused = None
-        if self._rules is not None or offer.spec.approval is True:
-            refused = self._judge(call, offer, shared, None)
-            if refused is not None and refused.refusal is not None:
-                return refused  # by a rule: there is nothing left to decide
+    async def _decide(self, call: ToolCall, offer: Offer, shared: TurnContext) -> Judgement:
+        """By the rules, then by the hook, and once more by the rules after what that answered."""
+        try:
+            call = _with_arguments(call, offer.canonical(call.arguments or {}))
+        except ValueError as error:
+            self._tell_failure(call, "rule", str(error))
+            if failed := self._failed(call, "a rule"):
+                return failed
+        judgement = self._judge(call, offer, shared, None)
+        if judgement.refusal is not None or self._hook is None:
+            return judgement
         try:
             answer = await self._hook.ask(self._proposed(call, offer, shared))
-            if answer is None:
-                return refused
             verdict = _verdict(answer)
         except HookFailed as error:
             self._tell_failure(call, HOOK, error.kind, error.__cause__)
-            verdict = None
-        if verdict is None:
-            return self._failed(call, HOOK) or refused
+            return self._failed(call, HOOK) or judgement
         if isinstance(verdict, Allow):
-            return refused
+            return judgement
         return self._judge(call, offer, shared, verdict)
 
     def _judge(
         self, call: ToolCall, offer: Offer, shared: TurnContext, verdict: Verdict | None
-    ) -> Judgement | None:
+    ) -> Judgement:
         """By the rules and the declaration, after what a hook has answered."""
-        by = HOOK
-        if isinstance(verdict, Deny):
-            return Judgement(call, _denied(verdict), by=by)
-        rewritten = None
+        said: list[_Said] = []
+        is_rewritten = isinstance(verdict, Rewrite)
         if isinstance(verdict, Rewrite):
             rewritten = self._rewritten(call, offer, verdict)
             if rewritten is None:
-                return self._failed(call, HOOK)
+                return self._failed(call, HOOK) or self._judge(call, offer, shared, None)
             call = rewritten
-        approval = verdict if isinstance(verdict, AskApproval) else None
+        elif verdict is not None:
+            said.append((verdict, HOOK))
         if self._rules is not None:
             try:
                 decided = self._rules.rules.decide(self._proposed(call, offer, shared))
+                said.append((decided.verdict, decided.rule))
             except RuleFailed as error:
                 self._tell_failure(call, "rule", str(error))
-                failed = self._failed(call, "a rule")
-                if failed is not None:
+                if failed := self._failed(call, "a rule"):
                     return failed
-            else:
-                if isinstance(decided.verdict, Deny):
-                    return Judgement(call, _denied(decided.verdict), by=decided.rule)
-                if approval is None and isinstance(decided.verdict, AskApproval):
-                    approval, by = decided.verdict, decided.rule
-        if approval is None and offer.spec.approval is True:
-            approval, by = AskApproval(), DECLARED
-        if approval is None and rewritten is None:
-            return None
-        return Judgement(call, approval=approval, by=by)
+        if offer.spec.approval is True and not any(isinstance(v, AskApproval) for v, _ in said):
+            said.append((AskApproval(), DECLARED))
+        strictest, by = self._strictest(said or [(Allow(), HOOK if self._hook else "")])
+        if isinstance(strictest, Deny):
+            return Judgement(call, _denied(strictest), by=by)
+        approval = strictest if isinstance(strictest, AskApproval) else None
+        call = msgspec.structs.replace(call, verdict=self._said(call, offer, by, approval))
+        if approval is None:
+            by = HOOK if is_rewritten else ""
+        return Judgement(call, approval=approval, by=by, is_rewritten=is_rewritten)
+
+    def _strictest(self, said: Sequence[_Said]) -> _Said:
+        """What holds where several decide: of those that ask, in every field.
+
+        Who approves must be one whom each of them names, in the shortest of their times.
+        """
+        for each in said:
+            if isinstance(each[0], Deny):
+                return each
+        asked = [(verdict, by) for verdict, by in said if isinstance(verdict, AskApproval)]
+        if len(asked) < 2:
+            return asked[0] if asked else said[0]
+        by = " and ".join(by for _, by in asked)
+        named = [verdict.approvers for verdict, _ in asked if verdict.approvers]
+        common = tuple(n for n in (named or [()])[0] if all(n in names for names in named))
+        if named and not common:
+            return Deny(self._wording.words.no_approver), by
+        good = min(v.expires or self._settings.approval_expires for v, _ in asked)
+        reasons = dict.fromkeys(v.reason for v, _ in asked if v.reason)
+        return AskApproval(" ".join(reasons), common, good), by
+
+    def _said(
+        self, call: ToolCall, offer: Offer, by: str, approval: AskApproval | None
+    ) -> PolicyVerdict:
+        """What the call's worker is told: it holds the tool to the arguments that were judged."""
+        return PolicyVerdict(
+            policy=self.digest,
+            by=by,
+            tool=offer.bound,
+            arguments=self._rules.rules.compares(call.name) if self._rules is not None else (),
+            is_whole=self._hook is not None or approval is not None,
+        )
 
     def _rewritten(self, call: ToolCall, offer: Offer, verdict: Rewrite) -> ToolCall | None:
         """The call with its new arguments; None where they cannot be used."""
@@ -228,18 +255,15 @@ class Policy:
         if problem:
             self._tell_failure(call, HOOK, f"its arguments cannot be used: {problem}")
             return None
+        arguments = offer.canonical(copied(arguments))
         changed = [
             name
             for name in {**before, **arguments}
             if name not in before or name not in arguments or before[name] != arguments[name]
         ]
         told = feedback.rewritten(changed, verdict.note, self._wording) if changed else verdict.note
-        return msgspec.structs.replace(
-            call,
-            arguments=copied(arguments),
-            as_asked=call.as_asked if call.as_asked is not None else before,
-            note=" ".join(filter(None, (call.note, told))) or None,
-        )
+        note = " ".join(filter(None, (call.note, told))) or None
+        return msgspec.structs.replace(_with_arguments(call, arguments), note=note)
 
     def _failed(self, call: ToolCall, by: str) -> Judgement | None:
         """A policy that fails denies; None where the settings let the call run."""
@@ -260,7 +284,7 @@ class Policy:
         call, what, why = judgement.call, "", ""
         if judgement.refusal is not None:
             what, why = "denied", judgement.refusal.error
-        elif judgement.approval is None:
+        elif judgement.approval is None and judgement.is_rewritten:
             what = "rewritten"
         if what:
             self._observers.audited(
@@ -271,6 +295,14 @@ class Policy:
                 by=judgement.by,
                 reason=why,
             )
+
+
+def _with_arguments(call: ToolCall, arguments: dict[str, Any]) -> ToolCall:
+    """The call with other arguments, by which it is not named: see `ToolCall.as_asked`."""
+    if arguments is call.arguments:
+        return call
+    sent = call.as_asked if call.as_asked is not None else call.arguments
+    return msgspec.structs.replace(call, arguments=arguments, as_asked=sent)
 
 
 def _denied(verdict: Deny) -> Outcome:

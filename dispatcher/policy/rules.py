@@ -8,6 +8,7 @@ from typing import Any, Literal, NamedTuple
 
 import msgspec
 
+from toolpool.contract import encoding
 from toolpool.contract.errors import Misconfigured
 from toolpool.dispatcher.policy.conditions import Condition, RuleFailed, Test
 from toolpool.dispatcher.policy.verdicts import (
@@ -74,6 +75,8 @@ class Rule:
             raise ValueError("`approvers` and `expires` are for rules whose action is `ask`")
         self.verdict = checked(_verdict(rule))
 
+        self.arguments = frozenset(test.argument for test in self._tests if not test.of_context)
+
     def names(self, tool: str) -> bool:
         """Whether it is for a tool of this name."""
         return any(pattern.fullmatch(tool) for pattern in self._tools)
@@ -102,7 +105,10 @@ class Rule:
 class Rules:
     """All rules of a file, in its order."""
 
-    def __init__(self, rules: Sequence[Rule], default: Allow | Deny | AskApproval) -> None:
+    def __init__(
+        self, rules: Sequence[Rule], default: Allow | Deny | AskApproval, digest: str
+    ) -> None:
+        self.digest = digest
         self._rules = rules
         self._default = Decided(default, DEFAULT)
         self._by_tool: dict[str, list[Rule]] = {}
@@ -116,14 +122,20 @@ class Rules:
 
     def decide(self, call: ProposedCall) -> Decided:
         """The verdict on a call of a tool that exists. Raises `RuleFailed`."""
-        rules = self._by_tool.get(call.tool)
-        if rules is None:  # tools are few: those of the catalog
-            rules = [rule for rule in self._rules if rule.names(call.tool)]
-            self._by_tool[call.tool] = rules
-        for rule in rules:
+        for rule in self._for(call.tool):
             if rule.fits(call):
                 return Decided(rule.verdict, rule.name)
         return self._default
+
+    def compares(self, tool: str) -> tuple[str, ...]:
+        """The arguments of a tool that rules look at, by name; `*` among them: any."""
+        return tuple(sorted(frozenset().union(*(rule.arguments for rule in self._for(tool)))))
+
+    def _for(self, tool: str) -> list[Rule]:
+        rules = self._by_tool.get(tool)
+        if rules is None:  # tools are few: those of the catalog
+            rules = self._by_tool[tool] = [rule for rule in self._rules if rule.names(tool)]
+        return rules
 
 
 def parse(text: str, where: str) -> Rules:
@@ -146,7 +158,7 @@ def parse(text: str, where: str) -> Rules:
         except (ValueError, RecursionError) as error:  # a ValidationError is one
             name = f" ({entry['name']})" if entry.get("name") else ""
             raise Misconfigured(f"{cannot}: rule {number}{name}: {error}") from None
-    return Rules(rules, _default(found.default))
+    return Rules(rules, _default(found.default), encoding.digest(content))
 
 
 def _default(action: Action) -> Allow | Deny | AskApproval:

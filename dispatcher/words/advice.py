@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from toolpool.contract.outcome import Code, ErrorType, Executed
+from toolpool.contract.outcome import READ_OTHERWISE, Code, ErrorType, Executed
 from toolpool.dispatcher.words.feedback import OVER_RATE
 from toolpool.dispatcher.words.locales import locale as language
 from toolpool.dispatcher.words.symptoms import symptom
@@ -50,6 +50,8 @@ def recommendations(
 
 def _keys(name: str, code: Code, error: str, *, retryable: bool) -> list[str]:
     """The hints of the table, by code, error text and tool."""
+    if error == READ_OTHERWISE and code is Code.DENIED:  # it may be written otherwise
+        return []
     if code in _BY_CODE:
         return [_BY_CODE[code]]
     if code.error_type is ErrorType.VALIDATION:

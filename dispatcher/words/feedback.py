@@ -11,14 +11,20 @@ from typing import Any
 from toolpool.contract.call import Flaw
 from toolpool.contract.credentials import Lack, lacked
 from toolpool.contract.ledger.loops import Seen
-from toolpool.contract.outcome import BLOCKED_LOOP, Code, Executed, Outcome
+from toolpool.contract.outcome import (
+    BLOCKED_LOOP,
+    NOT_JUDGED,
+    READ_OTHERWISE,
+    Code,
+    Executed,
+    Outcome,
+)
 from toolpool.contract.schema import likeness
 from toolpool.contract.schema.problem import Problem
 from toolpool.contract.schema.shape import Shapes
 from toolpool.contract.schema.values import printable
 from toolpool.dispatcher.words import paths
 from toolpool.dispatcher.words.locales import Locale
-from toolpool.dispatcher.words.paths import cut_at
 from toolpool.dispatcher.words.problems import lines_of
 from toolpool.dispatcher.words.rejection import Rejection
 from toolpool.dispatcher.words.wording import PLAIN, Wording
@@ -55,7 +61,7 @@ def refused_by_check(message: str, wording: Wording = PLAIN) -> str:
 def unknown_tool(name: str, offered: Sequence[str], wording: Wording = PLAIN) -> str:
     """`Tool 'x' not found`, what was probably meant, and what there is, the likeliest first."""
     words = wording.words
-    text = words.unknown_tool.format(name=cut_at(printable(name[:500]), _LONGEST_NAME))
+    text = words.unknown_tool.format(name=paths.cut_at(printable(name[:500]), _LONGEST_NAME))
     meant = without_special_tokens(name)
     bare = _NAMESPACE.sub("", meant)
     near = next((each for each in (meant, bare) if each in offered), None)
@@ -311,7 +317,7 @@ def failed(
         Code.DENIED: words.denied,
     }
     if code is Code.DENIED:
-        error = words.reasons.get(error, error).rstrip(" .。") or words.not_allowed
+        error = _denial(outcome, words)
     elif code is Code.RAISED or "error_id" in (outcome.details or {}):
         error = _raised(outcome, words)
     elif code not in templates:
@@ -319,6 +325,16 @@ def failed(
         error = _over_rate(error, words) or words.reasons.get(error, plain)
     template = templates.get(code or Code.INTERNAL, words.no_result)
     return template.format(name=name, error=error, whether=whether).rstrip()
+
+
+def _denial(outcome: Outcome, words: Locale) -> str:
+    """Why a call was denied, as what follows "it was not run"."""
+    if outcome.error == READ_OTHERWISE:
+        fields = words.listed.join(paths.several(problem.path for problem in outcome.problems))
+        return words.read_otherwise.format(fields=paths.cut_at(fields, _LONGEST_OF_A_RESULT))
+    if outcome.error == NOT_JUDGED:
+        return words.not_judged
+    return words.reasons.get(outcome.error, outcome.error).rstrip(" .。") or words.not_allowed
 
 
 def _over_rate(reason: str, words: Locale) -> str | None:

@@ -160,7 +160,9 @@ class _Server:
         completion, spent = None, ""
         try:
             variables = self._variables.copy()
-            completion = variables.run(invoke, tool, frame.arguments, context, self._limits)
+            completion = variables.run(
+                invoke, tool, frame.arguments, context, self._limits, frame.verdict
+            )
             self._line.end_strayed_fork()
             spent = self._tidied(completion.outcome)
         except BaseException as error:  # noqa: BLE001 - a timer of the tool's goes off only now

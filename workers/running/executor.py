@@ -329,7 +329,9 @@ class Executor:
 
     def _is_denied(self, waiting: _Waiting) -> bool:
         call, delivery = waiting
-        denial = self._switches.denial(call.tool, call.arguments, delivery.batch.tenant)
+        denial = self._switches.denial(
+            call.tool, call.arguments, delivery.batch.tenant, self._runner.canonical
+        )
         return denial is not None
 
     async def follow_switches(self) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 
 from toolpool.contract import encoding
+from toolpool.contract.envelope import PolicyVerdict
 from toolpool.contract.outcome import Outcome
 
 _LENGTH = struct.Struct("!I")
@@ -38,6 +39,7 @@ class Run(msgspec.Struct, frozen=True, kw_only=True, tag="run"):
     context: dict[str, Any] | None = None
     trace: dict[str, str] | None = None
     secrets: dict[str, str] | None = None
+    verdict: PolicyVerdict | None = None
 
     def __repr__(self) -> str:
         return f"Run(run={self.run}, tool={self.tool!r})"

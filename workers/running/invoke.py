@@ -10,9 +10,10 @@ import pydantic_core
 from toolpool.contract import encoding
 from toolpool.contract.content import error_of
 from toolpool.contract.credentials import Credential, Lack, lacking
+from toolpool.contract.envelope import PolicyVerdict
 from toolpool.contract.errors import NeedsSignIn, ToolError
 from toolpool.contract.faults import faults_of
-from toolpool.contract.outcome import Code, Executed, Outcome, failure
+from toolpool.contract.outcome import READ_OTHERWISE, Code, Executed, Outcome, failure
 from toolpool.contract.redaction import NOTHING, Redaction
 from toolpool.contract.schema.problem import Problem
 from toolpool.workers import words
@@ -20,7 +21,7 @@ from toolpool.workers.context import ToolContext
 from toolpool.workers.returns import Returns
 from toolpool.workers.running.nesting import nests_deeper_than
 from toolpool.workers.running.output import Completion, fitted
-from toolpool.workers.signature import ArgumentsRefused
+from toolpool.workers.signature import ArgumentsRefused, ReadOtherwise
 from toolpool.workers.tool import Tool
 
 _MESSAGE_CHARACTERS = 2_000
@@ -40,12 +41,16 @@ class Limits(msgspec.Struct, frozen=True):
 
 
 async def invoke_coroutine(
-    tool: Tool, arguments: dict[str, Any], context: ToolContext | None, limits: Limits
+    tool: Tool,
+    arguments: dict[str, Any],
+    context: ToolContext | None,
+    limits: Limits,
+    verdict: PolicyVerdict | None = None,
 ) -> Completion:
     """Run an `async def` tool. Cancellation passes through; nothing else is raised."""
     with _redaction(context) as redaction:
         try:
-            bound = prepare(tool, arguments, context)
+            bound = prepare(tool, arguments, context, verdict)
             if isinstance(bound, Outcome):
                 return Completion(bound)
             return returned(tool, await tool.function(**bound), limits, redaction)
@@ -59,12 +64,16 @@ async def invoke_coroutine(
 
 
 def invoke(
-    tool: Tool, arguments: dict[str, Any], context: ToolContext | None, limits: Limits
+    tool: Tool,
+    arguments: dict[str, Any],
+    context: ToolContext | None,
+    limits: Limits,
+    verdict: PolicyVerdict | None = None,
 ) -> Completion:
     """Run any tool to its end on this thread. Never raises."""
     with _redaction(context) as redaction:
         try:
-            bound = prepare(tool, arguments, context)
+            bound = prepare(tool, arguments, context, verdict)
             if isinstance(bound, Outcome):
                 return Completion(bound)
             value = tool.function(**bound)
@@ -80,13 +89,19 @@ def _redaction(context: ToolContext | None) -> Redaction:
 
 
 def prepare(
-    tool: Tool, arguments: dict[str, Any], context: ToolContext | None
+    tool: Tool,
+    arguments: dict[str, Any],
+    context: ToolContext | None,
+    verdict: PolicyVerdict | None = None,
 ) -> dict[str, Any] | Outcome:
     """The function's keyword arguments, or why the call is refused before the tool runs."""
     try:
-        bound = tool.signature.bind(arguments, context)
+        bound = tool.signature.bind(arguments, context, verdict)
     except ArgumentsRefused as refused:
         return failure(Code.INVALID_ARGUMENTS, "", Executed.NO, problems=refused.problems)
+    except ReadOtherwise as refused:
+        problems, details = refused.problems, {"cause": "read otherwise than a policy judged"}
+        return failure(Code.DENIED, READ_OTHERWISE, Executed.NO, problems=problems, details=details)
     for check in tool.checks:
         given = {name: bound[name] for name in bound if name not in tool.signature.injected}
         try:

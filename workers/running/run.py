@@ -12,11 +12,18 @@ from secrets import randbits
 import msgspec
 
 from toolpool.contract import logs
-from toolpool.contract.approval import bound_to, digest_of, read_decision
+from toolpool.contract.approval import digest_of, read_decision
 from toolpool.contract.envelope import CallMessage, Envelope
 from toolpool.contract.errors import MessageRejected, ToolDeclarationInvalid
 from toolpool.contract.faults import faults_of
-from toolpool.contract.outcome import BLOCKED_LOOP, Code, Executed, Outcome, failure
+from toolpool.contract.outcome import (
+    BLOCKED_LOOP,
+    NOT_JUDGED,
+    Code,
+    Executed,
+    Outcome,
+    failure,
+)
 from toolpool.contract.record_keys import idempotency_key, root_of
 from toolpool.contract.schema.validator import SchemaCache
 from toolpool.contract.spec import RunIn
@@ -69,7 +76,9 @@ class Runner:
         credentials: Credentials,
         envelope: Envelope,
         prefix: str,
+        policy_required: bool = False,
     ) -> None:
+        self._policy_required = policy_required
         self._worker = worker
         self._catalog = catalog
         self._limits = limits
@@ -103,10 +112,10 @@ class Runner:
         began = time.monotonic()
         tool = self._catalog.tools.get(call.tool)
         assert tool is not None  # the executor releases what this worker does not have
-        needs_approval = tool.spec.approval is True or call.approval is not None
-        if needs_approval and not self._is_approved(tool, call, tenant):
-            done = Run(Completion(failure(Code.DENIED, "not_approved", Executed.NO)))
-        elif refusal := self._refuse(tool, call):
+        refusal = None
+        if self._policy_required or tool.spec.approval is True or call.approval is not None:
+            refusal = self._not_allowed(tool, call, tenant)
+        if refusal := refusal or self._refuse(tool, call):
             done = Run(Completion(refusal))
         else:
             ends_at = began + time_left - _REPLY_MARGIN_SECONDS
@@ -126,6 +135,15 @@ class Runner:
         if tool is None:
             return False
         return call.final or self._refuse(tool, call) is None
+
+    def canonical(self, name: str, arguments: dict[str, Any]) -> dict[str, Any]:
+        """Arguments as the schema of a tool determines them; as they are if it does not."""
+        tool = self._catalog.tools.get(name)
+        try:
+            validator = self._schemas.validator(tool.spec) if tool is not None else None
+            return arguments if validator is None else validator.canonical(arguments)
+        except (ToolDeclarationInvalid, ValueError):
+            return arguments
 
     def started_before(self, call: CallMessage) -> Outcome:
         """The outcome of a call that this worker has started once, though its record denies it."""
@@ -176,6 +194,16 @@ class Runner:
             outcome, worker=self._worker, attempt=call.attempt, duration=round(duration, 6)
         )
 
+    def _not_allowed(self, tool: Tool, call: CallMessage, tenant: str) -> Outcome | None:
+        """Why a call may not run that a policy, or a person, has to allow."""
+        if self._policy_required and (call.verdict is None or not call.verdict.policy):
+            details = {"cause": "no policy judged it"}
+            return failure(Code.DENIED, NOT_JUDGED, Executed.NO, details=details)
+        needs_approval = tool.spec.approval is True or call.approval is not None
+        if needs_approval and not self._is_approved(tool, call, tenant):
+            return failure(Code.DENIED, "not_approved", Executed.NO)
+        return None
+
     def _is_approved(self, tool: Tool, call: CallMessage, tenant: str) -> bool:
         """Whether a person approved this very call, of the tool as it is here, in time."""
         try:
@@ -185,7 +213,7 @@ class Runner:
                 key=root_of(call.key),
                 tenant=tenant,
                 prefix=self._prefix,
-                digest=digest_of(call.tool, call.arguments, bound_to(tool.spec)),
+                digest=digest_of(call.tool, call.arguments, tool.spec.bound_digest),
             )
         except MessageRejected as error:
             log.error("message_rejected reason=%s tool=%s: %s", error.reason, call.tool, error)
@@ -196,6 +224,9 @@ class Runner:
         """Arguments validated against another version of the tool are validated again here."""
         if call.digest == tool.spec.digest:
             return None
+        judged = call.verdict.tool if call.verdict is not None else ""
+        if judged and judged != tool.spec.bound_digest:
+            return failure(Code.EXPIRED, "changed", Executed.NO)
         try:
             validator = self._schemas.validator(tool.spec)
         except ToolDeclarationInvalid as error:
@@ -233,7 +264,9 @@ class Runner:
         context = _context(call, seconds, gate, life, given.secrets) if is_injected else None
         try:
             async with life:
-                completion = await invoke_coroutine(tool, call.arguments, context, self._limits)
+                completion = await invoke_coroutine(
+                    tool, call.arguments, context, self._limits, call.verdict
+                )
                 forks.end_stray()
                 return Run(completion)
         except TimeoutError:
@@ -260,6 +293,7 @@ class Runner:
             context=call.context,
             trace=call.trace,
             secrets=dict(given.secrets) or None,
+            verdict=call.verdict,
         )
         return await self._children.run(
             run, given.report_progress, within=left, on_begin=given.on_begin
@@ -278,7 +312,7 @@ class Runner:
         context = _context(call, seconds, gate, life, given.secrets, stopped.is_set)
 
         def work() -> None:
-            completion = invoke(tool, call.arguments, context, self._limits)
+            completion = invoke(tool, call.arguments, context, self._limits, call.verdict)
             forks.end_stray()
             gate.close()
             with contextlib.suppress(RuntimeError):  # the loop ended before this thread did

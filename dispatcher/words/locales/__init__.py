@@ -105,6 +105,11 @@ class Locale:
     but: str
     cancelled: str
     denied: str
+    read_otherwise: str
+    """In place of a reason: the tool's types change the arguments `{fields}`."""
+    not_judged: str
+    no_approver: str
+    """In place of a reason: of several that ask for approval, each names other people."""
     policy_failed: str
     """In place of a reason: what was to decide could not."""
     withheld: str

@@ -215,6 +215,12 @@ LOCALE = Locale(
     but="but {error}",
     cancelled="Tool '{name}' was cancelled. {whether}",
     denied="Tool '{name}' was not run: {error}.",
+    read_otherwise=(
+        "the tool would read {fields} otherwise than was judged; write every value exactly as the "
+        "tool's schema shows it"
+    ),
+    not_judged="no policy has judged it, and one is required",
+    no_approver="there is nobody who may approve it",
     policy_failed="what decides about it failed",
     withheld="Tool '{name}' has a result that may not be shown.",
     not_allowed="it is not allowed here",

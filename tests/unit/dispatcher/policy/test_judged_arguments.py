@@ -1,0 +1,193 @@
+"""What a policy judges is what runs: defaults, spellings and the types of the tool included."""
+
+from pathlib import Path
+from typing import Annotated, Any
+from uuid import UUID
+
+import pytest
+from pydantic import AliasChoices, BaseModel, BeforeValidator, ConfigDict, Field
+
+from tests.unit.dispatcher.policy.test_approvals import one_waits
+from toolpool import (
+    AskApproval,
+    Code,
+    Deny,
+    Dispatcher,
+    Executed,
+    Hooks,
+    ProposedCall,
+    Rewrite,
+    ToolContext,
+    ToolResult,
+    tool,
+)
+
+RAN: list[Any] = []
+SMALL = "00000000-0000-4000-8000-00000000000a"
+
+
+@pytest.fixture(autouse=True)
+def _nothing_ran() -> None:
+    RAN.clear()
+
+
+class Order(BaseModel):
+    model_config = ConfigDict(populate_by_name=True)
+
+    amount: int = Field(default=5, alias="total")
+    currency: str = Field(default="EUR", validation_alias=AliasChoices("cur", "currency"))
+
+
+@tool
+async def delete(path: str, dry_run: bool = False, account: UUID | None = None) -> str:
+    """Delete files."""
+    RAN.append((path, dry_run))
+    return "deleted"
+
+
+@tool
+async def order(order: Order) -> str:
+    """Order."""
+    RAN.append((order.amount, order.currency))
+    return "ordered"
+
+
+@tool
+async def mail(to: Annotated[str, BeforeValidator(lambda text: text.strip().lower())]) -> str:
+    """Mail."""
+    RAN.append(to)
+    return "sent"
+
+
+@tool(
+    input_schema={
+        "type": "object",
+        "properties": {"path": {"type": "string"}, "dry_run": {"type": "boolean"}},
+        "required": ["path"],
+    }
+)
+async def raw_delete(path: str, dry_run: bool = False) -> str:
+    """Delete files; the schema does not know the default."""
+    RAN.append((path, dry_run))
+    return "deleted"
+
+
+@tool
+async def charge(amount: int, ctx: ToolContext, **more: Any) -> str:
+    """Charge."""
+    RAN.append(ctx)
+    return "charged"
+
+
+TOOLS = [delete, order, mail, raw_delete, charge]
+
+
+async def ruled(tmp_path: Path, rule: str, name: str, **arguments: Any) -> ToolResult:
+    """What comes of a call under one rule that denies."""
+    policy = tmp_path / "policy.toml"
+    policy.write_text(f'[[rule]]\ntool = "{name}"\naction = "deny"\n{rule}\n')
+    return await hooked(Hooks(policy=policy), name, **arguments)
+
+
+async def hooked(hooks: Hooks, name: str, **arguments: Any) -> ToolResult:
+    async with Dispatcher.in_memory(TOOLS, hooks=hooks) as dispatcher:
+        turn = await dispatcher.dispatch([{"id": "c", "name": name, "input": arguments}])
+        return turn[0]
+
+
+@pytest.mark.parametrize(
+    ("rule", "name", "arguments"),
+    [
+        ('argument = "dry_run"\ndiffers_from = true', "delete", {"path": "/"}),
+        ('argument = "dry_run"\nequals = false', "delete", {"path": "/"}),
+        (f'argument = "account"\nequals = "{SMALL}"', "delete", {"account": SMALL.upper()}),
+        ('argument = "order.cur"\nnone_of = ["USD"]', "order", {"order": {}}),
+    ],
+    ids=["a default that differs", "a default that equals", "a UUID in capitals", "nested"],
+)
+async def test_a_rule_judges_the_value_that_the_tool_gets(
+    tmp_path: Path, rule: str, name: str, arguments: dict[str, Any]
+) -> None:
+    arguments = {"path": "/"} | arguments if name == "delete" else arguments
+    result = await ruled(tmp_path, rule, name, **arguments)
+    assert (result.code, result.executed, RAN) == (Code.DENIED, Executed.NO, [])
+
+
+@pytest.mark.parametrize(
+    ("rule", "name", "arguments"),
+    [
+        ('argument = "order.total"\nabove = 100', "order", {"order": {"amount": 900}}),
+        ('argument = "order.cur"\nequals = "USD"', "order", {"order": {"currency": "USD"}}),
+        ('argument = "to"\nequals = "ceo@shop.example"', "mail", {"to": " CEO@shop.example"}),
+        ('argument = "dry_run"\nequals = false', "raw_delete", {"path": "/"}),
+    ],
+    ids=["a field by its name", "another alias", "a validator that rewrites", "a raw default"],
+)
+async def test_a_worker_refuses_arguments_that_its_types_read_in_another_way(
+    tmp_path: Path, rule: str, name: str, arguments: dict[str, Any]
+) -> None:
+    result = await ruled(tmp_path, rule, name, **arguments)
+    assert (result.code, result.executed, RAN) == (Code.DENIED, Executed.NO, [])
+    assert "otherwise" in (result.error or "")
+
+
+async def test_a_hook_sees_what_the_tool_gets_and_the_worker_holds_the_call_to_it() -> None:
+    seen: list[ProposedCall] = []
+    assert (await hooked(Hooks(before_call=seen.append), "delete", path="/")).ok
+    assert seen[0].arguments == {"path": "/", "dry_run": False, "account": None}
+    refused = await hooked(Hooks(before_call=seen.append), "mail", to="A@b.example")
+    assert (refused.code, refused.executed, RAN) == (Code.DENIED, Executed.NO, [("/", False)])
+
+
+async def test_arguments_that_no_rule_looks_at_may_be_read_in_another_way(tmp_path: Path) -> None:
+    assert (await ruled(tmp_path, 'context = "role"\nequals = "guest"', "mail", to=" A ")).ok
+    assert RAN == ["a"]
+
+
+async def test_without_a_policy_arguments_are_sent_as_they_are() -> None:
+    assert (await hooked(Hooks(), "mail", to=" A ")).ok
+    assert (await hooked(Hooks(), "order", order={"amount": 7})).ok
+    assert RAN == ["a", (7, "EUR")]
+
+
+async def test_a_rewrite_is_judged_and_run_with_its_defaults(tmp_path: Path) -> None:
+    policy = tmp_path / "policy.toml"
+    policy.write_text('[[rule]]\nargument = "dry_run"\nequals = false\naction = "deny"\n')
+    hooks = Hooks(before_call=lambda _: Rewrite({"path": "/tmp"}), policy=policy)
+    result = await hooked(hooks, "delete", path="/", dry_run=True)
+    assert (result.code, RAN) == (Code.DENIED, [])
+
+
+async def test_a_person_is_shown_the_arguments_that_the_tool_gets() -> None:
+    hooks = Hooks(before_call=lambda _: AskApproval())
+    async with Dispatcher.in_memory(TOOLS, hooks=hooks) as dispatcher:
+        sent = [{"id": "c", "name": "delete", "input": {"path": "/"}}]
+        preview = (await dispatcher.preview(sent))[0]
+        await dispatcher.dispatch(sent, session="s", turn="t", wait=0.01)
+        approval = await one_waits(dispatcher)
+        assert approval.arguments == {"path": "/", "dry_run": False, "account": None}
+        assert preview.arguments == approval.arguments
+        await dispatcher.dispatch(sent, session="s", turn="t", wait=0.01)
+        assert await one_waits(dispatcher) == approval
+
+
+async def test_a_switch_on_a_value_holds_for_the_default_and_other_spellings() -> None:
+    async with Dispatcher.in_memory(TOOLS) as dispatcher:
+        await dispatcher.deny("delete", argument="dry_run", value=False, reason="Not now.")
+        await dispatcher.deny("delete", argument="account", value=SMALL.upper(), reason="No.")
+        for arguments in ({}, {"dry_run": True, "account": SMALL}):
+            sent = [{"id": "c", "name": "delete", "input": {"path": "/", **arguments}}]
+            result = (await dispatcher.dispatch(sent))[0]
+            assert (result.code, result.executed, RAN) == (Code.DENIED, Executed.NO, [])
+
+
+async def test_a_model_cannot_give_what_is_injected() -> None:
+    result = await hooked(Hooks(), "charge", amount=1, ctx={"context": {"role": "admin"}})
+    assert (result.code, result.executed, RAN) == (Code.INVALID_ARGUMENTS, Executed.NO, [])
+
+
+async def test_a_hook_that_denies_judges_defaults() -> None:
+    def before(call: ProposedCall) -> Deny | None:
+        return None if call.arguments["dry_run"] else Deny("Only dry runs.")
+
+    assert (await hooked(Hooks(before_call=before), "delete", path="/")).code is Code.DENIED

@@ -1,0 +1,104 @@
+"""Whether a tool reads its arguments as a policy judged them."""
+
+from collections.abc import Iterator
+from decimal import Decimal, InvalidOperation
+from typing import Any
+
+from pydantic import AliasChoices, BaseModel, RootModel, SecretBytes, SecretStr
+from pydantic.fields import FieldInfo
+from pydantic_core import PydanticSerializationError
+
+from toolpool.contract import encoding
+from toolpool.contract.envelope import PolicyVerdict
+
+Path = tuple[str | int, ...]
+
+EVERYTHING = "*"
+
+
+def read_otherwise(
+    arguments: dict[str, Any], values: BaseModel, verdict: PolicyVerdict
+) -> tuple[Path, ...]:
+    """Where `values`, typed from the arguments, are not what was judged; empty if nowhere.
+
+    What a rule compares must be the same with the defaults that only the types know. Of the rest,
+    if it was judged at all, what was sent must be the same.
+    """
+    names = verdict.arguments
+    is_all = EVERYTHING in names
+    if not names and not verdict.is_whole:
+        return ()
+    try:
+        full = values.model_dump(**_FORM) if names else {}
+        sent = values.model_dump(**_FORM, exclude_unset=True) if verdict.is_whole else {}
+    except PydanticSerializationError:
+        return ((),)
+    found = dict.fromkeys(_differences(arguments, full, values, ())) if names else {}
+    found = {path: None for path in found if is_all or path[0] in names}
+    if verdict.is_whole:
+        found |= dict.fromkeys(_differences(arguments, sent, values, ()))
+    return tuple(found)
+
+
+_FORM: dict[str, Any] = {"mode": "json", "by_alias": True, "round_trip": True, "warnings": False}
+
+
+def _differences(judged: Any, dumped: Any, typed: Any, path: Path) -> Iterator[Path]:
+    """The paths at which `dumped`, the JSON of `typed`, is not what was judged."""
+    if isinstance(typed, RootModel):
+        typed = typed.root
+    if isinstance(typed, (SecretStr, SecretBytes)):
+        secret = typed.get_secret_value()
+        dumped = secret.decode(errors="replace") if isinstance(secret, bytes) else secret
+    if isinstance(judged, dict) and isinstance(dumped, dict):
+        members = {name: (inner, part) for name, inner, part in _members(dumped, typed)}
+        for name in {**judged, **members}:
+            if name in judged and name in members:
+                yield from _differences(judged[name], *members[name], (*path, name))
+            else:
+                yield (*path, name)
+    elif isinstance(judged, list) and isinstance(dumped, list) and len(judged) == len(dumped):
+        if isinstance(typed, (set, frozenset)):
+            judged = sorted(judged, key=encoding.canonical)
+            dumped, typed = sorted(dumped, key=encoding.canonical), None
+        parts = typed if isinstance(typed, (list, tuple)) else [None] * len(dumped)
+        for number, (one, other, part) in enumerate(zip(judged, dumped, parts, strict=False)):
+            yield from _differences(one, other, part, (*path, number))
+    elif not _is_same(judged, dumped):
+        yield path
+
+
+def _is_same(judged: Any, dumped: Any) -> bool:
+    """As JSON has it: true is not 1, and 1 is 1.0. A Decimal is dumped as its text."""
+    if isinstance(judged, bool) or isinstance(dumped, bool):
+        return judged is dumped
+    if isinstance(judged, (int, float)) and isinstance(dumped, str):
+        try:
+            return Decimal(dumped) == Decimal(str(judged))
+        except InvalidOperation:
+            return False
+    return bool(judged == dumped)
+
+
+def _members(dumped: dict[str, Any], typed: Any) -> Iterator[tuple[str, Any, Any]]:
+    """The fields of a dumped object: the name that the schema has for each, its JSON, its value."""
+    if not isinstance(typed, BaseModel):
+        parts = typed.values() if isinstance(typed, dict) and len(typed) == len(dumped) else None
+        for (name, inner), part in zip(dumped.items(), parts or [None] * len(dumped), strict=True):
+            yield name, inner, part
+        return
+    left = dict(dumped)
+    for name, field in type(typed).model_fields.items():
+        key = field.serialization_alias or name
+        if key in left:
+            yield _shown(name, field), left.pop(key), getattr(typed, name)
+    for name, inner in left.items():  # fields that the type does not name
+        yield name, inner, None
+
+
+def _shown(name: str, field: FieldInfo) -> str:
+    """The name of a field in the schema."""
+    alias = field.validation_alias
+    if isinstance(alias, AliasChoices):
+        alias = alias.choices[0]
+    return alias if isinstance(alias, str) else name
