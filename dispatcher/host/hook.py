@@ -2,6 +2,7 @@
 
 import asyncio
 import inspect
+from collections.abc import Awaitable
 from typing import Any
 
 from toolpool.contract.errors import Misconfigured
@@ -49,8 +50,7 @@ class Hook:
                     return answer
             else:
                 answer = self._function(*arguments)
-            async with asyncio.timeout(self._seconds):
-                return await answer
+            return await self._within(answer)
         except TimeoutError as error:
             took = f"it took longer than {self._seconds:g} s"
             raise HookFailed(self.name, took) from error
@@ -64,10 +64,40 @@ class Hook:
         except BaseException as error:
             raise HookFailed(self.name, type(error).__name__) from error
 
+    async def _within(self, answer: Awaitable[Any]) -> Any:
+        """What `answer` comes to. Raises TimeoutError at the limit, and whatever it raises.
+
+        A task of its own: one that goes on after it was cancelled is not waited for, and what it
+        answers then does not count.
+        """
+        loop = asyncio.get_running_loop()
+        ends_at = loop.time() + self._seconds
+        task = asyncio.ensure_future(_caught(answer))
+        try:
+            await asyncio.wait({task}, timeout=self._seconds)
+        finally:
+            task.cancel()
+        if not task.done() or loop.time() > ends_at:
+            raise TimeoutError
+        value, error = task.result()
+        if error is not None:
+            raise error
+        return value
+
     def close(self) -> None:
         """Let its threads end. Idempotent."""
         if self._threads is not None:
             self._threads.close()
+
+
+async def _caught(answer: Awaitable[Any]) -> tuple[Any, BaseException | None]:
+    """What was answered, or raised: a SystemExit would else end the event loop."""
+    try:
+        return await answer, None
+    except (KeyboardInterrupt, GeneratorExit, asyncio.CancelledError):
+        raise
+    except BaseException as error:  # noqa: BLE001 - told to operators by whoever asks
+        return None, error
 
 
 def hook_of(name: str, function: Any, *, seconds: float) -> Hook | None:

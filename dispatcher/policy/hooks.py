@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from toolpool.contract.errors import Misconfigured
 from toolpool.contract.result import ToolResult
 from toolpool.contract.settings import Settings
 from toolpool.dispatcher.events import Event
@@ -66,6 +67,11 @@ class HostHooks:
         self.on_approval = hook("on_approval", given.on_approval)
         policy = given.policy if given.policy is not None else settings.policy
         self.rules = RuleFile(policy) if policy is not None else None
+        if settings.policy_required and self.rules is None and self.before_call is None:
+            raise Misconfigured(
+                "TOOLPOOL_POLICY_REQUIRED is on and this dispatcher has no policy: set "
+                "TOOLPOOL_POLICY or TOOLPOOL_BEFORE_CALL, or give Hooks(policy=…, before_call=…)"
+            )
 
     def close(self) -> None:
         """Let their threads end. Idempotent."""
