@@ -18,13 +18,15 @@ _Stamp = tuple[int, int, int]
 class RuleFile:
     """The rules of a file as they are now. Raises `Misconfigured` where they cannot be used.
 
-    What is changed later and cannot be used is told in the log, and the rules before it hold on.
+    What is changed later and cannot be used, or may have lost rules, is told in the log, and the
+    rules before it hold on.
     """
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
         self._stamp: _Stamp | None = None
         self._seen: _Stamp | None = None
+        self._text = ""
         self.rules = self._read()
         self._complaint = ""
 
@@ -70,8 +72,23 @@ class RuleFile:
         except UnicodeDecodeError:
             raise Misconfigured(f"the policy {self.path} is not UTF-8") from None
         rules = parse(text, str(self.path))
-        self._stamp = stamp
+        if self._text and not rules.is_counted:
+            self._require_whole(text)
+        self._stamp, self._text = stamp, text
         return rules
+
+    def _require_whole(self, text: str) -> None:
+        """Raises `Misconfigured` for a file that may have lost its end since it was read."""
+        said = ""
+        if self.rules.is_counted:
+            said = "it no longer says how many rules it has: write `rules = …` at its top"
+        elif self._text.rstrip() != text.rstrip() and self._text.startswith(text.rstrip()):
+            said = (
+                "it ends before the file that was read last, and is otherwise the same: if that "
+                "is meant, say how many rules it has by `rules = …` at its top"
+            )
+        if said:
+            raise Misconfigured(f"the policy {self.path} cannot be used: {said}")
 
     def _stamp_now(self) -> _Stamp:
         found = self.path.stat()

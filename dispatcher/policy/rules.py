@@ -38,8 +38,9 @@ class _Rule(Condition, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class _File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The whole file. `default` is for calls that no rule fits."""
+    """The whole file. `default` is for calls that no rule fits, `rules` how many there are."""
 
+    rules: int | None = None
     rule: list[dict[str, Any]] = []
     default: Action = "allow"
 
@@ -106,9 +107,16 @@ class Rules:
     """All rules of a file, in its order."""
 
     def __init__(
-        self, rules: Sequence[Rule], default: Allow | Deny | AskApproval, digest: str
+        self,
+        rules: Sequence[Rule],
+        default: Allow | Deny | AskApproval,
+        digest: str,
+        *,
+        is_counted: bool,
     ) -> None:
         self.digest = digest
+        self.is_counted = is_counted
+        """Whether the file says how many rules it has."""
         self._rules = rules
         self._default = Decided(default, DEFAULT)
         self._by_tool: dict[str, list[Rule]] = {}
@@ -151,6 +159,13 @@ def parse(text: str, where: str) -> Rules:
         found = msgspec.convert(content, _File)
     except msgspec.ValidationError as error:
         raise Misconfigured(f"{cannot}: {error}") from None
+    if found.rules not in (None, len(found.rule)):
+        raise Misconfigured(
+            f"{cannot}: it says `rules = {found.rules}` and has {len(found.rule)}: it lost some, "
+            "or the number is wrong"
+        )
+    if not found.rule and found.rules is None and found.default == "allow":
+        raise Misconfigured(f"{cannot}: it has no rules; if that is meant, write `rules = 0`")
     rules: list[Rule] = []
     for number, entry in enumerate(found.rule, 1):
         try:
@@ -158,7 +173,8 @@ def parse(text: str, where: str) -> Rules:
         except (ValueError, RecursionError) as error:  # a ValidationError is one
             name = f" ({entry['name']})" if entry.get("name") else ""
             raise Misconfigured(f"{cannot}: rule {number}{name}: {error}") from None
-    return Rules(rules, _default(found.default), encoding.digest(content))
+    is_counted = found.rules is not None
+    return Rules(rules, _default(found.default), encoding.digest(content), is_counted=is_counted)
 
 
 def _default(action: Action) -> Allow | Deny | AskApproval:

@@ -197,7 +197,7 @@ def test_r58_a_rule_that_cannot_be_held_to_a_value_fails(
     ("text", "told"),
     [
         ("a =", "not TOML"),
-        ("[[rules]]", "`rules`"),
+        ("[[rules]]", "$.rules"),
         ('default = "maybe"', "maybe"),
         ("[[rule]]", "rule 1: Object missing required field `action`"),
         ('[[rule]]\naction = "permit"', "permit"),
@@ -301,6 +301,68 @@ def test_r58_a_file_that_is_being_written_is_not_read(tmp_path: Path) -> None:
     rules = file.changed()
     assert rules is not None and len(rules) == 2
     assert file.changed() is None
+
+
+def changed(path: Path, text: str) -> int:
+    """How many rules hold after a file was changed. Raises `Misconfigured`."""
+    file = RuleFile(path)
+    _write(path, text)
+    file.changed()
+    rules = file.changed()
+    return len(rules if rules is not None else file.rules)
+
+
+DENIES = '[[rule]]\naction = "deny"\n'
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "told"),
+    [
+        (DENIES, "", "has no rules"),
+        (DENIES, "# all is well\n", "has no rules"),
+        (DENIES, 'default = "allow"\n', "has no rules"),
+        (DENIES * 2, DENIES, "ends before"),
+        (DENIES + "# end\n", DENIES, "ends before"),
+        ("rules = 2\n" + DENIES * 2, "rules = 2\n" + DENIES, "says `rules = 2` and has 1"),
+        ("rules = 1\n" + DENIES, DENIES + DENIES, "no longer says"),
+    ],
+)
+def test_a_file_that_lost_rules_is_not_followed(
+    tmp_path: Path, before: str, after: str, told: str
+) -> None:
+    path = tmp_path / "policy.toml"
+    _write(path, before)
+    with pytest.raises(Misconfigured, match=told):
+        changed(path, after)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "count"),
+    [
+        (DENIES, "rules = 0\n", 0),
+        (DENIES * 2, "rules = 1\n" + DENIES, 1),
+        (DENIES * 2, '[[rule]]\naction = "allow"\n', 1),
+        ("rules = 2\n" + DENIES * 2, "rules = 1\n" + DENIES, 1),
+    ],
+)
+def test_rules_can_be_taken_away_by_saying_how_many_there_are(
+    tmp_path: Path, before: str, after: str, count: int
+) -> None:
+    path = tmp_path / "policy.toml"
+    _write(path, before)
+    assert changed(path, after) == count
+
+
+def test_a_dispatcher_does_not_start_with_an_empty_file(tmp_path: Path) -> None:
+    (tmp_path / "policy.toml").touch()
+    with pytest.raises(Misconfigured, match="has no rules"):
+        Dispatcher.in_memory([refund], hooks=Hooks(policy=tmp_path / "policy.toml"))
+
+
+def test_a_policy_set_to_nothing_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TOOLPOOL_POLICY", "")
+    with pytest.raises(ValueError, match="it is set to nothing"):
+        Settings()
 
 
 def test_r62_a_file_that_is_not_there_is_refused_at_once(tmp_path: Path) -> None:
