@@ -129,7 +129,7 @@ class Dispatcher(Handles):
         self.loops.start()
         self._parts.awaiting.start()
         if self._parts.hooks.rules is not None:
-            self._traffic.in_background(self._parts.hooks.rules.follow())
+            self._traffic.in_background(self._parts.hooks.rules.follow(self._look_at_rules))
         if self._parts.hooks.on_event is not None:
             self._traffic.in_background(
                 self._parts.watching.hand_events(self._parts.hooks.on_event)
@@ -137,6 +137,10 @@ class Dispatcher(Handles):
         if self._specs is not None:
             self._parts.catalog.replace(self._specs)
         await self._traffic.wait_for_tools(self._settings.catalog_wait)
+
+    def _look_at_rules(self) -> None:
+        offers = self._parts.catalog.listed.values()
+        self._parts.policy.look(offer.spec for offer in offers)
 
     async def close(self) -> None:
         """Cancel what is still running and let go of every connection. Idempotent.

@@ -66,7 +66,7 @@ class Parts:
         self.traffic.reporter.held_back = self.turns.held_back
         self.loops = LoopGuard(transport.loops, settings, self.observers, self.hooks.on_loop)
         self.analytics = Analytics(alert_rate=settings.rejections_alert, observers=self.observers)
-        policy = Policy(
+        self.policy = policy = Policy(
             settings,
             wording,
             self.observers,

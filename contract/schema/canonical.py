@@ -74,7 +74,7 @@ class Canonical:
         if isinstance(value, list):
             return self._array(value, node, place, steps)
         if isinstance(value, str):
-            return _spelled(node.get("format"), value)
+            return spelled(node.get("format"), value)
         if isinstance(value, float) and node.get("type") == "integer" and value.is_integer():
             return int(value)
         return value
@@ -149,7 +149,7 @@ def _escaped(name: str) -> str:
     return name.replace("~", "~0").replace("/", "~1")
 
 
-def _spelled(format: Any, text: str) -> str:
+def spelled(format: Any, text: str) -> str:
     """A text in the one spelling that its format has for it."""
     adapter = _adapter(format) if isinstance(format, str) else None
     if adapter is None:

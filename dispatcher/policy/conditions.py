@@ -1,7 +1,7 @@
 """One comparison of a policy rule: a path into the arguments or the context, and what holds there.
 
-Patterns are those of the Rust crate `regex`, whose time is linear in the text: what they are held
-to is a model's.
+Patterns are those of JSON Schema (ECMA-262), without looking around and back references, so that
+their time is linear in the text: what they are held to is a model's.
 """
 
 import math
@@ -59,8 +59,9 @@ class Test:
         self.of_context = condition.argument is None
         path = condition.argument if condition.argument is not None else condition.context
         assert path is not None
-        self._steps = _steps(path)
-        first = self._steps[0]
+        self.condition = condition
+        self.steps = _steps(path)
+        first = self.steps[0]
         self.argument = first if isinstance(first, str) else "*"
         self._missing = condition.missing
         self._comparisons = list(_comparisons(condition))
@@ -73,20 +74,39 @@ class Test:
         if condition.missing and self._comparisons:
             raise ValueError(f"{path!r} cannot be missing and be compared with something")
 
+    @property
+    def needs_number(self) -> bool:
+        """Whether it compares numbers alone."""
+        return any(getattr(self.condition, name) is not None for name in _NUMBERS)
+
+    @property
+    def needs_text(self) -> bool:
+        """Whether it holds a text to a pattern."""
+        return self.condition.matches is not None or self.condition.does_not_match is not None
+
+    @property
+    def constants(self) -> list[Any]:
+        """The values that it compares with as they are."""
+        asked = self.condition
+        single = [v for v in (asked.equals, asked.differs_from) if v is not msgspec.UNSET]
+        return single + (asked.one_of or []) + (asked.none_of or [])
+
     def holds(self, value: Any, *, for_all: bool) -> bool:
         """Whether it holds; `for_all`: of every value that the path leads to, else of any.
 
         Raises `RuleFailed`.
         """
-        found = list(_at(value, self._steps))
+        found = list(_at(value, self.steps))
         if not found:  # `[*]` of what is empty
             return self._missing is True
         results = (self._compared(one) for one in found)
         return all(results) if for_all else any(results)
 
     def _compared(self, value: Any) -> bool:
-        if value is _ABSENT or self._missing is True:
-            return value is _ABSENT and self._missing is True
+        if value is _ABSENT or (self._missing is not None and value is None):
+            return self._missing is True
+        if self._missing is True:
+            return False
         return all(comparison(value) for comparison in self._comparisons)
 
 
@@ -150,7 +170,8 @@ def _comparisons(condition: Condition) -> Iterator[Holds]:
     if condition.matches is not None:
         yield _pattern(condition.matches)
     if condition.does_not_match is not None:
-        yield _not(_pattern(condition.does_not_match))
+        fits = _pattern(condition.does_not_match)
+        yield lambda value: value is not None and not fits(value)
     if condition.longer_than is not None:
         yield _longer_than(condition.longer_than)
 
@@ -192,6 +213,8 @@ def _number(name: str, limit: float) -> Holds:
     }[name]
 
     def holds(value: Any) -> bool:
+        if value is None:
+            return False
         if isinstance(value, bool) or not isinstance(value, (int, float)):
             raise RuleFailed(f"`{name}` needs a number, and the value is a {_kind(value)}")
         return compare(value)
@@ -200,6 +223,11 @@ def _number(name: str, limit: float) -> Holds:
 
 
 def _pattern(pattern: str) -> Holds:
+    if _has_nested_class(pattern):
+        raise ValueError(
+            f"the pattern {pattern!r} has a `[` inside of `[…]`, which stands for itself: write "
+            r"[0-9] or \d in place of [[:digit:]], and \[ where a bracket is meant"
+        )
     try:
         validator = jsonschema_rs.validator_for(
             {"pattern": pattern}, pattern_options=jsonschema_rs.RegexOptions()
@@ -207,10 +235,13 @@ def _pattern(pattern: str) -> Holds:
     except ValueError:
         raise ValueError(
             f"the pattern {pattern!r} cannot be used: write one without looking around and back "
-            "references (https://docs.rs/regex/latest/regex/#syntax)"
+            "references (https://json-schema.org/understanding-json-schema/reference/"
+            "regular_expressions)"
         ) from None
 
     def holds(value: Any) -> bool:
+        if value is None:
+            return False
         if not isinstance(value, str):
             raise RuleFailed(f"a pattern needs a text, and the value is a {_kind(value)}")
         return validator.is_valid(value)
@@ -218,8 +249,20 @@ def _pattern(pattern: str) -> Holds:
     return holds
 
 
+def _has_nested_class(pattern: str) -> bool:
+    """Whether a class in brackets has an opening bracket: `[[:digit:]]` of other dialects."""
+    is_inside = False
+    for sign in re.findall(r"\\.|[^\\]", pattern, re.DOTALL):
+        if sign == "[" and is_inside:
+            return True
+        is_inside = sign == "[" or (is_inside and sign != "]")
+    return False
+
+
 def _longer_than(length: int) -> Holds:
     def holds(value: Any) -> bool:
+        if value is None:
+            return False
         if not isinstance(value, (str, list, dict)):
             raise RuleFailed(f"`longer_than` needs a text or a list, not a {_kind(value)}")
         return len(value) > length

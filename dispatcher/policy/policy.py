@@ -4,7 +4,7 @@ The strictest of them holds. A policy that fails denies, unless the settings say
 """
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -14,7 +14,7 @@ from toolpool.contract.call import ToolCall
 from toolpool.contract.envelope import PolicyVerdict
 from toolpool.contract.outcome import Code, Outcome
 from toolpool.contract.settings import Settings
-from toolpool.contract.spec import Effects
+from toolpool.contract.spec import Effects, ToolSpec
 from toolpool.dispatcher.admission import task_tools
 from toolpool.dispatcher.admission.catalog import Offer
 from toolpool.dispatcher.admission.validate import Accepted
@@ -76,6 +76,7 @@ class Policy:
         self._observers = observers
         self._rules = rules
         self._hook = hook
+        self._looked_at: Mapping[tuple[str, str, str], str] = {}
         self.asks_somebody = rules is not None or hook is not None
 
     @property
@@ -85,6 +86,16 @@ class Policy:
             return ""
         rules = self._rules.rules.digest if self._rules is not None else ""
         return encoding.digest([rules, self._hook.path if self._hook is not None else ""])
+
+    def look(self, specs: Iterable[ToolSpec]) -> None:
+        """Tell which of these tools a rule cannot be held to, each once; their calls are denied."""
+        assert self._rules is not None
+        rules = self._rules.rules
+        found = {(rules.digest, s.name, s.digest): rules.misfit(s) for s in specs}
+        for known, why in found.items():
+            if why and known not in self._looked_at:
+                self._observers.hook_failed("rule", why, tool=known[1])
+        self._looked_at = found
 
     async def judge(
         self, accepted: Sequence[Accepted], shared: TurnContext
@@ -191,7 +202,7 @@ class Policy:
             said.append((verdict, HOOK))
         if self._rules is not None:
             try:
-                decided = self._rules.rules.decide(self._proposed(call, offer, shared))
+                decided = self._rules.rules.decide(self._proposed(call, offer, shared), offer.spec)
                 said.append((decided.verdict, decided.rule))
             except RuleFailed as error:
                 self._tell_failure(call, "rule", str(error))

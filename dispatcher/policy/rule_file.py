@@ -1,6 +1,7 @@
 """The policy file, followed while a dispatcher runs."""
 
 import asyncio
+from collections.abc import Callable
 from pathlib import Path
 
 from toolpool.contract import logs
@@ -30,9 +31,10 @@ class RuleFile:
         self.rules = self._read()
         self._complaint = ""
 
-    async def follow(self) -> None:
-        """Read it again whenever it was changed; for ever."""
+    async def follow(self, look: Callable[[], None]) -> None:
+        """Read it again whenever it was changed, and call `look` now and then; for ever."""
         while True:
+            look()
             await asyncio.sleep(_EVERY_SECONDS)
             try:
                 rules = await asyncio.to_thread(self.changed)

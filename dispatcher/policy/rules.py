@@ -10,7 +10,10 @@ import msgspec
 
 from toolpool.contract import encoding
 from toolpool.contract.errors import Misconfigured
+from toolpool.contract.schema.dialect import plain
+from toolpool.contract.spec import ToolSpec
 from toolpool.dispatcher.policy.conditions import Condition, RuleFailed, Test
+from toolpool.dispatcher.policy.fit import misfit
 from toolpool.dispatcher.policy.verdicts import (
     Allow,
     AskApproval,
@@ -64,6 +67,7 @@ class Rule:
         patterns = [rule.tool] if isinstance(rule.tool, str) else rule.tool
         if not patterns:
             raise ValueError("`tool` names no tool")
+        self._patterns = patterns
         self._tools = [_glob(pattern) for pattern in patterns]
         self._session = _glob(rule.session) if rule.session is not None else None
         self._tenant = _glob(rule.tenant) if rule.tenant is not None else None
@@ -77,6 +81,15 @@ class Rule:
         self.verdict = checked(_verdict(rule))
 
         self.arguments = frozenset(test.argument for test in self._tests if not test.of_context)
+
+    def misfit(self, spec: ToolSpec) -> str:
+        """Why it cannot be held to a tool that it names; empty if it can."""
+        if self._effects not in (None, spec.effects or "undeclared"):
+            return ""
+        is_named = spec.name in self._patterns
+        schema = plain(spec.input_schema) if spec.input_schema is not None else None
+        found = (misfit(t, schema, is_named=is_named) for t in self._tests if not t.of_context)
+        return next(filter(None, found), "")
 
     def names(self, tool: str) -> bool:
         """Whether it is for a tool of this name."""
@@ -120,6 +133,7 @@ class Rules:
         self._rules = rules
         self._default = Decided(default, DEFAULT)
         self._by_tool: dict[str, list[Rule]] = {}
+        self._misfits: dict[str, tuple[str, str]] = {}
 
     def __len__(self) -> int:
         return len(self._rules)
@@ -128,8 +142,22 @@ class Rules:
         """The rules that are for no tool there is, by name."""
         return [rule.name for rule in self._rules if not any(map(rule.names, tools))]
 
-    def decide(self, call: ProposedCall) -> Decided:
-        """The verdict on a call of a tool that exists. Raises `RuleFailed`."""
+    def misfit(self, spec: ToolSpec) -> str:
+        """Which rule cannot be held to a tool's arguments, and why; empty if all can."""
+        known = self._misfits.get(spec.name)
+        if known is None or known[0] != spec.digest:
+            found = ((rule.name, rule.misfit(spec)) for rule in self._for(spec.name))
+            text = next((f"{name} cannot be held to it: {why}" for name, why in found if why), "")
+            known = self._misfits[spec.name] = spec.digest, text
+        return known[1]
+
+    def decide(self, call: ProposedCall, spec: ToolSpec | None = None) -> Decided:
+        """The verdict on a call. Raises `RuleFailed`, also if a rule cannot be held to the tool.
+
+        `spec` is None for a tool that a provider runs.
+        """
+        if spec is not None and (why := self.misfit(spec)):
+            raise RuleFailed(why)
         for rule in self._for(call.tool):
             if rule.fits(call):
                 return Decided(rule.verdict, rule.name)

@@ -1,0 +1,168 @@
+"""Whether a rule can be held to the arguments that a tool's schema takes.
+
+A rule that can never hold of a tool's arguments protects nothing, and nobody would be told.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+from toolpool.contract.schema.canonical import spelled
+from toolpool.contract.schema.references import UNIONS, referred
+from toolpool.contract.schema.values import json_type, list_of, types_of
+from toolpool.dispatcher.policy.conditions import Test
+
+_PARTS_AT_MOST = 500
+_ANY = frozenset({"null", "boolean", "integer", "number", "string", "array", "object"})
+_CARRIES = frozenset({"$ref", "allOf", *UNIONS})
+
+Node = dict[str, Any]
+
+
+def misfit(test: Test, schema: Any, *, is_named: bool) -> str:
+    """Why a condition on an argument cannot be held to the schema; empty if it can.
+
+    `is_named`: the rule names this very tool, and not by a pattern that fits others too. Only then
+    must the schema have the path, and take what the rule compares with.
+    """
+    nodes = _parts([True if schema is None else schema], schema)
+    for number, step in enumerate(test.steps):
+        shown = _path(test.steps[:number]) or "the arguments"
+        if step is None and (why := _no_list(nodes)):
+            return f"{_path(test.steps)} needs a list or a map, and {shown} {why}"
+        nodes = _parts(_inner(nodes, step), schema)
+        if not nodes:
+            missing = _path(test.steps[: number + 1])
+            return f"its schema has no {missing}" if is_named else ""
+    return _no_comparison(test, nodes, is_named=is_named)
+
+
+def _parts(nodes: Iterable[Any], root: Any) -> list[Node]:
+    """The schemas that a value may be held to: with what they refer to, and each of a union."""
+    waiting = [{} if node is True else node for node in nodes]
+    found: list[Node] = []
+    for part in waiting:
+        if not isinstance(part, dict) or any(part is known for known in found):
+            continue
+        found.append(part)
+        if len(found) > _PARTS_AT_MOST:
+            return [{}]
+        if isinstance(part.get("$ref"), str):
+            waiting.append(referred(part["$ref"], root))
+        for key in ("allOf", *UNIONS):
+            waiting += [{} if inner is True else inner for inner in list_of(part.get(key))]
+    return found
+
+
+def _types(parts: Sequence[Node]) -> frozenset[str]:
+    found: set[str] = set()
+    for part in parts:
+        kind = part.get("type")
+        if kind is not None:
+            found.update([kind] if isinstance(kind, str) else kind)
+        elif "enum" in part or "const" in part:
+            found.update(types_of(_listed(part)).split("|"))
+        elif not part.keys() & _CARRIES:
+            found |= _ANY
+    return frozenset(found)
+
+
+def _listed(part: Node) -> list[Any]:
+    return [part["const"]] if "const" in part else list_of(part.get("enum"))
+
+
+def _is_map(part: Node) -> bool:
+    """Whether an object's fields have names of the model's own."""
+    return not part.get("properties") and part.get("additionalProperties") is not False
+
+
+def _no_list(parts: Sequence[Node]) -> str:
+    """Why `[*]` cannot mean the elements of a value, or the values of a map."""
+    types = _types(parts)
+    if types >= _ANY:
+        return "may be anything"
+    objects = [part for part in parts if "object" in _types([part])]
+    if "array" in types and not all(map(_is_map, objects)):
+        return "may be one object in place of a list"
+    return ""
+
+
+def _inner(parts: Sequence[Node], step: str | int | None) -> Iterator[Any]:
+    """The schemas of what lies one step below."""
+    for part in parts:
+        types = _types([part])
+        if isinstance(step, str):
+            if "object" in types or part.keys() & {"properties", "additionalProperties"}:
+                yield from _field(part, step)
+            continue
+        if "array" in types:
+            first = list_of(part.get("prefixItems")) or list_of(part.get("items"))
+            rest = part.get("items", True)
+            if step is None:
+                yield from first
+            elif step < len(first):
+                yield first[step]
+                continue
+            yield True if isinstance(rest, list) else rest
+        if step is None:
+            if "object" in types:
+                properties = part.get("properties")
+                yield from properties.values() if isinstance(properties, dict) else ()
+                if _is_map(part):
+                    yield part.get("additionalProperties", True)
+            if types - {"array", "object", "null"} and types < _ANY:
+                yield part  # one value in place of a list is its only element
+
+
+def _field(part: Node, name: str) -> Iterator[Any]:
+    properties = part.get("properties")
+    if isinstance(properties, dict) and name in properties:
+        yield properties[name]
+    elif part.get("patternProperties"):
+        yield True
+    elif "additionalProperties" in part:
+        if part["additionalProperties"] is not False:
+            yield part["additionalProperties"]
+    elif not properties:
+        yield True
+
+
+def _no_comparison(test: Test, parts: Sequence[Node], *, is_named: bool) -> str:
+    """Why no value can be compared as the condition does."""
+    condition, where, types = test.condition, _path(test.steps), _types(parts)
+    if test.needs_number and not types & {"integer", "number"}:
+        return f"{where} is no number"
+    if test.needs_text and "string" not in types:
+        return f"{where} is no text"
+    if condition.longer_than is not None and not types & {"string", "array", "object"}:
+        return f"{where} has no length"
+    if condition.missing and any(part.get("default") is not None for part in parts):
+        return f"{where} is never missing: its schema gives it a default"
+    for part in parts:
+        for value in test.constants:
+            right = spelled(part.get("format"), value) if isinstance(value, str) else value
+            if right != value:
+                return f"{where} is compared as a {part['format']}: write it as {right}"
+    if is_named and test.constants and not any(_may_be(v, parts, types) for v in test.constants):
+        return f"{where} is never what it is compared with"
+    return ""
+
+
+def _may_be(value: Any, parts: Sequence[Node], types: frozenset[str]) -> bool:
+    kind = json_type(value)
+    is_number = kind in ("integer", "number") and bool(types & {"integer", "number"})
+    if kind not in types and not is_number:
+        return False
+    listed = [part for part in parts if "enum" in part or "const" in part]
+    is_open = any(
+        kind in _types([part]) or is_number
+        for part in parts
+        if part not in listed and not part.keys() & _CARRIES
+    )
+    return is_open or not listed or any(value in _listed(part) for part in listed)
+
+
+def _path(steps: Sequence[str | int | None]) -> str:
+    shown = "".join(
+        f".{s}" if isinstance(s, str) else f"[{'*' if s is None else s}]" for s in steps
+    )
+    return shown.removeprefix(".")

@@ -1,0 +1,121 @@
+"""A rule that cannot be held to a tool's arguments denies the tool, and operators are told."""
+
+from pathlib import Path
+from typing import Annotated, Any
+from uuid import UUID
+
+import pytest
+from pydantic import BaseModel
+
+from tests.waiting import eventually
+from toolpool import Code, Dispatcher, Hooks, tool
+from toolpool.dispatcher.observe import HookFailure, Observer
+from toolpool.dispatcher.policy.rules import parse
+
+ID = "00000000-0000-4000-8000-00000000000a"
+RAN: list[Any] = []
+
+
+class Line(BaseModel):
+    sku: str
+    qty: int = 1
+
+
+@tool(effects="write")
+async def order(
+    account: UUID,
+    amount: float,
+    lines: list[Line],
+    either: list[Line] | Line,
+    by_zone: dict[str, Line],
+    kind: str | None = None,
+    limit: int = 10,
+    anything: Any = None,
+    mode: Annotated[str, "one of two"] = "fast",
+) -> str:
+    """Order."""
+    RAN.append(lines)
+    return "ordered"
+
+
+MISFITS = [
+    ('argument = "amount"\nmatches = "1"', "amount is no text"),
+    ('argument = "kind"\nabove = 1', "kind is no number"),
+    ('argument = "amount"\nlonger_than = 1', "amount has no length"),
+    ('argument = "lines[*].sku"\nat_most = 3', "lines[*].sku is no number"),
+    ('argument = "either[*].sku"\nequals = "x"', "may be one object in place of a list"),
+    ('argument = "anything[*].sku"\nequals = "x"', "may be anything"),
+    ('argument = "amuont"\nabove = 5', "its schema has no amuont"),
+    ('argument = "lines[*].price"\nabove = 5', "its schema has no lines[*].price"),
+    ('argument = "amount"\nequals = "5"', "amount is never what it is compared with"),
+    ('argument = "limit"\nmissing = true', "limit is never missing"),
+    (f'argument = "account"\nequals = "{ID.upper()}"', f"write it as {ID}"),
+]
+FITTING = [
+    'argument = "lines[*].sku"\nmatches = "x"',
+    'argument = "lines[0].qty"\nabove = 1',
+    'argument = "by_zone[*].qty"\nabove = 1',
+    'argument = "by_zone.north.qty"\nabove = 1',
+    'argument = "either"\nlonger_than = 3',
+    'argument = "kind"\nmissing = true',
+    'argument = "anything.deep[0].down"\nequals = 1',
+    'argument = "amount"\nequals = 5',
+    f'argument = "account"\none_of = ["{ID}"]',
+    'context = "amuont"\nabove = 5',
+]
+
+
+def misfit(condition: str, name: str = "order") -> str:
+    text = f'[[rule]]\naction = "deny"\ntool = "{name}"\n{condition}'
+    return parse(text, "p").misfit(order.spec)
+
+
+@pytest.mark.parametrize(("condition", "told"), MISFITS)
+def test_a_rule_that_cannot_be_held_to_a_schema_says_why(condition: str, told: str) -> None:
+    assert told in misfit(condition)
+
+
+@pytest.mark.parametrize("condition", FITTING)
+def test_a_rule_that_can_be_held_to_a_schema(condition: str) -> None:
+    assert misfit(condition) == ""
+
+
+def test_a_rule_for_many_tools_needs_no_path_in_each_of_them() -> None:
+    assert misfit('argument = "amuont"\nabove = 5', "*") == ""
+    assert misfit('argument = "amount"\nequals = "5"', "ord*") == ""
+    assert "no number" in misfit('argument = "kind"\nabove = 1', "ord*")
+
+
+def test_a_rule_for_other_tools_is_not_looked_at() -> None:
+    assert misfit('argument = "amuont"\nabove = 5', "other") == ""
+    assert misfit('argument = "amuont"\nabove = 5\neffects = "read"') == ""
+
+
+class Failures(Observer):
+    """Keeps what failed."""
+
+    def __init__(self) -> None:
+        self.seen: list[HookFailure] = []
+
+    def hook_failed(self, failure: HookFailure) -> None:
+        """See `Observer.hook_failed`."""
+        self.seen.append(failure)
+
+
+async def test_a_tool_is_denied_by_a_rule_that_cannot_be_held_to_it(tmp_path: Path) -> None:
+    policy = tmp_path / "policy.toml"
+    policy.write_text(
+        '[[rule]]\nname = "no knives"\ntool = "order"\naction = "deny"\n'
+        'argument = "either[*].sku"\nequals = "knife"'
+    )
+    failures = Failures()
+    line = {"sku": "knife"}
+    arguments = {"account": ID, "amount": 1, "lines": [], "either": line, "by_zone": {}}
+    async with Dispatcher.in_memory(
+        [order], hooks=Hooks(policy=policy), observers=[failures]
+    ) as dispatcher:
+        await eventually(lambda: failures.seen, "operators are told before any call")
+        [told] = failures.seen
+        assert (told.hook, told.tool) == ("rule", "order") and "no knives" in told.why
+        turn = await dispatcher.dispatch({"id": "c", "name": "order", "input": arguments})
+        assert turn[0].code is Code.DENIED and RAN == []
