@@ -59,6 +59,8 @@ class DispatcherReport(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=
     ended_since: float = 0.0
     refuses_new_calls: bool = False
     """Because the server's memory is nearly full."""
+    policy: str = ""
+    """The digest of its rules and hook; empty where it has none."""
 
 
 class CallStatus(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

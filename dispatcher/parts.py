@@ -73,6 +73,7 @@ class Parts:
             rules=self.hooks.rules,
             hook=self.hooks.before_call,
         )
+        self.traffic.reporter.policy = lambda: policy.digest
         self.asking = Asking(
             settings,
             wording,

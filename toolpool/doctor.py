@@ -58,7 +58,8 @@ def examine(settings: "Settings") -> list[Finding]:
     from toolpool.fleet import read_fleet
 
     fleet = read_fleet(settings)
-    return [*findings, *check_fleet(fleet, VERSION), *check_rules(settings, fleet)]
+    findings += [*check_fleet(fleet, VERSION), *check_rules(settings, fleet)]
+    return [*findings, *check_policies(settings, fleet)]
 
 
 def check_python(version: tuple[int, ...] = sys.version_info[:3]) -> Finding:
@@ -219,7 +220,7 @@ def check_policy(settings: "Settings") -> list[Finding]:
 
 
 def check_rules(settings: "Settings", fleet: "Fleet") -> list[Finding]:
-    """Whether every rule is for some tool that workers offer: a name may be mistyped."""
+    """Whether every rule is for some tool that workers offer, and can be held to it."""
     from toolpool.contract.errors import Misconfigured
     from toolpool.dispatcher.policy.rule_file import RuleFile
 
@@ -229,18 +230,57 @@ def check_rules(settings: "Settings", fleet: "Fleet") -> list[Finding]:
         rules = RuleFile(settings.policy).rules
     except Misconfigured:  # said by `check_policy`
         return []
+    findings = [
+        Finding(
+            "policy",
+            Level.FAIL,
+            f"every call of {spec.name} is denied: {why}",
+            "mend the rule, or the tool's schema",
+        )
+        for spec in fleet.specs()
+        if (why := rules.misfit(spec))
+    ]
     idle = rules.naming_none_of([spec.name for spec in fleet.specs()])
     if not idle:
-        return []
+        return findings
     return [
+        *findings,
         Finding(
             "policy",
             Level.WARN,
             f"no tool there is has a name that these rules are for: {_some(idle)}",
             "look for a mistyped name in `toolpool tools list`; tools that a provider runs are not "
             "in it, and rules for them are right",
-        )
+        ),
     ]
+
+
+def check_policies(settings: "Settings", fleet: "Fleet") -> Iterator[Finding]:
+    """Which dispatchers have which policy: those of a tenant should all have the same."""
+    tenants: dict[str, dict[str, list[str]]] = {}
+    for report in fleet.dispatchers:
+        policies = tenants.setdefault(report.tenant, {})
+        policies.setdefault(report.policy, []).append(f"{report.id} on {report.host}")
+    for tenant, policies in tenants.items():
+        if settings.policy_required and (without := policies.get("")):
+            yield Finding(
+                "policies",
+                Level.FAIL,
+                f"workers deny what {_some(without)} sends: it has no policy, and one is required",
+                "set TOOLPOOL_POLICY or TOOLPOOL_BEFORE_CALL there, or unset "
+                "TOOLPOOL_POLICY_REQUIRED",
+            )
+        elif len(policies) > 1:
+            told = ", ".join(f"{p[:8] or 'none'} at {_some(ids)}" for p, ids in policies.items())
+            yield Finding(
+                "policies",
+                Level.WARN,
+                f"dispatchers of the tenant {tenant} have different policies: {told}",
+                "give all of them the same rules and hook, and start them again",
+            )
+        elif policy := next(iter(policies)):
+            count = len(policies[policy])
+            yield Finding("policies", Level.OK, f"policy {policy[:8]} at {count} dispatchers")
 
 
 def check_secrets(settings: "Settings") -> Finding:

@@ -112,6 +112,8 @@ class Reporter:
         self._cancel = cancel
         self.held_back: Callable[[], Iterable[HeldBack]] = lambda: ()
         """The calls that wait for others of their turn, or for a policy."""
+        self.policy: Callable[[], str] = lambda: ""
+        """The digest of the policy that decides about calls; empty where there is none."""
         self._ended = RecentlyEnded()
         self._last_report = b""
         self._report_at = 0.0
@@ -167,6 +169,7 @@ class Reporter:
             ended=self._ended.rows(),
             ended_since=self._ended.since,
             refuses_new_calls=self._pump.server_is_full,
+            policy=self.policy(),
         )
         return signed_report(self._envelope, told)
 

@@ -12,6 +12,7 @@ from tests.unit.cli.conftest import Ran
 from toolpool import doctor
 from toolpool.cli.status import unserved_for
 from toolpool.contract.envelope import CatalogEntry, WorkerLease
+from toolpool.contract.inspection import DispatcherReport
 from toolpool.contract.settings import Settings
 from toolpool.contract.spec import RunIn, ToolSpec, sealed
 from toolpool.contract.version import VERSION
@@ -266,3 +267,52 @@ def test_r58_a_rule_for_no_tool_there_is_is_named(tmp_path: Path) -> None:
     assert finding.level is Level.WARN and "typo" in finding.message
     assert "rule 2" not in finding.message
     assert doctor.check_rules(Settings(), fleet) == []
+
+
+def test_a_rule_that_cannot_be_held_to_a_tool_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "policy.toml"
+    path.write_text(
+        '[[rule]]\nname = "odd"\ntool = "refund"\naction = "deny"\n'
+        'argument = "lines[*].sku"\nequals = "x"'
+    )
+    [finding] = doctor.check_rules(
+        Settings(policy=str(path)), Fleet(entries={"refund": entry("refund")})
+    )
+    assert finding.level is Level.FAIL
+    assert "refund" in finding.message and "odd" in finding.message
+
+
+def dispatcher(id: str, policy: str, tenant: str = "shop") -> DispatcherReport:
+    return DispatcherReport(
+        id=id, host="h", pid=1, version=VERSION, tenant=tenant, started_at=0.0, policy=policy
+    )
+
+
+@pytest.mark.parametrize(
+    ("policies", "level", "told"),
+    [
+        (["", ""], None, ""),
+        (["ab" * 16, "ab" * 16], Level.OK, "abababab at 2 dispatchers"),
+        (["ab" * 16, "cd" * 16], Level.WARN, "abababab at d-0 on h, cdcdcdcd at d-1 on h"),
+        (["ab" * 16, ""], Level.WARN, "none at d-1 on h"),
+    ],
+)
+def test_which_dispatchers_have_which_policy(
+    policies: list[str], level: Level | None, told: str
+) -> None:
+    reports = [dispatcher(f"d-{number}", policy) for number, policy in enumerate(policies)]
+    found = list(doctor.check_policies(Settings(), Fleet(dispatchers=reports)))
+    assert [each.level for each in found] == ([level] if level else [])
+    assert all(told in each.message for each in found)
+
+
+def test_tenants_may_have_policies_of_their_own() -> None:
+    reports = [dispatcher("d-0", "ab" * 16), dispatcher("d-1", "cd" * 16, tenant="bank")]
+    found = list(doctor.check_policies(Settings(), Fleet(dispatchers=reports)))
+    assert [each.level for each in found] == [Level.OK, Level.OK]
+
+
+def test_a_dispatcher_without_a_policy_fails_where_one_is_required() -> None:
+    settings = Settings(policy_required=True)
+    [finding] = doctor.check_policies(settings, Fleet(dispatchers=[dispatcher("d-0", "")]))
+    assert finding.level is Level.FAIL and "d-0" in finding.message
