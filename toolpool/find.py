@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from toolpool.contract import encoding
+from toolpool.contract.clock import fleet_time
 from toolpool.contract.envelope import BackgroundCall, Envelope, Question, WorkerLease
 from toolpool.contract.errors import MessageRejected
 from toolpool.contract.inspection import CallStatus, DispatcherReport, answer_stream, read_answer
@@ -53,10 +54,9 @@ def ask(
     found = Answers()
     missing = {report.id: report for report in dispatchers}
     with answering(settings) as client:
-        seconds, _ = client.time()
         question = Question(
             id=secrets.token_hex(16),
-            ends_at=seconds + 1 + patience,
+            ends_at=fleet_time(client, names) + patience,
             call=call,
             key=key,
             session=session,
@@ -222,7 +222,7 @@ class Finder:
         message, root = call.message, root_of(call.message.key)
         keys = [retry_key(root, number) for number in range(message.retries + 1)]
         with answering(self._settings) as client:
-            seconds, micros = client.time()
+            now = fleet_time(client, self._names)
             pipeline = client.pipeline(transaction=False)
             for key in keys:
                 names = ("state", "attempt", "worker", "until", "deadline", "outcome")
@@ -231,7 +231,6 @@ class Finder:
         last = max((n for n, record in enumerate(records) if record[0]), default=0)
         state, attempt, named, _, ends_at, outcome = records[last]
         worker, deadline = text_of(named), int_of(ends_at)
-        now = seconds + micros / 1e6
         known = {"open": "QUEUED", "claimed": "RUNNING", "settled": "FINISHED"}
         shown = known.get(text_of(state), "EXPIRED")
         code = self._code(outcome)

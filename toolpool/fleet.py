@@ -10,6 +10,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from toolpool.contract.clock import fleet_time
 from toolpool.contract.encoding import decode
 from toolpool.contract.envelope import CatalogEntry, Envelope, Switch, WorkerLease
 from toolpool.contract.errors import BrokerUnreachable, MessageRejected, ToolDeclarationInvalid
@@ -172,8 +173,7 @@ def read_fleet(settings: Settings) -> Fleet:
         switches = Switches(envelope, names.prefix)
         switches.take(*_switch_states(client, names))
         fleet.switches.extend(switches.denying())
-        seconds, micros = client.time()
-    now = seconds + micros / 1e6
+        now = fleet_time(client, names)
     ages = {
         text_of(raw): max(0.0, now - at)
         for raw, at in last_served.items()
@@ -286,7 +286,7 @@ def remove_tool(settings: Settings, name: str) -> int:
     names, envelope = Names(settings.key_prefix), Envelope(keyring(settings))
     with answering(settings) as client:
         catalog: dict[bytes, bytes] = client.hgetall(names.catalog)
-        seconds, _ = client.time()
+        now = fleet_time(client, names)
         fields = {
             raw: body for raw, body in catalog.items() if raw.partition(b"\0")[0] == name.encode()
         }
@@ -300,7 +300,7 @@ def remove_tool(settings: Settings, name: str) -> int:
                 removed += 1
                 continue
             if not entry.removed:
-                gone = replace(entry, removed=True, published_at=seconds + 1.0)
+                gone = replace(entry, removed=True, published_at=now + 1.0)
                 pipeline.hset(names.catalog, raw, envelope.encode_entry(gone))
                 removed += 1
         if removed:
@@ -328,8 +328,7 @@ def turn_switch(
     switches = Switches(envelope, names.prefix)
     with answering(settings) as client:
         switches.take(*_switch_states(client, names))
-        seconds, micros = client.time()
-        now = seconds + micros / 1e6
+        now = fleet_time(client, names)
         switch = make_switch(tool, argument, value, reason, set_at=now, on=on, tenant=tenant)
         before = {switch_name(known) for known in switches.denying()}
         while True:

@@ -75,13 +75,15 @@ class InMemoryWorker:
             prefix=settings.key_prefix,
             policy_required=settings.policy_required,
         )
+        intake = Intake(envelope, observers)
+        intake.server_time = server.time
         self._executor = Executor(
             worker=_WORKER,
             catalog=catalog,
             runner=self._runner,
             ledger=server,
             settler=self._settler,
-            intake=Intake(envelope, observers),
+            intake=intake,
             observers=observers,
             slots=Slots({kind: settings.slots(kind) for kind in (RunIn.LOOP, RunIn.THREAD)}),
             switches=Switches(envelope, settings.key_prefix),

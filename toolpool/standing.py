@@ -5,6 +5,7 @@ import time
 from collections import Counter
 from typing import Any
 
+from toolpool.contract.clock import fleet_time
 from toolpool.contract.settings import Settings
 from toolpool.dispatcher.admission.rates import Limits
 from toolpool.fleet import Fleet, answering
@@ -79,12 +80,12 @@ def limits(settings: Settings, fleet: Fleet) -> list[dict[str, Any]]:
         return []
     rows = []
     with answering(settings) as client:
-        seconds, micros = client.time()
+        now = fleet_time(client, fleet.names)
         pipeline = client.pipeline(transaction=False)
         for limit in found:
             key = fleet.names.rate(limit.name)
             if limit.rate.seconds:
-                pipeline.zcount(key, f"({seconds * 1000 + micros // 1000}", "+inf")
+                pipeline.zcount(key, f"({round(now * 1000)}", "+inf")
             else:
                 pipeline.zcard(key)
         for (limit, tool), used in zip(found.items(), pipeline.execute(), strict=True):

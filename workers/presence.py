@@ -14,7 +14,7 @@ import redis
 from redis.exceptions import RedisError
 
 from toolpool.contract import logs
-from toolpool.contract.clock import ServerClock
+from toolpool.contract.clock import ServerClock, elapsed, fleet_time
 from toolpool.contract.envelope import Envelope, WorkerLease
 from toolpool.contract.ledger.steps import Step, script
 from toolpool.contract.names import Names
@@ -61,7 +61,7 @@ class Presence:
         self._names = Names(settings.key_prefix)
         self._beats = itertools.count(1)
         self._beat = client.register_script(script(Step.BEAT)[0])
-        self.clock = ServerClock()
+        self.clock = ServerClock(forgets_after=settings.remembered)
         self.epoch = ""
         """Which server, with which data, confirmed the lease last."""
         self.renewed_at = float("-inf")
@@ -71,10 +71,8 @@ class Presence:
 
     def start(self) -> None:
         """Publish the tools and take the lease, then keep both. Raises RedisError at first."""
-        asked_at = time.monotonic()
-        seconds, micros = self._client.time()
-        self.clock.read(seconds + micros / 1e6, asked_at, time.monotonic())
-        self._shelf.stock(b"", self.clock.time())  # whoever sees the worker finds its tools
+        # Whoever sees the worker finds its tools.
+        self._shelf.stock(b"", fleet_time(self._client, self._names))
         self._renew()
         self._thread.start()
 
@@ -132,30 +130,35 @@ class Presence:
 
     def _renew(self) -> bytes:
         """The catalog's version."""
-        asked_at = time.monotonic()
         described = self._describe()
-        epoch, now_ms, version = self._beat(
-            keys=[
-                self._names.epoch,
-                self._names.worker(self._worker),
-                self._names.workers,
-                self._names.catalog_version,
-                self._names.toolsets,
-            ],
-            args=[
-                self._worker,  # a word nobody else uses, should there be no epoch
-                self._worker,
-                self._lease(described),
-                int(self._settings.lease_gone * 1000),
-                _WORKERS_KEPT_SECONDS,
-                "" if described.leaving else described.toolset,
-                math.ceil(self._settings.catalog_kept),
-            ],
-        )
-        if self.clock.read(int(now_ms) / 1000, asked_at, time.monotonic()):
-            log.warning("server_clock_jumped")
+        names = self._names
+        while True:
+            renewed_at, asked_at = time.monotonic(), elapsed()
+            epoch, now_ms, clock, version = self._beat(
+                keys=[
+                    names.epoch,
+                    names.worker(self._worker),
+                    names.workers,
+                    names.catalog_version,
+                    names.toolsets,
+                ],
+                args=[
+                    self._worker,  # a word nobody else uses, should there be no epoch
+                    self._worker,
+                    self._lease(described),
+                    int(self._settings.lease_gone * 1000),
+                    _WORKERS_KEPT_SECONDS,
+                    "" if described.leaving else described.toolset,
+                    math.ceil(self._settings.catalog_kept),
+                    *self.clock.agreement(),
+                ],
+            )
+            if self.clock.read(int(now_ms) / 1000, clock, asked_at, elapsed()):
+                log.warning("server_clock_jumped")
+            if not self.clock.is_disputed:
+                break
         self.epoch = epoch.decode()
         confirmed_before = self.renewed_at
-        self.renewed_at = asked_at  # after the epoch: whoever sees the one knows the other
+        self.renewed_at = renewed_at  # after the epoch: whoever sees the one knows the other
         self._back(confirmed_before)
         return bytes(version)

@@ -219,7 +219,7 @@ class RedisLedger:
     async def _outputs(self, key: str, owner: str, handle: str, body: bytes, keep: float) -> bytes:
         (answer,) = await self._steps.run(
             Step.OUTPUT,
-            [key, self._names.outputs, self._names.outputs_of(owner)],
+            [key, self._names.outputs, self._names.outputs_of(owner), self._names.epoch],
             [
                 self._names.output(""),
                 handle,

@@ -55,6 +55,7 @@ class MemoryServer(Inboxes):
     def __init__(self, *, loop_memory: int = 32, loop_kept: float = 3600.0) -> None:
         super().__init__()
         self.epoch = f"memory.{secrets.token_hex(8)}"
+        self._began = time.time() - time.monotonic()
         self.catalog: dict[str, bytes] = {}
         self.leases: dict[str, bytes] = {}
         self.dispatchers: set[str] = set()
@@ -75,6 +76,10 @@ class MemoryServer(Inboxes):
         self.records: dict[str, Record] = {}
         """By key; those that `record` would not find among them."""
         self.shared = MemoryShared(self.record)
+
+    def time(self) -> float:
+        """Fleet time in seconds since 1970: jumps of this host's clock do not count."""
+        return self._began + time.monotonic()
 
     def state(self, key: str) -> str | None:
         """The state of a record; None where there is none."""
@@ -174,7 +179,7 @@ class MemoryServer(Inboxes):
         """Why what a person approved may not be sent; None if it may."""
         if not record.rerunnable and record.epoch != self.epoch:
             return MOVED
-        return LAPSED if record.expires <= time.time() else None
+        return LAPSED if record.expires <= self.time() else None
 
     def asked_anew(self, key: str, asked_at: float) -> Record | None:
         """The record of a call that is asked for; what was refused for a time is not any more.
@@ -421,7 +426,7 @@ class MemoryServer(Inboxes):
             return WAITING if record.state == "waiting" else APPROVED
         record.approval = approval
         if end is CloseReason.REFUSED and closing.anew_after is not None:
-            record.anew_at = time.time() + closing.anew_after
+            record.anew_at = self.time() + closing.anew_after
         body = closing.unclaimed if record.epoch == self.epoch else closing.doubtful
         kept = max(closing.keep, record.gone_at - time.monotonic())
         self.finish(record, closing.nonce, kept, body, reply)
@@ -431,7 +436,7 @@ class MemoryServer(Inboxes):
         self, record: Record, closing: Closing, reply: str, end: CloseReason
     ) -> str | None:
         """How the approval of a call ends with it; None if the call goes on."""
-        is_over = record.state == "waiting" or record.expires <= time.time()
+        is_over = record.state == "waiting" or record.expires <= self.time()
         if end is CloseReason.DEADLINE or (end is CloseReason.UNAPPROVED and is_over):
             return "expired"
         if end is CloseReason.CANCEL:
@@ -452,7 +457,7 @@ class MemoryServer(Inboxes):
         body = closing.unclaimed if is_sure else closing.doubtful
         record = self.records[closing.key] = self._settled_record([])
         if is_sure and end is CloseReason.REFUSED and closing.anew_after is not None:
-            record.anew_at = time.time() + closing.anew_after
+            record.anew_at = self.time() + closing.anew_after
         self.finish(record, closing.nonce, closing.keep, body, "")
         return body
 

@@ -51,7 +51,7 @@ class MemoryTransport:
 
     def server_time(self) -> float:
         """See `Transport.server_time`."""
-        return time.time()
+        return self._server.time()
 
     @property
     def loops(self) -> LoopLedger:

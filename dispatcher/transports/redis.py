@@ -13,7 +13,7 @@ from kombu.exceptions import OperationalError
 from redis.exceptions import RedisError
 
 from toolpool.contract import encoding
-from toolpool.contract.clock import ServerClock
+from toolpool.contract.clock import ServerClock, elapsed
 from toolpool.contract.ledger.approvals import RedisApprovals
 from toolpool.contract.ledger.base import (
     NEW,
@@ -95,7 +95,7 @@ class RedisTransport:
             remembered=settings.remembered,
             outputs_bytes=settings.outputs_per_session,
         )
-        self._clock = ServerClock()
+        self._clock = ServerClock(forgets_after=settings.remembered)
         self.loops = RedisLoops(
             self._steps,
             self._reader,
@@ -278,7 +278,7 @@ class RedisTransport:
         index = self._names.handles(owner) if owner is not None else ""
         await self._steps.once(
             Step.HANDLE,
-            [self._names.background(handle), index, self._names.call(call)],
+            [self._names.background(handle), index, self._names.call(call), self._names.epoch],
             [handle, body, _ms(keep), _ms(listed), _ms(outcome_kept)],
         )
 
@@ -382,30 +382,27 @@ class RedisTransport:
     async def survey(self, queues: Sequence[str], report: bytes = b"") -> Survey:
         """See `Transport.survey`."""
         counted = list(queues) if self._broker is None else []
-        asked_at = time.monotonic()
-        epoch, now_ms, used, limit, leased, *rest = await self._steps.once(
-            Step.SURVEY,
-            [
-                self._names.epoch,
-                self._names.dispatcher(self.id),
-                self._names.workers,
-                self._names.dispatchers,
-                *counted,
-            ],
-            [
-                self._steps.epoch_candidate,
-                report,
-                _ms(self._settings.lease_gone),
-                self._names.worker(""),
-                _WORKERS_LISTED_SECONDS,
-                self.id,
-            ],
-        )
-        jumped = self._clock.read(int(now_ms) / 1000, asked_at, time.monotonic())
-        if jumped and self._clock.jumped_by > self._settings.remembered:
-            await self._client.delete(
-                self._names.epoch
-            )  # what was remembered is gone: data are lost
+        names = self._names
+        keys = [names.epoch, names.dispatcher(self.id), names.workers, names.dispatchers, *counted]
+        jumped = False
+        while True:
+            asked_at = elapsed()
+            epoch, now_ms, clock, used, limit, leased, *rest = await self._steps.once(
+                Step.SURVEY,
+                keys,
+                [
+                    self._steps.epoch_candidate,
+                    report,
+                    _ms(self._settings.lease_gone),
+                    names.worker(""),
+                    _WORKERS_LISTED_SECONDS,
+                    self.id,
+                    *self._clock.agreement(),
+                ],
+            )
+            jumped |= self._clock.read(int(now_ms) / 1000, clock, asked_at, elapsed())
+            if not self._clock.is_disputed:
+                break
         if epoch.decode() != self._epoch:
             self._epoch = epoch.decode()
             self._last_read = b"0"  # another server may count from anywhere

@@ -240,7 +240,7 @@ async def test_a_result_is_kept_for_a_day_only_where_it_was_handed_over(redis_ur
         )
         await ledger.claim([Claim(key, 1, key)], worker="w", give_up_at=give_up_at)
         if key == "long":
-            keys = [names.background("h"), "", names.call(key)]
+            keys = [names.background("h"), "", names.call(key), names.epoch]
             await steps.once(Step.HANDLE, keys, ["h", b"call", 100_000, 200_000, 86_400_000])
         settlement = Settlement(key, key, 300.0, "r", b"done")
         await ledger.settle([settlement], give_up_at=give_up_at)

@@ -1,6 +1,7 @@
 -- Stores what a handle stands for, and lets the outcome of its call be kept as long.
--- KEYS: background:{handle}, handles:{owner} ('' = listed for nobody), record
+-- KEYS: background:{handle}, handles:{owner} ('' = listed for nobody), record, epoch
 -- ARGV: handle, body, kept ms, ms the list is kept, ms the outcome is kept
+use_fleet_time(KEYS[4])
 local now = now_ms()
 redis.call('SET', KEYS[1], ARGV[2], 'PX', ARGV[3])
 if KEYS[2] ~= '' then

@@ -1,12 +1,13 @@
 -- Keeps the whole output of a call, within its session's share; the oldest make room. Where the server
 -- is short of memory, outputs are the first to go.
--- KEYS: output:{handle} ('' = keep none, only make room), outputs, outputs:{owner}
+-- KEYS: output:{handle} ('' = keep none, only make room), outputs, outputs:{owner}, epoch
 -- ARGV: prefix of outputs, handle, body, kept ms, bytes a session may keep, share of the server's memory
 --       that may be in use
 -- Answers 'kept' or 'full'.
 local outputs, handle, body, kept_ms = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
 local most, share = tonumber(ARGV[5]), tonumber(ARGV[6])
 local OUTPUTS_AT_ONCE = 256
+use_fleet_time(KEYS[4])
 local now = now_ms()
 
 local function is_short(more)

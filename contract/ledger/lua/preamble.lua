@@ -1,4 +1,4 @@
--- Before every step: the server's clock, its epoch, and how replies are sent.
+-- Before every step: the fleet's clock, the server's epoch, and how replies are sent.
 --
 -- A call record is a hash:
 --   state    waiting | approved | open | claimed | settled: the first two of a call that a person has to approve
@@ -19,28 +19,66 @@
 
 local REPLY_STREAM_MS = 3600000
 
+-- The value of the epoch key: `<random> <offset ms> <ms at which a process agreed last> <version of the
+-- switches>`; all but the first may be missing. Fleet time is the server's clock plus the offset, which
+-- undoes the jumps of that clock.
+local random, fleet_offset, agreed, switch_version = '', 0, '', ''
+local AGREEMENT_MS = 2000
+
+local function read_epoch(value)
+  local offset
+  random, offset, agreed, switch_version = string.match(value, '^(%S*) ?(%S*) ?(%S*) ?(%S*)')
+  fleet_offset = tonumber(offset) or 0
+  if switch_version == '' then switch_version = random end  -- data was lost, and switches may be too
+end
+
+local function epoch_value()
+  return string.format('%s %.0f %s %s', random, fleet_offset, agreed ~= '' and agreed or '0', switch_version)
+end
+
+-- Fleet time in a script that has called `server_epoch` or `use_fleet_time`; else the server's clock.
 local function now_ms()
   local t = redis.call('TIME')
-  return t[1] * 1000 + math.floor(t[2] / 1000)
+  return t[1] * 1000 + math.floor(t[2] / 1000) + fleet_offset
+end
+
+local function use_fleet_time(key)
+  read_epoch(redis.call('GET', key) or '')
+end
+
+-- `expected` is fleet time by the caller's own clock ('' = it has not read it before). Where the caller found
+-- that the server's clock jumped, `seen` is the value that it read, and `corrected` the random key and
+-- offset that should be there; another process may have been first.
+local function agree_on_time(key, expected, seen, corrected)
+  local value = redis.call('GET', key)
+  if not value or expected == '' then return end
+  read_epoch(value)
+  if value == seen then
+    local version = switch_version
+    read_epoch(corrected)
+    switch_version = version
+  end
+  local now = now_ms()
+  if math.abs(now - expected) <= AGREEMENT_MS then
+    agreed = string.format('%.0f', now)
+    redis.pcall('SET', key, epoch_value())
+  end
 end
 
 -- Changes with every restart and promotion (master_replid; after a failback the run id is an old one
 -- again, so it does only where there is nothing else) and with lost data (the random key). Longer than
 -- what Redis keeps in a packed hash, since a record is no packed one once it has its outcome: to pack
--- and unpack it costs more than it saves.
--- The key's value is `<random> <clock offset ms> <version of the switches>`; all but the first may be missing.
-local random, clock_offset, switch_version
+-- and unpack it costs more than it saves. Also returns the value of its key.
 local function server_epoch(key, candidate)
   local value = redis.call('GET', key)
   if not value then  -- never the same twice: the same client may be the first after every loss
     value = candidate .. table.concat(redis.call('TIME'), '.')
     redis.call('SET', key, value)
   end
-  random, clock_offset, switch_version = string.match(value, '^(%S*) ?(%S*) ?(%S*)')
-  if switch_version == '' then switch_version = random end  -- data was lost, and switches may be too
+  read_epoch(value)
   local history = string.match(redis.call('INFO', 'replication'), 'master_replid:(%w+)')
     or string.match(redis.call('INFO', 'server'), 'run_id:(%w+)')
-  return history .. '.' .. random
+  return history .. '.' .. random, value
 end
 
 -- A queue that nobody publishes to or takes from any more expires with what is in it.

@@ -8,8 +8,7 @@ if redis.call('TYPE', KEYS[2]).ok ~= 'hash' then redis.call('DEL', KEYS[2]) end
 if ARGV[2] and (redis.call('HGET', KEYS[2], ARGV[2]) or '') == ARGV[3] then
   redis.call('HSET', KEYS[2], ARGV[2], ARGV[4])
   switch_version = ARGV[5]
-  if clock_offset == '' then clock_offset = '0' end
-  redis.call('SET', KEYS[1], random .. ' ' .. clock_offset .. ' ' .. switch_version)
+  redis.call('SET', KEYS[1], epoch_value())
 end
 local answers = redis.call('HGETALL', KEYS[2])
 table.insert(answers, 1, switch_version)

@@ -1,0 +1,163 @@
+"""The server's clock jumps an hour forward or back, and fleet time goes on as if it had not.
+
+Two dispatchers and a worker on a server whose clock can be set.
+"""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from tests.chaos.scene import Skipped
+from tests.chaos.servers import Server
+from tests.chaos.wall_clock import WallClock
+from tests.integration.fleet import call
+from tests.integration.test_deadlines import worker
+from tests.waiting import eventually, wait_until
+from toolpool import Dispatcher
+from toolpool.contract.clock import fleet_time
+from toolpool.contract.names import Names
+from toolpool.contract.server import connection
+from toolpool.contract.settings import Settings
+from toolpool.dispatcher.transports.base import Survey
+from toolpool.dispatcher.transports.redis import RedisTransport
+
+HOUR = 3600.0
+NEAR = 2.0
+
+
+@dataclass
+class Jumping:
+    """A server whose clock can be set, and what talks to it."""
+
+    clock: WallClock
+    server: Server
+    settings: Settings
+
+    def time(self) -> float:
+        """Fleet time as the server has it now."""
+        with connection.open_sync(self.settings) as client:
+            return fleet_time(client, Names())
+
+    def jump(self, seconds: float) -> None:
+        """Set the server's clock, and wait until it reads it again."""
+        self.clock.offset += seconds
+        with self.server.client() as client:
+            wait_until(
+                lambda: abs(client.time()[0] - time.time() - self.clock.offset) < NEAR,
+                "the server has read its clock",
+            )
+
+    def forget(self) -> None:
+        """Lose all data."""
+        with self.server.client() as client:
+            client.flushall()
+
+
+@pytest.fixture
+def jumping(tmp_path: Path) -> Iterator[Jumping]:
+    try:
+        clock = WallClock(tmp_path, "server")
+    except Skipped as reason:
+        pytest.skip(str(reason))
+    server = Server(tmp_path / "server", aof=False, environment=clock.environment)
+    yield Jumping(clock, server, Settings(redis_url=server.url, lease_renewed=0.5))
+    server.close()
+
+
+@pytest.fixture
+async def transports(jumping: Jumping) -> AsyncIterator[list[RedisTransport]]:
+    """Two that have read the clock."""
+    async with AsyncExitStack() as stack:
+        found = [RedisTransport(jumping.settings) for _ in range(2)]
+        for transport in found:
+            await transport.open()
+            stack.push_async_callback(transport.close)
+            await transport.survey([])
+        yield found
+
+
+async def surveys(transports: list[RedisTransport]) -> list[Survey]:
+    return [await transport.survey([]) for transport in transports]
+
+
+@pytest.mark.parametrize("jump", [HOUR, -HOUR, 60.0])
+async def test_the_first_that_looks_corrects_and_all_are_told(
+    jumping: Jumping, transports: list[RedisTransport], jump: float
+) -> None:
+    epochs = {survey.epoch for survey in await surveys(transports)}
+    before = transports[0].server_time()
+    jumping.jump(jump)
+    told = [survey.clock_jumped for survey in await surveys(transports)]
+    assert told == [True, True]
+    assert abs(jumping.time() - before) < NEAR
+    assert all(abs(transport.server_time() - before) < NEAR for transport in transports)
+    after = await surveys(transports)
+    assert [survey.clock_jumped for survey in after] == [False, False]
+    assert {survey.epoch for survey in after} == epochs
+
+
+async def test_a_jump_there_and_back_leaves_fleet_time_as_it_was(
+    jumping: Jumping, transports: list[RedisTransport]
+) -> None:
+    before = transports[0].server_time()
+    for jump in (HOUR, -HOUR, -HOUR, HOUR):
+        jumping.jump(jump)
+        await surveys(transports)
+        assert abs(jumping.time() - before) < NEAR
+
+
+async def test_the_offset_is_restored_after_a_loss_of_data(
+    jumping: Jumping, transports: list[RedisTransport]
+) -> None:
+    before = transports[0].server_time()
+    jumping.jump(HOUR)
+    (epoch, _) = [survey.epoch for survey in await surveys(transports)]
+    jumping.forget()
+    after = await surveys(transports)
+    assert epoch not in [survey.epoch for survey in after]
+    assert abs(jumping.time() - before) < NEAR
+
+
+async def test_a_dispatcher_that_was_suspended_follows_the_fleet(
+    jumping: Jumping, transports: list[RedisTransport], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its monotonic clock stood still with its virtual machine."""
+    suspended, other = transports
+    other._clock._offset -= 10.0  # what a clock that stood still for 10 s shows
+    assert other._clock._last is not None
+    other._clock._last = other._clock._last._replace(time=other._clock._last.time - 10.0)
+    before = jumping.time()
+    await suspended.survey([])
+    assert (await other.survey([])).clock_jumped
+    assert abs(jumping.time() - before) < NEAR
+    assert abs(other.server_time() - before) < NEAR
+
+
+async def test_a_worker_alone_corrects_too(
+    jumping: Jumping, transports: list[RedisTransport]
+) -> None:
+    with worker(jumping.settings):
+        before = transports[0].server_time()
+        jumping.jump(HOUR)
+        await eventually(lambda: abs(jumping.time() - before) < 60.0, "it is corrected")
+        jumping.jump(-2 * HOUR)
+        await eventually(lambda: abs(jumping.time() - before) < 60.0, "and again")
+
+
+@pytest.mark.parametrize("jump", [HOUR, -HOUR])
+async def test_calls_go_on_across_a_jump(jumping: Jumping, jump: float) -> None:
+    with worker(jumping.settings):
+        async with AsyncExitStack() as stack:
+            one, two = [
+                await stack.enter_async_context(Dispatcher.connect(settings=jumping.settings))
+                for _ in range(2)
+            ]
+            assert (await one.dispatch(call("echo", value="before")))[0].ok
+            jumping.jump(jump)
+            turns = [d.dispatch(call("echo", value="after")) for d in (one, two) for _ in range(5)]
+            assert all(result.ok for turn in await asyncio.gather(*turns) for result in turn)
