@@ -1,7 +1,6 @@
 """From the calls of one response to their results: judged, looked up, run, counted."""
 
 import asyncio
-import time
 from collections.abc import Collection, Mapping
 from typing import Any
 
@@ -111,15 +110,18 @@ class Asking:
             return Preview(decision="deny", by="the kill switch", reason=refusal.error)
         return msgspec.structs.replace(preview, retry_after=refusal.retry_after)
 
-    async def run(self, found: Response, shared: TurnContext) -> list[ToolResult]:
-        """A result for each call, in their order; in the session record, if there is one."""
+    async def run(self, found: Response, shared: TurnContext, since: float) -> list[ToolResult]:
+        """A result for each call, in their order; in the session record, if there is one.
+
+        The first calls' times run from `since`, on the monotonic clock.
+        """
         rejected: dict[int, ToolResult] = {}
         sent: dict[int, Pending] = {}
         if self._recorder is None:
-            return await self._run(found, shared, rejected, sent)
+            return await self._run(found, shared, since, rejected, sent)
         rows = self._recorder.asked(found, shared)
         try:
-            results = await self._run(found, shared, rejected, sent)
+            results = await self._run(found, shared, since, rejected, sent)
         except BaseException:
             rows.broken_off(rejected, sent, self._told)
             raise
@@ -130,12 +132,12 @@ class Asking:
         self,
         found: Response,
         shared: TurnContext,
+        since: float,
         rejected: dict[int, ToolResult],
         sent: dict[int, Pending],
     ) -> list[ToolResult]:
         """The same; `rejected` and `sent` hold what is known of each call at any time."""
         accepted: list[Accepted] = []
-        since = time.monotonic()  # the look into the past is on the first calls' own time
         looping = await self._loops.look(found.calls, shared.session, shared.id)
         decides = self._policy.asks_somebody
         foreign: Mapping[int, ToolResult] = {}

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from pathlib import Path
+from time import monotonic
 from types import MappingProxyType
 from typing import Any, Self
 
@@ -159,6 +160,7 @@ class Dispatcher(Handles):
             await asyncio.wait({self._starting})
         await self._parts.watching.leave()
         self._background.close()
+        await self._parts.histories.close()
         await self.loops.close()
         self._turns.cancel(None, None)
         await self._parts.awaiting.close()
@@ -352,9 +354,12 @@ class Dispatcher(Handles):
             only=only,
             provider=found.format,
         )
-        noted = self._parts.histories.note(response, found, shared)
-        results = await self._asking.run(found, shared)
-        self._parts.histories.told(noted)
+        since, histories = monotonic(), self._parts.histories
+        if histories.is_behind:
+            await histories.catch_up(session)
+        noted = histories.note(response, found, shared)
+        results = await self._asking.run(found, shared, since)
+        histories.told(noted)
         return TurnResult(results, format=found.format, stop=found.stop, response=response)
 
     async def resume(

@@ -8,16 +8,17 @@ are asked for as ones that may have run.
 
 import asyncio
 import hashlib
+import time
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import msgspec
-from redis.exceptions import RedisError
+from redis.exceptions import RedisError, ResponseError
 
 from toolpool.contract import encoding, logs
 from toolpool.contract.call import ToolCall
-from toolpool.contract.ledger.steps import new_nonce
+from toolpool.contract.ledger.steps import new_nonce, refuses_writes
 from toolpool.contract.settings import Settings
 from toolpool.dispatcher.asking import Asking
 from toolpool.dispatcher.formats import FORMATS, Response, history_format, intake, named
@@ -35,6 +36,9 @@ log = logs.logger("histories")
 
 _NOTES_AT_MOST = 10_000
 _LOOK_UP_SECONDS = 5.0
+_CLOSE_SECONDS = 1.0
+_WRITE_AGAIN_SECONDS = 0.2
+"""Sooner than calls are published again, which the server was away for as well."""
 _JOINED_AT_MOST = 16
 _NAME_LENGTH = 20
 """Of a digest, in the notes: each of its characters is kept for every response."""
@@ -80,7 +84,12 @@ class Histories:
         self._asking = asking
         self._in_background = in_background
         self._notes: list[TurnNote] = []
+        self._writing: list[TurnNote] = []
+        self._holes: set[str] = set()
+        """Sessions of which a note was dropped."""
         self._sending: asyncio.Task[None] | None = None
+        self.is_behind = False
+        """Whether a write failed, and notes wait for the next."""
 
     def note(self, response: Any, found: Response, shared: TurnContext) -> TurnNote | None:
         """Remember the turn of a response's calls; no call waits for it.
@@ -115,23 +124,57 @@ class Histories:
         return encoding.digest([self._settings.tenant, session])[:_NAME_LENGTH]
 
     def _remember(self, note: TurnNote) -> None:
-        if len(self._notes) >= _NOTES_AT_MOST:
+        if len(self._notes) < _NOTES_AT_MOST:
+            self._notes.append(note)
+        elif len(self._holes) < _NOTES_AT_MOST:
+            self._holes.add(note.session)
+        else:
             log.warning("turns_not_noted: too many wait for the server")
-            return
-        self._notes.append(note)
         if self._sending is None:
             self._sending = self._in_background(self._send())
 
     async def _send(self) -> None:
         """What gathers while one is under way leaves with the next."""
         try:
-            while self._notes:
-                notes, self._notes = self._notes, []
-                await self._transport.note_turns(notes)
-        except (RedisError, OSError, TimeoutError) as error:
-            log.info("turns_not_noted: %s", error)
+            while self._notes or self._holes:
+                self._writing = self._notes + [TurnNote(session, "") for session in self._holes]
+                self._notes, self._holes = [], set()
+                await self._write(self._writing, self._transport.server_time())
+                self._writing = []
+            self.is_behind = False
         finally:
             self._sending = None
+
+    async def _write(self, notes: Sequence[TurnNote], at: float) -> None:
+        """Write notes until the server has them; the same `at` makes that repeatable."""
+        while True:
+            try:
+                return await self._transport.note_turns(notes, at)
+            except (RedisError, OSError, TimeoutError) as error:
+                if isinstance(error, ResponseError) and not refuses_writes(error):
+                    log.warning("turns_not_noted: %s", error)
+                    return None
+                if not self.is_behind:
+                    log.warning("turns_not_noted_yet: %s", error)
+                self.is_behind = True
+                await asyncio.sleep(_WRITE_AGAIN_SECONDS)
+
+    async def catch_up(self, session: str | None) -> None:
+        """Wait a while until the notes of a session are written, before it has other calls."""
+        if session is not None and self._unwritten(self._session(session)):
+            await self._flush(_LOOK_UP_SECONDS)
+
+    async def close(self) -> None:
+        """Write what is left. A server that is away is not waited for."""
+        if not self.is_behind:
+            await self._flush(_CLOSE_SECONDS)
+
+    async def _flush(self, seconds: float) -> None:
+        if self._sending is not None:
+            await asyncio.wait({self._sending}, timeout=seconds)
+
+    def _unwritten(self, session: str) -> list[TurnNote]:
+        return [note for note in self._writing + self._notes if note.session == session]
 
     async def resume(
         self,
@@ -193,11 +236,11 @@ class Histories:
         return parts
 
     async def _noted(self, session: str) -> list[TurnNote]:
-        if self._sending is not None:  # its own notes first
-            await asyncio.wait({self._sending}, timeout=_LOOK_UP_SECONDS)
+        await self._flush(_LOOK_UP_SECONDS)  # its own notes first
+        name = self._session(session)
         try:
             async with asyncio.timeout(_LOOK_UP_SECONDS):
-                return await self._transport.turns(self._session(session))
+                return await self._transport.turns(name) + self._unwritten(name)
         except (RedisError, OSError, TimeoutError) as error:
             log.warning("turns_not_looked_up: %s", error)
             return []
@@ -217,7 +260,7 @@ class Histories:
             return  # it goes on in a later response: nobody answers it
         missing = [call for each, part in zip(calls, turn, strict=True) for call in part.open(each)]
         found = Response(format=format, calls=tuple(missing))
-        results = iter(await self._asking.run(found, shared))
+        results = iter(await self._asking.run(found, shared, time.monotonic()))
         for each, part in zip(calls, turn, strict=True):
             told = [next(results) for _ in part.open(each)]
             _name_calls(edit, part, each, format)

@@ -3,9 +3,9 @@
 A call that no other is like is known by itself. One whose provider counts its ids from 0 in every
 response, or gives none, is like every equal call of the session, and a history may have lost its
 beginning, or what somebody took back. So it is known only where nobody has had its turn's answers
-(the host that has them could have gone on to the next equal call), and where what was dispatched
-after it was said after it as well. Where none of those equals was run, it need not be known which
-one it is: it is not run either.
+(the host that has them could have gone on to the next equal call), where what was dispatched after
+it was said after it as well, and where no note of the session was dropped. Where none of those
+equals was run, it need not be known which one it is: it is not run either.
 """
 
 from collections import Counter
@@ -32,12 +32,13 @@ class Notes:
     """What is noted of one session."""
 
     def __init__(self, notes: Sequence[TurnNote]) -> None:
+        self._has_hole = any(not note.turn for note in notes)
         noted: dict[str, _Noted] = {}
         told: set[str] = set()
         for order, note in enumerate(notes):
             if note.told:
                 told.add(note.turn)
-            else:
+            elif note.turn:
                 told.discard(note.turn)  # it was asked for again
                 noted[note.turn] = _Noted(note, order)
         self._told = told
@@ -56,7 +57,7 @@ class Notes:
         """
         noted = self._by_name.get(said.name, [])
         stops = {each.note.stop for each in noted}
-        if len(stops) != 1 or "" in stops:
+        if len(stops) != 1 or "" in stops or self._has_hole:
             return None
         is_noted = sum(each.name == said.name for each in history) <= len(noted)
         return stops.pop() if is_noted else None
@@ -75,7 +76,7 @@ class Notes:
             else:
                 noted = [each for each in noted if each.note.turn not in self._told]
                 place, count = seen_open[said.name], often_open[said.name]
-                fits = said.is_open and len(noted) == count
+                fits = said.is_open and len(noted) == count and not self._has_hole
                 fits = fits and self._is_newest(noted[place], history[at + 1 :])
             found.append(noted[place].note if fits else None)
             seen[said.name] += 1

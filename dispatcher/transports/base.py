@@ -30,7 +30,8 @@ class TurnNote(NamedTuple):
     """In which turn of a session a response was dispatched, by a name for its calls.
 
     `stop` is the provider's word where its calls were not all run; empty else. `told` says that the
-    host has the turn's answers: nothing else is said of it then.
+    host has the turn's answers: nothing else is said of it then. One without a turn stands for
+    notes of the session that were dropped.
     """
 
     session: str
@@ -199,8 +200,11 @@ class Transport(Protocol):
         """The signed outcomes of ledger records; None for one that has none."""
         ...
 
-    async def note_turns(self, notes: Sequence[TurnNote]) -> None:
-        """Remember what happens to turns, in this order."""
+    async def note_turns(self, notes: Sequence[TurnNote], at: float) -> None:
+        """Remember what happens to turns, in this order; `at` is fleet time.
+
+        Repeatable with the same `at`.
+        """
         ...
 
     async def turns(self, session: str) -> list[TurnNote]:

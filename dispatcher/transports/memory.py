@@ -194,7 +194,7 @@ class MemoryTransport:
         """See `Transport.outcomes`."""
         return [self._server.outcome(key) for key in keys]
 
-    async def note_turns(self, notes: Sequence[TurnNote]) -> None:
+    async def note_turns(self, notes: Sequence[TurnNote], at: float) -> None:
         """See `Transport.note_turns`."""
         self._turns += notes
 

@@ -350,12 +350,11 @@ class RedisTransport:
             pipeline.hget(self._names.call(key), "outcome")
         return list(await pipeline.execute())
 
-    async def note_turns(self, notes: Sequence[TurnNote]) -> None:
+    async def note_turns(self, notes: Sequence[TurnNote], at: float) -> None:
         """See `Transport.note_turns`."""
         # One command for all of them: one each would cost as much as the calls.
-        now = self._clock.time()
-        key = self._names.turns(int(now // _HOUR))
-        members = {_member(note, int(now * 1e6) + n): 0 for n, note in enumerate(notes)}
+        key = self._names.turns(int(at // _HOUR))
+        members = {_member(note, int(at * 1e6) + n): 0 for n, note in enumerate(notes)}
         pipeline = self._client.pipeline(transaction=True)
         pipeline.zadd(key, members)
         pipeline.expire(key, self._hours_kept * _HOUR)

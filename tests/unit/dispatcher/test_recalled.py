@@ -76,6 +76,14 @@ def test_a_turn_that_is_asked_for_again_has_no_answers_yet() -> None:
     assert Notes([note, told, note, told]).of([Said("A", False, True)]) == [None]
 
 
+def test_where_a_note_was_dropped_what_others_are_like_is_unknown() -> None:
+    notes = [TurnNote("s", "t", "A", "refusal"), TurnNote("s", "")]
+    like_others, distinct = Said("A", False, True), Said("A", True, True)
+    assert Notes(notes).of([like_others]) == [None]
+    assert Notes(notes).stop_of_equals(like_others, [like_others]) is None
+    assert Notes(notes).of([distinct]) == notes[:1]
+
+
 @pytest.mark.parametrize(
     "id",
     [

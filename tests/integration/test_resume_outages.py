@@ -1,0 +1,134 @@
+"""Notes of turns that the server did not take at once (R50)."""
+
+import asyncio
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pytest
+
+from tests.integration.conversations import UNKNOWN, gated, response_of, said, use
+from tests.integration.twins import Gate, alone, second
+from tests.waiting import eventually
+from toolpool.dispatcher import histories
+from toolpool.dispatcher.transports.base import TurnNote
+from toolpool.dispatcher.transports.memory import MemoryTransport
+
+_SERVER_SECONDS = 0.05
+MESSAGE = said(use("call_0", "x"))
+
+
+def is_unknown(resumed: list[Any]) -> bool:
+    """Whether the call is answered as one that may have run."""
+    return UNKNOWN in str(resumed).replace("'", '"').replace(" ", "")
+
+
+class Outage:
+    """While `is_on`, no note is written; each takes a moment."""
+
+    def __init__(self) -> None:
+        self.is_on = False
+        self.refused = 0
+
+
+@pytest.fixture
+def outage(monkeypatch: pytest.MonkeyPatch) -> Iterator[Outage]:
+    state, write = Outage(), MemoryTransport.note_turns
+
+    async def note_turns(self: MemoryTransport, notes: Sequence[TurnNote], at: float) -> None:
+        if state.is_on:
+            state.refused += 1
+            raise ConnectionError("away")
+        await asyncio.sleep(_SERVER_SECONDS)
+        await write(self, notes, at)
+
+    monkeypatch.setattr(MemoryTransport, "note_turns", note_turns)
+    yield state
+    state.is_on = False
+
+
+async def test_an_equal_call_has_no_earlier_result_though_notes_were_delayed(
+    outage: Outage,
+) -> None:
+    """The note that the host has the first one's answer came in an outage."""
+    gate = Gate()
+    async with alone([gated(gate, "write")]) as old, second(old) as new:
+        asked = asyncio.ensure_future(old.dispatch(response_of(MESSAGE), session="s", turn="t"))
+        await eventually(lambda: gate.came, "it runs")
+        outage.is_on = True
+        gate.open()
+        await asked
+        await eventually(lambda: outage.refused, "the note was refused")
+        outage.is_on = False
+        await eventually(lambda: not old._parts.histories.is_behind, "it is written")
+        assert is_unknown(await new.resume([MESSAGE], session="s"))
+    assert gate.came == ["x"]
+
+
+async def test_the_sessions_next_call_waits_for_notes_that_were_delayed(outage: Outage) -> None:
+    gate = Gate()
+    gate.open()
+    outage.is_on = True
+    async with alone([gated(gate, "write")]) as dispatcher:
+        await dispatcher.dispatch(response_of(MESSAGE), session="s", turn="t1")
+        await eventually(lambda: outage.refused > 1, "the note is tried again")
+        following = asyncio.ensure_future(
+            dispatcher.dispatch(response_of(MESSAGE), session="s", turn="t2")
+        )
+        other = await dispatcher.dispatch(response_of(MESSAGE), session="other", turn="t")
+        assert other.ok
+        assert not following.done()
+        assert gate.came == ["x", "x"]
+        outage.is_on = False
+        assert (await following).ok
+
+
+async def test_the_dispatcher_itself_knows_its_notes_in_the_outage(outage: Outage) -> None:
+    gate = Gate()
+    outage.is_on = True
+    async with alone([gated(gate, "write")]) as dispatcher:
+        asked = asyncio.ensure_future(
+            dispatcher.dispatch(response_of(MESSAGE), session="s", turn="t")
+        )
+        await eventually(lambda: gate.came, "it runs")
+        dispatcher._parts.histories._flush = _at_once  # type: ignore[method-assign]
+        resuming = asyncio.ensure_future(dispatcher.resume([MESSAGE], session="s"))
+        gate.open()
+        turn = await asked
+        assert await resuming == [MESSAGE, *turn.messages()]
+        outage.is_on = False
+
+
+async def _at_once(seconds: float) -> None:
+    """Wait for nothing."""
+
+
+async def test_a_session_of_which_notes_were_dropped_is_known_to_have_a_hole(
+    outage: Outage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(histories, "_NOTES_AT_MOST", 1)
+    gate = Gate()
+    async with alone([gated(gate, "write")]) as old, second(old) as new:
+        asked = [asyncio.ensure_future(old.dispatch(response_of(MESSAGE), session="s", turn="t"))]
+        await eventually(lambda: len(gate.came) == 1, "it is noted, and runs")
+        outage.is_on = True
+        for count in (2, 3):  # one note is being written, and one waits
+            dispatching = old.dispatch(response_of(MESSAGE), session=f"s{count}", turn="t")
+            asked.append(asyncio.ensure_future(dispatching))
+            await eventually(lambda count=count: len(gate.came) == count, "it runs")
+        gate.open()
+        await asyncio.gather(*asked)  # and there is no room for the note that "s" has its answer
+        outage.is_on = False
+        await eventually(lambda: not old._parts.histories.is_behind, "it is written")
+        assert is_unknown(await new.resume([MESSAGE], session="s"))
+
+
+@pytest.mark.usefixtures("outage")
+async def test_a_dispatcher_that_is_closed_writes_its_notes_first() -> None:
+    """Else the host's next one would take the answered call for an open one."""
+    gate = Gate()
+    gate.open()
+    async with alone([gated(gate, "write")]) as server:
+        async with second(server) as old:
+            await old.dispatch(response_of(MESSAGE), session="s", turn="t")
+        async with second(server) as new:
+            assert is_unknown(await new.resume([MESSAGE], session="s"))
