@@ -13,7 +13,6 @@ from toolpool.dispatcher import histories
 from toolpool.dispatcher.transports.base import TurnNote
 from toolpool.dispatcher.transports.memory import MemoryTransport
 
-_SERVER_SECONDS = 0.05
 MESSAGE = said(use("call_0", "x"))
 
 
@@ -23,11 +22,12 @@ def is_unknown(resumed: list[Any]) -> bool:
 
 
 class Outage:
-    """While `is_on`, no note is written; each takes a moment."""
+    """While `is_on`, no note is written; else each takes `seconds`."""
 
     def __init__(self) -> None:
         self.is_on = False
         self.refused = 0
+        self.seconds = 0.0
 
 
 @pytest.fixture
@@ -38,7 +38,7 @@ def outage(monkeypatch: pytest.MonkeyPatch) -> Iterator[Outage]:
         if state.is_on:
             state.refused += 1
             raise ConnectionError("away")
-        await asyncio.sleep(_SERVER_SECONDS)
+        await asyncio.sleep(state.seconds)
         await write(self, notes, at)
 
     monkeypatch.setattr(MemoryTransport, "note_turns", note_turns)
@@ -122,13 +122,15 @@ async def test_a_session_of_which_notes_were_dropped_is_known_to_have_a_hole(
         assert is_unknown(await new.resume([MESSAGE], session="s"))
 
 
-@pytest.mark.usefixtures("outage")
-async def test_a_dispatcher_that_is_closed_writes_its_notes_first() -> None:
+async def test_a_dispatcher_that_is_closed_writes_its_notes_first(outage: Outage) -> None:
     """Else the host's next one would take the answered call for an open one."""
     gate = Gate()
-    gate.open()
     async with alone([gated(gate, "write")]) as server:
         async with second(server) as old:
-            await old.dispatch(response_of(MESSAGE), session="s", turn="t")
+            asked = asyncio.ensure_future(old.dispatch(response_of(MESSAGE), session="s", turn="t"))
+            await eventually(lambda: gate.came, "it is noted, and runs")
+            outage.seconds = 0.3
+            gate.open()
+            await asked
         async with second(server) as new:
             assert is_unknown(await new.resume([MESSAGE], session="s"))
