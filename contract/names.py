@@ -112,6 +112,10 @@ class Names:
         """The mark of a call that was claimed and may not run twice; it outlives the record."""
         return self.ran_prefix + key
 
+    def ended(self, key: str) -> str:
+        """Says that the tool of a call ended after the call was answered: a string."""
+        return f"{self.prefix}:ended:{key}"
+
     def output(self, handle: str) -> str:
         """The whole output of a call."""
         return f"{self.prefix}:output:{handle}"

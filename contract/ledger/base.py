@@ -264,3 +264,10 @@ class WorkerLedger(Protocol):
     async def tell(self, reply: str, body: bytes) -> None:
         """Put a message on a reply stream; best effort, raises what the client does."""
         ...
+
+    async def note_ended(self, keys: Sequence[str], *, keep: float) -> None:
+        """Note that tools ended whose calls had been answered; best effort, raises as `tell`.
+
+        It is kept for `keep` seconds.
+        """
+        ...

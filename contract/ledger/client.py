@@ -236,6 +236,10 @@ class RedisLedger:
         """See `WorkerLedger.tell`."""
         await self._steps.tell(reply, body)
 
+    async def note_ended(self, keys: Sequence[str], *, keep: float) -> None:
+        """See `WorkerLedger.note_ended`."""
+        await self._steps.note([self._names.ended(key) for key in keys], keep_ms=_ms(keep))
+
 
 def switch_states(answers: Sequence[bytes]) -> tuple[str, dict[str, bytes]]:
     """What the step answers: the version of the switches, and the state of each."""

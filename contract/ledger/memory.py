@@ -70,6 +70,8 @@ class MemoryServer(Inboxes):
         self._outputs_of: defaultdict[str, dict[str, int]] = defaultdict(dict)
         self.ran: set[str] = set()
         """What may not run twice and was claimed, whether its record is still there or not."""
+        self.ended: set[str] = set()
+        """Calls whose tools ended after they were answered."""
         self.loops = MemoryLoops(remembered=loop_memory, kept=loop_kept)
         self.events = MemoryEvents()
         self.rates = MemoryRates(self._is_known, self._is_under_way)
@@ -286,6 +288,10 @@ class MemoryServer(Inboxes):
     async def tell(self, reply: str, body: bytes) -> None:
         """See `WorkerLedger.tell`."""
         self.put(reply, body)
+
+    async def note_ended(self, keys: Sequence[str], *, keep: float) -> None:
+        """See `WorkerLedger.note_ended`."""
+        self.ended.update(keys)
 
     def _settle(self, settlement: Settlement) -> str:
         record = self.record(settlement.key)

@@ -194,6 +194,13 @@ class Steps:
         except NoScriptError:
             return list(await send(self._client, ("EVAL", source, *words)))
 
+    async def note(self, keys: Sequence[str], *, keep_ms: int) -> None:
+        """Set empty strings, once. Raises RedisError."""
+        pipeline = self._client.pipeline(transaction=False)
+        for key in keys:
+            pipeline.set(key, "", px=keep_ms)
+        await pipeline.execute()
+
     async def tell(self, stream: str, body: bytes) -> None:
         """Append to a reply stream, once. Raises RedisError."""
         pipeline = self._client.pipeline(transaction=False)

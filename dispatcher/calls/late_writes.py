@@ -2,7 +2,10 @@
 
 import asyncio
 import time
-from collections.abc import Iterable
+from collections.abc import Awaitable, Callable, Iterable
+from contextlib import suppress
+
+from redis.exceptions import RedisError
 
 from toolpool.dispatcher.calls.pending import Pending
 
@@ -10,10 +13,14 @@ LEASES_TO_WAIT = 2
 """How long the end of a lost write is waited for: until then its worker has stopped it."""
 
 
-class LateWrites:
-    """`lease_gone` is in seconds."""
+_LOOK_SECONDS = 1.0
 
-    def __init__(self, *, lease_gone: float) -> None:
+
+class LateWrites:
+    """`lease_gone` is in seconds. `has_ended` asks the server for what a worker noted."""
+
+    def __init__(self, *, lease_gone: float, has_ended: Callable[[str], Awaitable[bool]]) -> None:
+        self._has_ended = has_ended
         self.patience = LEASES_TO_WAIT * lease_gone
         """Seconds from its answer after which nothing more is heard of a write."""
         self._unended: dict[str, asyncio.Event] = {}
@@ -44,9 +51,21 @@ class LateWrites:
         ended = self._unended.get(pending.key)
         if ended is None:
             return True
-        try:
-            async with asyncio.timeout(seconds):
-                await ended.wait()
-        except TimeoutError:
-            return False
+        give_up_at = time.monotonic() + seconds
+        while not ended.is_set():
+            if await self._is_noted(pending.key):  # as where it was asked for again
+                return True
+            left = give_up_at - time.monotonic()
+            if left <= 0:
+                return False
+            with suppress(TimeoutError):
+                async with asyncio.timeout(min(left, _LOOK_SECONDS)):
+                    await ended.wait()
         return True
+
+    async def _is_noted(self, key: str) -> bool:
+        try:
+            async with asyncio.timeout(_LOOK_SECONDS):
+                return await self._has_ended(key)
+        except (RedisError, OSError, TimeoutError):
+            return False

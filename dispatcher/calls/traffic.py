@@ -77,7 +77,9 @@ class Traffic(Heard):
             breaker=self._breaker,
             canonical=catalog.canonical,
         )
-        self._late_writes = LateWrites(lease_gone=settings.lease_gone)
+        self._late_writes = LateWrites(
+            lease_gone=settings.lease_gone, has_ended=self._transport.has_ended
+        )
         self._pump = Pump(services, self)
         self._gate = Gate(services, self, pump=self._pump)
         self._refusals = Refusals(services, self)

@@ -196,6 +196,10 @@ class Transport(Protocol):
         """The states of ledger records: open, claimed, settled, or None for one that is gone."""
         ...
 
+    async def has_ended(self, key: str) -> bool:
+        """Whether a worker said that the tool of an answered call has ended."""
+        ...
+
     async def outcomes(self, keys: Sequence[str]) -> list[bytes | None]:
         """The signed outcomes of ledger records; None for one that has none."""
         ...

@@ -190,6 +190,10 @@ class MemoryTransport:
         """See `Transport.states`."""
         return [self._server.state(key) for key in keys]
 
+    async def has_ended(self, key: str) -> bool:
+        """See `Transport.has_ended`."""
+        return key in self._server.ended
+
     async def outcomes(self, keys: Sequence[str]) -> list[bytes | None]:
         """See `Transport.outcomes`."""
         return [self._server.outcome(key) for key in keys]

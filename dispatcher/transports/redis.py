@@ -343,6 +343,10 @@ class RedisTransport:
             pipeline.hget(self._names.call(key), "state")
         return [state.decode() if state else None for state in await pipeline.execute()]
 
+    async def has_ended(self, key: str) -> bool:
+        """See `Transport.has_ended`."""
+        return bool(await self._client.exists(self._names.ended(key)))
+
     async def outcomes(self, keys: Sequence[str]) -> list[bytes | None]:
         """See `Transport.outcomes`."""
         pipeline = self._client.pipeline(transaction=False)

@@ -159,9 +159,13 @@ class Settler:
         self._in_background(self._tell(batch.reply, self._envelope.encode_reply(said)))
 
     def ended(self, reply: str, keys: Iterable[str]) -> None:
-        """Tell the dispatcher that tools ended whose calls had been answered; best effort."""
+        """Tell that tools ended whose calls had been answered; best effort.
+
+        The dispatcher is told, and it is noted for whoever asks for the calls later.
+        """
         said = RunsEnded(worker=self._worker, keys=tuple(keys))
         self._in_background(self._tell(reply, self._envelope.encode_reply(said)))
+        self._in_background(self._note_ended(said.keys))
 
     def passed(self, batch: Batch, call: CallMessage, reason: str = "") -> None:
         """Tell the dispatcher that a call is not claimed (see `Passed`); best effort."""
@@ -240,6 +244,12 @@ class Settler:
             await self._ledger.tell(reply, body)
         except Exception as error:  # noqa: BLE001 - best effort: the outcome says it too
             log.info("started_not_told: %s", error)
+
+    async def _note_ended(self, keys: tuple[str, ...]) -> None:
+        try:
+            await self._ledger.note_ended(keys, keep=self._keep)
+        except Exception as error:  # noqa: BLE001 - best effort: it is waited for in vain
+            log.info("end_not_noted: %s", error)
 
     async def _send(self) -> None:
         try:

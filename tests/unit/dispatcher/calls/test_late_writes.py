@@ -10,17 +10,26 @@ LONG = 60.0
 """Longer than any test."""
 
 
+def late_writes(*noted: str, lease_gone: float = 8.0) -> LateWrites:
+    """Of these a worker noted on the server that they ended."""
+
+    async def has_ended(key: str) -> bool:
+        return key in noted
+
+    return LateWrites(lease_gone=lease_gone, has_ended=has_ended)
+
+
 async def test_word_of_an_end_is_waited_for_for_two_leases() -> None:
     """By then a worker that lost its lease has stopped what it ran."""
-    assert LateWrites(lease_gone=8.0).patience == 16.0
+    assert late_writes().patience == 16.0
 
 
 async def test_a_write_that_nobody_watches_has_ended() -> None:
-    assert await LateWrites(lease_gone=8.0).wait(pending("k"), 0.0)
+    assert await late_writes().wait(pending("k"), 0.0)
 
 
 async def test_a_write_has_ended_when_its_worker_says_so() -> None:
-    endings, call = LateWrites(lease_gone=8.0), pending("k")
+    endings, call = late_writes(), pending("k")
     endings.watch(call)
     wait = asyncio.create_task(endings.wait(call, LONG))
     await turns()
@@ -32,21 +41,21 @@ async def test_a_write_has_ended_when_its_worker_says_so() -> None:
 
 
 async def test_an_end_that_was_heard_before_anybody_asked_counts() -> None:
-    endings, call = LateWrites(lease_gone=8.0), pending("k")
+    endings, call = late_writes(), pending("k")
     endings.watch(call)
     endings.heard(["k"])
     assert await endings.wait(call, LONG)
 
 
 async def test_whoever_has_waited_long_enough_is_told_that_nobody_saw_the_end() -> None:
-    endings, call = LateWrites(lease_gone=8.0), pending("k")
+    endings, call = late_writes(), pending("k")
     endings.watch(call)
     assert not await endings.wait(call, 0.0)
     assert not await endings.wait(call, -1.0)
 
 
 async def test_the_end_of_one_write_says_nothing_about_another() -> None:
-    endings, first, second = LateWrites(lease_gone=8.0), pending("a"), pending("b")
+    endings, first, second = late_writes(), pending("a"), pending("b")
     endings.watch(first)
     endings.watch(second)
     endings.heard(["a"])
@@ -56,7 +65,7 @@ async def test_the_end_of_one_write_says_nothing_about_another() -> None:
 
 async def test_word_of_a_write_that_nobody_watches_is_passed_over() -> None:
     """It may have been answered by another dispatcher, or long ago."""
-    endings, call = LateWrites(lease_gone=8.0), pending("k")
+    endings, call = late_writes(), pending("k")
     endings.heard(["k"])
     assert endings._unended == {}, "nothing is kept of it"
     endings.watch(call)
@@ -64,7 +73,25 @@ async def test_word_of_a_write_that_nobody_watches_is_passed_over() -> None:
 
 
 async def test_nothing_is_kept_of_a_write_that_nobody_can_wait_for_any_more() -> None:
-    endings, call = LateWrites(lease_gone=0.001), pending("k")
+    endings, call = late_writes(lease_gone=0.001), pending("k")
     endings.watch(call)
     assert not await endings.wait(call, 0.0), "it is watched for longer than anybody waits"
     await eventually(lambda: endings.wait(call, 0.0), "it is forgotten")
+
+
+async def test_a_write_whose_end_was_noted_has_ended() -> None:
+    """Word of it went to whoever was answered first."""
+    endings, call = late_writes("k"), pending("k")
+    endings.watch(call)
+    assert await endings.wait(call, LONG)
+
+
+async def test_a_server_that_cannot_be_asked_says_nothing() -> None:
+    async def away(key: str) -> bool:
+        raise ConnectionError(key)
+
+    endings, call = LateWrites(lease_gone=8.0, has_ended=away), pending("k")
+    endings.watch(call)
+    assert not await endings.wait(call, 0.0)
+    endings.heard(["k"])
+    assert await endings.wait(call, LONG)

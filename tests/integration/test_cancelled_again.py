@@ -1,0 +1,43 @@
+"""A turn that is asked again after a cancel: its write has ended, and nobody waits for word of it."""
+
+import asyncio
+
+import pytest
+
+from tests.integration.twins import Gate, alone, second
+from tests.waiting import eventually
+from toolpool import tool
+from toolpool.contract.outcome import Code
+
+CALLS = [{"id": "w", "name": "put", "input": {}}, {"id": "r", "name": "look", "input": {}}]
+
+
+@pytest.mark.parametrize("by", ["the same dispatcher", "another"])
+@pytest.mark.parametrize("how", ["all", "one", "task"])
+async def test_a_turn_asked_again_after_a_cancel_goes_on_at_once(by: str, how: str) -> None:
+    gate = Gate()
+
+    @tool(effects="write")
+    async def put() -> None:
+        """Put."""
+        await gate.wait("put")
+
+    @tool(effects="read")
+    async def look() -> str:
+        """Look."""
+        return "seen"
+
+    async with alone([put, look], lease_gone=1.0) as old, second(old, lease_gone=1.0) as new:
+        asked = asyncio.ensure_future(old.dispatch(CALLS, session="s", turn="t"))
+        await eventually(lambda: gate.came, "the write runs")
+        if how == "task":
+            asked.cancel()
+        else:
+            await old.cancel(session="s", call_id="w" if how == "one" else None)
+        await asyncio.wait({asked})
+        again = await (old if by == "the same dispatcher" else new).dispatch(
+            CALLS, session="s", turn="t"
+        )
+    assert again[0].code is Code.CANCELLED
+    assert again[1].note is None
+    assert gate.came == ["put"]
