@@ -1,4 +1,4 @@
-"""A turn that is asked again after a cancel: its write has ended, and nobody waits for word of it."""
+"""A turn is asked again after a cancel: its write has ended, and nobody waits for word of it."""
 
 import asyncio
 
@@ -9,6 +9,7 @@ from tests.waiting import eventually
 from toolpool import tool
 from toolpool.contract.outcome import Code
 
+LEASE = {"lease_gone": 2.0, "lease_renewed": 0.5}
 CALLS = [{"id": "w", "name": "put", "input": {}}, {"id": "r", "name": "look", "input": {}}]
 
 
@@ -27,7 +28,7 @@ async def test_a_turn_asked_again_after_a_cancel_goes_on_at_once(by: str, how: s
         """Look."""
         return "seen"
 
-    async with alone([put, look], lease_gone=1.0) as old, second(old, lease_gone=1.0) as new:
+    async with alone([put, look], **LEASE) as old, second(old, **LEASE) as new:
         asked = asyncio.ensure_future(old.dispatch(CALLS, session="s", turn="t"))
         await eventually(lambda: gate.came, "the write runs")
         if how == "task":
