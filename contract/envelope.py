@@ -12,6 +12,7 @@ import msgspec
 from toolpool.contract.errors import MessageRejected
 from toolpool.contract.events import EncodedEvents, EventBatch
 from toolpool.contract.outcome import Code, Executed, Outcome, failure
+from toolpool.contract.rates import Limit
 from toolpool.contract.signing import Keyring
 from toolpool.contract.spec import ToolSpec
 
@@ -47,7 +48,8 @@ class CallMessage(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True,
     `retries`: how often the pool may yet run it again, should it fail. `trace`: the headers of the
     trace that it belongs to, by their names (https://www.w3.org/TR/trace-context/). `approval`: the
     signed decision of the person who approved it, where it had to be. `verdict` is there where a
-    policy judged the call: its arguments are then those that were judged.
+    policy judged the call: its arguments are then those that were judged. `limits` are those
+    that its dispatcher counts it under.
     """
 
     key: str
@@ -68,6 +70,7 @@ class CallMessage(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True,
     trace: dict[str, str] | None = None
     approval: bytes | None = None
     verdict: PolicyVerdict | None = None
+    limits: tuple[Limit, ...] = ()
     extensions: dict[str, Any] | None = None
 
 

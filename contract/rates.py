@@ -17,6 +17,14 @@ AT_ONCE = "running"
 """The unit of a limit on how many run at the same time; it has no window."""
 
 
+class Limit(NamedTuple):
+    """How often calls of one kind may be started; `kind` says which, for whoever is refused."""
+
+    name: str
+    rate: "Rate"
+    kind: str
+
+
 class RatePer(StrEnum):
     """Whose calls a tool's rate counts together."""
 

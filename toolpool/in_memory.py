@@ -10,6 +10,7 @@ from functools import partial
 
 import msgspec
 
+from toolpool.contract import limits
 from toolpool.contract.envelope import CatalogEntry, Envelope, WorkerLease
 from toolpool.contract.ledger.memory import MemoryServer
 from toolpool.contract.names import Names
@@ -28,6 +29,7 @@ from toolpool.workers.running.invoke import Limits
 from toolpool.workers.running.run import Runner
 from toolpool.workers.running.settler import Settler
 from toolpool.workers.running.slots import Slots
+from toolpool.workers.running.starts import Starts
 from toolpool.workers.tool import Tool
 
 _WORKER = "memory"
@@ -86,6 +88,8 @@ class InMemoryWorker:
             intake=intake,
             observers=observers,
             slots=Slots({kind: settings.slots(kind) for kind in (RunIn.LOOP, RunIn.THREAD)}),
+            limits=limits.Limits(settings),
+            starts=Starts(server.rates, _WORKER),
             switches=Switches(envelope, settings.key_prefix),
         )
         specs = [tool.spec for tool in catalog.tools.values()]

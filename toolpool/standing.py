@@ -6,8 +6,8 @@ from collections import Counter
 from typing import Any
 
 from toolpool.contract.clock import fleet_time
+from toolpool.contract.limits import Limits
 from toolpool.contract.settings import Settings
-from toolpool.dispatcher.admission.rates import Limits
 from toolpool.fleet import Fleet, answering
 
 
@@ -75,7 +75,11 @@ def limits(settings: Settings, fleet: Fleet) -> list[dict[str, Any]]:
     `BrokerUnreachable`.
     """
     known = Limits(settings)
-    found = {limit: spec.name for spec in fleet.specs() for limit in known.of(spec, None)}
+    found = {
+        limit: spec.name
+        for spec in fleet.specs()
+        for limit in known.of(spec, None, settings.tenant)
+    }
     if not found:
         return []
     rows = []
@@ -89,7 +93,7 @@ def limits(settings: Settings, fleet: Fleet) -> list[dict[str, Any]]:
             else:
                 pipeline.zcard(key)
         for (limit, tool), used in zip(found.items(), pipeline.execute(), strict=True):
-            kind = limit.about.split()[-2]
+            kind = limit.kind
             row = {"tool": None if kind == "tenant" else tool, "counts": kind}
             rows.append({**row, "limit": str(limit.rate), "used": used, "most": limit.rate.most})
     return rows

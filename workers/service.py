@@ -13,11 +13,12 @@ from typing import Any
 
 from redis.exceptions import RedisError
 
-from toolpool.contract import logs
+from toolpool.contract import limits, logs
 from toolpool.contract.envelope import Envelope, WorkerLease
 from toolpool.contract.errors import BrokerUnreachable
 from toolpool.contract.ledger.base import Settlement
 from toolpool.contract.ledger.client import RedisLedger
+from toolpool.contract.ledger.rates import RedisRates
 from toolpool.contract.ledger.steps import Steps
 from toolpool.contract.names import Names, toolset_queue
 from toolpool.contract.observing import PULSE_SECONDS, guarded
@@ -44,6 +45,7 @@ from toolpool.workers.running.run import Runner
 from toolpool.workers.running.running import Running
 from toolpool.workers.running.settler import Settler
 from toolpool.workers.running.slots import Slots
+from toolpool.workers.running.starts import Starts
 from toolpool.workers.shelf import Shelf, toolset_of
 from toolpool.workers.supervision.link import (
     Down,
@@ -158,7 +160,8 @@ class WorkerService:
             observers=self._observers,
         )
         self._executor.leased_at = lambda: self._presence.renewed_at
-        self._intake.server_time = self._runner.server_time = self._presence.clock.time
+        for part in (self._intake, self._runner, self._starts):
+            part.server_time = self._presence.clock.time
         self._on_loop(self._follow(), _START_SECONDS)
         self._watchdog = Watchdog(
             thread=self._thread,
@@ -321,8 +324,9 @@ class WorkerService:
         settings = self._settings
         client = connection.open_async(settings)
         await connection.require_fit_server(client, settings)
+        steps = Steps(client)
         ledger = RedisLedger(
-            Steps(client),
+            steps,
             self._names,
             remembered=settings.remembered,
             outputs_bytes=settings.outputs_per_session,
@@ -347,6 +351,8 @@ class WorkerService:
             prefix=self._settings.key_prefix,
             policy_required=settings.policy_required,
         )
+        rates = RedisRates(steps, self._names, queue_wait=settings.queue_wait)
+        self._starts = Starts(rates, self.id)
         self._executor = Executor(
             worker=self.id,
             catalog=self._catalog,
@@ -355,6 +361,8 @@ class WorkerService:
             settler=self._settler,
             intake=self._intake,
             slots=self._slots,
+            limits=limits.Limits(settings),
+            starts=self._starts,
             switches=Switches(self._envelope, settings.key_prefix),
             observers=self._observers,
             lease_gone=settings.lease_gone,

@@ -6,9 +6,13 @@ from typing import Protocol
 
 import msgspec
 
+from toolpool.contract.rates import Limit
+
 Refusal = str
 """Why a claim was not won: absent, settled, waiting, approved, attempt, claimed, expired, moved,
 or `STALE`."""
+LIMITED = "limited"
+"""Why a claim was not won: a limit has no place for it."""
 STALE = "stale"
 """A switch has changed since the worker read them: it reads them, and claims what they allow."""
 
@@ -89,11 +93,12 @@ class Opening(msgspec.Struct, frozen=True, gc=False):
 
 
 class Claim(msgspec.Struct, frozen=True, gc=False):
-    """A call that a worker has a free slot for."""
+    """A call that a worker has a free slot for, and the limits that it is under."""
 
     key: str
     attempt: int
     nonce: str
+    limits: tuple[Limit, ...] = ()
 
 
 class Hold(msgspec.Struct, frozen=True, gc=False):
@@ -229,10 +234,12 @@ class WorkerLedger(Protocol):
         worker: str,
         give_up_at: float,
         switches: str | None = None,
+        now: float = 0.0,
     ) -> list[float | Refusal]:
         """Take calls. Answers for each the seconds left to its deadline, or why it was lost.
 
-        `switches` is their version that the worker knows; with None they are not looked at.
+        `switches` is their version that the worker knows; with None they are not looked at. `now`
+        is the server's time, by which calls under limits are counted.
         """
         ...
 

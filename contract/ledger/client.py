@@ -4,7 +4,7 @@ Dispatchers `open` and `close` (expire, cancel); workers `claim` and `settle`.
 """
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from toolpool.contract.ledger.base import (
     ATTEMPTS_AT_MOST,
@@ -20,8 +20,10 @@ from toolpool.contract.ledger.base import (
     Settlement,
     SwitchChange,
 )
+from toolpool.contract.ledger.rates import LONGEST_HOLD_SECONDS, TOLD_SECONDS, window_ms
 from toolpool.contract.ledger.steps import Step, Steps, new_nonce
 from toolpool.contract.names import Names
+from toolpool.contract.rates import Limit
 
 _OUTPUT_SECONDS = 5.0
 _OUTPUTS_SHARE = "0.75"
@@ -160,18 +162,29 @@ class RedisLedger:
         worker: str,
         give_up_at: float,
         switches: str | None = None,
+        now: float = 0.0,
     ) -> list[float | Refusal]:
         """See `WorkerLedger.claim`."""
+        limits: dict[Limit, int] = {}
         keys = [self._names.epoch, *(self._names.call(c.key) for c in claims)]
-        marks = (self._names.ran_prefix, self._marks_ms)
+        for claim in claims:
+            for limit in claim.limits:
+                limits.setdefault(limit, len(limits) + 1)
+        keys += [self._names.rate(limit.name) for limit in limits]
         arguments: list[str | bytes | int] = [
             self._steps.epoch_candidate,
             worker,
-            *marks,
+            self._names.ran_prefix,
+            self._marks_ms,
             switches or "",
+            len(claims),
+            _limits(limits, now) if limits else "",
         ]
         for claim in claims:
-            arguments += (claim.attempt, claim.nonce)
+            nonce = claim.nonce
+            for limit in claim.limits:
+                nonce += f" {limits[limit]}"
+            arguments += (claim.attempt, nonce)
         answers = await self._steps.run(Step.CLAIM, keys, arguments, give_up_at=give_up_at)
         return [_verdict(answer) for answer in answers]
 
@@ -239,6 +252,12 @@ class RedisLedger:
     async def note_ended(self, keys: Sequence[str], *, keep: float) -> None:
         """See `WorkerLedger.note_ended`."""
         await self._steps.note([self._names.ended(key) for key in keys], keep_ms=_ms(keep))
+
+
+def _limits(limits: Iterable[Limit], now: float) -> str:
+    words = [f"{limit.rate.most} {window_ms(limit)}" for limit in limits]
+    times = f"{round(now * 1000)} {_ms(LONGEST_HOLD_SECONDS)} {_ms(TOLD_SECONDS)}"
+    return f"{times} {' '.join(words)}"
 
 
 def switch_states(answers: Sequence[bytes]) -> tuple[str, dict[str, bytes]]:

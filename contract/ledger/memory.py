@@ -14,6 +14,7 @@ from toolpool.contract.ledger.base import (
     ATTACHED,
     ATTEMPTS_AT_MOST,
     LAPSED,
+    LIMITED,
     MISSING,
     MOVED,
     NEW,
@@ -97,8 +98,7 @@ class MemoryServer(Inboxes):
         record = self.record(key)
         if record is None:
             return None
-        is_open = record.state == "open" and record.until > time.monotonic()
-        return record.state == "claimed" or is_open
+        return record.state == "open" and record.until > time.monotonic()
 
     def outcome(self, key: str) -> bytes | None:
         """The outcome of a record; None where it has none."""
@@ -205,6 +205,7 @@ class MemoryServer(Inboxes):
         worker: str,
         give_up_at: float,
         switches: str | None = None,
+        now: float = 0.0,
     ) -> list[float | Refusal]:
         """See `WorkerLedger.claim`."""
         is_stale = switches not in (None, self.switch_version or self.epoch)
@@ -229,6 +230,8 @@ class MemoryServer(Inboxes):
             return "moved"
         if is_stale:
             return STALE
+        if claim.limits and not self.rates.may_start(claim.key, claim.nonce, claim.limits, worker):
+            return LIMITED
         record.state, record.claimed, record.worker = "claimed", claim.nonce, worker
         record.claims += 1
         if not record.rerunnable:

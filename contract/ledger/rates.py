@@ -13,25 +13,25 @@ from typing import NamedTuple, Protocol
 
 from toolpool.contract.ledger.steps import Step, Steps
 from toolpool.contract.names import Names
-from toolpool.contract.rates import Rate
+from toolpool.contract.rates import Limit
 
 _LOOK_AGAIN_SECONDS = 0.1
 LONGEST_HOLD_SECONDS = 3_600.0
 """A place that claims to be held longer for a call that was not started is nobody's."""
+TOLD_SECONDS = 60.0
+"""How much longer a start counts of which its worker does not say when it was."""
 
 
-class Limit(NamedTuple):
-    """How often calls of one kind may be started; `about` says which, for whoever is refused."""
-
-    name: str
-    rate: Rate
-    about: str
+def start_of(key: str, nonce: str, worker: str = "") -> str:
+    """The place of a start, by the nonce of its claim; of what runs, by its `worker` as well."""
+    return f"{key}#{nonce}@{worker}" if worker else f"{key}#{nonce}"
 
 
 class Ask(NamedTuple):
     """A call that wants a place under each of its limits. `hold`: seconds until it is started.
 
-    `record` is the key of its ledger record: where there is one, it takes no place.
+    `record` is the key of its ledger record: where there is one, it takes no place. It is empty for
+    a call that a worker found no place for.
     """
 
     member: str
@@ -41,11 +41,11 @@ class Ask(NamedTuple):
 
 
 class Note(NamedTuple):
-    """What became of a call that has places: it was started now, or never is."""
+    """A call that holds its places no more; one that was `started` now counts from now."""
 
     member: str
     limits: tuple[Limit, ...]
-    started: bool
+    started: bool = False
 
 
 class Verdict(NamedTuple):
@@ -67,11 +67,12 @@ class RateLedger(Protocol):
     """The places of the whole fleet."""
 
     async def take(
-        self, notes: Sequence[Note], asks: Sequence[Ask], *, give_up_at: float
+        self, notes: Sequence[Note], asks: Sequence[Ask], *, now: float, give_up_at: float
     ) -> list[Verdict]:
-        """Note what became of calls, then give places to others, the first that asks first.
+        """Take places back, then give places to others, the first that asks first.
 
-        Answers for each that asks. Raises `ServerAway` past `give_up_at` (monotonic).
+        `now` is the server's time. Answers for each that asks. Raises `ServerAway` past
+        `give_up_at` (monotonic).
         """
         ...
 
@@ -85,7 +86,7 @@ class RedisRates:
         self._longest_ms = _ms(max(LONGEST_HOLD_SECONDS, queue_wait))
 
     async def take(
-        self, notes: Sequence[Note], asks: Sequence[Ask], *, give_up_at: float
+        self, notes: Sequence[Note], asks: Sequence[Ask], *, now: float, give_up_at: float
     ) -> list[Verdict]:
         """See `RateLedger.take`."""
         limits = _limits_of(notes, asks)
@@ -96,10 +97,10 @@ class RedisRates:
             len(limits),
             len(notes),
             self._longest_ms,
-            self._names.call_prefix,
-            self._names.worker(""),
+            f"{self._names.prefix}:",
+            round(now * 1000),
         ]
-        arguments += (f"{limit.rate.most} {_window_ms(limit)}" for limit in limits)
+        arguments += (f"{limit.rate.most} {window_ms(limit)}" for limit in limits)
         for note in notes:
             of = " ".join(places[limit] for limit in note.limits)
             arguments.append(f"{note.member} {note.started:d} {of}")
@@ -135,28 +136,49 @@ class MemoryRates:
         """By limit: when the place of each call comes free."""
 
     async def take(
-        self, notes: Sequence[Note], asks: Sequence[Ask], *, give_up_at: float
+        self, notes: Sequence[Note], asks: Sequence[Ask], *, now: float, give_up_at: float
     ) -> list[Verdict]:
         """See `RateLedger.take`."""
-        now = time.monotonic()
-        for limit in _limits_of(notes, asks):
-            taken = self._taken.get(limit.name, {})
-            if limit.rate.seconds:
-                taken = {member: until for member, until in taken.items() if until > now}
-            self._taken[limit.name] = taken
+        at = time.monotonic()
+        self._clean(_limits_of(notes, asks), at)
         for note in notes:
             for limit in note.limits:
+                self._taken[limit.name].pop(note.member, None)
                 if note.started:
-                    self._taken[limit.name][note.member] = now + limit.rate.seconds
-                else:
-                    self._taken[limit.name].pop(note.member, None)
-        verdicts = [self._ask(ask, now) for ask in asks]
+                    self._taken[limit.name][note.member] = at + limit.rate.seconds
+        verdicts = [self._ask(ask, at) for ask in asks]
         for name in [name for name, taken in self._taken.items() if not taken]:
             del self._taken[name]
         return verdicts
 
+    def may_start(
+        self, member: str, nonce: str, limits: Sequence[Limit], worker: str = "w"
+    ) -> bool:
+        """Whether a call has a place under each limit, or can have one; it is then counted."""
+        now = time.monotonic()
+        self._clean(limits, now)
+        for limit in limits:
+            if member not in self._taken[limit.name] and self._is_full(limit, now):
+                return False
+        for limit in limits:
+            taken = self._taken[limit.name]
+            taken.pop(member, None)
+            if limit.rate.seconds:
+                until = now + TOLD_SECONDS + limit.rate.seconds
+                taken[start_of(member, nonce)] = until
+            else:
+                taken[start_of(member, nonce, worker)] = now
+        return True
+
+    def _clean(self, limits: Sequence[Limit], now: float) -> None:
+        for limit in limits:
+            taken = self._taken.get(limit.name, {})
+            if limit.rate.seconds:
+                taken = {member: until for member, until in taken.items() if until > now}
+            self._taken[limit.name] = taken
+
     def _ask(self, ask: Ask, now: float) -> Verdict:
-        if self._is_known(ask.record):
+        if ask.record and self._is_known(ask.record):
             return KNOWN
         missing = [x for x in ask.limits if ask.member not in self._taken[x.name]]
         waits = [(self._free_in(x, now), x) for x in missing if self._is_full(x, now)]
@@ -171,7 +193,7 @@ class MemoryRates:
         taken = self._taken[limit.name]
         if len(taken) >= limit.rate.most and not limit.rate.seconds:
             for member, until in list(taken.items()):
-                is_under_way = self._is_under_way(member)
+                is_under_way = "@" in member or self._is_under_way(member)
                 if not (until > now if is_under_way is None else is_under_way):
                     del taken[member]
         return len(taken) >= limit.rate.most
@@ -190,7 +212,7 @@ def _limits_of(notes: Sequence[Note], asks: Sequence[Ask]) -> list[Limit]:
     return list(dict.fromkeys(limit for limits in named for limit in limits))
 
 
-def _window_ms(limit: Limit) -> int:
+def window_ms(limit: Limit) -> int:
     """0 for a limit that has no window."""
     return _ms(limit.rate.seconds) if limit.rate.seconds else 0
 

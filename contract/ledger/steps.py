@@ -60,6 +60,9 @@ class Step(StrEnum):
     SWITCH = "switch"
 
 
+_WITH_PLACES = (Step.RATE, Step.CLAIM)
+
+
 class ServerAway(Exception):
     """Raised when a step could not be confirmed before the caller's patience ended.
 
@@ -97,7 +100,8 @@ def new_nonce() -> str:
 def script(step: Step) -> tuple[str, str]:
     """The step's Lua and its SHA-1, for clients that call it by themselves."""
     folder = resources.files("toolpool.contract.ledger") / "lua"
-    source = (folder / "preamble.lua").read_text() + (folder / f"{step.value}.lua").read_text()
+    parts = ["preamble", *(["places"] if step in _WITH_PLACES else []), step.value]
+    source = "".join((folder / f"{part}.lua").read_text() for part in parts)
     return source, hashlib.sha1(source.encode(), usedforsecurity=False).hexdigest()
 
 

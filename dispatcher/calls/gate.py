@@ -2,7 +2,8 @@
 
 Places are counted by the server for the whole fleet, and asked for as they come free: no dispatcher
 takes any for later. What is asked and told in one turn of the loop goes in one step; while one is
-under way, the next gathers.
+under way, the next gathers. A start is counted as its worker claims the call, which then needs a
+place as well: one that found none comes back here.
 """
 
 import asyncio
@@ -15,15 +16,16 @@ from dataclasses import dataclass, field
 from itertools import islice
 
 from toolpool.contract import logs
-from toolpool.contract.ledger.rates import GRANTED, Ask, Limit, Note, Verdict
+from toolpool.contract.ledger.rates import GRANTED, Ask, Note, Verdict
 from toolpool.contract.ledger.steps import ServerAway
-from toolpool.contract.outcome import Code, Executed, Outcome
-from toolpool.contract.rates import AT_ONCE
-from toolpool.dispatcher.admission.rates import Limited, Limits
+from toolpool.contract.limits import Limits
+from toolpool.contract.outcome import Code, Outcome
+from toolpool.contract.rates import AT_ONCE, Limit
+from toolpool.dispatcher.admission.rates import Limited
 from toolpool.dispatcher.calls.pending import Pending
 from toolpool.dispatcher.calls.pump import Pump
 from toolpool.dispatcher.calls.services import Calls, Services
-from toolpool.dispatcher.words.classify import not_queued
+from toolpool.dispatcher.words.classify import not_queued, over_rate
 
 log = logs.logger("gate")
 
@@ -34,8 +36,6 @@ _PATIENCE_SECONDS = 2.0
 _SHORTEST_PAUSE_SECONDS = 0.01
 _LONGEST_PAUSE_SECONDS = 1.0
 """Places may come free sooner than was seen: of calls that end without having been started."""
-_GATHER_SECONDS = 0.01
-"""How long starts are gathered before they are told, where no call asks meanwhile."""
 _LAST_WORD_SECONDS = 1.0
 _LOOK_SECONDS = 0.5
 """How often those that wait are looked through for who waits in vain: they may be thousands."""
@@ -83,6 +83,8 @@ class Gate:
 
     def __init__(self, services: Services, calls: Calls, *, pump: Pump) -> None:
         self._rates = services.transport.rates
+        self._server_time = services.transport.server_time
+        self._tenant = services.settings.tenant
         self._refuses = services.settings.rate_over == "refuse"
         self._too_late = min(_TOO_LATE_SECONDS, services.settings.queue_wait / 4)
         self._limits = Limits(services.settings)
@@ -95,7 +97,6 @@ class Gate:
         """Those that may ask now, whose turn is next first."""
         self._notes: deque[Note] = deque(maxlen=_NOTES_AT_MOST)
         self._asking: asyncio.Task[None] | None = None
-        self._tell_timer: asyncio.TimerHandle | None = None
         self._server_is_away = False
         self._is_closed = False
 
@@ -104,13 +105,24 @@ class Gate:
 
         Where it cannot have one within its queue wait, it is `exception.overloaded` at once.
         """
-        limits = self._limits.of(pending.spec, pending.message.session)
+        limits = self._limits.of(pending.spec, pending.message.session, self._tenant)
         if not limits:
             self._pump.submit(pending)
-            return
-        if not self._pump.hold(pending):
-            return
-        pending.under(Limited.under(limits))
+        elif self._pump.hold(pending):
+            self._wait_for_place(pending, Limited.under(limits))
+
+    def hold_again(self, pending: Pending) -> bool:
+        """Take a call back that a worker found no place for; False if it is under no limit here."""
+        limits = self._limits.of(pending.spec, pending.message.session, self._tenant)
+        if limits:
+            self._pump.take_back(pending)
+            self._pump.hold(pending, always=True)
+            self._wait_for_place(pending, Limited.under(limits, is_sent=True))
+        return bool(limits)
+
+    def _wait_for_place(self, pending: Pending, limited: Limited) -> None:
+        pending.under(limited)
+        limits = limited.limits
         group = self._groups.get(limits)
         if group is None:
             group = self._groups[limits] = _Group(limits)
@@ -121,35 +133,16 @@ class Gate:
         elif self._is_late(group, soonest := group.soonest(len(line) - 1), pending):
             self._refuse(group, pending, soonest)
 
-    def started(self, pending: Pending) -> None:
-        """A worker has the call: its places come free a window from now."""
-        limited, attempt = pending.limited, pending.message.attempt
-        if limited is None or limited.counted == attempt:
-            return
-        limited.counted = attempt
-        if not limited.windows:
-            return
-        member = pending.key if attempt == 1 else f"{pending.key}:{attempt}"
-        self._notes.append(Note(member, limited.windows, started=True))
-        if self._asking is None and self._tell_timer is None and not self._is_closed:
-            loop = asyncio.get_running_loop()
-            self._tell_timer = loop.call_later(_GATHER_SECONDS, self._wake)
-
-    def ended(self, pending: Pending, outcome: Outcome) -> None:
-        """A call was answered, wherever it was. What never ran gives its places back."""
+    def ended(self, pending: Pending) -> None:
+        """A call was answered, wherever it was: it holds no place any more."""
         limited = pending.limited
         if limited is None:
             return
         if limited.waits:
             self._leave(pending, limited)
-        elif not pending.is_attached and limited.counted != pending.message.attempt:
-            if pending.is_news and outcome.executed is not Executed.NO:
-                self.started(pending)  # it was too short to be announced
-            elif limited.has_places and not limited.counted and limited.windows:
-                self._give_back(pending.key, limited.windows)
-        if limited.has_places and limited.running and not pending.is_attached:
-            self._give_back(pending.key, limited.running)
-        pending.under(None)
+        elif limited.has_places and not pending.is_attached:
+            self._give_back(pending.key, limited.limits)
+        pending.limited = None
 
     def held_too_long(self, pending: Pending) -> None:
         """The queue wait of a call is over: where it waits here, it is told why."""
@@ -169,8 +162,6 @@ class Gate:
             if group.timer is not None:
                 group.timer.cancel()
         self._is_closed = True
-        if self._tell_timer is not None:
-            self._tell_timer.cancel()
         self._ready.clear()
         with suppress(TimeoutError):
             async with asyncio.timeout(_LAST_WORD_SECONDS):
@@ -208,16 +199,13 @@ class Gate:
             self._wake()
 
     def _give_back(self, member: str, limits: tuple[Limit, ...]) -> None:
-        self._notes.append(Note(member, limits, started=False))
+        self._notes.append(Note(member, limits))
         self._wake()
         for group in self._groups.values():
             if group.has_to_wait and group.full in limits:
                 self._may_ask(group)
 
     def _wake(self) -> None:
-        if self._tell_timer is not None:
-            self._tell_timer.cancel()
-            self._tell_timer = None
         if self._asking is None and not self._is_closed:
             self._asking = self._calls.in_background(self._ask())
 
@@ -233,13 +221,15 @@ class Gate:
         drawn = [(pending, pending.key, limits) for pending, limits in self._draw()]
         now = time.monotonic()
         asks = [
-            Ask(key, key, max(0.0, pending.start_by - now), limits)
+            Ask(key, "" if _is_sent(pending) else key, max(0.0, pending.start_by - now), limits)
             for pending, key, limits in drawn
         ]
         if not notes and not asks:
             return
         try:
-            verdicts = await self._rates.take(notes, asks, give_up_at=now + _PATIENCE_SECONDS)
+            verdicts = await self._rates.take(
+                notes, asks, now=self._server_time(), give_up_at=now + _PATIENCE_SECONDS
+            )
         except ServerAway:
             # What has waited too long is told so by the keeper; the rest asks again. What cannot be
             # noted any more does no harm: a place is held for as long as its call may be started.
@@ -291,8 +281,12 @@ class Gate:
                 group.lines.move_to_end(pending.line)
             limited.has_places = not verdict.is_known
             if verdict.is_known:
-                pending.under(None)
-            self._pump.admit(pending)
+                pending.limited = None
+            if limited.is_sent:
+                self._pump.let_go(pending)
+                self._calls.join(pending)
+            else:
+                self._pump.admit(pending)
         elif (group := self._groups[limits]) in self._ready:
             self._wait(group, verdict)
 
@@ -331,4 +325,9 @@ def _over(limit: Limit, free_at: float) -> Outcome:
     """The answer for a call that a limit has no place for until then."""
     least = _AGAIN_SECONDS if limit.rate.unit == AT_ONCE else 0.1
     seconds = max(least, free_at - time.monotonic())
-    return not_queued(Code.OVERLOADED, limit.about, retry_after=math.ceil(seconds * 10) / 10)
+    about = over_rate(limit.kind, limit.rate)
+    return not_queued(Code.OVERLOADED, about, retry_after=math.ceil(seconds * 10) / 10)
+
+
+def _is_sent(pending: Pending) -> bool:
+    return pending.limited is not None and pending.limited.is_sent

@@ -5,9 +5,10 @@ from collections.abc import Iterable, Sequence
 from toolpool.contract.envelope import Progress, Question
 from toolpool.dispatcher.calls.collect import Collector
 from toolpool.dispatcher.calls.follow import Follower
+from toolpool.dispatcher.calls.gate import Gate
 from toolpool.dispatcher.calls.keeper import Keeper
 from toolpool.dispatcher.calls.late_writes import LateWrites
-from toolpool.dispatcher.calls.pending import Pending
+from toolpool.dispatcher.calls.pending import Pending, Stage
 from toolpool.dispatcher.calls.recovery import Recovery
 from toolpool.dispatcher.calls.reporting import Reporter
 from toolpool.dispatcher.calls.services import Calls
@@ -20,6 +21,7 @@ class Heard(Calls):
 
     _observers: Observers
     _telling: Telling
+    _gate: Gate
     _recovery: Recovery
     _follower: Follower
     _late_writes: LateWrites
@@ -38,6 +40,8 @@ class Heard(Calls):
 
     def passed(self, pending: Pending, reason: str) -> None:
         """See `Calls.passed`."""
+        if reason == "limit" and pending.stage is Stage.QUEUED and self._gate.hold_again(pending):
+            return
         self.in_background(self._recovery.passed(pending, reason))
         if reason and not pending.republished:  # one that is passed again waits for the next look
             self._follower.soon()

@@ -185,7 +185,7 @@ class Keeper:
             self._calls.refuse(pending, not_queued(Code.EXPIRED))
         elif pending.stage is Stage.NEW:
             self._calls.held_too_long(pending)
-        elif pending.stage in (Stage.QUEUED, Stage.STRANDED) and not pending.was_started:
+        elif pending.stage in (Stage.QUEUED, Stage.STRANDED):
             self._add_due(pending, CloseReason.UNSTARTED)
 
     def _nearly_over(self, pending: Pending) -> None:

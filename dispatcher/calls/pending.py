@@ -295,6 +295,10 @@ class Pending:
         """It is started again, in this attempt, under the same record."""
         self.message = msgspec.structs.replace(self.message, attempt=attempt)
 
+    def waits_again(self, start_by: float) -> None:
+        """It has so long to be started once more."""
+        self.start_by = min(start_by, self.deadline)
+
     def for_any_version(self) -> None:
         """No worker has the version of its tool that it was validated against."""
         self.message = msgspec.structs.replace(self.message, final=True)
@@ -319,7 +323,6 @@ class Pending:
 
     def unsent(self) -> None:
         """It is not on a queue any more, or never was: it has to be approved first."""
-        self.to(Stage.NEW)
         self.epoch, self.published_at, self.queued_at = "", 0.0, 0.0
 
     def asked_about(self, message: CallMessage) -> None:
@@ -340,6 +343,9 @@ class Pending:
     def under(self, limited: Limited | None) -> None:
         """It is under these rate limits, or none any more."""
         self.limited = limited
+        limits = limited.limits if limited is not None else ()
+        if limits != self.message.limits:
+            self.message = msgspec.structs.replace(self.message, limits=limits)
 
     def start_again(self, *, start_by: float, executed: Executed) -> None:
         """Become the next retry of the same call: a new record, nothing sent yet.

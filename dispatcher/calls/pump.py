@@ -119,6 +119,11 @@ class Pump:
         for queue in self._shared.queues.values():
             queue.close()
 
+    def take_back(self, pending: Pending) -> None:
+        """A call that was sent is on no queue any more, and has to pass the gate once more."""
+        self.done(pending)
+        pending.to(Stage.NEW)
+
     def reroute(self, pending: Pending, queue: str) -> None:
         """Move a call to another queue, wherever it is."""
         known = self._queue(pending)

@@ -208,6 +208,7 @@ class Recovery:
         elif (attempt := again_in(answer)) is not None:
             log.info("call_again call=%s attempt=%d", pending.call.id, attempt)
             pending.in_attempt(attempt)
+            self._calls.waits_again(pending)
             self._sent_again(pending)
         elif answer == UNCLAIMED and not pending.message.rerunnable:
             await self._open_again(pending, pending.message.attempt)

@@ -86,6 +86,10 @@ class Calls(Protocol):
         """A worker took the message of a call and did not claim it; `reason` as in `Passed`."""
         ...
 
+    def waits_again(self, pending: Pending) -> None:
+        """A call that was started waits for another worker: its queue wait begins anew."""
+        ...
+
     def progressed(self, pending: Pending, progress: Progress) -> None:
         """A tool says how far it is."""
         ...

@@ -220,9 +220,14 @@ class Traffic(Heard):
     def has_to_be_approved(self, pending: Pending) -> None:
         """See `Calls.has_to_be_approved`."""
         if pending.is_open:
-            self._pump.done(pending)
+            self._pump.take_back(pending)
             pending.unsent()
             self.approvals.look(pending)
+
+    def waits_again(self, pending: Pending) -> None:
+        """See `Calls.waits_again`."""
+        pending.waits_again(time.monotonic() + self._settings.queue_wait)
+        self._keeper.watch(pending, alone=True)
 
     def decided(self, pending: Pending, decision: bytes) -> None:
         """See `Calls.decided`."""
@@ -405,7 +410,7 @@ class Traffic(Heard):
         if not pending.is_open:
             return
         if pending.limited is not None:
-            self._gate.ended(pending, outcome)
+            self._gate.ended(pending)
         if outcome.executed is Executed.NO and pending.ran_before is not None:
             outcome = msgspec.structs.replace(outcome, executed=pending.ran_before)
         is_asker = pending.is_asker
@@ -449,7 +454,6 @@ class Traffic(Heard):
     def started(self, pending: Pending, worker: str) -> None:
         """See `Calls.started`."""
         pending.held_by(worker)
-        self._gate.started(pending)
         self._recovery.noticed_start(pending)
         self._telling.start(pending, worker)
         self._pump.started(pending)

@@ -8,8 +8,11 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, rule, run_state_machine_as_test
 
 from tests.ledger.servers import NAMES, RealRedis
-from toolpool.contract.ledger.rates import Ask, Limit, MemoryRates, Note, RedisRates, Verdict
-from toolpool.contract.rates import AT_ONCE, Rate
+from toolpool.contract.ledger.base import LIMITED, Claim
+from toolpool.contract.ledger.client import RedisLedger
+from toolpool.contract.ledger.rates import Ask, MemoryRates, Note, RedisRates, Verdict, start_of
+from toolpool.contract.ledger.steps import new_nonce
+from toolpool.contract.rates import AT_ONCE, Limit, Rate
 
 SHORT = settings(
     max_examples=60,
@@ -43,7 +46,7 @@ members = st.sampled_from(MEMBERS)
 under = st.lists(st.sampled_from(LIMITS), min_size=1, max_size=3, unique=True).map(tuple)
 holds = st.sampled_from((0.001, 900.0))
 asks = st.builds(lambda name, hold, limits: Ask(name, name, hold, limits), members, holds, under)
-notes = st.builds(Note, members, under, st.booleans())
+notes = st.builds(Note, members, under, st.just(False))
 
 
 class PlacesMachine(RuleBasedStateMachine):
@@ -76,8 +79,9 @@ class PlacesMachine(RuleBasedStateMachine):
 
     def _both(self, told: list[Note], asked: list[Ask]) -> list[Verdict]:
         soon = time.monotonic() + 10.0
-        real = self.real.run(self.redis.take(told, asked, give_up_at=soon))
-        twin = self.real.run(self.memory.take(told, asked, give_up_at=soon))
+        now = time.time()
+        real = self.real.run(self.redis.take(told, asked, now=now, give_up_at=soon))
+        twin = self.real.run(self.memory.take(told, asked, now=now, give_up_at=soon))
         time.sleep(_PAST_SECONDS)
         assert [self._said(verdict) for verdict in real] == [self._said(v) for v in twin]
         for one, other in zip(real, twin, strict=True):
@@ -90,11 +94,11 @@ class PlacesMachine(RuleBasedStateMachine):
         return verdict.may_go, verdict.is_known, verdict.limit.name if verdict.limit else ""
 
     def _count(self, told: list[Note], asked: list[Ask], answers: list[Verdict]) -> None:
-        """What was granted never exceeds a limit, but for starts that nobody asked for."""
+        """What was granted never exceeds a limit."""
         for note in told:
             for limit in note.limits:
-                held = self.held[limit.name]
-                held.add(note.member) if note.started else held.discard(note.member)
+                if not note.started:
+                    self.held[limit.name].discard(note.member)
         for ask, answer in zip(asked, answers, strict=True):
             if answer.may_go and not answer.is_known:
                 for limit in ask.limits:
@@ -102,6 +106,33 @@ class PlacesMachine(RuleBasedStateMachine):
                     if limit.name not in ("instant", "running") and ask.member not in held:
                         assert len(held) < limit.rate.most
                         held.add(ask.member)
+
+    @rule(member=members, limits=under, again=st.booleans(), ends=st.booleans())
+    def start(self, member: str, limits: tuple[Limit, ...], again: bool, ends: bool) -> None:
+        """A worker claims the call, which needs a place under each of its limits."""
+        self.open_record(member, anew=False, state="open")
+        nonce, ledger = new_nonce(), RedisLedger(self.real._steps, NAMES)
+        claim = Claim(member, 1, nonce, limits)
+        may_start = self.memory.may_start(member, nonce, limits)
+        for _ in range(1 + again):  # its client repeats it where it lost the answer
+            soon = time.monotonic() + 10.0
+            claiming = ledger.claim([claim], worker="w", give_up_at=soon, now=time.time())
+            [answer] = self.real.run(claiming)
+            assert (answer != LIMITED) is may_start
+        time.sleep(_PAST_SECONDS)
+        if not may_start:
+            return
+        for limit in limits:
+            held = self.held[limit.name]
+            held.discard(member)
+            held.add(start_of(member, nonce))
+            if limit.name not in ("instant", "running"):
+                assert len(held) <= limit.rate.most
+        windows = tuple(limit for limit in limits if limit.rate.seconds)
+        running = tuple(limit for limit in limits if not limit.rate.seconds)
+        self._both([Note(start_of(member, nonce), windows, started=True)], [])
+        if ends:
+            self._both([Note(start_of(member, nonce, "w"), running)], [])
 
     @rule(
         member=members,
@@ -114,11 +145,12 @@ class PlacesMachine(RuleBasedStateMachine):
         client.delete(key)
         until = 0 if state == "overdue" else round((time.time() + 900.0) * 1000)
         fields: dict[str, Any] = {"state": state.replace("overdue", "open"), "until": until}
+        fields |= {"attempt": 1, "rerun": 1, "deadline": until}
         client.hset(key, mapping={**fields, "worker": "w", **({"anew": "1"} if anew else {})})
         client.pexpire(key, 100_000)
         client.set(NAMES.worker("w"), b"lease", px=100_000)
         self.known.discard(member) if anew else self.known.add(member)
-        self.under_way[member] = state in ("open", "claimed")
+        self.under_way[member] = state == "open"
 
     @rule(member=members)
     def end_record(self, member: str) -> None:
@@ -169,8 +201,9 @@ def test_a_place_comes_free_by_itself(redis_url: str) -> None:
     for rates in (MemoryRates(lambda record: False), redis):
         for member in "abc":
             asked = [Ask(member, member, 0.001, (limit,))]
-            (answer,) = real.run(rates.take([], asked, give_up_at=time.monotonic() + 10.0))
+            soon, now = time.monotonic() + 10.0, time.time()
+            (answer,) = real.run(rates.take([], asked, now=now, give_up_at=soon))
             assert answer.may_go
             time.sleep(_PAST_SECONDS)
-    assert not real._sync.exists(NAMES.rate("one")), "nor does its key stay"
+    assert real._sync.pttl(NAMES.rate("one")) > 0, "nor does its key stay for ever"
     real.stop()

@@ -8,9 +8,11 @@ from functools import partial
 
 from toolpool.contract import logs
 from toolpool.contract.envelope import Batch, CallMessage
-from toolpool.contract.ledger.base import STALE, Claim, Hold, WorkerLedger
+from toolpool.contract.ledger.base import LIMITED, STALE, Claim, Hold, WorkerLedger
 from toolpool.contract.ledger.steps import ServerAway, new_nonce
+from toolpool.contract.limits import Limits
 from toolpool.contract.outcome import Outcome
+from toolpool.contract.rates import Limit
 from toolpool.contract.spec import RunIn
 from toolpool.contract.switches import Switches
 from toolpool.workers.catalog import Catalog
@@ -22,6 +24,7 @@ from toolpool.workers.running.run import Run, Runner
 from toolpool.workers.running.running import Delivery, Running
 from toolpool.workers.running.settler import Settler
 from toolpool.workers.running.slots import Slots
+from toolpool.workers.running.starts import Starts
 
 log = logs.logger("executor")
 
@@ -52,6 +55,8 @@ class Executor:
         intake: Intake,
         slots: Slots,
         switches: Switches,
+        limits: Limits,
+        starts: Starts,
         observers: WorkerObservers,
         lease_gone: float = 8.0,
     ) -> None:
@@ -63,6 +68,13 @@ class Executor:
         self._intake = intake
         self._slots = slots
         self._switches = switches
+        self._limits = limits
+        self._starts = starts
+        self._limited = frozenset(
+            name
+            for name, tool in catalog.tools.items()
+            if tool.spec.limit is not None or tool.spec.at_once is not None
+        )
         self._observers = observers
         self._fresh_seconds = lease_gone * _FRESH
         self._zombie_seconds = lease_gone * _ZOMBIE
@@ -278,7 +290,13 @@ class Executor:
         if self._switches.on:
             chosen = await self._not_denied(run_in, chosen)
         while chosen:
-            claims = [Claim(call.key, call.attempt, new_nonce()) for call, _ in chosen]
+            claims = [
+                Claim(call.key, call.attempt, new_nonce(), self._limits_of(call, delivery))
+                if self._limits.hold_all or call.limits or call.tool in self._limited
+                else Claim(call.key, call.attempt, new_nonce())
+                for call, delivery in chosen
+            ]
+            is_limited = any(claim.limits for claim in claims)
             asked_at = time.monotonic()
             try:
                 answers = await self._ledger.claim(
@@ -286,6 +304,7 @@ class Executor:
                     worker=self._worker,
                     give_up_at=asked_at + _CLAIM_PATIENCE_SECONDS,
                     switches=self._switches.version,
+                    now=self._runner.server_time() if is_limited else 0.0,
                 )
                 self._slots.claimed(time.monotonic() - asked_at)
             except ServerAway:
@@ -300,11 +319,14 @@ class Executor:
                 if answer == STALE:
                     stale.append((call, delivery))
                     continue
+                if answer == LIMITED:
+                    self._pass_on(run_in, call, delivery, "limit")
+                    continue
                 time_left = self._admitted(call, delivery.batch, claim, answer, is_leased=is_leased)
                 if time_left is None:
                     self._slots.give_back(run_in)
                 else:
-                    self._start(run_in, call, delivery, claim.nonce, time_left)
+                    self._start(run_in, call, delivery, claim, time_left)
                 delivery.decided()
             if chosen := stale:
                 await self.follow_switches()
@@ -318,14 +340,25 @@ class Executor:
         await self.follow_switches()  # it may have been taken back
         allowed: list[_Waiting] = []
         for call, delivery in chosen:
-            if not self._is_denied((call, delivery)):
+            if self._is_denied((call, delivery)):
+                self._pass_on(run_in, call, delivery, "switch")
+            else:
                 allowed.append((call, delivery))
-                continue
-            self._settler.passed(delivery.batch, call, "switch")
-            self._observers.run("passed", call)
-            self._slots.give_back(run_in)
-            delivery.decided()
         return allowed
+
+    def _pass_on(self, run_in: RunIn, call: CallMessage, delivery: Delivery, reason: str) -> None:
+        """Leave a call to its dispatcher until nothing keeps it from being started."""
+        self._settler.passed(delivery.batch, call, reason)
+        self._observers.run("passed", call)
+        self._slots.give_back(run_in)
+        delivery.decided()
+
+    def _limits_of(self, call: CallMessage, delivery: Delivery) -> tuple[Limit, ...]:
+        """Those of this worker, and those that its dispatcher has beside them."""
+        spec = self._catalog.tools[call.tool].spec
+        own = self._limits.of(spec, call.session, delivery.batch.tenant)
+        names = {limit.name for limit in own}
+        return own + tuple(limit for limit in call.limits if limit.name not in names)
 
     def _is_denied(self, waiting: _Waiting) -> bool:
         call, delivery = waiting
@@ -363,7 +396,7 @@ class Executor:
         return None
 
     def _start(
-        self, run_in: RunIn, call: CallMessage, delivery: Delivery, nonce: str, time_left: float
+        self, run_in: RunIn, call: CallMessage, delivery: Delivery, claim: Claim, time_left: float
     ) -> None:
         self._settler.started(delivery.batch, call.key)
         now = time.monotonic()
@@ -371,7 +404,8 @@ class Executor:
             run_in,
             call,
             delivery,
-            nonce,
+            claim.nonce,
+            claim.limits,
             deadline=now + time_left,
             overdue_at=now + time_left + _OVERDUE_SECONDS,
         )
@@ -394,6 +428,8 @@ class Executor:
             outcome = self._runner.failed(call, error)
         if self._running.get(call.key) is running:  # else released, and here again
             del self._running[call.key]
+        if running.limits and busy_until is None:
+            await self._free_places(running)
         if running.given_up and not running.begun and not running.answered:
             self._release(call, running.batch, running.claim_nonce, entered=False)
         elif not running.answered:
@@ -401,10 +437,16 @@ class Executor:
         if busy_until is not None:
             self._slots.tell(running)
             await busy_until
+            if running.limits:
+                await self._free_places(running)
         if running.answered or busy_until is not None:  # word of it may be waited for
             self._settler.ended(running.batch.reply, [call.key])
         self._slots.ended(running)
         self.claim_more()
+
+    async def _free_places(self, running: Running) -> None:
+        key, nonce, begun = running.call.key, running.claim_nonce, running.begun
+        await self._starts.ended(key, nonce, running.limits, begun=begun)
 
     async def _run_call(self, running: Running, time_left: float) -> Run:
         if running.told_at is not None:  # before it came to its first step
@@ -425,6 +467,8 @@ class Executor:
         ends_at = min(running.begun_at + running.call.timeout, running.deadline)
         running.overdue_at = ends_at + _OVERDUE_SECONDS
         if is_first:  # else a child process was lost before it came to it
+            if running.limits:
+                self._starts.begun(running.call.key, running.claim_nonce, running.limits)
             delivery, now = running.delivery, self._intake.server_time()
             running.facts = self._observers.started(
                 running.call, delivery.batch, delivery.size, now

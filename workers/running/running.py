@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from toolpool.contract.envelope import Batch, CallMessage
+from toolpool.contract.rates import Limit
 from toolpool.contract.spec import RunIn
 from toolpool.workers.observe import RunFacts
 
@@ -41,6 +42,7 @@ class Running:
     call: CallMessage
     delivery: Delivery
     claim_nonce: str
+    limits: tuple[Limit, ...]
     deadline: float
     overdue_at: float
     task: asyncio.Task[None] | None = None

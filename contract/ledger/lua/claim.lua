@@ -1,15 +1,59 @@
--- A worker takes calls it has free slots for. Never creates a record.
--- KEYS: epoch, record...
+-- A worker takes calls it has free slots for. Never creates a record. What the whole fleet has to hold is
+-- looked at here once more: no dispatcher that is old, frozen or without the rule can pass it.
+-- KEYS: epoch, record..., then the limits that any of them is under
 -- ARGV: epoch candidate, worker, prefix of marks, ms a mark is kept, version of the switches that the worker
---       knows ('' = they are not looked at), then for each record: attempt, nonce
+--       knows ('' = they are not looked at), how many records, limits ('' = none; else the worker's fleet
+--       time in ms, the longest that a place is held, ms within which a start is told, then
+--       'most window_ms' of each), then for each record:
+--       attempt, nonce and the numbers of its limits in one string
 -- Answers for each record the ms left to its deadline, or why it was not won.
 local epoch = server_epoch(KEYS[1], ARGV[1])
 local worker, marks, mark_ms = ARGV[2], ARGV[3], ARGV[4]
 local is_stale = ARGV[5] ~= '' and ARGV[5] ~= switch_version
+local records = tonumber(ARGV[6])
 local now = now_ms()
+local most, window, at, told_ms = {}, {}, 0, 0
+
+if ARGV[7] ~= '' then
+  local clock, longest, told, rest = string.match(ARGV[7], '^(%d+) (%d+) (%d+) (.*)$')
+  at, told_ms = tonumber(clock), tonumber(told)
+  for m, w in string.gmatch(rest, '(%d+) (%d+)') do
+    local i = #most + 1
+    most[i], window[i] = tonumber(m), tonumber(w)
+    clean(KEYS[1 + records + i], window[i], tonumber(longest), at)
+  end
+end
+
+-- Whether a call has a place under each of its limits, or can have one; then it is counted as started
+-- until its worker says when it was.
+local function may_start(key, nonce, limits)
+  local root = string.sub(marks, 1, -5)  -- without `ran:`
+  local member = string.sub(key, #root + 6)
+  for number in string.gmatch(limits, '%d+') do
+    local i = tonumber(number)
+    local set = KEYS[1 + records + i]
+    if not redis.call('ZSCORE', set, member) and redis.call('ZCARD', set) >= most[i] then
+      if window[i] == 0 then sweep(set, root, at) end
+      if redis.call('ZCARD', set) >= most[i] then return false end
+    end
+  end
+  for number in string.gmatch(limits, '%d+') do
+    local i = tonumber(number)
+    local set = KEYS[1 + records + i]
+    redis.call('ZREM', set, member)
+    if window[i] > 0 then
+      redis.call('ZADD', set, at + told_ms + window[i], member .. '#' .. nonce)
+    else
+      redis.call('ZADD', set, at, member .. '#' .. nonce .. '@' .. worker)
+    end
+    keep_places(set, window[i], at)
+  end
+  return true
+end
+
 local answers = {}
-for i = 2, #KEYS do
-  local attempt, nonce = ARGV[i * 2 + 2], ARGV[i * 2 + 3]
+for i = 2, records + 1 do
+  local attempt, nonce, limits = ARGV[i * 2 + 4], string.match(ARGV[i * 2 + 5], '^(%S+) ?(.*)$')
   local r = redis.call('HMGET', KEYS[i], 'state', 'attempt', 'claimed', 'until', 'deadline', 'epoch', 'rerun',
     'goes_on', 'claims')
   local answer
@@ -22,6 +66,7 @@ for i = 2, #KEYS do
   elseif tonumber(r[4] or 0) <= now then answer = 'expired'
   elseif r[6] ~= epoch and r[7] ~= '1' and r[8] ~= epoch then answer = 'moved'
   elseif is_stale then answer = 'stale'
+  elseif limits ~= '' and not may_start(KEYS[i], nonce, limits) then answer = 'limited'
   else
     redis.call('HSET', KEYS[i], 'state', 'claimed', 'claimed', nonce, 'worker', worker,
       'claims', (r[9] or 0) + 1)

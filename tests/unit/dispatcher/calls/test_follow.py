@@ -104,6 +104,7 @@ class Bench(Told):
             tenant="us",
             switches=Switches(ENVELOPE, Names().prefix),
             breaker=Breaker(shared.settings, shared.observers),
+            canonical=self.catalog.canonical,
         )
         self.pump = Pump(shared, self)
         self.on_answer = self.pump.done

@@ -10,10 +10,10 @@ import pytest
 
 from tests.unit.dispatcher.samples import HeldTransport, Told, away, pending, services, turns
 from tests.waiting import eventually
-from toolpool.contract.ledger.rates import Ask, Limit, Note, Verdict
+from toolpool.contract.ledger.rates import Ask, Note, Verdict, start_of
 from toolpool.contract.names import Names
 from toolpool.contract.outcome import Code, Executed, Outcome, failure
-from toolpool.contract.rates import rate_of
+from toolpool.contract.rates import Limit, rate_of
 from toolpool.contract.spec import RunIn, ToolSpec
 from toolpool.dispatcher.calls.gate import Gate, _Group
 from toolpool.dispatcher.calls.pending import Pending, Stage
@@ -32,14 +32,14 @@ class Rates:
         self.gate.set()
 
     async def take(
-        self, notes: Sequence[Note], asks: Sequence[Ask], *, give_up_at: float
+        self, notes: Sequence[Note], asks: Sequence[Ask], *, now: float, give_up_at: float
     ) -> list[Verdict]:
         self.steps.append((list(notes), list(asks)))
         await self.gate.wait()
         await asyncio.sleep(0)
         if self.fails:
             raise self.fails.pop(0)
-        verdicts: list[Verdict] = await self.real.take(notes, asks, give_up_at=give_up_at)
+        verdicts: list[Verdict] = await self.real.take(notes, asks, now=now, give_up_at=give_up_at)
         return verdicts
 
 
@@ -59,7 +59,9 @@ class Bench(Told):
     def resolve(self, pending: Pending, outcome: Outcome) -> None:
         """As the dispatcher does."""
         if pending.is_open:
-            self.gate.ended(pending, outcome)
+            for taken in self.rates.real._taken.values():
+                taken.pop(start_of(pending.key, "n", "w"), None)
+            self.gate.ended(pending)
             pending.answer(outcome)
             self.pump.done(pending)
 
@@ -83,14 +85,20 @@ class Bench(Told):
         return [key for batch in self.transport.batches for key in batch]
 
     @property
-    def told(self) -> list[tuple[str, bool]]:
-        """What the server was told of calls that have places: whether each was started."""
-        return [(note.member, note.started) for notes, _ in self.rates.steps for note in notes]
+    def told(self) -> list[str]:
+        """The calls that the server was told of: they hold no place any more."""
+        return [note.member for notes, _ in self.rates.steps for note in notes]
 
     def begin(self, *calls: Pending) -> None:
-        """A worker has these."""
+        """A worker has these, and says so."""
+        real = self.transport._server.rates.real  # type: ignore[attr-defined]
         for call in calls:
-            self.gate.started(call)
+            limits = call.limited.limits if call.limited else ()
+            assert real.may_start(call.key, "n", limits)
+            for limit in limits:
+                if limit.rate.seconds:
+                    until = time.monotonic() + limit.rate.seconds
+                    real._taken[limit.name][start_of(call.key, "n")] = until
             self.pump.started(call)
 
 
@@ -191,14 +199,14 @@ async def test_tools_take_turns_where_many_ask(monkeypatch: pytest.MonkeyPatch) 
     assert [key[0] for key in bench.sent] == ["a", "b", "a", "b", "a", "b"]
 
 
-async def test_starts_that_could_not_be_told_are_told_when_the_server_is_back() -> None:
+async def test_places_that_could_not_be_given_back_are_when_the_server_is_back() -> None:
     bench = Bench()
     (call,) = bench.submit("a-0")
     await turns(10)
     bench.rates.fails.append(away(sent=True))
-    bench.begin(call)
+    bench.resolve(call, failure(Code.EXPIRED, "", Executed.NO))
     await eventually(lambda: len(bench.told) == 2, "it is told once more")
-    assert bench.told == [("a-0", True)] * 2
+    assert bench.told == ["a-0"] * 2
 
 
 async def test_one_tools_waiting_calls_hold_up_no_other_tool() -> None:
@@ -259,27 +267,30 @@ async def test_a_call_that_never_ran_gives_its_place_to_the_next_at_once() -> No
     assert other.stage is Stage.NEW, "one that a worker had counts, whatever became of it"
 
 
-async def test_a_call_that_was_too_short_to_be_announced_counts_from_its_end() -> None:
+async def test_a_call_that_a_worker_found_no_place_for_waits_until_there_is_one() -> None:
+    """As a dispatcher without the limit has started others meanwhile."""
     bench = Bench()
-    first, *_ = bench.submit("a-0", "a-1")
+    (call,) = bench.submit("a-0", rate="1/s")
     await turns(10)
-    bench.resolve(first, Outcome(ok=True, data=1, worker="w"))
-    await eventually(lambda: bench.told == [("a-0", True)], "the server is told")
+    real = bench.rates.real
+    (limit,) = call.limited.limits if call.limited is not None else ()
+    real._taken.clear()
+    assert real.may_start("another", "n", (limit,))
+    real._taken[limit.name][start_of("another", "n")] = time.monotonic() + 0.05
+    assert not real.may_start("a-0", "n", (limit,))
+    assert bench.gate.hold_again(call)
+    assert (call.stage, bench.pump.waiting) == (Stage.NEW, 1)
+    await eventually(lambda: bench.words("a-0")[-1:] == ["joined"], "it is sent again")
+    assert bench.pump.waiting == 0
+    assert real.may_start("a-0", "n", (limit,))
 
 
-async def test_a_second_attempt_counts_though_it_was_not_held() -> None:
-    """A start is a start; a call whose worker was lost does not wait again."""
+async def test_a_call_that_no_limit_here_holds_is_not_taken_back() -> None:
     bench = Bench()
-    (call,) = bench.submit("a-0")
+    call = pending("a-0")
+    bench.gate.submit(call)
     await turns(10)
-    bench.begin(call)
-    call.in_attempt(2)
-    bench.begin(call)
-    bench.begin(call)
-    await eventually(lambda: bench.told == [("a-0", True), ("a-0:2", True)], "both are told")
-    (other,) = bench.submit("b-0", wait=10_000.0)
-    await turns(10)
-    assert other.stage is Stage.NEW
+    assert not bench.gate.hold_again(call)
 
 
 async def test_what_another_dispatcher_has_sent_is_left_to_it() -> None:
@@ -342,7 +353,7 @@ async def test_a_retry_that_asks_while_the_first_is_asked_about_has_its_own_plac
     bench.rates.gate.clear()
     (call,) = bench.submit("a-0", rate="5/h")
     await turns(10)
-    bench.gate.ended(call, failure(Code.INTERNAL, "", Executed.NO))
+    bench.gate.ended(call)
     call.start_again(start_by=call.start_by, executed=Executed.NO)
     bench.gate.submit(call)
     bench.rates.gate.set()
@@ -409,7 +420,7 @@ async def test_at_the_end_the_server_is_told_what_became_of_the_places() -> None
     bench.begin(first)
     bench.resolve(second, failure(Code.CANCELLED, "", Executed.NO))
     await bench.gate.close()
-    assert bench.told == [("a-0", True), ("a-1", False)]
+    assert bench.told == ["a-1"]
     bench.resolve(third, failure(Code.CANCELLED, "", Executed.NO))
     await turns(10)
     assert bench.sent == ["a-0", "a-1"], "nothing is sent any more"
@@ -452,7 +463,6 @@ async def test_the_place_of_what_runs_is_kept_until_its_end(
     bench.resolve(calls[1], failure(Code.EXPIRED, "", Executed.NO))
     await turns(10)
     assert bench.sent == ["a-0", "a-1", "a-2", "a-3"]
-    assert not [note for notes, _ in bench.rates.steps for note in notes if note.started]
     assert server.rates is bench.rates  # type: ignore[comparison-overlap]
 
 

@@ -10,6 +10,7 @@ import msgspec
 import pytest
 
 from tests.waiting import eventually
+from toolpool.contract import limits
 from toolpool.contract.envelope import (
     Batch,
     CallMessage,
@@ -23,6 +24,7 @@ from toolpool.contract.envelope import (
 )
 from toolpool.contract.ledger.base import CloseReason, Closing, Opening
 from toolpool.contract.ledger.memory import MemoryServer
+from toolpool.contract.ledger.rates import MemoryRates
 from toolpool.contract.ledger.steps import new_nonce
 from toolpool.contract.outcome import Code, Executed, Outcome, failure
 from toolpool.contract.settings import Settings
@@ -41,6 +43,7 @@ from toolpool.workers.running.invoke import Limits
 from toolpool.workers.running.run import Runner
 from toolpool.workers.running.settler import Settler
 from toolpool.workers.running.slots import Slots
+from toolpool.workers.running.starts import Starts
 from toolpool.workers.tool import tool
 
 ENVELOPE = Envelope(Keyring.local())
@@ -162,6 +165,8 @@ class Bench:
             observers=self.observers,
             slots=self.slots,
             switches=self.switches,
+            limits=limits.Limits(Settings()),
+            starts=Starts(MemoryRates(lambda _: False), "w"),
         )
         self.executor.leased_at = lambda: self.leased_at()
 
@@ -445,6 +450,8 @@ async def test_how_old_a_lease_may_be_follows_from_when_it_is_gone(
         observers=bench.observers,
         slots=Slots({RunIn.LOOP: 2}),
         switches=bench.switches,
+        limits=limits.Limits(Settings()),
+        starts=Starts(MemoryRates(lambda _: False), "w"),
         lease_gone=2.0,
     )
     await bench.call("a", "wait")

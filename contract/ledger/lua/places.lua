@@ -1,0 +1,53 @@
+-- Places under limits, for `rate.lua` and `claim.lua`: a sorted set for each limit. `<call>` is a place that
+-- is held for a call that waits to be started, with the ms by which that is over. What was started is
+-- `<call>#<nonce>` under a limit with a window, with the ms from which it counts no more, and
+-- `<call>#<nonce>@<worker>` under one that counts what runs, until its worker says that it does not.
+-- Times are given by the caller, who follows the fleet's clock.
+local RUNNING_KEY_MS = 604800000  -- longer than a call runs
+local SPARE_MS = 7200000  -- the server's clock may jump by an hour
+local UNSEEN_MS = 20000
+
+-- Whether a call waits to be started, or runs. Of one whose worker has no lease, and of which nothing else
+-- is said, that is not known for a while, for after an outage none has: its score is then until when, below
+-- zero.
+local function is_under_way(set, root, member, score, at)
+  local call, worker = string.match(member, '^(.*)#.*@(.*)$')
+  if not worker then
+    local r = redis.pcall('HMGET', root .. 'call:' .. member, 'state', 'until')
+    if r[1] == 'open' then return tonumber(r[2] or 0) > at end
+    return (not r[1] or r[1] == 'waiting' or r[1] == 'approved') and score > at
+  end
+  local lease = redis.call('GET', root .. 'worker:' .. worker)
+  if lease and string.find(lease, '"ended":true', 1, true) then return false end
+  if lease then
+    if score < 0 then redis.call('ZADD', set, at, member) end
+    return true
+  end
+  local r = redis.pcall('HMGET', root .. 'call:' .. call, 'state', 'worker')
+  if r[1] and (r[1] ~= 'claimed' or r[2] ~= worker) then return false end
+  if score >= 0 then redis.call('ZADD', set, -(at + UNSEEN_MS), member) end
+  return score >= 0 or -score > at
+end
+
+-- Removes what is over, and what nobody can have put there.
+local function clean(set, window, longest, at)
+  local kind = redis.call('TYPE', set).ok
+  if kind ~= 'zset' and kind ~= 'none' then redis.call('DEL', set) end
+  if window > 0 then redis.call('ZREMRANGEBYSCORE', set, '-inf', at) end
+  redis.call('ZREMRANGEBYSCORE', set, '(' .. string.format('%.0f', at + longest + window), '+inf')
+end
+
+-- Frees what the dispatchers of ended calls have not, or cannot any more.
+local function sweep(set, root, at)
+  local found = redis.call('ZRANGE', set, 0, -1, 'WITHSCORES')
+  for n = 1, #found, 2 do
+    if not is_under_way(set, root, found[n], tonumber(found[n + 1]), at) then redis.call('ZREM', set, found[n]) end
+  end
+end
+
+-- Keeps a set for as long as anything in it counts, whatever the server's clock does meanwhile.
+local function keep_places(set, window, at)
+  local last = redis.call('ZRANGE', set, -1, -1, 'WITHSCORES')[2]
+  local left = window > 0 and math.max(0, (tonumber(last) or at) - at) + SPARE_MS or RUNNING_KEY_MS
+  redis.call('PEXPIRE', set, math.ceil(left))
+end
