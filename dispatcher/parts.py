@@ -86,7 +86,9 @@ class Parts:
             recorder=self.watching.recorder,
             policy=policy,
             told=told,
-            foreign=ProviderApprovals(services, policy, wording, self.notifier),
+            foreign=ProviderApprovals(
+                services, policy, wording, self.notifier, self.traffic.available
+            ),
         )
         self.histories = Histories(transport, settings, self.asking, self.traffic.in_background)
 

@@ -27,6 +27,7 @@ from toolpool.contract.ledger.base import CloseReason, Closing
 from toolpool.contract.ledger.steps import ServerAway, new_nonce
 from toolpool.contract.outcome import Code, Executed, Outcome, failure
 from toolpool.contract.result import ToolResult
+from toolpool.dispatcher.admission.availability import Availability
 from toolpool.dispatcher.calls import opening
 from toolpool.dispatcher.calls.services import Services
 from toolpool.dispatcher.formats.blocks import NO_APPROVER
@@ -51,7 +52,12 @@ class ProviderApprovals:
     """One dispatcher's."""
 
     def __init__(
-        self, services: Services, policy: Policy, wording: Wording, notifier: Notifier
+        self,
+        services: Services,
+        policy: Policy,
+        wording: Wording,
+        notifier: Notifier,
+        available: Availability,
     ) -> None:
         self._ledger = services.transport.approvals
         self._transport = services.transport
@@ -61,6 +67,7 @@ class ProviderApprovals:
         self._policy = policy
         self._wording = wording
         self._notifier = notifier
+        self._available = available
 
     async def decide(
         self, calls: Sequence[ToolCall], shared: TurnContext, since: float
@@ -76,14 +83,23 @@ class ProviderApprovals:
         return {call.index: result for call, result in zip(asked, results, strict=True)}
 
     async def _decide(self, call: ToolCall, shared: TurnContext, since: float) -> ToolResult:
+        if (refusal := self._refusal(call, shared)) is not None:
+            return refusal
         verdict, by = await self._policy.judge_foreign(call, shared)
         if isinstance(verdict, Deny):
             self._tell("denied", call, shared, by, verdict.reason)
             return self._no(call, verdict.reason or self._wording.words.not_allowed)
         if isinstance(verdict, Allow):
             self._tell("approved", call, shared, by, "")
-            return _yes(call)
+            return self._refusal(call, shared) or _yes(call)
         return await self._ask(call, shared, since, verdict, by)
+
+    def _refusal(self, call: ToolCall, shared: TurnContext) -> ToolResult | None:
+        """The answer for a tool that was not offered, or is switched off; None for any other."""
+        if not shared.offers(call.name):
+            return self._no(call, self._wording.words.not_allowed)
+        denial = self._available.denial(call)
+        return self._no(call, denial.error) if denial is not None else None
 
     async def _ask(
         self, call: ToolCall, shared: TurnContext, since: float, approval: AskApproval, by: str
@@ -176,7 +192,7 @@ class ProviderApprovals:
             decision.reason,
         )
         if decision.approved:
-            return _yes(call)
+            return self._refusal(call, shared) or _yes(call)
         return self._no(call, feedback.denied_by(decision.by, decision.reason, self._wording))
 
     def _asking(self, request: ApprovalRequest) -> Asking:

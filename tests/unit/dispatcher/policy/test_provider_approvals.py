@@ -160,3 +160,52 @@ async def test_r57_rules_decide_by_name_and_a_default_that_allows_does_not(
         async with Dispatcher.in_memory([look], hooks=Hooks(policy=path)) as dispatcher:
             turn = await dispatcher.dispatch(asked, session="s-1", wait=0)
             assert said(turn)[0] is answer
+
+
+async def asked_about(dispatcher: Any) -> Any:
+    """The approval, once a person is asked."""
+
+    async def waits() -> bool:
+        return bool(await dispatcher.approvals.waiting())
+
+    await eventually(waits, "a person is asked")
+    return (await dispatcher.approvals.waiting())[0]
+
+
+@pytest.mark.parametrize("answer", [Allow(), AskApproval("drops a table")])
+async def test_r67_what_is_switched_off_is_no_and_nobody_is_asked(asked: Any, answer: Any) -> None:
+    hooks = Hooks(before_call=lambda _: answer)
+    async with Dispatcher.in_memory([look], hooks=hooks) as dispatcher:
+        await dispatcher.deny("db.drop", argument="table", value="users", reason="frozen")
+        assert said(await dispatcher.dispatch(asked, session="s-1", wait=60))[0] is False
+        assert await dispatcher.approvals.waiting() == []
+        await dispatcher.allow("db.drop", argument="table", value="users")
+        yes = said(await dispatcher.dispatch(asked, session="s-1", wait=0))[0]
+        assert yes is isinstance(answer, Allow)
+
+
+@pytest.mark.parametrize("answer", [Allow(), AskApproval("drops a table")])
+@pytest.mark.parametrize(("only", "is_offered"), [(["look"], False), (["look", "db.drop"], True)])
+async def test_r67_what_was_not_offered_is_no_and_nobody_is_asked(
+    asked: Any, answer: Any, only: list[str], is_offered: bool
+) -> None:
+    hooks = Hooks(before_call=lambda _: answer)
+    async with Dispatcher.in_memory([look], hooks=hooks) as dispatcher:
+        asking = asyncio.ensure_future(
+            dispatcher.dispatch(asked, session="s-1", wait=60, only=only)
+        )
+        if is_offered and isinstance(answer, AskApproval):
+            approval = await asked_about(dispatcher)
+            await dispatcher.approvals.approve(approval.id, by="anna")
+        assert said(await asking)[0] is is_offered
+        assert await dispatcher.approvals.waiting() == []
+
+
+async def test_r67_what_was_switched_off_while_a_person_was_asked_is_no(asked: Any) -> None:
+    hooks = Hooks(before_call=lambda _: AskApproval("drops a table"))
+    async with Dispatcher.in_memory([look], hooks=hooks) as dispatcher:
+        asking = asyncio.ensure_future(dispatcher.dispatch(asked, session="s-1", wait=60))
+        approval = await asked_about(dispatcher)
+        await dispatcher.deny("db.drop", reason="frozen")
+        await dispatcher.approvals.approve(approval.id, by="anna")
+        assert said(await asking)[0] is False
