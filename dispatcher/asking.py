@@ -103,7 +103,7 @@ class Asking:
         if preview.decision == "deny":
             return preview
         as_run = msgspec.structs.replace(verdict[0], arguments=preview.arguments)
-        refusal = self._availability.preview(as_run)
+        refusal = self._availability.refusal(as_run, is_sent=False)
         if refusal is None:
             return preview
         if refusal.code is Code.DENIED:

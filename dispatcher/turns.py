@@ -233,7 +233,8 @@ class Turns:
     ) -> Pending:
         """Send an accepted call on its way, or answer it here where it may not run."""
         refusal = judgement.refusal if judgement is not None else None
-        refusal = refusal or self._traffic.refusal(call)
+        waits = judgement is not None and judgement.approval is not None
+        refusal = refusal or self._traffic.refusal(call, is_sent=not waits)
         if refusal is not None:
             return self._traffic.answer(call, spec, shared, since, refusal)
         if task_tools.is_own(spec):

@@ -39,12 +39,15 @@ class Availability:
         self._switches = switches
         self._breaker = breaker
 
-    def refusal(self, call: ToolCall) -> Outcome | None:
-        """Why a call may not be sent now: its tool is denied, or left alone for a while."""
+    def refusal(self, call: ToolCall, *, is_sent: bool = True) -> Outcome | None:
+        """Why a call may not be sent now: its tool is denied, or left alone for a while.
+
+        One that `is_sent` now, if it may be, tries a tool whose circuit is open.
+        """
         denied = self.denial(call)
         if denied is not None:
             return denied
-        retry_after = self._breaker.retry_after(call.name)
+        retry_after = self._breaker.retry_after(call.name, tries=is_sent)
         if retry_after is None:
             return None
         return not_queued(Code.CIRCUIT_OPEN, retry_after=round(retry_after, 1))
@@ -53,14 +56,6 @@ class Availability:
         """Why a call may not be sent at all."""
         reason = self._switches.denial(call.name, call.arguments, self._tenant, self._canonical)
         return not_queued(Code.DENIED, reason) if reason is not None else None
-
-    def preview(self, call: ToolCall) -> Outcome | None:
-        """What `refusal` would say, without letting a call through to try the tool."""
-        denied = self.denial(call)
-        if denied is not None:
-            return denied
-        left = self._breaker.open_circuits().get(call.name)
-        return None if left is None else not_queued(Code.CIRCUIT_OPEN, retry_after=left)
 
     async def follow_switches(self) -> None:
         """Read them, and set again what the server lost. Raises what the transport does."""

@@ -75,20 +75,24 @@ class Breaker:
         self._changes: set[str] = set()
         """The tools whose circuit was opened or closed here, and nobody else was told."""
 
-    def retry_after(self, tool: str) -> float | None:
-        """Seconds until the tool may be tried again; None where it may be called now."""
+    def retry_after(self, tool: str, *, tries: bool = True) -> float | None:
+        """Seconds until the tool may be tried again; None if it may be called now.
+
+        The call that `tries` a tool whose pause is over is the only one until it has ended.
+        """
         circuit = self._circuits.get(tool)
         if circuit is None or not circuit.open_until:
             return None
         left = circuit.open_until - time.monotonic()
         if left > 0:
             return left
-        if self.is_fleet_wide:
+        if tries and self.is_fleet_wide:
             circuit.wanted_at = time.monotonic()
         if circuit.probing or (self.is_fleet_wide and not circuit.may_try):
             return 1.0
-        circuit.probing = True
-        self._tell(tool, "half_open")
+        if tries:
+            circuit.probing = True
+            self._tell(tool, "half_open")
         return None
 
     def open_circuits(self) -> dict[str, float]:

@@ -365,9 +365,11 @@ class Traffic(Heard):
         self._pump.adopt(pending)
         self.released(pending)
 
-    def refusal(self, call: ToolCall) -> Outcome | None:
+    def refusal(self, call: ToolCall, *, is_sent: bool = True) -> Outcome | None:
         """Why a call may not be sent now: see `Availability.refusal`."""
-        return not_queued(Code.CANCELLED) if self._is_closed else self.available.refusal(call)
+        if self._is_closed:
+            return not_queued(Code.CANCELLED)
+        return self.available.refusal(call, is_sent=is_sent)
 
     def denial(self, pending: Pending) -> Outcome | None:
         """See `Calls.denial`."""

@@ -1,13 +1,15 @@
 """A call may need a person: it waits, bound to its arguments, and is answered once."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
 
 from tests.waiting import eventually
 from toolpool import (
+    Allow,
     Approval,
     ApprovalRefused,
     AskApproval,
@@ -331,3 +333,74 @@ async def test_r57_calls_without_a_session_can_be_approved_too() -> None:
         approval = await one_waits(dispatcher)
         await dispatcher.approvals.approve(approval.id, by="anna")
         assert (await asking)[0].data == "paid 5"
+
+
+BROKEN: list[str] = []
+
+
+@tool
+async def failing(text: str) -> str:
+    """Fail, as long as it is said to."""
+    if BROKEN:
+        raise ValueError("broken")
+    return text
+
+
+Run = Callable[[str], Awaitable[ToolResult]]
+
+
+@asynccontextmanager
+async def half_open(**settings: Any) -> AsyncIterator[tuple[Any, Run]]:
+    """A dispatcher whose tool `failing` may be tried again; a person has to approve `ask`."""
+    hooks = Hooks(
+        before_call=lambda call: AskApproval() if call.arguments["text"] == "ask" else Allow()
+    )
+    made = Settings(breaker_calls=2, breaker_pause=0.05, **settings)
+    async with Dispatcher.in_memory([failing], hooks=hooks, settings=made) as dispatcher:
+
+        async def run(text: str) -> ToolResult:
+            calls = [{"id": text, "name": "failing", "input": {"text": text}}]
+            return (await dispatcher.dispatch(calls, session="s-1", wait=60.0))[0]
+
+        BROKEN.append("yes")
+        for _ in range(2):
+            await run("fails")
+        BROKEN.clear()
+        circuits = dispatcher._traffic.available._breaker.open_circuits
+        await eventually(lambda: circuits() == {"failing": 0.0}, "the pause is over")
+        yield dispatcher, run
+
+
+async def test_r32_others_try_a_tool_while_a_call_of_it_waits_for_a_person() -> None:
+    """Nobody can tell how long it waits."""
+    async with half_open() as (dispatcher, run):
+        asking = asyncio.ensure_future(run("ask"))
+        approval = await one_waits(dispatcher)
+        assert (await run("works")).ok
+        await dispatcher.approvals.approve(approval.id, by="anna")
+        assert (await asking).ok
+
+
+@pytest.mark.parametrize("end", ["approved", "denied", "cancelled", "expired"])
+async def test_r32_a_tool_is_tried_whatever_became_of_a_call_that_waited(end: str) -> None:
+    expires = 0.3 if end == "expired" else 60.0
+    async with half_open(approval_expires=expires) as (dispatcher, run):
+        asking = asyncio.ensure_future(run("ask"))
+        approval = await one_waits(dispatcher)
+        if end == "approved":
+            await dispatcher.approvals.approve(approval.id, by="anna")
+        elif end == "denied":
+            await dispatcher.approvals.deny(approval.id, by="anna")
+        elif end == "cancelled":
+            await dispatcher.cancel("s-1", call_id="ask")
+        assert (await asking).ok is (end == "approved")
+        assert (await run("works")).ok
+
+
+async def test_r32_a_preview_says_that_a_tool_may_be_tried_and_does_not_try_it() -> None:
+    async with half_open() as (dispatcher, run):
+        call = [{"id": "c", "name": "failing", "input": {"text": "works"}}]
+        for _ in range(2):
+            (preview,) = await dispatcher.preview(call, session="s-1")
+            assert (preview.decision, preview.retry_after) == ("allow", None)
+        assert (await run("works")).ok
