@@ -224,6 +224,8 @@ class MemoryServer(Inboxes):
             return record.deadline - now if record.claimed == claim.nonce else "claimed"
         if record.state != "open":
             return record.state
+        if record.approval not in ("", "approved"):
+            return record.approval
         if record.until <= now:
             return "expired"
         if not self._may_go(record):

@@ -33,6 +33,8 @@ class History:
     starts_here: int = 0
     """In this epoch."""
     outcome: bytes | None = None
+    was_sent: bool = False
+    """Whether somebody may have sent it after it was approved."""
 
 
 class LedgerMachine(RuleBasedStateMachine):
@@ -99,6 +101,54 @@ class LedgerMachine(RuleBasedStateMachine):
             again=True,
             later=True,
         )
+
+    @rule(key=keys, asker=askers, rerun=st.booleans(), again=st.booleans())
+    def ask(self, key: str, asker: str, rerun: bool, again: bool) -> None:
+        """Have a person approve a call, before it is sent."""
+        again = again and self._number() % 4 == 0
+        rerun = self._kind([key], rerun)
+        self._do("ask", key=key, nonce=self._nonce(), reply=asker, rerun=rerun, again=again)
+
+    @rule(key=keys, approved=st.booleans(), late=st.booleans())
+    def decide(self, key: str, approved: bool, late: bool) -> None:
+        """By a person, who may be too late."""
+        self._do(
+            "decide",
+            key=key,
+            nonce=self._nonce(),
+            approved=approved,
+            late=late and self._number() % 3 == 0,
+            bodies={word: self._word(word) for word in ("no", "unknown", "decision", "notice")},
+        )
+
+    @rule(key=keys, asker=askers)
+    def send_approved(self, key: str, asker: str) -> None:
+        """By a dispatcher that knows that it was approved, or did."""
+        self._do(
+            "open",
+            keys=[key],
+            nonce=self._nonce(),
+            reply=asker,
+            rerun=self._kind([key], False),
+            over=False,
+            message=self._word("m"),
+            later=True,
+            approved=True,
+        )
+
+    @rule(key=keys, asker=askers, approved=st.booleans(), worker=workers)
+    def ask_and_decide(self, key: str, asker: str, approved: bool, worker: str) -> None:
+        """The whole way of an approval, more often than chance finds it."""
+        self.ask(key, asker, rerun=False, again=False)
+        self.decide(key, approved, late=False)
+        self.send_approved(key, asker)
+        self.claim_what_waits(key, worker)
+
+    @rule(key=keys)
+    def confirm(self, key: str) -> None:
+        """Only whoever knows that nobody has sent it says so."""
+        if not self.histories[key].was_sent:
+            self._do("confirm", key=key)
 
     @rule(key=keys)
     def end_record(self, key: str) -> None:
@@ -326,14 +376,16 @@ class LedgerMachine(RuleBasedStateMachine):
 
     def _do(self, name: str, **arguments: Any) -> None:
         type(self).steps_taken += 1
-        before = set(self.model.records)
+        before, marks = set(self.model.records), set(self.model.marks)
         expected = getattr(self.model, name)(**arguments)
         answer = getattr(self.real, name)(**arguments)
         assert answer == expected, f"{name} {arguments}: {answer!r}, not {expected!r}"
         self._done.append((name, arguments))
         match name:
             case "open":
-                self._after_open(arguments, answer, before)
+                self._after_open(arguments, answer, before, marks)
+            case "ask":
+                self._after_ask(arguments, answer)
             case "claim":
                 self._after_claim(arguments, answer)
             case "settle" if answer == "first":
@@ -344,12 +396,15 @@ class LedgerMachine(RuleBasedStateMachine):
                 self._check_outcome(arguments["key"], answer)
 
     def _after_open(
-        self, arguments: dict[str, Any], answers: list[bytes], before: set[str]
+        self, arguments: dict[str, Any], answers: list[bytes], before: set[str], marks: set[str]
     ) -> None:
         for key, answer in zip(arguments["keys"], answers, strict=True):
             history = self.histories[key]
+            history.was_sent = history.was_sent or arguments.get("approved", False)
             if answer == b"ran":
-                assert not self._rerun[key] or not history.asked, f"{key} may run twice"
+                was_approved = arguments.get("approved", False)  # so it had a record
+                may_run = self._rerun[key] and history.asked and not was_approved
+                assert not may_run or key in marks, f"{key} may run twice"
                 history.outcome = None  # it was refused, if it had one, and is asked anew
                 continue
             if answer == b"new" and self.model.records[key].opened == arguments["nonce"]:
@@ -358,6 +413,17 @@ class LedgerMachine(RuleBasedStateMachine):
                     history.starts, history.outcome = 0, None
             history.asked.setdefault(arguments["reply"], self.model.epoch)
             self._check_outcome(key, answer)
+
+    def _after_ask(self, arguments: dict[str, Any], answer: tuple[str, str, str]) -> None:
+        key, history = arguments["key"], self.histories[arguments["key"]]
+        record = self.model.records.get(key)
+        if answer[0] == "ran":
+            history.outcome = None
+            return
+        if record is not None and record.opened == arguments["nonce"]:
+            self._rerun[key] = record.rerun
+            history.starts, history.outcome, history.was_sent = 0, None, False
+        history.asked.setdefault(arguments["reply"], self.model.epoch)
 
     def _after_claim(self, arguments: dict[str, Any], answer: str) -> None:
         nonce, key = arguments["nonce"], arguments["key"]
@@ -369,6 +435,8 @@ class LedgerMachine(RuleBasedStateMachine):
         history.starts += 1
         history.starts_here += 1
         assert history.starts_here <= 1 or self._rerun[key], f"{key} was started twice"
+        approval = self.model.records[key].approval
+        assert approval in ("", "approved"), f"{key} was started, and is {approval}"
 
     def _after_release(self, arguments: dict[str, Any], answer: str) -> None:
         key, held = self._claims[arguments["nonce"]]

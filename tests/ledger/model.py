@@ -40,6 +40,20 @@ class Record:
     """Settled by a dispatcher that refused it."""
     anew: bool = False
     """Whoever asks for it later may run it."""
+    approval: str = ""
+    """How far its approval is, if a person has to approve it."""
+    unsent: bool = False
+    """Whether it waits for its approval, or for whoever sends it then."""
+    decision: bytes = b""
+
+    @property
+    def state(self) -> str:
+        """As the record has it."""
+        if self.outcome is not None:
+            return "settled"
+        if self.unsent:
+            return self.approval
+        return "claimed" if self.claimed else "open"
 
     def attach(self, reply: str, alive: set[str]) -> None:
         """Note who wants to be told; the dead make room, and who finds none is not told."""
@@ -81,16 +95,14 @@ class Model:
         message: bytes,
         again: bool = False,
         later: bool = False,
+        approved: bool = False,
     ) -> list[bytes]:
         """`later`: asked after everything that happened before this step."""
         answers = []
         is_new = False
         for key in keys:
-            record = self.records.get(key)
-            if record is not None and record.anew and later:
-                record = None
-            if record is None and (key in self.marks or (again and not rerun)):
-                self.records.pop(key, None)
+            record = self._asked_anew(key, later)
+            if record is None and (approved or key in self.marks or (again and not rerun)):
                 self.marks.add(key)
                 answers.append(b"ran")
             elif record is None:
@@ -101,6 +113,17 @@ class Model:
                 answers.append(record.outcome)
             elif record.opened == nonce:
                 answers.append(b"new")
+            elif record.unsent and not (approved and record.approval == "approved"):
+                record.attach(reply, self.alive)
+                answers.append(record.approval.encode())
+            elif record.unsent and not rerun and record.epoch != self.epoch:
+                answers.append(b"moved")
+            elif record.unsent:
+                record.attach(reply, self.alive)
+                record.unsent, record.epoch, record.opened = False, self.epoch, nonce
+                record.over = over
+                is_new = True
+                answers.append(b"new")
             else:
                 record.attach(reply, self.alive)
                 record.over = record.over and over
@@ -108,6 +131,64 @@ class Model:
         if is_new:
             self.sent["queue"].append(message)
         return answers
+
+    def _asked_anew(self, key: str, later: bool) -> Record | None:
+        """The record of a call that is asked for; a refusal for a time is forgotten after it."""
+        record = self.records.get(key)
+        if record is None or not (record.anew and later):
+            return record
+        if record.approval != "approved":
+            del self.records[key]
+            return None
+        record.anew, record.unsent, record.outcome, record.settled = False, True, None, ""
+        return record
+
+    def ask(
+        self, key: str, nonce: str, reply: str, rerun: bool, again: bool
+    ) -> tuple[str, str, str]:
+        """The answer, and the state and approval of the record."""
+        record = self._asked_anew(key, later=True)
+        if record is None and (key in self.marks or (again and not rerun)):
+            self.marks.add(key)
+            return "ran", "", ""
+        if record is None:
+            record = self.records[key] = Record(self.epoch, nonce, rerun, True, [reply])
+            record.approval, record.unsent = "waiting", True
+        elif record.outcome is None:
+            record.attach(reply, self.alive)
+        is_new = record.opened == nonce and record.outcome is None
+        return "new" if is_new else "", record.state, record.approval
+
+    def decide(
+        self, key: str, nonce: str, approved: bool, late: bool, bodies: dict[str, bytes]
+    ) -> str:
+        """Empty where it is done. `late`: the time that it is good for is over."""
+        record = self.records.get(key)
+        if record is None:
+            return "gone"
+        if record.decision == bodies["decision"]:
+            return ""
+        if record.state != "waiting":
+            return record.approval or record.state
+        if late:
+            return "expired"
+        record.decision = bodies["decision"]
+        record.approval = "approved" if approved else "denied"
+        for asker in record.askers:
+            self.sent[asker].append(bodies["notice"])
+        if not approved:
+            is_sure = record.epoch == self.epoch
+            self._end(record, nonce, bodies["no" if is_sure else "unknown"])
+        return ""
+
+    def confirm(self, key: str) -> str:
+        """By a dispatcher that waits for it and knows that nobody has sent it; its state."""
+        record = self.records.get(key)
+        if record is None:
+            return ""
+        if record.unsent and record.outcome is None:
+            record.epoch = self.epoch
+        return record.state
 
     def switch(self, field: str, before: bytes, after: bytes) -> dict[str, bytes]:
         """The states after a change, which is made only to the state `before`."""
@@ -129,6 +210,8 @@ class Model:
             return "attempt"
         if record.claimed:
             return "won" if record.claimed == nonce else "claimed"
+        if record.unsent or record.approval not in ("", "approved"):
+            return record.approval
         if record.over:
             return "expired"
         if not self._may_go(record):
@@ -153,7 +236,7 @@ class Model:
             return "held" if record.claimed == nonce else "lost"
         if record.attempt != attempt:
             return "lost"
-        record.claimed, record.worker = nonce, worker
+        record.claimed, record.worker, record.unsent = nonce, worker, False
         record.claims += 1
         return "held"
 
@@ -191,6 +274,8 @@ class Model:
             return bodies["no" if is_sure else "unknown"]
         if record.outcome is not None:
             return record.outcome
+        if record.unsent:
+            return self._close_unsent(record, nonce, reply, end, bodies, anew)
         if end in (CloseReason.REFUSED, CloseReason.UNAPPROVED, CloseReason.USED):
             record.attach(reply, self.alive)
             return _running(record) if record.claimed else b"open"
@@ -212,6 +297,43 @@ class Model:
         self._end(record, nonce, body, but=reply)
         return body
 
+    def _close_unsent(
+        self,
+        record: Record,
+        nonce: str,
+        reply: str,
+        end: CloseReason,
+        bodies: dict[str, bytes],
+        anew: bool,
+    ) -> bytes:
+        others = [asker for asker in record.askers if asker != reply]
+        is_left = end in (CloseReason.LEAVE, CloseReason.REFUSED)
+        approval = ""
+        if end is CloseReason.DEADLINE:
+            approval = "expired"
+        elif end is CloseReason.UNAPPROVED and record.approval == "waiting":
+            approval = "expired"
+        elif end is CloseReason.USED and record.approval == "approved":
+            approval = "approved"
+        elif end is CloseReason.CANCEL:
+            approval = "cancelled"
+        elif is_left and not self.alive.intersection(others):
+            if end is CloseReason.LEAVE or not anew:
+                approval = "cancelled"
+            elif record.approval == "approved":
+                approval = "approved"
+        if approval:
+            record.approval = approval
+            record.anew = end is CloseReason.REFUSED and anew
+            body = bodies["no" if record.epoch == self.epoch else "unknown"]
+            self._end(record, nonce, body, but=reply)
+            return body
+        if end is CloseReason.LEAVE:
+            record.askers = others
+            return b"others"
+        record.attach(reply, self.alive)
+        return record.approval.encode()
+
     def recover(
         self,
         key: str,
@@ -231,6 +353,8 @@ class Model:
             return record.outcome
         record.attach(reply, self.alive)
         again = record.recovered == nonce
+        if record.unsent and not again:
+            return record.approval.encode()
         if not again and not record.claimed:
             if record.attempt > attempt:
                 is_next = record.attempt == attempt + 1 and self._may_go(record)
@@ -282,7 +406,7 @@ class Model:
         self.sent["queue"].append(message)
 
     def _end(self, record: Record, nonce: str, body: bytes, but: str = "") -> None:
-        record.outcome, record.settled, record.claimed = body, nonce, ""
+        record.outcome, record.settled, record.claimed, record.unsent = body, nonce, "", False
         for asker in record.askers:
             if asker != but:
                 self.sent[asker].append(body)

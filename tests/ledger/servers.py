@@ -7,6 +7,13 @@ from typing import Any, Protocol
 
 import redis
 
+from toolpool.contract.ledger.approvals import (
+    ApprovalLedger,
+    Asking,
+    Deciding,
+    MemoryApprovals,
+    RedisApprovals,
+)
 from toolpool.contract.ledger.base import (
     Claim,
     CloseReason,
@@ -71,10 +78,13 @@ class Real:
         message: bytes,
         again: bool = False,
         later: bool = False,
+        approved: bool = False,
     ) -> list[bytes]:
         wait = _OVER if over else LONG
         asked_at = time.time() + LONG if later else 0.0
-        openings = [Opening(key, 1, rerun, wait, LONG, LONG, asked_at, again) for key in keys]
+        openings = [
+            Opening(key, 1, rerun, wait, LONG, LONG, asked_at, again, approved) for key in keys
+        ]
         _, answers = self.run(
             self.ledger.open(
                 openings,
@@ -88,6 +98,34 @@ class Real:
         if over:
             time.sleep(_OVER * 3)
         return list(answers)
+
+    def approvals(self, reply: str) -> ApprovalLedger:
+        """What a dispatcher does about approvals."""
+        raise NotImplementedError
+
+    def ask(
+        self, key: str, nonce: str, reply: str, rerun: bool, again: bool
+    ) -> tuple[str, str, str]:
+        now = time.time()
+        asking = Asking(
+            key, nonce, b"request", rerun, now + LONG, LONG, LONG, now + 2 * LONG, again
+        )
+        found = self.run(self.approvals(reply).ask(asking, now=now))
+        return found.answer, found.state, found.approval
+
+    def decide(
+        self, key: str, nonce: str, approved: bool, late: bool, bodies: dict[str, bytes]
+    ) -> str:
+        now = time.time()
+        deciding = Deciding(
+            key, nonce, bodies["decision"], bodies["notice"], approved, now + LONG,
+            no=bodies["no"], doubtful=bodies["unknown"],
+        )  # fmt: skip
+        now += 2 * LONG if late else 0.0
+        return str(self.run(self.approvals("d0").decide(deciding, now=now)))
+
+    def confirm(self, key: str) -> str:
+        return str(self.run(self.approvals("d0").read(key, now=time.time(), confirm=True)).state)
 
     def read_switches(self, changes: int) -> None:
         """Note the version of the switches, which have changed so often."""
@@ -209,6 +247,9 @@ class RealRedis(Real):
         """As `open` answers it."""
         return self.run(_epoch(self.ledger))  # type: ignore[no-any-return]
 
+    def approvals(self, reply: str) -> ApprovalLedger:
+        return RedisApprovals(self._steps, NAMES, self.reply(reply), "default")
+
     def change_epoch(self, word: str) -> None:
         """A failover, or a restart, that kept the data."""
         self._sync.set(NAMES.epoch, word)
@@ -274,6 +315,9 @@ class RealMemory(Real):
     def epoch(self) -> str:
         """As `open` answers it."""
         return self._server.epoch
+
+    def approvals(self, reply: str) -> ApprovalLedger:
+        return MemoryApprovals(self._server, self.reply(reply))
 
     def change_epoch(self, word: str) -> None:
         """See `RealRedis`."""

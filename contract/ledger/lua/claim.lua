@@ -55,7 +55,7 @@ local answers = {}
 for i = 2, records + 1 do
   local attempt, nonce, limits = ARGV[i * 2 + 4], string.match(ARGV[i * 2 + 5], '^(%S+) ?(.*)$')
   local r = redis.call('HMGET', KEYS[i], 'state', 'attempt', 'claimed', 'until', 'deadline', 'epoch', 'rerun',
-    'goes_on', 'claims')
+    'goes_on', 'claims', 'approval')
   local answer
   if not r[1] then answer = 'absent'
   elseif r[1] == 'settled' then answer = 'settled'
@@ -63,6 +63,7 @@ for i = 2, records + 1 do
   elseif r[1] == 'claimed' then
     answer = (r[3] == nonce) and tostring((r[5] or now) - now) or 'claimed'
   elseif r[1] ~= 'open' then answer = r[1]  -- nobody has approved it, or nobody has sent it since
+  elseif r[10] and r[10] ~= 'approved' then answer = r[10]  -- it was held, or given back, while it waited
   elseif tonumber(r[4] or 0) <= now then answer = 'expired'
   elseif r[6] ~= epoch and r[7] ~= '1' and r[8] ~= epoch then answer = 'moved'
   elseif is_stale then answer = 'stale'

@@ -31,7 +31,7 @@ local function others_wait(key, replies, until_ms, deadline_ms)
   local left = {leave = 1, refused = 1, unstarted = until_ms - now, deadline = deadline_ms - now - 200}
   if left[which] <= 0 then return false end
   local others, alive = without_caller(replies)
-  if alive then redis.call('HSET', key, 'replies', others) end
+  if alive and which ~= 'refused' then redis.call('HSET', key, 'replies', others) end
   return alive
 end
 
