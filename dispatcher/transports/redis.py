@@ -338,10 +338,7 @@ class RedisTransport:
 
     async def states(self, keys: Sequence[str]) -> list[str | None]:
         """See `Transport.states`."""
-        pipeline = self._client.pipeline(transaction=False)
-        for key in keys:
-            pipeline.hget(self._names.call(key), "state")
-        return [state.decode() if state else None for state in await pipeline.execute()]
+        return [state.decode() if state else None for state in await self._fields(keys, "state")]
 
     async def has_ended(self, key: str) -> bool:
         """See `Transport.has_ended`."""
@@ -349,10 +346,18 @@ class RedisTransport:
 
     async def outcomes(self, keys: Sequence[str]) -> list[bytes | None]:
         """See `Transport.outcomes`."""
+        return await self._fields(keys, "outcome")
+
+    async def _fields(self, keys: Sequence[str], name: str) -> list[bytes | None]:
+        """A field of each record; None too for what somebody put there that is no record."""
         pipeline = self._client.pipeline(transaction=False)
         for key in keys:
-            pipeline.hget(self._names.call(key), "outcome")
-        return list(await pipeline.execute())
+            pipeline.hget(self._names.call(key), name)
+        found = await pipeline.execute(raise_on_error=False)
+        for value in found:
+            if isinstance(value, Exception) and "WRONGTYPE" not in str(value):
+                raise value
+        return [None if isinstance(value, Exception) else value for value in found]
 
     async def note_turns(self, notes: Sequence[TurnNote], at: float) -> None:
         """See `Transport.note_turns`."""

@@ -27,10 +27,14 @@ from toolpool.contract.inspection import (
     answer_stream,
     signed_answer,
 )
+from toolpool.contract.ledger.base import NEW, Claim, Opening
+from toolpool.contract.ledger.client import RedisLedger
+from toolpool.contract.ledger.steps import Steps
 from toolpool.contract.names import Names
-from toolpool.contract.server.connection import keyring
+from toolpool.contract.server.connection import keyring, open_async
 from toolpool.contract.settings import Settings
 from toolpool.contract.spec import ToolSpec, sealed
+from toolpool.dispatcher.transports.redis import RedisTransport
 from toolpool.fleet import read_fleet, turn_switch
 
 NAMES = Names()
@@ -171,3 +175,32 @@ def test_one_worker_is_one_worker(settings: Settings, client: Any, command: Comm
     finally:
         client.delete(NAMES.workers, NAMES.worker("w"), NAMES.call("k-1"))
     assert "queue q (1 worker, 4 slots free)" in told["calls"][0]["why"]
+
+
+async def test_junk_in_place_of_a_record_costs_no_other_call(
+    settings: Settings, client: Any
+) -> None:
+    """R69: also of those that are in the same step, or are looked at together."""
+    connected = open_async(settings)
+    ledger, reply = RedisLedger(Steps(connected), NAMES), NAMES.reply("d")
+    give_up_at = time.monotonic() + 9.0
+    openings = [Opening(key, 1, True, wait=9.0, deadline=9.0, keep=9.0) for key in ("a", "b")]
+
+    async def open_both(nonce: str) -> list[bytes]:
+        _, answers = await ledger.open(
+            openings, nonce=nonce, reply=reply, queue="", message=b"", give_up_at=give_up_at
+        )
+        return answers
+
+    assert await open_both("one") == [NEW, NEW]
+    client.set(NAMES.call("a"), "junk", ex=60)
+    transport = RedisTransport(settings)
+    assert await transport.states(["a", "b"]) == [None, "open"]
+    assert await transport.outcomes(["a", "b"]) == [None, None]
+    claims = [Claim("a", 1, "c-a"), Claim("b", 1, "c-b")]
+    lost, left = await ledger.claim(claims, worker="w", give_up_at=give_up_at)
+    assert lost == "absent" and isinstance(left, float)
+    client.set(NAMES.call("a"), "junk", ex=60)
+    assert await open_both("two") == [NEW, b"running w"]
+    await transport.close()
+    await connected.aclose()

@@ -33,6 +33,8 @@ class History:
     starts_here: int = 0
     """In this epoch."""
     outcome: bytes | None = None
+    is_spoilt: bool = False
+    """Whether somebody without the key has put an earlier record back: it may run again."""
     was_sent: bool = False
     """Whether somebody may have sent it after it was approved."""
 
@@ -52,6 +54,7 @@ class LedgerMachine(RuleBasedStateMachine):
         self.model = Model(self.real.epoch)
         self._replica = copy.deepcopy((self.model.records, self.model.marks))
         self._words = itertools.count()
+        self._copies: dict[str, Any] = {}
         self._done: list[tuple[str, dict[str, Any]]] = []
         self._claims: dict[str, tuple[str, bool]] = {}
         """Claims by nonce: their key, and whether their worker has not given them back."""
@@ -149,6 +152,31 @@ class LedgerMachine(RuleBasedStateMachine):
         """Only whoever knows that nobody has sent it says so."""
         if not self.histories[key].was_sent:
             self._do("confirm", key=key)
+
+    @rule(key=keys, how=st.sampled_from(("deleted", "emptied", "junk")))
+    def spoil(self, key: str, how: str) -> None:
+        """By somebody who can write to the server: as if its time were over."""
+        self.real.spoil(key, how)
+        record = self.model.records.pop(key, None)
+        history = self.histories[key]
+        history.outcome = None
+        if record is not None and record.rerun:
+            history.starts_here = history.starts = 0
+
+    @rule(key=keys)
+    def copy_record(self, key: str) -> None:
+        """By the same, for later."""
+        if key in self.model.records:
+            self.real.copy_record(key)
+            self._copies[key] = copy.deepcopy(self.model.records[key])
+
+    @rule(key=keys)
+    def put_back(self, key: str) -> None:
+        """What was copied is there again, whatever has happened since."""
+        if key in self._copies:
+            self.real.put_back(key)
+            self.model.records[key] = copy.deepcopy(self._copies[key])
+            self.histories[key].is_spoilt = True
 
     @rule(key=keys)
     def end_record(self, key: str) -> None:
@@ -434,7 +462,8 @@ class LedgerMachine(RuleBasedStateMachine):
         history = self.histories[key]
         history.starts += 1
         history.starts_here += 1
-        assert history.starts_here <= 1 or self._rerun[key], f"{key} was started twice"
+        may_again = self._rerun[key] or history.is_spoilt
+        assert history.starts_here <= 1 or may_again, f"{key} was started twice"
         approval = self.model.records[key].approval
         assert approval in ("", "approved"), f"{key} was started, and is {approval}"
 
@@ -452,6 +481,8 @@ class LedgerMachine(RuleBasedStateMachine):
         if record is None or record.outcome is None or answer != record.outcome:
             return
         history = self.histories[key]
+        if history.is_spoilt:
+            return
         assert history.outcome in (None, answer), f"{key}: {history.outcome!r}, then {answer!r}"
         history.outcome = answer
         if answer.startswith(b"no:"):

@@ -309,9 +309,9 @@ class Model:
         others = [asker for asker in record.askers if asker != reply]
         is_left = end in (CloseReason.LEAVE, CloseReason.REFUSED)
         approval = ""
-        if end is CloseReason.DEADLINE:
-            approval = "expired"
-        elif end is CloseReason.UNAPPROVED and record.approval == "waiting":
+        if end is CloseReason.DEADLINE or (
+            end is CloseReason.UNAPPROVED and record.approval == "waiting"
+        ):
             approval = "expired"
         elif end is CloseReason.USED and record.approval == "approved":
             approval = "approved"

@@ -240,6 +240,7 @@ class RealRedis(Real):
         self._steps = Steps(self._client)
         self.ledger = RedisLedger(self._steps, NAMES)
         self._kept: dict[bytes, bytes] = {}
+        self._copies: dict[str, bytes] = {}
         self._sync.flushall()
 
     @property
@@ -270,6 +271,22 @@ class RealRedis(Real):
         for key, value in self._kept.items():
             self._sync.restore(key, int(LONG * 1000), value)
         self.change_epoch(word)
+
+    def spoil(self, key: str, how: str) -> None:
+        """Delete a record, or put something else in its place."""
+        self._sync.delete(NAMES.call(key))
+        if how == "junk":
+            self._sync.set(NAMES.call(key), b"junk")
+        elif how == "emptied":
+            self._sync.hset(NAMES.call(key), "x", "")
+
+    def copy_record(self, key: str) -> None:
+        """Remember a record."""
+        self._copies[key] = self._sync.dump(NAMES.call(key))
+
+    def put_back(self, key: str) -> None:
+        """Let a record be as it was."""
+        self._sync.restore(NAMES.call(key), int(LONG * 1000), self._copies[key], replace=True)
 
     def end_record(self, key: str) -> None:
         """The record's time is over."""
@@ -310,6 +327,7 @@ class RealMemory(Real):
         self._server = MemoryServer()
         self.ledger = self._server
         self._kept: Any = ({}, set())
+        self._copies: dict[str, Any] = {}
 
     @property
     def epoch(self) -> str:
@@ -335,6 +353,18 @@ class RealMemory(Real):
         """See `RealRedis`."""
         self._server.records, self._server.ran = copy.deepcopy(self._kept)
         self.change_epoch(word)
+
+    def spoil(self, key: str, how: str) -> None:
+        """See `RealRedis`."""
+        self.end_record(key)
+
+    def copy_record(self, key: str) -> None:
+        """See `RealRedis`."""
+        self._copies[key] = copy.deepcopy(self._server.records[key])
+
+    def put_back(self, key: str) -> None:
+        """See `RealRedis`."""
+        self._server.records[key] = copy.deepcopy(self._copies[key])
 
     def end_record(self, key: str) -> None:
         """See `RealRedis`."""

@@ -40,7 +40,7 @@ if what == 'ask' then
   local nonce, reply, marks, mark_ms, request, rerun = unpack(ARGV, 4, 9)
   local ends, kept_ms, keep_ms, asked_at, again, tried_in = unpack(ARGV, 10, 15)
   local once = rerun ~= '1'
-  local r = redis.call('HMGET', key, 'state', 'anew', 'replies', 'opened', 'asker')
+  local r = fields_of(key, 'state', 'anew', 'replies', 'opened', 'asker')
   if r[2] and tonumber(asked_at) > tonumber(r[2]) then r[1] = forget_refusal(key) end
   local answer = ''
   if not r[1] and once and tried_in ~= '' and tried_in ~= epoch then
@@ -74,7 +74,7 @@ elseif what == 'read' then
 elseif what == 'decide' then
   local epoch = server_epoch(KEYS[1], ARGV[2])
   local state, decision, ends, nonce, notice, no, doubtful = unpack(ARGV, 4, 10)
-  local r = redis.call('HMGET', key, 'state', 'approval', 'expires', 'epoch', 'replies', 'decision', 'keep')
+  local r = fields_of(key, 'state', 'approval', 'expires', 'epoch', 'replies', 'decision', 'keep')
   if r[6] == decision then return {'done'} end  -- the answer to it was lost
   if r[1] ~= 'waiting' then return {r[2] or r[1] or 'gone'} end
   -- Nothing is written: the clock may be about to be put right.

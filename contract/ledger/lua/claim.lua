@@ -54,7 +54,7 @@ end
 local answers = {}
 for i = 2, records + 1 do
   local attempt, nonce, limits = ARGV[i * 2 + 4], string.match(ARGV[i * 2 + 5], '^(%S+) ?(.*)$')
-  local r = redis.call('HMGET', KEYS[i], 'state', 'attempt', 'claimed', 'until', 'deadline', 'epoch', 'rerun',
+  local r = fields_of(KEYS[i], 'state', 'attempt', 'claimed', 'until', 'deadline', 'epoch', 'rerun',
     'goes_on', 'claims', 'approval')
   local answer
   if not r[1] then answer = 'absent'

@@ -64,7 +64,7 @@ end
 local answers = {}
 for i = 2, #KEYS do
   local at = 6 + (i - 2) * 9
-  local r = redis.call('HMGET', KEYS[i], 'state', 'outcome', 'worker', 'epoch', 'claims', 'replies',
+  local r = fields_of(KEYS[i], 'state', 'outcome', 'worker', 'epoch', 'claims', 'replies',
     'until', 'deadline', 'keep')
   if not r[1] and which == 'unstarted' then
     answers[i - 1] = 'missing'

@@ -9,7 +9,7 @@ if KEYS[2] ~= '' then
   redis.call('ZREMRANGEBYSCORE', KEYS[2], '-inf', now - ARGV[4])
   redis.call('PEXPIRE', KEYS[2], ARGV[4])
 end
-local state, keep = unpack(redis.call('HMGET', KEYS[3], 'state', 'keep'))
+local state, keep = unpack(fields_of(KEYS[3], 'state', 'keep'))
 if state then
   if tonumber(keep or 0) < tonumber(ARGV[5]) then redis.call('HSET', KEYS[3], 'keep', ARGV[5]) end
   local needed = state == 'settled' and tonumber(ARGV[5]) or tonumber(ARGV[3])

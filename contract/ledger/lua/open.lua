@@ -20,7 +20,7 @@ for i = 3, #KEYS do
   local attempt, rerun, wait_ms, deadline_ms, keep_ms, asked_at, again, approved = string.match(
     ARGV[i + 5], '^(%d+) (%d) (%-?%d+) (%-?%d+) (%-?%d+) (%-?%d+) (%d) (%d)$')
   local once = rerun ~= '1'
-  local record = redis.call('HMGET', KEYS[i], 'state', 'opened', 'outcome', 'replies', 'worker',
+  local record = fields_of(KEYS[i], 'state', 'opened', 'outcome', 'replies', 'worker',
     'until', 'deadline', 'anew', 'expires', 'epoch')
   if record[8] and tonumber(asked_at) > tonumber(record[8]) then
     record[1] = forget_refusal(KEYS[i])

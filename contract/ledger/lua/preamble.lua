@@ -91,6 +91,16 @@ local function push(queue, message, wait_ms)
   end
 end
 
+-- Fields of a record. What somebody without the key has put in its place, and is no hash, is removed: it
+-- would fail the step for the other calls in it.
+local function fields_of(key, ...)
+  local found = redis.pcall('HMGET', key, ...)
+  if not found.err then return found end
+  if not string.find(found.err, 'WRONGTYPE') then error(found.err) end
+  redis.call('DEL', key)
+  return {}
+end
+
 -- The mark of a call that was claimed: `<prefix>:ran:` is one shorter than `<prefix>:call:`.
 local function mark_of(prefix, key)
   return prefix .. string.sub(key, #prefix + 2)

@@ -15,7 +15,7 @@ local answers = {}
 for i = 3, #KEYS do
   local at = 5 + (i - 3) * 10
   local nonce, lost, attempt = ARGV[at], ARGV[at + 1], tonumber(ARGV[at + 2])
-  local r = redis.call('HMGET', KEYS[i], 'state', 'attempt', 'worker', 'epoch', 'rerun', 'outcome',
+  local r = fields_of(KEYS[i], 'state', 'attempt', 'worker', 'epoch', 'rerun', 'outcome',
     'recovered', 'replies', 'goes_on', 'until', 'deadline', 'keep')
   local until_ms = math.max(tonumber(r[10] or 0), now + ARGV[at + 3])
   local may_go = r[4] == epoch or r[5] == '1' or r[9] == epoch

@@ -7,7 +7,7 @@ local worker, most, marks = ARGV[1], tonumber(ARGV[2]), ARGV[3]
 local answers = {}
 for i = 1, #KEYS do
   local at = 4 + (i - 1) * 5
-  local r = redis.call('HMGET', KEYS[i], 'state', 'claimed', 'attempt', 'releases', 'replies', 'keep')
+  local r = fields_of(KEYS[i], 'state', 'claimed', 'attempt', 'releases', 'replies', 'keep')
   if r[1] == 'claimed' and r[2] == ARGV[at] then
     local releases = tonumber(r[4] or '0') + 1
     if releases > most then
@@ -22,7 +22,7 @@ for i = 1, #KEYS do
     end
     answers[i] = 'released'
   else
-    local done = redis.call('HMGET', KEYS[i], 'released', 'settled_by')
+    local done = fields_of(KEYS[i], 'released', 'settled_by')
     local is_ours = done[1] == ARGV[at] or done[2] == ARGV[at]
     answers[i] = is_ours and 'released' or 'late'
   end

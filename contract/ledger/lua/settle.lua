@@ -6,7 +6,7 @@ local answers = {}
 for i = 1, #KEYS do
   local at = i * 4 - 3
   local nonce, body = ARGV[at], ARGV[at + 3]
-  local r = redis.call('HMGET', KEYS[i], 'state', 'settled_by', 'replies', 'keep')
+  local r = fields_of(KEYS[i], 'state', 'settled_by', 'replies', 'keep')
   if not r[1] then
     settle(KEYS[i], nonce, ARGV[at + 1], nil, body, ARGV[at + 2], '')
     answers[i] = 'gone'
