@@ -7,8 +7,8 @@ second `tool_result` for the first call's id.
 import asyncio
 import secrets
 import time
-from collections import OrderedDict
 from collections.abc import AsyncIterator, Mapping
+from itertools import islice
 from typing import Any
 
 from redis.exceptions import RedisError
@@ -46,6 +46,7 @@ _KEEP_HANDLE_SECONDS = 0.25
 _FIRST_PAUSE_SECONDS = 0.1
 _LONGEST_PAUSE_SECONDS = 2.0
 _OWN_KEPT = 1_000
+_LOOKED_AT = 16
 _AWAY = (ServerAway, RedisError, OSError, TimeoutError)
 
 
@@ -86,10 +87,8 @@ class Background:
         self._results = results
         self._wording = wording
         self._completed = Completed()
-        self._unkept: dict[str, BackgroundCall] = {}
-        """By handle: what the server does not have yet."""
-        self._own: OrderedDict[str, BackgroundCall] = OrderedDict()
-        """The calls without a session that this dispatcher handed out: nobody else's are listed."""
+        self._own: dict[str, BackgroundCall] = {}
+        """By handle: what this dispatcher handed out, which the server may not have or may lose."""
 
     async def hand_over(self, pending: Pending, *, asks: bool) -> ToolResult | None:
         """The answer that stands for a call still running; None if it ended meanwhile.
@@ -115,11 +114,7 @@ class Background:
         )
         kept = self._settings.background_kept
         self._traffic.handed_over(pending, kept)
-        self._unkept[call.handle] = call
-        if session is None:
-            self._own[call.handle] = call
-            if len(self._own) > _OWN_KEPT:
-                self._own.popitem(last=False)
+        self._remember(call)
         keeping = self._traffic.in_background(self._keep(call, left + kept))
         await asyncio.wait({keeping}, timeout=_KEEP_HANDLE_SECONDS)
         if not pending.is_open:
@@ -161,7 +156,21 @@ class Background:
                 pause = min(pause * 2, _LONGEST_PAUSE_SECONDS)
             else:
                 break
-        self._unkept.pop(call.handle, None)
+
+    def _remember(self, call: BackgroundCall) -> None:
+        self._own[call.handle] = call
+        if len(self._own) > _OWN_KEPT:  # the oldest that has ended
+            oldest = list(islice(self._own.values(), _LOOKED_AT))
+            ended = (each.handle for each in oldest if not self._is_open(each))
+            self._own.pop(next(ended, ""), None)
+
+    def _is_open(self, call: BackgroundCall) -> bool:
+        return self._traffic.root(call.message.key) is not None
+
+    def _is_kept(self, call: BackgroundCall) -> bool:
+        """Whether its result is kept, by the time at which it must have ended."""
+        kept_until = call.deadline + self._settings.background_kept
+        return kept_until > self._transport.server_time()
 
     def close(self) -> None:
         """End the streams of completed handles."""
@@ -303,12 +312,18 @@ class Background:
         it, but is told of no other.
         """
         transport, older = self._transport, 0
+        own = [call for call in self._own.values() if call.session == session]
         if session is None:
-            gone = transport.server_time() - self._settings.background_kept
-            calls = [call for call in self._own.values() if call.deadline > gone]
+            calls = [call for call in own if self._is_kept(call)]
         else:
             bodies, older = await transport.handles(self._owner(session), newest)
             calls = [call for call in map(self._read, bodies) if call is not None]
+            listed = {call.handle for call in calls}
+            lost = [c for c in own if c.handle not in listed and self._is_open(c)]
+            if lost and not older:
+                calls = sorted(calls + lost, key=lambda call: call.started_at)
+                older = max(0, len(calls) - (newest or len(calls)))
+                calls = calls[older:]
         states = await transport.states([call.message.key for call in calls])
         return list(zip(calls, states, strict=True)), older
 
@@ -388,8 +403,8 @@ class Background:
         """One answer for unknown, expired and foreign handles: nobody learns which."""
         if not _is_handle(handle):
             return None
-        call = self._unkept.get(handle)
-        if call is None:
+        call = self._own.get(handle)
+        if call is None or not self._is_kept(call):
             body = await self._transport.handle(handle)
             call = self._read(body) if body is not None else None
         if call is None or call.handle != handle or call.session != session:

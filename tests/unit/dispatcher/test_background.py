@@ -304,8 +304,14 @@ async def test_without_a_session_a_host_is_shown_the_newest_of_this_dispatcher(
     bench: Bench, dispatcher: Dispatcher, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(background, "_OWN_KEPT", 2)
-    handles = [await hand_over(dispatcher, key, None) for key in "abc"]
+    handles = [await hand_over(dispatcher, "a", None)]
+    await bench.hand.end("a")
+    await final(dispatcher, handles[0], None)
+    handles += [await hand_over(dispatcher, key, None) for key in "bc"]
     assert [task["handle"] for task in await dispatcher.task_list()] == handles[1:]
+    handles.append(await hand_over(dispatcher, "d", None))
+    listed = [task["handle"] for task in await dispatcher.task_list()]
+    assert listed == handles[1:], "what is open is kept"
     async with bench.dispatcher("reply:other") as other:
         assert await other.task_list() == []
 
@@ -452,9 +458,30 @@ async def test_a_handle_works_here_while_the_server_cannot_keep_it(
         await dispatcher.task_result(handle, session="s-2")
     assert "handle_not_kept call=a" in caplog.text
     await eventually(lambda: handle in bench.server.handles, "it is kept after all")
-    await eventually(lambda: dispatcher._background._unkept == {}, "here it is dropped")
     async with bench.dispatcher("reply:other") as other:
         assert await other.task_result(handle, session="s-1") is None
+
+
+async def test_a_handle_works_here_though_the_server_lost_it(
+    bench: Bench, dispatcher: Dispatcher
+) -> None:
+    handle = await hand_over(dispatcher, "a")
+    other = await hand_over(dispatcher, "b")
+    await eventually(lambda: bench.hand.ids == ["a", "b"], "they run")
+    await eventually(lambda: other in bench.server.handles, "the server has them")
+    bench.server.handles.clear()
+    listed = [task["handle"] for task in await dispatcher.task_list(session="s-1")]
+    assert listed == [handle, other]
+    await hand_over(dispatcher, "c")
+    told = await ask(dispatcher, "task_list", key="list")
+    assert len(told.data) == 3
+    assert await dispatcher.task_result(handle, session="s-1") is None
+    with pytest.raises(KeyError):
+        await dispatcher.task_result(handle, session="s-2")
+    await bench.hand.end("a")
+    result = await final(dispatcher, handle)
+    assert result is not None
+    assert result.data == "a"
 
 
 async def test_a_call_that_ends_while_its_handle_is_being_kept_has_its_result(
