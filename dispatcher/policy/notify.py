@@ -95,7 +95,8 @@ class Webhook:
         if not secret:
             raise Misconfigured(
                 "TOOLPOOL_APPROVAL_WEBHOOK needs TOOLPOOL_APPROVAL_WEBHOOK_SECRET, which signs "
-                "what is posted: set it to a word of your own, and check it where it arrives"
+                "what is posted: make one with `openssl rand -base64 32`, and check signatures "
+                "where it arrives"
             )
         self._url = url
         self._seconds = seconds
@@ -153,12 +154,15 @@ def _why(error: Exception) -> str:
 
 
 def _secret_bytes(secret: str) -> bytes:
-    """As the standard writes it, or as it is."""
-    if secret.startswith("whsec_"):
-        try:
-            return base64.b64decode(secret.removeprefix("whsec_"), validate=True)
-        except ValueError:
-            raise Misconfigured(
-                "TOOLPOOL_APPROVAL_WEBHOOK_SECRET begins with whsec_, and is no base64 after that"
-            ) from None
-    return secret.encode()
+    """As the standard's own libraries read it: base64, with or without prefix and padding."""
+    encoded = secret.removeprefix("whsec_").rstrip("=")
+    try:
+        found = base64.b64decode(encoded + "=" * (-len(encoded) % 4), validate=True)
+    except ValueError:
+        found = b""
+    if not found:
+        raise Misconfigured(
+            "TOOLPOOL_APPROVAL_WEBHOOK_SECRET must be base64, as Standard Webhooks has it, with or "
+            "without whsec_ before it: make one with `openssl rand -base64 32`"
+        )
+    return found

@@ -36,7 +36,7 @@ class ResultPolicy:
         if result.is_running:
             return result
         try:
-            return _replaced(result, await self._hook.ask(_copy_of(result), call))
+            return self._replaced(result, await self._hook.ask(_copy_of(result), call))
         except HookFailed as error:
             self._observers.hook_failed(
                 HOOK, error.kind, error.__cause__, tool=result.name, call_id=result.call_id
@@ -68,30 +68,35 @@ class ResultPolicy:
             origin=result.origin,
         )
 
+    def _replaced(self, result: ToolResult, answer: Any) -> ToolResult:
+        """Raises `HookFailed` for what is no answer, and for data that is not JSON.
+
+        A success whose error is replaced becomes a failure without data.
+        """
+        if answer is None:
+            return result
+        if not isinstance(answer, Replace):
+            kind = type(answer).__name__
+            raise HookFailed(HOOK, f"it answered a {kind}, and not Replace or None")
+        changes: dict[str, Any] = {"recommendations": (), "details": None}
+        if answer.note:
+            if not isinstance(answer.note, str):
+                raise HookFailed(HOOK, "the note it gave is no text")
+            note = encoding.printable(answer.note)
+            changes["note"] = " ".join(filter(None, (result.note, note)))
+        if answer.data is not msgspec.UNSET:
+            if encoding.size_of(answer.data) is None:
+                raise HookFailed(HOOK, "the data it gave is not JSON")
+            changes["data"] = copied(answer.data)
+        if answer.error is not msgspec.UNSET:
+            if not isinstance(answer.error, str):
+                raise HookFailed(HOOK, "the error it gave is no text")
+            changes["error"] = encoding.printable(answer.error)
+            if result.ok:
+                result, changes["data"] = self.withheld(result), None
+        return msgspec.structs.replace(result, **changes)
+
 
 def _copy_of(result: ToolResult) -> ToolResult:
     """What a hook does to the data of it changes nothing."""
     return msgspec.structs.replace(result, data=copied(result.data))
-
-
-def _replaced(result: ToolResult, answer: Any) -> ToolResult:
-    """Raises `HookFailed` for what is no answer, and for data that is not JSON."""
-    if answer is None:
-        return result
-    if not isinstance(answer, Replace):
-        raise HookFailed(HOOK, f"it answered a {type(answer).__name__}, and not Replace or None")
-    changes: dict[str, Any] = {"recommendations": (), "details": None}
-    if answer.data is not msgspec.UNSET:
-        if encoding.size_of(answer.data) is None:
-            raise HookFailed(HOOK, "the data it gave is not JSON")
-        changes["data"] = copied(answer.data)
-    if answer.error is not msgspec.UNSET:
-        if not isinstance(answer.error, str):
-            raise HookFailed(HOOK, "the error it gave is no text")
-        changes["error"] = encoding.printable(answer.error)
-    if answer.note:
-        if not isinstance(answer.note, str):
-            raise HookFailed(HOOK, "the note it gave is no text")
-        note = encoding.printable(answer.note)
-        changes["note"] = " ".join(filter(None, (result.note, note)))
-    return msgspec.structs.replace(result, **changes)

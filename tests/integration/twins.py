@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
-from toolpool import Dispatcher
+from toolpool import Dispatcher, Hooks
 from toolpool.contract.settings import Settings
 from toolpool.dispatcher.dispatch import Dispatcher as Connected
 from toolpool.dispatcher.transports.memory import MemoryTransport
@@ -21,12 +21,15 @@ async def alone(tools: Sequence[Tool], **settings: Any) -> AsyncIterator[InMemor
 
 
 @asynccontextmanager
-async def second(first: InMemoryDispatcher, **settings: Any) -> AsyncIterator[Connected]:
+async def second(
+    first: InMemoryDispatcher, hooks: Hooks | None = None, **settings: Any
+) -> AsyncIterator[Connected]:
     """Another dispatcher on the same server."""
     dispatcher = Connected(
         MemoryTransport(first._server, f"reply:{len(first._server.dispatchers)}"),
         settings=Settings(**settings),
         envelope=first._background._envelope,
+        hooks=hooks,
     )
     async with dispatcher:
         yield dispatcher

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from tests.integration.twins import second
 from tests.waiting import eventually
 from toolpool import (
     Code,
@@ -115,6 +116,33 @@ async def test_r58_pages_of_a_long_output_are_read_as_the_hook_leaves_them() -> 
         assert CARD not in page["text"] and "[card]" in page["text"]
         got = {"id": "c-2", "name": "task_result", "input": {"handle": handle, "page": 1}}
         assert CARD not in str((await dispatcher.dispatch(got, session="s-1"))[0])
+
+
+def refused(result: ToolResult, call: ProposedCall) -> Replace:
+    """Nobody may read it."""
+    return Replace(error="not for you", note="Ask Anna.")
+
+
+async def test_r58_an_error_in_place_of_a_success_hides_its_data() -> None:
+    """At once, later by its handle, and on every page."""
+    async with Dispatcher.in_memory(TOOLS) as dispatcher:
+        handle = (await dispatcher.dispatch(ask("long_card"), session="s-1"))[0].handle
+        assert handle is not None
+        async with second(dispatcher, hooks=Hooks(after_result=refused)) as other:
+            turn = await other.dispatch(ask("card"))
+            later = (await other.dispatch(ask("slow_card"), session="s-1", wait=0))[0].handle
+            assert later is not None
+            result = await other.task_result(later, session="s-1", wait=5)
+            page = await other.output(handle, session="s-1")
+            got = {"id": "c-2", "name": "task_result", "input": {"handle": handle, "page": 1}}
+            told = (await other.dispatch(got, session="s-1"))[0]
+    assert result is not None
+    for shown in (turn[0], result):
+        assert (shown.ok, shown.data, shown.error) == (False, None, "not for you")
+        assert (shown.code, shown.executed) == (Code.DENIED, Executed.YES)
+        assert shown.note == "Ask Anna."
+    assert page["text"] == told.data["text"] == "not for you"
+    assert CARD not in str((turn, result, page, told))
 
 
 ENDLESS: list[Any] = []
