@@ -1,24 +1,46 @@
 """Hides the secrets that a call was given in what is said of it afterwards.
 
-Exact occurrences, and the common ways to spell a value: as JSON, in a URL, as Python shows it, in
-base64, and each long line of one that has several. It is a net, not a wall: what a tool makes of a
-secret in another way, half of it or its hash, is not known again.
+A text is searched as it is and with its escapes decoded: those of JSON, of URLs and of Python, up
+to three times over. A value is also found in base64, and by each long line of one that has several.
+It is a net, not a wall: what a tool makes of a secret in another way, half of it or its hash, is
+not known again.
 """
 
 import base64
-import json
 import re
+from bisect import bisect_right
 from collections.abc import Iterator, Mapping
 from types import TracebackType
 from typing import Any, Self
-from urllib.parse import quote, quote_plus
 
 from toolpool.contract import encoding
 
 LEAST_CHARACTERS = 6
 """What is shorter is not hidden: it would be found in everything."""
-_ESCAPE = re.compile("%[0-9A-F]{2}")
 _LEAST_LINE, _LINES_AT_MOST = 20, 200
+_TIMES = 3
+"""How often a text may be escaped: as JSON within JSON within a URL."""
+
+_HEX = "[0-9A-Fa-f]"
+
+
+def _bytes_after(mark: str) -> str:
+    """A character as one byte, or as UTF-8 has it, each byte in hexadecimal after a mark."""
+    more = f"{mark}[89ABab]{_HEX}"
+    return (
+        f"{mark}[CDcd]{_HEX}{more}|{mark}[Ee]{_HEX}{more}{more}|{mark}[Ff][0-7]{more}{more}{more}|"
+        f"{mark}{_HEX}{{2}}"
+    )
+
+
+_ESCAPE = re.compile(
+    rf"{_bytes_after('%')}|{_bytes_after(re.escape(chr(92)) + 'x')}|"
+    rf"\\u[Dd][89ABab]{_HEX}{{2}}\\u[Dd][C-Fc-f]{_HEX}{{2}}|\\u{_HEX}{{4}}|\\U{_HEX}{{8}}|"
+    r"\\[\\/\"'bfnrt]"
+)
+_LETTERS = {
+    "b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t", "/": "/", '"': '"', "'": "'"
+}  # fmt: skip
 
 _active: "list[Redaction]" = []
 """Of the calls that run in this process, for its log. Changed in single steps, without a lock: a
@@ -31,29 +53,62 @@ class Redaction:
     In `with redaction:` it holds for all that this process logs as well.
     """
 
-    __slots__ = ("_encoded", "_marks", "_spellings")
+    __slots__ = ("_marks", "_pattern", "_spellings")
 
     def __init__(self, values: Mapping[str, str]) -> None:
         self._marks: dict[str, str] = {}
         for name, value in values.items():
             for spelling in _spellings_of(value):
                 if len(spelling) >= LEAST_CHARACTERS:
-                    self._marks.setdefault(spelling, f"[secret {name}]")
+                    self._marks.setdefault(spelling.replace("+", " "), f"[secret {name}]")
         self._spellings = sorted(self._marks, key=len, reverse=True)
-        self._encoded = [encoding.encode(spelling)[1:-1] for spelling in self._spellings]
+        self._pattern = re.compile("|".join(map(re.escape, self._spellings)))
 
     def text(self, text: str) -> str:
         """`text` without the values."""
-        if not self._spellings or not any(spelling in text for spelling in self._spellings):
+        if not self._spellings or not self._is_in(text):
             return text
-        pattern = "|".join(map(re.escape, self._spellings))
-        return re.sub(pattern, lambda found: self._marks[found[0]], text)
+        pieces: list[str] = []
+        end = 0
+        for first, last, mark in sorted(self._find(text)):
+            if first >= end:
+                pieces += (text[end:first], mark)
+            end = max(end, last)
+        return "".join((*pieces, text[end:]))
 
     def json(self, encoded: bytes) -> bytes:
         """A JSON document without the values, also where one is a key or a number."""
-        if not self._encoded or not any(spelling in encoded for spelling in self._encoded):
+        if not self._spellings or not self._is_in(encoded.decode(errors="replace")):
             return encoded
         return encoding.encode(self._within(encoding.decode(encoded)))
+
+    def _is_in(self, text: str) -> bool:
+        for _ in range(_TIMES):
+            if self._is_plainly_in(text):
+                return True
+            escaped, text = text, _unescaped(text)
+            if text == escaped:
+                return False
+        return self._is_plainly_in(text)
+
+    def _is_plainly_in(self, text: str) -> bool:
+        spaced = text.replace("+", " ")  # as forms write a space
+        return any(spelling in spaced for spelling in self._spellings)
+
+    def _find(self, text: str) -> list[tuple[int, int, str]]:
+        """Where values are in a text, from and to, and what stands in their place."""
+        found: list[tuple[int, int, str]] = []
+        layers: list[_Decoded] = []
+        while True:
+            for match in self._pattern.finditer(text.replace("+", " ")):
+                first, last = match.span()
+                for layer in reversed(layers):
+                    first, last = layer.span(first, last)
+                found.append((first, last, self._marks[match[0]]))
+            if len(layers) == _TIMES:
+                return found
+            layers.append(_Decoded(text))
+            text = layers[-1].text
 
     def _within(self, value: Any) -> Any:
         if isinstance(value, str):
@@ -100,18 +155,75 @@ def without_secrets_in_use(text: str) -> str:
     return text
 
 
+def _unescaped(text: str) -> str:
+    """A text with its escapes decoded once, as `_Decoded` has it, where nobody asks for places."""
+    return "\\".join(map(_unescaped_piece, text.split("\\\\")))
+
+
+def _unescaped_piece(text: str) -> str:
+    if "\\" in text:
+        for letter, character in _LETTERS.items():
+            text = text.replace(f"\\{letter}", character)
+    if "%" in text or "\\" in text:
+        return _ESCAPE.sub(lambda found: _decoded(found[0]), text)
+    return text
+
+
+class _Decoded:
+    """A text with its escapes decoded once, and where each part of it stood."""
+
+    __slots__ = ("_decoded_at", "_escaped_at", "text")
+
+    def __init__(self, escaped: str) -> None:
+        pieces: list[str] = []
+        self._decoded_at, self._escaped_at = [0], [0]
+        """Where each piece begins: one that has no escape is as long in both texts."""
+        length = end = 0
+        for match in _ESCAPE.finditer(escaped):
+            for piece, to in ((escaped[end : match.start()], match.start()), (None, match.end())):
+                pieces.append(_decoded(match[0]) if piece is None else piece)
+                length += len(pieces[-1])
+                self._decoded_at.append(length)
+                self._escaped_at.append(to)
+            end = match.end()
+        pieces.append(escaped[end:])
+        self.text = "".join(pieces)
+
+    def span(self, first: int, last: int) -> tuple[int, int]:
+        """The same part of the escaped text; `last` is behind it."""
+        return self._at(first), self._at(last - 1, is_last=True)
+
+    def _at(self, decoded: int, *, is_last: bool = False) -> int:
+        piece = bisect_right(self._decoded_at, decoded) - 1
+        begin, escaped = self._decoded_at[piece], self._escaped_at[piece]
+        if piece + 1 < len(self._decoded_at):
+            next_escaped = self._escaped_at[piece + 1]
+            if self._decoded_at[piece + 1] - begin != next_escaped - escaped:
+                return next_escaped if is_last else escaped
+        return escaped + decoded - begin + is_last
+
+
+def _decoded(escape: str) -> str:
+    """The character of an escape; the escape itself if it has none."""
+    if escape[0] == "%" or escape[1] == "x":
+        raw = bytes.fromhex(escape.replace("%", "").replace("\\x", ""))
+        try:
+            return raw.decode()
+        except UnicodeDecodeError:
+            return raw.decode("latin-1")
+    if escape[1] not in "uU":
+        return _LETTERS.get(escape[1], escape[1])
+    codes = [int(code, 16) for code in re.split(r"\\[uU]", escape)[1:]]
+    if len(codes) == 2:
+        return chr(0x10000 + ((codes[0] - 0xD800) << 10) + codes[1] - 0xDC00)
+    return chr(codes[0]) if codes[0] <= 0x10FFFF else escape
+
+
 def _spellings_of(value: str) -> Iterator[str]:
     yield value
     yield value.strip()
     value = encoding.printable(value)
-    yield encoding.encode(value)[1:-1].decode()
-    yield json.dumps(value)[1:-1]
-    yield ascii(value)[1:-1]
-    yield repr(value)[1:-1]
-    yield repr(value.encode())[2:-1]
-    for spelling in (quote(value), quote(value, safe=""), quote_plus(value)):
-        yield spelling
-        yield _ESCAPE.sub(lambda found: found[0].lower(), spelling)
+    yield value
     yield from _in_base64(value.encode())
     lines = value.splitlines()
     if len(lines) > 1:

@@ -15,7 +15,13 @@ from hypothesis import strategies as st
 from toolpool.contract import encoding
 from toolpool.contract.log_writer import LogWriter
 from toolpool.contract.logs import JsonFormatter, TextFormatter
-from toolpool.contract.redaction import NOTHING, Redaction, without_secrets_in_use
+from toolpool.contract.redaction import (
+    NOTHING,
+    Redaction,
+    _Decoded,
+    _unescaped,
+    without_secrets_in_use,
+)
 
 ODD = 'p@ss/wörd "x"\\+&\n'
 PEM = "-----BEGIN KEY-----\nMIIEvQIBADANBgkqhkiG9w0B\nAQEFAASCBKcwggSjAgEAAoIB\n-----END KEY-----\n"
@@ -158,3 +164,55 @@ def test_nothing_costs_nothing() -> None:
     with NOTHING:
         assert NOTHING.text("x") == "x"
         assert NOTHING.json(b"[1]") == b"[1]"
+
+
+def _go_json(text: str) -> str:
+    """As Go's encoding/json writes a string."""
+    return re.sub("[<>&]", lambda found: f"\\u{ord(found[0]):04x}", json.dumps(text)[1:-1])
+
+
+WRITERS = {
+    "httpx": lambda text: quote(text, safe="!$&'()*+,;=:/?@[]~"),
+    "requests": lambda text: quote(text, safe="!#$%&'()*+,/:;=?@[]~"),
+    "yarl": lambda text: quote(text, safe="!$'()*,:@/?~").replace("%20", "+"),
+    "PHP json_encode": lambda text: json.dumps(text)[1:-1].replace("/", "\\/"),
+    "PHP urlencode": lambda text: quote_plus(text, safe="").replace("~", "%7E"),
+    "PHP rawurlencode": lambda text: quote(text, safe="~"),
+    "Go encoding/json": _go_json,
+    "Go url.QueryEscape": lambda text: quote_plus(text, safe="~"),
+    "Go url.PathEscape": lambda text: quote(text, safe="$&+=:@~"),
+    "JavaScript encodeURI": lambda text: quote(text, safe="!#$&'()*+,/:;=?@-._~"),
+    "capitals": lambda text: json.dumps(text)[1:-1].replace("\\u00f6", "\\u00F6"),
+    "all of it": lambda text: "".join(f"%{byte:02x}" for byte in text.encode()),
+    "all of it in JSON": lambda text: "".join(
+        f"\\u{unit:04x}" for unit in memoryview(text.encode("utf-16-le")).cast("H")
+    ),
+    "JSON in JSON": lambda text: json.dumps(json.dumps(text))[3:-3],
+    "JSON in a URL": lambda text: quote(json.dumps(text)[1:-1]),
+    "a URL in JSON": lambda text: json.dumps(quote(text))[1:-1],
+    "a URL in a URL in JSON": lambda text: json.dumps(quote(quote(text)))[1:-1],
+}
+
+
+@pytest.mark.parametrize("writer", WRITERS)
+@pytest.mark.parametrize("value", ["sk/live+key=&<é> ö", "pä/ss wörd~'\"\\", "token-\U0001f511-☃"])
+def test_r59_a_value_is_hidden_however_libraries_write_it(writer: str, value: str) -> None:
+    spelt = WRITERS[writer](value)
+    redaction = hiding(value)
+    assert redaction.text(f"%41 ä {spelt}\\n100% é") == f"%41 ä {MARK}\\n100% é"
+    data = encoding.encode({"text": f"a {spelt} b"})
+    assert encoding.decode(redaction.json(data)) == {"text": f"a {MARK} b"}
+
+
+@given(text, text, text, st.sampled_from(list(WRITERS)))
+def test_r59_no_value_survives_being_written(
+    value: str, before: str, behind: str, writer: str
+) -> None:
+    if not value.strip() or value in MARK:
+        return
+    assert MARK in hiding(value).text(WRITERS[writer](f"{before}|{value}|{behind}"))
+
+
+@given(st.text(st.sampled_from('\\%u0d8dcex4/"né+ 1'), max_size=30))
+def test_a_text_is_searched_as_it_is_hidden(escaped: str) -> None:
+    assert _unescaped(escaped) == _Decoded(escaped).text
