@@ -104,11 +104,15 @@ class Started(msgspec.Struct, frozen=True, kw_only=True, tag="started"):
     keys: tuple[str, ...]
 
 
-class Settled(msgspec.Struct, frozen=True, kw_only=True, tag="settled"):
-    """The first outcome of a call; it is stored in the ledger in this form."""
+class Settled(msgspec.Struct, frozen=True, kw_only=True, tag="settled", omit_defaults=True):
+    """The first outcome of a call; it is stored in the ledger in this form.
+
+    `at` is when a run that equal calls share ended, in fleet time (Unix seconds); else 0.0.
+    """
 
     key: str
     outcome: Outcome
+    at: float = 0.0
 
 
 class Released(msgspec.Struct, frozen=True, kw_only=True, tag="released"):

@@ -16,6 +16,12 @@ def retry_key(root: str, number: int) -> str:
     return f"{root}.{number}" if number else root
 
 
+def retry_of(key: str) -> int:
+    """The number of the retry that a record is of; 0 for the call itself."""
+    number = key.partition(".")[2]
+    return int(number) if number.isdecimal() else 0
+
+
 def idempotency_key(key: str) -> str:
     """One UUID for all records of a call, that says nothing of them to whoever reads it."""
     return str(uuid.uuid5(_IDEMPOTENCY, root_of(key)))

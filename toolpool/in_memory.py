@@ -78,7 +78,7 @@ class InMemoryWorker:
             policy_required=settings.policy_required,
         )
         intake = Intake(envelope, observers)
-        intake.server_time = server.time
+        intake.server_time = self._settler.server_time = server.time
         self._executor = Executor(
             worker=_WORKER,
             catalog=catalog,

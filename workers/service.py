@@ -160,7 +160,7 @@ class WorkerService:
             observers=self._observers,
         )
         self._executor.leased_at = lambda: self._presence.renewed_at
-        for part in (self._intake, self._runner, self._starts):
+        for part in (self._intake, self._runner, self._settler, self._starts):
             part.server_time = self._presence.clock.time
         self._on_loop(self._follow(), _START_SECONDS)
         self._watchdog = Watchdog(

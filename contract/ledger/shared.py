@@ -13,6 +13,7 @@ from typing import NamedTuple, Protocol
 from toolpool.contract.ledger.record import Record
 from toolpool.contract.ledger.steps import Step, Steps
 from toolpool.contract.names import Names
+from toolpool.contract.record_keys import retry_key
 
 _NO_KEY = "-"
 _DIGEST_CHARACTERS = 32
@@ -23,15 +24,14 @@ class SharedAsk(NamedTuple):
 
     `digest` stands for all that makes them equal, and begins the key of every run of theirs: `key`
     is that of a new one, `unless` one that is not to be joined. The run may last `timeout` and wait
-    `wait` to be started; its outcome is kept for `kept`, and good for `cached`. `anew`: nothing
-    that began before may be used.
+    `wait` to be started; its outcome is good for `cached`, which whoever asks has to judge. `anew`:
+    nothing that began before may be used.
     """
 
     digest: str
     key: str
     timeout: float
     wait: float
-    kept: float
     cached: float
     unless: str = ""
     anew: bool = False
@@ -44,11 +44,10 @@ class SharedAsk(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class SharedFound:
-    """The run of equal calls: `is_new`, or in flight, or over for `age` seconds with `outcome`."""
+    """The run of equal calls, or its last retry: `is_new`, in flight, or over with `outcome`."""
 
     key: str
     is_new: bool = False
-    age: float = 0.0
     outcome: bytes = b""
 
 
@@ -71,14 +70,14 @@ class RedisShared:
         """See `SharedLedger.ask`."""
         words = await self._steps.once(
             Step.SHARE,
-            [self._names.shared(ask.digest) for ask in asks],
+            [self._names.epoch, *(self._names.shared(ask.digest) for ask in asks)],
             [self._names.call_prefix, *map(_words, asks)],
         )
         return [_found(*words[at : at + 3]) for at in range(0, len(words), 3)]
 
 
 def _words(ask: SharedAsk) -> str:
-    times = (ask.timeout, ask.wait, ask.kept, ask.cached, ask.noted_for)
+    times = (ask.timeout, ask.wait, ask.cached, ask.noted_for)
     numbers = " ".join(str(max(0, round(seconds * 1000))) for seconds in times)
     return f"{ask.key} {ask.unless or _NO_KEY} {numbers} {ask.anew:d}"
 
@@ -88,7 +87,7 @@ def _found(key: bytes, said: bytes, outcome: bytes) -> SharedFound:
         return SharedFound(key.decode(), is_new=True)
     if said == b"open":
         return SharedFound(key.decode())
-    return SharedFound(key.decode(), age=float(said) / 1000, outcome=outcome)
+    return SharedFound(key.decode(), outcome=outcome)
 
 
 class _Note(NamedTuple):
@@ -128,10 +127,12 @@ class MemoryShared:
         key = note.key
         if key == ask.unless or key[:_DIGEST_CHARACTERS] != ask.key[:_DIGEST_CHARACTERS]:
             return None
+        retry = 1
+        while self._record(retry_key(note.key, retry)) is not None:
+            key, retry = retry_key(note.key, retry), retry + 1
         record = self._record(key)
         if record is not None and record.state == "settled":
-            age = max(0.0, max(note.ask.kept, record.keep) - (record.gone_at - now))
-            return SharedFound(key, age=age, outcome=record.outcome) if age < ask.cached else None
+            return SharedFound(key, outcome=record.outcome) if ask.cached else None
         is_coming = record is not None or now - note.taken < note.ask.wait
         return SharedFound(key) if is_coming and note.ask.timeout >= ask.timeout else None
 

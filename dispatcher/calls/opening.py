@@ -13,7 +13,7 @@ from toolpool.contract.call import ToolCall
 from toolpool.contract.envelope import BackgroundCall, CallMessage
 from toolpool.contract.ledger.steps import new_nonce
 from toolpool.contract.outcome import Executed
-from toolpool.contract.record_keys import retry_key, root_of
+from toolpool.contract.record_keys import retry_key, retry_of, root_of
 from toolpool.contract.settings import Settings
 from toolpool.contract.spec import ToolSpec
 from toolpool.dispatcher.calls.pending import Pending
@@ -105,16 +105,16 @@ def accepted(
     )
 
 
-def shared_by(askers: Sequence[Pending], key: str, retries: int, *, keep: float) -> Pending:
+def shared_by(askers: Sequence[Pending], key: str, *, keep: float) -> Pending:
     """The run of equal calls, which is nobody's own: it may last as long as any of them waits.
 
     The first of them stands for all: its session queues it, and its worker and the observers are
     told of it. A tool without a `ToolContext` sees none of that, and no host's context.
     """
-    first = askers[0]
+    first, retries = askers[0], retry_of(key)
     spec, message = first.spec, first.message
     return Pending(
-        root=key,
+        root=root_of(key),
         call=first.call,
         spec=spec,
         message=msgspec.structs.replace(

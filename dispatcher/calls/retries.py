@@ -61,7 +61,8 @@ class Retries:
         That has a record of its own, named after the first: whoever asks again follows the same
         names to the same end.
         """
-        if pending.share is not None:
+        share = pending.share
+        if share is not None and (not pending.is_run or share.was_over(pending)):
             return False  # whoever shares it looks for another run
         now = time.monotonic()
         pause = pause_before(

@@ -7,6 +7,7 @@ from toolpool.contract import encoding
 from toolpool.contract.call import ToolCall
 from toolpool.contract.ledger.shared import SharedAsk
 from toolpool.contract.ledger.steps import new_nonce
+from toolpool.contract.record_keys import root_of
 from toolpool.contract.spec import ToolSpec
 from toolpool.dispatcher.calls.pending import Pending
 from toolpool.dispatcher.turn_context import TurnContext
@@ -38,7 +39,7 @@ class SharedRun:
     """The askers of one run, the first of them first. `anew`: none may have what began before."""
 
     __slots__ = (
-        "_asked", "_timers", "anew", "askers", "digest", "is_joined", "is_over", "key", "retries",
+        "_asked", "_timers", "anew", "askers", "digest", "is_joined", "is_over", "key",
         "run", "unless", "was_refused",
     )  # fmt: skip
 
@@ -52,7 +53,6 @@ class SharedRun:
         self.run: Pending | None = None
         self.unless = ""
         """The key of a run that is not theirs."""
-        self.retries = 0
         self.is_joined = False
         """Whether somebody else's call began the run."""
         self.is_over = False
@@ -86,11 +86,15 @@ class SharedRun:
 
     def begins(self, run: Pending, *, is_joined: bool) -> None:
         """It is to be sent, or somebody else's has been."""
-        self.run, run.share, self.is_joined = run, self, is_joined
+        self.run, run.share, self.is_joined, self.key = run, self, is_joined, run.key
+
+    def was_over(self, run: Pending) -> bool:
+        """Whether their run, in the try that they asked for, had ended before they did."""
+        return not run.is_news and run.key == self.key
 
     def again(self, *, unless: str) -> None:
-        """It is asked for once more: what came of its run is not for these calls."""
-        self.key, self.unless = self.digest + new_nonce(), unless
+        """It is asked for once more: what came of this run is not for these calls."""
+        self.key, self.unless = self.digest + new_nonce(), root_of(unless)
         self.run, self.is_joined, self.is_over, self._asked = None, False, False, 0.0
 
     def asks(self) -> SharedAsk:
@@ -103,7 +107,6 @@ class SharedRun:
             key=self.key,
             timeout=self.timeout,
             wait=max(0.0, wait),
-            kept=spec.cached_for + KEPT_SECONDS,
             cached=spec.cached_for,
             unless=self.unless,
             anew=self.anew,

@@ -18,7 +18,7 @@ from toolpool.contract.envelope import Settled
 from toolpool.contract.errors import MessageRejected
 from toolpool.contract.ledger.shared import SharedFound
 from toolpool.contract.outcome import Code, Executed, Outcome, failure
-from toolpool.dispatcher.calls import opening, retries
+from toolpool.dispatcher.calls import opening
 from toolpool.dispatcher.calls.pending import Pending, Stage
 from toolpool.dispatcher.calls.services import Calls, Services
 from toolpool.dispatcher.calls.shared_run import KEPT_SECONDS, SharedRun
@@ -32,6 +32,8 @@ _LATE_SECONDS = 1.5
 """How much later than at its deadline a run is answered at the latest, by whoever keeps that."""
 _LEAST_WAIT_SECONDS = 0.2
 _RETRY_AFTER_SECONDS = 1.0
+_CLOCKS_APART_SECONDS = 2.0
+"""How far a worker's reading of fleet time may be ahead of this dispatcher's."""
 _NOT_TRIED = frozenset({Code.EXPIRED, Code.CANCELLED, Code.OVERLOADED})
 """What a run comes to for reasons of others: whoever has time left may have another."""
 
@@ -56,6 +58,7 @@ class Sharing:
     """One dispatcher's."""
 
     def __init__(self, services: Services, calls: Runs) -> None:
+        self._transport = services.transport
         self._ledger = services.transport.shared
         self._envelope = services.envelope
         self._settings = services.settings
@@ -100,8 +103,7 @@ class Sharing:
                 self._join_no_more(share)
                 rest.append(share.run)  # its askers are told what that comes to
                 continue
-            goes_on = not is_last or share.retries
-            executed = Executed.UNKNOWN if goes_on else Executed.NO
+            executed = Executed.NO if is_last else Executed.UNKNOWN
             for asker in askers:
                 self._answer(asker, failure(Code.CANCELLED, "", executed))
         return rest
@@ -127,23 +129,16 @@ class Sharing:
         self._join_no_more(share)
         if not share.askers:
             return
-        if not outcome.ok and is_wanted:
-            if not run.is_news:  # it was over before it was asked for
-                self._again(share, run)
-                return
-            pause = self._pause_before_retry(run, outcome)
-            if pause is not None:
-                self._observers.call("retried", run, pause)
-                share.retries += 1
-                for asker in share.askers:
-                    asker.ran_as(outcome)
-                asyncio.get_running_loop().call_later(pause, self._again, share, run)
-                return
+        if not outcome.ok and is_wanted and share.was_over(run):
+            self._again(share, run)
+            return
         patient = self._patient(share, run, outcome) if is_wanted else []
         for asker in list(share.askers):
             if asker not in patient:
                 self._tell(asker, run, outcome)
         if patient:
+            for asker in patient:
+                asker.ran_as(outcome)
             self._again(share, run)
 
     def _patient(self, share: SharedRun, run: Pending, outcome: Outcome) -> list[Pending]:
@@ -158,11 +153,6 @@ class Sharing:
             patient = [a for a in patient if a.line != run.line and not share.was_refused]
             share.was_refused = True
         return patient
-
-    def _pause_before_retry(self, run: Pending, outcome: Outcome) -> float | None:
-        left = run.deadline - opening.ANSWER_MARGIN_SECONDS - time.monotonic()
-        first_pause = self._settings.retry_pause
-        return retries.pause_before(run, outcome, first_pause=first_pause, time_left=left)
 
     def _tell(self, asker: Pending, run: Pending, outcome: Outcome) -> None:
         """Answer a call with the outcome of its run."""
@@ -224,12 +214,13 @@ class Sharing:
             self._begin(share, share.key, is_joined=False)
             return
         if found.outcome:
-            outcome = self._good(found)
-            if outcome is not None:
+            reply = self._good(found, share)
+            if reply is not None:
                 self._join_no_more(share)
+                age = max(0.0, self._transport.server_time() - reply.at)
                 for asker in list(share.askers):
-                    asker.shared("cached", found.age)
-                    self._answer(asker, outcome)
+                    asker.shared("cached", age)
+                    self._answer(asker, reply.outcome)
                 return
         elif (known := self._calls.root(found.key)) is None:
             self._begin(share, found.key, is_joined=True)
@@ -237,11 +228,14 @@ class Sharing:
         elif (open_share := known.share) is not None and not open_share.is_over:
             self._merge(share, open_share)
             return
-        share.again(unless=found.key)  # it failed, or is being cancelled here
+        share.again(unless=found.key)  # it failed, is too old, or is being cancelled here
         self._gather(share)
 
-    def _good(self, found: SharedFound) -> Outcome | None:
-        """A kept result, if it is one that others may be given: a success, and all of it."""
+    def _good(self, found: SharedFound, share: SharedRun) -> Settled | None:
+        """A kept result, if it is one that others may be given: a success, all of it, not too old.
+
+        Its age is by its signed time: what the server says of it may be anybody's.
+        """
         try:
             reply = self._envelope.decode_reply(found.outcome)
         except MessageRejected as error:
@@ -249,12 +243,15 @@ class Sharing:
             return None
         if not isinstance(reply, Settled) or reply.key != found.key:
             return None
-        return reply.outcome if reply.outcome.ok and not reply.outcome.output_bytes else None
+        age = self._transport.server_time() - reply.at
+        is_fresh = -_CLOCKS_APART_SECONDS < age < next(iter(share.askers)).spec.cached_for
+        is_whole = reply.outcome.ok and not reply.outcome.output_bytes
+        return reply if is_fresh and is_whole else None
 
     def _begin(self, share: SharedRun, key: str, *, is_joined: bool) -> None:
         askers = list(share.askers)
         keep = askers[0].spec.cached_for + KEPT_SECONDS
-        run = opening.shared_by(askers, key, share.retries, keep=keep)
+        run = opening.shared_by(askers, key, keep=keep)
         share.begins(run, is_joined=is_joined)
         self._calls.send_run(run)
 

@@ -20,14 +20,26 @@ from tests.integration.test_deadlines import worker
 from tests.waiting import eventually, wait_until
 from toolpool import Dispatcher
 from toolpool.contract.clock import fleet_time
+from toolpool.contract.envelope import Envelope
 from toolpool.contract.names import Names
+from toolpool.contract.outcome import Code, Executed, failure
 from toolpool.contract.server import connection
 from toolpool.contract.settings import Settings
-from toolpool.dispatcher.transports.base import Survey
+from toolpool.contract.signing import Keyring
+from toolpool.dispatcher.admission.breaker import Breaker
+from toolpool.dispatcher.calls.circuits import FleetCircuits
+from toolpool.dispatcher.calls.services import Services
+from toolpool.dispatcher.observe import Observers
+from toolpool.dispatcher.transports.base import Survey, TurnNote
 from toolpool.dispatcher.transports.redis import RedisTransport
 
 HOUR = 3600.0
 NEAR = 2.0
+
+
+def one_time(dispatcher: Dispatcher) -> float:
+    """Fleet time as a dispatcher has it."""
+    return dispatcher._parts.traffic._transport.server_time()
 
 
 @dataclass
@@ -147,6 +159,86 @@ async def test_a_worker_alone_corrects_too(
         await eventually(lambda: abs(jumping.time() - before) < 60.0, "it is corrected")
         jumping.jump(-2 * HOUR)
         await eventually(lambda: abs(jumping.time() - before) < 60.0, "and again")
+
+
+@pytest.mark.parametrize("jump", [HOUR, -HOUR])
+async def test_a_kept_result_grows_old_across_a_jump(
+    jumping: Jumping, jump: float, tmp_path: Path
+) -> None:
+    """A result of 1.5 s is given for as long, and no longer."""
+    arguments = {"trace": str(tmp_path / "trace")}
+    with worker(jumping.settings, "tests.fleets.sharing"):
+        async with Dispatcher.connect(settings=jumping.settings) as dispatcher:
+            assert (await dispatcher.dispatch(call("price", **arguments)))[0].data == 1
+            jumping.jump(jump)
+
+            async def is_new() -> bool:
+                asked_at = time.monotonic()
+                (result,) = await dispatcher.dispatch(call("price", **arguments))
+                assert result.data == 2 or asked_at < first_at + 1.5
+                return bool(result.data == 2)
+
+            first_at = time.monotonic()
+            await eventually(is_new, "it is too old")
+
+
+async def test_a_handed_over_call_goes_on_across_a_jump_whoever_asks(
+    jumping: Jumping, tmp_path: Path
+) -> None:
+    """By its deadline on the server's clock it would be over for an hour."""
+    with worker(jumping.settings):
+        async with AsyncExitStack() as stack:
+            one, two = [
+                await stack.enter_async_context(Dispatcher.connect(settings=jumping.settings))
+                for _ in range(2)
+            ]
+            gate, trace = tmp_path / "gate", tmp_path / "trace"
+            asked = call("hold", gate=str(gate), trace=str(trace))
+            (turn,) = await one.dispatch(asked, session="s", wait=0.0)
+            assert turn.handle is not None
+            await eventually(trace.exists, "it runs")
+            jumping.jump(HOUR)
+            await eventually(lambda: abs(jumping.time() - one_time(one)) < NEAR, "it is corrected")
+            assert await two.task_result(turn.handle, session="s") is None
+            gate.touch()
+            result = await two.task_result(turn.handle, session="s", wait=20.0)
+            assert result is not None
+            assert result.ok
+
+
+@pytest.mark.parametrize("jump", [HOUR, -HOUR])
+async def test_the_notes_of_turns_are_found_after_a_jump(
+    jumping: Jumping, transports: list[RedisTransport], jump: float
+) -> None:
+    one, other = transports
+    await one.note_turns([TurnNote("s", "t", "n")], one.server_time())
+    jumping.jump(jump)
+    await surveys(transports)
+    await one.note_turns([TurnNote("s", "u", "n")], one.server_time())
+    assert [note.turn for note in await other.turns("s")] == ["t", "u"]
+
+
+@pytest.mark.parametrize("jump", [600.0, -600.0])
+async def test_an_open_circuit_is_open_for_its_pause_across_a_jump(
+    jumping: Jumping, transports: list[RedisTransport], jump: float
+) -> None:
+    """A jump backwards would leave a circuit of 3 s open for ten minutes."""
+    settings = Settings(circuit_scope="fleet", breaker_pause=3.0)
+    envelope = Envelope(Keyring.local())
+    breakers = [Breaker(settings, Observers()) for _ in transports]
+    circuits = [
+        FleetCircuits(Services(transport, envelope, settings, Observers()), breaker)
+        for transport, breaker in zip(transports, breakers, strict=True)
+    ]
+    for _ in range(settings.breaker_calls):
+        breakers[0].note("look", failure(Code.RAISED, "", Executed.YES, worker="w"))
+    await circuits[0].follow()
+    jumping.jump(jump)
+    await surveys(transports)
+    await circuits[1].follow()
+    left = breakers[1].retry_after("look")
+    assert left is not None
+    assert 0.0 < left <= 3.0 + NEAR
 
 
 @pytest.mark.parametrize("jump", [HOUR, -HOUR])

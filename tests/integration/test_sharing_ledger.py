@@ -40,7 +40,7 @@ class Both(NamedTuple):
         await self.records.settle([settlement], give_up_at=_soon())
 
     async def ask(self, key: str, **more: Any) -> SharedFound:
-        given = {"timeout": 10.0, "wait": 10.0, "kept": KEPT, "cached": 5.0} | more
+        given = {"timeout": 10.0, "wait": 10.0, "cached": 5.0} | more
         (found,) = await self.shared.ask([SharedAsk(key[:32], key, **given)])
         return found
 
@@ -76,7 +76,7 @@ async def test_the_first_takes_its_key_and_the_others_join(both: Both) -> None:
 
 async def test_many_are_answered_in_their_order(both: Both) -> None:
     asks = [
-        SharedAsk(digest, digest + word, timeout=1, wait=1, kept=KEPT, cached=0)
+        SharedAsk(digest, digest + word, timeout=1, wait=1, cached=0)
         for digest, word in ((DIGEST, "1"), (OTHER, "1"), (DIGEST, "2"))
     ]
     assert await both.shared.ask(asks) == [
@@ -100,20 +100,19 @@ async def test_a_result_is_given_while_it_is_good(both: Both) -> None:
     await both.settle(DIGEST + "1")
     found = await both.ask(DIGEST + "2")
     assert (found.key, found.is_new, found.outcome) == (DIGEST + "1", False, b"outcome")
-    assert 0.0 <= found.age < 5.0
     assert (await both.ask(DIGEST + "3", cached=0.0)) == new(DIGEST + "3")
 
 
-async def test_a_result_is_as_old_as_its_end_whoever_asks(both: Both) -> None:
+async def test_the_last_retry_of_a_run_stands_for_it(both: Both) -> None:
     await both.ask(DIGEST + "1")
     await both.open(DIGEST + "1")
-    await both.settle(DIGEST + "1")
-
-    async def ages() -> bool:
-        return (await both.ask(DIGEST + "2")).age > 0.1
-
-    await eventually(ages, "it grows older")
-    assert (await both.ask(DIGEST + "3", cached=0.1)).is_new
+    await both.settle(DIGEST + "1", b"failed")
+    await both.open(DIGEST + "1.1")
+    assert await both.ask(DIGEST + "2") == SharedFound(DIGEST + "1.1")
+    assert await both.ask(DIGEST + "2", cached=0.0) == SharedFound(DIGEST + "1.1")
+    await both.settle(DIGEST + "1.1")
+    assert await both.ask(DIGEST + "2") == SharedFound(DIGEST + "1.1", outcome=b"outcome")
+    assert await both.ask(DIGEST + "2", unless=DIGEST + "1") == new(DIGEST + "2")
 
 
 async def test_who_must_not_have_what_began_before_takes_its_own_key(both: Both) -> None:
@@ -140,5 +139,5 @@ async def test_one_with_more_time_takes_its_own_key_but_any_result(both: Both) -
 
 async def test_a_note_that_names_another_digests_run_is_none(both: Both) -> None:
     await both.ask(OTHER + "1")
-    ask = SharedAsk(OTHER, DIGEST + "1", timeout=1, wait=1, kept=KEPT, cached=5)
+    ask = SharedAsk(OTHER, DIGEST + "1", timeout=1, wait=1, cached=5)
     assert await both.shared.ask([ask]) == [new(DIGEST + "1")]

@@ -4,7 +4,7 @@ import asyncio
 import secrets
 import time
 from collections import defaultdict, deque
-from collections.abc import Coroutine, Iterable
+from collections.abc import Callable, Coroutine, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -57,6 +57,8 @@ class Settler:
         keep_output: float,
     ) -> None:
         self._worker = worker
+        self.server_time: Callable[[], float] = time.time
+        """Fleet time, in seconds since 1970."""
         self._ledger = ledger
         self._envelope = envelope
         self._keep = keep
@@ -94,7 +96,8 @@ class Settler:
 
     def settlement(self, batch: Batch, call: CallMessage, outcome: Outcome) -> Settlement:
         """What the ledger is sent of an outcome; from any thread."""
-        body = self._encode(call.key, outcome)
+        at = self.server_time() if call.keep is not None else 0.0
+        body = self._encode(call.key, outcome, at)
         return Settlement(call.key, new_nonce(), call.keep or self._keep, batch.reply, body)
 
     def _remember(self, settlement: Settlement) -> None:
@@ -220,9 +223,9 @@ class Settler:
         if self._sending is None and self._outcomes:
             self._sending = asyncio.ensure_future(self._send())
 
-    def _encode(self, key: str, outcome: Outcome) -> bytes:
+    def _encode(self, key: str, outcome: Outcome, at: float = 0.0) -> bytes:
         try:
-            return self._envelope.encode_reply(Settled(key=key, outcome=outcome))
+            return self._envelope.encode_reply(Settled(key=key, outcome=outcome, at=at))
         except (TypeError, ValueError, RecursionError) as error:
             log.error("outcome_not_json key=%s: %s", key, type(error).__name__)
             reason, details = "the outcome could not be encoded", {"cause": "not encodable"}

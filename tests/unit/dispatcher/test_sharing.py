@@ -207,6 +207,74 @@ async def test_retries_of_a_shared_run_are_shared() -> None:
     assert len(begun) == 2
 
 
+async def test_retries_of_a_shared_run_are_counted_once_for_the_fleet() -> None:
+    """All under one idempotency key, whichever dispatcher tries again, and when."""
+    keys: list[str] = []
+    gate = Gate()
+
+    @tool(effects="read", name="look", single_flight=True, retries=2)
+    async def look(ctx: ToolContext) -> None:
+        """Look."""
+        keys.append(ctx.idempotency_key)
+        await gate.wait("look")
+        raise ToolError("not today")
+
+    async with (
+        alone([look], retry_pause=0.01) as one,
+        second(one, retry_pause=0.3) as other,
+    ):
+        asked = [
+            asyncio.ensure_future(each.dispatch(call("look", f"c{n}"), session="s", turn=f"t{n}"))
+            for n, each in enumerate((one, other, one, other))
+        ]
+        await eventually(lambda: one.in_flight() >= 2 and other.in_flight() >= 2, "all joined")
+        await eventually(lambda: gate.came, "it runs")
+        gate.open()
+        results = await _results(asked)
+    assert {result.code for result in results} == {Code.REPORTED}
+    assert {result.attempts for result in results} == {3}
+    assert (len(keys), len(set(keys))) == (3, 1)
+
+
+async def test_who_comes_to_a_retry_shares_it() -> None:
+    gate, begun = Gate(), []
+
+    @tool(effects="read", name="look", single_flight=True, retries=1)
+    async def look() -> int:
+        """Look."""
+        begun.append(1)
+        if len(begun) == 1:
+            raise ToolError("not today")
+        await gate.wait("look")
+        return len(begun)
+
+    async with alone([look], retry_pause=0.01) as one, second(one) as other:
+        asked = await _asked(one, 1)
+        await eventually(lambda: gate.came, "it is tried again")
+        asked += await _asked(other, 2)
+        await eventually(
+            lambda: all(p.share and p.share.run for p in other._traffic.all_open()), "they joined"
+        )
+        gate.open()
+        results = await _results(asked)
+    assert [result.data for result in results] == [2] * 3
+
+
+async def test_the_age_of_a_kept_result_is_by_its_signed_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its record may be kept for longer than it says, as after a jump of the server's clock."""
+    begun: list[Any] = []
+    async with alone([counted(begun, cache_seconds=60)]) as dispatcher:
+        await dispatcher.dispatch(call("look"))
+        now = dispatcher._server.time
+        monkeypatch.setattr(dispatcher._server, "time", lambda: now() + 59.0)
+        assert "59 s old" in str((await dispatcher.dispatch(call("look")))[0].note)
+        monkeypatch.setattr(dispatcher._server, "time", lambda: now() + 60.0)
+        assert (await dispatcher.dispatch(call("look")))[0].data == 2
+    assert len(begun) == 2
+
+
 async def test_a_cut_result_is_kept_for_nobody() -> None:
     """Its whole output is one session's, and may be gone before the result is too old."""
     begun: list[Any] = []
