@@ -1,6 +1,7 @@
 """A turn is asked again after a cancel: its write has ended, and nobody waits for word of it."""
 
 import asyncio
+import threading
 
 import pytest
 
@@ -42,3 +43,24 @@ async def test_a_turn_asked_again_after_a_cancel_goes_on_at_once(by: str, how: s
     assert again[0].code is Code.CANCELLED
     assert again[1].note is None
     assert gate.came == ["put"]
+
+
+async def test_a_thread_that_goes_on_after_a_cancel_is_noted_when_it_ends() -> None:
+    begun, gate = threading.Event(), threading.Event()
+
+    @tool(run_in="thread")
+    def work() -> None:
+        """Work."""
+        begun.set()
+        gate.wait(30)
+
+    asks = [{"id": "c", "name": "work", "input": {}}]
+    async with alone([work]) as dispatcher:
+        asked = asyncio.ensure_future(dispatcher.dispatch(asks, session="s", turn="t"))
+        await eventually(begun.is_set, "it runs")
+        [pending] = dispatcher._traffic.all_open()
+        await dispatcher.cancel(session="s")
+        await asked
+        assert dispatcher._server.ended == set()
+        gate.set()
+        await eventually(lambda: dispatcher._server.ended == {pending.key}, "its end is noted")
