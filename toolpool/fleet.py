@@ -51,6 +51,8 @@ class Fleet:
     """A look at workers and tools. What another key signed is named and otherwise passed over."""
 
     names: Names = field(default_factory=Names)
+    now: float = field(default_factory=time.time)
+    """When it was looked at, in fleet time (Unix seconds)."""
     workers: list[WorkerLease] = field(default_factory=list)
     entries: dict[str, CatalogEntry] = field(default_factory=dict)
     foreign_workers: list[Stranger] = field(default_factory=list)
@@ -88,7 +90,7 @@ class Fleet:
         for lease in self.workers:
             for queue in lease.slots:
                 started_at[queue] = min(lease.started_at, started_at.get(queue, lease.started_at))
-        found, now, unserved = set(), time.time(), self.unserved()
+        found, now, unserved = set(), self.now, self.unserved()
         for queue, tools in self.tools_by_queue().items():
             served_for = now - started_at.get(queue, now)
             for name in unserved.keys() & tools if queue in started_at else ():
@@ -155,8 +157,9 @@ def read_fleet(settings: Settings) -> Fleet:
     """What the server holds now. Raises `BrokerUnreachable` or `SigningKeyMissing`."""
     names = Names(settings.key_prefix)
     envelope = Envelope(keyring(settings))
-    fleet = Fleet(names=names, unserved_after=settings.unserved_after)
     with answering(settings) as client:
+        now = fleet_time(client, names)
+        fleet = Fleet(names=names, now=now, unserved_after=settings.unserved_after)
         catalog: dict[bytes, bytes] = client.hgetall(names.catalog)
         ids = [text_of(raw) for raw in client.zrange(names.workers, 0, -1)]
         leases = client.mget([names.worker(id_) for id_ in ids]) if ids else []
@@ -173,7 +176,6 @@ def read_fleet(settings: Settings) -> Fleet:
         switches = Switches(envelope, names.prefix)
         switches.take(*_switch_states(client, names))
         fleet.switches.extend(switches.denying())
-        now = fleet_time(client, names)
     ages = {
         text_of(raw): max(0.0, now - at)
         for raw, at in last_served.items()
@@ -355,7 +357,7 @@ def describe(lease: WorkerLease, fleet: Fleet) -> dict[str, Any]:
         "host": lease.host,
         "pid": lease.pid,
         "version": lease.version,
-        "up": round(max(0.0, time.time() - lease.started_at), 1),
+        "up": round(max(0.0, fleet.now - lease.started_at), 1),
         "slots": lease.slots,
         "slots_used": {
             queue: count - lease.free.get(queue, count) for queue, count in lease.slots.items()

@@ -4,7 +4,6 @@ import asyncio
 import itertools
 import os
 import socket
-import time
 from collections.abc import Iterable
 from functools import partial
 
@@ -95,13 +94,13 @@ class InMemoryWorker:
         specs = [tool.spec for tool in catalog.tools.values()]
         names = Names(settings.key_prefix)
         for spec in specs:
-            entry = CatalogEntry(spec=spec, published_at=time.time(), version=VERSION)
+            entry = CatalogEntry(spec=spec, published_at=server.time(), version=VERSION)
             server.catalog[spec.name] = envelope.encode_entry(entry)
         self._slots = {
             names.queue(spec.queue, spec.run_in): settings.slots(spec.run_in) for spec in specs
         }
         self._beats = itertools.count(1)
-        self._started_at = time.time()
+        self._started_at = server.time()
         self._renew_lease()
         self._tasks: list[asyncio.Task[None]] = []
 

@@ -1,7 +1,6 @@
 """How a fleet stands: what waits and why, what is switched off, what fails, who is at a limit."""
 
 import math
-import time
 from collections import Counter
 from typing import Any
 
@@ -20,7 +19,7 @@ def described_dispatchers(fleet: Fleet) -> list[dict[str, Any]]:
             "pid": report.pid,
             "version": report.version,
             "tenant": report.tenant,
-            "up": round(max(0.0, time.time() - report.started_at), 1),
+            "up": round(max(0.0, fleet.now - report.started_at), 1),
             "open": report.open,
             "running": report.running,
             "refuses_new_calls": report.refuses_new_calls,

@@ -60,6 +60,7 @@ class Presence:
         self._alive_at = 0.0
         self._names = Names(settings.key_prefix)
         self._beats = itertools.count(1)
+        self._began = elapsed()
         self._beat = client.register_script(script(Step.BEAT)[0])
         self.clock = ServerClock(forgets_after=settings.remembered)
         self.epoch = ""
@@ -125,7 +126,12 @@ class Presence:
             self._observers.tell("server_back", seconds)
 
     def _lease(self, described: WorkerLease, *, ended: bool = False) -> bytes:
-        lease = msgspec.structs.replace(described, beat=next(self._beats), ended=ended)
+        lease = msgspec.structs.replace(
+            described,
+            beat=next(self._beats),
+            ended=ended,
+            started_at=self.clock.time() - (elapsed() - self._began),
+        )
         return self._envelope.encode_lease(lease)
 
     def _renew(self) -> bytes:

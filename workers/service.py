@@ -89,7 +89,6 @@ class WorkerService:
         secrets: Source | None = None,
     ) -> None:
         self.id = boot or f"{socket.gethostname()}-{os.getpid()}-{token_hex(4)}"
-        self._started_at = time.time()
         self._settings = settings
         self._catalog = catalog
         self._tools = tools
@@ -269,7 +268,7 @@ class WorkerService:
             host=socket.gethostname(),
             pid=os.getpid(),
             version=VERSION,
-            started_at=self._started_at,
+            started_at=0.0,  # see `Presence`
             slots={queue: counts[kind] for queue, kind in kinds},
             free={queue: free[kind] for queue, kind in kinds},
             received=self._intake.received,

@@ -49,12 +49,13 @@ class RecentlyEnded:
 
     def __init__(self) -> None:
         self._minutes: OrderedDict[int, dict[str, tuple[int, Counter[str]]]] = OrderedDict()
-        self.since = time.time()
+        self.since = 0.0
+        """Of what ended before, some is left out."""
 
     def add(
         self, ended: Mapping[str, int], failed: Mapping[tuple[str, str], int], now: float
     ) -> None:
-        """Count what ended since the last time; `now` is Unix time."""
+        """Count what ended since the last time; `now` is fleet time."""
         tools = self._minutes.setdefault(int(now // 60), {}) if ended else {}
         for tool, count in ended.items():
             calls, codes = tools.get(tool, (0, Counter()))
@@ -117,13 +118,14 @@ class Reporter:
         self._ended = RecentlyEnded()
         self._last_report = b""
         self._report_at = 0.0
+        self._began = time.monotonic()
         self._about = DispatcherReport(
             id=services.transport.id,
             host=socket.gethostname(),
             pid=os.getpid(),
             version=VERSION,
             tenant=services.settings.tenant,
-            started_at=time.time(),
+            started_at=0.0,
         )
 
     def report(self) -> bytes:
@@ -136,8 +138,9 @@ class Reporter:
         return self._last_report
 
     def _new_report(self) -> bytes:
-        self._ended.add(*self._observers.take_ended(), time.time())
-        now = time.monotonic()
+        now, server_now = time.monotonic(), self._transport.server_time()
+        self._ended.add(*self._observers.take_ended(), server_now)
+        started_at = server_now - (now - self._began)
         waits: dict[tuple[str, str], list[float]] = {}  # count, and when the oldest began
         running = opened = 0
         for pending in self._calls.all_open():
@@ -162,12 +165,13 @@ class Reporter:
         waiting.sort(key=lambda each: -each.oldest)
         told = msgspec.structs.replace(
             self._about,
+            started_at=started_at,
             open=opened,
             running=running,
             waiting=waiting[:_WAITS_AT_MOST],
             circuits={tool: round(left, 1) for tool, left in self._breaker.open_circuits().items()},
             ended=self._ended.rows(),
-            ended_since=self._ended.since,
+            ended_since=max(started_at, self._ended.since),
             refuses_new_calls=self._pump.server_is_full,
             policy=self.policy(),
         )

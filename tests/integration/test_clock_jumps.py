@@ -32,6 +32,8 @@ from toolpool.dispatcher.calls.services import Services
 from toolpool.dispatcher.observe import Observers
 from toolpool.dispatcher.transports.base import Survey, TurnNote
 from toolpool.dispatcher.transports.redis import RedisTransport
+from toolpool.fleet import describe, read_fleet
+from toolpool.standing import described_dispatchers
 
 HOUR = 3600.0
 NEAR = 2.0
@@ -253,3 +255,20 @@ async def test_calls_go_on_across_a_jump(jumping: Jumping, jump: float) -> None:
             jumping.jump(jump)
             turns = [d.dispatch(call("echo", value="after")) for d in (one, two) for _ in range(5)]
             assert all(result.ok for turn in await asyncio.gather(*turns) for result in turn)
+
+
+async def test_ages_of_workers_and_dispatchers_are_in_fleet_time(jumping: Jumping) -> None:
+    """Whatever the clock of the host that asks, and across a jump."""
+    jumping.jump(-HOUR)
+    with worker(jumping.settings):
+        async with Dispatcher.connect(settings=jumping.settings):
+            jumping.jump(2 * HOUR)
+            await eventually(lambda: abs(jumping.time() - time.time() + HOUR) < 60.0, "corrected")
+
+            async def are_told() -> bool:
+                fleet = await asyncio.to_thread(read_fleet, jumping.settings)
+                ups = [describe(lease, fleet)["up"] for lease in fleet.workers]
+                ups += [each["up"] for each in described_dispatchers(fleet)]
+                return len(ups) == 2 and all(0.0 < up < 60.0 for up in ups)
+
+            await eventually(are_told, "both are up for seconds")

@@ -1,6 +1,5 @@
 """`toolpool status`: the server, its workers, queues and tools."""
 
-import time
 from dataclasses import asdict
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Annotated, Any
@@ -78,7 +77,7 @@ def status(
         "limits": standing.limits(settings, fleet),
     }
     if ago is not None:
-        report["failures"] = standing.failures(fleet, time.time() - ago)
+        report["failures"] = standing.failures(fleet, fleet.now - ago)
     if json:
         screen.write_json(report)
     else:
