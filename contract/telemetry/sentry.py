@@ -53,6 +53,7 @@ _TITLES: dict[str, str] = {
     Code.CIRCUIT_OPEN: "{tool} is left alone: it failed too often",
     Code.TIMEOUT: "{tool} did not end in time",
     Code.CRASHED: "The process that ran {tool} {cause}",
+    Code.DENIED: "{tool} was not run: {cause}",
     Code.BAD_RESULT: "{tool} returned a result that is {cause}",
 }
 _OF_THE_POOL = frozenset({Code.WORKER_LOST, Code.QUEUE_UNREACHABLE, Code.EXPIRED, Code.OVERLOADED})

@@ -67,7 +67,8 @@ class Log(WorkerObserver):
         """A call failed; of one that outlived its worker the dispatchers say it."""
         if ended.code is None or ended.code is Code.WORKER_LOST:
             return
-        level = logging.WARNING if ended.code.error_type in _LOUD else logging.INFO
+        is_loud = ended.code.error_type in _LOUD or ended.code is Code.DENIED
+        level = logging.WARNING if is_loud else logging.INFO
         if not calls.isEnabledFor(level):
             return
         assert ended.failure is not None

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from toolpool.contract.credentials import UNAVAILABLE
 from toolpool.contract.faults import Fault, Frame, is_own
 from toolpool.contract.importing import imported
-from toolpool.contract.outcome import ErrorType
+from toolpool.contract.outcome import Code, ErrorType
 from toolpool.contract.settings import Settings
 from toolpool.contract.telemetry import names
 from toolpool.contract.telemetry.carriers import (
@@ -92,7 +92,9 @@ class Sentry(WorkerObserver):
         if self._traces and (trace := self._traces.pop((call.key, call.attempt), None)) is not None:
             self._end_trace(call, ended, trace)
         code, failure = ended.code, ended.failure
-        if code is None or failure is None or code.error_type is not ErrorType.RUNTIME:
+        if code is None or failure is None:
+            return
+        if code.error_type is not ErrorType.RUNTIME and code is not Code.DENIED:
             return
         if call.retries_left:
             return  # the dispatcher tries again, and reports the last failure

@@ -100,7 +100,7 @@ def prepare(
     except ArgumentsRefused as refused:
         return failure(Code.INVALID_ARGUMENTS, "", Executed.NO, problems=refused.problems)
     except ReadOtherwise as refused:
-        problems, details = refused.problems, {"cause": "read otherwise than a policy judged"}
+        problems, details = refused.problems, {"cause": "it reads arguments otherwise than judged"}
         return failure(Code.DENIED, READ_OTHERWISE, Executed.NO, problems=problems, details=details)
     for check in tool.checks:
         given = {name: bound[name] for name in bound if name not in tool.signature.injected}

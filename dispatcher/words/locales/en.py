@@ -216,8 +216,8 @@ LOCALE = Locale(
     cancelled="Tool '{name}' was cancelled. {whether}",
     denied="Tool '{name}' was not run: {error}.",
     read_otherwise=(
-        "the tool would read {fields} otherwise than was judged; write every value exactly as the "
-        "tool's schema shows it"
+        "the tool would read its arguments ({fields}) in another way than they were judged; write "
+        "every value exactly as its schema shows it"
     ),
     not_judged="no policy has judged it, and one is required",
     no_approver="there is nobody who may approve it",

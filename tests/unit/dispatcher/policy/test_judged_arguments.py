@@ -128,7 +128,7 @@ async def test_a_worker_refuses_arguments_that_its_types_read_in_another_way(
 ) -> None:
     result = await ruled(tmp_path, rule, name, **arguments)
     assert (result.code, result.executed, RAN) == (Code.DENIED, Executed.NO, [])
-    assert "otherwise" in (result.error or "")
+    assert "in another way" in (result.error or "")
 
 
 async def test_a_hook_sees_what_the_tool_gets_and_the_worker_holds_the_call_to_it() -> None:
