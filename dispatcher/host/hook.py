@@ -34,7 +34,10 @@ class Hook:
         if not callable(function):
             raise Misconfigured(f"{name} must be a function, not {type(function).__name__}")
         self._function = function
-        self.path = f"{getattr(function, '__module__', '')}:{getattr(function, '__qualname__', '')}"
+        self.path = ":".join(
+            getattr(function, name, "") or type(function).__name__
+            for name in ("__module__", "__qualname__")
+        )
         self._seconds = seconds
         self._threads: HookThreads | None = None
         called = getattr(function, "__call__", None)  # noqa: B004 - that of its class

@@ -87,7 +87,8 @@ class Rule:
         if self._effects not in (None, spec.effects or "undeclared"):
             return ""
         is_named = spec.name in self._patterns
-        schema = plain(spec.input_schema) if spec.input_schema is not None else None
+        schema = spec.input_schema if spec.check_schema else None
+        schema = plain(schema) if schema is not None else None
         found = (misfit(t, schema, is_named=is_named) for t in self._tests if not t.of_context)
         return next(filter(None, found), "")
 

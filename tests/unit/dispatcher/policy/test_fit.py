@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Annotated, Any
 from uuid import UUID
 
+import msgspec
 import pytest
 from pydantic import BaseModel
 
@@ -84,6 +85,12 @@ def test_a_rule_for_many_tools_needs_no_path_in_each_of_them() -> None:
     assert misfit('argument = "amuont"\nabove = 5', "*") == ""
     assert misfit('argument = "amount"\nequals = "5"', "ord*") == ""
     assert "no number" in misfit('argument = "kind"\nabove = 1', "ord*")
+
+
+def test_a_schema_that_is_not_checked_says_nothing_of_a_list() -> None:
+    unchecked = msgspec.structs.replace(order.spec, check_schema=False, digest="x")
+    text = '[[rule]]\naction = "deny"\nargument = "lines[*].sku"\nmatches = "x"'
+    assert "may be anything" in parse(text, "p").misfit(unchecked)
 
 
 def test_a_rule_for_other_tools_is_not_looked_at() -> None:

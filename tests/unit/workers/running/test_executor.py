@@ -16,6 +16,7 @@ from toolpool.contract.envelope import (
     CallMessage,
     Envelope,
     Passed,
+    PolicyVerdict,
     Released,
     Reply,
     RunsEnded,
@@ -281,6 +282,22 @@ async def test_arguments_that_fit_the_tool_as_it_was_offered_are_not_the_models_
     outcome = run.completion.outcome
     assert (outcome.code, outcome.error) == (Code.EXPIRED, "changed")
     assert outcome.executed is Executed.NO
+
+
+@pytest.mark.parametrize("is_bound", [True, False])
+async def test_a_call_that_was_judged_runs_only_in_the_tool_that_it_was_judged_for(
+    tmp_path: Path, is_bound: bool
+) -> None:
+    bench = Bench({RunIn.LOOP: 1}, None)
+    verdict = PolicyVerdict(policy="p", tool=touch.spec.bound_digest if is_bound else "other")
+    call = CallMessage(
+        key="k", id="k", tool="touch", digest="old", arguments={"path": str(tmp_path / "x")},
+        final=True, verdict=verdict,
+    )  # fmt: skip
+    run = await bench.runner.run(call, 9.0, lambda *_: None, tenant="default")
+    outcome = run.completion.outcome
+    assert (outcome.code, outcome.error) == ((None, "") if is_bound else (Code.EXPIRED, "changed"))
+    assert (tmp_path / "x").exists() is is_bound
 
 
 async def test_a_message_is_refused_after_its_end() -> None:
