@@ -26,14 +26,14 @@ class PolicyVerdict(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
 
     `policy` is the digest of the rules and the hook that decided, empty where only the tool's
     declaration asked for approval; `by` is the rule or hook. `tool` is the `bound_digest` of the
-    tool. `arguments` are the names that rules compare (`*`: all of them); `is_whole` says that a
-    hook or a person saw everything that was sent.
+    tool. `paths` lead to the arguments that rules compare, by names, positions, and None for every
+    element; `is_whole` says that a hook or a person saw everything that was sent.
     """
 
     policy: str = ""
     by: str = ""
     tool: str = ""
-    arguments: tuple[str, ...] = ()
+    paths: tuple[tuple[str | int | None, ...], ...] = ()
     is_whole: bool = False
 
 

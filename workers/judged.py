@@ -13,8 +13,6 @@ from toolpool.contract.envelope import PolicyVerdict
 
 Path = tuple[str | int, ...]
 
-EVERYTHING = "*"
-
 
 def read_otherwise(
     arguments: dict[str, Any], values: BaseModel, verdict: PolicyVerdict
@@ -22,29 +20,36 @@ def read_otherwise(
     """Where `values`, typed from the arguments, are not what was judged; empty if nowhere.
 
     What a rule compares must be the same with the defaults that only the types know. Of the rest,
-    if it was judged at all, what was sent must be the same.
+    if a hook or a person judged it, what was sent must be the same. In neither may the types leave
+    out a field: it may be another name of one whose default was judged.
     """
-    names = verdict.arguments
-    is_all = EVERYTHING in names
-    if not names and not verdict.is_whole:
-        return ()
+    found: list[Path] = []
     try:
-        full = values.model_dump(**_FORM) if names else {}
-        sent = values.model_dump(**_FORM, exclude_unset=True) if verdict.is_whole else {}
+        if verdict.paths:
+            dumped = values.model_dump(**_FORM)
+            differences = _differences(arguments, dumped, values, ())
+            found = [path for path, gone in differences if gone or is_judged(path, verdict)]
+        if verdict.is_whole:
+            dumped = values.model_dump(**_FORM, exclude_unset=True)
+            found += [path for path, _ in _differences(arguments, dumped, values, ())]
     except PydanticSerializationError:
         return ((),)
-    found = dict.fromkeys(_differences(arguments, full, values, ())) if names else {}
-    found = {path: None for path in found if is_all or path[0] in names}
-    if verdict.is_whole:
-        found |= dict.fromkeys(_differences(arguments, sent, values, ()))
-    return tuple(found)
+    return tuple(dict.fromkeys(found))
+
+
+def is_judged(path: Path, verdict: PolicyVerdict) -> bool:
+    """Whether a rule looks at the value at `path`, at what it is in, or at what is in it."""
+    return any(
+        all(step is None or step == own for step, own in zip(steps, path, strict=False))
+        for steps in verdict.paths
+    )
 
 
 _FORM: dict[str, Any] = {"mode": "json", "by_alias": True, "round_trip": True, "warnings": False}
 
 
-def _differences(judged: Any, dumped: Any, typed: Any, path: Path) -> Iterator[Path]:
-    """The paths at which `dumped`, the JSON of `typed`, is not what was judged."""
+def _differences(judged: Any, dumped: Any, typed: Any, path: Path) -> Iterator[tuple[Path, bool]]:
+    """Where `dumped`, the JSON of `typed`, is not what was judged, and whether it is gone there."""
     if isinstance(typed, RootModel):
         typed = typed.root
     if isinstance(typed, (SecretStr, SecretBytes)):
@@ -56,7 +61,7 @@ def _differences(judged: Any, dumped: Any, typed: Any, path: Path) -> Iterator[P
             if name in judged and name in members:
                 yield from _differences(judged[name], *members[name], (*path, name))
             else:
-                yield (*path, name)
+                yield (*path, name), name in judged
     elif isinstance(judged, list) and isinstance(dumped, list) and len(judged) == len(dumped):
         if isinstance(typed, (set, frozenset)):
             judged = sorted(judged, key=encoding.canonical)
@@ -65,7 +70,7 @@ def _differences(judged: Any, dumped: Any, typed: Any, path: Path) -> Iterator[P
         for number, (one, other, part) in enumerate(zip(judged, dumped, parts, strict=False)):
             yield from _differences(one, other, part, (*path, number))
     elif not _is_same(judged, dumped):
-        yield path
+        yield path, False
 
 
 def _is_same(judged: Any, dumped: Any) -> bool:

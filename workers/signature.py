@@ -9,6 +9,8 @@ from typing import Annotated, Any
 import pydantic
 from pydantic import BaseModel, ConfigDict, Field
 from pydantic.errors import PydanticUserError
+from pydantic.json_schema import GenerateJsonSchema
+from pydantic_core.core_schema import WithDefaultSchema
 
 from toolpool.contract.envelope import PolicyVerdict
 from toolpool.contract.errors import ToolDeclarationInvalid
@@ -17,7 +19,7 @@ from toolpool.contract.schema.likeness import closest
 from toolpool.contract.schema.problem import Problem
 from toolpool.contract.schema.roots import fields_of
 from toolpool.workers.context import ToolContext
-from toolpool.workers.judged import EVERYTHING, read_otherwise
+from toolpool.workers.judged import is_judged, read_otherwise
 
 _FIELD = "p_"  # keeps a parameter called `json` or `schema` from shadowing the model's own names
 
@@ -39,6 +41,15 @@ class ReadOtherwise(Exception):
     def __init__(self, paths: Iterable[tuple[str | int, ...]]) -> None:
         super().__init__("arguments are read in another way than they were judged")
         self.problems = tuple(Problem(path, READ_OTHERWISE) for path in paths)
+
+
+class _JsonSchema(GenerateJsonSchema):
+    """Shows `default_factory=list` as the default that it is."""
+
+    def get_default_value(self, schema: WithDefaultSchema) -> Any:
+        """The default to show."""
+        factory = schema.get("default_factory")
+        return factory() if factory in (list, dict, set) else super().get_default_value(schema)
 
 
 class Signature:
@@ -89,7 +100,8 @@ class Signature:
         `described` says more of the parameters that have no description of their own.
         """
         assert self._model is not None
-        schema = typing.cast(dict[str, Any], without_titles(self._model.model_json_schema()))
+        made = self._model.model_json_schema(schema_generator=_JsonSchema)
+        schema = typing.cast(dict[str, Any], without_titles(made))
         properties = schema.setdefault("properties", {})
         for name, text in described.items():
             if name in properties:
@@ -138,10 +150,9 @@ class Signature:
             unknown &= set(self.injected)
         if unknown:
             raise _unknown(unknown)
-        if verdict is not None and verdict.arguments:
-            names = self._defaulted - arguments.keys()
-            is_all = EVERYTHING in verdict.arguments
-            if paths := [(name,) for name in names if is_all or name in verdict.arguments]:
+        if verdict is not None and verdict.paths:
+            left_out = ((name,) for name in self._defaulted - arguments.keys())
+            if paths := [path for path in left_out if is_judged(path, verdict)]:
                 raise ReadOtherwise(paths)
         return arguments
 

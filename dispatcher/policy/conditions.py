@@ -45,6 +45,8 @@ class Condition(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
 
 Holds = Callable[[Any], bool]
+Steps = tuple[str | int | None, ...]
+"""A path: names, positions, and None for every element."""
 
 _ABSENT = object()
 """In place of a value that is not there."""
@@ -61,8 +63,6 @@ class Test:
         assert path is not None
         self.condition = condition
         self.steps = _steps(path)
-        first = self.steps[0]
-        self.argument = first if isinstance(first, str) else "*"
         self._missing = condition.missing
         self._comparisons = list(_comparisons(condition))
         if not self._comparisons and condition.missing is None:
@@ -110,8 +110,8 @@ class Test:
         return all(comparison(value) for comparison in self._comparisons)
 
 
-def _steps(path: str) -> list[str | int | None]:
-    """Names, positions, and None for every element. Raises ValueError."""
+def _steps(path: str) -> Steps:
+    """The steps of a path. Raises ValueError."""
     steps: list[str | int | None] = []
     at = 0
     while at < len(path):
@@ -125,10 +125,10 @@ def _steps(path: str) -> list[str | int | None]:
         at = found.end()
     if not steps:
         raise ValueError("a path must not be empty")
-    return steps
+    return tuple(steps)
 
 
-def _at(value: Any, steps: list[str | int | None]) -> Iterator[Any]:
+def _at(value: Any, steps: Steps) -> Iterator[Any]:
     """The values that a path leads to; `_ABSENT` for each way that ends before it does.
 
     A tool may take one value in place of a list: it is its own only element.

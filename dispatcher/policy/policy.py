@@ -214,7 +214,7 @@ class Policy:
         if isinstance(strictest, Deny):
             return Judgement(call, _denied(strictest), by=by)
         approval = strictest if isinstance(strictest, AskApproval) else None
-        call = msgspec.structs.replace(call, verdict=self._said(call, offer, by, approval))
+        call = self._with_verdict(call, offer, by, approval)
         if approval is None:
             by = HOOK if is_rewritten else ""
         return Judgement(call, approval=approval, by=by, is_rewritten=is_rewritten)
@@ -239,17 +239,21 @@ class Policy:
         reasons = dict.fromkeys(v.reason for v, _ in asked if v.reason)
         return AskApproval(" ".join(reasons), common, good), by
 
-    def _said(
+    def _with_verdict(
         self, call: ToolCall, offer: Offer, by: str, approval: AskApproval | None
-    ) -> PolicyVerdict:
-        """What the call's worker is told: it holds the tool to the arguments that were judged."""
-        return PolicyVerdict(
-            policy=self.digest,
-            by=by,
-            tool=offer.bound,
-            arguments=self._rules.rules.compares(call.name) if self._rules is not None else (),
-            is_whole=self._hook is not None or approval is not None,
+    ) -> ToolCall:
+        """The call with what its worker is told, which holds the tool to what was judged.
+
+        Arguments that nobody looked at are sent as they came: nobody compares them.
+        """
+        paths = self._rules.rules.paths(call.name) if self._rules is not None else ()
+        is_whole = self._hook is not None or approval is not None
+        verdict = PolicyVerdict(
+            policy=self.digest, by=by, tool=offer.bound, paths=paths, is_whole=is_whole
         )
+        if call.as_asked is not None and not paths and not is_whole:
+            call = msgspec.structs.replace(call, arguments=call.as_asked, as_asked=None)
+        return msgspec.structs.replace(call, verdict=verdict)
 
     def _rewritten(self, call: ToolCall, offer: Offer, verdict: Rewrite) -> ToolCall | None:
         """The call with its new arguments; None where they cannot be used."""

@@ -12,7 +12,7 @@ from toolpool.contract import encoding
 from toolpool.contract.errors import Misconfigured
 from toolpool.contract.schema.dialect import plain
 from toolpool.contract.spec import ToolSpec
-from toolpool.dispatcher.policy.conditions import Condition, RuleFailed, Test
+from toolpool.dispatcher.policy.conditions import Condition, RuleFailed, Steps, Test
 from toolpool.dispatcher.policy.fit import misfit
 from toolpool.dispatcher.policy.verdicts import (
     Allow,
@@ -80,7 +80,7 @@ class Rule:
             raise ValueError("`approvers` and `expires` are for rules whose action is `ask`")
         self.verdict = checked(_verdict(rule))
 
-        self.arguments = frozenset(test.argument for test in self._tests if not test.of_context)
+        self.paths = [test.steps for test in self._tests if not test.of_context]
 
     def misfit(self, spec: ToolSpec) -> str:
         """Why it cannot be held to a tool that it names; empty if it can."""
@@ -164,9 +164,9 @@ class Rules:
                 return Decided(rule.verdict, rule.name)
         return self._default
 
-    def compares(self, tool: str) -> tuple[str, ...]:
-        """The arguments of a tool that rules look at, by name; `*` among them: any."""
-        return tuple(sorted(frozenset().union(*(rule.arguments for rule in self._for(tool)))))
+    def paths(self, tool: str) -> tuple[Steps, ...]:
+        """Where rules look in the arguments of a tool."""
+        return tuple(dict.fromkeys(path for rule in self._for(tool) for path in rule.paths))
 
     def _for(self, tool: str) -> list[Rule]:
         rules = self._by_tool.get(tool)

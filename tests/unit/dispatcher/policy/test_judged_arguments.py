@@ -2,7 +2,7 @@
 
 from pathlib import Path
 from typing import Annotated, Any
-from uuid import UUID
+from uuid import UUID, uuid4
 
 import pytest
 from pydantic import AliasChoices, BaseModel, BeforeValidator, ConfigDict, Field
@@ -52,8 +52,22 @@ async def order(order: Order) -> str:
     return "ordered"
 
 
+class Basket(BaseModel):
+    id: str = Field(default_factory=lambda: uuid4().hex)
+    lines: list[str] = Field(default_factory=list)
+
+
 @tool
-async def mail(to: Annotated[str, BeforeValidator(lambda text: text.strip().lower())]) -> str:
+async def pack(basket: Basket) -> str:
+    """Pack."""
+    RAN.append(basket.lines)
+    return "packed"
+
+
+@tool
+async def mail(
+    to: Annotated[str, BeforeValidator(lambda text: text.strip().lower())], urgent: bool = False
+) -> str:
     """Mail."""
     RAN.append(to)
     return "sent"
@@ -79,7 +93,7 @@ async def charge(amount: int, ctx: ToolContext, **more: Any) -> str:
     return "charged"
 
 
-TOOLS = [delete, order, mail, raw_delete, charge]
+TOOLS = [delete, order, pack, mail, raw_delete, charge]
 
 
 async def ruled(tmp_path: Path, rule: str, name: str, **arguments: Any) -> ToolResult:
@@ -139,9 +153,27 @@ async def test_a_hook_sees_what_the_tool_gets_and_the_worker_holds_the_call_to_i
     assert (refused.code, refused.executed, RAN) == (Code.DENIED, Executed.NO, [("/", False)])
 
 
+async def test_arguments_that_nobody_judges_are_sent_as_they_are(tmp_path: Path) -> None:
+    rule = 'context = "role"\nequals = "guest"'
+    assert (await ruled(tmp_path, rule, "order", order={"amount": 7})).ok
+    assert RAN == [(7, "EUR")]
+
+
 async def test_arguments_that_no_rule_looks_at_may_be_read_in_another_way(tmp_path: Path) -> None:
     assert (await ruled(tmp_path, 'context = "role"\nequals = "guest"', "mail", to=" A ")).ok
     assert RAN == ["a"]
+
+
+async def test_only_the_paths_that_rules_look_at_are_compared(tmp_path: Path) -> None:
+    rule = 'argument = "urgent"\nequals = true'
+    assert (await ruled(tmp_path, rule, "mail", to=" A ")).ok
+    assert RAN == ["a"]
+
+
+async def test_a_rule_sees_an_empty_list_that_a_factory_makes(tmp_path: Path) -> None:
+    rule = 'argument = "basket.lines"\nequals = []'
+    result = await ruled(tmp_path, rule, "pack", basket={})
+    assert (result.code, RAN) == (Code.DENIED, []) and "in another way" not in result.error
 
 
 async def test_without_a_policy_arguments_are_sent_as_they_are() -> None:
