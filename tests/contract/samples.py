@@ -34,6 +34,7 @@ from toolpool.contract.envelope import (
     Decided,
     Envelope,
     Passed,
+    PolicyVerdict,
     Progress,
     Question,
     Released,
@@ -154,6 +155,30 @@ def _reply(value: Any) -> Sample:
 
 SAMPLES = {
     "batch": Sample(BATCH, ENVELOPE.encode_batch, ENVELOPE.decode_batch),
+    "batch_judged": Sample(
+        Batch(
+            id="b-3",
+            reply="toolpool:reply:d-1",
+            calls=(
+                CallMessage(
+                    key="k-4",
+                    id="toolu_04",
+                    tool="refund",
+                    digest="ce56a9521c59f5c205b39347f446ff81",
+                    arguments={"order": "O-7", "amount": 90, "lines": []},
+                    verdict=PolicyVerdict(
+                        policy="0d4f1c2b3a495867768594a3b2c1d0ef",
+                        by="small refunds",
+                        tool="5c6d7e8f90a1b2c3d4e5f60718293a4b",
+                        paths=(("amount",), ("lines", None, "sku")),
+                        is_whole=True,
+                    ),
+                ),
+            ),
+        ),
+        ENVELOPE.encode_batch,
+        ENVELOPE.decode_batch,
+    ),
     "batch_dated": Sample(
         Batch(
             id="b-2",
