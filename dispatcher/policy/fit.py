@@ -3,6 +3,7 @@
 A rule that can never hold of a tool's arguments protects nothing, and nobody would be told.
 """
 
+import math
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
@@ -48,8 +49,10 @@ def _parts(nodes: Iterable[Any], root: Any) -> list[Node]:
             return [{}]
         if isinstance(part.get("$ref"), str):
             waiting.append(referred(part["$ref"], root))
-        for key in ("allOf", *UNIONS):
-            waiting += [{} if inner is True else inner for inner in list_of(part.get(key))]
+        every = list_of(part.get("allOf"))  # one without a type leaves that to the others
+        waiting += [{"type": [], **inner} if _is_untyped(inner) else inner for inner in every]
+        for union in UNIONS:
+            waiting += [{} if inner is True else inner for inner in list_of(part.get(union))]
     return found
 
 
@@ -61,9 +64,13 @@ def _types(parts: Sequence[Node]) -> frozenset[str]:
             found.update([kind] if isinstance(kind, str) else kind)
         elif "enum" in part or "const" in part:
             found.update(types_of(_listed(part)).split("|"))
-        elif not part.keys() & _CARRIES:
+        elif _is_untyped(part):
             found |= _ANY
     return frozenset(found)
+
+
+def _is_untyped(part: Any) -> bool:
+    return isinstance(part, dict) and not part.keys() & {"type", "enum", "const", *_CARRIES}
 
 
 def _listed(part: Node) -> list[Any]:
@@ -77,7 +84,7 @@ def _is_map(part: Node) -> bool:
 
 def _no_list(parts: Sequence[Node]) -> str:
     """Why `[*]` cannot mean the elements of a value, or the values of a map."""
-    types = _types(parts)
+    types = _types(parts) or _ANY
     if types >= _ANY:
         return "may be anything"
     objects = [part for part in parts if "object" in _types([part])]
@@ -94,7 +101,7 @@ def _inner(parts: Sequence[Node], step: str | int | None) -> Iterator[Any]:
             if "object" in types or part.keys() & {"properties", "additionalProperties"}:
                 yield from _field(part, step)
             continue
-        if "array" in types:
+        if "array" in types or "items" in part:
             first = list_of(part.get("prefixItems")) or list_of(part.get("items"))
             rest = part.get("items", True)
             if step is None:
@@ -128,7 +135,7 @@ def _field(part: Node, name: str) -> Iterator[Any]:
 
 def _no_comparison(test: Test, parts: Sequence[Node], *, is_named: bool) -> str:
     """Why no value can be compared as the condition does."""
-    condition, where, types = test.condition, _path(test.steps), _types(parts)
+    condition, where, types = test.condition, _path(test.steps), _types(parts) or _ANY
     if test.needs_number and not types & {"integer", "number"}:
         return f"{where} is no number"
     if test.needs_text and "string" not in types:
@@ -137,6 +144,9 @@ def _no_comparison(test: Test, parts: Sequence[Node], *, is_named: bool) -> str:
         return f"{where} has no length"
     if condition.missing and any(part.get("default") is not None for part in parts):
         return f"{where} is never missing: its schema gives it a default"
+    takes_both = types & {"integer", "number"} and "string" in types and not types >= _ANY
+    if takes_both and any(map(_is_number, test.constants)):
+        return f"{where} may be a number or its text: compare it by at_least and at_most"
     for part in parts:
         for value in test.constants:
             right = spelled(part.get("format"), value) if isinstance(value, str) else value
@@ -145,6 +155,14 @@ def _no_comparison(test: Test, parts: Sequence[Node], *, is_named: bool) -> str:
     if is_named and test.constants and not any(_may_be(v, parts, types) for v in test.constants):
         return f"{where} is never what it is compared with"
     return ""
+
+
+def _is_number(value: Any) -> bool:
+    """Whether a value is a number, or a text that a type such as Decimal reads as one."""
+    try:
+        return not isinstance(value, (bool, dict, list)) and math.isfinite(float(value))
+    except (TypeError, ValueError, OverflowError):
+        return False
 
 
 def _may_be(value: Any, parts: Sequence[Node], types: frozenset[str]) -> bool:

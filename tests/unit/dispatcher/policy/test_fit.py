@@ -1,5 +1,6 @@
 """A rule that cannot be held to a tool's arguments denies the tool, and operators are told."""
 
+from decimal import Decimal
 from pathlib import Path
 from typing import Annotated, Any
 from uuid import UUID
@@ -31,6 +32,7 @@ async def order(
     by_zone: dict[str, Line],
     kind: str | None = None,
     limit: int = 10,
+    price: Decimal = Decimal(0),
     anything: Any = None,
     mode: Annotated[str, "one of two"] = "fast",
 ) -> str:
@@ -50,6 +52,8 @@ MISFITS = [
     ('argument = "lines[*].price"\nabove = 5', "its schema has no lines[*].price"),
     ('argument = "amount"\nequals = "5"', "amount is never what it is compared with"),
     ('argument = "limit"\nmissing = true', "limit is never missing"),
+    ('argument = "price"\nequals = 500', "may be a number or its text"),
+    ('argument = "price"\nnone_of = ["500"]', "may be a number or its text"),
     (f'argument = "account"\nequals = "{ID.upper()}"', f"write it as {ID}"),
 ]
 FITTING = [
@@ -61,6 +65,8 @@ FITTING = [
     'argument = "kind"\nmissing = true',
     'argument = "anything.deep[0].down"\nequals = 1',
     'argument = "amount"\nequals = 5',
+    'argument = "price"\nat_most = 5',
+    'argument = "price"\nequals = "free"',
     f'argument = "account"\none_of = ["{ID}"]',
     'context = "amuont"\nabove = 5',
 ]
@@ -79,6 +85,31 @@ def test_a_rule_that_cannot_be_held_to_a_schema_says_why(condition: str, told: s
 @pytest.mark.parametrize("condition", FITTING)
 def test_a_rule_that_can_be_held_to_a_schema(condition: str) -> None:
     assert misfit(condition) == ""
+
+
+@pytest.mark.parametrize(
+    ("lines", "told"),
+    [
+        ({"allOf": [{"type": "array", "items": {"type": "string"}}, {"minItems": 1}]}, ""),
+        ({"allOf": [{"type": "array"}, {"items": {"type": "string"}}]}, ""),
+        ({"$ref": "#/$defs/L", "description": "Lines."}, ""),
+        ({"anyOf": [{"type": "array"}, {}]}, "may be anything"),
+        ({"anyOf": [{"type": "array"}, {"type": "object"}]}, ""),
+        ({"oneOf": [{"type": "array"}, {"$ref": "#/$defs/O"}]}, "one object in place"),
+        ({"type": ["array", "object"], "properties": {"a": {}}}, "one object in place"),
+        ({"prefixItems": [{"type": "integer"}], "type": "array", "items": False}, "no text"),
+    ],
+)
+def test_what_a_schema_takes_is_found_wherever_it_says_so(lines: Any, told: str) -> None:
+    defs = {
+        "L": {"type": "array", "items": {"type": "string"}},
+        "O": {"type": "object", "properties": {"sku": {}}, "additionalProperties": False},
+    }
+    schema = {"type": "object", "properties": {"lines": lines}, "$defs": defs}
+    spec = msgspec.structs.replace(order.spec, input_schema=schema)
+    text = '[[rule]]\naction = "deny"\nargument = "lines[*]"\nmatches = "x"'
+    found = parse(text, "p").misfit(spec)
+    assert told in found if told else not found
 
 
 def test_a_rule_for_many_tools_needs_no_path_in_each_of_them() -> None:
