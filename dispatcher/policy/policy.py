@@ -267,10 +267,14 @@ class Policy:
             problem = "they are larger than one call's arguments may be"
         elif offer.validator is not None and (wrong := offer.validator.problems(arguments)):
             problem = f"they break the tool's schema ({wrong[0].kind})"
+        else:
+            try:
+                arguments = offer.canonical(copied(arguments))
+            except ValueError as error:
+                problem = str(error)
         if problem:
             self._tell_failure(call, HOOK, f"its arguments cannot be used: {problem}")
             return None
-        arguments = offer.canonical(copied(arguments))
         changed = [
             name
             for name in {**before, **arguments}

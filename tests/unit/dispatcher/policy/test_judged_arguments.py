@@ -218,6 +218,30 @@ async def test_a_model_cannot_give_what_is_injected() -> None:
     assert (result.code, result.executed, RAN) == (Code.INVALID_ARGUMENTS, Executed.NO, [])
 
 
+ENDLESS = {
+    "type": "object",
+    "properties": {"next": {"$ref": "#/$defs/N"}, "stop": {"type": "boolean"}},
+    "$defs": {
+        "N": {"type": "object", "properties": {"next": {"$ref": "#/$defs/N", "default": {}}}}
+    },
+}
+
+
+@tool(input_schema=ENDLESS)
+async def endless(arguments: dict[str, Any]) -> str:
+    """Never ends."""
+    RAN.append(arguments)
+    return "ended"
+
+
+@pytest.mark.parametrize("sent", [{}, {"next": {}}])
+async def test_a_call_whose_defaults_have_no_end_is_denied(sent: dict[str, Any]) -> None:
+    hooks = Hooks(before_call=lambda _: Rewrite({"next": {}}))
+    async with Dispatcher.in_memory([endless], hooks=hooks) as dispatcher:
+        turn = await dispatcher.dispatch([{"id": "c", "name": "endless", "input": sent}])
+    assert (turn[0].code, turn[0].executed, RAN) == (Code.DENIED, Executed.NO, [])
+
+
 async def test_a_hook_that_denies_judges_defaults() -> None:
     def before(call: ProposedCall) -> Deny | None:
         return None if call.arguments["dry_run"] else Deny("Only dry runs.")
