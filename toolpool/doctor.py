@@ -230,6 +230,7 @@ def check_rules(settings: "Settings", fleet: "Fleet") -> list[Finding]:
         rules = RuleFile(settings.policy).rules
     except Misconfigured:  # said by `check_policy`
         return []
+    specs = list(fleet.specs())
     findings = [
         Finding(
             "policy",
@@ -237,10 +238,11 @@ def check_rules(settings: "Settings", fleet: "Fleet") -> list[Finding]:
             f"every call of {spec.name} is denied: {why}",
             "mend the rule, or the tool's schema",
         )
-        for spec in fleet.specs()
+        for spec in specs
         if (why := rules.misfit(spec))
     ]
-    idle = rules.naming_none_of([spec.name for spec in fleet.specs()])
+    told = "".join(finding.message for finding in findings)
+    idle = [name for name in rules.idle(specs) if f": {name} cannot be held" not in told]
     if not idle:
         return findings
     return [
@@ -248,7 +250,7 @@ def check_rules(settings: "Settings", fleet: "Fleet") -> list[Finding]:
         Finding(
             "policy",
             Level.WARN,
-            f"no tool there is has a name that these rules are for: {_some(idle)}",
+            f"no tool there is has a name and arguments that these rules are for: {_some(idle)}",
             "look for a mistyped name in `toolpool tools list`; tools that a provider runs are not "
             "in it, and rules for them are right",
         ),

@@ -3,7 +3,7 @@
 import fnmatch
 import re
 import tomllib
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from typing import Any, Literal, NamedTuple
 
 import msgspec
@@ -82,11 +82,11 @@ class Rule:
 
         self.paths = [test.steps for test in self._tests if not test.of_context]
 
-    def misfit(self, spec: ToolSpec) -> str:
-        """Why it cannot be held to a tool that it names; empty if it can."""
+    def misfit(self, spec: ToolSpec, *, is_named: bool | None = None) -> str:
+        """Why it cannot be held to a tool that it names; empty if it can. See `fit.misfit`."""
         if self._effects not in (None, spec.effects or "undeclared"):
             return ""
-        is_named = spec.name in self._patterns
+        is_named = spec.name in self._patterns if is_named is None else is_named
         schema = spec.input_schema if spec.check_schema else None
         schema = plain(schema) if schema is not None else None
         found = (misfit(t, schema, is_named=is_named) for t in self._tests if not t.of_context)
@@ -139,9 +139,13 @@ class Rules:
     def __len__(self) -> int:
         return len(self._rules)
 
-    def naming_none_of(self, tools: Collection[str]) -> list[str]:
-        """The rules that are for no tool there is, by name."""
-        return [rule.name for rule in self._rules if not any(map(rule.names, tools))]
+    def idle(self, specs: Sequence[ToolSpec]) -> list[str]:
+        """The names of the rules that are for none of these tools, or for no argument of theirs."""
+        return [
+            rule.name
+            for rule in self._rules
+            if all(not rule.names(s.name) or rule.misfit(s, is_named=True) for s in specs)
+        ]
 
     def misfit(self, spec: ToolSpec) -> str:
         """Which rule cannot be held to a tool's arguments, and why; empty if all can."""

@@ -269,6 +269,20 @@ def test_r58_a_rule_for_no_tool_there_is_is_named(tmp_path: Path) -> None:
     assert doctor.check_rules(Settings(), fleet) == []
 
 
+def test_a_rule_for_many_tools_whose_argument_none_of_them_has_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "policy.toml"
+    path.write_text(
+        '[[rule]]\nname = "typo"\ntool = "*"\nargument = "amuont"\nabove = 5\naction = "deny"\n'
+        '[[rule]]\nname = "right"\ntool = "*"\nargument = "amount"\nabove = 5\naction = "deny"\n'
+    )
+    schema = {"type": "object", "properties": {"amount": {"type": "integer"}}}
+    spec = sealed(ToolSpec(name="refund", input_schema=schema))
+    fleet = Fleet(entries={"refund": CatalogEntry(spec=spec, published_at=1.0, version="1.0")})
+    [finding] = doctor.check_rules(Settings(policy=str(path)), fleet)
+    assert finding.level is Level.WARN
+    assert "typo" in finding.message and "right" not in finding.message
+
+
 def test_a_rule_that_cannot_be_held_to_a_tool_is_named(tmp_path: Path) -> None:
     path = tmp_path / "policy.toml"
     path.write_text(
