@@ -1,6 +1,6 @@
 """Whether a tool reads its arguments as a policy judged them."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from decimal import Decimal, InvalidOperation
 from typing import Any
 
@@ -26,15 +26,24 @@ def read_otherwise(
     found: list[Path] = []
     try:
         if verdict.paths:
-            dumped = values.model_dump(**_FORM)
-            differences = _differences(arguments, dumped, values, ())
+            differences = _read(arguments, values)
             found = [path for path, gone in differences if gone or is_judged(path, verdict)]
         if verdict.is_whole:
-            dumped = values.model_dump(**_FORM, exclude_unset=True)
-            found += [path for path, _ in _differences(arguments, dumped, values, ())]
+            found += [path for path, _ in _read(arguments, values, exclude_unset=True)]
     except PydanticSerializationError:
         return ((),)
     return tuple(dict.fromkeys(found))
+
+
+def _read(
+    judged: dict[str, Any], values: BaseModel, *, exclude_unset: bool = False
+) -> Iterable[tuple[Path, bool]]:
+    dumped = values.model_dump(
+        mode="json", by_alias=True, round_trip=True, warnings=False, exclude_unset=exclude_unset
+    )
+    if encoding.canonical(dumped) == encoding.canonical(judged):
+        return ()
+    return _differences(judged, dumped, values, ())
 
 
 def is_judged(path: Path, verdict: PolicyVerdict) -> bool:
@@ -43,9 +52,6 @@ def is_judged(path: Path, verdict: PolicyVerdict) -> bool:
         all(step is None or step == own for step, own in zip(steps, path, strict=False))
         for steps in verdict.paths
     )
-
-
-_FORM: dict[str, Any] = {"mode": "json", "by_alias": True, "round_trip": True, "warnings": False}
 
 
 def _differences(judged: Any, dumped: Any, typed: Any, path: Path) -> Iterator[tuple[Path, bool]]:

@@ -9,7 +9,7 @@ import functools
 from collections.abc import Callable, Mapping
 from datetime import date, datetime, time
 from ipaddress import IPv4Address, IPv6Address
-from typing import Any
+from typing import Any, NamedTuple
 from uuid import UUID
 
 from pydantic import AnyUrl, TypeAdapter, ValidationError
@@ -19,6 +19,7 @@ from toolpool.contract.schema.references import UNIONS, hides_siblings, referred
 from toolpool.contract.schema.values import list_of
 
 _STEPS_AT_MOST = 200_000
+_CARRIERS = frozenset({"$ref", "allOf", *UNIONS})
 _ABSENT = object()
 _TYPES: Mapping[str, type] = {
     "date": date,
@@ -32,6 +33,14 @@ _TYPES: Mapping[str, type] = {
 """Formats whose values have one spelling: as pydantic, which types them in the worker, has it."""
 
 
+class _Field(NamedTuple):
+    """The schema of a field, its place, and its default, if it has one."""
+
+    schema: Any
+    place: str
+    default: Any
+
+
 class Canonical:
     """Gives arguments their canonical form. `fits` says whether a value fits the schema at a place.
 
@@ -42,7 +51,8 @@ class Canonical:
         self._root = schema
         self._fits = fits
         self._hides_siblings = hides_siblings(schema)
-        self._defaults: dict[str, Any] = {}
+        self._fields: dict[str, dict[str, _Field]] = {}
+        """By the place of the schema that has them."""
 
     def of(self, arguments: dict[str, Any]) -> dict[str, Any]:
         """The canonical form of arguments that fit; what is not changed is shared with them.
@@ -61,14 +71,15 @@ class Canonical:
             raise ValueError("the defaults of the schema have no end")
         if not isinstance(node, dict):
             return value
-        if isinstance(reference := node.get("$ref"), str):
-            value = self._value(value, referred(reference, self._root), reference[1:], steps)
-            if self._hides_siblings:
-                return value
-        for number, part in enumerate(list_of(node.get("allOf"))):
-            value = self._value(value, part, f"{place}/allOf/{number}", steps)
-        for union in UNIONS & node.keys():
-            value = self._of_union(value, list_of(node[union]), f"{place}/{union}", steps)
+        if not node.keys().isdisjoint(_CARRIERS):
+            if isinstance(reference := node.get("$ref"), str):
+                value = self._value(value, referred(reference, self._root), reference[1:], steps)
+                if self._hides_siblings:
+                    return value
+            for number, part in enumerate(list_of(node.get("allOf"))):
+                value = self._value(value, part, f"{place}/allOf/{number}", steps)
+            for union in UNIONS & node.keys():
+                value = self._of_union(value, list_of(node[union]), f"{place}/{union}", steps)
         if isinstance(value, dict):
             return self._object(value, node, place, steps)
         if isinstance(value, list):
@@ -95,28 +106,33 @@ class Canonical:
     def _object(
         self, value: dict[str, Any], node: dict[str, Any], place: str, steps: list[int]
     ) -> dict[str, Any]:
-        made = {
-            name: self._value(inner, *self._member(node, name, place), steps)
-            for name, inner in value.items()
-        }
-        properties = node.get("properties")
-        for name, inner in properties.items() if isinstance(properties, dict) else ():
-            if name not in value:
-                inner_place = f"{place}/properties/{_escaped(name)}"
-                default = self._default(inner, inner_place)
-                if default is not _ABSENT:
-                    made[name] = self._value(copy.deepcopy(default), inner, inner_place, steps)
-        is_same = len(made) == len(value) and all(made[name] is value[name] for name in value)
+        fields = self._fields.get(place)
+        if fields is None:
+            fields = self._fields[place] = self._fields_of(node, place)
+        rest = None if node.get("patternProperties") else node.get("additionalProperties")
+        others = _Field(rest, f"{place}/additionalProperties", _ABSENT)
+        made: dict[str, Any] = {}
+        is_same = True
+        for name, inner in value.items():
+            field = fields.get(name, others)
+            made[name] = self._value(inner, field.schema, field.place, steps)
+            is_same = is_same and made[name] is inner
+        for name, field in fields.items():
+            if name not in value and field.default is not _ABSENT:
+                default = copy.deepcopy(field.default)
+                made[name] = self._value(default, field.schema, field.place, steps)
+                is_same = False
         return value if is_same else made
 
-    def _member(self, node: dict[str, Any], name: str, place: str) -> tuple[Any, str]:
-        """The schema of a field, and its place."""
+    def _fields_of(self, node: dict[str, Any], place: str) -> dict[str, "_Field"]:
+        """What a schema says of the fields that it names, by name."""
         properties = node.get("properties")
-        if isinstance(properties, dict) and name in properties:
-            return properties[name], f"{place}/properties/{_escaped(name)}"
-        if node.get("patternProperties"):  # which of them hold is not looked at
-            return None, place
-        return node.get("additionalProperties"), f"{place}/additionalProperties"
+        found = {}
+        for name, inner in properties.items() if isinstance(properties, dict) else ():
+            escaped = name.replace("~", "~0").replace("/", "~1")
+            at = f"{place}/properties/{escaped}"
+            found[name] = _Field(inner, at, self._default(inner, at))
+        return found
 
     def _array(
         self, value: list[Any], node: dict[str, Any], place: str, steps: list[int]
@@ -134,19 +150,11 @@ class Canonical:
 
     def _default(self, node: Any, place: str) -> Any:
         """The default of a field; `_ABSENT` if it has none, or one that it would not take."""
-        if place not in self._defaults:
-            default = _ABSENT
-            for holder in (node, resolve(node, self._root)):
-                if default is _ABSENT and isinstance(holder, dict):
-                    default = holder.get("default", _ABSENT)
-            if default is not _ABSENT and not self._fits(place, default):
-                default = _ABSENT
-            self._defaults[place] = default
-        return self._defaults[place]
-
-
-def _escaped(name: str) -> str:
-    return name.replace("~", "~0").replace("/", "~1")
+        default = _ABSENT
+        for holder in (node, resolve(node, self._root)):
+            if default is _ABSENT and isinstance(holder, dict):
+                default = holder.get("default", _ABSENT)
+        return default if default is not _ABSENT and self._fits(place, default) else _ABSENT
 
 
 def spelled(format: Any, text: str) -> str:

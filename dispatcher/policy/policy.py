@@ -22,7 +22,7 @@ from toolpool.dispatcher.host.hook import Hook, HookFailed
 from toolpool.dispatcher.observe import Observers
 from toolpool.dispatcher.policy.conditions import RuleFailed
 from toolpool.dispatcher.policy.rule_file import RuleFile
-from toolpool.dispatcher.policy.rules import DEFAULT
+from toolpool.dispatcher.policy.rules import DEFAULT, Rules
 from toolpool.dispatcher.policy.verdicts import (
     Allow,
     AskApproval,
@@ -76,6 +76,7 @@ class Policy:
         self._observers = observers
         self._rules = rules
         self._hook = hook
+        self._digest: tuple[Rules | None, str] = None, ""
         self._looked_at: Mapping[tuple[str, str, str], str] = {}
         self.asks_somebody = rules is not None or hook is not None
 
@@ -84,8 +85,14 @@ class Policy:
         """Stands for the rules and the hook as they are now; empty where there is neither."""
         if self._rules is None and self._hook is None:
             return ""
-        rules = self._rules.rules.digest if self._rules is not None else ""
-        return encoding.digest([rules, self._hook.path if self._hook is not None else ""])
+        rules = self._rules.rules if self._rules is not None else None
+        if not self._digest[1] or self._digest[0] is not rules:
+            parts = [
+                rules.digest if rules is not None else "",
+                self._hook.path if self._hook else "",
+            ]
+            self._digest = rules, encoding.digest(parts)
+        return self._digest[1]
 
     def look(self, specs: Iterable[ToolSpec]) -> None:
         """Tell which of these tools a rule cannot be held to, each once; their calls are denied."""
