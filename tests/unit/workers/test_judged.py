@@ -1,0 +1,157 @@
+"""Which arguments a tool's types read as they were judged, and which in another way."""
+
+import enum
+from dataclasses import dataclass
+from datetime import timedelta
+from decimal import Decimal
+from typing import Annotated, Any
+
+import pytest
+from pydantic import (
+    AfterValidator,
+    AliasChoices,
+    BaseModel,
+    BeforeValidator,
+    Field,
+    HttpUrl,
+    RootModel,
+    SecretStr,
+    field_serializer,
+)
+
+from toolpool import ToolContext, tool
+from toolpool.contract.envelope import PolicyVerdict
+from toolpool.workers.signature import ArgumentsRefused, ReadOtherwise
+
+
+class Kind(enum.Enum):
+    A = "a"
+
+
+class Inner(BaseModel):
+    tags: set[str] = set()
+    secret: SecretStr = SecretStr("x")
+
+
+class Chosen(BaseModel):
+    size: int = Field(default=1, validation_alias=AliasChoices("size", "length"))
+
+
+class Odd(BaseModel):
+    data: bytes = b""
+
+    @field_serializer("data")
+    def cannot(self, data: bytes) -> str:
+        raise ValueError("it cannot be written")
+
+
+class Names(RootModel[list[str]]):
+    pass
+
+
+@dataclass
+class Point:
+    x: int
+    y: int = 0
+
+
+INNER = Inner()
+
+
+@tool
+async def anything(
+    inner: Inner = INNER,
+    chosen: Chosen | None = None,
+    odd: Odd | None = None,
+    names: Names | None = None,
+    point: Point | None = None,
+    kind: Kind = Kind.A,
+    price: Decimal = Decimal(1),
+    wait: timedelta = timedelta(1),
+    url: HttpUrl | None = None,
+    by_name: dict[str, Inner] = {},  # noqa: B006 - a default that is shown
+    trimmed: Annotated[str, BeforeValidator(str.strip)] = "",
+    doubled: Annotated[int, AfterValidator(lambda number: 2 * number)] = 0,
+    huge: float = 0.0,
+    flag: bool | int = False,
+    **more: int,
+) -> None:
+    """Take anything."""
+
+
+WHOLE = PolicyVerdict(policy="p", is_whole=True)
+
+AS_JUDGED: list[dict[str, Any]] = [
+    {},
+    {"inner": {"tags": ["b", "a", "c"], "secret": "hunter2"}},
+    {"chosen": {"size": 2}},
+    {"names": ["a"]},
+    {"point": {"x": 1, "y": 2}},
+    {"kind": "a"},
+    {"price": 5},
+    {"price": "5.50"},
+    {"price": 0.1},
+    {"wait": "P1D"},
+    {"url": "https://shop.example/"},
+    {"by_name": {"a": {"tags": ["y", "x"]}}},
+    {"trimmed": "a"},
+    {"huge": 1},
+    {"flag": 1},
+    {"extra": 5},
+]
+OTHERWISE: list[tuple[dict[str, Any], str]] = [
+    ({"inner": {"unknown": 1}}, "inner.unknown"),
+    ({"inner": {"tags": ["a", "a"]}}, "inner.tags"),
+    ({"chosen": {"length": 2}}, "chosen.length chosen.size"),
+    ({"odd": {"data": "x"}}, ""),
+    ({"wait": "PT24H"}, "wait"),
+    ({"url": "https://shop.example"}, "url"),
+    ({"trimmed": " a"}, "trimmed"),
+    ({"doubled": 2}, "doubled"),
+    ({"huge": 9007199254740993}, "huge"),
+    ({"by_name": {"a": {"tags": ["a"], "none": 1}}}, "by_name.a.none"),
+]
+
+
+def paths(refused: ReadOtherwise) -> str:
+    return " ".join(".".join(map(str, p.path)) for p in refused.problems)
+
+
+@pytest.mark.parametrize("arguments", AS_JUDGED)
+def test_arguments_are_read_as_they_were_judged(arguments: dict[str, Any]) -> None:
+    anything.signature.bind(arguments, None, WHOLE)
+
+
+@pytest.mark.parametrize(("arguments", "told"), OTHERWISE)
+def test_arguments_that_are_read_in_another_way_are_named(
+    arguments: dict[str, Any], told: str
+) -> None:
+    anything.signature.bind(arguments, None)
+    with pytest.raises(ReadOtherwise) as refused:
+        anything.signature.bind(arguments, None, WHOLE)
+    assert paths(refused.value) == told
+
+
+@pytest.mark.parametrize(
+    ("path", "is_read_otherwise"),
+    [(("inner",), True), (("inner", "tags", None), True), (("kind",), True), (("none",), False)],
+)
+def test_defaults_that_were_not_judged_matter_where_a_rule_looks(
+    path: tuple[str | None, ...], is_read_otherwise: bool
+) -> None:
+    verdict = PolicyVerdict(policy="p", paths=(path,))
+    if is_read_otherwise:
+        with pytest.raises(ReadOtherwise):
+            anything.signature.bind({}, None, verdict)
+    else:
+        anything.signature.bind({}, None, verdict)
+
+
+def test_what_is_injected_cannot_be_sent_beside_it() -> None:
+    @tool
+    async def charge(ctx: ToolContext, **more: str) -> None:
+        """Charge."""
+
+    with pytest.raises(ArgumentsRefused) as refused:
+        charge.signature.bind({"ctx": "mine"}, None)
+    assert [problem.path for problem in refused.value.problems] == [("ctx",)]
