@@ -1,10 +1,26 @@
 """The one classified result that every call gets."""
 
+from enum import StrEnum
 from typing import Any
 
 import msgspec
 
 from toolpool.contract.outcome import Code, ErrorType, Executed
+
+
+class State(StrEnum):
+    """What the state of a call is called everywhere; the last two are final.
+
+    A call is `PENDING` until it is sent (it waits for others of its turn, for room, or for a place
+    under a limit), and `WAITING` while a person has to approve it.
+    """
+
+    PENDING = "PENDING"
+    WAITING = "WAITING"
+    QUEUED = "QUEUED"
+    RUNNING = "RUNNING"
+    COMPLETED = "COMPLETED"
+    FAILED = "FAILED"
 
 
 class ToolResult(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -43,6 +59,14 @@ class ToolResult(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     def is_running(self) -> bool:
         """Whether the call goes on in the background, so that this is not its result yet."""
         return self.ok and self.executed is Executed.UNKNOWN
+
+    @property
+    def state(self) -> State:
+        """How far the call is; `WAITING` for one that a person has to approve."""
+        if not self.is_running:
+            return State.COMPLETED if self.ok else State.FAILED
+        said = self.data.get("state") if isinstance(self.data, dict) else None
+        return State(said) if said in list(State) else State.RUNNING
 
     def payload(self) -> dict[str, Any]:
         """The result as the model's JSON; absent fields are left out."""

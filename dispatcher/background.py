@@ -7,7 +7,8 @@ second `tool_result` for the first call's id.
 import asyncio
 import secrets
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import suppress
 from itertools import islice
 from typing import Any
 
@@ -16,11 +17,12 @@ from redis.exceptions import RedisError
 from toolpool.contract import encoding, logs
 from toolpool.contract.call import ToolCall
 from toolpool.contract.encoding import printable
-from toolpool.contract.envelope import BackgroundCall
+from toolpool.contract.envelope import BackgroundCall, Settled
 from toolpool.contract.errors import MessageRejected
 from toolpool.contract.ledger.steps import ServerAway
 from toolpool.contract.outcome import Code, Executed, Outcome, failure
-from toolpool.contract.result import ToolResult
+from toolpool.contract.record_keys import retry_key, root_of
+from toolpool.contract.result import State, ToolResult
 from toolpool.contract.spec import ToolSpec
 from toolpool.dispatcher.admission.catalog import Catalog
 from toolpool.dispatcher.admission.task_tools import (
@@ -29,7 +31,7 @@ from toolpool.dispatcher.admission.task_tools import (
     SPECS,
 )
 from toolpool.dispatcher.awaiting import Awaiting
-from toolpool.dispatcher.calls.pending import Pending, State
+from toolpool.dispatcher.calls.pending import Pending
 from toolpool.dispatcher.calls.services import Services
 from toolpool.dispatcher.calls.traffic import Traffic
 from toolpool.dispatcher.completed import Completed, Notice
@@ -324,14 +326,36 @@ class Background:
                 calls = sorted(calls + lost, key=lambda call: call.started_at)
                 older = max(0, len(calls) - (newest or len(calls)))
                 calls = calls[older:]
-        states = await transport.states([call.message.key for call in calls])
-        return list(zip(calls, states, strict=True)), older
+        return list(zip(calls, await self._recorded(calls), strict=True)), older
+
+    async def _recorded(self, calls: Sequence[BackgroundCall]) -> list[str | None]:
+        """The state of each call, by the record of its last try; `ok` for one that succeeded."""
+        keys = [
+            [retry_key(root_of(c.message.key), n) for n in range(c.message.retries + 1)]
+            for c in calls
+        ]
+        found = iter(await self._transport.states([key for tries in keys for key in tries]))
+        last: list[tuple[str, str | None]] = []
+        for tries in keys:
+            states = {key: next(found) for key in tries}
+            has_record = [key for key in tries if states[key] is not None] or tries[:1]
+            last.append((has_record[-1], states[has_record[-1]]))
+        ended = [key for key, state in last if state == "settled"]
+        outcomes = await self._transport.outcomes(ended) if ended else []
+        succeeded = {key for key, body in zip(ended, outcomes, strict=True) if self._is_ok(body)}
+        return ["ok" if key in succeeded else state for key, state in last]
+
+    def _is_ok(self, body: bytes | None) -> bool:
+        with suppress(MessageRejected):
+            reply = self._envelope.decode_reply(body or b"")
+            return isinstance(reply, Settled) and reply.outcome.ok
+        return False
 
     def _state(self, call: BackgroundCall, recorded: str | None) -> str:
         pending = self._traffic.root(call.message.key)
         if pending is not None:  # it may be in a retry, whose record is another
             return State.RUNNING.value if pending.retries else pending.state.value
-        return _STATES.get(recorded, "EXPIRED")
+        return State.COMPLETED.value if recorded == "ok" else _STATES.get(recorded, "EXPIRED")
 
     async def completed(self, session: str | None) -> AsyncIterator[str]:
         """The handles of a session's background calls as they end, until closed.
@@ -425,18 +449,17 @@ class Background:
 
 
 _STATES: Mapping[str | None, str] = {
-    "waiting": State.PENDING.value,
+    "waiting": State.WAITING.value,
     "approved": State.PENDING.value,
     "open": State.QUEUED.value,
     "claimed": State.RUNNING.value,
-    "settled": "FINISHED",
+    "settled": State.FAILED.value,  # of one that succeeded the outcome says so
 }
 
 
 def _state_of(pending: Pending, handle: str) -> dict[str, Any]:
     """What is said of a call that has not ended."""
-    said = {"handle": handle, "state": pending.state.value}
-    return said | ({"waits_for": "approval"} if pending.awaits_approval else {})
+    return {"handle": handle, "state": pending.state.value}
 
 
 def _is_handle(value: Any) -> bool:

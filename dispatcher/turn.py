@@ -5,7 +5,7 @@ from typing import Any, overload
 
 import msgspec
 
-from toolpool.contract.result import ToolResult
+from toolpool.contract.result import State, ToolResult
 from toolpool.dispatcher.formats import FORMATS, NotAResponse, envelopes, named
 from toolpool.dispatcher.formats.sdk_objects import sendable
 from toolpool.dispatcher.formats.stops import Verdict, ending
@@ -75,6 +75,11 @@ class TurnResult(Sequence[ToolResult]):
         """Whether every call that was to run succeeded."""
         told = (result for result in self._results if _choice_of(result) == 0)
         return self.error is None and all(result.ok for result in told)
+
+    @property
+    def waiting(self) -> list[ToolResult]:
+        """The calls that a person has to approve."""
+        return [result for result in self._results if result.state is State.WAITING]
 
     @property
     def goes_on(self) -> bool:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
         ToolsUnimportable,
     )
     from toolpool.contract.outcome import Code, ErrorType, Executed
-    from toolpool.contract.result import ToolResult
+    from toolpool.contract.result import State, ToolResult
     from toolpool.contract.settings import Settings
     from toolpool.contract.version import VERSION as __version__
     from toolpool.correction import (
@@ -68,7 +68,7 @@ _HOMES = {
         "ToolsUnimportable",
     ),
     "toolpool.contract.outcome": ("Code", "ErrorType", "Executed"),
-    "toolpool.contract.result": ("ToolResult",),
+    "toolpool.contract.result": ("State", "ToolResult"),
     "toolpool.contract.settings": ("Settings",),
     "toolpool.dispatcher.events": ("Event",),
     "toolpool.dispatcher.observe": ("Observer",),
@@ -148,6 +148,7 @@ __all__ = [
     "SessionRecord",
     "Settings",
     "SigningKeyMissing",
+    "State",
     "SyncDispatcher",
     "Tool",
     "ToolContext",

@@ -16,6 +16,7 @@ from toolpool.contract.ledger.steps import REPLY_STREAM_MS
 from toolpool.contract.names import Names
 from toolpool.contract.outcome import Code
 from toolpool.contract.record_keys import retry_key, root_of
+from toolpool.contract.result import State
 from toolpool.contract.server.connection import keyring
 from toolpool.contract.settings import Settings
 from toolpool.fleet import Fleet, answering, int_of, read_fleet, text_of
@@ -81,6 +82,10 @@ def ask(
                         found = Answers([*found.calls, *calls], more=found.more + answer.more)
         client.delete(stream)
     return Answers(found.calls, list(missing.values()), found.more)
+
+
+_ENDED = (State.COMPLETED, State.FAILED)
+_OF_EVENTS = {"end": State.COMPLETED, "error": State.FAILED, "rejected": State.FAILED}
 
 
 class Finder:
@@ -231,9 +236,15 @@ class Finder:
         last = max((n for n, record in enumerate(records) if record[0]), default=0)
         state, attempt, named, _, ends_at, outcome = records[last]
         worker, deadline = text_of(named), int_of(ends_at)
-        known = {"open": "QUEUED", "claimed": "RUNNING", "settled": "FINISHED"}
-        shown = known.get(text_of(state), "EXPIRED")
         code = self._code(outcome)
+        known = {
+            "waiting": State.WAITING,
+            "approved": State.PENDING,
+            "open": State.QUEUED,
+            "claimed": State.RUNNING,
+            "settled": State.COMPLETED if code == "ok" else State.FAILED,
+        }
+        shown = str(known.get(text_of(state), "EXPIRED"))
         return {
             "call": message.id,
             "tool": message.tool,
@@ -265,10 +276,12 @@ class Finder:
         return None
 
     def _why_recorded(self, state: str, code: str | None, worker: str, queue: str) -> str:
-        if state == "FINISHED":
+        if state in _ENDED:
             return f"it has ended: {code or 'its outcome cannot be read'}"
         if state == "EXPIRED":
             return "its record is gone: it ended, and its result is no longer kept"
+        if state == State.WAITING:
+            return "it waits for a person: see `toolpool approvals list`"
         nobody = "no running dispatcher has it open: it goes on when its handle is asked for"
         if state == "QUEUED":
             return f"{self._why_not_started(queue)}; {nobody}"
@@ -302,7 +315,7 @@ class Finder:
                         "session": note.session,
                         "turn": note.turn,
                         "key": "",
-                        "state": "FINISHED" if note.kind in ("end", "error", "rejected") else "?",
+                        "state": _OF_EVENTS.get(note.kind, "?"),
                         "why": f"the last event of it is `{note.kind}`: {code}",
                         "code": code,
                         "at": note.at / 1000,

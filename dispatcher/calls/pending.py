@@ -4,7 +4,7 @@ import asyncio
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from enum import Enum, StrEnum
+from enum import Enum
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -14,6 +14,7 @@ from toolpool.contract.envelope import CallMessage
 from toolpool.contract.ledger.base import Opening
 from toolpool.contract.outcome import Executed, Outcome
 from toolpool.contract.record_keys import retry_key
+from toolpool.contract.result import State
 from toolpool.contract.spec import ToolSpec
 from toolpool.dispatcher.admission.rates import Limited
 from toolpool.dispatcher.calls.latch import Latch, Waiter
@@ -25,16 +26,6 @@ if TYPE_CHECKING:
 CLOCK_MARGIN_SECONDS = 0.25
 """How exactly the server's clock is known here."""
 _FORGOTTEN_EPOCH = "forgotten"
-
-
-class State(StrEnum):
-    """What a call's state is called outside; the last two are final."""
-
-    PENDING = "PENDING"
-    QUEUED = "QUEUED"
-    RUNNING = "RUNNING"
-    COMPLETED = "COMPLETED"
-    FAILED = "FAILED"
 
 
 class Stage(Enum):
@@ -228,6 +219,8 @@ class Pending:
         """What is said of it outside."""
         if self.outcome is not None:
             return State.COMPLETED if self.outcome.ok else State.FAILED
+        if self.awaits_approval:
+            return State.WAITING
         run = self.share.run if self.share is not None else None
         return _STATES[(run or self).stage]
 

@@ -28,9 +28,10 @@ from toolpool.contract.inspection import (
 )
 from toolpool.contract.names import Names
 from toolpool.contract.record_keys import root_of
+from toolpool.contract.result import State
 from toolpool.contract.version import VERSION
 from toolpool.dispatcher.admission.breaker import Breaker
-from toolpool.dispatcher.calls.pending import Pending, Stage, State
+from toolpool.dispatcher.calls.pending import Pending, Stage
 from toolpool.dispatcher.calls.pump import Pump
 from toolpool.dispatcher.calls.services import Calls, Services
 

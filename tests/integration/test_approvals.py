@@ -187,7 +187,7 @@ async def test_r57_any_dispatcher_knows_the_handle_of_what_waits(
     async with fleets.connected(fleet) as other:
         assert await other.task_result(handle, session="handle") is None
         [listed] = await other.task_list(session="handle")
-        assert listed["state"] == "PENDING"
+        assert listed["state"] == "WAITING"
         approval = await one_waits(other.approvals, "handle")
         await other.approvals.approve(approval.id, by="anna")
         result = await other.task_result(handle, session="handle", wait=20)

@@ -209,7 +209,7 @@ async def test_a_handle_is_found_when_its_dispatcher_is_gone(
     assert (row["state"], row["call"]) == ("RUNNING", "bg")
     assert "no running dispatcher has it open" in row["why"]
     Path(gate).touch()
-    row = await found(command, handle, lambda row: bool(row["state"] == "FINISHED"))
+    row = await found(command, handle, lambda row: bool(row["state"] in ("COMPLETED", "FAILED")))
     assert row["code"] == "ok"
 
 

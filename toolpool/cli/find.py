@@ -65,7 +65,7 @@ def _details(row: dict[str, Any]) -> list[str]:
         times = [f"accepted {row['age']:g} s ago"]
         if row.get("start_within") is not None:
             times.append(f"to be started within {row['start_within']:g} s")
-        if row.get("deadline_in") is not None and row["state"] != "FINISHED":
+        if row.get("deadline_in") is not None and row["state"] not in ("COMPLETED", "FAILED"):
             times.append(f"answered in {row['deadline_in']:g} s at the latest")
         lines.append(", ".join(times))
     if row.get("attempt", 1) > 1 or row.get("retry"):

@@ -249,7 +249,7 @@ async def test_a_session_s_calls_are_listed_with_their_states_the_newest_last(
     await eventually(lambda: "b" in bench.hand.ids, "it runs")
     listed = await dispatcher.task_list(session="s-1")
     assert [(task["handle"], task["tool"], task["state"]) for task in listed] == [
-        (handles[0], "slow", "FINISHED"), (handles[1], "slow", "RUNNING"),
+        (handles[0], "slow", "COMPLETED"), (handles[1], "slow", "RUNNING"),
     ]  # fmt: skip
 
 

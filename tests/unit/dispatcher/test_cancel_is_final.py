@@ -49,7 +49,7 @@ async def asked(by: Dispatcher, tool: str, **arguments: Any) -> Any:
         ("write", "RUNNING"),
         ("write", "QUEUED"),
         ("retried", "RUNNING"),
-        ("approved", "PENDING"),
+        ("approved", "WAITING"),
     ],
 )
 async def test_a_cancelled_call_is_told_as_cancelled_on_every_road(tool: str, state: str) -> None:
@@ -70,7 +70,7 @@ async def test_a_cancelled_call_is_told_as_cancelled_on_every_road(tool: str, st
         assert (told["state"], told["code"]) == ("FAILED", "aborted.cancelled")
         for by in (owner, other):
             assert (await asked(by, "task_result", handle=handed.handle, wait=0)) == told
-            assert [task["state"] for task in await asked(by, "task_list")] == ["FINISHED"]
+            assert [task["state"] for task in await asked(by, "task_list")] == ["FAILED"]
             result = await by.task_result(handed.handle or "", session="s", wait=0)
             assert result is not None
             assert result.code is Code.CANCELLED

@@ -19,6 +19,7 @@ from toolpool import (
     Hooks,
     Rewrite,
     Settings,
+    State,
     ToolContext,
     ToolResult,
     tool,
@@ -109,13 +110,13 @@ async def test_r57_the_model_gets_a_handle_and_later_the_result() -> None:
     async with Dispatcher.in_memory(TOOLS, settings=QUICK) as dispatcher:
         told = await asked(dispatcher)
         assert told.ok and told.is_running and told.handle is not None
-        assert told.data == {"handle": told.handle, "state": "PENDING", "waits_for": "approval"}
+        assert told.data == {"handle": told.handle, "state": "WAITING"}
         assert told.note is not None and "has not run" in told.note
         got = {"id": "c-2", "name": "task_result", "input": {"handle": told.handle, "wait": 0}}
         waits = (await dispatcher.dispatch(got, session="s-1"))[0].data
-        assert (waits["state"], waits["waits_for"]) == ("PENDING", "approval")
+        assert waits["state"] == "WAITING"
         [listed] = await dispatcher.task_list(session="s-1")
-        assert listed["state"] == "PENDING"
+        assert listed["state"] == told.state == State.WAITING
         approval = await one_waits(dispatcher)
         await dispatcher.approvals.approve(approval.id, by="anna")
         result = await dispatcher.task_result(told.handle, session="s-1", wait=10)
