@@ -81,15 +81,16 @@ class SchemaValidator:
         )
 
     def canonical(self, arguments: dict[str, Any]) -> dict[str, Any]:
-        """Arguments that fit, as the schema determines them; those themselves if nothing changes.
+        """Arguments as the schema determines them; those themselves if nothing changes.
 
         Defaults are filled in, and values of an integer type or of a format with one spelling are
-        written in that. Where this breaks the schema they stay as they are. Raises ValueError where
-        the schema's defaults have no end.
+        written in that. Where this breaks a schema that they fit they stay as they are. Raises
+        ValueError where the schema's defaults have no end.
         """
         found = self._canonical.of(arguments)
-        is_good = found is arguments or self._validator.is_valid(found)
-        return found if is_good else arguments
+        if found is arguments or self._validator.is_valid(found):
+            return found
+        return arguments if self._validator.is_valid(arguments) else found
 
     @functools.cached_property
     def _canonical(self) -> Canonical:

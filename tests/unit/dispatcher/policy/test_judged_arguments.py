@@ -104,7 +104,7 @@ async def ruled(tmp_path: Path, rule: str, name: str, **arguments: Any) -> ToolR
 
 
 async def hooked(hooks: Hooks, name: str, **arguments: Any) -> ToolResult:
-    async with Dispatcher.in_memory(TOOLS, hooks=hooks) as dispatcher:
+    async with Dispatcher.in_memory([*TOOLS, as_one_dict], hooks=hooks) as dispatcher:
         turn = await dispatcher.dispatch([{"id": "c", "name": name, "input": arguments}])
         return turn[0]
 
@@ -211,6 +211,28 @@ async def test_a_switch_on_a_value_holds_for_the_default_and_other_spellings() -
             sent = [{"id": "c", "name": "delete", "input": {"path": "/", **arguments}}]
             result = (await dispatcher.dispatch(sent))[0]
             assert (result.code, result.executed, RAN) == (Code.DENIED, Executed.NO, [])
+
+
+@tool(
+    input_schema={
+        "type": "object",
+        "properties": {"dry_run": {"type": "boolean", "default": False}},
+        "additionalProperties": False,
+    }
+)
+async def as_one_dict(arguments: dict[str, Any], ctx: ToolContext) -> str:
+    """Take all arguments as one."""
+    RAN.append(arguments)
+    return "done"
+
+
+@pytest.mark.parametrize("more", [{}, {"ctx": 1}])
+async def test_a_field_that_is_injected_hides_no_default(
+    tmp_path: Path, more: dict[str, Any]
+) -> None:
+    rule = 'argument = "dry_run"\nequals = false'
+    result = await ruled(tmp_path, rule, "as_one_dict", **more)
+    assert (result.code, RAN) == (Code.DENIED, [])
 
 
 async def test_a_model_cannot_give_what_is_injected() -> None:
