@@ -340,6 +340,10 @@ class Pending:
         if limits != self.message.limits:
             self.message = msgspec.structs.replace(self.message, limits=limits)
 
+    def lasts_until(self, deadline: float) -> None:
+        """Whoever shares it waits until this time, on the monotonic clock."""
+        self.deadline = deadline
+
     def start_again(self, *, start_by: float, executed: Executed) -> None:
         """Become the next retry of the same call: a new record, nothing sent yet.
 

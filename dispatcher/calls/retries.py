@@ -62,8 +62,10 @@ class Retries:
         names to the same end.
         """
         share = pending.share
-        if share is not None and (not pending.is_run or share.was_over(pending)):
+        if share is not None and not share.may_retry(pending):
             return False  # whoever shares it looks for another run
+        if share is not None:
+            pending.lasts_until(max(asker.deadline for asker in share.askers))
         now = time.monotonic()
         pause = pause_before(
             pending,

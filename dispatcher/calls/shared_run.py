@@ -92,6 +92,10 @@ class SharedRun:
         """Whether their run, in the try that they asked for, had ended before they did."""
         return not run.is_news and run.key == self.key
 
+    def may_retry(self, run: Pending) -> bool:
+        """Whether a call is their run, and one of them waits for it."""
+        return run is self.run and bool(self.askers) and not self.was_over(run)
+
     def again(self, *, unless: str) -> None:
         """It is asked for once more: what came of this run is not for these calls."""
         self.key, self.unless = self.digest + new_nonce(), root_of(unless)

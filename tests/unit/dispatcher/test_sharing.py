@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import time
 from pathlib import Path
 from typing import Any
 
@@ -234,6 +235,31 @@ async def test_retries_of_a_shared_run_are_counted_once_for_the_fleet() -> None:
     assert {result.code for result in results} == {Code.REPORTED}
     assert {result.attempts for result in results} == {3}
     assert (len(keys), len(set(keys))) == (3, 1)
+
+
+async def test_a_retry_has_the_time_of_those_who_came_later() -> None:
+    """The first has no time for another try."""
+    gate = Gate()
+
+    @tool(effects="read", name="look", single_flight=True, retries=1)
+    async def look() -> None:
+        """Look."""
+        await gate.wait("look")
+        raise ToolError("not today")
+
+    async with alone([look], retry_pause=1_000.0) as dispatcher:  # ten seconds at most
+        asked = await _asked(dispatcher, 2)
+        await eventually(lambda: gate.came, "it runs")
+        first, later = (p for p in dispatcher._traffic.all_open() if p.is_asker)
+        assert first.share is not None
+        assert first.share.run is not None
+        first.deadline = first.share.run.deadline = time.monotonic() + 5.0
+        later.deadline = time.monotonic() + 60.0
+        gate.open()
+        await eventually(lambda: first.share.run.retries == 1, "it is to be tried again")
+        for session in ("s0", "s1"):
+            await dispatcher.cancel(session)
+        assert Executed.NO not in {result.executed for result in await _results(asked)}
 
 
 async def test_who_comes_to_a_retry_shares_it() -> None:
