@@ -10,6 +10,7 @@ import asyncio
 import hashlib
 import time
 from collections.abc import Callable, Coroutine, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -90,6 +91,7 @@ class Histories:
         self._sending: asyncio.Task[None] | None = None
         self.is_behind = False
         """Whether a write failed, and notes wait for the next."""
+        self._caught_up = asyncio.Event()
 
     def note(self, response: Any, found: Response, shared: TurnContext) -> TurnNote | None:
         """Remember the turn of a response's calls; no call waits for it.
@@ -124,7 +126,7 @@ class Histories:
         return encoding.digest([self._settings.tenant, session])[:_NAME_LENGTH]
 
     def _remember(self, note: TurnNote) -> None:
-        if len(self._notes) < _NOTES_AT_MOST:
+        if len(self._writing) + len(self._notes) < _NOTES_AT_MOST:
             self._notes.append(note)
         elif len(self._holes) < _NOTES_AT_MOST:
             self._holes.add(note.session)
@@ -137,19 +139,20 @@ class Histories:
         """What gathers while one is under way leaves with the next."""
         try:
             while self._notes or self._holes:
-                self._writing = self._notes + [TurnNote(session, "") for session in self._holes]
-                self._notes, self._holes = [], set()
-                await self._write(self._writing, self._transport.server_time())
-                self._writing = []
-            self.is_behind = False
+                await self._write(self._transport.server_time())
+                self._writing, self.is_behind = [], False
+                self._caught_up.set()
         finally:
             self._sending = None
 
-    async def _write(self, notes: Sequence[TurnNote], at: float) -> None:
-        """Write notes until the server has them; the same `at` makes that repeatable."""
+    async def _write(self, at: float) -> None:
+        """Write all notes until the server has them; the same `at` makes that repeatable."""
         while True:
+            self._writing += self._notes
+            self._writing += (TurnNote(session, "") for session in self._holes)
+            self._notes, self._holes = [], set()
             try:
-                return await self._transport.note_turns(notes, at)
+                return await self._transport.note_turns(self._writing, at)
             except (RedisError, OSError, TimeoutError) as error:
                 if isinstance(error, ResponseError) and not refuses_writes(error):
                     log.warning("turns_not_noted: %s", error)
@@ -157,12 +160,15 @@ class Histories:
                 if not self.is_behind:
                     log.warning("turns_not_noted_yet: %s", error)
                 self.is_behind = True
+                self._caught_up.clear()
                 await asyncio.sleep(_WRITE_AGAIN_SECONDS)
 
     async def catch_up(self, session: str | None) -> None:
         """Wait a while until the notes of a session are written, before it has other calls."""
         if session is not None and self._unwritten(self._session(session)):
-            await self._flush(_LOOK_UP_SECONDS)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_LOOK_UP_SECONDS):
+                    await self._caught_up.wait()
 
     async def close(self) -> None:
         """Write what is left. A server that is away is not waited for."""
