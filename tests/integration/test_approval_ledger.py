@@ -28,7 +28,9 @@ from toolpool.contract.ledger.base import (
     Claim,
     CloseReason,
     Closing,
+    Hold,
     Opening,
+    Release,
 )
 from toolpool.contract.ledger.client import RedisLedger
 from toolpool.contract.ledger.memory import MemoryServer
@@ -322,3 +324,29 @@ async def test_r57_one_is_to_tell_what_became_of_it(server: Server) -> None:
     told = await asyncio.gather(*(each.is_untold("a") for each in (one, two, one, two)))
     assert sorted(told) == [False, False, False, True]
     assert not await one.is_untold("nothing")
+
+
+async def test_r66_what_was_never_approved_is_not_claimed_after_an_earlier_run_of_it_was_held(
+    server: Server,
+) -> None:
+    """The worker of a run whose record is gone says that it has the call, and gives it back."""
+    await server.ask()
+    hold = Hold("a", 1, "earlier", rerunnable=True)
+    give_up_at = time.monotonic() + 5
+    assert await server.ledger.hold([hold], worker="w", give_up_at=give_up_at) == ["held"]
+    release = Release("a", "earlier", b"", 60.0, b"", entered=False)
+    assert await server.ledger.release([release], worker="w", give_up_at=give_up_at) == ["released"]
+    claim = Claim("a", 2, new_nonce())
+    [answer] = await server.ledger.claim([claim], worker="w", give_up_at=give_up_at)
+    assert answer == "waiting"
+
+
+async def test_r66_who_refuses_what_waits_for_others_too_is_told_the_end_of_it(
+    server: Server,
+) -> None:
+    """The answer to its first refusal was lost."""
+    await server.ask("one")
+    for _ in range(2):
+        assert await server.close(CloseReason.REFUSED, "two") == WAITING
+    await server.live("two", True)
+    assert await server.close(CloseReason.LEAVE, "one") == OTHERS

@@ -139,12 +139,33 @@ class LedgerMachine(RuleBasedStateMachine):
             approved=True,
         )
 
-    @rule(key=keys, asker=askers, approved=st.booleans(), worker=workers)
-    def ask_and_decide(self, key: str, asker: str, approved: bool, worker: str) -> None:
-        """The whole way of an approval, more often than chance finds it."""
+    @rule(
+        key=keys,
+        asker=askers,
+        approved=st.sampled_from((None, True, False)),
+        end=st.sampled_from((None, None, *CloseReason)),
+        sender=st.sampled_from((None, "knows", "does not know")),
+        worker=workers,
+    )
+    def ask_and_decide(
+        self,
+        key: str,
+        asker: str,
+        approved: bool | None,
+        end: CloseReason | None,
+        sender: str | None,
+        worker: str,
+    ) -> None:
+        """The whole way of an approval, or a part of it, more often than chance finds it."""
         self.ask(key, asker, rerun=False, again=False)
-        self.decide(key, approved, late=False)
-        self.send_approved(key, asker)
+        if approved is not None:
+            self.decide(key, approved, late=False)
+        if end is not None:
+            self.close(key, 0, end)
+        if sender == "knows":
+            self.send_approved(key, asker)
+        elif sender is not None:
+            self.open({key}, asker, rerun=False, over=False)
         self.claim_what_waits(key, worker)
 
     @rule(key=keys)
