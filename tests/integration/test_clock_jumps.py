@@ -19,10 +19,20 @@ from tests.integration.fleet import call
 from tests.integration.test_deadlines import worker
 from tests.waiting import eventually, wait_until
 from toolpool import Dispatcher
+from toolpool.contract.approval import (
+    ApprovalDecision,
+    ApprovalRequest,
+    read_request,
+    signed_decision,
+    signed_request,
+)
 from toolpool.contract.clock import fleet_time
-from toolpool.contract.envelope import Envelope
+from toolpool.contract.envelope import CallMessage, Envelope
+from toolpool.contract.ledger.approvals import Asking, Deciding
+from toolpool.contract.ledger.rates import Ask, Note, start_of
 from toolpool.contract.names import Names
 from toolpool.contract.outcome import Code, Executed, failure
+from toolpool.contract.rates import Limit, rate_of
 from toolpool.contract.server import connection
 from toolpool.contract.settings import Settings
 from toolpool.contract.signing import Keyring
@@ -36,6 +46,7 @@ from toolpool.fleet import describe, read_fleet
 from toolpool.standing import described_dispatchers
 
 HOUR = 3600.0
+ENVELOPE = Envelope(Keyring.local())
 NEAR = 2.0
 
 
@@ -272,3 +283,97 @@ async def test_ages_of_workers_and_dispatchers_are_in_fleet_time(jumping: Jumpin
                 return len(ups) == 2 and all(0.0 < up < 60.0 for up in ups)
 
             await eventually(are_told, "both are up for seconds")
+
+
+def deciding(request: ApprovalRequest, now: float) -> Deciding:
+    """Somebody approves."""
+    decision = ApprovalDecision(
+        key=request.id,
+        tenant=request.tenant,
+        prefix=request.prefix,
+        digest=request.digest,
+        approved=True,
+        by="anna",
+        at=now,
+        ends_at=request.expires_at + 60.0,
+    )
+    body = signed_decision(ENVELOPE, decision)
+    return Deciding(
+        key=request.id, nonce="n", decision=body, notice=body, approved=True, ends_at=now + 60.0
+    )
+
+
+@pytest.mark.parametrize("jump", [HOUR, -HOUR])
+async def test_what_waits_for_a_person_waits_as_long_across_a_jump(
+    jumping: Jumping, transports: list[RedisTransport], jump: float
+) -> None:
+    """R66: it can be decided until its end, and not after it, however the clock was set."""
+    one, two = transports
+    now = one.server_time()
+    for key, good in (("long", 600.0), ("short", 2.0)):
+        request = ApprovalRequest(
+            tenant="default",
+            prefix="toolpool",
+            message=CallMessage(key=key, id="c", tool="t", digest="", arguments={}),
+            digest="d",
+            asked_at=now,
+            expires_at=now + good,
+        )
+        asking = Asking(
+            key=key,
+            nonce=f"n{key}",
+            request=signed_request(ENVELOPE, request),
+            rerunnable=False,
+            ends_at=request.expires_at,
+            kept=86_400.0,
+            keep=86_400.0,
+            asked_at=now,
+        )
+        assert (await one.approvals.ask(asking, now=now)).answer == "new"
+    jumping.jump(jump)
+    later = two.server_time()
+    assert {found.key for found in await two.approvals.waiting(9, now=later)} == {"long", "short"}
+    request = read_request(
+        ENVELOPE,
+        (await two.approvals.read("long", now=later)).request,
+        key="long",
+        tenant="default",
+        prefix="toolpool",
+    )
+    assert await two.approvals.decide(deciding(request, later), now=later) == ""
+    assert await one.approvals.approved(now=one.server_time()) == ["long"]
+
+    async def is_over() -> bool:
+        waiting = await two.approvals.waiting(9, now=two.server_time())
+        return not waiting
+
+    await eventually(is_over, "the other's time ends")
+    assert two.server_time() - now < 60.0
+
+
+@pytest.mark.parametrize("jump", [HOUR, -HOUR])
+async def test_a_rate_counts_on_across_a_jump(
+    jumping: Jumping, transports: list[RedisTransport], jump: float
+) -> None:
+    one, two = transports
+    limit = Limit("l", rate_of("2/min"), "tool")
+
+    async def asked(transport: RedisTransport, *members: str) -> list[bool]:
+        asks = [Ask(member, member, 5.0, (limit,)) for member in members]
+        now, soon = transport.server_time(), time.monotonic() + 5.0
+        found = await transport.rates.take([], asks, now=now, give_up_at=soon)
+        return [verdict.may_go for verdict in found]
+
+    started = [Note(start_of(member, "n"), (limit,), started=True) for member in "ab"]
+    await one.rates.take(started, [], now=one.server_time(), give_up_at=time.monotonic() + 5.0)
+    jumping.jump(jump)
+    assert await asked(two, "c", "d") == [False, False]
+    await surveys(transports)
+    assert await asked(one, "c", "d") == [False, False]
+    found = await one.rates.take(
+        [],
+        [Ask("c", "c", 5.0, (limit,))],
+        now=one.server_time() + 61.0,
+        give_up_at=time.monotonic() + 5.0,
+    )
+    assert found[0].may_go
