@@ -6,6 +6,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 
+import msgspec
 import pytest
 
 from tests.waiting import eventually
@@ -350,3 +351,23 @@ async def test_r66_who_refuses_what_waits_for_others_too_is_told_the_end_of_it(
         assert await server.close(CloseReason.REFUSED, "two") == WAITING
     await server.live("two", True)
     assert await server.close(CloseReason.LEAVE, "one") == OTHERS
+
+
+async def test_r67_what_a_living_dispatcher_holds_back_hides_nothing_of_a_dead_one(
+    server: Server,
+) -> None:
+    """Hundreds wait at a rate limit of the one that asked."""
+    await server.live("two", True)
+    deciding = Deciding(
+        key="", nonce="n", decision=b"d", notice=b"", approved=True, ends_at=time.time() + HOUR
+    )
+    for n in range(300):
+        key = f"held-{n:03}"
+        await server.ask("one", key=key)
+        await server.make("d").decide(msgspec.structs.replace(deciding, key=key), now=time.time())
+    await server.ask("dead", key="left")
+    await server.make("d").decide(msgspec.structs.replace(deciding, key="left"), now=time.time())
+    found: list[str] = []
+    for _ in range(2):
+        found += await server.make("two").approved(now=time.time())
+    assert found == ["left"]

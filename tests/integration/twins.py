@@ -1,6 +1,7 @@
 """Two dispatchers over one in-memory server: an agent's host, and one that takes over."""
 
 import asyncio
+import itertools
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
@@ -11,6 +12,8 @@ from toolpool.dispatcher.dispatch import Dispatcher as Connected
 from toolpool.dispatcher.transports.memory import MemoryTransport
 from toolpool.pool import InMemoryDispatcher
 from toolpool.workers.tool import Tool
+
+_numbers = itertools.count(1)
 
 
 @asynccontextmanager
@@ -26,7 +29,7 @@ async def second(
 ) -> AsyncIterator[Connected]:
     """Another dispatcher on the same server."""
     dispatcher = Connected(
-        MemoryTransport(first._server, f"reply:{len(first._server.dispatchers)}"),
+        MemoryTransport(first._server, f"reply:{next(_numbers)}"),
         settings=Settings(**settings),
         envelope=first._background._envelope,
         hooks=hooks,

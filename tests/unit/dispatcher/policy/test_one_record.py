@@ -226,3 +226,20 @@ async def test_r66_a_denied_call_is_denied_whoever_asks_by_its_handle() -> None:
             assert (result.code, result.executed) == (Code.DENIED, Executed.NO)
             assert (await asked(other)).code is Code.DENIED
     assert RAN == []
+
+
+async def test_r66_resumed_when_its_turn_is_not_known_any_more_nobody_is_asked_twice() -> None:
+    """R50: which call of which turn it is cannot be said, so it may have been asked and run."""
+    use = {"type": "tool_use", "id": "toolu_01", "name": "pay", "input": {"amount": 5}}
+    response = {"id": "msg_01", "type": "message", "role": "assistant", "content": [use]}
+    history = [{"role": "user", "content": "pay"}, {"role": "assistant", "content": [use]}]
+    async with Dispatcher.in_memory(TOOLS, settings=QUICK) as worker:
+        async with second(worker, turns_kept=0, background_wait=0.05) as gone:
+            asked_for = {**response, "stop_reason": "tool_use"}
+            assert (await gone.dispatch(asked_for, session="s"))[0].is_running
+        async with second(worker, turns_kept=0, background_wait=0.05) as other:
+            resumed = await other.resume(history, session="s")
+            assert "may have been run before" in str(resumed[-1])
+            id = await id_of_one(other.approvals)
+            await other.approvals.approve(id, by="anna")
+            await eventually(lambda: RAN == [5], "the one that was asked about runs")
