@@ -290,13 +290,7 @@ class Executor:
         if self._switches.on:
             chosen = await self._not_denied(run_in, chosen)
         while chosen:
-            claims = [
-                Claim(call.key, call.attempt, new_nonce(), self._limits_of(call, delivery))
-                if self._limits.hold_all or call.limits or call.tool in self._limited
-                else Claim(call.key, call.attempt, new_nonce())
-                for call, delivery in chosen
-            ]
-            is_limited = any(claim.limits for claim in claims)
+            claims, is_limited = self._claims(chosen)
             asked_at = time.monotonic()
             try:
                 answers = await self._ledger.claim(
@@ -324,7 +318,7 @@ class Executor:
                     continue
                 time_left = self._admitted(call, delivery.batch, claim, answer, is_leased=is_leased)
                 if time_left is None:
-                    self._slots.give_back(run_in)
+                    self._not_run(run_in, claim)
                 else:
                     self._start(run_in, call, delivery, claim, time_left)
                 delivery.decided()
@@ -332,6 +326,24 @@ class Executor:
                 await self.follow_switches()
                 chosen = await self._not_denied(run_in, chosen)
         self.claim_more()
+
+    def _claims(self, chosen: list[_Waiting]) -> tuple[list[Claim], bool]:
+        """The claims of calls, and whether any is under a limit."""
+        claims: list[Claim] = []
+        is_limited = False
+        for call, delivery in chosen:
+            limits: tuple[Limit, ...] = ()
+            if self._limits.hold_all or call.limits or call.tool in self._limited:
+                limits = self._limits_of(call, delivery)
+                is_limited = is_limited or bool(limits)
+            claims.append(Claim(call.key, call.attempt, new_nonce(), limits))
+        return claims, is_limited
+
+    def _not_run(self, run_in: RunIn, claim: Claim) -> None:
+        """A call that was claimed, or may have been, is not started here."""
+        self._slots.give_back(run_in)
+        if claim.limits:
+            self._starts.never_begun(claim.key, claim.nonce, claim.limits)
 
     async def _not_denied(self, run_in: RunIn, chosen: list[_Waiting]) -> list[_Waiting]:
         """The calls that no switch denies; the dispatchers of the rest are told."""
@@ -445,8 +457,11 @@ class Executor:
         self.claim_more()
 
     async def _free_places(self, running: Running) -> None:
-        key, nonce, begun = running.call.key, running.claim_nonce, running.begun
-        await self._starts.ended(key, nonce, running.limits, begun=begun)
+        key, nonce, limits = running.call.key, running.claim_nonce, running.limits
+        if running.begun:
+            await self._starts.ended(key, nonce, limits)
+        else:
+            self._starts.never_begun(key, nonce, limits)
 
     async def _run_call(self, running: Running, time_left: float) -> Run:
         if running.told_at is not None:  # before it came to its first step

@@ -20,7 +20,7 @@ _END_SECONDS = 1.0
 
 
 class Starts:
-    """One worker's. What cannot be told counts a while longer."""
+    """One worker's. What the server does not take is told again."""
 
     def __init__(self, rates: RateLedger, worker: str) -> None:
         self._rates = rates
@@ -32,21 +32,23 @@ class Starts:
 
     def begun(self, key: str, nonce: str, limits: tuple[Limit, ...]) -> None:
         """A tool was entered."""
-        windows = tuple(limit for limit in limits if limit.rate.unit != AT_ONCE)
-        if windows:
+        if windows := tuple(limit for limit in limits if limit.rate.unit != AT_ONCE):
             self._notes.append(Note(start_of(key, nonce), windows, started=True))
             self._flush()
 
-    async def ended(self, key: str, nonce: str, limits: tuple[Limit, ...], *, begun: bool) -> None:
-        """Nothing of a call runs any more; what was not `begun` counts no more at all."""
-        running = tuple(limit for limit in limits if limit.rate.unit == AT_ONCE)
-        if running:
-            self._notes.append(Note(start_of(key, nonce, self._worker), running))
-        if not begun and len(running) < len(limits):
-            windows = tuple(limit for limit in limits if limit not in running)
+    def never_begun(self, key: str, nonce: str, limits: tuple[Limit, ...]) -> None:
+        """A call was claimed, or may have been, and is not run here: it counts no more at all."""
+        if windows := tuple(limit for limit in limits if limit.rate.unit != AT_ONCE):
             self._notes.append(Note(start_of(key, nonce), windows))
-        if self._notes:
-            await asyncio.wait({self._flush()}, timeout=_END_SECONDS if running else 0.0)
+        if running := tuple(limit for limit in limits if limit.rate.unit == AT_ONCE):
+            self._notes.append(Note(start_of(key, nonce, self._worker), running))
+        self._flush()
+
+    async def ended(self, key: str, nonce: str, limits: tuple[Limit, ...]) -> None:
+        """Nothing of a call runs any more. Returns when its place is free, or after a moment."""
+        if running := tuple(limit for limit in limits if limit.rate.unit == AT_ONCE):
+            self._notes.append(Note(start_of(key, nonce, self._worker), running))
+            await asyncio.wait({self._flush()}, timeout=_END_SECONDS)
 
     def _flush(self) -> "asyncio.Task[None]":
         if self._telling is None:
@@ -56,16 +58,17 @@ class Starts:
     async def _tell(self) -> None:
         try:
             while self._notes:
-                notes = [self._notes.popleft() for _ in range(min(_AT_ONCE, len(self._notes)))]
-                await self._rates.take(
-                    notes,
-                    [],
-                    now=self.server_time(),
-                    give_up_at=time.monotonic() + _PATIENCE_SECONDS,
-                )
-        except ServerAway:
-            log.warning("starts_not_told calls=%d: they count a while longer", len(self._notes) + 1)
-        except Exception:
-            log.exception("starts_not_told")
+                notes = [self._notes[n] for n in range(min(_AT_ONCE, len(self._notes)))]
+                give_up_at = time.monotonic() + _PATIENCE_SECONDS
+                try:
+                    await self._rates.take(notes, [], now=self.server_time(), give_up_at=give_up_at)
+                except ServerAway:
+                    log.warning("places_not_told notes=%d: they are told again", len(self._notes))
+                    continue
+                except Exception:
+                    log.exception("places_not_told notes=%d", len(notes))
+                for note in notes:
+                    if self._notes and self._notes[0] is note:  # else it was dropped meanwhile
+                        self._notes.popleft()
         finally:
             self._telling = None
