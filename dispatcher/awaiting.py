@@ -157,6 +157,8 @@ class Awaiting:
                 self._go_on(pending, wait.request, decision, read)
             elif read is not None:
                 self._tell_once("denied", wait.request, read)
+        elif pending.awaits_approval:  # before it is known here what is asked
+            self._traffic.in_background(self._look(pending))
 
     def look(self, pending: Pending) -> None:
         """See what the ledger says of a call that a person has to approve, or has approved."""
@@ -355,7 +357,7 @@ class Awaiting:
         for (pending, _), state in zip(waits, states, strict=True):
             if (wait := self._waiting.pop(pending.root, None)) is not None:
                 self._waiting[pending.root] = wait  # others are looked at before it the next time
-            if state == "settled" and pending.is_open:
+            if state not in ("waiting", None) and pending.is_open:
                 self._take(pending, await self._read(pending.root), None)
 
     async def _go_on_with(self, key: str, pending: Pending | None) -> None:

@@ -7,6 +7,7 @@ import pytest
 from tests.waiting import eventually
 from toolpool import Approval, Code, Dispatcher, Executed, Settings, tool
 from toolpool.contract.approval import ApprovalState
+from toolpool.contract.ledger.approvals import Asking, Found, MemoryApprovals
 from toolpool.contract.ledger.memory import MemoryServer
 
 RAN: list[int] = []
@@ -105,3 +106,24 @@ async def test_r57_a_decision_that_no_dispatcher_was_told_is_found(
     codes = [turn[0].code for turn in turns]
     assert codes == [Code.DENIED if decide == "deny" else None] * 3
     assert ([] if decide == "deny" else [5, 5, 5]) == RAN
+
+
+async def test_r57_what_is_approved_before_its_dispatcher_knows_that_it_waits_goes_on_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its hook, say, is faster than the server's answer."""
+    monkeypatch.setattr("toolpool.dispatcher.awaiting._EVERY_SECONDS", 600.0)
+    ask = MemoryApprovals.ask
+    async with Dispatcher.in_memory([pay]) as dispatcher:
+
+        async def ask_and_approve(self: MemoryApprovals, asking: Asking, *, now: float) -> Found:
+            found = await ask(self, asking, now=now)
+            await dispatcher.approvals.approve(asking.key, by="anna")
+            for _ in range(20):
+                await asyncio.sleep(0)
+            return found
+
+        monkeypatch.setattr(MemoryApprovals, "ask", ask_and_approve)
+        async with asyncio.timeout(10):
+            turn = await dispatcher.dispatch(CALL, session="s", turn="t", wait=60)
+        assert turn[0].data == "paid 5"
