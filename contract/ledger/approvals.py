@@ -265,10 +265,13 @@ class MemoryApprovals:
         record.decision = deciding.decision
         for reply in record.replies:
             self._server.put(reply, deciding.notice)
+        # As long as a handle may be good that was given while it waited.
+        kept = deciding.ends_at - now + record.keep
+        record.keep = max(kept, record.gone_at - time.monotonic())
         if deciding.approved:
             record.state = record.approval = "approved"
             record.expires = deciding.ends_at
-            record.gone_at = max(record.gone_at, time.monotonic() + deciding.ends_at - now)
+            record.gone_at = time.monotonic() + record.keep
         else:
             record.approval = "denied"
             body = deciding.no if record.epoch == self._server.epoch else deciding.doubtful

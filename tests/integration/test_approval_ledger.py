@@ -32,6 +32,7 @@ from toolpool.contract.ledger.base import (
     Hold,
     Opening,
     Release,
+    Settlement,
 )
 from toolpool.contract.ledger.client import RedisLedger
 from toolpool.contract.ledger.memory import MemoryServer
@@ -102,6 +103,13 @@ class Server:
             [closing], reply=self.reply(by), end=end, give_up_at=time.monotonic() + 5
         )
         return answer
+
+    async def seconds_left(self) -> float:
+        """How long the record is kept from now on."""
+        if isinstance(self.ledger, MemoryServer):
+            return self.ledger.records["a"].gone_at - time.monotonic()
+        ledger = self.ledger
+        return await ledger._steps._client.pttl(ledger._names.call("a")) / 1000
 
     async def state(self) -> tuple[str, str]:
         found = await self.make("one").read("a", now=time.time())
@@ -371,3 +379,23 @@ async def test_r67_what_a_living_dispatcher_holds_back_hides_nothing_of_a_dead_o
     for _ in range(2):
         found += await server.make("two").approved(now=time.time())
     assert found == ["left"]
+
+
+@pytest.mark.parametrize("approved", [True, False])
+async def test_r66_what_was_decided_is_known_as_long_as_a_handle_of_it_may_be_good(
+    server: Server, approved: bool
+) -> None:
+    """It may have been given for ten days, and was decided in the first minute."""
+    good = 240 * HOUR
+    await server.ask(good=good, kept=good + HOUR, keep=HOUR)
+    deciding = Deciding(
+        key="a", nonce="n", decision=b"d", notice=b"", approved=approved,
+        ends_at=time.time() + good, no=b"denied", doubtful=b"doubtful",
+    )  # fmt: skip
+    assert await server.make("d").decide(deciding, now=time.time()) == ""
+    if approved:
+        assert await server.open() == NEW
+        assert isinstance(await server.claim(), float)
+        settlement = Settlement("a", "s", 60.0, "r", b"done")
+        await server.ledger.settle([settlement], give_up_at=time.monotonic() + 5)
+    assert await server.seconds_left() > good

@@ -81,15 +81,16 @@ elseif what == 'decide' then
   if now >= tonumber(r[3] or 0) then return {'expired'} end
   redis.call('HSET', key, 'approval', state, 'decision', decision)
   redis.call('ZREM', waiting, ARGV[11])
-  for stream in string.gmatch(r[5], '%S+') do send(stream, notice) end
+  for stream in string.gmatch(r[5] or '', '%S+') do send(stream, notice) end
+  -- As long as a handle may be good that was given while it waited.
+  local kept_ms = math.max(redis.call('PTTL', key), tonumber(ends) - now + tonumber(r[7] or 0))
   if state == 'approved' then
-    redis.call('HSET', key, 'state', 'approved', 'expires', ends)
-    local kept_ms = math.max(redis.call('PTTL', key), tonumber(ends) - now + tonumber(r[7]))
+    redis.call('HSET', key, 'state', 'approved', 'expires', ends, 'keep', string.format('%.0f', kept_ms))
     redis.call('PEXPIRE', key, kept_ms)
     redis.call('ZADD', approved, 0, ARGV[11])
     outlive(approved, kept_ms)
   else
-    settle(key, nonce, r[7], r[7], r[4] == epoch and no or doubtful, r[5], '')
+    settle(key, nonce, kept_ms, nil, r[4] == epoch and no or doubtful, r[5] or '', '')
   end
   return {'done'}
 elseif what == 'approved' then
