@@ -143,13 +143,14 @@ class Passed(msgspec.Struct, frozen=True, kw_only=True, tag="passed", omit_defau
     """A worker took a message of this call and did not claim it.
 
     `reason` is `switch` where a switch denies the call. If empty, the worker lacks the tool in this
-    version.
+    version; or the call is under these `limits`, and one of them had no place for it.
     """
 
     key: str
     attempt: int
     worker: str
     reason: str = ""
+    limits: tuple[Limit, ...] = ()
 
 
 class Question(msgspec.Struct, frozen=True, kw_only=True, tag="asked", omit_defaults=True):

@@ -87,6 +87,9 @@ class Collector:
             self._calls.decided(pending, reply.decision)
         elif isinstance(reply, Passed):
             if pending.message.attempt == reply.attempt:
-                self._calls.passed(pending, reply.reason)
+                if reply.limits:
+                    self._calls.limited(pending, reply.limits)
+                else:
+                    self._calls.passed(pending, reply.reason)
         elif pending.message.attempt <= reply.attempt:
             self._calls.released(pending)

@@ -109,16 +109,13 @@ class Gate:
         if not limits:
             self._pump.submit(pending)
         elif self._pump.hold(pending):
-            self._wait_for_place(pending, Limited.under(limits))
+            self._wait_for_place(pending, Limited(limits))
 
-    def hold_again(self, pending: Pending) -> bool:
-        """Take a call back that a worker found no place for; False if it is under no limit here."""
-        limits = self._limits.of(pending.spec, pending.message.session, self._tenant)
-        if limits:
-            self._pump.take_back(pending)
-            self._pump.hold(pending, always=True)
-            self._wait_for_place(pending, Limited.under(limits, is_sent=True))
-        return bool(limits)
+    def hold_again(self, pending: Pending, limits: tuple[Limit, ...]) -> None:
+        """Take a call back that a worker found no place for, under its limits and ours."""
+        self._pump.take_back(pending)
+        self._pump.hold(pending, always=True)
+        self._wait_for_place(pending, Limited(limits, is_sent=True))
 
     def _wait_for_place(self, pending: Pending, limited: Limited) -> None:
         pending.under(limited)

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Sequence
 
 from toolpool.contract.envelope import Progress, Question
+from toolpool.contract.rates import Limit
 from toolpool.dispatcher.calls.collect import Collector
 from toolpool.dispatcher.calls.follow import Follower
 from toolpool.dispatcher.calls.gate import Gate
@@ -38,10 +39,13 @@ class Heard(Calls):
         self._observers.call("released", pending)
         self.in_background(self._recovery.released(pending))
 
+    def limited(self, pending: Pending, limits: tuple[Limit, ...]) -> None:
+        """See `Calls.limited`."""
+        if pending.is_open and pending.stage is Stage.QUEUED:
+            self._gate.hold_again(pending, limits)
+
     def passed(self, pending: Pending, reason: str) -> None:
         """See `Calls.passed`."""
-        if reason == "limit" and pending.stage is Stage.QUEUED and self._gate.hold_again(pending):
-            return
         self.in_background(self._recovery.passed(pending, reason))
         if reason and not pending.republished:  # one that is passed again waits for the next look
             self._follower.soon()

@@ -7,6 +7,7 @@ from typing import Any, Protocol
 
 from toolpool.contract.envelope import Envelope, Progress, Question
 from toolpool.contract.outcome import Outcome
+from toolpool.contract.rates import Limit
 from toolpool.contract.settings import Settings
 from toolpool.dispatcher.calls.pending import Pending
 from toolpool.dispatcher.observe import Observers
@@ -80,6 +81,10 @@ class Calls(Protocol):
 
     def released(self, pending: Pending) -> None:
         """A worker gave a call back."""
+        ...
+
+    def limited(self, pending: Pending, limits: tuple[Limit, ...]) -> None:
+        """A worker took the message of a call, and one of these limits had no place for it."""
         ...
 
     def passed(self, pending: Pending, reason: str) -> None:

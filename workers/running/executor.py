@@ -314,7 +314,7 @@ class Executor:
                     stale.append((call, delivery))
                     continue
                 if answer == LIMITED:
-                    self._pass_on(run_in, call, delivery, "limit")
+                    self._pass_on(run_in, call, delivery, limits=claim.limits)
                     continue
                 time_left = self._admitted(call, delivery.batch, claim, answer, is_leased=is_leased)
                 if time_left is None:
@@ -353,14 +353,22 @@ class Executor:
         allowed: list[_Waiting] = []
         for call, delivery in chosen:
             if self._is_denied((call, delivery)):
-                self._pass_on(run_in, call, delivery, "switch")
+                self._pass_on(run_in, call, delivery, reason="switch")
             else:
                 allowed.append((call, delivery))
         return allowed
 
-    def _pass_on(self, run_in: RunIn, call: CallMessage, delivery: Delivery, reason: str) -> None:
+    def _pass_on(
+        self,
+        run_in: RunIn,
+        call: CallMessage,
+        delivery: Delivery,
+        *,
+        reason: str = "",
+        limits: tuple[Limit, ...] = (),
+    ) -> None:
         """Leave a call to its dispatcher until nothing keeps it from being started."""
-        self._settler.passed(delivery.batch, call, reason)
+        self._settler.passed(delivery.batch, call, reason, limits)
         self._observers.run("passed", call)
         self._slots.give_back(run_in)
         delivery.decided()

@@ -26,6 +26,7 @@ from toolpool.contract.envelope import (
 from toolpool.contract.ledger.base import Release, Settlement, WorkerLedger
 from toolpool.contract.ledger.steps import ServerAway, new_nonce
 from toolpool.contract.outcome import Code, Executed, Outcome, failure, may_still_run
+from toolpool.contract.rates import Limit
 
 log = logs.logger("settler")
 
@@ -170,9 +171,21 @@ class Settler:
         self._in_background(self._tell(reply, self._envelope.encode_reply(said)))
         self._in_background(self._note_ended(said.keys))
 
-    def passed(self, batch: Batch, call: CallMessage, reason: str = "") -> None:
+    def passed(
+        self,
+        batch: Batch,
+        call: CallMessage,
+        reason: str = "",
+        limits: tuple[Limit, ...] = (),
+    ) -> None:
         """Tell the dispatcher that a call is not claimed (see `Passed`); best effort."""
-        said = Passed(key=call.key, attempt=call.attempt, worker=self._worker, reason=reason)
+        said = Passed(
+            key=call.key,
+            attempt=call.attempt,
+            worker=self._worker,
+            reason=reason,
+            limits=limits,
+        )
         self._in_background(self._tell(batch.reply, self._envelope.encode_reply(said)))
 
     def forget(self, batch: Batch, key: str) -> None:

@@ -21,6 +21,7 @@ from toolpool.contract.ledger.memory import MemoryServer
 from toolpool.contract.ledger.steps import ServerAway
 from toolpool.contract.names import Names
 from toolpool.contract.outcome import Outcome
+from toolpool.contract.rates import Limit
 from toolpool.contract.record_keys import root_of
 from toolpool.contract.settings import Settings
 from toolpool.contract.signing import Keyring
@@ -128,6 +129,9 @@ class Told(Calls):
 
     def released(self, pending: Pending) -> None:
         self.said.append(("released", pending.key))
+
+    def limited(self, pending: Pending, limits: tuple[Limit, ...]) -> None:
+        self.said.append(("limited", pending.key))
 
     def passed(self, pending: Pending, reason: str) -> None:
         self.said.append((f"passed: {reason}" if reason else "passed", pending.key))

@@ -278,19 +278,28 @@ async def test_a_call_that_a_worker_found_no_place_for_waits_until_there_is_one(
     assert real.may_start("another", "n", (limit,))
     real._taken[limit.name][start_of("another", "n")] = time.monotonic() + 0.05
     assert not real.may_start("a-0", "n", (limit,))
-    assert bench.gate.hold_again(call)
+    bench.gate.hold_again(call, (limit,))
     assert (call.stage, bench.pump.waiting) == (Stage.NEW, 1)
     await eventually(lambda: bench.words("a-0")[-1:] == ["joined"], "it is sent again")
     assert bench.pump.waiting == 0
     assert real.may_start("a-0", "n", (limit,))
 
 
-async def test_a_call_that_no_limit_here_holds_is_not_taken_back() -> None:
+async def test_a_limit_that_only_a_worker_knows_holds_a_call_here() -> None:
+    """As the workers' setting for a tenant, which this dispatcher lacks."""
     bench = Bench()
     call = pending("a-0")
+    bench.calls["a-0"] = call
     bench.gate.submit(call)
     await turns(10)
-    assert not bench.gate.hold_again(call)
+    limit, real = Limit("theirs", rate_of("1/s"), "tenant"), bench.rates.real
+    assert real.may_start("another", "n", (limit,))
+    bench.gate.hold_again(call, (limit,))
+    await turns(10)
+    assert (call.stage, call.message.limits) == (Stage.NEW, (limit,))
+    assert bench.words("a-0")[-1:] != ["joined"]
+    real._taken.clear()
+    await eventually(lambda: bench.words("a-0")[-1:] == ["joined"], "it is sent again")
 
 
 async def test_what_another_dispatcher_has_sent_is_left_to_it() -> None:
