@@ -59,6 +59,7 @@ from toolpool.contract.inspection import (
     signed_report,
 )
 from toolpool.contract.outcome import Code, Executed, Outcome, failure
+from toolpool.contract.rates import Limit, rate_of
 from toolpool.contract.schema.problem import Problem
 from toolpool.contract.signing import Keyring
 from toolpool.contract.spec import Effects, RunIn, ToolSpec, sealed
@@ -377,6 +378,14 @@ SAMPLES = {
         ENVELOPE.decode_switch,
     ),
     "passed_denied": _reply(Passed(key=CALL.key, attempt=1, worker="w-1", reason="switch")),
+    "passed_limited": _reply(
+        Passed(
+            key=CALL.key,
+            attempt=1,
+            worker="w-1",
+            limits=(Limit("3f0c", rate_of("100/min"), "tool"),),
+        )
+    ),
     "approval": Sample(
         REQUEST, partial(signed_request, ENVELOPE), partial(read_request, ENVELOPE, **OF_REQUEST)
     ),
