@@ -57,6 +57,10 @@ def _code(reason: CloseReason) -> Code:
     return Code.CANCELLED if reason in _UNWANTED else Code.EXPIRED
 
 
+def _end_of(pending: Pending) -> CloseReason:
+    return CloseReason.CANCEL if pending.is_cancelled else CloseReason.LEAVE
+
+
 class Keeper:
     """Expires and cancels."""
 
@@ -97,13 +101,15 @@ class Keeper:
             self._add_due(pending, CloseReason.UNAPPROVED)
 
     async def is_ended(self, pending: Pending) -> bool:
-        """End the record of a call that was answered; whether the server says that it did."""
-        closing = self._closing_of(pending, CloseReason.CANCEL)
-        give_up_at = time.monotonic() + _ASKED_FOR[CloseReason.CANCEL]
+        """End the record of an answered call; one that nobody cancelled only if no other waits.
+
+        Returns whether the server confirmed it.
+        """
+        reason = _end_of(pending)
+        closing = self._closing_of(pending, reason)
+        give_up_at = time.monotonic() + _ASKED_FOR[reason]
         try:
-            await self._transport.close_calls(
-                [closing], end=CloseReason.CANCEL, give_up_at=give_up_at
-            )
+            await self._transport.close_calls([closing], end=reason, give_up_at=give_up_at)
         except Exception as error:  # noqa: BLE001 - whatever it was, it is tried again
             log.warning("calls_not_closed calls=1: %s", error)
             return False
@@ -138,8 +144,7 @@ class Keeper:
     def close_unwanted(self, calls: Sequence[Pending]) -> None:
         """End the records of calls, answered or not, so that no worker starts them."""
         for pending in calls:
-            is_cancelled = pending.is_cancelled
-            self._add_due(pending, CloseReason.CANCEL if is_cancelled else CloseReason.LEAVE)
+            self._add_due(pending, _end_of(pending))
 
     def close(self) -> None:
         """Stop every background step."""

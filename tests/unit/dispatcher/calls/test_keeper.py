@@ -276,3 +276,21 @@ async def test_a_cancel_does_not_queue_behind_what_waits_for_an_absent_server(
     assert wanted.outcome.code is Code.CANCELLED
     assert all(call.is_open for call in stuck)
     bench.keeper.close()
+
+
+async def test_a_dispatcher_that_gives_up_leaves_what_another_waits_for() -> None:
+    """A cancel of one's own ends it all the same."""
+    bench = Bench()
+    call = pending("k", wait=9.0)
+    await bench.open(call)
+    other = bench.server
+    other.dispatchers.add("reply:other")
+    record = other.record("k")
+    assert record is not None
+    record.state = record.approval = "waiting"
+    record.replies.append("reply:other")
+    assert await bench.keeper.is_ended(call)
+    assert record.state == "waiting"
+    call.is_cancelled = True
+    assert await bench.keeper.is_ended(call)
+    assert record.approval == "cancelled"
