@@ -202,5 +202,10 @@ async def test_junk_in_place_of_a_record_costs_no_other_call(
     assert lost == "absent" and isinstance(left, float)
     client.set(NAMES.call("a"), "junk", ex=60)
     assert await open_both("two") == [NEW, b"running w"]
+    for junk in ({"state": "open"}, {"state": "claimed"}, {"state": "open", "until": "soon"}):
+        client.delete(NAMES.call("a"))
+        client.hset(NAMES.call("a"), mapping=junk)
+        client.expire(NAMES.call("a"), 60)
+        assert (await open_both("three"))[1] == b"running w"
     await transport.close()
     await connected.aclose()

@@ -91,11 +91,19 @@ local function push(queue, message, wait_ms)
   end
 end
 
--- Fields of a record. What somebody without the key has put in its place, and is no hash, is removed: it
--- would fail the step for the other calls in it.
+local JUNK = {attempt = '0', deadline = '0', ['until'] = '0', replies = '', worker = ''}
+
+-- Fields of a record. What somebody without the key has put in its place is removed if it is no hash, and
+-- completed if it is one: it would fail the step for the other calls in it.
 local function fields_of(key, ...)
   local found = redis.pcall('HMGET', key, ...)
-  if not found.err then return found end
+  if not found.err then
+    for i, name in ipairs({...}) do
+      local usual = JUNK[name]
+      if usual and found[1] and (not found[i] or usual == '0' and not tonumber(found[i])) then found[i] = usual end
+    end
+    return found
+  end
   if not string.find(found.err, 'WRONGTYPE') then error(found.err) end
   redis.call('DEL', key)
   return {}
