@@ -31,10 +31,6 @@ local function outlive(set, ms)
   if redis.call('PTTL', set) < tonumber(ms) then redis.call('PEXPIRE', set, ms) end
 end
 
-local function short(name, prefix)
-  return string.sub(name, #prefix + 1)
-end
-
 if what == 'ask' then
   local epoch = server_epoch(KEYS[1], ARGV[2])
   local nonce, reply, marks, mark_ms, request, rerun = unpack(ARGV, 4, 9)
