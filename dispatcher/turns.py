@@ -255,14 +255,19 @@ class Turns:
     ) -> dict[int, Answered]:
         """A result each, at the latest when its wait budget ends, if it has one."""
         latches: set[Waiter] = {latch := Latch(pendings)}
+        early: dict[str, ToolResult] = {}
         try:
-            early: dict[str, ToolResult] = {}
-            if shared.wait is not None or any(map(_may_be_early, group, pendings)):
-                early = await self._answer_early(group, pendings, shared, since)
-            if early:
-                latch = Latch([pending for pending in pendings if pending.root not in early])
-                latches.add(latch)
-            await latch.wait()
+            has_budget = shared.wait is not None or any(map(_may_be_early, group, pendings))
+            while True:
+                if has_budget:
+                    early |= await self._answer_early(group, pendings, shared, since, early)
+                    if latch.was_interrupted():
+                        continue
+                    latch = Latch([p for p in pendings if p.root not in early])
+                    latches.add(latch)
+                if await latch.wait():
+                    break
+                has_budget = True  # a person has to approve one of them after all
         except asyncio.CancelledError:
             await asyncio.shield(self._abandon(pendings, latches))
             raise
@@ -281,15 +286,16 @@ class Turns:
         pendings: Sequence[Pending],
         shared: TurnContext,
         since: float,
+        told: Mapping[str, ToolResult],
     ) -> dict[str, ToolResult]:
-        """The answers of calls that are not waited for to their end, by root.
+        """The answers of calls that are not waited for to their end, by root, beside those `told`.
 
         Those that outlive their wait budget, and those that somebody asked for before who waits for
         them longer than this one.
         """
         waits: list[tuple[Pending, Coroutine[Any, Any, ToolResult | None]]] = []
         for (call, offer), pending in zip(group, pendings, strict=True):
-            if not pending.queue:
+            if not pending.queue or pending.root in told:
                 continue
             has_joined = _has_joined(call, pending)
             wait = shared.wait

@@ -27,10 +27,11 @@ class Awaited(Protocol):
 class Latch:
     """Opens when every call it holds is answered: one future for a whole stage of a turn."""
 
-    __slots__ = ("_left", "_open")
+    __slots__ = ("_is_interrupted", "_left", "_open")
 
     def __init__(self, pendings: Iterable[Awaited]) -> None:
         self._left = 0
+        self._is_interrupted = False
         self._open: asyncio.Future[None] | None = None
         for pending in pendings:
             if pending.is_open:
@@ -43,8 +44,24 @@ class Latch:
         if self._left == 0 and self._open is not None and not self._open.done():
             self._open.set_result(None)
 
-    async def wait(self) -> None:
-        """Return when all are answered; cancelling it touches none of them."""
-        if self._left:
+    def interrupt(self) -> None:
+        """A call has to wait for a person: whoever waits here decides anew for how long."""
+        self._is_interrupted = True
+        if self._open is not None and not self._open.done():
+            self._open.set_result(None)
+
+    def was_interrupted(self) -> bool:
+        """Whether that was so since the last time this was asked."""
+        was_interrupted, self._is_interrupted = self._is_interrupted, False
+        return was_interrupted
+
+    async def wait(self) -> bool:
+        """Whether all are answered, when they are; False where the wait was interrupted.
+
+        Cancelling it touches none of them.
+        """
+        if self._left and not self._is_interrupted:
             self._open = asyncio.get_running_loop().create_future()
             await self._open
+        self._is_interrupted = False
+        return not self._left

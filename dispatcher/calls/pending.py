@@ -306,6 +306,10 @@ class Pending:
 
     def awaits(self, *, until: float, queue_wait: float) -> None:
         """It is not sent before it is approved, until a time on the monotonic clock."""
+        if not self.awaits_approval:
+            for latch in self.latches:
+                if isinstance(latch, Latch):
+                    latch.interrupt()
         self.approval, self.awaits_approval = self.root, True
         self.start_by = until
         self.deadline = until + queue_wait + self.message.timeout
@@ -389,7 +393,8 @@ class Pending:
         latch = Latch([self])
         try:
             async with asyncio.timeout(seconds):
-                await latch.wait()
+                while not await latch.wait():
+                    pass
         except TimeoutError:
             pass
         finally:

@@ -7,7 +7,17 @@ import pytest
 
 from tests.integration.twins import second
 from tests.waiting import eventually
-from toolpool import AskApproval, Code, Dispatcher, Executed, Hooks, Settings, ToolResult, tool
+from toolpool import (
+    AskApproval,
+    Code,
+    Dispatcher,
+    Executed,
+    Hooks,
+    Settings,
+    State,
+    ToolResult,
+    tool,
+)
 from toolpool.dispatcher.approvals import Approvals
 
 RAN: list[int] = []
@@ -243,3 +253,18 @@ async def test_r66_resumed_when_its_turn_is_not_known_any_more_nobody_is_asked_t
             id = await id_of_one(other.approvals)
             await other.approvals.approve(id, by="anna")
             await eventually(lambda: RAN == [5], "the one that was asked about runs")
+
+
+async def test_r67_a_dispatcher_that_joins_what_waits_answers_at_its_wait_budget() -> None:
+    """It was refused there, or asked for without the rule: the model is not kept for a day."""
+    async with Dispatcher.in_memory(TOOLS, settings=QUICK) as worker:
+        async with (
+            second(worker, background_wait=0.05) as one,
+            second(worker, background_wait=0.05) as full,
+        ):
+            assert (await asked(one)).is_running
+            full._traffic._pump.server_is_full = True
+            async with asyncio.timeout(10):
+                joined = await asked(full)
+            assert (joined.state, joined.handle is not None) == (State.WAITING, True)
+    assert RAN == []
