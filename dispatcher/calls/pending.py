@@ -47,8 +47,8 @@ NEXT_STAGES: Mapping[Stage, frozenset[Stage]] = {
     Stage.WAITING: frozenset({Stage.PUBLISHING, Stage.QUEUED}),
     Stage.PUBLISHING: frozenset({Stage.QUEUED, Stage.NEW}),
     Stage.QUEUED: frozenset({Stage.RUNNING, Stage.STRANDED, Stage.NEW}),
-    Stage.STRANDED: frozenset({Stage.RUNNING, Stage.QUEUED}),
-    Stage.RUNNING: frozenset({Stage.QUEUED}),
+    Stage.STRANDED: frozenset({Stage.RUNNING, Stage.QUEUED, Stage.NEW}),
+    Stage.RUNNING: frozenset({Stage.QUEUED, Stage.NEW}),
 }
 """Where a call may go from each stage. A retry starts again as a new call, from wherever it was."""
 

@@ -124,12 +124,12 @@ class Publisher:
         if worker is not None:
             pending.held_by(worker)
             self._queue.started(pending)
-        elif answer == MOVED:
+        elif answer == MOVED and pending.message.approval is None:
             self._queue.stranded(pending)
         elif answer == RAN:
             pending.known_before()
             self._calls.resolve(pending, forgotten())
-        elif answer in (WAITING, APPROVED, LAPSED):
+        elif answer in (WAITING, APPROVED, LAPSED, MOVED):
             self._calls.has_to_be_approved(pending)
         elif answer not in (NEW, ATTACHED):
             self._calls.known(pending, answer)

@@ -123,6 +123,9 @@ class Told(Calls):
     def unwanted(self, calls: Sequence[Pending]) -> None:
         self.said += [("unwanted", pending.key) for pending in calls]
 
+    def has_to_be_approved(self, pending: Pending) -> None:
+        self.said.append(("to be approved", pending.key))
+
     def started(self, pending: Pending, worker: str) -> None:
         pending.held_by(worker)
         self.said.append(("started", pending.key))

@@ -28,7 +28,9 @@ MOVES = {
     (Stage.QUEUED, Stage.NEW),
     (Stage.STRANDED, Stage.RUNNING),
     (Stage.STRANDED, Stage.QUEUED),
+    (Stage.STRANDED, Stage.NEW),
     (Stage.RUNNING, Stage.QUEUED),
+    (Stage.RUNNING, Stage.NEW),
 }
 """Every move there is."""
 PAIRS = list(itertools.product(Stage, Stage))

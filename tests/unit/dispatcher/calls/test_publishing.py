@@ -191,6 +191,15 @@ async def test_what_an_earlier_epoch_may_have_taken_is_started_by_nobody(bench: 
     assert read.stage is Stage.QUEUED
 
 
+async def test_an_approved_call_of_an_earlier_epoch_is_looked_at_again(bench: Bench) -> None:
+    """Its record says whether it may be sent; nobody would look at it before its time is over."""
+    call = bench.call("w")
+    call.approved(b"yes", start_by=call.start_by, deadline=call.deadline)
+    assert await bench.publisher.publish([call], sent=True, epoch="memory.earlier")
+    assert bench.words("w") == ["to be approved"]
+    assert bench.queue.said == []
+
+
 async def test_a_first_try_names_no_epoch_that_may_have_taken_it(bench: Bench) -> None:
     await bench.publisher.publish([bench.call("k")])
     assert bench.transport.tries[0]["tried_in"] is None

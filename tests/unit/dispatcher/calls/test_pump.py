@@ -445,3 +445,20 @@ async def test_a_retry_that_was_not_sent_is_not_counted_as_sent(
     assert waiting.stage is Stage.WAITING
     (queue,) = made.pump._shared.queues.values()
     assert (queue._unstarted, queue._in_flight) == (1, 1)
+
+
+@pytest.mark.parametrize("hurt", ["stranded", "started"])
+async def test_a_call_is_taken_back_once_from_wherever_it_was(
+    bench: Callable[..., Bench], hurt: str
+) -> None:
+    """As where its record says that it was approved and not sent."""
+    made = bench()
+    (call,) = made.submit("a-0")
+    await turns()
+    getattr(made.pump, hurt)(call)
+    made.pump.take_back(call)
+    assert call.stage is Stage.NEW
+    (queue,) = made.pump._shared.queues.values()
+    assert (queue._unstarted, queue._in_flight, queue._lines) == (0, 0, {})
+    made.resolve(call, Outcome(ok=True))
+    assert (queue._unstarted, queue._in_flight, queue._lines) == (0, 0, {})
