@@ -141,7 +141,7 @@ class Awaiting:
         request = self._request(record)
         if request is not None and record.state in ("waiting", "approved"):
             return self._resumed(request, record if is_wanted else None)
-        decision = self._decision(record, request) if request is not None else None
+        decision = self._decision(record, request) if request and record.decision else None
         approved = record.decision if decision is not None and decision.approved else None
         return msgspec.structs.replace(
             found, message=msgspec.structs.replace(found.message, approval=approved)

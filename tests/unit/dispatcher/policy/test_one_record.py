@@ -225,6 +225,20 @@ async def test_r66_what_became_of_it_is_told_to_whoever_follows_after_a_restart(
     assert ([5] if decide == "approve" else []) == RAN
 
 
+async def test_a_cancelled_call_without_a_decision_is_no_rejected_message(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async with Dispatcher.in_memory(TOOLS, settings=QUICK) as worker:
+        async with second(worker, background_wait=0.05) as first:
+            handle = (await asked(first)).handle or ""
+            await id_of_one(first.approvals)
+            await first.task_cancel(handle, session="s")
+        async with second(worker) as other:
+            result = await other.task_result(handle, session="s", wait=5)
+    assert result is not None and result.code is Code.CANCELLED
+    assert "message_rejected" not in caplog.text
+
+
 async def test_r66_a_denied_call_is_denied_whoever_asks_by_its_handle() -> None:
     async with Dispatcher.in_memory(TOOLS, settings=QUICK) as worker:
         async with second(worker, background_wait=0.05) as first:
