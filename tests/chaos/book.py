@@ -1,6 +1,7 @@
 """What was asked and what was answered, and the verdict over a row."""
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -86,8 +87,16 @@ class Figures:
     """How long after a fault each read had its result that the fault made start again."""
     seconds: float = 0.0
     codes: dict[str, int] = field(default_factory=dict)
+    counts: dict[str, int] = field(default_factory=dict)
+    """The row's own columns: what may never happen in it, and how often it did."""
     problems: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+
+    def never(self, what: str, found: Sequence[object]) -> None:
+        """Count what may not happen."""
+        self.counts[what] = len(found)
+        if found:
+            self.problems.append(f"{what}: {len(found)}, among them {list(found[:_SHOWN])}")
 
     @property
     def holds(self) -> bool:

@@ -5,13 +5,12 @@ import itertools
 import random
 import time
 from collections.abc import Sequence
-from contextlib import suppress
 from types import TracebackType
 from typing import Self
 
 from tests.chaos.book import Asked, Book
 from tests.chaos.tools import TIMEOUT
-from toolpool import Dispatcher, ToolResult
+from toolpool import Dispatcher
 from toolpool.contract.settings import Settings
 from toolpool.dispatcher.calls.late_writes import LEASES_TO_WAIT
 
@@ -26,9 +25,6 @@ _GIVE_UP_SECONDS = 10.0
 def allowed_seconds(settings: Settings, timeout: float = TIMEOUT) -> float:
     """How long the answer of a call with this timeout may take."""
     return timeout + settings.queue_wait + _MARGIN_SECONDS
-
-
-_DECIDED_SECONDS = 60.0
 
 
 class Load:
@@ -145,16 +141,4 @@ class Load:
             # A call's time begins when it leaves the barrier of its turn: only its own clock knows.
             late_by = (took if len(calls) == 1 else result.duration) - allowed
             late_by = max(late_by, took - longest)
-            if result.is_running:  # it waits for a person, who has as long as it takes
-                result = await self._final(result, session)
-            if result is not None:
-                self._book.answered(str(call["id"]), result, late_by)
-
-    async def _final(self, result: ToolResult, session: str) -> ToolResult | None:
-        """What became of a call that was handed over; None where that is never said."""
-        assert result.handle is not None
-        with suppress(Exception):
-            return await self._dispatcher.task_result(
-                result.handle, session=session, wait=_DECIDED_SECONDS
-            )
-        return None
+            self._book.answered(str(call["id"]), result, late_by)

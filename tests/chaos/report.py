@@ -27,6 +27,8 @@ def line(figures: Figures) -> str:
     numbers = _numbers(figures)
     took = f"{figures.recovery:>7.1f} s {figures.ok:>6} {figures.seconds:>4.0f} s"
     shown = [f"{figures.row:<16} {numbers} {took} {'passed' if figures.holds else 'FAILED'}"]
+    if figures.counts:
+        shown.append("  = " + ", ".join(f"{what} {n}" for what, n in figures.counts.items()))
     shown += [f"  ! {problem}" for problem in figures.problems]
     shown += [f"  . {note}" for note in figures.notes]
     if figures.problems:

@@ -155,13 +155,6 @@ class Scene:
         """Count one."""
         self.figures.faults += 1
 
-    def expect_unapproved_unstarted(self, keys: Collection[str]) -> None:
-        """Calls that a person denied and nobody approved: none may have started."""
-        self.journal.follow()
-        started = sorted(key for key in keys if self.journal.starts.get(key))
-        if started:
-            self.figures.problems.append(f"started without approval: {started[:6]}")
-
     def expect_all_ok(self) -> None:
         """For faults that lose nothing, not even to an honest failure."""
         failed = [

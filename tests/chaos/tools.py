@@ -15,6 +15,7 @@ from toolpool.workers.tool import Tool
 
 JOURNAL = "CHAOS_JOURNAL"
 TIMEOUT = 3.0
+RATED_A_SECOND = 8
 EXITS = (
     "raise",
     "system_exit",
@@ -128,14 +129,20 @@ async def coroutine(key: str, seconds: float = 0.0, how: str = "") -> Any:
     return key
 
 
-def _declared(effects: Effects, mode: Literal["loop", "thread", "process"]) -> Tool:
+def _declared(
+    effects: Effects,
+    mode: Literal["loop", "thread", "process"],
+    name: str = "",
+    rate: str | None = None,
+) -> Tool:
     function: Callable[..., Any] = coroutine if mode == "loop" else _work(mode)
     declare = tool(
-        name=f"{effects or 'plain'}_{mode}",
+        name=name or f"{effects or 'plain'}_{mode}",
         description="Note the start, sleep, and note the end.",
         effects=effects,
         run_in=mode,
         timeout=TIMEOUT,
+        rate=rate,
     )
     return declare(function)
 
@@ -149,3 +156,4 @@ plain_thread = _declared(None, "thread")
 read_process = _declared("read", "process")
 write_process = _declared("write", "process")
 plain_process = _declared(None, "process")
+rated_loop = _declared("write", "loop", "rated_loop", f"{RATED_A_SECOND}/s")
