@@ -286,7 +286,8 @@ class Awaiting:
         left = decision.ends_at - self._transport.server_time()
         is_sent = found is not None and found.state in ("open", "claimed")
         if left <= 0 and not is_sent:
-            self._traffic.unapproved(pending)
+            pending.approved(body, start_by=pending.start_by, deadline=pending.deadline)
+            self._traffic.unapproved(pending)  # which is told as expired, and not as unapproved
             return
         if found is not None and not is_sent and self._may_be_sent_already(found):
             return  # it is looked at again when that is known

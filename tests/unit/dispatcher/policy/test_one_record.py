@@ -1,6 +1,7 @@
 """R66: a call that waits for a person has one record, which every road to a run goes through."""
 
 import asyncio
+import time
 from typing import Any
 
 import pytest
@@ -18,6 +19,7 @@ from toolpool import (
     ToolResult,
     tool,
 )
+from toolpool.dispatcher import awaiting
 from toolpool.dispatcher.approvals import Approvals
 
 RAN: list[int] = []
@@ -223,6 +225,30 @@ async def test_r66_what_became_of_it_is_told_to_whoever_follows_after_a_restart(
             said = await asked(dispatcher, call(1, "task_result") | {"input": {"handle": handle}})
             assert said.data["state"] == ("COMPLETED" if decide == "approve" else "FAILED")
     assert ([5] if decide == "approve" else []) == RAN
+
+
+async def test_what_was_approved_and_sent_by_nobody_in_time_is_not_told_as_unapproved(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(awaiting, "_EVERY_SECONDS", 60.0)  # nobody follows what is approved
+    short = {"background_wait": 0.05, "approval_expires": 1.0, "queue_wait": 0.05}
+    async with Dispatcher.in_memory(TOOLS, settings=QUICK) as worker:
+        async with second(worker, **short) as first:
+            turn = await first.dispatch(call(), session="s", turn="t", timeout=0.05)
+            handle = turn[0].handle or ""
+            id = await id_of_one(first.approvals)
+        approval = await worker.approvals.approve(id, by="anna")
+        over_at = approval.expires_at + 0.2
+
+        async def is_over() -> bool:
+            return time.time() > over_at
+
+        await eventually(is_over, "the time of what was approved is over")
+        async with second(worker, **short) as other:
+            result = await other.task_result(handle, session="s", wait=5)
+    assert result is not None
+    assert (result.code, result.executed) == (Code.EXPIRED, Executed.NO)
+    assert RAN == []
 
 
 async def test_a_cancelled_call_without_a_decision_is_no_rejected_message(
