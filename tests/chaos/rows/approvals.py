@@ -70,7 +70,8 @@ class _Play:
 
     async def _open(self, asks: bool = True) -> _Desk:
         scene, environment = self._scene, self._plain | ({ASKS: "1"} if asks else {})
-        allowed = allowed_seconds(self._fleet.settings)
+        # Behind a fault an approved call may wait for its queue wait once more.
+        allowed = allowed_seconds(self._fleet.settings) + RECOVERY_SECONDS
         desk = _Desk(scene.book, environment, allowed)
         desk.cases, desk.stops = self.cases, self._stops
         await desk.start()
