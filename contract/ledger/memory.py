@@ -48,6 +48,8 @@ from toolpool.contract.ledger.steps import new_nonce
 
 _OUTPUTS_BYTES = 32 << 20
 _OTHERS_AHEAD_SECONDS = 0.2
+_EARLY_SECONDS = 1.0
+"""Dispatchers end what waits by their own clocks."""
 
 
 class MemoryServer(Inboxes):
@@ -447,8 +449,10 @@ class MemoryServer(Inboxes):
         self, record: Record, closing: Closing, reply: str, end: CloseReason
     ) -> str | None:
         """How the approval of a call ends with it; None if the call goes on."""
-        is_over = record.state == "waiting" or record.expires <= self.time()
-        if end is CloseReason.DEADLINE or (end is CloseReason.UNAPPROVED and is_over):
+        # Not because one dispatcher waits no longer: it may not have known how long others may.
+        early = _EARLY_SECONDS if record.state == "waiting" else 0.0
+        is_over = record.expires <= self.time() + early
+        if end in (CloseReason.DEADLINE, CloseReason.UNAPPROVED) and is_over:
             return "expired"
         if end is CloseReason.CANCEL:
             return "cancelled"

@@ -198,7 +198,7 @@ END = {
 
 @pytest.mark.parametrize("end", END)
 async def test_r66_nothing_leads_out_of_an_end(server: Server, end: str) -> None:
-    await server.ask()
+    await server.ask(good=0.9 if end == "expired" else HOUR)
     await END[end](server)
     assert await server.state() == ("settled", end)
     outcome = b"denied" if end == "denied" else b"no"
@@ -399,3 +399,31 @@ async def test_r66_what_was_decided_is_known_as_long_as_a_handle_of_it_may_be_go
         settlement = Settlement("a", "s", 60.0, "r", b"done")
         await server.ledger.settle([settlement], give_up_at=time.monotonic() + 5)
     assert await server.seconds_left() > good
+
+
+@pytest.mark.parametrize("end", [CloseReason.DEADLINE, CloseReason.UNAPPROVED])
+@pytest.mark.parametrize("is_approved", [True, False])
+async def test_r66_one_that_waits_no_longer_ends_it_for_nobody_before_its_time(
+    server: Server, end: CloseReason, is_approved: bool
+) -> None:
+    """It could not read, say, until when a person may decide."""
+    await server.ask()
+    if is_approved:
+        await server.decide()
+    state = APPROVED if is_approved else WAITING
+    assert await server.close(end, "other") == state
+    assert (await server.state())[0].encode() == state
+
+
+async def test_r63_junk_in_place_of_the_sets_stops_no_decision(server: Server) -> None:
+    if isinstance(server.ledger, MemoryServer):
+        pytest.skip("it has no sets")
+    approvals = server.make("one")
+    await server.ask()
+    client = server.ledger._steps._client
+    for key in approvals._shared[1:]:  # type: ignore[attr-defined]
+        await client.delete(key)
+        await client.set(key, b"junk")
+    assert await server.decide() == ""
+    assert await server.state() == ("approved", "approved")
+    assert await server.open() == NEW

@@ -308,12 +308,8 @@ class Model:
     ) -> bytes:
         others = [asker for asker in record.askers if asker != reply]
         is_left = end in (CloseReason.LEAVE, CloseReason.REFUSED)
-        approval = ""
-        if end is CloseReason.DEADLINE or (
-            end is CloseReason.UNAPPROVED and record.approval == "waiting"
-        ):
-            approval = "expired"
-        elif end is CloseReason.USED and record.approval == "approved":
+        approval = ""  # its own time is never over here
+        if end is CloseReason.USED and record.approval == "approved":
             approval = "approved"
         elif end is CloseReason.CANCEL:
             approval = "cancelled"

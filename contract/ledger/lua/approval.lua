@@ -56,6 +56,7 @@ if what == 'ask' then
   elseif r[1] ~= 'settled' then
     attach(key, r[3] or '', reply)
     if not (r[5] and is_alive(r[5])) then redis.call('HSET', key, 'asker', reply) end
+    if r[1] == 'approved' then redis.pcall('ZADD', approved, 0, ARGV[16]) end
     if r[4] == nonce then answer = 'new' end
   end
   return {epoch, answer, unpack(record_of(key))}
@@ -76,15 +77,15 @@ elseif what == 'decide' then
   -- Nothing is written: the clock may be about to be put right.
   if now >= tonumber(r[3] or 0) then return {'expired'} end
   redis.call('HSET', key, 'approval', state, 'decision', decision)
-  redis.call('ZREM', waiting, ARGV[11])
+  redis.pcall('ZREM', waiting, ARGV[11])  -- somebody may have put junk there: the record counts
   for stream in string.gmatch(r[5] or '', '%S+') do send(stream, notice) end
   -- As long as a handle may be good that was given while it waited.
   local kept_ms = math.max(redis.call('PTTL', key), tonumber(ends) - now + tonumber(r[7] or 0))
   if state == 'approved' then
     redis.call('HSET', key, 'state', 'approved', 'expires', ends, 'keep', string.format('%.0f', kept_ms))
     redis.call('PEXPIRE', key, kept_ms)
-    redis.call('ZADD', approved, 0, ARGV[11])
-    outlive(approved, kept_ms)
+    redis.pcall('ZADD', approved, 0, ARGV[11])
+    redis.pcall('PEXPIRE', approved, kept_ms)
   else
     settle(key, nonce, kept_ms, nil, r[4] == epoch and no or doubtful, r[5] or '', '')
   end
