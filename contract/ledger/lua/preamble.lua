@@ -42,15 +42,23 @@ local function now_ms()
   return t[1] * 1000 + math.floor(t[2] / 1000) + fleet_offset
 end
 
+-- The value of the epoch key; what somebody put in its place that is no string is lost data.
+local function value_of(key)
+  local value = redis.pcall('GET', key)
+  if type(value) ~= 'table' then return value end
+  redis.call('DEL', key)
+  return false
+end
+
 local function use_fleet_time(key)
-  read_epoch(redis.call('GET', key) or '')
+  read_epoch(value_of(key) or '')
 end
 
 -- `expected` is fleet time by the caller's own clock ('' = it has not read it before). Where the caller found
 -- that the server's clock jumped, `seen` is the value that it read, and `corrected` the random key and
 -- offset that should be there; another process may have been first.
 local function agree_on_time(key, expected, seen, corrected)
-  local value = redis.call('GET', key)
+  local value = value_of(key)
   if not value or expected == '' then return end
   read_epoch(value)
   if value == seen then
@@ -70,7 +78,7 @@ end
 -- what Redis keeps in a packed hash, since a record is no packed one once it has its outcome: to pack
 -- and unpack it costs more than it saves. Also returns the value of its key.
 local function server_epoch(key, candidate)
-  local value = redis.call('GET', key)
+  local value = value_of(key)
   if not value then  -- never the same twice: the same client may be the first after every loss
     value = candidate .. table.concat(redis.call('TIME'), '.')
     redis.call('SET', key, value)
