@@ -320,7 +320,7 @@ class Awaiting:
         """End the record of a call that was answered, until the ledger has it."""
         give_up_at = time.monotonic() + max(0.0, pending.start_by - time.monotonic())
         pause = _FIRST_PAUSE_SECONDS
-        while not await self._traffic.is_ended(pending) and time.monotonic() < give_up_at:
+        while not await self._traffic.end_record(pending) and time.monotonic() < give_up_at:
             await asyncio.sleep(pause)
             pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
 

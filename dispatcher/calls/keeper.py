@@ -100,7 +100,7 @@ class Keeper:
             self._at(pending.deadline, self._over, pending)
             self._add_due(pending, CloseReason.UNAPPROVED)
 
-    async def is_ended(self, pending: Pending) -> bool:
+    async def end_record(self, pending: Pending) -> bool:
         """End the record of an answered call; one that nobody cancelled only if no other waits.
 
         Returns whether the server confirmed it.

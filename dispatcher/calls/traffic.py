@@ -204,9 +204,9 @@ class Traffic(Heard):
         """End a call that nobody approved in time, or sent while it was approved."""
         self._keeper.close_unapproved(pending)
 
-    async def is_ended(self, pending: Pending) -> bool:
+    async def end_record(self, pending: Pending) -> bool:
         """End the record of a call that was answered here; whether the server says that it did."""
-        return await self._keeper.is_ended(pending)
+        return await self._keeper.end_record(pending)
 
     def go_on(self, pending: Pending, *, is_sent: bool) -> None:
         """Send a call that was approved, if it may still be; join one that `is_sent`."""

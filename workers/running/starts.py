@@ -32,21 +32,21 @@ class Starts:
 
     def begun(self, key: str, nonce: str, limits: tuple[Limit, ...]) -> None:
         """A tool was entered."""
-        if windows := tuple(limit for limit in limits if limit.rate.unit != AT_ONCE):
+        if windows := _windows(limits):
             self._notes.append(Note(start_of(key, nonce), windows, started=True))
             self._flush()
 
     def never_begun(self, key: str, nonce: str, limits: tuple[Limit, ...]) -> None:
         """A call was claimed, or may have been, and is not run here: it counts no more at all."""
-        if windows := tuple(limit for limit in limits if limit.rate.unit != AT_ONCE):
+        if windows := _windows(limits):
             self._notes.append(Note(start_of(key, nonce), windows))
-        if running := tuple(limit for limit in limits if limit.rate.unit == AT_ONCE):
+        if running := _running(limits):
             self._notes.append(Note(start_of(key, nonce, self._worker), running))
         self._flush()
 
     async def ended(self, key: str, nonce: str, limits: tuple[Limit, ...]) -> None:
         """Nothing of a call runs any more. Returns when its place is free, or after a moment."""
-        if running := tuple(limit for limit in limits if limit.rate.unit == AT_ONCE):
+        if running := _running(limits):
             self._notes.append(Note(start_of(key, nonce, self._worker), running))
             await asyncio.wait({self._flush()}, timeout=_END_SECONDS)
 
@@ -72,3 +72,13 @@ class Starts:
                         self._notes.popleft()
         finally:
             self._telling = None
+
+
+def _windows(limits: tuple[Limit, ...]) -> tuple[Limit, ...]:
+    """Those that count starts."""
+    return tuple(limit for limit in limits if limit.rate.unit != AT_ONCE)
+
+
+def _running(limits: tuple[Limit, ...]) -> tuple[Limit, ...]:
+    """Those that count what runs."""
+    return tuple(limit for limit in limits if limit.rate.unit == AT_ONCE)

@@ -289,8 +289,8 @@ async def test_a_dispatcher_that_gives_up_leaves_what_another_waits_for() -> Non
     assert record is not None
     record.state = record.approval = "waiting"
     record.replies.append("reply:other")
-    assert await bench.keeper.is_ended(call)
+    assert await bench.keeper.end_record(call)
     assert record.state == "waiting"
     call.is_cancelled = True
-    assert await bench.keeper.is_ended(call)
+    assert await bench.keeper.end_record(call)
     assert record.approval == "cancelled"
