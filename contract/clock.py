@@ -1,23 +1,28 @@
 """Fleet time: the server's clock without its jumps, as every process of the fleet follows it.
 
 The server keeps an offset to its clock (`contract/ledger/lua/preamble.lua`). A process that sees
-fleet time go on by more or less than its own clock corrects the offset. Hosts' wall clocks are not
-used: they may be hours apart.
+fleet time go on by more or less than its own clock corrects the offset, and signs it. Hosts' wall
+clocks are not used: they may be hours apart.
 """
 
+import re
 import secrets
 import time
 from typing import NamedTuple
 
 import redis
 
+from toolpool.contract.errors import MessageRejected
 from toolpool.contract.names import Names
+from toolpool.contract.signing import Keyring
 
 _TOLERANCE_SECONDS = 1.0
 _CORRECTED_FROM_SECONDS = 2.0
 _TRIES = 3
 _BETWEEN_SECONDS = 0.25
 """How long after the jump another process must have agreed at least: readings are not exact."""
+_PURPOSE = "clock"
+_MILLISECONDS = re.compile(r"-?\d{1,15}")
 
 _CLOCK = getattr(time, "CLOCK_BOOTTIME", None)
 
@@ -43,16 +48,17 @@ class _State(NamedTuple):
     random: str
     offset_ms: int = 0
     agreed: float = float("-inf")
+    signature: str = ""
 
     @classmethod
     def parse(cls, raw: bytes) -> "_State":
         """A value of another form has no offset."""
-        random, *numbers = raw.decode(errors="replace").split(" ")
-        try:
-            offset, agreed = map(int, numbers[:2])
-        except ValueError:
+        words = raw.decode(errors="replace").split(" ")
+        random, offset, agreed, _, signature = (*words, *[""] * 5)[:5]
+        if not _MILLISECONDS.fullmatch(offset):
             return cls(random)
-        return cls(random, offset, agreed / 1000)
+        agreed_ms = int(agreed) if _MILLISECONDS.fullmatch(agreed) else float("-inf")
+        return cls(random, int(offset), agreed_ms / 1000, signature)
 
 
 class _Reading(NamedTuple):
@@ -64,13 +70,19 @@ class _Reading(NamedTuple):
 class ServerClock:
     """Fleet time in seconds since 1970. Before the first reading it is this host's time.
 
+    `keyring` and `prefix`: an offset counts if one of these keys signed it for this deployment.
     `forgets_after`: a jump forward by more seconds makes the server lose data (its keys expire).
     """
 
-    def __init__(self, *, forgets_after: float = float("inf")) -> None:
+    def __init__(
+        self, keyring: Keyring, prefix: str = "", *, forgets_after: float = float("inf")
+    ) -> None:
+        self._keyring = keyring
+        self._prefix = prefix
         self._forgets_after = forgets_after
         self._offset = time.time() - elapsed()
         self._last: _Reading | None = None
+        self._random = ""
         self._offset_ms = 0
         self._correction = ("", "")
         self._tries = 0
@@ -82,13 +94,15 @@ class ServerClock:
 
     def agreement(self) -> tuple[str, str, str]:
         """What the server's script is asked to agree with: see `agree_on_time` in Lua."""
-        expected = str(round(self.time() * 1000)) if self._last is not None else ""
-        return expected, *self._correction
+        if self._last is None:
+            return "", "", ""
+        seen, right = self._correction
+        return str(round(self.time() * 1000)), seen, right or self._signed(self._offset_ms)
 
     def read(
         self, server_time: float, state: str | bytes, asked_at: float, answered_at: float
     ) -> bool:
-        """Take a reading of fleet time and of the epoch key's value.
+        """Take a reading of the server's clock and of the epoch key's value.
 
         It was asked for and came at these times of `elapsed`.
         Whether the server's clock jumped since the reading before, by what is seen here or by what
@@ -96,19 +110,27 @@ class ServerClock:
         """
         raw = state.encode() if isinstance(state, str) else state
         known, last = _State.parse(raw), self._last
-        was_corrected = last is not None and known.offset_ms != self._offset_ms
+        self._random = known.random
+        is_signed = self._is_signed(known)
+        # What somebody without the key wrote counts as if the offset had not been changed.
+        offset_ms = known.offset_ms if is_signed else self._offset_ms
+        fleet_time = server_time + offset_ms / 1000
+        was_corrected = last is not None and offset_ms != self._offset_ms
         ahead = 0.0
         if last is not None:
-            went_on = server_time - last.time
+            went_on = fleet_time - last.time
             least, most = asked_at - last.answered_at, answered_at - last.asked_at
             ahead = min(0.0, went_on - least) or max(0.0, went_on - most)
-            if self._is_wrong(ahead, server_time - known.agreed):
-                self._dispute(raw, known, went_on - (least + most) / 2)
+            if self._is_wrong(ahead, fleet_time - known.agreed):
+                self._dispute(raw, offset_ms, went_on - (least + most) / 2)
                 return True
-        self._tries, self._correction = 0, ("", "")
-        self._last = _Reading(server_time, asked_at, answered_at)
-        self._offset_ms = known.offset_ms
-        self._offset = server_time - (asked_at + answered_at) / 2
+        self._last = _Reading(fleet_time, asked_at, answered_at)
+        self._offset_ms = offset_ms
+        self._offset = fleet_time - (asked_at + answered_at) / 2
+        if not is_signed and self._tries < _TRIES:
+            self._dispute(raw, offset_ms, 0.0)
+        else:
+            self._tries, self._correction = 0, ("", "")
         return was_corrected or abs(ahead) > _TOLERANCE_SECONDS
 
     def _is_wrong(self, ahead: float, agreed_ago: float) -> bool:
@@ -121,12 +143,29 @@ class ServerClock:
             return False
         return ahead < 0 or not 0 <= agreed_ago < ahead - _BETWEEN_SECONDS
 
-    def _dispute(self, raw: bytes, known: _State, jumped_by: float) -> None:
+    def _dispute(self, raw: bytes, offset_ms: int, jumped_by: float) -> None:
         self._tries += 1
-        lost = jumped_by > self._forgets_after
-        random = secrets.token_hex(8) if lost else known.random
-        offset_ms = known.offset_ms - round(jumped_by * 1000)
-        self._correction = (raw.decode(errors="replace"), f"{random} {offset_ms}")
+        if jumped_by > self._forgets_after:
+            self._random = secrets.token_hex(8)
+        right = self._signed(offset_ms - round(jumped_by * 1000))
+        self._correction = (raw.decode(errors="replace"), right)
+
+    def _signed(self, offset_ms: int) -> str:
+        """`<random> <offset ms> <signature>`."""
+        body = self._body(self._random, offset_ms)
+        signature = self._keyring.sign(_PURPOSE, body)[: -len(body) - 1].decode()
+        return f"{self._random} {offset_ms} {signature}"
+
+    def _is_signed(self, known: _State) -> bool:
+        """Whether somebody with the key has set this offset; 0 is what every server begins with."""
+        signed = known.signature.encode() + b"." + self._body(known.random, known.offset_ms)
+        try:
+            return not known.offset_ms or bool(self._keyring.verify(_PURPOSE, signed))
+        except MessageRejected:
+            return False
+
+    def _body(self, random: str, offset_ms: int) -> bytes:
+        return f"{self._prefix} {random} {offset_ms}".encode()
 
     def time(self) -> float:
         """Now; Unix time in seconds."""

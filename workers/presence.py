@@ -18,6 +18,7 @@ from toolpool.contract.clock import ServerClock, elapsed, fleet_time
 from toolpool.contract.envelope import Envelope, WorkerLease
 from toolpool.contract.ledger.steps import Step, script
 from toolpool.contract.names import Names
+from toolpool.contract.server import connection
 from toolpool.contract.settings import Settings
 from toolpool.workers.observe import WorkerObservers
 from toolpool.workers.shelf import Shelf
@@ -62,7 +63,11 @@ class Presence:
         self._beats = itertools.count(1)
         self._began = elapsed()
         self._beat = client.register_script(script(Step.BEAT)[0])
-        self.clock = ServerClock(forgets_after=settings.remembered)
+        self.clock = ServerClock(
+            connection.keyring(settings),
+            settings.key_prefix,
+            forgets_after=settings.remembered,
+        )
         self.epoch = ""
         """Which server, with which data, confirmed the lease last."""
         self.renewed_at = float("-inf")

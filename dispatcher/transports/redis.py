@@ -95,7 +95,11 @@ class RedisTransport:
             remembered=settings.remembered,
             outputs_bytes=settings.outputs_per_session,
         )
-        self._clock = ServerClock(forgets_after=settings.remembered)
+        self._clock = ServerClock(
+            connection.keyring(settings),
+            settings.key_prefix,
+            forgets_after=settings.remembered,
+        )
         self.loops = RedisLoops(
             self._steps,
             self._reader,

@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 import redis
 
+from tests.integration.test_deadlines import worker
+from tests.waiting import eventually
 from toolpool import find
 from toolpool.cli import main
 from toolpool.contract import encoding
@@ -209,3 +211,28 @@ async def test_junk_in_place_of_a_record_costs_no_other_call(
         assert (await open_both("three"))[1] == b"running w"
     await transport.close()
     await connected.aclose()
+
+
+@pytest.mark.parametrize("starts", ["dispatcher", "worker"])
+async def test_an_offset_of_the_clock_that_nobody_signed_moves_no_process_that_starts(
+    settings: Settings, client: Any, starts: str
+) -> None:
+    """R63: else it would take an old decision, put back with its record, for a good one."""
+    client.set(NAMES.epoch, "random -3600000 0")
+
+    def is_undone() -> bool:
+        return bool(client.get(NAMES.epoch).split(b" ")[1] == b"0")
+
+    try:
+        if starts == "worker":
+            with worker(settings):
+                await eventually(is_undone, "its offset is undone")
+        else:
+            transport = RedisTransport(settings)
+            await transport.open()
+            await transport.survey([])
+            assert abs(transport.server_time() - client.time()[0]) < 2.0
+            assert is_undone()
+            await transport.close()
+    finally:
+        client.delete(NAMES.epoch)

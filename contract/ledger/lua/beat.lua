@@ -2,7 +2,7 @@
 -- KEYS: epoch, worker:{id}, workers, catalog_version, toolsets
 -- ARGV: epoch candidate, worker, lease, lease ms, seconds that workers are listed for, toolset ('' if the
 --       worker is leaving), seconds that toolsets are listed for, and three for `agree_on_time`
--- Answers the epoch, fleet time (ms), the value of the epoch key, and the catalog's version ('' = none).
+-- Answers the epoch, the server's clock (ms), the value of the epoch key, and the catalog's version ('' = none).
 agree_on_time(KEYS[1], ARGV[8], ARGV[9], ARGV[10])
 local epoch, clock = server_epoch(KEYS[1], ARGV[1])
 local now = now_ms()
@@ -15,4 +15,4 @@ if ARGV[6] ~= '' then
   redis.call('ZREMRANGEBYSCORE', KEYS[5], '-inf', now / 1000 - ARGV[7])
   redis.call('EXPIRE', KEYS[5], ARGV[7])
 end
-return {epoch, tostring(now), clock, redis.call('GET', KEYS[4]) or ''}
+return {epoch, tostring(now - fleet_offset), clock, redis.call('GET', KEYS[4]) or ''}

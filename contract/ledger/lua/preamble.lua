@@ -20,20 +20,25 @@
 local REPLY_STREAM_MS = 3600000
 
 -- The value of the epoch key: `<random> <offset ms> <ms at which a process agreed last> <version of the
--- switches>`; all but the first may be missing. Fleet time is the server's clock plus the offset, which
--- undoes the jumps of that clock.
-local random, fleet_offset, agreed, switch_version = '', 0, '', ''
+-- switches> <signature of the offset>`; all but the first may be missing. Fleet time is the server's clock plus
+-- the offset, which undoes the jumps of that clock.
+local random, fleet_offset, agreed, switch_version, signature = '', 0, '', '', ''
 local AGREEMENT_MS = 2000
+
+local function offset_of(word)
+  return #word < 16 and string.find(word, '^%-?%d+$') and tonumber(word) or 0
+end
 
 local function read_epoch(value)
   local offset
-  random, offset, agreed, switch_version = string.match(value, '^(%S*) ?(%S*) ?(%S*) ?(%S*)')
-  fleet_offset = tonumber(offset) or 0
+  random, offset, agreed, switch_version, signature = string.match(value, '^(%S*) ?(%S*) ?(%S*) ?(%S*) ?(%S*)')
+  fleet_offset = offset_of(offset)
   if switch_version == '' then switch_version = random end  -- data was lost, and switches may be too
 end
 
 local function epoch_value()
-  return string.format('%s %.0f %s %s', random, fleet_offset, agreed ~= '' and agreed or '0', switch_version)
+  local last = agreed ~= '' and agreed or '0'
+  return string.format('%s %.0f %s %s %s', random, fleet_offset, last, switch_version, signature)
 end
 
 -- Fleet time in a script that has called `server_epoch` or `use_fleet_time`; else the server's clock.
@@ -54,21 +59,19 @@ local function use_fleet_time(key)
   read_epoch(value_of(key) or '')
 end
 
--- `expected` is fleet time by the caller's own clock ('' = it has not read it before). Where the caller found
--- that the server's clock jumped, `seen` is the value that it read, and `corrected` the random key and
--- offset that should be there; another process may have been first.
-local function agree_on_time(key, expected, seen, corrected)
+-- `expected` is fleet time by the caller's own clock ('' = it has not read it before), and `right` the random
+-- key, the offset and its signature that should be there. Where the caller found others, `seen` is the value
+-- that it read; another process may have been first.
+local function agree_on_time(key, expected, seen, right)
   local value = value_of(key)
   if not value or expected == '' then return end
   read_epoch(value)
-  if value == seen then
-    local version = switch_version
-    read_epoch(corrected)
-    switch_version = version
-  end
+  local own, offset, signed = string.match(right, '^(%S*) (%S*) (%S*)$')
+  if value == seen then random, fleet_offset = own, offset_of(offset) end
   local now = now_ms()
   if math.abs(now - expected) <= AGREEMENT_MS then
     agreed = string.format('%.0f', now)
+    if random == own and fleet_offset == offset_of(offset) then signature = signed end
     redis.pcall('SET', key, epoch_value())
   end
 end

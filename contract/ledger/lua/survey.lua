@@ -2,7 +2,7 @@
 -- KEYS: epoch, dispatcher:{id}, workers, dispatchers, queue...
 -- ARGV: epoch candidate, its signed report ('' = it is not listed), lease ms, prefix of worker leases, seconds that workers are
 --       listed for, its id, and three for `agree_on_time`
--- Answers the epoch, fleet time (ms), the value of the epoch key, bytes in use, bytes that may be (0 = no
+-- Answers the epoch, the server's clock (ms), the value of the epoch key, bytes in use, bytes that may be (0 = no
 -- limit), how many leases follow, the leases, and how many messages wait on each queue.
 agree_on_time(KEYS[1], ARGV[7], ARGV[8], ARGV[9])
 local epoch, clock = server_epoch(KEYS[1], ARGV[1])
@@ -19,7 +19,7 @@ for _, worker in ipairs(redis.call('ZRANGEBYSCORE', KEYS[3], now / 1000 - ARGV[5
   local lease = redis.call('GET', ARGV[4] .. worker)
   if lease then leases[#leases + 1] = lease end
 end
-local answers = {epoch, tostring(now), clock, string.match(memory, 'used_memory:(%d+)') or '0',
+local answers = {epoch, tostring(now - fleet_offset), clock, string.match(memory, 'used_memory:(%d+)') or '0',
   string.match(memory, 'maxmemory:(%d+)') or '0', tostring(#leases)}
 for _, lease in ipairs(leases) do answers[#answers + 1] = lease end
 for i = 5, #KEYS do answers[#answers + 1] = tostring(redis.call('LLEN', KEYS[i])) end

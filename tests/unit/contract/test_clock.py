@@ -3,19 +3,38 @@
 import pytest
 
 from toolpool.contract.clock import ServerClock, elapsed
+from toolpool.contract.signing import Keyring
+
+KEYRING = Keyring.local()
+
+
+def signed(state: str, keyring: Keyring = KEYRING, prefix: str = "") -> str:
+    """A value of the epoch key with its offset signed."""
+    random, offset, agreed = (*state.split(), "0", "0")[:3]
+    body = f"{prefix} {random} {offset}".encode()
+    signature = keyring.sign("clock", body)[: -len(body) - 1].decode()
+    return f"{random} {offset} {agreed} version {signature}"
 
 
 def read(clock: ServerClock, at: float, asked: float, answered: float, state: str = "r") -> bool:
-    return clock.read(at, state, asked, answered)
+    """Take a reading of fleet time, whose offset somebody with the key has set."""
+    offset = float((*state.split(), "0")[1]) / 1000
+    return clock.read(at - offset, signed(state), asked, answered)
+
+
+def right(clock: ServerClock) -> str:
+    """The random key and the offset that a clock asks for."""
+    return " ".join(clock.agreement()[2].split()[:2])
 
 
 def test_the_first_reading_is_taken_as_it_is() -> None:
-    clock = ServerClock()
+    clock = ServerClock(KEYRING)
     now = elapsed()
     assert clock.agreement() == ("", "", "")
     assert not read(clock, 5_000_000.0, now, now)
     assert 0.0 <= clock.time() - 5_000_000.0 < 5.0
-    assert clock.agreement()[1:] == ("", "")
+    assert clock.agreement()[1] == ""
+    assert right(clock) == "r 0"
 
 
 @pytest.mark.parametrize(
@@ -31,7 +50,7 @@ def test_the_first_reading_is_taken_as_it_is() -> None:
 def test_what_may_have_passed_here_is_taken(
     reading: float, asked: float, answered: float, jumped: bool
 ) -> None:
-    clock = ServerClock()
+    clock = ServerClock(KEYRING)
     read(clock, 1000.0, 0.0, 0.0)
     assert read(clock, reading, asked, answered) is jumped
     assert not clock.is_disputed
@@ -47,21 +66,22 @@ def test_what_may_have_passed_here_is_taken(
     ],
 )
 def test_a_jump_is_corrected_and_not_followed(jump: float, state: str, corrected: str) -> None:
-    clock = ServerClock()
+    clock = ServerClock(KEYRING)
     now = elapsed()
     read(clock, 1000.0, now, now, state)
     assert read(clock, 1001.0 + jump, now + 1, now + 1, state)
     assert clock.is_disputed
-    assert clock.agreement()[1:] == (state, corrected)
+    assert clock.agreement()[1] == signed(state)
+    assert right(clock) == corrected
     assert abs(clock.time() - 1000.0) < 1.0
     offset = corrected.split()[1]
     assert read(clock, 1001.0, now + 1, now + 1, f"r {offset} 1001000")
     assert not clock.is_disputed
-    assert clock.agreement()[1:] == ("", "")
+    assert clock.agreement()[1] == ""
 
 
 def test_a_jump_that_another_process_corrected_is_still_told() -> None:
-    clock = ServerClock()
+    clock = ServerClock(KEYRING)
     read(clock, 1000.0, 0.0, 0.0, "r 0 1000000")
     assert read(clock, 1001.0, 1.0, 1.0, "r -3600000 1001000")
     assert not clock.is_disputed
@@ -69,7 +89,7 @@ def test_a_jump_that_another_process_corrected_is_still_told() -> None:
 
 
 def test_a_process_that_was_suspended_follows_the_others() -> None:
-    clock = ServerClock()
+    clock = ServerClock(KEYRING)
     now = elapsed()
     read(clock, 1000.0, now, now)
     assert read(clock, 1600.0, now + 1, now + 1, "r 0 1599000")
@@ -79,23 +99,24 @@ def test_a_process_that_was_suspended_follows_the_others() -> None:
 
 def test_fleet_time_that_is_behind_is_corrected_whoever_agreed() -> None:
     """A monotonic clock may have stood still, but is never fast."""
-    clock = ServerClock()
+    clock = ServerClock(KEYRING)
     read(clock, 1000.0, 0.0, 0.0, "r 0 1000000")
     assert read(clock, 901.0, 1.0, 1.0, "r 0 900500")
-    assert clock.agreement()[1:] == ("r 0 900500", "r 100000")
+    assert clock.agreement()[1] == signed("r 0 900500")
+    assert right(clock) == "r 100000"
 
 
 def test_a_jump_beyond_what_the_server_remembers_is_a_loss_of_data() -> None:
-    clock = ServerClock(forgets_after=60.0)
+    clock = ServerClock(KEYRING, forgets_after=60.0)
     read(clock, 1000.0, 0.0, 0.0, "r 0 1000000")
     read(clock, 1101.0, 1.0, 1.0, "r 0 1000000")
-    random, offset = clock.agreement()[2].split()
+    random, offset = right(clock).split()
     assert (random != "r", offset) == (True, "-100000")
 
 
 def test_what_cannot_be_corrected_is_followed() -> None:
     """A server that takes no writes."""
-    clock = ServerClock()
+    clock = ServerClock(KEYRING)
     read(clock, 1000.0, 0.0, 0.0)
     for _ in range(3):
         assert read(clock, 4601.0, 1.0, 1.0)
@@ -105,7 +126,58 @@ def test_what_cannot_be_corrected_is_followed() -> None:
     assert not read(clock, 4602.0, 2.0, 2.0)
 
 
+@pytest.mark.parametrize(
+    "state",
+    [
+        "r -3600000",
+        "r -3600000 1000000 version",
+        signed("r -3600000", Keyring(["a key of somebody else"])),
+        signed("r -3600000", prefix="another"),
+        signed("r -60000").replace("-60000", "-3600000"),
+        signed("q -3600000").replace("q", "r"),
+    ],
+)
+def test_an_offset_that_nobody_with_the_key_set_is_not_followed_and_undone(state: str) -> None:
+    fresh = ServerClock(KEYRING)
+    now = elapsed()
+    fresh.read(5000.0, state, now, now)
+    assert abs(fresh.time() - 5000.0) < 1.0
+    assert fresh.is_disputed
+    assert fresh.agreement()[1] == state
+    assert right(fresh) == "r 0"
+    assert not fresh.read(5000.0, signed("r 0"), now, now)
+    assert not fresh.is_disputed
+
+    known = ServerClock(KEYRING)
+    read(known, 5060.0, now, now, "r 60000")
+    for _ in range(3):
+        known.read(5001.0, state, now + 1, now + 1)
+        assert known.is_disputed
+        assert right(known) == "r 60000"
+    known.read(5001.0, state, now + 1, now + 1)  # it cannot be undone
+    assert not known.is_disputed
+    assert abs(known.time() - 5060.0) < 1.0
+
+
+def test_an_offset_that_creeps_without_a_signature_moves_nobody() -> None:
+    clock = ServerClock(KEYRING)
+    now = elapsed()
+    read(clock, 5000.0, now, now)
+    for step in range(1, 100):
+        clock.read(5000.0, f"r {-step * 1000} 0 version x.y", now, now)
+    assert abs(clock.time() - 5000.0) < 1.0
+
+
+def test_a_signature_that_was_taken_away_is_put_back() -> None:
+    clock = ServerClock(KEYRING)
+    now = elapsed()
+    read(clock, 5060.0, now, now, "r 60000")
+    assert not clock.read(5000.0, "r 60000 5060000 version", now, now)
+    assert clock.agreement()[1] == "r 60000 5060000 version"
+    assert signed("r 60000").endswith(clock.agreement()[2].split()[2])
+
+
 def test_a_value_of_another_form_has_no_offset() -> None:
-    clock = ServerClock()
-    assert not read(clock, 1000.0, 0.0, 0.0, "a b c")
-    assert not read(clock, 1001.0, 1.0, 1.0, "")
+    clock = ServerClock(KEYRING)
+    for state in ("a b c", "", "a 1e999", "a nan", "a 0x10", "a " + "9" * 400, "a 1 " + "9" * 400):
+        assert not clock.read(1000.0, state, 0.0, 0.0)
