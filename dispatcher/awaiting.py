@@ -247,6 +247,7 @@ class Awaiting:
         self._waiting[pending.root] = _Wait(pending, request)
         if found.state == "waiting":
             left = request.expires_at - self._transport.server_time()
+            pending.decided(None)
             self._hold(pending, max(0.0, left))
         elif spec is None:
             log.warning("approved_call_waits tool=%s: no worker has it", request.message.tool)
@@ -283,11 +284,12 @@ class Awaiting:
         found: Found | None = None,
     ) -> None:
         """Send a call that was approved, or join it where another dispatcher has sent it."""
+        pending.decided(body)  # if it ends unsent, it is told as expired, and not as unapproved
         left = decision.ends_at - self._transport.server_time()
         is_sent = found is not None and found.state in ("open", "claimed")
         if left <= 0 and not is_sent:
-            pending.approved(body, start_by=pending.start_by, deadline=pending.deadline)
-            self._traffic.unapproved(pending)  # which is told as expired, and not as unapproved
+            pending.approved(start_by=pending.start_by, deadline=pending.deadline)
+            self._traffic.unapproved(pending)
             return
         if found is not None and not is_sent and self._may_be_sent_already(found):
             return  # it is looked at again when that is known
@@ -296,7 +298,7 @@ class Awaiting:
         now = time.monotonic()
         start_by = now + self._settings.queue_wait
         deadline = start_by + pending.message.timeout + opening.ANSWER_MARGIN_SECONDS
-        pending.approved(body, start_by=start_by, deadline=deadline)
+        pending.approved(start_by=start_by, deadline=deadline)
         self._traffic.go_on(pending, is_sent=is_sent)
 
     def _may_be_sent_already(self, found: Found) -> bool:

@@ -169,7 +169,7 @@ class MemoryServer(Inboxes):
         record.attach(reply, self.dispatchers)
         if is_approved:
             record.state, record.epoch, record.opened = "open", self.epoch, nonce
-            record.attempt = opening.attempt
+            record.attempt, record.until, record.deadline = opening.attempt, 0.0, 0.0
         elif record.state in ("waiting", "approved"):
             return WAITING if record.state == "waiting" else APPROVED
         record.until = max(record.until, now + opening.wait)
@@ -432,7 +432,8 @@ class MemoryServer(Inboxes):
         """End a call that a person has to approve, or has, and that nobody sent."""
         approval = self._approval_after(record, closing, reply, end)
         if approval is None:
-            if end is CloseReason.LEAVE:
+            is_left = end is CloseReason.DEADLINE and record.state == "approved"
+            if is_left or end is CloseReason.LEAVE:
                 record.replies = [other for other in record.replies if other != reply]
                 return OTHERS
             record.attach(reply, self.dispatchers)
@@ -458,9 +459,9 @@ class MemoryServer(Inboxes):
             return "cancelled"
         if end is CloseReason.USED and record.state == "approved":
             return "approved"
-        if end not in (CloseReason.LEAVE, CloseReason.REFUSED):
-            return None
-        if self._others_wait(record, reply, end):
+        if end is CloseReason.DEADLINE and record.state == "approved":
+            return None if self._others_live(record, reply) else "expired"
+        if end not in (CloseReason.LEAVE, CloseReason.REFUSED) or self._others_live(record, reply):
             return None
         if end is CloseReason.LEAVE or closing.anew_after is None:
             return "cancelled"
@@ -483,12 +484,12 @@ class MemoryServer(Inboxes):
             CloseReason.LEAVE: 1.0,
             CloseReason.UNSTARTED: record.until - now,
             CloseReason.DEADLINE: record.deadline - now - _OTHERS_AHEAD_SECONDS,
-            CloseReason.REFUSED: 1.0,
             CloseReason.DENIED: 0.0,
         }
-        return left[end] > 0 and any(
-            other in self.dispatchers for other in record.replies if other != reply
-        )
+        return left[end] > 0 and self._others_live(record, reply)
+
+    def _others_live(self, record: Record, reply: str) -> bool:
+        return any(other in self.dispatchers for other in record.replies if other != reply)
 
     def finish(
         self, record: Record, nonce: str, keep: float, body: bytes, except_reply: str

@@ -92,12 +92,16 @@ class Keeper:
     def watch_approval(self, pending: Pending) -> None:
         """Keep the times of a call that a person has to approve by its `start_by`."""
         self._line.pop(pending, None)
-        self._at(pending.start_by, self.close_unapproved, pending)
+        ends_at = min(pending.start_by, pending.deadline - _AHEAD_SECONDS)
+        self._at(ends_at, self.close_unapproved, pending)
 
     def close_unapproved(self, pending: Pending) -> None:
         """End a call that nobody approved in time, or sent while it was approved."""
-        if pending.is_open:
-            self._at(pending.deadline, self._over, pending)
+        last_call = pending.deadline - _AHEAD_SECONDS
+        if pending.is_open and last_call <= time.monotonic():
+            self._nearly_over(pending)
+        elif pending.is_open:
+            self._at(last_call, self._nearly_over, pending)
             self._add_due(pending, CloseReason.UNAPPROVED)
 
     async def end_record(self, pending: Pending) -> bool:

@@ -1,6 +1,7 @@
 """A call that was accepted and has no outcome yet."""
 
 import asyncio
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -120,6 +121,8 @@ class Pending:
     approval: str = ""
     """The id of the approval that it waits for, or waited for."""
     awaits_approval: bool = False
+    answer_by: float = math.inf
+    """Its deadline from when it was approved on, however often it has to pass the gate anew."""
     is_held: bool = False
     """Whether it is counted among the waiting calls of its session, outside of any queue."""
     when_answered: "Callable[[Pending], None] | None" = None
@@ -311,8 +314,8 @@ class Pending:
                 if isinstance(latch, Latch):
                     latch.interrupt()
         self.approval, self.awaits_approval = self.root, True
-        self.start_by = until
-        self.deadline = until + queue_wait + self.message.timeout
+        self.deadline = min(until + queue_wait + self.message.timeout, self.answer_by)
+        self.start_by = min(until, self.deadline)
 
     def held(self, is_held: bool) -> None:
         """It is counted as waiting outside of any queue, or not any more."""
@@ -326,11 +329,17 @@ class Pending:
         """The arguments that its approval is bound to."""
         self.message = msgspec.structs.replace(self.message, arguments=message.arguments)
 
-    def approved(self, decision: bytes, *, start_by: float, deadline: float) -> None:
-        """It may be sent, with the signed decision."""
-        self.awaits_approval = False
-        self.start_by, self.deadline = start_by, deadline
+    def decided(self, decision: bytes | None) -> None:
+        """Note the signed decision that approves it; None if a person has yet to decide."""
         self.message = msgspec.structs.replace(self.message, approval=decision)
+        if decision is None:
+            self.answer_by = math.inf
+
+    def approved(self, *, start_by: float, deadline: float) -> None:
+        """It may be sent: it was approved."""
+        self.awaits_approval = False
+        self.deadline = self.answer_by = min(deadline, self.answer_by)
+        self.start_by = min(start_by, self.deadline)
 
     def handed_over(self, keep: float) -> None:
         """Nobody waits for it any more; its outcome is kept for `keep` seconds."""

@@ -45,6 +45,8 @@ class Record:
     unsent: bool = False
     """Whether it waits for its approval, or for whoever sends it then."""
     decision: bytes = b""
+    lapsed: bool = False
+    """Whether the time of its approval is over."""
 
     @property
     def state(self) -> str:
@@ -118,6 +120,8 @@ class Model:
                 answers.append(record.approval.encode())
             elif record.unsent and not rerun and record.epoch != self.epoch:
                 answers.append(b"moved")
+            elif record.unsent and record.lapsed:
+                answers.append(b"lapsed")
             elif record.unsent:
                 record.attach(reply, self.alive)
                 record.unsent, record.epoch, record.opened = False, self.epoch, nonce
@@ -170,7 +174,7 @@ class Model:
             return ""
         if record.state != "waiting":
             return record.approval or record.state
-        if late:
+        if late or record.lapsed:
             return "expired"
         record.decision = bodies["decision"]
         record.approval = "approved" if approved else "denied"
@@ -189,6 +193,12 @@ class Model:
         if record.unsent and record.outcome is None:
             record.epoch = self.epoch
         return record.state
+
+    def lapse(self, key: str) -> None:
+        """The time of its approval passes."""
+        record = self.records.get(key)
+        if record is not None and record.unsent and record.outcome is None:
+            record.lapsed = True
 
     def switch(self, field: str, before: bytes, after: bytes) -> dict[str, bytes]:
         """The states after a change, which is made only to the state `before`."""
@@ -307,14 +317,20 @@ class Model:
         anew: bool,
     ) -> bytes:
         others = [asker for asker in record.askers if asker != reply]
-        is_left = end in (CloseReason.LEAVE, CloseReason.REFUSED)
-        approval = ""  # its own time is never over here
-        if end is CloseReason.USED and record.approval == "approved":
+        is_granted = record.approval == "approved"
+        is_late = end is CloseReason.DEADLINE and is_granted
+        is_left = is_late or end in (CloseReason.LEAVE, CloseReason.REFUSED)
+        approval = ""
+        if record.lapsed and end in (CloseReason.DEADLINE, CloseReason.UNAPPROVED):
+            approval = "expired"
+        elif end is CloseReason.USED and record.approval == "approved":
             approval = "approved"
         elif end is CloseReason.CANCEL:
             approval = "cancelled"
         elif is_left and not self.alive.intersection(others):
-            if end is CloseReason.LEAVE or not anew:
+            if is_late:
+                approval = "expired"
+            elif end is CloseReason.LEAVE or not anew:
                 approval = "cancelled"
             elif record.approval == "approved":
                 approval = "approved"
@@ -324,7 +340,7 @@ class Model:
             body = bodies["no" if record.epoch == self.epoch else "unknown"]
             self._end(record, nonce, body, but=reply)
             return body
-        if end is CloseReason.LEAVE:
+        if is_late or end is CloseReason.LEAVE:
             record.askers = others
             return b"others"
         record.attach(reply, self.alive)

@@ -57,8 +57,9 @@ local function approval_after(key, state, replies, is_for_now)
   -- Not because one dispatcher waits no longer: it may not have known how long the others may.
   local is_over = tonumber(redis.call('HGET', key, 'expires') or 0) <= now + (state == 'waiting' and EARLY_MS or 0)
   if (which == 'unapproved' or which == 'deadline') and is_over then return 'expired' end
-  if which == 'leave' or which == 'refused' then
-    if others_wait(key, replies, 0, 0) then return nil end
+  if which == 'leave' or which == 'refused' or which == 'deadline' and state == 'approved' then
+    if others_wait(key, replies, 0, now + EARLY_MS) then return nil end
+    if which == 'deadline' then return 'expired' end
     if which == 'leave' or not is_for_now then return 'cancelled' end
     return state == 'approved' and 'approved' or nil
   end
@@ -86,7 +87,7 @@ for i = 2, #KEYS do
       end
       settle(KEYS[i], ARGV[at], math.max(ARGV[at + 2], redis.call('PTTL', KEYS[i])), r[9], body, r[6], reply)
       answers[i - 1] = body
-    elseif which == 'leave' then
+    elseif which == 'leave' or which == 'deadline' and r[1] == 'approved' then
       answers[i - 1] = 'others'
     else
       attach(KEYS[i], r[6], reply)

@@ -194,7 +194,7 @@ async def test_what_an_earlier_epoch_may_have_taken_is_started_by_nobody(bench: 
 async def test_an_approved_call_of_an_earlier_epoch_is_looked_at_again(bench: Bench) -> None:
     """Its record says whether it may be sent; nobody would look at it before its time is over."""
     call = bench.call("w")
-    call.approved(b"yes", start_by=call.start_by, deadline=call.deadline)
+    call.decided(b"yes")
     assert await bench.publisher.publish([call], sent=True, epoch="memory.earlier")
     assert bench.words("w") == ["to be approved"]
     assert bench.queue.said == []

@@ -4,6 +4,7 @@ import asyncio
 
 import pytest
 
+from tests.integration.twins import alone, second
 from tests.waiting import eventually
 from toolpool import Approval, Code, Dispatcher, Executed, Settings, tool
 from toolpool.contract.approval import ApprovalState
@@ -127,3 +128,59 @@ async def test_r57_what_is_approved_before_its_dispatcher_knows_that_it_waits_go
         async with asyncio.timeout(10):
             turn = await dispatcher.dispatch(CALL, session="s", turn="t", wait=60)
         assert turn[0].data == "paid 5"
+
+
+@tool(effects="write", approval=True, rate="1/min", timeout=0.3)
+async def pay_rarely(amount: int) -> str:
+    """Pay, once a minute."""
+    RAN.append(amount)
+    return f"paid {amount}"
+
+
+async def test_r66_an_approved_call_that_two_dispatchers_hold_is_answered_by_its_deadline() -> None:
+    """Neither refuses it while the other waits, and neither waits for ever."""
+    settings = {"background_wait": 0.02, "queue_wait": 0.3}
+    async with alone([pay_rarely], **settings) as one, second(one, **settings) as two:
+        for id in ("first", "late"):
+            call = {"id": id, "name": "pay_rarely", "input": {"amount": 5}}
+            asking = [
+                asyncio.ensure_future(host.dispatch(call, session="s", turn=id, wait=60))
+                for host in (one, two)
+            ]
+            approval = await one_waits(one)
+
+            async def both_wait(key: str = approval.id) -> bool:
+                return len(one._server.records[key].replies) == 2
+
+            await eventually(both_wait, "both dispatchers wait for it")
+            await one.approvals.approve(approval.id, by="anna")
+            async with asyncio.timeout(15):
+                turns = await asyncio.gather(*asking)
+    assert RAN == [5]
+    assert [turn[0].ok for turn in turns] == [False, False]
+
+
+async def test_r66_an_approved_call_that_was_not_sent_in_time_is_not_told_that_nobody_approved(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its dispatcher has read the decision, and waits for word from another epoch."""
+    monkeypatch.setattr("toolpool.dispatcher.awaiting._EVERY_SECONDS", 600.0)
+    settings = Settings(queue_wait=0.2, approval_expires=0.4)
+    async with Dispatcher.in_memory([pay], settings=settings) as dispatcher:
+        call = {"id": "c-1", "name": "pay", "input": {"amount": 5}}
+        asking = asyncio.ensure_future(dispatcher.dispatch(call, session="s", turn="t", wait=60))
+        approval = await one_waits(dispatcher)
+        put = MemoryServer.put
+        monkeypatch.setattr(MemoryServer, "put", lambda *_: None)
+        await dispatcher.approvals.approve(approval.id, by="anna")
+        monkeypatch.setattr(MemoryServer, "put", put)
+        record = dispatcher._server.records[approval.id]
+        record.epoch, record.expires = "another", 0.0
+        wait = dispatcher._parts.awaiting._waiting[approval.id]
+        found = await dispatcher._parts.awaiting._read(approval.id)
+        dispatcher._parts.awaiting._take(wait.pending, found, None)
+        record.epoch = dispatcher._server.epoch  # another dispatcher has said that nobody sent it
+        async with asyncio.timeout(15):
+            turn = await asking
+    assert RAN == []
+    assert turn[0].code is Code.EXPIRED
