@@ -146,6 +146,7 @@ class LedgerMachine(RuleBasedStateMachine):
         end=st.sampled_from((None, None, *CloseReason)),
         sender=st.sampled_from((None, "knows", "does not know")),
         worker=workers,
+        lapses=st.sampled_from((False, False, True)),
     )
     def ask_and_decide(
         self,
@@ -155,11 +156,14 @@ class LedgerMachine(RuleBasedStateMachine):
         end: CloseReason | None,
         sender: str | None,
         worker: str,
+        lapses: bool,
     ) -> None:
         """The whole way of an approval, or a part of it, more often than chance finds it."""
         self.ask(key, asker, rerun=False, again=False)
         if approved is not None:
             self.decide(key, approved, late=False)
+        if lapses:
+            self._do("lapse", key=key)
         if end is not None:
             self.close(key, 0, end)
         if sender == "knows":
@@ -167,6 +171,11 @@ class LedgerMachine(RuleBasedStateMachine):
         elif sender is not None:
             self.open({key}, asker, rerun=False, over=False)
         self.claim_what_waits(key, worker)
+
+    @rule(key=keys)
+    def lapse(self, key: str) -> None:
+        """The time of an approval passes, decided or not."""
+        self._do("lapse", key=key)
 
     @rule(key=keys)
     def confirm(self, key: str) -> None:

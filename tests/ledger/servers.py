@@ -292,6 +292,13 @@ class RealRedis(Real):
         """The record's time is over."""
         self._sync.delete(NAMES.call(key))
 
+    def lapse(self, key: str) -> None:
+        """The time of a call's approval passes."""
+        name = NAMES.call(key)
+        is_record = self._sync.type(name) == b"hash"
+        if is_record and self._sync.hget(name, "state") in (b"waiting", b"approved"):
+            self._sync.hset(name, "expires", 1)
+
     def _records(self) -> list[bytes]:
         found: list[bytes] = []
         for prefix in (NAMES.call_prefix, NAMES.ran_prefix):
@@ -369,6 +376,12 @@ class RealMemory(Real):
     def end_record(self, key: str) -> None:
         """See `RealRedis`."""
         self._server.records.pop(key, None)
+
+    def lapse(self, key: str) -> None:
+        """See `RealRedis`."""
+        record = self._server.records.get(key)
+        if record is not None and record.state in ("waiting", "approved"):
+            record.expires = 0.001
 
     def live(self, asker: str, alive: bool) -> None:
         """See `RealRedis`."""
