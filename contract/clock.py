@@ -21,6 +21,11 @@ _CORRECTED_FROM_SECONDS = 2.0
 _TRIES = 3
 _BETWEEN_SECONDS = 0.25
 """How long after the jump another process must have agreed at least: readings are not exact."""
+_AGREED_WITHIN_SECONDS = 4.0
+_PATIENCE_SECONDS = 3.0
+"""Longer than the processes of a fleet take to look at the server."""
+DOUBT_SECONDS = 0.2
+"""How long to wait before the next look where a reading is doubtful."""
 _PURPOSE = "clock"
 _MILLISECONDS = re.compile(r"-?\d{1,15}")
 
@@ -57,8 +62,8 @@ class _State(NamedTuple):
         random, offset, agreed, _, signature = (*words, *[""] * 5)[:5]
         if not _MILLISECONDS.fullmatch(offset):
             return cls(random)
-        agreed_ms = int(agreed) if _MILLISECONDS.fullmatch(agreed) else float("-inf")
-        return cls(random, int(offset), agreed_ms / 1000, signature)
+        agreed_ms = int(agreed) if _MILLISECONDS.fullmatch(agreed) else 0
+        return cls(random, int(offset), agreed_ms / 1000 or float("-inf"), signature)
 
 
 class _Reading(NamedTuple):
@@ -86,6 +91,12 @@ class ServerClock:
         self._offset_ms = 0
         self._correction = ("", "")
         self._tries = 0
+        self._doubted_since: float | None = None
+
+    @property
+    def is_doubtful(self) -> bool:
+        """Whether there is no reading yet: others may be about to correct fleet time."""
+        return self._last is None
 
     @property
     def is_disputed(self) -> bool:
@@ -115,6 +126,8 @@ class ServerClock:
         # What somebody without the key wrote counts as if the offset had not been changed.
         offset_ms = known.offset_ms if is_signed else self._offset_ms
         fleet_time = server_time + offset_ms / 1000
+        if last is None and is_signed and self._is_in_doubt(fleet_time - known.agreed):
+            return False
         was_corrected = last is not None and offset_ms != self._offset_ms
         ahead = 0.0
         if last is not None:
@@ -132,6 +145,17 @@ class ServerClock:
         else:
             self._tries, self._correction = 0, ("", "")
         return was_corrected or abs(ahead) > _TOLERANCE_SECONDS
+
+    def _is_in_doubt(self, agreed_ago: float) -> bool:
+        """Whether a first reading is not taken yet: none of those that know the time agrees.
+
+        Either there are none, or the server's clock jumped and they have not looked since.
+        """
+        if agreed_ago == float("inf") or abs(agreed_ago) <= _AGREED_WITHIN_SECONDS:
+            return False
+        if self._doubted_since is None:
+            self._doubted_since = elapsed()
+        return elapsed() - self._doubted_since < _PATIENCE_SECONDS
 
     def _is_wrong(self, ahead: float, agreed_ago: float) -> bool:
         """Whether fleet time is to be corrected, and not this process.

@@ -14,7 +14,7 @@ import redis
 from redis.exceptions import RedisError
 
 from toolpool.contract import logs
-from toolpool.contract.clock import ServerClock, elapsed, fleet_time
+from toolpool.contract.clock import DOUBT_SECONDS, ServerClock, elapsed, fleet_time
 from toolpool.contract.envelope import Envelope, WorkerLease
 from toolpool.contract.ledger.steps import Step, script
 from toolpool.contract.names import Names
@@ -166,7 +166,9 @@ class Presence:
             )
             if self.clock.read(int(now_ms) / 1000, clock, asked_at, elapsed()):
                 log.warning("server_clock_jumped")
-            if not self.clock.is_disputed:
+            if self.clock.is_doubtful:
+                time.sleep(DOUBT_SECONDS)
+            elif not self.clock.is_disputed:
                 break
         self.epoch = epoch.decode()
         confirmed_before = self.renewed_at

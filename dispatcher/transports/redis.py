@@ -13,7 +13,7 @@ from kombu.exceptions import OperationalError
 from redis.exceptions import RedisError
 
 from toolpool.contract import encoding
-from toolpool.contract.clock import ServerClock, elapsed
+from toolpool.contract.clock import DOUBT_SECONDS, ServerClock, elapsed
 from toolpool.contract.ledger.approvals import RedisApprovals
 from toolpool.contract.ledger.base import (
     NEW,
@@ -413,7 +413,9 @@ class RedisTransport:
                 ],
             )
             jumped |= self._clock.read(int(now_ms) / 1000, clock, asked_at, elapsed())
-            if not self._clock.is_disputed:
+            if self._clock.is_doubtful:
+                await asyncio.sleep(DOUBT_SECONDS)
+            elif not self._clock.is_disputed:
                 break
         if epoch.decode() != self._epoch:
             self._epoch = epoch.decode()

@@ -126,6 +126,32 @@ async def test_the_first_that_looks_corrects_and_all_are_told(
     assert {survey.epoch for survey in after} == epochs
 
 
+@pytest.mark.parametrize("jump", [HOUR, -HOUR])
+async def test_a_process_that_starts_before_a_jump_is_corrected_takes_the_corrected_time(
+    jumping: Jumping, transports: list[RedisTransport], jump: float
+) -> None:
+    """And does not correct it back: a worker refused what was approved, for an hour."""
+    await surveys(transports)  # those that start agree from their second look on
+    before = transports[0].server_time()
+    jumping.jump(jump)
+    fresh = RedisTransport(jumping.settings)
+    await fresh.open()
+    first = asyncio.ensure_future(fresh.survey([]))
+
+    async def has_looked() -> bool:
+        with jumping.server.client() as client:
+            return bool(client.exists(Names().dispatcher(fresh.id)))
+
+    await eventually(has_looked, "it has read the clock that jumped")
+    assert all(survey.clock_jumped for survey in await surveys(transports))
+    await first
+    await fresh.survey([])
+    assert not any(survey.clock_jumped for survey in await surveys(transports))
+    assert abs(fresh.server_time() - before) < NEAR
+    assert abs(jumping.time() - before) < NEAR
+    await fresh.close()
+
+
 async def test_a_jump_there_and_back_leaves_fleet_time_as_it_was(
     jumping: Jumping, transports: list[RedisTransport]
 ) -> None:

@@ -114,6 +114,33 @@ def test_a_jump_beyond_what_the_server_remembers_is_a_loss_of_data() -> None:
     assert (random != "r", offset) == (True, "-100000")
 
 
+@pytest.mark.parametrize("jump", [3600.0, -3600.0, 60.0])
+def test_a_process_that_starts_behind_a_jump_waits_until_others_have_corrected_it(
+    jump: float,
+) -> None:
+    clock = ServerClock(KEYRING)
+    now = elapsed()
+    assert not read(clock, 5000.0 + jump, now, now, "r 0 5000000")
+    assert clock.is_doubtful
+    assert clock.agreement() == ("", "", "")
+    assert not read(clock, 5000.0, now, now, f"r {-jump * 1000:.0f} 5000000")
+    assert not clock.is_doubtful
+    assert abs(clock.time() - 5000.0) < 1.0
+
+
+def test_a_process_that_starts_alone_long_after_the_others_takes_the_time_as_it_is(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    clock = ServerClock(KEYRING)
+    now = elapsed()
+    read(clock, 9000.0, now, now, "r 0 5000000")
+    assert clock.is_doubtful
+    monkeypatch.setattr("toolpool.contract.clock._PATIENCE_SECONDS", 0.0)
+    read(clock, 9000.0, now, now, "r 0 5000000")
+    assert not clock.is_doubtful
+    assert abs(clock.time() - 9000.0) < 1.0
+
+
 def test_what_cannot_be_corrected_is_followed() -> None:
     """A server that takes no writes."""
     clock = ServerClock(KEYRING)
