@@ -15,7 +15,7 @@ from tests.chaos.policy import AWAY
 from tests.chaos.tools import RATED_A_SECOND
 from toolpool import ApprovalRefused, Dispatcher
 from toolpool.contract.errors import BrokerUnreachable
-from toolpool.contract.outcome import Code
+from toolpool.contract.outcome import Code, Executed
 from toolpool.contract.settings import Settings
 from toolpool.find import Finder
 
@@ -149,6 +149,8 @@ class People:
         if way == 0 and asker is not None and case.key in asker.handles:
             handle = asker.handles[case.key]
             result = await self._offices[0].task_cancel(handle, session=case.session)
+            if result.code is not Code.CANCELLED and result.executed is Executed.UNKNOWN:
+                return UNKNOWN  # the server did not confirm it
             return ACCEPTED if result.code is Code.CANCELLED else REFUSED
         if way == 1 and asker is not None:
             cancelling = asyncio.ensure_future(asker.cancel(case.key, case.session))
@@ -161,8 +163,12 @@ class People:
     def _cancel_elsewhere(self, id: str) -> str:
         finder = Finder(self._settings)
         found = finder.calls(id)
-        told = finder.cancel(found[0]["key"]) if found and found[0]["key"] else None
-        return ACCEPTED if told is not None and told.cancelled == Code.CANCELLED else REFUSED
+        if not found or not found[0]["key"]:
+            return REFUSED
+        told = finder.cancel(found[0]["key"])
+        if told is None or not told.cancelled:  # a dispatcher that stands still may end it later
+            return UNKNOWN
+        return ACCEPTED if told.cancelled == Code.CANCELLED else REFUSED
 
     def judge(self, figures: Figures, book: Book, journal: Journal) -> None:
         """Fill in the row's own columns. To be called when the workers have ended."""
