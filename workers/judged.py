@@ -12,6 +12,7 @@ from toolpool.contract import encoding
 from toolpool.contract.envelope import PolicyVerdict
 
 Path = tuple[str | int, ...]
+Steps = tuple[str | int | None, ...]
 
 
 def read_otherwise(
@@ -48,9 +49,19 @@ def _read(
 
 def is_judged(path: Path, verdict: PolicyVerdict) -> bool:
     """Whether a rule looks at the value at `path`, at what it is in, or at what is in it."""
-    return any(
-        all(step is None or step == own for step, own in zip(steps, path, strict=False))
-        for steps in verdict.paths
+    return any(_meet(steps, path) for steps in verdict.paths)
+
+
+def _meet(steps: Steps, path: Path) -> bool:
+    """Whether one leads to, or through, where the other does; a list may stand for one value."""
+    if not steps or not path:
+        return True
+    step, own = steps[0], path[0]
+    if isinstance(step, str):
+        is_element = isinstance(own, int)
+        return (is_element or step == own) and _meet(steps[not is_element :], path[1:])
+    return (not step and _meet(steps[1:], path)) or (
+        (step is None or step == own) and _meet(steps[1:], path[1:])
     )
 
 

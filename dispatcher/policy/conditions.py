@@ -71,6 +71,12 @@ class Test:
                 "one_of, none_of, above, at_least, below, at_most, matches, does_not_match, "
                 "longer_than or missing"
             )
+        self.compares_lists = (
+            condition.longer_than is not None
+            or not self._comparisons
+            or any(isinstance(value, list) for value in self.constants)
+        )
+        """Whether a list is compared as it is, and not by its elements."""
         if condition.missing and self._comparisons:
             raise ValueError(f"{path!r} cannot be missing and be compared with something")
 
@@ -97,6 +103,8 @@ class Test:
         Raises `RuleFailed`.
         """
         found = list(_at(value, self.steps))
+        if not self.compares_lists:
+            found = [element for one in found for element in _elements(one)]
         if not found:  # `[*]` of what is empty
             return self._missing is True
         results = (self._compared(one) for one in found)
@@ -131,27 +139,36 @@ def _steps(path: str) -> Steps:
 def _at(value: Any, steps: Steps) -> Iterator[Any]:
     """The values that a path leads to; `_ABSENT` for each way that ends before it does.
 
-    A tool may take one value in place of a list: it is its own only element.
+    A tool may take one value in place of a list, which is its only element, and a list where the
+    path goes on by a name, which means that field of each element.
     """
     if not steps:
         yield value
         return
     step, rest = steps[0], steps[1:]
-    if step is None and isinstance(value, (list, dict)):
-        for one in value.values() if isinstance(value, dict) else value:
+    if isinstance(value, list) and not isinstance(step, int):
+        for one in value:
+            yield from _at(one, rest if step is None else steps)
+    elif step is None and isinstance(value, dict):
+        for one in value.values():
             yield from _at(one, rest)
-    elif step is None and value is not None:  # one in place of a list of them
-        yield from _at(value, rest)
-    elif _has(value, step):
+    elif isinstance(step, int) and isinstance(value, list):
+        yield from _at(value[step], rest) if step < len(value) else [_ABSENT]
+    elif isinstance(value, dict) and step in value:
         yield from _at(value[step], rest)
+    elif not step and value is not None:  # `[*]` or `[0]` of one in place of a list of them
+        yield from _at(value, rest)
     else:
         yield _ABSENT
 
 
-def _has(value: Any, step: str | int | None) -> bool:
-    if isinstance(step, int):
-        return isinstance(value, list) and step < len(value)
-    return isinstance(value, dict) and step in value
+def _elements(value: Any) -> Iterator[Any]:
+    """The elements of a list, those of lists in it as well; any other value is its own."""
+    if not isinstance(value, list) or not value:
+        yield value
+        return
+    for one in value:
+        yield from _elements(one)
 
 
 def _comparisons(condition: Condition) -> Iterator[Holds]:

@@ -27,14 +27,17 @@ def misfit(test: Test, schema: Any, *, is_named: bool) -> str:
     """
     nodes = _parts([True if schema is None else schema], schema)
     for number, step in enumerate(test.steps):
-        shown = _path(test.steps[:number]) or "the arguments"
-        if step is None and (why := _no_list(nodes)):
-            return f"{_path(test.steps)} needs a list or a map, and {shown} {why}"
-        nodes = _parts(_inner(nodes, step), schema)
-        if not nodes:
+        if isinstance(step, str):
+            nodes = _with_elements(nodes, schema)
+        inner = _parts(_inner(nodes, step), schema)
+        if not inner:
             missing = _path(test.steps[: number + 1])
             return f"its schema has no {missing}" if is_named else ""
-    return _no_comparison(test, nodes, is_named=is_named)
+        if why := _other_form(nodes, step, schema):
+            shown = _path(test.steps[:number]) or "the arguments"
+            return f"{_path(test.steps[: number + 1])} cannot be judged: {shown} {why}"
+        nodes = inner
+    return _no_comparison(test, nodes, schema, is_named=is_named)
 
 
 def _parts(nodes: Iterable[Any], root: Any) -> list[Node]:
@@ -82,14 +85,40 @@ def _is_map(part: Node) -> bool:
     return not part.get("properties") and part.get("additionalProperties") is not False
 
 
-def _no_list(parts: Sequence[Node]) -> str:
-    """Why `[*]` cannot mean the elements of a value, or the values of a map."""
+def _with_elements(parts: Sequence[Node], root: Any) -> list[Node]:
+    """The schemas of a value, and of the elements of the lists that it may be."""
+    found = list(parts)
+    for part in found:
+        if len(found) > _PARTS_AT_MOST:
+            return [{}]
+        if "array" in _types([part]) or "items" in part:
+            found += [each for each in _parts(_items(part), root) if each not in found]
+    return found
+
+
+def _other_form(parts: Sequence[Node], step: str | int | None, root: Any) -> str:
+    """In which other form a value may hide from this step what the step leads to.
+
+    A list of what the schema takes alone, or one in place of a list, is judged as well; what is
+    null or one of a few constants hides nothing.
+    """
     types = _types(parts) or _ANY
     if types >= _ANY:
-        return "may be anything"
+        return "" if isinstance(step, str) else "may be anything"
     objects = [part for part in parts if "object" in _types([part])]
-    if "array" in types and not all(map(_is_map, objects)):
-        return "may be one object in place of a list"
+    if not isinstance(step, str):
+        are_maps = {_is_map(part) for part in objects}
+        if step is None and (len(are_maps) > 1 or ("array" in types and False in are_maps)):
+            return "may be one object in place of a list or a map"
+        return "may be a map in place of a list" if step is not None and True in are_maps else ""
+    open_types = _types([part for part in parts if "enum" not in part and "const" not in part])
+    if texts := open_types & {"string", "number", "integer"}:
+        return f"may be a {min(texts)} in place of an object"
+    for part in objects:
+        below = part.get("additionalProperties")
+        is_beside = len(objects) > 1 and _is_map(part) and isinstance(below, dict)
+        if is_beside and any(_inner(_with_elements(_parts([below], root), root), step)):
+            return "may be a map of objects in place of one"
     return ""
 
 
@@ -102,22 +131,26 @@ def _inner(parts: Sequence[Node], step: str | int | None) -> Iterator[Any]:
                 yield from _field(part, step)
             continue
         if "array" in types or "items" in part:
-            first = list_of(part.get("prefixItems")) or list_of(part.get("items"))
-            rest = part.get("items", True)
-            if step is None:
-                yield from first
-            elif step < len(first):
-                yield first[step]
-                continue
-            yield True if isinstance(rest, list) else rest
-        if step is None:
-            if "object" in types:
-                properties = part.get("properties")
-                yield from properties.values() if isinstance(properties, dict) else ()
-                if _is_map(part):
-                    yield part.get("additionalProperties", True)
-            if types - {"array", "object", "null"} and types < _ANY:
-                yield part  # one value in place of a list is its only element
+            yield from _items(part, step)
+        if step is None and "object" in types:
+            properties = part.get("properties")
+            yield from properties.values() if isinstance(properties, dict) else ()
+            if _is_map(part):
+                yield part.get("additionalProperties", True)
+        # one value in place of a list is its only element
+        alone = types - ({"array", "null"} if step == 0 else {"array", "object", "null"})
+        if not step and alone and types < _ANY:
+            yield part
+
+
+def _items(part: Node, position: int | None = None) -> list[Any]:
+    """The schemas of a list's elements, or of the one at a position."""
+    first = list_of(part.get("prefixItems")) or list_of(part.get("items"))
+    if position is not None and position < len(first):
+        return [first[position]]
+    rest = part.get("items", True)
+    after = True if isinstance(rest, list) else rest
+    return [*first, after] if position is None else [after]
 
 
 def _field(part: Node, name: str) -> Iterator[Any]:
@@ -133,8 +166,8 @@ def _field(part: Node, name: str) -> Iterator[Any]:
         yield True
 
 
-def _no_comparison(test: Test, parts: Sequence[Node], *, is_named: bool) -> str:
-    """Why no value can be compared as the condition does."""
+def _no_comparison(test: Test, parts: Sequence[Node], root: Any, *, is_named: bool) -> str:
+    """Why no value can be compared as the condition does, or not in each of its forms."""
     condition, where, types = test.condition, _path(test.steps), _types(parts) or _ANY
     if test.needs_number and not types & {"integer", "number"}:
         return f"{where} is no number"
@@ -144,6 +177,13 @@ def _no_comparison(test: Test, parts: Sequence[Node], *, is_named: bool) -> str:
         return f"{where} has no length"
     if condition.missing and any(part.get("default") is not None for part in parts):
         return f"{where} is never missing: its schema gives it a default"
+    others = types - {"array", "null"}
+    is_whole = "string" in others if condition.longer_than is not None else bool(test.constants)
+    if test.compares_lists and is_whole and "array" in types and others and not types >= _ANY:
+        return f"{where} may be one value or a list of them: give {where}[*] to compare each"
+    if not test.compares_lists:
+        parts = _with_elements(parts, root)
+        types = _types(parts) or _ANY
     takes_both = types & {"integer", "number"} and "string" in types and not types >= _ANY
     if takes_both and any(map(_is_number, test.constants)):
         return f"{where} may be a number or its text: compare it by at_least and at_most"

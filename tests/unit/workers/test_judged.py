@@ -21,6 +21,7 @@ from pydantic import (
 
 from toolpool import ToolContext, tool
 from toolpool.contract.envelope import PolicyVerdict
+from toolpool.workers.judged import is_judged
 from toolpool.workers.signature import ArgumentsRefused, ReadOtherwise
 
 
@@ -155,3 +156,20 @@ def test_what_is_injected_cannot_be_sent_beside_it() -> None:
     with pytest.raises(ArgumentsRefused) as refused:
         charge.signature.bind({"ctx": "mine"}, None)
     assert [problem.path for problem in refused.value.problems] == [("ctx",)]
+
+
+@pytest.mark.parametrize(
+    ("steps", "path", "is_looked_at"),
+    [
+        (("lines", "sku"), ("lines", 0, "sku"), True),
+        (("lines", "sku"), ("lines", 0, "qty"), False),
+        (("lines", 0, "sku"), ("lines", "sku"), True),
+        (("lines", 1), ("lines", 0), False),
+        (("to",), ("to", 0), True),
+        (("to", None), ("to",), True),
+    ],
+)
+def test_a_rule_looks_at_one_value_and_at_a_list_of_them(
+    steps: tuple[str | int | None, ...], path: tuple[str | int, ...], is_looked_at: bool
+) -> None:
+    assert is_judged(path, PolicyVerdict(policy="p", paths=(steps,))) is is_looked_at

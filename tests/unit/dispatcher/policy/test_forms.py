@@ -1,0 +1,186 @@
+"""A value that a schema takes in several forms is judged in each, or its tool is denied."""
+
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from toolpool.dispatcher.policy import conditions
+from toolpool.dispatcher.policy.conditions import Condition
+from toolpool.dispatcher.policy.fit import misfit
+
+TEXT, NUMBER, NULL = {"type": "string"}, {"type": "integer"}, {"type": "null"}
+LINE = {"type": "object", "properties": {"sku": TEXT}, "additionalProperties": False}
+BARE = {"type": "object", "properties": {"size": NUMBER}, "additionalProperties": False}
+CHOICE = {"enum": ["auto", "none"]}
+
+
+def listed(items: Any) -> dict[str, Any]:
+    return {"type": "array", "items": items}
+
+
+def by_key(values: Any) -> dict[str, Any]:
+    return {"type": "object", "additionalProperties": values}
+
+
+def root(field: Any) -> dict[str, Any]:
+    return {"type": "object", "properties": {"x": field}, "additionalProperties": False}
+
+
+def either(*branches: Any) -> dict[str, Any]:
+    return {"anyOf": list(branches)}
+
+
+JUDGED: list[tuple[str, dict[str, Any], Any]] = [
+    ("x.sku", either(LINE, listed(LINE)), [{"sku": "evil"}]),
+    ("x.sku", either(LINE, listed(listed(LINE))), [[], [{"sku": "evil"}]]),
+    ("x.sku", listed(LINE), [{"sku": "a"}, {"sku": "evil"}]),
+    ("x[0].sku", either(LINE, listed(LINE)), {"sku": "evil"}),
+    ("x[0]", either(TEXT, listed(TEXT)), "evil"),
+    ("x", either(TEXT, listed(TEXT)), ["a", "evil"]),
+    ("x", either(TEXT, {"type": "array", "prefixItems": [NUMBER, TEXT]}), [1, "evil"]),
+    ("x[*]", either(TEXT, listed(listed(TEXT))), [["evil"]]),
+    ("x", {}, ["evil"]),
+    ("x.sku", {}, [{"sku": "evil"}]),
+]
+DENIED: list[tuple[str, dict[str, Any], str]] = [
+    ("x.sku", either(LINE, TEXT), "string in place of an object"),
+    ("x.sku", either(LINE, listed(TEXT)), "string in place of an object"),
+    ("x.sku", either(LINE, by_key(LINE)), "a map of objects"),
+    ("x[*].sku", either(LINE, by_key(LINE)), "one object in place"),
+    ("x[0].sku", either(listed(LINE), by_key(LINE)), "a map in place of a list"),
+    ("x[0].sku", {}, "may be anything"),
+]
+HARMLESS: list[tuple[str, dict[str, Any]]] = [
+    ("x.sku", either(LINE, NULL)),
+    ("x.sku", {"oneOf": [LINE, BARE]}),
+    ("x.sku", either(LINE, CHOICE)),
+    ("x.sku", either(LINE, {"type": "boolean"})),
+    ("x.sku", by_key(TEXT)),
+    ("x.sku", {"type": "object"}),
+    ("x", either(TEXT, NULL)),
+    ("x[*].sku", either(listed(LINE), NULL)),
+]
+
+
+def equals_evil(path: str) -> conditions.Test:
+    return conditions.Test(Condition(argument=path, equals="evil"))
+
+
+@pytest.mark.parametrize(("path", "schema", "value"), JUDGED)
+def test_one_value_and_a_list_of_them_are_judged_alike(
+    path: str, schema: dict[str, Any], value: Any
+) -> None:
+    test = equals_evil(path)
+    assert misfit(test, root(schema), is_named=True) == ""
+    assert test.holds({"x": value}, for_all=False)
+    assert not conditions.Test(Condition(argument=path, equals="good")).holds(
+        {"x": value}, for_all=False
+    )
+
+
+@pytest.mark.parametrize(("path", "schema", "told"), DENIED)
+def test_a_form_that_a_rule_cannot_see_into_denies_the_tool(
+    path: str, schema: dict[str, Any], told: str
+) -> None:
+    assert told in misfit(equals_evil(path), root(schema), is_named=False)
+
+
+@pytest.mark.parametrize(("path", "schema"), HARMLESS)
+def test_a_form_that_cannot_hold_the_value_is_harmless(path: str, schema: dict[str, Any]) -> None:
+    assert misfit(equals_evil(path), root(schema), is_named=True) == ""
+
+
+@pytest.mark.parametrize("comparison", [{"longer_than": 3}, {"equals": ["evil"]}])
+def test_a_list_is_not_compared_whole_where_one_value_may_stand_for_it(
+    comparison: dict[str, Any],
+) -> None:
+    test = conditions.Test(Condition(argument="x", **comparison))
+    schema = either(TEXT, listed(TEXT))
+    assert "one value or a list" in misfit(test, root(schema), is_named=False)
+    assert misfit(test, root(listed(TEXT)), is_named=False) == ""
+
+
+def test_a_rule_that_allows_needs_every_element() -> None:
+    test = equals_evil("x.sku")
+    assert test.holds({"x": [{"sku": "evil"}, {"sku": "evil"}]}, for_all=True)
+    assert not test.holds({"x": [{"sku": "evil"}, {"sku": "a"}]}, for_all=True)
+    assert not test.holds({"x": []}, for_all=True)
+    assert conditions.Test(Condition(argument="x", differs_from=True)).holds(
+        {"x": []}, for_all=False
+    )
+
+
+EVIL = "evil"
+LEAVES: st.SearchStrategy[dict[str, Any]] = st.sampled_from(
+    [TEXT, NUMBER, NULL, CHOICE, {"type": "boolean"}]
+)
+
+
+def _deeper(inner: st.SearchStrategy[dict[str, Any]]) -> st.SearchStrategy[dict[str, Any]]:
+    fields = st.dictionaries(st.sampled_from(["a", "b"]), inner, min_size=1)
+    return st.one_of(
+        inner.map(listed),
+        inner.map(by_key),
+        st.lists(inner, min_size=1, max_size=2).map(
+            lambda first: {"type": "array", "prefixItems": first, "items": False}
+        ),
+        fields.map(lambda f: {"type": "object", "properties": f, "additionalProperties": False}),
+        st.tuples(inner, inner).map(lambda pair: either(*pair)),
+    )
+
+
+SCHEMAS: st.SearchStrategy[dict[str, Any]] = st.recursive(LEAVES, _deeper, max_leaves=6)
+PATHS = st.lists(st.sampled_from([".a", ".b", "[*]", "[0]"]), max_size=3)
+
+
+def values(schema: dict[str, Any]) -> st.SearchStrategy[Any]:
+    """What fits; the keys of a map are no names of fields."""
+    if "anyOf" in schema:
+        return st.one_of([values(branch) for branch in schema["anyOf"]])
+    if "enum" in schema:
+        return st.sampled_from(schema["enum"])
+    if schema["type"] == "array":
+        if "prefixItems" in schema:
+            return st.tuples(*map(values, schema["prefixItems"])).map(list)
+        return st.lists(values(schema["items"]), max_size=2)
+    if schema["type"] == "object":
+        fields = {name: values(inner) for name, inner in schema.get("properties", {}).items()}
+        if fields:
+            return st.fixed_dictionaries({}, optional=fields)
+        return st.dictionaries(st.just("key"), values(schema["additionalProperties"]))
+    plain = {"string": st.sampled_from([EVIL, "b"]), "integer": st.integers(0, 1)}
+    return plain.get(schema["type"], st.none() if schema == NULL else st.booleans())
+
+
+def hidden(value: Any, steps: tuple[str | int | None, ...]) -> bool:
+    """Whether the value is at the path in any form: alone, in a list, or in a map by `[*]`."""
+    if value == EVIL:
+        return True  # also where it stands for an object that would hold it
+    step, rest = (steps[0], steps[1:]) if steps else (None, ())
+    if isinstance(value, list):
+        if isinstance(step, int):
+            return any(hidden(one, rest) for one in value[step : step + 1])
+        return any(hidden(one, rest if step is None else steps) for one in value)
+    if not isinstance(value, dict) or not steps:
+        return False
+    if isinstance(step, str) and step in value:
+        return hidden(value[step], rest)
+    if isinstance(step, str):  # of a map a path may name a key: see DENIED for one beside objects
+        return False
+    return step is None and hidden(value["key"], rest) if "key" in value else hidden(value, rest)
+
+
+@settings(max_examples=1500, deadline=None)
+@given(st.data())
+def test_no_form_of_a_value_hides_it_from_a_rule_that_is_held_to_the_schema(
+    data: st.DataObject,
+) -> None:
+    schema, path = data.draw(SCHEMAS), "x" + "".join(data.draw(PATHS))
+    test = equals_evil(path)
+    if misfit(test, root(schema), is_named=True):
+        return
+    value = {"x": data.draw(values(schema))}
+    if hidden(value, test.steps):
+        assert test.holds(value, for_all=False)
