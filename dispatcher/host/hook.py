@@ -57,7 +57,7 @@ class Hook:
         except TimeoutError as error:
             took = f"it took longer than {self._seconds:g} s"
             raise HookFailed(self.name, took) from error
-        except (KeyboardInterrupt, GeneratorExit):  # not of the hook's own making
+        except (HookFailed, KeyboardInterrupt, GeneratorExit):
             raise
         except asyncio.CancelledError as error:
             task = asyncio.current_task()
@@ -68,7 +68,7 @@ class Hook:
             raise HookFailed(self.name, type(error).__name__) from error
 
     async def _within(self, answer: Awaitable[Any]) -> Any:
-        """What `answer` comes to. Raises TimeoutError at the limit, and whatever it raises.
+        """What `answer` comes to. Raises TimeoutError at the limit, and `HookFailed`.
 
         A task of its own: one that goes on after it was cancelled is not waited for, and what it
         answers then does not count.
@@ -84,7 +84,7 @@ class Hook:
             raise TimeoutError
         value, error = task.result()
         if error is not None:
-            raise error
+            raise HookFailed(self.name, type(error).__name__) from error
         return value
 
     def close(self) -> None:
@@ -97,7 +97,7 @@ async def _caught(answer: Awaitable[Any]) -> tuple[Any, BaseException | None]:
     """What was answered, or raised: a SystemExit would else end the event loop."""
     try:
         return await answer, None
-    except (KeyboardInterrupt, GeneratorExit, asyncio.CancelledError):
+    except (KeyboardInterrupt, asyncio.CancelledError):
         raise
     except BaseException as error:  # noqa: BLE001 - told to operators by whoever asks
         return None, error

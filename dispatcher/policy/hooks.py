@@ -15,7 +15,7 @@ from toolpool.dispatcher.policy.approval import Approval
 from toolpool.dispatcher.policy.rule_file import RuleFile
 from toolpool.dispatcher.policy.verdicts import ProposedCall, Replace, Verdict
 
-BeforeCall = Callable[[ProposedCall], Verdict | bool | Awaitable[Verdict | bool | None] | None]
+BeforeCall = Callable[[ProposedCall], Verdict | Awaitable[Verdict | None] | None]
 AfterResult = Callable[[ToolResult, ProposedCall], Replace | Awaitable[Replace | None] | None]
 OnLoop = Callable[[Loop], Awaitable[bool | None] | bool | None]
 OnApproval = Callable[[Approval], Awaitable[None] | None]

@@ -355,9 +355,9 @@ def proposed(
 
 def _verdict(answer: Any) -> Verdict:
     """What a hook answered. Raises `HookFailed` for what is no answer."""
-    if answer is None or answer is True:
+    if answer is None:
         return Allow()
-    if answer is False:
+    if answer is False:  # never to be read as leave, whatever `hook_failure` says
         return Deny()
     if not isinstance(answer, (Allow, Deny, Rewrite, AskApproval)):
         raise HookFailed(HOOK, f"it answered a {type(answer).__name__}, and no verdict")

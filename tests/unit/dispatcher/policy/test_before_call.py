@@ -118,7 +118,7 @@ async def test_r45_a_denied_call_is_not_run_and_the_model_reads_why(hook: Any) -
     ]
 
 
-@pytest.mark.parametrize("answer", [None, True, Allow()])
+@pytest.mark.parametrize("answer", [None, Allow()])
 async def test_r45_an_allowed_call_runs(answer: object) -> None:
     result = await asked(lambda _: answer)
     assert result.ok and RAN == [900]
@@ -159,8 +159,9 @@ async def test_r58_a_verdict_of_no_use_denies(verdict: Any, session: str | None)
 
 async def test_r58_a_denial_without_a_word_denies_where_a_failure_would_allow() -> None:
     settings = Settings(hook_failure="allow")
-    result = await asked(lambda _: Deny(None), settings=settings)  # type: ignore[arg-type]
-    assert (result.code, RAN) == (Code.DENIED, [])
+    for denial in (Deny(None), False):  # type: ignore[arg-type]
+        result = await asked(lambda _, denial=denial: denial, settings=settings)
+        assert (result.code, RAN) == (Code.DENIED, [])
 
 
 @pytest.mark.parametrize("note", [5, HALF_A_PAIR])
@@ -254,6 +255,14 @@ async def _exits_async(_: ProposedCall) -> None:
     raise SystemExit(3)
 
 
+def _closes(_: ProposedCall) -> None:
+    raise GeneratorExit
+
+
+async def _closes_async(_: ProposedCall) -> None:
+    raise GeneratorExit
+
+
 async def _cancels_itself(_: ProposedCall) -> None:
     raise asyncio.CancelledError
 
@@ -265,8 +274,11 @@ async def _cancels_itself(_: ProposedCall) -> None:
         _exits,
         _raises_async,
         _exits_async,
+        _closes,
+        _closes_async,
         _cancels_itself,
         lambda _: "yes",
+        lambda _: True,
         lambda _: 1,
         next,
     ],
