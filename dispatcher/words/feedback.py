@@ -314,7 +314,7 @@ def failed(
         Code.BAD_RESULT: words.raised,
         Code.CRASHED: words.crashed,
         Code.CANCELLED: words.cancelled,
-        Code.DENIED: words.denied,
+        Code.DENIED: words.denied if outcome.executed is Executed.NO else words.no_result,
     }
     if code is Code.DENIED:
         error = _denial(outcome, words)
