@@ -201,8 +201,8 @@ class Switch(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Denies a tool, or only calls where `argument` has this `value`, under a key prefix.
 
     Of two states of one switch the one with the higher `number` holds. `tenant` is None for all
-    tenants. `on` is False where it was taken back: that, too, is signed and kept. `set_at` is Unix
-    time in seconds, for people.
+    tenants. `on` is False where it was taken back: that, too, is signed and kept. `set_at` is fleet
+    time in seconds.
     """
 
     tool: str

@@ -84,10 +84,13 @@ class Switches:
                 yield SwitchChange(name, found, body)
 
     def change(self, switch: Switch) -> SwitchChange:
-        """The step from the state that was read last to this one, numbered after it."""
+        """The step from the state that was read last to this one, numbered after it.
+
+        By its time, so that it also comes after a state that the server has lost meanwhile.
+        """
         name = switch_name(switch)
         known = self._known.get(name)
-        number = known[0].number + 1 if known is not None else 1
+        number = max(known[0].number + 1 if known is not None else 1, int(switch.set_at * 1000))
         numbered = msgspec.structs.replace(switch, prefix=self._prefix, number=number)
         body = self._envelope.encode_switch(numbered)
         return SwitchChange(name, self._found.get(name, b""), body)
