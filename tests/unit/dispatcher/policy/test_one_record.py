@@ -19,6 +19,7 @@ from toolpool import (
     ToolResult,
     tool,
 )
+from toolpool.contract.ledger.steps import ServerAway
 from toolpool.dispatcher import awaiting
 from toolpool.dispatcher.approvals import Approvals
 
@@ -308,3 +309,27 @@ async def test_r67_a_dispatcher_that_joins_what_waits_answers_at_its_wait_budget
                 joined = await asked(full)
             assert (joined.state, joined.handle is not None) == (State.WAITING, True)
     assert RAN == []
+
+
+@pytest.mark.parametrize("is_named", [True, False])
+async def test_r66_a_call_that_may_have_been_noted_is_not_told_that_it_did_not_run(
+    is_named: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Somebody may approve it, or has sent it: the answers of the server are lost."""
+    settings = Settings(background_wait=5.0, queue_wait=0.3)
+    async with Dispatcher.in_memory(TOOLS, settings=settings) as dispatcher:
+        transport = dispatcher._traffic._transport
+        ask = transport.approvals.ask
+
+        async def unanswered(*args: Any, **kwargs: Any) -> Any:
+            await ask(*args, **kwargs)
+            raise ServerAway("approval", sent=True)
+
+        async def away(*args: Any, **kwargs: Any) -> Any:
+            raise ServerAway("close", sent=False)
+
+        monkeypatch.setattr(transport.approvals, "ask", unanswered)
+        monkeypatch.setattr(transport, "close_calls", away)
+        named = {"session": "s", "turn": "t"} if is_named else {}
+        result = (await dispatcher.dispatch([call()], **named, wait=5))[0]
+        assert (result.code, result.executed) == (Code.QUEUE_UNREACHABLE, Executed.UNKNOWN)
