@@ -14,6 +14,7 @@ from toolpool.dispatcher.policy.conditions import Test
 
 _PARTS_AT_MOST = 500
 _ANY = frozenset({"null", "boolean", "integer", "number", "string", "array", "object"})
+_VALUES = frozenset({"boolean", "integer", "number", "string"})
 _CARRIES = frozenset({"$ref", "allOf", *UNIONS})
 
 Node = dict[str, Any]
@@ -184,6 +185,9 @@ def _no_comparison(test: Test, parts: Sequence[Node], root: Any, *, is_named: bo
     if not test.compares_lists:
         parts = _with_elements(parts, root)
         types = _types(parts) or _ANY
+    compares_values = test.needs_number or test.needs_text or any(map(_is_value, test.constants))
+    if compares_values and "object" in types and types & _VALUES and not types >= _ANY:
+        return f"{where} cannot be judged: it may be an object in place of a value"
     takes_both = types & {"integer", "number"} and "string" in types and not types >= _ANY
     if takes_both and any(map(_is_number, test.constants)):
         return f"{where} may be a number or its text: compare it by at_least and at_most"
@@ -195,6 +199,10 @@ def _no_comparison(test: Test, parts: Sequence[Node], root: Any, *, is_named: bo
     if is_named and test.constants and not any(_may_be(v, parts, types) for v in test.constants):
         return f"{where} is never what it is compared with"
     return ""
+
+
+def _is_value(value: Any) -> bool:
+    return isinstance(value, (bool, int, float, str))
 
 
 def _is_number(value: Any) -> bool:

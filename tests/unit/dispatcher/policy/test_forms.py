@@ -51,6 +51,8 @@ DENIED: list[tuple[str, dict[str, Any], str]] = [
     ("x[*].sku", either(LINE, by_key(LINE)), "one object in place"),
     ("x[0].sku", either(listed(LINE), by_key(LINE)), "a map in place of a list"),
     ("x[0].sku", {}, "may be anything"),
+    ("x", either(TEXT, LINE), "an object in place of a value"),
+    ("x[*]", listed(either(TEXT, by_key(TEXT))), "an object in place of a value"),
 ]
 HARMLESS: list[tuple[str, dict[str, Any]]] = [
     ("x.sku", either(LINE, NULL)),
