@@ -170,12 +170,8 @@ def _field(part: Node, name: str) -> Iterator[Any]:
 def _no_comparison(test: Test, parts: Sequence[Node], root: Any, *, is_named: bool) -> str:
     """Why no value can be compared as the condition does, or not in each of its forms."""
     condition, where, types = test.condition, _path(test.steps), _types(parts) or _ANY
-    if test.needs_number and not types & {"integer", "number"}:
-        return f"{where} is no number"
-    if test.needs_text and "string" not in types:
-        return f"{where} is no text"
-    if condition.longer_than is not None and not types & {"string", "array", "object"}:
-        return f"{where} has no length"
+    if why := _wrong_type(test, where, types):
+        return why
     if condition.missing and any(part.get("default") is not None for part in parts):
         return f"{where} is never missing: its schema gives it a default"
     others = types - {"array", "null"}
@@ -185,9 +181,6 @@ def _no_comparison(test: Test, parts: Sequence[Node], root: Any, *, is_named: bo
     if not test.compares_lists:
         parts = _with_elements(parts, root)
         types = _types(parts) or _ANY
-    compares_values = test.needs_number or test.needs_text or any(map(_is_value, test.constants))
-    if compares_values and "object" in types and types & _VALUES and not types >= _ANY:
-        return f"{where} cannot be judged: it may be an object in place of a value"
     takes_both = types & {"integer", "number"} and "string" in types and not types >= _ANY
     if takes_both and any(map(_is_number, test.constants)):
         return f"{where} may be a number or its text: compare it by at_least and at_most"
@@ -198,6 +191,20 @@ def _no_comparison(test: Test, parts: Sequence[Node], root: Any, *, is_named: bo
                 return f"{where} is compared as a {part['format']}: write it as {right}"
     if is_named and test.constants and not any(_may_be(v, parts, types) for v in test.constants):
         return f"{where} is never what it is compared with"
+    return ""
+
+
+def _wrong_type(test: Test, where: str, types: frozenset[str]) -> str:
+    """Why values of these types are not compared, or not all of them."""
+    if test.needs_number and not types & {"integer", "number"}:
+        return f"{where} is no number"
+    if test.needs_text and "string" not in types:
+        return f"{where} is no text"
+    if test.condition.longer_than is not None and not types & {"string", "array", "object"}:
+        return f"{where} has no length"
+    compares_values = test.needs_number or test.needs_text or any(map(_is_value, test.constants))
+    if compares_values and "object" in types and types & _VALUES and not types >= _ANY:
+        return f"{where} cannot be judged: it may be an object in place of a value"
     return ""
 
 
