@@ -201,12 +201,10 @@ class Runner:
             details = {"cause": "no policy judged it"}
             return failure(Code.DENIED, NOT_JUDGED, Executed.NO, details=details)
         needs_approval = tool.spec.approval is True or call.approval is not None
-        if needs_approval and not self._is_approved(tool, call, tenant):
-            return failure(Code.DENIED, "not_approved", Executed.NO)
-        return None
+        return self._not_approved(tool, call, tenant) if needs_approval else None
 
-    def _is_approved(self, tool: Tool, call: CallMessage, tenant: str) -> bool:
-        """Whether a person approved this very call, of the tool as it is here, in time."""
+    def _not_approved(self, tool: Tool, call: CallMessage, tenant: str) -> Outcome | None:
+        """Why a call may not run that a person has to approve, of the tool as it is here."""
         try:
             decision = read_decision(
                 self._envelope,
@@ -218,8 +216,11 @@ class Runner:
             )
         except MessageRejected as error:
             log.error("message_rejected reason=%s tool=%s: %s", error.reason, call.tool, error)
-            return False
-        return decision.approved and self.server_time() < decision.ends_at
+            return failure(Code.DENIED, "not_approved", Executed.NO)
+        if not decision.approved:
+            return failure(Code.DENIED, "not_approved", Executed.NO)
+        is_over = self.server_time() >= decision.ends_at
+        return failure(Code.EXPIRED, "", Executed.NO) if is_over else None
 
     def _refuse(self, tool: Tool, call: CallMessage) -> Outcome | None:
         """Arguments validated against another version of the tool are validated again here."""
