@@ -89,7 +89,10 @@ class ServerClock:
         self._last: _Reading | None = None
         self._random = ""
         self._offset_ms = 0
-        self._correction = ("", "")
+        self._right_ms = 0
+        """The offset as it should be, where it is disputed; else as it is."""
+        self._seen = ""
+        """The value that is disputed."""
         self._tries = 0
         self._doubted_since: float | None = None
 
@@ -107,8 +110,10 @@ class ServerClock:
         """What the server's script is asked to agree with: see `agree_on_time` in Lua."""
         if self._last is None:
             return "", "", ""
-        seen, right = self._correction
-        return str(round(self.time() * 1000)), seen, right or self._signed(self._offset_ms)
+        expected = round(self.time() * 1000)
+        body = self._body(self._random, self._right_ms, expected)
+        signature = self._keyring.sign(_PURPOSE, body)[: -len(body) - 1].decode()
+        return str(expected), self._seen, f"{self._random} {self._right_ms} {signature}"
 
     def read(
         self, server_time: float, state: str | bytes, asked_at: float, answered_at: float
@@ -122,11 +127,13 @@ class ServerClock:
         raw = state.encode() if isinstance(state, str) else state
         known, last = _State.parse(raw), self._last
         self._random = known.random
-        is_signed = self._is_signed(known)
-        # What somebody without the key wrote counts as if the offset had not been changed.
-        offset_ms = known.offset_ms if is_signed else self._offset_ms
+        if not (is_signed := self._is_signed(known)):
+            known = known._replace(agreed=float("-inf"))
+        # What somebody without the key wrote, or put back, counts as if nothing had been changed.
+        is_trusted = self._is_trusted(known, server_time, is_signed=is_signed)
+        offset_ms = known.offset_ms if is_trusted else self._offset_ms
         fleet_time = server_time + offset_ms / 1000
-        if last is None and is_signed and self._is_in_doubt(fleet_time - known.agreed):
+        if last is None and is_trusted and self._is_in_doubt(fleet_time - known.agreed):
             return False
         was_corrected = last is not None and offset_ms != self._offset_ms
         ahead = 0.0
@@ -140,11 +147,18 @@ class ServerClock:
         self._last = _Reading(fleet_time, asked_at, answered_at)
         self._offset_ms = offset_ms
         self._offset = fleet_time - (asked_at + answered_at) / 2
-        if not is_signed and self._tries < _TRIES:
+        if not is_trusted and self._tries < _TRIES:
             self._dispute(raw, offset_ms, 0.0)
         else:
-            self._tries, self._correction = 0, ("", "")
+            self._tries, self._seen, self._right_ms = 0, "", offset_ms
         return was_corrected or abs(ahead) > _TOLERANCE_SECONDS
+
+    def _is_trusted(self, known: _State, server_time: float, *, is_signed: bool) -> bool:
+        """Whether the offset is what a process with the key has set; a change, just now."""
+        if self._last is None:
+            return is_signed or not known.offset_ms  # which every server begins with
+        agreed_ago = server_time + known.offset_ms / 1000 - known.agreed
+        return known.offset_ms == self._offset_ms or abs(agreed_ago) <= _AGREED_WITHIN_SECONDS
 
     def _is_in_doubt(self, agreed_ago: float) -> bool:
         """Whether a first reading is not taken yet: none of those that know the time agrees.
@@ -165,31 +179,26 @@ class ServerClock:
         """
         if abs(ahead) <= _CORRECTED_FROM_SECONDS or self._tries >= _TRIES:
             return False
-        return ahead < 0 or not 0 <= agreed_ago < ahead - _BETWEEN_SECONDS
+        return ahead < 0 or not -_TOLERANCE_SECONDS <= agreed_ago < ahead - _BETWEEN_SECONDS
 
     def _dispute(self, raw: bytes, offset_ms: int, jumped_by: float) -> None:
         self._tries += 1
         if jumped_by > self._forgets_after:
             self._random = secrets.token_hex(8)
-        right = self._signed(offset_ms - round(jumped_by * 1000))
-        self._correction = (raw.decode(errors="replace"), right)
-
-    def _signed(self, offset_ms: int) -> str:
-        """`<random> <offset ms> <signature>`."""
-        body = self._body(self._random, offset_ms)
-        signature = self._keyring.sign(_PURPOSE, body)[: -len(body) - 1].decode()
-        return f"{self._random} {offset_ms} {signature}"
+        self._seen = raw.decode(errors="replace")
+        self._right_ms = offset_ms - round(jumped_by * 1000)
 
     def _is_signed(self, known: _State) -> bool:
-        """Whether somebody with the key has set this offset; 0 is what every server begins with."""
-        signed = known.signature.encode() + b"." + self._body(known.random, known.offset_ms)
+        """Whether somebody with the key has agreed with this offset at that time."""
+        agreed_ms = round(known.agreed * 1000) if known.agreed > 0 else 0
+        body = self._body(known.random, known.offset_ms, agreed_ms)
         try:
-            return not known.offset_ms or bool(self._keyring.verify(_PURPOSE, signed))
+            return bool(self._keyring.verify(_PURPOSE, known.signature.encode() + b"." + body))
         except MessageRejected:
             return False
 
-    def _body(self, random: str, offset_ms: int) -> bytes:
-        return f"{self._prefix} {random} {offset_ms}".encode()
+    def _body(self, random: str, offset_ms: int, agreed_ms: int) -> bytes:
+        return f"{self._prefix} {random} {offset_ms} {agreed_ms}".encode()
 
     def time(self) -> float:
         """Now; Unix time in seconds."""

@@ -20,7 +20,7 @@
 local REPLY_STREAM_MS = 3600000
 
 -- The value of the epoch key: `<random> <offset ms> <ms at which a process agreed last> <version of the
--- switches> <signature of the offset>`; all but the first may be missing. Fleet time is the server's clock plus
+-- switches> <signature of the first three>`; all but the first may be missing. Fleet time is the server's clock plus
 -- the offset, which undoes the jumps of that clock.
 local random, fleet_offset, agreed, switch_version, signature = '', 0, '', '', ''
 local AGREEMENT_MS = 2000
@@ -68,10 +68,8 @@ local function agree_on_time(key, expected, seen, right)
   read_epoch(value)
   local own, offset, signed = string.match(right, '^(%S*) (%S*) (%S*)$')
   if value == seen then random, fleet_offset = own, offset_of(offset) end
-  local now = now_ms()
-  if math.abs(now - expected) <= AGREEMENT_MS then
-    agreed = string.format('%.0f', now)
-    if random == own and fleet_offset == offset_of(offset) then signature = signed end
+  if math.abs(now_ms() - expected) <= AGREEMENT_MS and random == own and fleet_offset == offset_of(offset) then
+    agreed, signature = expected, signed
     redis.pcall('SET', key, epoch_value())
   end
 end

@@ -10,8 +10,8 @@ KEYRING = Keyring.local()
 
 def signed(state: str, keyring: Keyring = KEYRING, prefix: str = "") -> str:
     """A value of the epoch key with its offset signed."""
-    random, offset, agreed = (*state.split(), "0", "0")[:3]
-    body = f"{prefix} {random} {offset}".encode()
+    random, offset, agreed = (*state.split(), *["0"] * 2)[: max(3, len(state.split()))]
+    body = f"{prefix} {random} {offset} {agreed}".encode()
     signature = keyring.sign("clock", body)[: -len(body) - 1].decode()
     return f"{random} {offset} {agreed} version {signature}"
 
@@ -200,8 +200,24 @@ def test_a_signature_that_was_taken_away_is_put_back() -> None:
     now = elapsed()
     read(clock, 5060.0, now, now, "r 60000")
     assert not clock.read(5000.0, "r 60000 5060000 version", now, now)
-    assert clock.agreement()[1] == "r 60000 5060000 version"
-    assert signed("r 60000").endswith(clock.agreement()[2].split()[2])
+    assert not clock.is_disputed
+    agreed, _, asked_for = clock.agreement()
+    assert signed(f"r 60000 {agreed}").endswith(asked_for.split()[2])
+
+
+@pytest.mark.parametrize("agreed", [4_000_000, 8_599_000, 8_600_000])
+def test_an_earlier_offset_that_is_put_back_moves_nobody(agreed: int) -> None:
+    """It was signed an hour ago, or is said to have been agreed with just now."""
+    clock = ServerClock(KEYRING)
+    now = elapsed()
+    read(clock, 5000.0, now, now)
+    earlier = signed("r 3600000 4000000").replace("4000000", str(agreed))
+    for _ in range(3):
+        clock.read(5000.0, earlier, now, now)
+        assert clock.is_disputed
+        assert right(clock) == "r 0"
+    clock.read(5000.0, earlier, now, now)  # it cannot be undone
+    assert abs(clock.time() - 5000.0) < 1.0
 
 
 def test_a_value_of_another_form_has_no_offset() -> None:
