@@ -8,16 +8,17 @@ from toolpool.contract.errors import MessageRejected
 _CIRCUIT = "circuit"
 
 
-class CircuitState(msgspec.Struct, frozen=True, kw_only=True):
+class CircuitState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A tool that is left alone until `open_until`, or is well again where that is 0.
 
-    Both are Unix time in seconds by the server's clock; of two states of one tool the one that was
+    Both are fleet time in seconds; of two states of one tool under a key prefix the one that was
     `set_at` later holds.
     """
 
     tool: str
     open_until: float
     set_at: float
+    prefix: str = ""
 
 
 _states = msgspec.json.Decoder(CircuitState)

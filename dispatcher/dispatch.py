@@ -240,7 +240,8 @@ class Dispatcher(Handles):
         self._parts.observers.audited(
             "cancelled", tool="", call_id=call_id or "", session=session, by=by, reason=reason
         )
-        return await self._turns.cancel_all(session, call_id)
+        asked = await self._parts.foreign.cancel(session, call_id)
+        return asked + await self._turns.cancel_all(session, call_id)
 
     async def deny(
         self,

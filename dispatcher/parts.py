@@ -74,6 +74,9 @@ class Parts:
             hook=self.hooks.before_call,
         )
         self.traffic.reporter.policy = lambda: policy.digest
+        self.foreign = ProviderApprovals(
+            services, policy, wording, self.notifier, self.traffic.available
+        )
         self.asking = Asking(
             settings,
             wording,
@@ -86,9 +89,7 @@ class Parts:
             recorder=self.watching.recorder,
             policy=policy,
             told=told,
-            foreign=ProviderApprovals(
-                services, policy, wording, self.notifier, self.traffic.available
-            ),
+            foreign=self.foreign,
         )
         self.histories = Histories(transport, settings, self.asking, self.traffic.in_background)
 

@@ -68,6 +68,7 @@ class ProviderApprovals:
         self._wording = wording
         self._notifier = notifier
         self._available = available
+        self._waiting: dict[str, ApprovalRequest] = {}
 
     async def decide(
         self, calls: Sequence[ToolCall], shared: TurnContext, since: float
@@ -82,6 +83,16 @@ class ProviderApprovals:
         results = await asyncio.gather(*(self._decide(call, shared, since) for call in asked))
         return {call.index: result for call, result in zip(asked, results, strict=True)}
 
+    async def cancel(self, session: str | None, call_id: str | None) -> int:
+        """End what waits for a person, of a session or of one call; how many ended."""
+        found = [
+            request
+            for request in self._waiting.values()
+            if session in (None, request.message.session) and call_id in (None, request.message.id)
+        ]
+        ends = [self._end(request, CloseReason.CANCEL, Code.CANCELLED) for request in found]
+        return sum(await asyncio.gather(*ends))
+
     async def _decide(self, call: ToolCall, shared: TurnContext, since: float) -> ToolResult:
         if (refusal := self._refusal(call, shared)) is not None:
             return refusal
@@ -91,8 +102,17 @@ class ProviderApprovals:
             return self._no(call, verdict.reason or self._wording.words.not_allowed)
         if isinstance(verdict, Allow):
             self._tell("approved", call, shared, by, "")
-            return self._refusal(call, shared) or _yes(call)
+            return await self._granted(call, shared)
         return await self._ask(call, shared, since, verdict, by)
+
+    async def _granted(self, call: ToolCall, shared: TurnContext) -> ToolResult:
+        """The answer to what was allowed: no worker looks once more at a switch that is set."""
+        try:
+            await self._available.follow_switches()
+        except _AWAY as error:
+            log.warning("switches_not_read call=%s: %s", call.id, error)
+            return self._no(call, self._wording.words.policy_failed)
+        return self._refusal(call, shared) or _yes(call)
 
     def _refusal(self, call: ToolCall, shared: TurnContext) -> ToolResult | None:
         """The answer for a tool that was not offered, or is switched off; None for any other."""
@@ -108,6 +128,7 @@ class ProviderApprovals:
         until = since + min(wait, approval.expires or self._settings.approval_expires)
         request = self._request(call, shared, approval, by, max(0.001, until - time.monotonic()))
         ledger, now = self._ledger, self._transport.server_time
+        self._waiting[request.id] = request
         try:
             found = await ledger.ask(self._asking(request), now=now())
             if found.answer == "new":
@@ -117,17 +138,19 @@ class ProviderApprovals:
             while found.state == "waiting" and time.monotonic() < until:
                 await asyncio.sleep(min(_EVERY_SECONDS, max(0.0, until - time.monotonic())))
                 found = await ledger.read(request.id, now=now())
-            answer = self._answer(call, shared, found)
+            answer = await self._answer(call, shared, found)
             if await self._use_up(request, found, answer):
                 return answer
             found = await ledger.read(request.id, now=now())
-            return self._answer(call, shared, found)
+            return await self._answer(call, shared, found)
         except asyncio.CancelledError:
             await asyncio.shield(self._end(request, CloseReason.CANCEL, Code.CANCELLED))
             raise
         except _AWAY as error:
             log.warning("approval_not_asked call=%s: %s", call.id, error)
             return self._no(call, self._wording.words.policy_failed)
+        finally:
+            self._waiting.pop(request.id, None)
 
     async def _use_up(self, request: ApprovalRequest, found: Found, answer: ToolResult) -> bool:
         """End the record with what is answered; False where it says something else by now."""
@@ -162,7 +185,7 @@ class ProviderApprovals:
             return False
         return answers == [body]
 
-    def _answer(self, call: ToolCall, shared: TurnContext, found: Found) -> ToolResult:
+    async def _answer(self, call: ToolCall, shared: TurnContext, found: Found) -> ToolResult:
         """What the record says, if somebody whom we trust has signed it for this very call."""
         words = self._wording.words
         if found.state == "waiting" or found.shown in _UNDECIDED:
@@ -192,7 +215,7 @@ class ProviderApprovals:
             decision.reason,
         )
         if decision.approved:
-            return self._refusal(call, shared) or _yes(call)
+            return await self._granted(call, shared)
         return self._no(call, feedback.denied_by(decision.by, decision.reason, self._wording))
 
     def _asking(self, request: ApprovalRequest) -> Asking:

@@ -54,7 +54,7 @@ class _Circuit:
     wanted_at: float = -_WANTED_SECONDS
     """When a call was refused last only because the fleet tries the tool with one call."""
     may_try: bool = False
-    """Whether this dispatcher is the one of the fleet that lets a call through."""
+    """Whether this dispatcher may let a call through; later too, as its tool may be called rarely."""
 
 
 class Breaker:
@@ -190,14 +190,13 @@ class Breaker:
     def trials_wanted(self) -> set[str]:
         """The tools that a call waits here to try; a right to try another is no longer held."""
         now = time.monotonic()
-        wanted: set[str] = set()
-        for tool, circuit in self._circuits.items():
-            is_wanted = circuit.probing or now - circuit.wanted_at < _WANTED_SECONDS
-            if circuit.open_until and circuit.open_until <= now and is_wanted:
-                wanted.add(tool)
-            else:
-                circuit.may_try = False
-        return wanted
+        return {
+            tool
+            for tool, circuit in self._circuits.items()
+            if circuit.open_until
+            and circuit.open_until <= now
+            and (circuit.probing or now - circuit.wanted_at < _WANTED_SECONDS)
+        }
 
     def may_try(self, tool: str) -> None:
         """This dispatcher is the one of the fleet that lets a call through."""

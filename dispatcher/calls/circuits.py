@@ -25,6 +25,7 @@ class FleetCircuits:
     def __init__(self, services: Services, breaker: Breaker) -> None:
         self._transport = services.transport
         self._envelope = services.envelope
+        self._prefix = services.settings.key_prefix
         self._keep = services.settings.breaker_pause + _KEPT_SECONDS
         self._breaker = breaker
         self._known: dict[str, CircuitState] = {}
@@ -56,13 +57,13 @@ class FleetCircuits:
                 self._breaker.may_try(tool)
 
     def _take(self, body: bytes, now: float) -> None:
-        """What is not signed, or older than what is known, says nothing."""
+        """What is not signed for this key prefix, or older than what is known, says nothing."""
         try:
             state = read_state(self._envelope, body)
         except MessageRejected:
             return
         known = self._known.get(state.tool)
-        if known is not None and known.set_at >= state.set_at:
+        if state.prefix != self._prefix or (known is not None and known.set_at >= state.set_at):
             return
         self._known[state.tool] = state
         if state.set_at < now - self._keep:
@@ -73,7 +74,7 @@ class FleetCircuits:
         known = self._known.get(tool)
         set_at = now if known is None else max(now, known.set_at + 0.001)
         open_until = 0.0 if pause is None else now + pause
-        state = CircuitState(tool=tool, open_until=open_until, set_at=set_at)
+        state = CircuitState(prefix=self._prefix, tool=tool, open_until=open_until, set_at=set_at)
         self._known[tool] = state
         body = signed_state(self._envelope, state)
         try:

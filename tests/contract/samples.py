@@ -441,6 +441,13 @@ SAMPLES = {
         lambda state: signed_state(ENVELOPE, state),
         lambda data: read_state(ENVELOPE, data),
     ),
+    "circuit_bound": Sample(
+        CircuitState(
+            tool="search_orders", open_until=1767225630.5, set_at=1767225600.5, prefix="toolpool"
+        ),
+        lambda state: signed_state(ENVELOPE, state),
+        lambda data: read_state(ENVELOPE, data),
+    ),
     "entry_shared": Sample(
         CatalogEntry(
             spec=sealed(

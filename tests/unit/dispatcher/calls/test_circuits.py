@@ -172,7 +172,9 @@ async def test_what_nobody_has_signed_opens_and_closes_nothing(
 ) -> None:
     """R63: nor does an older state that somebody puts back."""
     stranger = Envelope(Keyring([generate_key()]))
-    shut = CircuitState(tool="t", open_until=clock.now + 6e8, set_at=clock.now + 6e8)
+    shut = CircuitState(
+        prefix="toolpool", tool="t", open_until=clock.now + 6e8, set_at=clock.now + 6e8
+    )
     server.circuits["x"] = signed_state(stranger, shut)
     server.circuits["y"] = b"garbage"
     await follow(*sides)
@@ -191,6 +193,29 @@ async def test_what_nobody_has_signed_opens_and_closes_nothing(
         server.circuits[name] = opened
     await follow(*sides)
     assert all(side.lets_through() for side in sides)
+
+
+async def test_what_was_signed_for_another_deployment_opens_nothing(
+    server: MemoryServer, sides: list[Side], clock: Clock
+) -> None:
+    """R63: with the same key, under another prefix."""
+    other = CircuitState(prefix="other", tool="t", open_until=clock.now + 6e8, set_at=clock.now)
+    server.circuits["x"] = signed_state(Envelope(Keyring.local()), other)
+    await follow(*sides)
+    assert all(side.lets_through() for side in sides)
+
+
+async def test_a_tool_that_is_called_rarely_is_tried_again(sides: list[Side], clock: Clock) -> None:
+    """The right to try it is given up before its next call comes."""
+    await sides[0].fail()
+    await follow(*sides)
+    clock.now += 31
+    assert not sides[0].lets_through()
+    for _ in range(5):
+        clock.now += 1
+        await follow(*sides)
+    assert sides[0].lets_through()
+    assert not sides[0].lets_through()
 
 
 async def test_what_could_not_be_told_is_told_with_the_next_look(

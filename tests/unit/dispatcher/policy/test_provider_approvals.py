@@ -6,8 +6,10 @@ from typing import Any
 
 import pytest
 
+from tests.integration.twins import second
 from tests.waiting import eventually
 from toolpool import Allow, ApprovalRefused, AskApproval, Deny, Dispatcher, Hooks, Rewrite, tool
+from toolpool.dispatcher.dispatch import Dispatcher as Connected
 from toolpool.dispatcher.policy.verdicts import ProposedCall
 
 
@@ -145,6 +147,43 @@ async def test_r57_nobody_says_a_word_and_cannot_afterwards(asked: Any) -> None:
         assert said(await asking)[0] is False
         with pytest.raises(ApprovalRefused):
             await dispatcher.approvals.approve(approval.id, by="anna")
+
+
+@pytest.mark.parametrize("named", [{"session": "s-1"}, {"call_id": "a-1"}])
+async def test_a_question_that_is_cancelled_is_no_and_cannot_be_approved(
+    asked: Any, named: dict[str, str]
+) -> None:
+    async with Dispatcher.in_memory([look], hooks=Hooks(before_call=lambda _: None)) as dispatcher:
+        asking = asyncio.ensure_future(dispatcher.dispatch(asked, session="s-1", wait=60))
+
+        async def waits() -> bool:
+            return bool(await dispatcher.approvals.waiting())
+
+        await eventually(waits, "a person is asked")
+        [approval] = await dispatcher.approvals.waiting()
+        if "call_id" in named:
+            named = {"call_id": approval.call_id}
+        assert await dispatcher.cancel(session="other") == 0
+        assert await dispatcher.cancel(**named) == 1
+        with pytest.raises(ApprovalRefused):
+            await dispatcher.approvals.approve(approval.id, by="anna")
+        assert said(await asking)[0] is False
+
+
+async def test_a_switch_that_this_dispatcher_has_not_seen_holds_for_what_it_grants(
+    asked: Any,
+) -> None:
+    """No worker claims what a provider runs: the switches are read once more before the yes."""
+    others: list[Connected] = []
+
+    async def judge(_: ProposedCall) -> Allow:
+        await others[0].deny("db.drop", reason="closed")
+        return Allow()
+
+    async with Dispatcher.in_memory([look], hooks=Hooks(before_call=judge)) as dispatcher:
+        async with second(dispatcher) as other:
+            others.append(other)
+            assert said(await dispatcher.dispatch(asked, session="s-1", wait=60))[0] is False
 
 
 async def test_r57_rules_decide_by_name_and_a_default_that_allows_does_not(
