@@ -2,20 +2,28 @@
 
 import enum
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 from decimal import Decimal
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import pytest
 from pydantic import (
     AfterValidator,
     AliasChoices,
+    Base64Bytes,
+    Base64Str,
+    Base64UrlStr,
     BaseModel,
     BeforeValidator,
+    ByteSize,
+    ConfigDict,
     Field,
     HttpUrl,
+    Json,
+    PlainSerializer,
     RootModel,
     SecretStr,
+    StringConstraints,
     field_serializer,
 )
 
@@ -146,6 +154,86 @@ def test_defaults_that_were_not_judged_matter_where_a_rule_looks(
             anything.signature.bind({}, None, verdict)
     else:
         anything.signature.bind({}, None, verdict)
+
+
+@dataclass
+class Upload:
+    data: Base64Str
+
+
+class Open(BaseModel):
+    model_config = ConfigDict(extra="allow")
+    __pydantic_extra__: dict[str, Base64Str]
+
+
+Lower = Annotated[str, StringConstraints(strip_whitespace=True, to_lower=True)]
+Shouted = Annotated[str, AfterValidator(str.upper), PlainSerializer(str.lower)]
+RULE = PolicyVerdict(policy="p", paths=(("value",),))
+
+
+@pytest.mark.parametrize(
+    ("of", "sent"),
+    [
+        (Base64Str, "ZXZpbA=="),
+        (Base64Bytes, "ZXZpbA=="),
+        (Base64UrlStr, "ZXZpbA=="),
+        (Base64Str | int, "ZXZpbA=="),
+        (list[Base64Str], ["ZXZpbA=="]),
+        (set[Base64Str], ["ZXZpbA==", "YQ=="]),
+        (tuple[int, Base64Str], [1, "ZXZpbA=="]),
+        (dict[str, Base64Str], {"a": "ZXZpbA=="}),
+        (Upload, {"data": "ZXZpbA=="}),
+        (Open, {"any": "ZXZpbA=="}),
+        (Json[dict[str, int]], '{"a":1}'),
+        (Json[int], "1"),
+        (Shouted, "evil"),
+        (Lower, " evil"),
+        (Lower, "EVIL"),
+        (ByteSize, "1KB"),
+        (timedelta, "PT24H"),
+        (Kind, "b"),
+    ],
+)
+def test_what_a_rule_cannot_see_as_the_tool_gets_it_is_refused(of: Any, sent: Any) -> None:
+    async def take(value: Any) -> None:
+        """Take a value."""
+
+    take.__annotations__["value"] = of
+    taken = tool(take)
+    with pytest.raises((ReadOtherwise, ArgumentsRefused)):
+        taken.signature.bind({"value": sent}, None, RULE)
+
+
+@pytest.mark.parametrize(
+    ("of", "sent"),
+    [
+        (bytes, "evil"),
+        (list[SecretStr], ["evil"]),
+        (Lower, "evil"),
+        (ByteSize, 1000),
+        (frozenset[int], [2, 1]),
+        (timedelta, "P1D"),
+        (datetime, "2026-01-01T00:00:00Z"),
+        (Literal[1, "1"], "1"),
+        (Kind, "a"),
+        (float, 1),
+        (Upload | None, None),
+    ],
+)
+def test_what_a_rule_sees_as_the_tool_gets_it_runs(of: Any, sent: Any) -> None:
+    async def take(value: Any) -> None:
+        """Take a value."""
+
+    take.__annotations__["value"] = of
+    tool(take).signature.bind({"value": sent}, None, RULE)
+
+
+def test_what_a_person_saw_may_be_encoded() -> None:
+    @tool
+    async def upload(data: Base64Bytes) -> None:
+        """Upload."""
+
+    assert upload.signature.bind({"data": "ZXZpbA=="}, None, WHOLE) == {"data": b"evil"}
 
 
 def test_what_is_injected_cannot_be_sent_beside_it() -> None:

@@ -7,7 +7,7 @@ from uuid import UUID
 
 import msgspec
 import pytest
-from pydantic import BaseModel
+from pydantic import Base64Str, BaseModel, Json
 
 from tests.waiting import eventually
 from toolpool import Code, Dispatcher, Hooks, tool
@@ -35,6 +35,8 @@ async def order(
     price: Decimal = Decimal(0),
     anything: Any = None,
     mode: Annotated[str, "one of two"] = "fast",
+    data: Base64Str | None = None,
+    text: Json[dict[str, str]] | None = None,
 ) -> str:
     """Order."""
     RAN.append(lines)
@@ -43,6 +45,8 @@ async def order(
 
 MISFITS = [
     ('argument = "amount"\nmatches = "1"', "amount is no text"),
+    ('argument = "data"\nequals = "evil"', "data is encoded"),
+    ('argument = "text"\nmatches = "evil"', "text is encoded"),
     ('argument = "kind"\nabove = 1', "kind is no number"),
     ('argument = "amount"\nlonger_than = 1', "amount has no length"),
     ('argument = "lines[*].sku"\nat_most = 3', "lines[*].sku is no number"),
