@@ -116,6 +116,8 @@ READ_OTHERWISE = "read_otherwise"
 """The reason of a call whose arguments the tool would not read as a policy judged them."""
 NOT_JUDGED = "not_judged"
 """The reason of a call that no policy judged, where the worker requires one."""
+SWITCHED_OFF = "a kill switch denies what it reads its arguments as"
+"""The cause of a denial by a worker that is no fault: somebody set the switch."""
 
 
 def failure(code: Code, error: str, executed: Executed, **fields: Any) -> Outcome:

@@ -6,6 +6,7 @@ server and has no key.
 """
 
 from collections.abc import Callable, Iterator, Mapping
+from decimal import Decimal, InvalidOperation
 from typing import Any, Protocol
 
 import msgspec
@@ -14,9 +15,14 @@ from toolpool.contract import encoding
 from toolpool.contract.envelope import Envelope, Switch
 from toolpool.contract.errors import MessageRejected
 from toolpool.contract.ledger.base import SwitchChange
+from toolpool.contract.schema.roots import fields_of
+from toolpool.contract.schema.validator import SchemaValidator
+from toolpool.contract.spec import ToolSpec
 
 Canonical = Callable[[str, dict[str, Any]], dict[str, Any]]
 """Gives the arguments of a tool, by its name, in the form that its schema determines."""
+_OPEN = ("additionalProperties", "patternProperties", "unevaluatedProperties")
+_LISTS = (list, tuple, set, frozenset)
 States = tuple[str, Mapping[str, bytes]]
 """The version of all switches, and the signed state of each by its field."""
 
@@ -115,9 +121,14 @@ class Switches:
             sent, name = arguments or {}, switch.argument
             judged = canonical(tool, sent)
             denied = canonical(tool, {**sent, name: switch.value})
-            if name in judged and _same(judged[name], denied[name]):
+            if name in judged and means(denied[name], judged[name]):
                 return switch.reason
         return None
+
+    def on_arguments(self, tool: str, tenant: str) -> tuple[Switch, ...]:
+        """The switches on arguments of a tool, for calls of a tenant."""
+        found = (switch for switch in self.on.get(tool, ()) if switch.argument is not None)
+        return tuple(switch for switch in found if switch.tenant in (None, tenant))
 
 
 def switch_name(switch: Switch) -> str:
@@ -126,11 +137,53 @@ def switch_name(switch: Switch) -> str:
     return encoding.digest(words if switch.tenant is None else [*words, switch.tenant])
 
 
-def _same(one: Any, other: Any) -> bool:
-    """As JSON has it: true is not 1, and 1 is 1.0."""
-    return encoding.canonical(one) == encoding.canonical(other) or (
-        not isinstance(one, bool) and not isinstance(other, bool) and bool(one == other)
-    )
+def means(denied: Any, value: Any) -> bool:
+    """Whether a switch on the value `denied` is meant for `value`, both as JSON or both typed.
+
+    True is not 1, and 1 is 1.0. A number may be written as text, and a value may stand alone or in
+    a list.
+    """
+    if isinstance(value, _LISTS) and not isinstance(denied, _LISTS):
+        return any(means(denied, each) for each in value)
+    if isinstance(denied, _LISTS) and not isinstance(value, _LISTS):
+        return len(denied) == 1 and means(next(iter(denied)), value)
+    if isinstance(denied, str) != isinstance(value, str):
+        denied, value = _read(denied), _read(value)
+    return isinstance(denied, bool) == isinstance(value, bool) and bool(denied == value)
+
+
+def _read(value: Any) -> Any:
+    """The number or boolean that a text, or a number, may be."""
+    if value in ("true", "false"):
+        return value == "true"
+    if isinstance(value, (str, int, float)) and not isinstance(value, bool):
+        try:
+            return Decimal(str(value))
+        except InvalidOperation:
+            pass
+    return value
+
+
+def misfit(
+    spec: ToolSpec, validator: SchemaValidator | None, argument: str | None, value: Any
+) -> str | None:
+    """Why no valid call of a tool has this value for an argument, and what to do instead."""
+    schema = spec.input_schema
+    if validator is None or schema is None or argument is None:
+        return None
+    named, _ = fields_of(schema)
+    if argument not in named and all(schema.get(key, False) is False for key in _OPEN):
+        return f"{spec.name} has no argument {argument!r} ({', '.join(sorted(named))})"
+    try:
+        sent = validator.canonical({argument: value})
+    except ValueError:
+        sent = {argument: value}
+    if any(problem.path[:1] == (argument,) for problem in validator.problems(sent)):
+        return (
+            f"no valid call of {spec.name} has this value for {argument!r}: write it as the tool's "
+            "schema shows it, or deny the whole tool"
+        )
+    return None
 
 
 def _rank(state: tuple[Switch, bytes]) -> tuple[int, bool, bytes]:

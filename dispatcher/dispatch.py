@@ -12,6 +12,7 @@ from toolpool.contract.result import ToolResult
 from toolpool.contract.server import connection
 from toolpool.contract.settings import Settings
 from toolpool.contract.spec import ToolSpec
+from toolpool.contract.switches import misfit
 from toolpool.dispatcher.admission import catalog as catalogs
 from toolpool.dispatcher.events import CHANNELS, Event
 from toolpool.dispatcher.formats import FORMATS, intake, named
@@ -257,9 +258,13 @@ class Dispatcher(Handles):
 
         With `tenant` only for calls of that tenant. No worker starts such a call from now on; calls
         are answered `aborted.denied` with `reason`, which the model reads. Calls that already run
-        go on. `by` is who did so, for the audit. Raises ValueError for what could not be followed.
+        go on. `by` is who did so, for the audit. Raises ValueError for what could not be followed,
+        and for a value that no valid call of the tool has, as this catalog shows it.
         """
         self._lifetime.require()
+        offer = self._parts.catalog.offers.get(tool)
+        if offer is not None and (why := misfit(offer.spec, offer.validator, argument, value)):
+            raise ValueError(why)
         turn = self._traffic.available.turn_switch
         await turn(tool, argument, value, reason, on=True, tenant=tenant, by=by)
 

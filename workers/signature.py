@@ -3,7 +3,7 @@
 import inspect
 import types
 import typing
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Annotated, Any
 
 import pydantic
@@ -12,18 +12,20 @@ from pydantic.errors import PydanticUserError
 from pydantic.json_schema import GenerateJsonSchema
 from pydantic_core.core_schema import WithDefaultSchema
 
-from toolpool.contract.envelope import PolicyVerdict
+from toolpool.contract.envelope import PolicyVerdict, Switch
 from toolpool.contract.errors import ToolDeclarationInvalid
 from toolpool.contract.outcome import READ_OTHERWISE
 from toolpool.contract.schema.likeness import closest
 from toolpool.contract.schema.problem import Problem
 from toolpool.contract.schema.roots import fields_of
+from toolpool.contract.switches import means
 from toolpool.workers.context import ToolContext
 from toolpool.workers.judged import is_judged, read_otherwise
 
 _FIELD = "p_"  # keeps a parameter called `json` or `schema` from shadowing the model's own names
 
 
+_BY_IDENTITY: Any = object.__eq__
 _NOTHING: Mapping[str, str] = {}
 
 
@@ -41,6 +43,10 @@ class ReadOtherwise(Exception):
     def __init__(self, paths: Iterable[tuple[str | int, ...]]) -> None:
         super().__init__("arguments are read in another way than they were judged")
         self.problems = tuple(Problem(path, READ_OTHERWISE) for path in paths)
+
+
+class SwitchedOff(Exception):
+    """Raised when a kill switch denies the arguments as the types read them; says why."""
 
 
 class _JsonSchema(GenerateJsonSchema):
@@ -80,9 +86,7 @@ class Signature:
         self._names: tuple[str, ...] = ()
         fields = {n: p for n, p in named.items() if p.kind is not p.VAR_KEYWORD}
         self._names = tuple(fields)
-        self._defaulted = {
-            n for n, p in fields.items() if not (p.default is p.empty or p.default is None)
-        }
+        self._defaults = {n: p.default for n, p in fields.items() if p.default is not p.empty}
         if input_schema is None:
             _require_types(fields, hints, where)
             self._model = _model(fields, hints, where, open_ended=self._takes_any)
@@ -113,19 +117,21 @@ class Signature:
         arguments: dict[str, Any],
         context: ToolContext | None,
         verdict: PolicyVerdict | None = None,
+        switches: Sequence[Switch] = (),
     ) -> dict[str, Any]:
         """Keyword arguments for the function, typed and defaulted.
 
         `context` goes to the parameters of that type; it may be None where there are none.
 
-        Raises `ArgumentsRefused` when the types do not take the values, and `ReadOtherwise` when
-        they read them in another way than a policy judged them.
+        Raises `ArgumentsRefused` when the types do not take the values, `SwitchedOff` when they
+        read them as one of `switches` denies, and `ReadOtherwise` when they read them in another
+        way than a policy judged them.
         """
         bound: dict[str, Any] = dict.fromkeys(self.injected, context)
         if self._takes_dict:
             return bound | {"arguments": arguments}
         if self._model is None:
-            return self._keywords(arguments, verdict) | bound
+            return self._keywords(arguments, verdict, switches) | bound
         try:
             values = self._model.model_validate(arguments)
         except pydantic.ValidationError as error:
@@ -133,26 +139,69 @@ class Signature:
         extra = values.__pydantic_extra__ or {}
         if extra and (given := extra.keys() & set(self.injected)):
             raise _unknown(given)
+        for switch in switches:
+            if self._is_denied(values, switch):
+                raise SwitchedOff(switch.reason)
         if verdict is not None and (paths := read_otherwise(arguments, values, verdict)):
             raise ReadOtherwise(paths)
         for name in self._names:
             bound[name] = getattr(values, _FIELD + name)
         return bound | extra
 
-    def _keywords(self, arguments: dict[str, Any], verdict: PolicyVerdict | None) -> dict[str, Any]:
+    def can_read(self, argument: str, value: Any) -> bool:
+        """Whether the type of an argument takes a value; True where nothing is known of it."""
+        if self._model is None or _FIELD + argument not in self._model.model_fields:
+            return True
+        try:
+            self._with(self._model.model_construct(), argument, value)
+        except Exception:  # noqa: BLE001 - validators are code of the tool's, and raise anything
+            return False
+        return True
+
+    def _with(self, values: BaseModel, argument: str, value: Any) -> BaseModel:
+        """The typed arguments with another value, typed as it would be. Raises as validators do."""
+        changed = values.model_copy()
+        changed.__pydantic_validator__.validate_assignment(changed, _FIELD + argument, value)
+        return changed
+
+    def _is_denied(self, values: BaseModel, switch: Switch) -> bool:
+        """Whether a switch denies typed arguments: its value is typed as theirs was."""
+        field = _FIELD + str(switch.argument)
+        if field not in type(values).model_fields:
+            return False  # it has no type: the value as it was sent was compared
+        try:
+            others = self._with(values, str(switch.argument), switch.value)
+        except Exception:  # noqa: BLE001 - as in `can_read`: no call can have this value
+            return False
+        denied, value = getattr(others, field), getattr(values, field)
+        if type(value).__eq__ is _BY_IDENTITY and type(value) is type(denied):
+            denied, value = (each.model_dump(mode="json")[field] for each in (others, values))
+        return means(denied, value)
+
+    def _keywords(
+        self,
+        arguments: dict[str, Any],
+        verdict: PolicyVerdict | None,
+        switches: Sequence[Switch],
+    ) -> dict[str, Any]:
         """The arguments of a raw schema, which may allow fields that it does not name.
 
-        Raises `ArgumentsRefused` for those that the function does not take, and `ReadOtherwise` for
-        those with a default that the schema does not have, where a rule compares them.
+        Raises `ArgumentsRefused` for those that the function does not take; for those with a
+        default that the schema does not have `SwitchedOff` where a switch denies it, and
+        `ReadOtherwise` where a rule compares them.
         """
         unknown = {n for n in arguments if n in self.injected or n not in self._names}
         if self._takes_any:
             unknown &= set(self.injected)
         if unknown:
             raise _unknown(unknown)
+        left_out = self._defaults.keys() - arguments.keys()
+        for switch in switches:
+            if switch.argument in left_out and means(switch.value, self._defaults[switch.argument]):
+                raise SwitchedOff(switch.reason)
         if verdict is not None and verdict.paths:
-            left_out = ((name,) for name in self._defaulted - arguments.keys())
-            if paths := [path for path in left_out if is_judged(path, verdict)]:
+            added = [(name,) for name in left_out if self._defaults[name] is not None]
+            if paths := [path for path in added if is_judged(path, verdict)]:
                 raise ReadOtherwise(paths)
         return arguments
 

@@ -57,6 +57,34 @@ async def test_a_call_runs_as_it_was_judged_or_not_at_all(
     assert b"d.example" not in b"".join(sink.bodies)
 
 
+async def test_a_switch_on_a_value_denies_what_the_tool_would_read_as_that(
+    fleet: LocalFleet, tmp_path: Path
+) -> None:
+    notes = tmp_path / "notes"
+    calls = [
+        each
+        for name in NAMES
+        for text in (" closed ", "open")
+        for each in call(name, f"{name}-{text}", file=str(notes), to=text)
+    ]
+    hooks = Hooks(before_call=lambda _: None)
+    async with Dispatcher.connect(settings=fleet.settings, hooks=hooks) as dispatcher:
+        with pytest.raises(ValueError, match="no argument 'too'"):
+            await dispatcher.deny(NAMES[0], argument="too", value="closed", reason="typo")
+        for name in NAMES:
+            await dispatcher.deny(name, argument="to", value="closed", reason="not there")
+        turn = await dispatcher.dispatch(calls)
+        (at_once,) = await dispatcher.dispatch(call(NAMES[0], file=str(notes), to="closed"))
+        for name in NAMES:
+            await dispatcher.allow(name, argument="to", value="closed")
+    assert [(r.code, r.executed) for r in turn] == [
+        (Code.DENIED, Executed.NO),
+        (None, Executed.YES),
+    ] * 3
+    assert turn[0].payload() == at_once.payload()
+    assert notes.read_text().split() == ["open"] * 3
+
+
 async def test_calls_that_no_policy_judged_do_not_run_where_one_is_required(
     fleet: LocalFleet, tmp_path: Path
 ) -> None:

@@ -13,10 +13,8 @@ from tests.integration.fleet import call
 from tests.waiting import eventually
 from toolpool import Dispatcher, tool
 from toolpool.cli import main
-from toolpool.cli.switch import _fitting
 from toolpool.contract.outcome import Code
 from toolpool.contract.server import connection
-from toolpool.fleet import read_fleet
 from toolpool.local import LocalFleet
 
 Command = Callable[..., Any]
@@ -362,7 +360,7 @@ async def test_a_call_that_shares_a_run_is_cancelled_by_its_id_and_its_equal_goe
     assert (await turns[1])[0].code is Code.CANCELLED
 
 
-async def test_a_switch_that_fits_no_call_is_told_and_text_stays_text_where_the_schema_says_so(
+async def test_a_switch_that_fits_no_call_is_refused_and_text_stays_text_where_the_schema_says_so(
     fleet: LocalFleet, dispatcher: Dispatcher, command: Command
 ) -> None:
     code, switches = await command(
@@ -370,6 +368,8 @@ async def test_a_switch_that_fits_no_call_is_told_and_text_stays_text_where_the_
     )
     assert (code, [(s["argument"], s["value"]) for s in switches]) == (0, [("gate", "12345")])
     await command("switch", "allow", "hold", "--argument", "gate", "--value", "12345")
-    entries = read_fleet(fleet.settings).entries
-    assert _fitting(entries["hold"].spec, "gaet", "x", "x")[1] is not None
-    assert _fitting(entries["hold"].spec, "gate", "x", "x") == ("x", None)
+    refused = ["switch", "deny", "hold", "--reason", "typo", "--value"]
+    assert (await command(*refused, "x", "--argument", "gaet"))[0] == 2
+    assert (await command(*refused, "[1]", "--argument", "gate"))[0] == 0
+    assert (await command("switch", "list"))[1][0]["value"] == "[1]"
+    await command("switch", "allow", "hold", "--argument", "gate", "--value", "[1]")

@@ -100,9 +100,9 @@ def _turn(
                 f"no worker offers a tool called {tool!r} now: the switch is set for later"
             )
     elif argument is not None:
-        parsed, doubt = _fitting(fleet.entries[tool].spec, argument, parsed, value)
-        if doubt and on:
-            screen.complain(f"{doubt}: the switch denies nothing")
+        parsed, why = _fitting(fleet.entries[tool].spec, argument, parsed, value)
+        if why and on:
+            raise ExitNow(why, ExitCode.USAGE)
     try:
         was_on = turn_switch(settings, tool, argument, parsed, reason, on=on, tenant=tenant)
     except ValueError as error:
@@ -131,19 +131,13 @@ def _fitting(
 ) -> tuple[Any, str | None]:
     """The value as the schema takes it, parsed or as text; or why no valid call has it."""
     from toolpool.contract.schema.validator import SchemaCache
+    from toolpool.contract.switches import misfit
 
     validator = SchemaCache().validator(spec)
-    schema = spec.input_schema or {}
-    if validator is None:
-        return parsed, None
-    properties = schema.get("properties", {})
-    if argument not in properties and schema.get("additionalProperties", True) in (False, True):
-        return parsed, f"{spec.name} has no argument {argument!r} ({', '.join(properties)})"
-    for value in (parsed, text):
-        problems = validator.problems({argument: value})
-        if not any(problem.path[:1] == (argument,) for problem in problems):
-            return value, None
-    return parsed, f"no valid call of {spec.name} has this value for {argument!r}"
+    why = misfit(spec, validator, argument, parsed)
+    if why and not misfit(spec, validator, argument, text):
+        return text, None
+    return parsed, why
 
 
 def _warn_of_strangers(fleet: "Fleet") -> None:

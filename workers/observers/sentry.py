@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from toolpool.contract.credentials import UNAVAILABLE
 from toolpool.contract.faults import Fault, Frame, is_own
 from toolpool.contract.importing import imported
-from toolpool.contract.outcome import Code, ErrorType
+from toolpool.contract.outcome import SWITCHED_OFF, Code, ErrorType
 from toolpool.contract.settings import Settings
 from toolpool.contract.telemetry import names
 from toolpool.contract.telemetry.carriers import (
@@ -94,7 +94,8 @@ class Sentry(WorkerObserver):
         code, failure = ended.code, ended.failure
         if code is None or failure is None:
             return
-        if code.error_type is not ErrorType.RUNTIME and code is not Code.DENIED:
+        is_fault = code.error_type is ErrorType.RUNTIME or code is Code.DENIED
+        if not is_fault or failure.cause == SWITCHED_OFF:
             return
         if call.retries_left:
             return  # the dispatcher tries again, and reports the last failure

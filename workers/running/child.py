@@ -161,7 +161,7 @@ class _Server:
         try:
             variables = self._variables.copy()
             completion = variables.run(
-                invoke, tool, frame.arguments, context, self._limits, frame.verdict
+                invoke, tool, frame.arguments, context, self._limits, frame.verdict, frame.switches
             )
             self._line.end_strayed_fork()
             spent = self._tidied(completion.outcome)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from functools import partial
 
 from toolpool.contract import logs
-from toolpool.contract.envelope import Batch, CallMessage
+from toolpool.contract.envelope import Batch, CallMessage, Switch
 from toolpool.contract.ledger.base import LIMITED, STALE, Claim, Hold, WorkerLedger
 from toolpool.contract.ledger.steps import ServerAway, new_nonce
 from toolpool.contract.limits import Limits
@@ -390,7 +390,13 @@ class Executor:
     async def follow_switches(self) -> None:
         """Read the switches, and set again what the server lost. Never raises."""
         try:
-            await self._switches.follow(self._ledger)
+            for switch in await self._switches.follow(self._ledger):
+                if self._runner.cannot_hold(switch):
+                    log.warning(
+                        "switch_without_effect tool=%s argument=%s: the tool's types do not take "
+                        "its value",
+                        switch.tool, switch.argument,
+                    )  # fmt: skip
         except Exception as error:  # noqa: BLE001 - until then the claims are stale, or time runs out
             log.warning("switches_not_followed: %s", str(error) or type(error).__name__)
             await asyncio.sleep(_SWITCHES_PAUSE_SECONDS)
@@ -474,13 +480,18 @@ class Executor:
     async def _run_call(self, running: Running, time_left: float) -> Run:
         if running.told_at is not None:  # before it came to its first step
             return Run(Completion(self._runner.never_started(running.call)))
+        call, tenant = running.call, running.batch.tenant
+        switches: tuple[Switch, ...] = ()
+        if call.tool in self._switches.on:
+            switches = self._switches.on_arguments(call.tool, tenant)
         return await self._runner.run(
-            running.call,
+            call,
             time_left,
             partial(self._settler.progress, running.batch, running.call.key),
             partial(self._fell_silent, running),
             partial(self._has_begun, running),
-            tenant=running.batch.tenant,
+            tenant=tenant,
+            switches=switches,
         )
 
     def _has_begun(self, running: Running) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from toolpool.contract import encoding
-from toolpool.contract.envelope import PolicyVerdict
+from toolpool.contract.envelope import PolicyVerdict, Switch
 from toolpool.contract.outcome import Outcome
 
 _LENGTH = struct.Struct("!I")
@@ -40,6 +40,7 @@ class Run(msgspec.Struct, frozen=True, kw_only=True, tag="run"):
     trace: dict[str, str] | None = None
     secrets: dict[str, str] | None = None
     verdict: PolicyVerdict | None = None
+    switches: tuple[Switch, ...] = ()
 
     def __repr__(self) -> str:
         return f"Run(run={self.run}, tool={self.tool!r})"

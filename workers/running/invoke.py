@@ -2,6 +2,7 @@
 
 import asyncio
 import inspect
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -10,10 +11,10 @@ import pydantic_core
 from toolpool.contract import encoding
 from toolpool.contract.content import error_of
 from toolpool.contract.credentials import Credential, Lack, lacking
-from toolpool.contract.envelope import PolicyVerdict
+from toolpool.contract.envelope import PolicyVerdict, Switch
 from toolpool.contract.errors import NeedsSignIn, ToolError
 from toolpool.contract.faults import faults_of
-from toolpool.contract.outcome import READ_OTHERWISE, Code, Executed, Outcome, failure
+from toolpool.contract.outcome import READ_OTHERWISE, SWITCHED_OFF, Code, Executed, Outcome, failure
 from toolpool.contract.redaction import NOTHING, Redaction
 from toolpool.contract.schema.problem import Problem
 from toolpool.workers import words
@@ -21,7 +22,7 @@ from toolpool.workers.context import ToolContext
 from toolpool.workers.returns import Returns
 from toolpool.workers.running.nesting import nests_deeper_than
 from toolpool.workers.running.output import Completion, fitted
-from toolpool.workers.signature import ArgumentsRefused, ReadOtherwise
+from toolpool.workers.signature import ArgumentsRefused, ReadOtherwise, SwitchedOff
 from toolpool.workers.tool import Tool
 
 _MESSAGE_CHARACTERS = 2_000
@@ -46,11 +47,12 @@ async def invoke_coroutine(
     context: ToolContext | None,
     limits: Limits,
     verdict: PolicyVerdict | None = None,
+    switches: Sequence[Switch] = (),
 ) -> Completion:
     """Run an `async def` tool. Cancellation passes through; nothing else is raised."""
     with _redaction(context) as redaction:
         try:
-            bound = prepare(tool, arguments, context, verdict)
+            bound = prepare(tool, arguments, context, verdict, switches)
             if isinstance(bound, Outcome):
                 return Completion(bound)
             return returned(tool, await tool.function(**bound), limits, redaction)
@@ -69,11 +71,12 @@ def invoke(
     context: ToolContext | None,
     limits: Limits,
     verdict: PolicyVerdict | None = None,
+    switches: Sequence[Switch] = (),
 ) -> Completion:
     """Run any tool to its end on this thread. Never raises."""
     with _redaction(context) as redaction:
         try:
-            bound = prepare(tool, arguments, context, verdict)
+            bound = prepare(tool, arguments, context, verdict, switches)
             if isinstance(bound, Outcome):
                 return Completion(bound)
             value = tool.function(**bound)
@@ -93,12 +96,15 @@ def prepare(
     arguments: dict[str, Any],
     context: ToolContext | None,
     verdict: PolicyVerdict | None = None,
+    switches: Sequence[Switch] = (),
 ) -> dict[str, Any] | Outcome:
     """The function's keyword arguments, or why the call is refused before the tool runs."""
     try:
-        bound = tool.signature.bind(arguments, context, verdict)
+        bound = tool.signature.bind(arguments, context, verdict, switches)
     except ArgumentsRefused as refused:
         return failure(Code.INVALID_ARGUMENTS, "", Executed.NO, problems=refused.problems)
+    except SwitchedOff as denied:
+        return failure(Code.DENIED, str(denied), Executed.NO, details={"cause": SWITCHED_OFF})
     except ReadOtherwise as refused:
         problems, details = refused.problems, {"cause": "it reads arguments otherwise than judged"}
         return failure(Code.DENIED, READ_OTHERWISE, Executed.NO, problems=problems, details=details)

@@ -14,7 +14,7 @@ import msgspec
 
 from toolpool.contract import logs
 from toolpool.contract.approval import digest_of, read_decision
-from toolpool.contract.envelope import CallMessage, Envelope
+from toolpool.contract.envelope import CallMessage, Envelope, Switch
 from toolpool.contract.errors import MessageRejected, ToolDeclarationInvalid
 from toolpool.contract.faults import faults_of
 from toolpool.contract.outcome import (
@@ -62,6 +62,7 @@ class _Given:
     report_progress: ReportProgress
     on_silence: Callable[[], None]
     on_begin: Callable[[], None]
+    switches: tuple[Switch, ...]
 
 
 class Runner:
@@ -102,10 +103,11 @@ class Runner:
         on_begin: Callable[[], None] = lambda: None,
         *,
         tenant: str,
+        switches: tuple[Switch, ...] = (),
     ) -> Run:
         """Run `call`, which is claimed, within its timeout and the `time_left` to its deadline.
 
-        `tenant` is whose call it is.
+        `tenant` is whose call it is, `switches` those on arguments of the tool.
 
         `report_progress` is called on the event loop, and so are `on_begin` as the tool is entered,
         and `on_silence` where a coroutine is told to stop for want of a sign of life.
@@ -125,7 +127,7 @@ class Runner:
                 done = Run(Completion(secrets))
             else:
                 left = ends_at - time.monotonic()
-                given = _Given(secrets, report_progress, on_silence, on_begin)
+                given = _Given(secrets, report_progress, on_silence, on_begin, switches)
                 done = await self._run(tool, call, left, given)
         outcome = self._signed_off(done.completion.outcome, call, time.monotonic() - began)
         return Run(Completion(outcome, done.completion.whole), done.busy_until)
@@ -145,6 +147,13 @@ class Runner:
             return arguments if validator is None else validator.canonical(arguments)
         except (ToolDeclarationInvalid, ValueError):
             return arguments
+
+    def cannot_hold(self, switch: Switch) -> bool:
+        """Whether no call can have the value that a switch denies: its type does not take it."""
+        tool = self._catalog.tools.get(switch.tool)
+        if tool is None or switch.argument is None or not switch.on:
+            return False
+        return not tool.signature.can_read(switch.argument, switch.value)
 
     def started_before(self, call: CallMessage) -> Outcome:
         """The outcome of a call that this worker has started once, though its record denies it."""
@@ -267,7 +276,7 @@ class Runner:
         try:
             async with life:
                 completion = await invoke_coroutine(
-                    tool, call.arguments, context, self._limits, call.verdict
+                    tool, call.arguments, context, self._limits, call.verdict, given.switches
                 )
                 forks.end_stray()
                 return Run(completion)
@@ -296,6 +305,7 @@ class Runner:
             trace=call.trace,
             secrets=dict(given.secrets) or None,
             verdict=call.verdict,
+            switches=given.switches,
         )
         return await self._children.run(
             run, given.report_progress, within=left, on_begin=given.on_begin
@@ -314,7 +324,9 @@ class Runner:
         context = _context(call, seconds, gate, life, given.secrets, stopped.is_set)
 
         def work() -> None:
-            completion = invoke(tool, call.arguments, context, self._limits, call.verdict)
+            completion = invoke(
+                tool, call.arguments, context, self._limits, call.verdict, given.switches
+            )
             forks.end_stray()
             gate.close()
             with contextlib.suppress(RuntimeError):  # the loop ended before this thread did

@@ -98,6 +98,12 @@ async def touch(path: str) -> None:
     Path(path).touch()
 
 
+@tool
+async def touch_path(path: Path) -> None:
+    """Leave a trace."""
+    path.touch()
+
+
 class Ledger(MemoryServer):
     """The in-memory ledger; `held` is what its answers wait for."""
 
@@ -138,7 +144,8 @@ class Bench:
         catalog: Catalog | None = None,
     ) -> None:
         self.ledger = Ledger()
-        catalog = catalog or Catalog([wait, stay, stay_silent, stay_in_thread, write_much, touch])
+        tools = [wait, stay, stay_silent, stay_in_thread, write_much, touch, touch_path]
+        catalog = catalog or Catalog(tools)
         self.observers = WorkerObservers(settings=Settings(), tools=catalog.tools)
         self.slots = Slots(slots)
         self.switches = Switches(ENVELOPE, "toolpool")
@@ -667,6 +674,29 @@ async def test_a_switch_with_a_value_denies_the_calls_that_have_it(tmp_path: Pat
     await bench.call("b", "touch", path=other)
     await eventually(lambda: "b" in bench.outcomes(), "the other call has ended")
     assert bench.passed() == [("a", "switch")] and not Path(closed).exists()
+
+
+async def test_a_switch_with_a_value_is_held_against_what_the_tool_reads(tmp_path: Path) -> None:
+    bench = Bench({RunIn.LOOP: 1})
+    closed = tmp_path / "closed"
+    bench.switch(tool="touch_path", argument="path", value=f"{tmp_path}//closed")
+    await bench.call("a", "touch_path", path=f"{tmp_path}/./closed")
+    await bench.call("b", "touch_path", path=f"{tmp_path}/other")
+    await eventually(lambda: {"a", "b"} <= bench.outcomes().keys(), "both have ended")
+    denied, ran = bench.outcomes()["a"], bench.outcomes()["b"]
+    assert (denied.code, denied.error, denied.executed) == (Code.DENIED, "closed", Executed.NO)
+    assert ran.ok and not closed.exists()
+
+
+async def test_a_switch_that_no_call_can_meet_is_logged_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    bench = Bench({RunIn.LOOP: 1})
+    bench.switch(tool="touch_path", argument="path", value=5)
+    await bench.executor.follow_switches()
+    await bench.executor.follow_switches()
+    (record,) = [r for r in caplog.records if "switch_without_effect" in r.message]
+    assert "tool=touch_path argument=path" in record.message
 
 
 async def test_a_switch_that_was_taken_back_denies_nothing_at_a_worker(tmp_path: Path) -> None:
