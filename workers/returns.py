@@ -3,7 +3,6 @@
 import dataclasses
 import enum
 import typing
-from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -13,9 +12,9 @@ from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue, JsonSchema
 from toolpool.contract import encoding
 from toolpool.contract.content import blocks_of
 from toolpool.contract.errors import ToolDeclarationInvalid
+from toolpool.contract.schema.annotations import changed, without
 from toolpool.contract.schema.problem import Problem
 from toolpool.contract.schema.validator import SchemaValidator
-from toolpool.workers.signature import without_titles
 
 _UNSAID = (None, type(None), Any, object, typing.NoReturn, typing.Never)
 _CONTENT_PACKAGES = frozenset({"mcp", "mcp_types", "fastmcp"})
@@ -23,8 +22,6 @@ _CONTENT_PACKAGES = frozenset({"mcp", "mcp_types", "fastmcp"})
 _TOO_STRICT = ("format", "uniqueItems")
 """A date without a time zone is none by RFC 3339, browsers' URLs are none by RFC 3986, an IPv6
 address may have a scope, and a set of numbers that are no JSON becomes a list of nulls."""
-_NAMED = frozenset({"properties", "patternProperties", "$defs"})
-_VALUES = frozenset({"enum", "const", "default", "examples"})
 _SAYS_NOTHING = frozenset({"$defs", "description"})
 
 
@@ -50,7 +47,7 @@ class Returns:
         try:
             self._validator = SchemaValidator(schema)
             # By an annotation `True` is an integer and a number, as it is in Python.
-            self._pythonic = SchemaValidator(_changed(schema, _pythonic)) if is_annotation else None
+            self._pythonic = SchemaValidator(changed(schema, _pythonic)) if is_annotation else None
         except ToolDeclarationInvalid as error:
             reason = str(error).replace("input_schema", "output_schema")
             raise ToolDeclarationInvalid(reason) from None
@@ -202,25 +199,6 @@ def _loosely(schema: JsonSchemaValue, *dropped: str) -> JsonSchemaValue:
     return {key: value for key, value in schema.items() if key not in keys}
 
 
-def _without_the_too_strict(schema: dict[str, Any]) -> dict[str, Any]:
-    return _loosely(schema, *_TOO_STRICT)
-
-
-def _changed(node: Any, change: Callable[[dict[str, Any]], dict[str, Any]]) -> Any:
-    """A schema with every schema in it changed."""
-    if isinstance(node, list):
-        return [_changed(each, change) for each in node]
-    if not isinstance(node, dict):
-        return node
-    made = {}
-    for key, value in node.items():
-        if key in _NAMED and isinstance(value, dict):
-            made[key] = {name: _changed(each, change) for name, each in value.items()}
-        else:
-            made[key] = value if key in _VALUES else _changed(value, change)
-    return change(made)
-
-
 def _pythonic(schema: dict[str, Any]) -> dict[str, Any]:
     if schema.get("type") in ("integer", "number"):
         return {**schema, "type": [schema["type"], "boolean"]}
@@ -230,7 +208,7 @@ def _pythonic(schema: dict[str, Any]) -> dict[str, Any]:
 def _annotated(adapter: "pydantic.TypeAdapter[Any]", *, by_alias: bool) -> dict[str, Any]:
     """The schema of what an annotation names."""
     made = adapter.json_schema(by_alias=by_alias, mode="serialization", schema_generator=_AsSent)
-    return typing.cast(dict[str, Any], without_titles(_changed(made, _without_the_too_strict)))
+    return typing.cast(dict[str, Any], without(made, ("title", *_TOO_STRICT)))
 
 
 def _is_content(hint: Any) -> bool:

@@ -15,6 +15,7 @@ from pydantic_core.core_schema import WithDefaultSchema
 from toolpool.contract.envelope import PolicyVerdict, Switch
 from toolpool.contract.errors import ToolDeclarationInvalid
 from toolpool.contract.outcome import READ_OTHERWISE
+from toolpool.contract.schema.annotations import without
 from toolpool.contract.schema.likeness import closest
 from toolpool.contract.schema.problem import Problem
 from toolpool.contract.schema.roots import fields_of
@@ -105,7 +106,7 @@ class Signature:
         """
         assert self._model is not None
         made = self._model.model_json_schema(schema_generator=_JsonSchema)
-        schema = typing.cast(dict[str, Any], without_titles(made))
+        schema = typing.cast(dict[str, Any], without(made, ("title",)))
         properties = schema.setdefault("properties", {})
         for name, text in described.items():
             if name in properties:
@@ -311,21 +312,6 @@ def _model(
             "use types pydantic can build, or declare input_schema="
         ) from None
     return model
-
-
-def without_titles(node: Any, *, names: bool = False) -> Any:
-    """A schema's `node` without pydantic's generated titles; `names` marks a map of field names."""
-    if isinstance(node, list):
-        return [without_titles(item) for item in node]
-    if not isinstance(node, dict):
-        return node
-    return {
-        key: without_titles(value, names=not names and key in ("properties", "$defs"))
-        if key not in ("default", "const", "enum", "examples") or names
-        else value
-        for key, value in node.items()
-        if names or key != "title" or not isinstance(value, str)
-    }
 
 
 _KINDS = {

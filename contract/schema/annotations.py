@@ -1,24 +1,33 @@
-"""A schema without what only describes it, for comparing what two schemas accept."""
+"""One walk over a schema, and a schema without what only describes it."""
 
+from collections.abc import Callable, Collection
 from typing import Any
 
 _ANNOTATIONS = frozenset({"$comment", "deprecated", "description", "example", "examples", "title"})
 _NAMED = frozenset({"$defs", "definitions", "dependentSchemas", "patternProperties", "properties"})
-_VALUES = frozenset({"const", "default", "enum"})
+_VALUES = frozenset({"const", "default", "enum", "examples"})
+
+
+def changed(node: Any, change: Callable[[dict[str, Any]], dict[str, Any]]) -> Any:
+    """The schema `node` with every schema in it changed, the innermost first."""
+    if isinstance(node, list):
+        return [changed(inner, change) for inner in node]
+    if not isinstance(node, dict):
+        return node
+    made = {}
+    for key, inner in node.items():
+        if key in _NAMED and isinstance(inner, dict):  # names of fields, and not keywords
+            made[key] = {name: changed(schema, change) for name, schema in inner.items()}
+        else:
+            made[key] = inner if key in _VALUES else changed(inner, change)
+    return change(made)
+
+
+def without(node: Any, keywords: Collection[str]) -> Any:
+    """The schema `node`, and every schema in it, without these keywords."""
+    return changed(node, lambda made: {key: made[key] for key in made if key not in keywords})
 
 
 def without_annotations(node: Any) -> Any:
     """The schema `node` without titles, descriptions, examples and comments."""
-    if isinstance(node, list):
-        return [without_annotations(inner) for inner in node]
-    if not isinstance(node, dict):
-        return node
-    return {key: _member(key, inner) for key, inner in node.items() if key not in _ANNOTATIONS}
-
-
-def _member(key: str, inner: Any) -> Any:
-    if key in _VALUES:
-        return inner
-    if key in _NAMED and isinstance(inner, dict):  # names of fields, and not keywords
-        return {name: without_annotations(schema) for name, schema in inner.items()}
-    return without_annotations(inner)
+    return without(node, _ANNOTATIONS)

@@ -125,8 +125,8 @@ async def test_circuits_and_switches_are_reported(dispatcher: Dispatcher) -> Non
     await asyncio.sleep(0)
     for _ in range(5):
         await dispatcher.dispatch(call("broken"))
-    await dispatcher.deny("works", argument="path", value="/", reason="not there")
-    await dispatcher.allow("works", argument="path", value="/")
+    await dispatcher.deny("works", argument="secret", value="x", reason="not there")
+    await dispatcher.allow("works", argument="secret", value="x")
     seen = [await first]
     kinds = ("monitor:circuit", "monitor:switch")
     while len([event for event in seen if event.kind in kinds]) < 3:
@@ -134,8 +134,8 @@ async def test_circuits_and_switches_are_reported(dispatcher: Dispatcher) -> Non
     told = [(e.kind, e.tool, e.detail) for e in seen if e.kind in kinds]
     assert told == [
         ("monitor:circuit", "broken", {"circuit": "open"}),
-        ("monitor:switch", "works", {"denied": True, "argument": "path"}),
-        ("monitor:switch", "works", {"denied": False, "argument": "path"}),
+        ("monitor:switch", "works", {"denied": True, "argument": "secret"}),
+        ("monitor:switch", "works", {"denied": False, "argument": "secret"}),
     ]
 
 
