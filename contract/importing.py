@@ -12,19 +12,25 @@ def comma_separated(text: str) -> list[str]:
     return [word.strip() for word in text.split(",") if word.strip()]
 
 
-def imported(name: str, path: str) -> Callable[..., Any]:
-    """The function at `module:name`. Raises `Misconfigured`."""
+def loaded(name: str, path: str) -> Any:
+    """What is at `module:name`. Raises `Misconfigured`, whatever its module raises."""
     module, _, attribute = path.partition(":")
     if not module or not attribute:
-        raise Misconfigured(f"{name} must be named as module:function, not {path!r}")
+        raise Misconfigured(f"{name} must be named as module:name, not {path!r}")
     try:
         found: Any = import_module(module)
         for part in attribute.split("."):
             found = getattr(found, part)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise Misconfigured(
-            f"{name} cannot be imported from {path!r}: {type(error).__name__}: {error}"
+            f"{name}: {path} cannot be loaded: {type(error).__name__}: {error}"
         ) from error
+    return found
+
+
+def imported(name: str, path: str) -> Callable[..., Any]:
+    """The function at `module:name`. Raises `Misconfigured`."""
+    found = loaded(name, path)
     if not callable(found):
         raise Misconfigured(f"{name}: {path!r} is a {type(found).__name__}, and no function")
     function: Callable[..., Any] = found

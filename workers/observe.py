@@ -3,7 +3,6 @@
 `toolpool.contract.observing` says how they are told. Facts hold no argument and no result.
 """
 
-import importlib
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -14,6 +13,7 @@ from toolpool.contract import encoding
 from toolpool.contract.envelope import Batch, CallMessage
 from toolpool.contract.errors import Misconfigured
 from toolpool.contract.faults import Failure, Fault, failure_of
+from toolpool.contract.importing import loaded
 from toolpool.contract.names import Names
 from toolpool.contract.observing import Listening, Tellers
 from toolpool.contract.outcome import Code, Executed, Outcome
@@ -304,20 +304,15 @@ def load(sources: Iterable[str]) -> list[WorkerObserver]:
 
 
 def _load(source: str) -> WorkerObserver:
-    module_name, _, name = source.partition(":")
-    if not module_name or not name:
-        raise Misconfigured(
-            f"the observer {source!r} is not of the form module:name, as in shop.watching:Pager"
-        )
     import_from_here()
-    try:
-        found: Any = getattr(importlib.import_module(module_name), name)
-        if not isinstance(found, WorkerObserver) and callable(found):
+    found = loaded("the observer", source)
+    if not isinstance(found, WorkerObserver) and callable(found):
+        try:
             found = found()
-    except Exception as error:
-        raise Misconfigured(
-            f"the observer {source} cannot be loaded: {type(error).__name__}: {error}"
-        ) from error
+        except Exception as error:
+            raise Misconfigured(
+                f"the observer {source} cannot be loaded: {type(error).__name__}: {error}"
+            ) from error
     if not isinstance(found, WorkerObserver):
         raise Misconfigured(
             f"the observer {source} is {type(found).__name__}, not an observer: derive its class "

@@ -308,7 +308,7 @@ def _states(dispatcher: Dispatcher) -> list[str]:
 @pytest.mark.parametrize(
     ("source", "said"),
     [
-        ("no_such.vault:resolve", "names no_such.vault:resolve, which cannot be loaded"),
+        ("no_such.vault:resolve", "no_such.vault:resolve cannot be loaded"),
         ("tests.fleets.vault:missing", "cannot be loaded: AttributeError"),
         ("file:/not/there", "the folder /not/there, which is not there"),
         ("vault", "use `env`, `file:DIRECTORY` or `module:callable`"),

@@ -155,7 +155,7 @@ async def test_a_stop_and_a_server_that_goes_away_are_told(tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("observer", "why"),
     [
-        ("no_colon", "is not of the form module:name"),
+        ("no_colon", "must be named as module:name"),
         ("not.there:Pager", "cannot be loaded: ModuleNotFoundError"),
         (f"{TOOLS}:missing", "cannot be loaded: AttributeError"),
         (f"{TOOLS}:broken", "cannot be loaded: OSError: no such thing"),

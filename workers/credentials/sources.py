@@ -1,6 +1,5 @@
 """Where secrets come from: the environment, a folder, or what a host knows of its users."""
 
-import importlib
 import inspect
 import os
 import re
@@ -10,6 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 from toolpool.contract.errors import Misconfigured
+from toolpool.contract.importing import loaded
 from toolpool.contract.names import is_secret
 from toolpool.contract.server.secrets import VARIABLE, variables_of
 from toolpool.workers.running.inside import import_from_here
@@ -107,23 +107,13 @@ def _content(path: Path) -> str | None:
 
 
 def _callable(setting: str) -> Resolve:
-    module_name, _, name = setting.partition(":")
-    if not module_name or not name:
+    if not all(setting.partition(":")):
         raise Misconfigured(
             f"TOOLPOOL_SECRETS is {setting!r}: use `env`, `file:DIRECTORY` or `module:callable`, "
             "as in shop.vault:secret_of"
         )
     import_from_here()
-    try:
-        found: Any = importlib.import_module(module_name)
-        for part in name.split("."):
-            found = getattr(found, part)
-    except (Exception, SystemExit) as error:
-        raise Misconfigured(
-            f"TOOLPOOL_SECRETS names {setting}, which cannot be loaded: "
-            f"{type(error).__name__}: {error}"
-        ) from error
-    return usable(found, f"TOOLPOOL_SECRETS names {setting}, which")
+    return usable(loaded("TOOLPOOL_SECRETS", setting), f"TOOLPOOL_SECRETS names {setting}, which")
 
 
 def usable(resolve: Any, what: str) -> Resolve:

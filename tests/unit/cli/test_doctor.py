@@ -242,7 +242,7 @@ def test_r58_rules_and_hooks_are_looked_at(tmp_path: Path) -> None:
         ("env", Level.OK, "from the environment: TOOLPOOL_SECRET_GITHUB"),
         ("file:/", Level.OK, "from file:/: the folder is there"),
         ("tests.fleets.vault:resolve", Level.OK, "from tests.fleets.vault:resolve: it can be"),
-        ("tests.fleets.vault:gone", Level.FAIL, "tests.fleets.vault:gone, which cannot be loaded"),
+        ("tests.fleets.vault:gone", Level.FAIL, "tests.fleets.vault:gone cannot be loaded"),
         ("file:/not/there", Level.FAIL, "the folder /not/there, which is not there"),
     ],
 )

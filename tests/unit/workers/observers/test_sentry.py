@@ -9,7 +9,8 @@ from tests.sentry_sink import SentrySink, sentry_sink
 from tests.unit.facts import run_ended, run_facts
 from tests.waiting import eventually
 from toolpool import Misconfigured
-from toolpool.contract.outcome import Code
+from toolpool.contract.faults import Failure
+from toolpool.contract.outcome import SWITCHED_OFF, Code
 from toolpool.contract.settings import Settings
 from toolpool.workers.observe import Blocked, Received, Unresolved, WorkerObservers
 from toolpool.workers.observers.sentry import Sentry
@@ -73,8 +74,18 @@ def test_a_worker_s_settings_name_functions_that_change_its_reports(sink: Sentry
         observer.ended(run_facts(), run_ended(Code.RAISED))
         observer.close()
     assert len(sink.of("event")) == 1
-    with pytest.raises(Misconfigured, match="TOOLPOOL_SENTRY_FINGERPRINT cannot be imported"):
+    with pytest.raises(Misconfigured, match="FINGERPRINT: nowhere:at_all cannot be loaded"):
         Sentry(Settings(sentry_fingerprint="nowhere:at_all"), sink.dsn)
+
+
+def test_what_an_operator_s_switch_denies_is_no_issue(sink: SentrySink) -> None:
+    observer = Sentry(Settings(), sink.dsn)
+    observer.open()
+    for cause in (SWITCHED_OFF, "no policy judged it"):
+        denied = Failure(text=None, faults=(), digest="", arguments_bytes=2, cause=cause)
+        observer.ended(run_facts(), run_ended(Code.DENIED, failure=denied))
+    observer.close()
+    assert len(sink.of("event")) == 1
 
 
 def test_a_missing_secret_is_an_issue_and_what_fails_for_all_of_them_is_one(
