@@ -158,9 +158,10 @@ def _read(value: Any) -> Any:
         return value == "true"
     if isinstance(value, (str, int, float)) and not isinstance(value, bool):
         try:
-            return Decimal(str(value))
+            number = Decimal(value if isinstance(value, int) else str(value))
         except InvalidOperation:
-            pass
+            return value
+        return number if number.is_finite() else value
     return value
 
 

@@ -78,6 +78,7 @@ ALLOWED: list[tuple[Any, Any, Any]] = [
     (Stripped, "danger", "dangers"),
     (Decimal, 5, "5.1"),
     (int | str, 7, "seven"),
+    (int | str, 7, "snan"),
     (int | bool, 1, True),
     (int | bool, 0, False),
     (str | list[str], "evil", ["good"]),
