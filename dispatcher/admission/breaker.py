@@ -54,7 +54,7 @@ class _Circuit:
     wanted_at: float = -_WANTED_SECONDS
     """When a call was refused last only because the fleet tries the tool with one call."""
     may_try: bool = False
-    """Whether this dispatcher may let a call through; later too, as its tool may be called rarely."""
+    """Whether this dispatcher may let a call through: from when it had the right to."""
 
 
 class Breaker:
