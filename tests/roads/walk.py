@@ -1,0 +1,227 @@
+"""One walk over the roads of several calls, and what must hold of each of them."""
+
+import asyncio
+import random
+import time
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import count
+from pathlib import Path
+from typing import Protocol
+
+from hypothesis import strategies as st
+
+from tests.roads.host import FOREIGN, Case, Said
+from toolpool import Code, Executed, ToolResult
+
+FREE = "look"
+"""Nobody has to approve it; calls of it share their runs."""
+TOOLS = ("pay", "pay", "pay_rated", "pay_rated", "pay_rated", "look_again", FREE, FREE, FOREIGN)
+WRITES = ("pay", "pay_rated")
+RATED = ("pay_rated", FREE)
+OFTEN = ("ask", "approve", "approve", "wait", "cancel handle", "cancel session")
+SELDOM = ("ask", "ask again", "deny", "result", "resume", "switch off", "switch on", "fill",
+          "empty")  # fmt: skip
+ENDS = (Code.CANCELLED, Code.DENIED, Code.EXPIRED)
+RATED_A_SECOND = 2
+_BETWEEN_SECONDS = 0.02
+"""How much the time from a start to its note may differ."""
+_STARTED_SECONDS = 0.5
+"""How long after its claim a call is started at most."""
+_PATIENCE_SECONDS = 0.05
+"""A step that takes longer goes on beside the next ones."""
+_numbers = count(1)
+
+Step = tuple[str, int, int | None]
+"""What is done, by which host, to which call; None for all of them at once."""
+
+
+def steps(*more: str, most: int) -> st.SearchStrategy[list[Step]]:
+    """Any steps; `more` are those of the scene itself."""
+    return st.integers(0, 2**32).map(lambda seed: _steps(random.Random(seed), more, most))
+
+
+def _steps(rng: random.Random, more: Sequence[str], most: int) -> list[Step]:
+    """Hypothesis repeats parts of what it made; most walks should get far."""
+    what = rng.choices((*OFTEN * 3, *SELDOM, *more), k=rng.randint(2, most))
+    calls: list[int | None] = [*range(len(TOOLS)), *[None] * len(TOOLS)]
+    walk = [(each, rng.randrange(2), rng.choice(calls)) for each in what]
+    return [("ask", 0, None), *walk] if rng.random() < 0.7 else walk
+
+
+class Taking(Protocol):
+    """A host, in this process or another. Raises `Lost` where it dies before it answers."""
+
+    async def do(self, what: str, case: Case, handle: str | None = None) -> Said: ...
+
+
+class Lost(Exception):
+    """Nobody knows what came of a step."""
+
+
+class Scene(Protocol):
+    """Two hosts, and what else may happen to them."""
+
+    hosts: list[Taking]
+
+    async def happen(self, what: str, number: int) -> None:
+        """Take a step of the scene itself."""
+        ...
+
+
+@dataclass
+class Story:
+    """What was done to a call, and what was said of it. Times are monotonic."""
+
+    case: Case
+    tried: set[str] = field(default_factory=set)
+    accepted: set[str] = field(default_factory=set)
+    asked: list[float] = field(default_factory=list)
+    handles: list[str] = field(default_factory=list)
+    told: list[tuple[float, ToolResult]] = field(default_factory=list)
+
+
+class Walk:
+    """Calls of one trace. `switched_off`: tool, from when on that was confirmed, until when."""
+
+    def __init__(self, scene: Scene, trace: Path) -> None:
+        self._scene = scene
+        self._trace = trace
+        shared = next(_numbers)
+        numbers = [shared if tool == FREE else next(_numbers) for tool in TOOLS]
+        self.stories = [
+            Story(Case(str(trace), number, tool, f"s{next(_numbers)}"))
+            for tool, number in zip(TOOLS, numbers, strict=True)
+        ]
+        self._off: dict[str, float] = {}
+        self.switched_off: list[tuple[str, float, float]] = []
+        self._were_off: set[str] = set()
+        self._taking: set[asyncio.Task[None]] = set()
+
+    async def take(self, chosen: Sequence[Step]) -> None:
+        """Take the steps, let everything end, and see that all of it held."""
+        try:
+            for what, host, call in chosen:
+                await self._step(what, host, self.stories if call is None else [self.stories[call]])
+                self.hold()
+            await self._end()
+        finally:
+            for task in self._taking:
+                task.cancel()
+            await asyncio.gather(*self._taking, return_exceptions=True)
+        self.hold()
+
+    async def _step(self, what: str, host: int, stories: Sequence[Story]) -> None:
+        if what == "wait":
+            await asyncio.sleep(_PATIENCE_SECONDS)
+        elif what in ("kill host", "kill worker", "jump"):
+            await self._scene.happen(what, host)
+        else:
+            taking = self._scene.hosts[host]
+            tasks = {asyncio.ensure_future(self._do(what, taking, story)) for story in stories}
+            self._taking |= tasks
+            await asyncio.wait(tasks, timeout=_PATIENCE_SECONDS)
+            self._collect()
+
+    def _collect(self) -> None:
+        for task in [task for task in self._taking if task.done()]:
+            self._taking.discard(task)
+            task.result()
+
+    async def _do(self, what: str, host: Taking, story: Story) -> None:
+        tool, handle = story.case.tool, story.handles[-1] if story.handles else None
+        story.tried.add(what)
+        if what in ("ask", "ask again", "resume"):
+            story.asked.append(time.monotonic())
+        if what in ("switch on", "switch off"):
+            self._were_off.add(tool)
+            self._let_on(tool)
+        try:
+            said = await host.do(what, story.case, handle)
+        except Lost:
+            return
+        if what == "switch off" and said.accepted:
+            self._off.setdefault(tool, time.monotonic())
+        elif said.accepted:
+            story.accepted.add(what)
+        self._note(story, said.result)
+
+    def _let_on(self, tool: str) -> None:
+        if (since := self._off.pop(tool, None)) is not None:
+            self.switched_off.append((tool, since, time.monotonic()))
+
+    def _note(self, story: Story, result: ToolResult | None) -> None:
+        if result is not None and result.is_running and result.handle is not None:
+            story.handles.append(result.handle)
+        elif result is not None and not result.is_running:
+            story.told.append((time.monotonic(), result))
+
+    async def _end(self) -> None:
+        for host in range(2):
+            for what in ("switch on", "empty"):
+                await self._step(what, host, self.stories)
+        give_up_at = time.monotonic() + 30.0
+        while self._taking and time.monotonic() < give_up_at:
+            await asyncio.wait(self._taking, timeout=1.0)
+            self._collect()
+        for story in self.stories:
+            for handle in dict.fromkeys(story.handles):
+                try:
+                    said = await self._scene.hosts[0].do("result", story.case, handle)
+                except Lost:
+                    continue
+                self._note(story, said.result)
+
+    def starts(self) -> dict[int, list[float]]:
+        """When each call was started."""
+        found: defaultdict[int, list[float]] = defaultdict(list)
+        if self._trace.exists():
+            for line in self._trace.read_text().splitlines():
+                number, at = line.split()
+                found[int(number)].append(float(at))
+        return found
+
+    def hold(self) -> None:
+        """What must hold at any time."""
+        starts = self.starts()
+        for story in self.stories:
+            self._hold_of(story, starts.get(story.case.number, []))
+        by_tool: defaultdict[str, list[float]] = defaultdict(list)
+        for number, tool in {story.case.number: story.case.tool for story in self.stories}.items():
+            by_tool[tool] += starts.get(number, [])
+        for at in (sorted(by_tool[tool]) for tool in RATED):
+            for early, late in zip(at, at[RATED_A_SECOND:], strict=False):
+                assert late - early >= 1.0 - _BETWEEN_SECONDS, f"over the rate: {late - early} s"
+        for tool, since, until in self._all_off():
+            late_starts = [s for s in by_tool[tool] if since + _STARTED_SECONDS < s < until]
+            assert not late_starts, f"{tool} was switched off"
+
+    def _all_off(self) -> list[tuple[str, float, float]]:
+        now = time.monotonic()
+        return self.switched_off + [(tool, since, now) for tool, since in self._off.items()]
+
+    def _hold_of(self, story: Story, starts: list[float]) -> None:
+        results = [result for _, result in story.told]
+        is_granted = story.case.tool == FOREIGN and any(result.ok for result in results)
+        if (starts and story.case.tool != FREE) or is_granted:
+            assert "approve" in story.tried, f"never granted, and ran: {story}"
+            assert "deny" not in story.accepted, f"denied, and ran: {story}"
+        if story.case.tool not in WRITES:
+            return
+        assert len(starts) <= 1, f"ran twice: {story}"
+        for at, result in story.told:
+            if starts and result.executed is Executed.NO:
+                assert starts[0] > at, f"told no, and ran before: {story}"
+                assert not self._is_end(story, at, result), f"told no, and ran: {story}"
+        finals = {(r.code, str(r.data)) for r in results if self._is_final(r)}
+        is_switched = story.case.tool in self._were_off
+        assert len(finals) <= 1 or is_switched, f"two ends: {story}"
+
+    def _is_end(self, story: Story, at: float, result: ToolResult) -> bool:
+        """Whether it may not run after this, unless it is asked anew of a tool that was off."""
+        was_off = result.code is Code.DENIED and story.case.tool in self._were_off
+        return result.code in ENDS and not (was_off and max(story.asked) > at)
+
+    def _is_final(self, result: ToolResult) -> bool:
+        return result.ok or (result.code in ENDS and result.executed is Executed.NO)
