@@ -5,6 +5,9 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis.stateful import run_state_machine_as_test
 
 from tests.integration.test_ledger_model import MemoryMachine, redis_machine
+from tests.ledger.machine import LedgerMachine
+
+__all__ = ["redis_machine"]
 
 STEPS = 50_000
 ROUND = settings(
@@ -19,11 +22,10 @@ ROUND = settings(
 
 @pytest.mark.chaos
 @pytest.mark.timeout(900)
-def test_the_lua_does_what_its_model_does_for_long(redis_url: str) -> None:
+def test_the_lua_does_what_its_model_does_for_long(redis_machine: type[LedgerMachine]) -> None:
     """Rounds of random steps until there were enough of them."""
-    machine = redis_machine(redis_url)
-    while machine.steps_taken < STEPS:
-        run_state_machine_as_test(machine, settings=ROUND)
+    while redis_machine.steps_taken < STEPS:
+        run_state_machine_as_test(redis_machine, settings=ROUND)
 
 
 @pytest.mark.chaos

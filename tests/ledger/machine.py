@@ -15,6 +15,7 @@ from toolpool.contract.ledger.base import CloseReason
 KEYS = ("a", "b", "c")
 ASKERS = tuple(f"d{number}" for number in range(20))
 WORKERS = ("w1", "w2")
+HALF_AN_HOUR = 1800.0
 
 keys = st.sampled_from(KEYS)
 askers = st.one_of(st.just("d0"), st.sampled_from(ASKERS[:3]), st.sampled_from(ASKERS))
@@ -270,6 +271,29 @@ class LedgerMachine(RuleBasedStateMachine):
         """A dispatcher starts, or dies."""
         self.real.live(asker, alive)
         (self.model.alive.add if alive else self.model.alive.discard)(asker)
+
+    @rule(key=keys, who=st.integers(0, 2))
+    def lose_asker(self, key: str, who: int) -> None:
+        """One that asked dies."""
+        if asked := list(self.histories[key].asked):
+            self.live(asked[-1 - who % len(asked)], alive=False)
+
+    @rule(seconds=st.sampled_from((-HALF_AN_HOUR, 0.0, HALF_AN_HOUR)))
+    def jump(self, seconds: float) -> None:
+        """The server's clock is set, by an hour at most; nothing that is decided rests on it."""
+        self.real.jump(seconds)
+
+    @rule(
+        key=keys,
+        asker=askers,
+        worker=workers,
+        seconds=st.sampled_from((-HALF_AN_HOUR, HALF_AN_HOUR)),
+    )
+    def jump_meanwhile(self, key: str, asker: str, worker: str, seconds: float) -> None:
+        """While a call waits to be started."""
+        self.open({key}, asker, rerun=False, over=False)
+        self.jump(seconds)
+        self.claim_what_waits(key, worker)
 
     @rule(key=keys, who=st.integers(0, 2), end=st.sampled_from(CloseReason))
     def close(self, key: str, who: int, end: CloseReason) -> None:

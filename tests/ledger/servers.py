@@ -7,6 +7,7 @@ from typing import Any, Protocol
 
 import redis
 
+from tests.chaos.wall_clock import WallClock
 from toolpool.contract.ledger.approvals import (
     ApprovalLedger,
     Asking,
@@ -31,10 +32,14 @@ from toolpool.contract.ledger.steps import Steps
 from toolpool.contract.names import Names
 from toolpool.contract.server import connection
 from toolpool.contract.settings import Settings
+from toolpool.dispatcher.transports.redis import RedisTransport
 
 NAMES = Names()
 LONG = 1000.0
+KEPT = 100_000.0
+"""Of what the server itself ends, by its own clock: much longer than that may jump."""
 _OVER = 0.001
+_NEAR_SECONDS = 1.5
 
 
 class Ledger(Protocol):
@@ -83,7 +88,7 @@ class Real:
         wait = _OVER if over else LONG
         asked_at = time.time() + LONG if later else 0.0
         openings = [
-            Opening(key, 1, rerun, wait, LONG, LONG, asked_at, again, approved) for key in keys
+            Opening(key, 1, rerun, wait, LONG, KEPT, asked_at, again, approved) for key in keys
         ]
         _, answers = self.run(
             self.ledger.open(
@@ -108,7 +113,7 @@ class Real:
     ) -> tuple[str, str, str]:
         now = time.time()
         asking = Asking(
-            key, nonce, b"request", rerun, now + LONG, LONG, LONG, now + 2 * LONG, again
+            key, nonce, b"request", rerun, now + LONG, KEPT, KEPT, now + 2 * LONG, again
         )
         found = self.run(self.approvals(reply).ask(asking, now=now))
         return found.answer, found.state, found.approval
@@ -151,7 +156,7 @@ class Real:
         return str(answer)
 
     def settle(self, key: str, nonce: str, reply: str, body: bytes) -> str:
-        settlements = [Settlement(key, nonce, LONG, self.reply(reply), body)]
+        settlements = [Settlement(key, nonce, KEPT, self.reply(reply), body)]
         (answer,) = self.run(self.ledger.settle(settlements, give_up_at=_soon()))
         return str(answer)
 
@@ -170,7 +175,7 @@ class Real:
             key,
             nonce,
             epoch,
-            LONG,
+            KEPT,
             unclaimed=bodies["no"],
             claimed=bodies["timeout"],
             doubtful=bodies["unknown"],
@@ -207,7 +212,7 @@ class Real:
             wait=LONG,
             message=bodies["message"],
             next_message=bodies["next message"],
-            keep=LONG,
+            keep=KEPT,
             lost=bodies["lost"],
             had_time=had_time,
             epoch=epoch,
@@ -220,7 +225,7 @@ class Real:
         return bytes(answer)
 
     def release(self, key: str, nonce: str, entered: bool, notice: bytes, too_often: bytes) -> str:
-        releases = [Release(key, nonce, notice, LONG, too_often, entered)]
+        releases = [Release(key, nonce, notice, KEPT, too_often, entered)]
         (answer,) = self.run(self.ledger.release(releases, worker="w", give_up_at=_soon()))
         return str(answer)
 
@@ -232,16 +237,20 @@ class Real:
 class RealRedis(Real):
     """The Lua on a real server. `change_epoch` and the like are done as operators' faults do."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, clock: WallClock | None = None) -> None:
         super().__init__()
         settings = Settings(redis_url=url)
         self._sync = redis.Redis.from_url(url)
+        self._clock = clock
         self._client = self.run(_made(settings))
         self._steps = Steps(self._client)
         self.ledger = RedisLedger(self._steps, NAMES)
         self._kept: dict[bytes, bytes] = {}
         self._copies: dict[str, bytes] = {}
+        self._transport = self.run(_transport(settings))
+        self._set_clock(0.0)
         self._sync.flushall()
+        self._agree()
 
     @property
     def epoch(self) -> str:
@@ -251,14 +260,36 @@ class RealRedis(Real):
     def approvals(self, reply: str) -> ApprovalLedger:
         return RedisApprovals(self._steps, NAMES, self.reply(reply), "default")
 
+    def jump(self, seconds: float) -> None:
+        """The server's clock is set, and a process undoes it. Nothing that was sent is lost."""
+        if self._clock is not None:
+            for kind in (self.reply("*"), NAMES.cancel("*"), "queue"):
+                for key in self._sync.scan_iter(kind):
+                    self._sync.persist(key)
+            self._set_clock(seconds)
+            self._agree()
+
+    def _set_clock(self, seconds: float) -> None:
+        if self._clock is not None:
+            self._clock.offset = seconds
+            while abs(self._sync.time()[0] - time.time() - seconds) > _NEAR_SECONDS:  # type: ignore[index]
+                pass
+
+    def _agree(self) -> None:
+        """As a dispatcher does once a second."""
+        while self.run(self._transport.survey([])).clock_jumped:
+            pass
+
     def change_epoch(self, word: str) -> None:
         """A failover, or a restart, that kept the data."""
         self._sync.set(NAMES.epoch, word)
+        self._agree()
 
     def lose_data(self) -> None:
         """FLUSHALL; queue and streams are left, because the model does not forget them."""
         for key in [*self._records(), NAMES.epoch, NAMES.switches]:
             self._sync.delete(key)
+        self._agree()
 
     def replicate(self) -> None:
         """What a replica has now."""
@@ -269,7 +300,7 @@ class RealRedis(Real):
         for key in self._records():
             self._sync.delete(key)
         for key, value in self._kept.items():
-            self._sync.restore(key, int(LONG * 1000), value)
+            self._sync.restore(key, int(KEPT * 1000), value)
         self.change_epoch(word)
 
     def spoil(self, key: str, how: str) -> None:
@@ -286,7 +317,7 @@ class RealRedis(Real):
 
     def put_back(self, key: str) -> None:
         """Let a record be as it was."""
-        self._sync.restore(NAMES.call(key), int(LONG * 1000), self._copies[key], replace=True)
+        self._sync.restore(NAMES.call(key), int(KEPT * 1000), self._copies[key], replace=True)
 
     def end_record(self, key: str) -> None:
         """The record's time is over."""
@@ -308,7 +339,7 @@ class RealRedis(Real):
     def live(self, asker: str, alive: bool) -> None:
         """A dispatcher takes its lease, or lets it go."""
         key = NAMES.dispatcher(asker)
-        self._sync.set(key, b"1", px=int(LONG * 1000)) if alive else self._sync.delete(key)
+        self._sync.set(key, b"1", px=int(KEPT * 1000)) if alive else self._sync.delete(key)
 
     def sent(self, name: str) -> list[bytes]:
         """What went to a queue, a dispatcher or a worker, oldest first."""
@@ -321,6 +352,8 @@ class RealRedis(Real):
         return [fields[b"b"] for _, fields in entries]
 
     def stop(self) -> None:
+        self._set_clock(0.0)
+        self.run(self._transport.close())
         self.run(self._client.aclose())
         self._sync.close()
         super().stop()
@@ -343,6 +376,9 @@ class RealMemory(Real):
 
     def approvals(self, reply: str) -> ApprovalLedger:
         return MemoryApprovals(self._server, self.reply(reply))
+
+    def jump(self, seconds: float) -> None:
+        """It follows no clock that is set."""
 
     def change_epoch(self, word: str) -> None:
         """See `RealRedis`."""
@@ -396,6 +432,10 @@ class RealMemory(Real):
 
 async def _made(settings: Settings) -> Any:
     return connection.open_async(settings)
+
+
+async def _transport(settings: Settings) -> RedisTransport:
+    return RedisTransport(settings)
 
 
 async def _epoch(ledger: Ledger) -> str:
