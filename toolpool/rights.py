@@ -26,7 +26,6 @@ _ON_ANY_KEY: tuple[tuple[str, ...], ...] = (
     ("HSET", "{key}", "f", "1"),
     _EXPIRE,
     ("HSETNX", "{key}", "f", "1"),
-    ("HINCRBY", "{key}", "f", "1"),
     ("HGET", "{key}", "f"),
     ("HMGET", "{key}", "f"),
     ("HGETALL", "{key}"),

@@ -152,6 +152,7 @@ class Presence:
                     names.workers,
                     names.catalog_version,
                     names.toolsets,
+                    names.catalog,
                 ],
                 args=[
                     self._worker,  # a word nobody else uses, should there be no epoch

@@ -47,7 +47,7 @@ def running(worker: str) -> bytes:
 
 def running_on(answer: bytes) -> str | None:
     """The worker in the answer `running <worker>`; None for any other answer."""
-    return answer[len(_RUNNING) :].decode() if answer.startswith(_RUNNING) else None
+    return answer[len(_RUNNING) :].decode(errors="replace") if answer.startswith(_RUNNING) else None
 
 
 def again(attempt: int) -> bytes:

@@ -271,4 +271,4 @@ def _verdict(answer: bytes) -> float | Refusal:
     try:
         return int(float(answer)) / 1000
     except ValueError:
-        return answer.decode()
+        return answer.decode(errors="replace")

@@ -6,12 +6,12 @@ Its events are numbered without a hole, so that whoever reads it sees what it ha
 import asyncio
 import time
 from collections import deque
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 import redis.asyncio
 
 from toolpool.contract.events import BEGINNING, Position
-from toolpool.contract.ledger.steps import Step, Steps, send
+from toolpool.contract.ledger.steps import Step, Steps, send, without_end
 from toolpool.contract.names import Names
 
 _READ_AT_MOST = 8
@@ -83,6 +83,7 @@ class RedisEvents:
     async def last(self) -> Position | None:
         """See `EventLog.last`."""
         found = await send(self._writer, ("XREVRANGE", self._key, "+", "-", "COUNT", 1))
+        found = await without_end(self._writer, self._key, found)
         return _position(found[0][0]) if found else None
 
     async def read(self, after: Position, *, wait: bool = True) -> list[Entry]:
@@ -91,7 +92,7 @@ class RedisEvents:
         command = ("XREAD", "COUNT", _READ_AT_MOST, *block, "STREAMS", self._key, after.bookmark)
         async with asyncio.timeout(_BLOCK_SECONDS + _SILENCE_SECONDS):
             found = await send(self._reader, command)
-        entries: list[Any] = found[0][1] if found else []
+        entries = await without_end(self._writer, self._key, found[0][1] if found else [])
         return [_entry(id_, fields) for id_, fields in entries]
 
     async def close(self) -> None:

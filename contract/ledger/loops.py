@@ -14,7 +14,7 @@ from typing import Any, Protocol
 import redis.asyncio
 from redis.exceptions import RedisError
 
-from toolpool.contract.ledger.steps import Step, Steps, send
+from toolpool.contract.ledger.steps import Step, Steps, send, without_end
 from toolpool.contract.names import Names
 
 _SESSIONS_AT_MOST = 100_000
@@ -99,11 +99,13 @@ class RedisLoops:
             try:
                 async with asyncio.timeout(2 * _BLOCK_MS / 1000):  # then the connection is dead
                     found = await send(self._reader, (*command, self._names.loops, self._last_read))
+                    read: list[Any] = found[0][1] if found else []
+                    entries = await without_end(self._reader, self._names.loops, read)
             except (RedisError, OSError):
                 self._last_read = b"0"  # another server may count from anywhere
                 await asyncio.sleep(_PAUSE_SECONDS)
                 continue
-            for key, fields in found[0][1] if found else ():
+            for key, fields in entries:
                 self._last_read = key
                 self._touch(fields[1].decode(errors="replace"))
 

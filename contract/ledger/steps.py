@@ -29,8 +29,12 @@ from redis.exceptions import (
     TimeoutError as RedisTimeoutError,
 )
 
+from toolpool.contract.server.mending import is_junk, removal, said
+
 _FIRST_PAUSE = 0.05
 _LONGEST_PAUSE = 1.0
+_DIGITS_OF_MS = 13
+"""Of a date in milliseconds, until the year 2286."""
 REPLY_STREAM_MS = 3_600_000
 _PASSING = (RedisConnectionError, RedisTimeoutError, BusyLoadingError, OSError)
 _REFUSING = (ReadOnlyError, OutOfMemoryError, MasterDownError)
@@ -105,6 +109,21 @@ def script(step: Step) -> tuple[str, str]:
     return source, hashlib.sha1(source.encode(), usedforsecurity=False).hexdigest()
 
 
+def has_end(id_: bytes) -> bool:
+    """Whether an entry's id is of no time that comes, so that nothing can be added after it."""
+    return id_.find(b"-") > _DIGITS_OF_MS
+
+
+async def without_end(client: "redis.asyncio.Redis", stream: str, entries: list[Any]) -> list[Any]:
+    """The entries read of a stream, up to one that `has_end`: then the stream is deleted."""
+    for number, entry in enumerate(entries):
+        if has_end(entry[0]):
+            await client.delete(stream)
+            said(1)
+            return entries[:number]
+    return entries
+
+
 class Attempt:
     """Whether a command may have reached the server."""
 
@@ -130,13 +149,18 @@ async def send(
             attempt.sent = True
         await connection.send_command(*command)
         return await connection.read_response()
-    except ResponseError:
-        raise
+    except ResponseError as error:
+        remove = removal(command) if is_junk(error) else None
+        if remove is None:
+            raise
     except BaseException:
         await connection.disconnect(nowait=True)
         raise
     finally:
         await pool.release(connection)
+    mended: Any = client
+    said(await mended.execute_command(*remove))
+    return await send(client, command, attempt)
 
 
 class Steps:

@@ -19,6 +19,7 @@ from toolpool.contract.errors import (
     ServerUnsuitable,
     SigningKeyMissing,
 )
+from toolpool.contract.server.mending import AsyncClient, Client
 from toolpool.contract.server.passwords import without_password, without_passwords_of
 from toolpool.contract.server.sockets import why_not_private
 from toolpool.contract.settings import Settings
@@ -171,7 +172,8 @@ def open_async(settings: Settings, *, blocking: bool = False) -> "redis.asyncio.
     )
     kind: Any = pool.connection_class
     pool.connection_class = _packing_in_c(kind)
-    return redis.asyncio.Redis.from_pool(pool)
+    client: redis.asyncio.Redis = AsyncClient.from_pool(pool)
+    return client
 
 
 @cache
@@ -192,7 +194,7 @@ def _packing_in_c(connection: Any) -> Any:
 
 def open_sync(settings: Settings, *, blocking: bool = False) -> "redis.Redis":
     """A client for threads and commands; like `open_async`."""
-    return redis.Redis.from_url(
+    client: redis.Redis = Client.from_url(
         require_redis_url(settings),
         decode_responses=False,
         socket_connect_timeout=settings.connect_timeout,
@@ -200,6 +202,7 @@ def open_sync(settings: Settings, *, blocking: bool = False) -> "redis.Redis":
         retry=Retry(NoBackoff(), 0),
         protocol=2,
     )
+    return client
 
 
 def is_nearly_full(info: dict[str, Any]) -> bool:

@@ -30,7 +30,7 @@ from toolpool.contract.ledger.events import RedisEvents
 from toolpool.contract.ledger.loops import RedisLoops
 from toolpool.contract.ledger.rates import RedisRates
 from toolpool.contract.ledger.shared import RedisShared
-from toolpool.contract.ledger.steps import ServerAway, Step, Steps, send
+from toolpool.contract.ledger.steps import ServerAway, Step, Steps, has_end, send, without_end
 from toolpool.contract.names import Names
 from toolpool.contract.server import connection
 from toolpool.contract.settings import Settings
@@ -208,6 +208,9 @@ class RedisTransport:
         self._read_at_most = _next_size(self._read_at_most, len(entries), time.monotonic() - since)
         self._last_read = entries[-1][0]
         self._untrimmed += len(entries)
+        if has_end(self._last_read):
+            entries = await without_end(self._client, self._reply, entries)
+            self._last_read = b"0"
         return [fields[1] for _, fields in entries]
 
     async def _trim(self) -> None:

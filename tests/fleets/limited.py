@@ -49,3 +49,9 @@ async def few(trace: str, seconds: float = 0.05) -> str:
     await asyncio.sleep(seconds)
     _note(trace, "-1")
     return "done"
+
+
+@tool(effects="read", cache_seconds=60)
+async def cached(word: str) -> str:
+    """Give back the word, to all who ask for it within a minute."""
+    return word

@@ -17,12 +17,14 @@ from celery.app.amqp import AMQP
 from celery.worker.consumer import Consumer
 from kombu.transport import redis as kombu_redis
 from kombu.transport.virtual import QoS as VirtualQoS
+from redis import Redis
 from redis.exceptions import ConnectionError, DataError, RedisError, ResponseError
 
 from toolpool.contract import logs
 from toolpool.contract.errors import MessageRejected
 from toolpool.contract.ledger.steps import refuses_writes
 from toolpool.contract.names import BATCH_TASK
+from toolpool.contract.server.mending import Client, is_junk
 from toolpool.workers.celery.form import Form
 from toolpool.workers.supervision.unanswered import Unanswered
 
@@ -98,6 +100,17 @@ class _FreeingQoS(kombu_redis.QoS):
     def reject(self, delivery_tag: str, requeue: bool = False) -> None:
         self._forget(delivery_tag, partial(super().reject, requeue=requeue))
 
+    def restore_by_tag(self, tag: Any, client: Any = None, leftmost: bool = False) -> None:
+        """Put a message back that nobody acknowledged; what is no message is dropped."""
+        try:
+            super().restore_by_tag(tag, client, leftmost)
+        except (RedisError, OSError):
+            raise
+        except Exception as error:  # noqa: BLE001 - of bytes anybody may have written
+            untyped: Any = self
+            untyped._remove_from_indices(tag).execute()
+            untyped.channel.connection.client.reject(_reason(error))
+
     def _forget(self, delivery_tag: str, tell: Callable[[str], None]) -> None:
         for _ in range(_TELL_TIMES):
             try:
@@ -127,6 +140,9 @@ class _Guarded:
             if isinstance(error, ResponseError) and refuses_writes(error):
                 time.sleep(_REFUSED_SECONDS)  # to take from a list is a write
                 raise Empty from None
+            if isinstance(error, ResponseError) and is_junk(error):
+                self._remove_junk()
+                raise Empty from None
             if not isinstance(error, DataError):  # a delivery tag that Redis cannot store
                 raise
             reason = _reason(error)
@@ -134,6 +150,16 @@ class _Guarded:
             reason = _reason(error)
         self.connection.client.reject(reason)  # type: ignore[attr-defined]
         raise Empty
+
+    def _remove_junk(self) -> None:
+        with self.conn_or_acquire() as client:  # type: ignore[attr-defined]
+            for queue in self.active_queues:  # type: ignore[attr-defined]
+                for priority in self.priority_steps:  # type: ignore[attr-defined]
+                    client.llen(self._q_for_pri(queue, priority))  # type: ignore[attr-defined]
+
+    def _get_client(self) -> Any:
+        found = super()._get_client()  # type: ignore[misc]
+        return Client if found is Redis else found
 
     def _create_client(self, asynchronous: bool = False) -> Any:
         client = super()._create_client(asynchronous)  # type: ignore[misc]

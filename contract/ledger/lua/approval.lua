@@ -49,14 +49,14 @@ if what == 'ask' then
       'attempt', 1, 'rerun', rerun, 'until', 0, 'deadline', 0, 'claims', 0, 'replies', reply,
       'request', request, 'expires', ends, 'asker', reply, 'keep', keep_ms)
     redis.call('PEXPIRE', key, kept_ms)
-    redis.call('ZREMRANGEBYSCORE', waiting, '-inf', now - LEFT_MS)
+    call('ZREMRANGEBYSCORE', waiting, '-inf', now - LEFT_MS)
     redis.call('ZADD', waiting, ends, ARGV[16])
     outlive(waiting, kept_ms)
     answer = 'new'
   elseif r[1] ~= 'settled' then
     attach(key, r[3] or '', reply)
     if not (r[5] and is_alive(r[5])) then redis.call('HSET', key, 'asker', reply) end
-    if r[1] == 'approved' then redis.pcall('ZADD', approved, 0, ARGV[16]) end
+    if r[1] == 'approved' then call('ZADD', approved, 0, ARGV[16]) end
     if r[4] == nonce then answer = 'new' end
   end
   return {epoch, answer, unpack(record_of(key))}
@@ -77,15 +77,15 @@ elseif what == 'decide' then
   -- Nothing is written: the clock may be about to be put right.
   if now >= tonumber(r[3] or 0) then return {'expired'} end
   redis.call('HSET', key, 'approval', state, 'decision', decision)
-  redis.pcall('ZREM', waiting, ARGV[11])  -- somebody may have put junk there: the record counts
+  call('ZREM', waiting, ARGV[11])
   for stream in string.gmatch(r[5] or '', '%S+') do send(stream, notice) end
   -- As long as a handle may be good that was given while it waited.
   local kept_ms = math.max(redis.call('PTTL', key), tonumber(ends) - now + tonumber(r[7] or 0))
   if state == 'approved' then
     redis.call('HSET', key, 'state', 'approved', 'expires', ends, 'keep', string.format('%.0f', kept_ms))
     redis.call('PEXPIRE', key, kept_ms)
-    redis.pcall('ZADD', approved, 0, ARGV[11])
-    redis.pcall('PEXPIRE', approved, kept_ms)
+    call('ZADD', approved, 0, ARGV[11])
+    redis.call('PEXPIRE', approved, kept_ms)
   else
     settle(key, nonce, kept_ms, nil, r[4] == epoch and no or doubtful, r[5] or '', '')
   end
@@ -93,7 +93,7 @@ elseif what == 'decide' then
 elseif what == 'approved' then
   local reply, pause_ms, prefix = ARGV[4], ARGV[5], ARGV[6]
   local answers = {}
-  for _, id in ipairs(redis.call('ZRANGEBYSCORE', approved, '-inf', now, 'LIMIT', 0, 256)) do
+  for _, id in ipairs(call('ZRANGEBYSCORE', approved, '-inf', now, 'LIMIT', 0, 256)) do
     local r = redis.pcall('HMGET', prefix .. id, 'state', 'asker')
     if r.err or r[1] ~= 'approved' then
       redis.call('ZREM', approved, id)
@@ -109,11 +109,11 @@ elseif what == 'approved' then
 elseif what == 'list' then
   local prefix, most = ARGV[4], tonumber(ARGV[5])
   local answers = {}
-  for _, id in ipairs(redis.call('ZRANGE', waiting, 0, -1)) do
+  for _, id in ipairs(call('ZRANGE', waiting, 0, -1)) do
     local r = record_of(prefix .. id)
     if not r or r[1] ~= 'waiting' then
       redis.call('ZREM', waiting, id)
-    elseif #answers < most * 7 and tonumber(redis.call('HGET', prefix .. id, 'expires') or 0) > now then
+    elseif #answers < most * 7 and tonumber(fields_of(prefix .. id, 'state', 'expires')[2] or 0) > now then
       answers[#answers + 1] = id
       for i = 1, 6 do answers[#answers + 1] = r[i] end
     end

@@ -1,18 +1,19 @@
 -- A worker renews its lease.
--- KEYS: epoch, worker:{id}, workers, catalog_version, toolsets
+-- KEYS: epoch, worker:{id}, workers, catalog_version, toolsets, catalog
 -- ARGV: epoch candidate, worker, lease, lease ms, seconds that workers are listed for, toolset ('' if the
 --       worker is leaving), seconds that toolsets are listed for, and three for `agree_on_time`
--- Answers the epoch, the server's clock (ms), the value of the epoch key, and the catalog's version ('' = none).
+-- Answers the epoch, the server's clock (ms), the value of the epoch key, and the catalog's version ('' = none,
+-- or no catalog).
 agree_on_time(KEYS[1], ARGV[8], ARGV[9], ARGV[10])
 local epoch, clock = server_epoch(KEYS[1], ARGV[1])
 local now = now_ms()
 redis.call('SET', KEYS[2], ARGV[3], 'PX', ARGV[4])
-redis.call('ZADD', KEYS[3], now / 1000, ARGV[2])
+call('ZADD', KEYS[3], now / 1000, ARGV[2])
 redis.call('ZREMRANGEBYSCORE', KEYS[3], '-inf', now / 1000 - ARGV[5])
 redis.call('EXPIRE', KEYS[3], ARGV[5])
 if ARGV[6] ~= '' then
-  redis.call('ZADD', KEYS[5], now / 1000, ARGV[6])
+  call('ZADD', KEYS[5], now / 1000, ARGV[6])
   redis.call('ZREMRANGEBYSCORE', KEYS[5], '-inf', now / 1000 - ARGV[7])
   redis.call('EXPIRE', KEYS[5], ARGV[7])
 end
-return {epoch, tostring(now - fleet_offset), clock, redis.call('GET', KEYS[4]) or ''}
+return {epoch, tostring(now - fleet_offset), clock, redis.call('TYPE', KEYS[6]).ok == 'hash' and value_of(KEYS[4]) or ''}

@@ -55,7 +55,7 @@ local function approval_after(key, state, replies, is_for_now)
   if which == 'cancel' then return 'cancelled' end
   if which == 'used' and state == 'approved' then return 'approved' end
   -- Not because one dispatcher waits no longer: it may not have known how long the others may.
-  local is_over = tonumber(redis.call('HGET', key, 'expires') or 0) <= now + (state == 'waiting' and EARLY_MS or 0)
+  local is_over = tonumber(fields_of(key, 'state', 'expires')[2] or 0) <= now + (state == 'waiting' and EARLY_MS or 0)
   if (which == 'unapproved' or which == 'deadline') and is_over then return 'expired' end
   if which == 'leave' or which == 'refused' or which == 'deadline' and state == 'approved' then
     if others_wait(key, replies, 0, now + EARLY_MS) then return nil end
@@ -104,7 +104,7 @@ for i = 2, #KEYS do
     local body
     if r[1] == 'claimed' then
       body = ARGV[at + 4]
-      redis.call('RPUSH', cancels .. r[3], ARGV[at + 6])
+      call('RPUSH', cancels .. r[3], ARGV[at + 6])
       redis.call('PEXPIRE', cancels .. r[3], 60000)
     elseif r[5] == '0' and r[4] == epoch and ARGV[at + 1] == epoch then
       body = ARGV[at + 3]

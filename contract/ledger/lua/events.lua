@@ -6,11 +6,16 @@
 -- Where the server does not have what the publisher knows, it has lost it: the stream begins anew.
 local body, count, kept = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
 local known_start, known = tonumber(ARGV[5]), tonumber(ARGV[6])
-local newest = redis.call('XREVRANGE', KEYS[1], '+', '-', 'COUNT', 1)[1]
+local newest = call('XREVRANGE', KEYS[1], '+', '-', 'COUNT', 1)[1]
 local start, number = 0, 0
+local YEAR_MS, MOST = 31536000000, 2 ^ 53
 if newest then
   local s, n = string.match(newest[1], '^(%d+)-(%d+)$')
   start, number = tonumber(s), tonumber(n)
+  if start > now_ms() + YEAR_MS or number > MOST then  -- not ours, and nothing can come after it
+    redis.call('DEL', KEYS[1])
+    newest, start, number = nil, 0, 0
+  end
 end
 if not newest or start < known_start or (start == known_start and number < known) then
   start = math.max(now_ms(), known_start + 1, start + 1)
@@ -18,7 +23,7 @@ if not newest or start < known_start or (start == known_start and number < known
 end
 number = number + count
 local id = string.format('%.0f-%.0f', start, number)
-redis.call('XADD', KEYS[1], id, 'b', body, 'n', count)
+call('XADD', KEYS[1], id, 'b', body, 'n', count)
 if number > kept then
   redis.call('XTRIM', KEYS[1], 'MINID', string.format('%.0f-%.0f', start, number - kept))
 end

@@ -5,7 +5,7 @@ use_fleet_time(KEYS[4])
 local now = now_ms()
 redis.call('SET', KEYS[1], ARGV[2], 'PX', ARGV[3])
 if KEYS[2] ~= '' then
-  redis.call('ZADD', KEYS[2], now, ARGV[1])
+  call('ZADD', KEYS[2], now, ARGV[1])
   redis.call('ZREMRANGEBYSCORE', KEYS[2], '-inf', now - ARGV[4])
   redis.call('PEXPIRE', KEYS[2], ARGV[4])
 end

@@ -9,7 +9,7 @@ local answers = {}
 for i = 1, #KEYS do
   local at = i * 3 + 1
   local attempt, nonce = ARGV[at], ARGV[at + 1]
-  local r = fields_of(KEYS[i], 'state', 'attempt', 'claimed')
+  local r = fields_of(KEYS[i], 'state', 'attempt', 'claimed', 'claims')
   local answer = 'lost'
   if ARGV[at + 2] ~= '1' then mark(marks, KEYS[i], mark_ms) end
   if not r[1] then answer = 'absent'
@@ -17,8 +17,8 @@ for i = 1, #KEYS do
   elseif r[1] == 'claimed' then
     if r[3] == nonce then answer = 'held' end
   elseif r[2] == attempt then
-    redis.call('HSET', KEYS[i], 'state', 'claimed', 'claimed', nonce, 'worker', worker)
-    redis.call('HINCRBY', KEYS[i], 'claims', 1)
+    redis.call('HSET', KEYS[i], 'state', 'claimed', 'claimed', nonce, 'worker', worker,
+      'claims', (r[4] or 0) + 1)
     answer = 'held'
   end
   answers[i] = answer

@@ -6,7 +6,7 @@
 local what, kept_ms, remembered = ARGV[1], ARGV[2], tonumber(ARGV[3])
 local answers = {}
 if what == 'look' then
-  local failed = redis.call('LRANGE', KEYS[1], 0, -1)
+  local failed = call('LRANGE', KEYS[1], 0, -1)
   local n = #failed
   for i = 5, #ARGV do
     local count = 0
@@ -23,16 +23,16 @@ end
 local any = false
 for i = 5, #ARGV, 2 do
   if ARGV[i + 1] == '1' then
-    redis.call('RPUSH', KEYS[1], ARGV[i])
+    call('RPUSH', KEYS[1], ARGV[i])
     any = true
   else
-    redis.call('LREM', KEYS[1], 0, ARGV[i])
+    call('LREM', KEYS[1], 0, ARGV[i])
   end
 end
 if any then
   redis.call('LTRIM', KEYS[1], -remembered, -1)
   redis.call('PEXPIRE', KEYS[1], kept_ms)
-  redis.call('XADD', KEYS[2], 'MAXLEN', '~', 10000, '*', 's', ARGV[4])
+  call('XADD', KEYS[2], 'MAXLEN', '~', 10000, '*', 's', ARGV[4])
   redis.call('PEXPIRE', KEYS[2], kept_ms)
 end
 return answers

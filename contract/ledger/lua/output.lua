@@ -18,11 +18,11 @@ local function is_short(more)
 end
 
 local function drop_oldest(list)
-  local oldest = redis.call('ZPOPMIN', list)
+  local oldest = call('ZPOPMIN', list)
   if not oldest[1] then return nil end
   local name, size = string.match(oldest[1], '^(.*):(%d+)$')
-  redis.call('DEL', outputs .. name)
-  return tonumber(size)
+  if name then redis.call('DEL', outputs .. name) end
+  return tonumber(size) or 0
 end
 
 local dropped = 0
@@ -31,8 +31,8 @@ if KEYS[1] == '' then return {'kept'} end
 if is_short(#body) or #body > most then return {'full'} end
 
 local total = #body
-for _, member in ipairs(redis.call('ZRANGE', KEYS[3], 0, -1)) do
-  if redis.call('EXISTS', outputs .. string.match(member, '^(.*):%d+$')) == 1 then
+for _, member in ipairs(call('ZRANGE', KEYS[3], 0, -1)) do
+  if redis.call('EXISTS', outputs .. (string.match(member, '^(.*):%d+$') or '')) == 1 then
     total = total + tonumber(string.match(member, ':(%d+)$'))
   else
     redis.call('ZREM', KEYS[3], member)
@@ -46,7 +46,7 @@ end
 local member = handle .. ':' .. #body
 redis.call('SET', KEYS[1], body, 'PX', kept_ms)
 for _, list in ipairs({KEYS[2], KEYS[3]}) do
-  redis.call('ZADD', list, now, member)
+  call('ZADD', list, now, member)
   redis.call('PEXPIRE', list, kept_ms)
 end
 redis.call('ZREMRANGEBYSCORE', KEYS[2], '-inf', now - kept_ms)

@@ -17,7 +17,7 @@ local function is_under_way(set, root, member, score, at)
     if r[1] == 'open' then return tonumber(r[2] or 0) > at end
     return (not r[1] or r[1] == 'waiting' or r[1] == 'approved') and score > at
   end
-  local lease = redis.call('GET', root .. 'worker:' .. worker)
+  local lease = value_of(root .. 'worker:' .. worker)
   if lease and string.find(lease, '"ended":true', 1, true) then return false end
   if lease then
     if score < 0 then redis.call('ZADD', set, at, member) end
@@ -26,15 +26,13 @@ local function is_under_way(set, root, member, score, at)
   local r = redis.pcall('HMGET', root .. 'call:' .. call, 'state', 'worker')
   if r[1] and (r[1] ~= 'claimed' or r[2] ~= worker) then return false end
   if score >= 0 then redis.call('ZADD', set, -(at + UNSEEN_MS), member) end
-  return score >= 0 or -score > at
+  return score >= 0 or -score > at and -score <= at + 2 * UNSEEN_MS
 end
 
 -- Removes what is over, and what nobody can have put there.
 local function clean(set, window, longest, at)
-  local kind = redis.call('TYPE', set).ok
-  if kind ~= 'zset' and kind ~= 'none' then redis.call('DEL', set) end
-  if window > 0 then redis.call('ZREMRANGEBYSCORE', set, '-inf', at) end
-  redis.call('ZREMRANGEBYSCORE', set, '(' .. string.format('%.0f', at + longest + window), '+inf')
+  if window > 0 then call('ZREMRANGEBYSCORE', set, '-inf', at) end
+  call('ZREMRANGEBYSCORE', set, '(' .. string.format('%.0f', at + longest + window), '+inf')
 end
 
 -- Frees what the dispatchers of ended calls have not, or cannot any more.

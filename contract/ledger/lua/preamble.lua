@@ -47,12 +47,18 @@ local function now_ms()
   return t[1] * 1000 + math.floor(t[2] / 1000) + fleet_offset
 end
 
--- The value of the epoch key; what somebody put in its place that is no string is lost data.
+-- A command on a key that somebody without our key may have put anything at. What it fails on, a value of
+-- another type or a stream that has reached the last id, is lost data.
+local function call(command, key, ...)
+  local answer = redis.pcall(command, key, ...)
+  local err = type(answer) == 'table' and answer.err
+  if not err then return answer end
+  if string.find(err, 'WRONGTYPE') or command == 'XADD' and string.find(err, 'stream') then redis.call('DEL', key) end
+  return redis.call(command, key, ...)
+end
+
 local function value_of(key)
-  local value = redis.pcall('GET', key)
-  if type(value) ~= 'table' then return value end
-  redis.call('DEL', key)
-  return false
+  return call('GET', key)
 end
 
 local function use_fleet_time(key)
@@ -80,7 +86,7 @@ end
 -- and unpack it costs more than it saves. Also returns the value of its key.
 local function server_epoch(key, candidate)
   local value = value_of(key)
-  if not value then  -- never the same twice: the same client may be the first after every loss
+  if not value or not string.find(value, '^[%w%p][%w%p ]*$') then  -- never the same twice: the same client may be the first after every loss
     value = candidate .. table.concat(redis.call('TIME'), '.')
     redis.call('SET', key, value)
   end
@@ -95,27 +101,26 @@ local QUEUE_MS = 600000
 
 local function push(queue, message, wait_ms)
   if queue ~= '' and message ~= '' then
-    redis.call('LPUSH', queue, message)
+    call('LPUSH', queue, message)
     redis.call('PEXPIRE', queue, QUEUE_MS + tonumber(wait_ms))
   end
 end
 
-local JUNK = {attempt = '0', deadline = '0', ['until'] = '0', replies = '', worker = ''}
+local USUAL = {attempt = '0', deadline = '0', ['until'] = '0', replies = '', worker = '', outcome = ''}
+local NUMBERS = {attempt = 1, deadline = 1, ['until'] = 1, claims = 1, releases = 1, keep = 1, expires = 1, anew = 1}
 
--- Fields of a record. What somebody without the key has put in its place is removed if it is no hash, and
--- completed if it is one: it would fail the step for the other calls in it.
+-- Fields of a record. One that somebody without the key has written is completed: it would fail the step for
+-- the other calls in it.
 local function fields_of(key, ...)
-  local found = redis.pcall('HMGET', key, ...)
-  if not found.err then
+  local found = call('HMGET', key, ...)
+  if found[1] then
     for i, name in ipairs({...}) do
-      local usual = JUNK[name]
-      if usual and found[1] and (not found[i] or usual == '0' and not tonumber(found[i])) then found[i] = usual end
+      local value = found[i]
+      if value and NUMBERS[name] and (#value > 15 or not string.find(value, '^%-?%d+$')) then value = false end
+      found[i] = value or USUAL[name] or false
     end
-    return found
   end
-  if not string.find(found.err, 'WRONGTYPE') then error(found.err) end
-  redis.call('DEL', key)
-  return {}
+  return found
 end
 
 -- The mark of a call that was claimed: `<prefix>:ran:` is one shorter than `<prefix>:call:`.
@@ -131,8 +136,13 @@ local function mark(prefix, key, ms)
   redis.call('SET', mark_of(prefix, key), '', 'PX', ms)
 end
 
+-- The stream is named by a record, and so by anybody: of another prefix nothing is deleted.
 local function send(stream, body)
-  redis.call('XADD', stream, '*', 'b', body)
+  if type(redis.pcall('XADD', stream, '*', 'b', body)) == 'table' then
+    local prefix = string.match(stream, '^(.*:)reply:[^:]*$')
+    if not prefix or string.sub(KEYS[1], 1, #prefix) ~= prefix then return end
+    call('XADD', stream, '*', 'b', body)
+  end
   redis.call('PEXPIRE', stream, REPLY_STREAM_MS)
 end
 

@@ -7,7 +7,7 @@ local worker, most, marks = ARGV[1], tonumber(ARGV[2]), ARGV[3]
 local answers = {}
 for i = 1, #KEYS do
   local at = 4 + (i - 1) * 5
-  local r = fields_of(KEYS[i], 'state', 'claimed', 'attempt', 'releases', 'replies', 'keep')
+  local r = fields_of(KEYS[i], 'state', 'claimed', 'attempt', 'releases', 'replies', 'keep', 'claims')
   if r[1] == 'claimed' and r[2] == ARGV[at] then
     local releases = tonumber(r[4] or '0') + 1
     if releases > most then
@@ -15,8 +15,10 @@ for i = 1, #KEYS do
     else
       redis.call('HSET', KEYS[i], 'state', 'open', 'attempt', tonumber(r[3]) + 1, 'worker', '',
         'releases', releases, 'released', ARGV[at])
-      if ARGV[at + 4] == '0' and redis.call('HINCRBY', KEYS[i], 'claims', -1) == 0 then
-        redis.call('DEL', mark_of(marks, KEYS[i]))
+      if ARGV[at + 4] == '0' then
+        local claims = (r[7] or 0) - 1
+        redis.call('HSET', KEYS[i], 'claims', claims)
+        if claims == 0 then redis.call('DEL', mark_of(marks, KEYS[i])) end
       end
       for stream in string.gmatch(r[5], '%S+') do send(stream, ARGV[at + 1]) end
     end

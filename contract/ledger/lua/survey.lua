@@ -9,18 +9,19 @@ local epoch, clock = server_epoch(KEYS[1], ARGV[1])
 local now = now_ms()
 redis.pcall('SET', KEYS[2], ARGV[2], 'PX', ARGV[3])
 if ARGV[2] ~= '' then
+  call('ZCARD', KEYS[4])
   redis.pcall('ZADD', KEYS[4], now, ARGV[6])
   redis.pcall('ZREMRANGEBYSCORE', KEYS[4], '-inf', now - ARGV[3])
   redis.pcall('PEXPIRE', KEYS[4], ARGV[3])
 end
 local memory = redis.call('INFO', 'memory')
 local leases = {}
-for _, worker in ipairs(redis.call('ZRANGEBYSCORE', KEYS[3], now / 1000 - ARGV[5], '+inf')) do
-  local lease = redis.call('GET', ARGV[4] .. worker)
+for _, worker in ipairs(call('ZRANGEBYSCORE', KEYS[3], now / 1000 - ARGV[5], '+inf')) do
+  local lease = value_of(ARGV[4] .. worker)
   if lease then leases[#leases + 1] = lease end
 end
 local answers = {epoch, tostring(now - fleet_offset), clock, string.match(memory, 'used_memory:(%d+)') or '0',
   string.match(memory, 'maxmemory:(%d+)') or '0', tostring(#leases)}
 for _, lease in ipairs(leases) do answers[#answers + 1] = lease end
-for i = 5, #KEYS do answers[#answers + 1] = tostring(redis.call('LLEN', KEYS[i])) end
+for i = 5, #KEYS do answers[#answers + 1] = tostring(call('LLEN', KEYS[i])) end
 return answers

@@ -4,12 +4,11 @@
 --       a version that nobody used
 -- Answers the version, then the field and state of each. The change was made if its field has the new state.
 server_epoch(KEYS[1], ARGV[1])
-if redis.call('TYPE', KEYS[2]).ok ~= 'hash' then redis.call('DEL', KEYS[2]) end
-if ARGV[2] and (redis.call('HGET', KEYS[2], ARGV[2]) or '') == ARGV[3] then
+if ARGV[2] and (call('HGET', KEYS[2], ARGV[2]) or '') == ARGV[3] then
   redis.call('HSET', KEYS[2], ARGV[2], ARGV[4])
   switch_version = ARGV[5]
   redis.call('SET', KEYS[1], epoch_value())
 end
-local answers = redis.call('HGETALL', KEYS[2])
+local answers = call('HGETALL', KEYS[2])
 table.insert(answers, 1, switch_version)
 return answers
