@@ -33,6 +33,7 @@ from toolpool.contract.ledger.base import (
     Settlement,
 )
 from toolpool.contract.ledger.client import RedisLedger
+from toolpool.contract.ledger.shared import RedisShared, SharedAsk
 from toolpool.contract.ledger.steps import Steps
 from toolpool.contract.names import Names
 from toolpool.contract.server.connection import open_async
@@ -271,4 +272,23 @@ async def test_junk_in_the_fields_of_a_record_fails_no_step_for_other_calls(
         await approvals.decide(Deciding("junk", "n", b"yes", b"told", True, 9.0), now=1.0)
     assert await connection.get(AWAY) == b"theirs"
     await connection.delete(NAMES.approvals(encoding.digest(settings.tenant)))
+    await connection.aclose()
+
+
+async def test_records_that_look_like_retries_hold_the_server_up_only_so_long(
+    redis_url: str,
+) -> None:
+    connection = open_async(Settings(redis_url=redis_url))
+    shared = RedisShared(Steps(connection), NAMES)
+    run = "a" * 32
+    ask = SharedAsk(run, run, timeout=10.0, wait=10.0, cached=5.0)
+    await shared.ask([ask])
+    pipeline = connection.pipeline()
+    for number in range(1, 3001):
+        pipeline.set(NAMES.call(f"{run}.{number}"), "junk", ex=60)
+    await pipeline.execute()
+    await connection.config_resetstat()
+    await shared.ask([ask])
+    looked = (await connection.info("commandstats"))["cmdstat_exists"]["calls"]
+    assert looked <= 1001
     await connection.aclose()

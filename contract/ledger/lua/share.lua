@@ -7,7 +7,7 @@
 --       ms this note is kept, 1 where nothing from before may be used
 -- The note: key, ms at which it was taken, then of the above: wait and run.
 -- Answers for each three words: the key; 'new', 'open' or 'settled'; the outcome.
-local DIGEST = 32
+local DIGEST, MOST_RETRIES = 32, 1000
 local records = ARGV[1]
 use_fleet_time(KEYS[1])
 local now = now_ms()
@@ -18,7 +18,7 @@ local function joined(noted, own, except, run_ms, cached_ms)
     return nil
   end
   local last, retry = key, 1
-  while redis.call('EXISTS', records .. key .. '.' .. retry) == 1 do
+  while retry <= MOST_RETRIES and redis.call('EXISTS', records .. key .. '.' .. retry) == 1 do
     last, retry = key .. '.' .. retry, retry + 1
   end
   local record = redis.pcall('HMGET', records .. last, 'state', 'outcome')
