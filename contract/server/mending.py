@@ -49,7 +49,7 @@ def removal(command: Any) -> tuple[Any, ...] | None:
     """
     name = str(command[0]).upper()
     probe = _PROBES.get(name[0])
-    if probe is None or len(command) < 2:
+    if probe is None or len(command) < 2 or name.startswith("SET"):  # which takes any type's place
         return None
     key = command[command.index("STREAMS") + 1] if name == "XREAD" else command[1]
     if isinstance(key, list):
