@@ -14,6 +14,7 @@ from toolpool.contract.settings import Settings
 from toolpool.contract.spec import ToolSpec
 from toolpool.contract.switches import misfit
 from toolpool.dispatcher.admission import catalog as catalogs
+from toolpool.dispatcher.admission.availability import make_switch
 from toolpool.dispatcher.events import CHANNELS, Event
 from toolpool.dispatcher.formats import FORMATS, intake, named
 from toolpool.dispatcher.handles import Handles
@@ -262,8 +263,9 @@ class Dispatcher(Handles):
         and for a value that no valid call of the tool has, as this catalog shows it.
         """
         self._lifetime.require()
+        asked = make_switch(tool, argument, value, reason, set_at=0.0, on=True, tenant=tenant)
         offer = self._parts.catalog.offers.get(tool)
-        if offer is not None and (why := misfit(offer.spec, offer.validator, argument, value)):
+        if offer and (why := misfit(offer.spec, offer.validator, asked.argument, asked.value)):
             raise ValueError(why)
         turn = self._traffic.available.turn_switch
         await turn(tool, argument, value, reason, on=True, tenant=tenant, by=by)
