@@ -5,6 +5,7 @@ fleet time go on by more or less than its own clock corrects the offset, and sig
 clocks are not used: they may be hours apart.
 """
 
+import math
 import re
 import secrets
 import time
@@ -95,6 +96,13 @@ class ServerClock:
         """The value that is disputed."""
         self._tries = 0
         self._doubted_since: float | None = None
+        self._read_since = math.inf
+        """When the first reading was taken, by `elapsed`."""
+
+    @property
+    def _is_new(self) -> bool:
+        """Whether the first reading may have been of a jump that others are about to correct."""
+        return elapsed() - self._read_since < _PATIENCE_SECONDS
 
     @property
     def is_doubtful(self) -> bool:
@@ -108,7 +116,7 @@ class ServerClock:
 
     def agreement(self) -> tuple[str, str, str]:
         """What the server's script is asked to agree with: see `agree_on_time` in Lua."""
-        if self._last is None:
+        if self._last is None or (self._is_new and not self._tries):
             return "", "", ""
         expected = round(self.time() * 1000)
         body = self._body(self._random, self._right_ms, expected)
@@ -141,9 +149,11 @@ class ServerClock:
             went_on = fleet_time - last.time
             least, most = asked_at - last.answered_at, answered_at - last.asked_at
             ahead = min(0.0, went_on - least) or max(0.0, went_on - most)
-            if self._is_wrong(ahead, fleet_time - known.agreed):
+            follows = was_corrected and self._is_new
+            if not follows and self._is_wrong(ahead, fleet_time - known.agreed):
                 self._dispute(raw, offset_ms, went_on - (least + most) / 2)
                 return True
+        self._read_since = min(self._read_since, elapsed())
         self._last = _Reading(fleet_time, asked_at, answered_at)
         self._offset_ms = offset_ms
         self._offset = fleet_time - (asked_at + answered_at) / 2

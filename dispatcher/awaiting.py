@@ -249,10 +249,12 @@ class Awaiting:
             left = request.expires_at - self._transport.server_time()
             pending.decided(None)
             self._hold(pending, max(0.0, left))
-        elif spec is None:
-            log.warning("approved_call_waits tool=%s: no worker has it", request.message.tool)
         elif (decision := self._decision(found, request)) is not None and decision.approved:
-            self._go_on(pending, request, found.decision, decision, found)
+            if spec is not None:
+                self._go_on(pending, request, found.decision, decision, found)
+            else:
+                pending.decided(found.decision)
+                log.warning("approved_call_waits tool=%s: no worker has it", request.message.tool)
         if own is not None and found.answer == "new":
             self._tell("asked", request, request.by, request.reason)
             self._traffic.in_background(self._notifier.asked(request))
@@ -339,12 +341,11 @@ class Awaiting:
     async def _follow_once(self) -> None:
         if self._transport.epoch != self._epoch:
             # Workers have one lease to say what they run, as after every loss of the server.
-            is_first, self._epoch = self._epoch is None, self._transport.epoch
-            if not is_first:
-                self._confirm_at = time.monotonic() + self._settings.lease_gone
+            self._epoch = self._transport.epoch
+            self._confirm_at = time.monotonic() + self._settings.lease_gone
         if self._confirm_at is not None and self._confirm_at <= time.monotonic():
-            self._confirm_at = None
             await self._confirm()
+            self._confirm_at = None
         if time.monotonic() - self._looked_at >= _UNTOLD_SECONDS:
             await self._look_for_untold()
         for key in await self._ledger.approved(now=self._transport.server_time()):
@@ -364,8 +365,8 @@ class Awaiting:
                 self._take(pending, await self._read(pending.root), None)
 
     async def _go_on_with(self, key: str, pending: Pending | None) -> None:
-        is_sure = self._confirm_at is None
-        found = await self._read(key, confirm=is_sure)
+        epoch = self._epoch if self._confirm_at is None else None
+        found = await self._read(key, unsent_in=epoch)
         if pending is not None:
             self._take(pending, found, None)
         elif (request := self._request(found)) is not None and not request.is_foreign:
@@ -374,16 +375,16 @@ class Awaiting:
     async def _confirm(self) -> None:
         """Say of what waits here that nobody sent it; the server may have lost some of it."""
         for key, (pending, request) in list(self._waiting.items()):
-            found = await self._read(key, confirm=True)
+            found = await self._read(key, unsent_in=self._epoch)
             if not found.state and pending.is_open:
                 body = signed_request(self._envelope, request)
                 found = await self._note(pending, request, body, new_nonce(), "")
             if found.state != "waiting":
                 self._take(pending, found, None)
 
-    async def _read(self, key: str, *, confirm: bool = False) -> Found:
+    async def _read(self, key: str, *, unsent_in: str | None = None) -> Found:
         return await self._ledger.read(
-            root_of(key), now=self._transport.server_time(), confirm=confirm
+            root_of(key), now=self._transport.server_time(), unsent_in=unsent_in
         )
 
     def _resumed(self, request: ApprovalRequest, found: Found | None) -> Pending:

@@ -87,8 +87,8 @@ class ApprovalLedger(Protocol):
         """Note a call that is not sent before somebody approves it; one that is known stays."""
         ...
 
-    async def read(self, key: str, *, now: float, confirm: bool = False) -> Found:
-        """A record. `confirm`: whoever waits for it knows that nobody sent it up to this epoch."""
+    async def read(self, key: str, *, now: float, unsent_in: str | None = None) -> Found:
+        """A record. `unsent_in`: the epoch up to which whoever waits for it knows it unsent."""
         ...
 
     async def decide(self, deciding: Deciding, *, now: float) -> str:
@@ -143,9 +143,9 @@ class RedisApprovals:
         )
         return _found(asking.key, answers[1:])
 
-    async def read(self, key: str, *, now: float, confirm: bool = False) -> Found:
+    async def read(self, key: str, *, now: float, unsent_in: str | None = None) -> Found:
         """See `ApprovalLedger.read`."""
-        return _found(key, (await self._run(key, "read", now, int(confirm)))[1:])
+        return _found(key, (await self._run(key, "read", now, unsent_in or ""))[1:])
 
     async def decide(self, deciding: Deciding, *, now: float) -> str:
         """See `ApprovalLedger.decide`."""
@@ -244,10 +244,11 @@ class MemoryApprovals:
         is_new = record.opened == asking.nonce and record.state != "settled"
         return _of(key, record)._replace(answer="new" if is_new else "")
 
-    async def read(self, key: str, *, now: float, confirm: bool = False) -> Found:
+    async def read(self, key: str, *, now: float, unsent_in: str | None = None) -> Found:
         """See `ApprovalLedger.read`."""
         record = self._server.record(key)
-        if record is not None and confirm and record.state in ("waiting", "approved"):
+        is_unsent = record is not None and record.state in ("waiting", "approved")
+        if record is not None and is_unsent and unsent_in == self._server.epoch:
             record.epoch = self._server.epoch
         return _of(key, record) if record is not None else Found(key, "")
 

@@ -57,7 +57,8 @@ def again(attempt: int) -> bytes:
 
 def again_in(answer: bytes) -> int | None:
     """The attempt in the answer `again <attempt>`; None for any other answer."""
-    return int(answer[len(_AGAIN) :]) if answer.startswith(_AGAIN) else None
+    attempt = answer[len(_AGAIN) :]
+    return int(attempt) if answer.startswith(_AGAIN) and attempt.isdigit() else None
 
 
 class CloseReason(StrEnum):

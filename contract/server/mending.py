@@ -51,7 +51,10 @@ def removal(command: Any) -> tuple[Any, ...] | None:
     probe = _PROBES.get(name[0])
     if probe is None or len(command) < 2 or name.startswith("SET"):  # which takes any type's place
         return None
-    key = command[command.index("STREAMS") + 1] if name == "XREAD" else command[1]
+    at = 1
+    if name == "XREAD":
+        at += next(i for i, word in enumerate(command) if word in ("STREAMS", b"STREAMS"))
+    key = command[at]
     if isinstance(key, list):
         [key] = key
     return ("EVAL", _REMOVE, 1, key, *probe)

@@ -27,7 +27,7 @@ from toolpool.dispatcher.calls.gate import Gate
 from toolpool.dispatcher.calls.heard import Heard
 from toolpool.dispatcher.calls.keeper import Keeper
 from toolpool.dispatcher.calls.late_writes import LateWrites
-from toolpool.dispatcher.calls.pending import Pending
+from toolpool.dispatcher.calls.pending import Pending, Stage
 from toolpool.dispatcher.calls.pulse import beat
 from toolpool.dispatcher.calls.pump import Pump
 from toolpool.dispatcher.calls.recovery import Recovery
@@ -219,7 +219,12 @@ class Traffic(Heard):
 
     def has_to_be_approved(self, pending: Pending) -> None:
         """See `Calls.has_to_be_approved`."""
-        if pending.is_open:
+        if not pending.is_open:
+            return
+        if pending.stage is Stage.RUNNING and not pending.message.rerunnable:
+            pending.held_by("")  # the server lost that it was started: only its outcome may come
+            self._pump.stranded(pending)
+        else:
             self._pump.take_back(pending)
             pending.unsent()
             self.approvals.look(pending)

@@ -268,7 +268,7 @@ async def test_junk_in_the_fields_of_a_record_fails_no_step_for_other_calls(
         await planted(state)
         await connection.zadd(NAMES.approvals(encoding.digest(settings.tenant)), {"junk": 9e15})
         assert await approvals.waiting(9, now=1.0) is not None
-        await approvals.read("junk", now=1.0, confirm=True)
+        await approvals.read("junk", now=1.0, unsent_in="junk")
         await approvals.decide(Deciding("junk", "n", b"yes", b"told", True, 9.0), now=1.0)
     assert await connection.get(AWAY) == b"theirs"
     await connection.delete(NAMES.approvals(encoding.digest(settings.tenant)))

@@ -204,6 +204,12 @@ async def test_junk_in_place_of_a_record_costs_no_other_call(
     assert lost == "absent" and isinstance(left, float)
     client.set(NAMES.call("a"), "junk", ex=60)
     assert await open_both("two") == [NEW, b"running w"]
+    for state in ("5", "inf", "nan"):  # no seconds that are left
+        client.delete(NAMES.call("a"))
+        client.hset(NAMES.call("a"), mapping={"state": state, "attempt": "1"})
+        client.expire(NAMES.call("a"), 60)
+        refused, _ = await ledger.claim(claims, worker="w", give_up_at=give_up_at)
+        assert refused == "absent"
     for junk in ({"state": "open"}, {"state": "claimed"}, {"state": "open", "until": "soon"}):
         client.delete(NAMES.call("a"))
         client.hset(NAMES.call("a"), mapping=junk)

@@ -130,7 +130,8 @@ class Real:
         return str(self.run(self.approvals("d0").decide(deciding, now=now)))
 
     def confirm(self, key: str) -> str:
-        return str(self.run(self.approvals("d0").read(key, now=time.time(), confirm=True)).state)
+        reading = self.approvals("d0").read(key, now=time.time(), unsent_in=self.epoch)
+        return str(self.run(reading).state)
 
     def read_switches(self, changes: int) -> None:
         """Note the version of the switches, which have changed so often."""

@@ -80,6 +80,8 @@ class Executor:
         self._zombie_seconds = lease_gone * _ZOMBIE
         self._waiting: dict[RunIn, deque[_Waiting]] = {run_in: deque() for run_in in slots.counts}
         self._running: dict[str, Running] = {}
+        self._ending: set[asyncio.Task[None]] = set()
+        """Runs that have ended, and are about to free their places and be settled."""
         self._cancels = EarlyCancels()
         self._claiming: set[asyncio.Task[None]] = set()
         self._draining = False
@@ -193,6 +195,8 @@ class Executor:
         late = [running.task for running in self._running.values() if running.task]
         if late:
             await asyncio.wait(late, timeout=_STOP_PATIENCE_SECONDS)
+        if self._ending:
+            await asyncio.wait(set(self._ending), timeout=_STOP_PATIENCE_SECONDS)
         await self._settler.flush()
 
     def _may_still_end(self, grace: float) -> list[asyncio.Task[None]]:
@@ -454,8 +458,10 @@ class Executor:
             outcome = self._runner.failed(call, error)
         if self._running.get(call.key) is running:  # else released, and here again
             del self._running[call.key]
-        if running.limits and busy_until is None:
+        if running.limits and busy_until is None and running.task is not None:
+            self._ending.add(running.task)  # a drain waits for it
             await self._free_places(running)
+            self._ending.discard(running.task)
         if running.given_up and not running.begun and not running.answered:
             self._release(call, running.batch, running.claim_nonce, entered=False)
         elif not running.answered:

@@ -7,7 +7,8 @@
 --            approval ends, ms the record is kept, ms an outcome is kept, ms at which it was asked, 1 where it
 --            may have been asked before, epoch of an earlier try ('' = there was none)
 --            -> epoch, answer, the record
---   read     1 where a living dispatcher that waits for it says so -> epoch, '', the record
+--   read     epoch up to which a living dispatcher that waits for it says that it is unsent ('' = none)
+--            -> epoch, '', the record
 --   decide   state, decision, ms at which the approval ends now, nonce, notice to dispatchers, outcome
 --            if nobody can have run it, outcome if nobody can know ('' = it is approved)
 --            -> 'done', or the state that it has
@@ -63,7 +64,7 @@ if what == 'ask' then
 elseif what == 'read' then
   local epoch = server_epoch(KEYS[1], ARGV[2])
   local r = record_of(key) or {'', '', '', '', '', ''}
-  if ARGV[4] == '1' and (r[1] == 'waiting' or r[1] == 'approved') then
+  if ARGV[4] == epoch and (r[1] == 'waiting' or r[1] == 'approved') then
     redis.call('HSET', key, 'epoch', epoch)
     r[5] = epoch
   end

@@ -149,7 +149,7 @@ end
 -- Whether the dispatcher that reads a reply stream holds its lease.
 local function is_alive(stream)
   local prefix, id = string.match(stream, '^(.*):reply:([^:]*)$')
-  return prefix ~= nil and redis.call('EXISTS', prefix .. ':dispatcher:' .. id) == 1
+  return prefix ~= nil and redis.pcall('EXISTS', prefix .. ':dispatcher:' .. id) == 1
 end
 
 local ASKERS = 16

@@ -22,6 +22,12 @@ def read(clock: ServerClock, at: float, asked: float, answered: float, state: st
     return clock.read(at - offset, signed(state), asked, answered)
 
 
+def grown(clock: ServerClock) -> ServerClock:
+    """As it is some seconds after its first reading."""
+    clock._read_since -= 10.0
+    return clock
+
+
 def right(clock: ServerClock) -> str:
     """The random key and the offset that a clock asks for."""
     return " ".join(clock.agreement()[2].split()[:2])
@@ -34,7 +40,7 @@ def test_the_first_reading_is_taken_as_it_is() -> None:
     assert not read(clock, 5_000_000.0, now, now)
     assert 0.0 <= clock.time() - 5_000_000.0 < 5.0
     assert clock.agreement()[1] == ""
-    assert right(clock) == "r 0"
+    assert right(grown(clock)) == "r 0"
 
 
 @pytest.mark.parametrize(
@@ -128,6 +134,20 @@ def test_a_process_that_starts_behind_a_jump_waits_until_others_have_corrected_i
     assert abs(clock.time() - 5000.0) < 1.0
 
 
+@pytest.mark.parametrize("jump", [3600.0, -3600.0])
+def test_a_process_that_just_started_follows_a_correction_and_vouches_for_nothing(
+    jump: float,
+) -> None:
+    """Also where nobody had agreed, as after a loss of data."""
+    clock = ServerClock(KEYRING)
+    now = elapsed()
+    read(clock, 5000.0 + jump, now, now)
+    assert clock.agreement() == ("", "", "")
+    assert read(clock, 5001.0, now + 1, now + 1, f"r {-jump * 1000:.0f} 5001000")
+    assert not clock.is_disputed
+    assert abs(clock.time() - 5000.0) < 2.0
+
+
 def test_a_process_that_starts_alone_long_after_the_others_takes_the_time_as_it_is(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -201,7 +221,7 @@ def test_a_signature_that_was_taken_away_is_put_back() -> None:
     read(clock, 5060.0, now, now, "r 60000")
     assert not clock.read(5000.0, "r 60000 5060000 version", now, now)
     assert not clock.is_disputed
-    agreed, _, asked_for = clock.agreement()
+    agreed, _, asked_for = grown(clock).agreement()
     assert signed(f"r 60000 {agreed}").endswith(asked_for.split()[2])
 
 

@@ -14,6 +14,7 @@ from toolpool.contract.server.mending import removal
         (("ZADD", "k", 1, "m"), "ZCARD"),
         (("SADD", "k", "m"), "SMEMBERS"),
         (("XREAD", "COUNT", 1, "STREAMS", "k", "0"), "XREVRANGE"),
+        (("XREAD", b"COUNT", 1, b"STREAMS", "k", "0"), "XREVRANGE"),
         (("INCR", "k"), "INCRBY"),
         (("GET", "k"), "GET"),
     ],

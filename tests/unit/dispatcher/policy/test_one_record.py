@@ -22,6 +22,7 @@ from toolpool import (
 from toolpool.contract.ledger.steps import ServerAway
 from toolpool.dispatcher import awaiting
 from toolpool.dispatcher.approvals import Approvals
+from toolpool.dispatcher.calls.pending import Stage
 
 RAN: list[int] = []
 
@@ -333,3 +334,32 @@ async def test_r66_a_call_that_may_have_been_noted_is_not_told_that_it_did_not_r
         named = {"session": "s", "turn": "t"} if is_named else {}
         result = (await dispatcher.dispatch([call()], **named, wait=5))[0]
         assert (result.code, result.executed) == (Code.QUEUE_UNREACHABLE, Executed.UNKNOWN)
+
+
+async def test_r66_what_was_seen_to_run_is_not_sent_again_where_the_server_lost_that() -> None:
+    """Its last moments: the record says again that the call is approved, and not sent."""
+    gate = asyncio.Event()
+
+    @tool(effects="write", approval=True)
+    async def slow(amount: int) -> str:
+        """Pay slowly."""
+        RAN.append(amount)
+        await gate.wait()
+        return f"paid {amount}"
+
+    async with Dispatcher.in_memory([slow], settings=QUICK) as dispatcher:
+        traffic = dispatcher._traffic
+        asked_for = asyncio.ensure_future(
+            dispatcher.dispatch([call(5, "slow")], session="s", turn="t", wait=60)
+        )
+        await dispatcher.approvals.approve(await id_of_one(dispatcher.approvals), by="anna")
+        [pending] = traffic.all_open()
+        await eventually(lambda: pending.stage is Stage.RUNNING, "it is seen to run")
+        record = dispatcher._server.records[pending.key]
+        was, record.state = record.state, "approved"
+        traffic.has_to_be_approved(pending)
+        assert (pending.worker, pending.awaits_approval) == ("", False)
+        record.state = was
+        gate.set()
+        assert (await asked_for)[0].data == "paid 5"
+    assert RAN == [5]

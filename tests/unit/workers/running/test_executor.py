@@ -747,3 +747,26 @@ async def test_a_claim_waits_while_switches_cannot_be_read(tmp_path: Path) -> No
     bench.ledger.switches = switches  # type: ignore[method-assign]
     await bench.call("a", "touch", path=str(tmp_path / "ran"))
     await passed(bench, "a")
+
+
+async def test_a_drain_waits_for_a_run_that_is_about_to_free_its_places_and_be_settled() -> None:
+    @tool(rate="9/min")
+    async def quick() -> str:
+        """End at once."""
+        return "done"
+
+    bench = Bench({RunIn.LOOP: 2}, catalog=Catalog([quick]))
+    is_freed = asyncio.Event()
+
+    async def free(*_: Any) -> None:
+        await is_freed.wait()
+
+    bench.executor._starts.ended = free  # type: ignore[method-assign]
+    await bench.call("k", "quick")
+    await eventually(lambda: bool(bench.executor._ending), "it has ended")
+    draining = asyncio.ensure_future(bench.executor.drain(5.0))
+    await asyncio.wait([draining], timeout=0.1)
+    assert not draining.done()
+    is_freed.set()
+    await draining
+    assert bench.ledger.records["k"].state == "settled"
