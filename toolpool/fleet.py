@@ -306,7 +306,7 @@ def remove_tool(settings: Settings, name: str) -> int:
                 pipeline.hset(names.catalog, raw, envelope.encode_entry(gone))
                 removed += 1
         if removed:
-            pipeline.incr(names.catalog_version)
+            pipeline.set(names.catalog_version, secrets.token_hex(8))
             pipeline.pexpire(names.catalog_version, round(settings.catalog_kept * 1000))
             pipeline.execute()
         return removed

@@ -5,6 +5,7 @@ date at which its version of the tool was first published, whoever publishes it 
 versions the one that came later is the newer.
 """
 
+import secrets
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -68,8 +69,9 @@ class Shelf:
             return
         self._look_at = now + _LOOK_SECONDS
         missing = self._missing(server_time)
-        if missing or now >= self._renew_at:
-            self._put(missing, server_time)
+        is_lost = self._is_stocked and not version
+        if missing or is_lost or now >= self._renew_at:
+            self._put(missing, server_time, is_lost=is_lost)
             self._renew_at = now + self._kept / _RENEWALS
         self._version = version if not missing else None
         self._is_stocked = True
@@ -120,7 +122,8 @@ class Shelf:
         except MessageRejected:
             return False
 
-    def _put(self, missing: dict[str, bytes], server_time: float) -> None:
+    def _put(self, missing: dict[str, bytes], server_time: float, *, is_lost: bool) -> None:
+        """Write what is missing, and a new version where that or the last version `is_lost`."""
         names, kept_ms = self._names, int(self._kept * 1000)
         old = self._client.zrangebyscore(names.catalog_ages, "-inf", server_time - self._kept)
         pipeline = self._client.pipeline(transaction=True)
@@ -137,7 +140,8 @@ class Shelf:
         pipeline.set(names.toolset(self.toolset.digest), body, px=kept_ms)
         for key in (names.catalog, names.catalog_ages):
             pipeline.pexpire(key, kept_ms)
-        if missing or old:
-            pipeline.incr(names.catalog_version)
+        if missing or old or is_lost:  # never one that a dispatcher may have read before a loss
+            is_same = not missing and not old
+            pipeline.set(names.catalog_version, secrets.token_hex(8), nx=is_same)
         pipeline.pexpire(names.catalog_version, kept_ms)
         pipeline.execute()
