@@ -1,5 +1,6 @@
 """What waits for a person's approval, and what a person decides: signed, as it is acted on."""
 
+from collections.abc import Collection
 from enum import StrEnum
 from typing import Any
 
@@ -140,6 +141,6 @@ def read_decision(
     return decision
 
 
-def may_decide(by: str, request: ApprovalRequest) -> bool:
-    """Whether somebody may approve or deny a call."""
-    return bool(by) and (not request.approvers or by in request.approvers)
+def may_decide(by: str, approvers: Collection[str]) -> bool:
+    """Whether somebody may approve or deny a call; where no `approvers` are named, anybody may."""
+    return bool(by) and (not approvers or by in approvers)

@@ -114,7 +114,7 @@ class Approvals:
                 f"approval {id} is for other arguments than those with the digest {digest}: look "
                 "at it again",
             )
-        if not may_decide(by, request):
+        if not may_decide(by, request.approvers):
             raise ApprovalRefused(
                 "not_allowed",
                 f"{by} may not decide about approval {id}: {', '.join(request.approvers)} may",

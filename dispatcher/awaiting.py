@@ -38,6 +38,7 @@ from toolpool.dispatcher.calls.pending import CLOCK_MARGIN_SECONDS, Pending
 from toolpool.dispatcher.calls.services import Services
 from toolpool.dispatcher.calls.traffic import Traffic
 from toolpool.dispatcher.policy.notify import Notifier
+from toolpool.dispatcher.policy.policy import Policy
 from toolpool.dispatcher.policy.verdicts import AskApproval
 from toolpool.dispatcher.turn_context import TurnContext
 from toolpool.dispatcher.words import feedback
@@ -66,7 +67,12 @@ class Awaiting:
     """One dispatcher's."""
 
     def __init__(
-        self, services: Services, traffic: Traffic, catalog: Catalog, notifier: Notifier
+        self,
+        services: Services,
+        traffic: Traffic,
+        catalog: Catalog,
+        notifier: Notifier,
+        policy: Policy,
     ) -> None:
         self._ledger = services.transport.approvals
         self._transport = services.transport
@@ -76,7 +82,10 @@ class Awaiting:
         self._traffic = traffic
         self._catalog = catalog
         self._notifier = notifier
+        self._policy = policy
         self._waiting: dict[str, _Wait] = {}
+        self._judging: set[str] = set()
+        """The roots of approved calls that the policy decides about."""
         self._epoch: str | None = None
         self._confirm_at: float | None = None
         """When what waits is said to be unsent in a new epoch of the server (monotonic)."""
@@ -270,7 +279,7 @@ class Awaiting:
                 prefix=request.prefix,
                 digest=request.digest,
             )
-            if not may_decide(decision.by, request):
+            if not may_decide(decision.by, request.approvers):
                 raise MessageRejected("foreign", "by somebody who may not decide")
         except MessageRejected as error:
             log.error("message_rejected reason=%s approval=%s: %s", error.reason, request.id, error)
@@ -295,6 +304,41 @@ class Awaiting:
             return
         if found is not None and not is_sent and self._may_be_sent_already(found):
             return  # it is looked at again when that is known
+        if is_sent or not self._policy.asks_somebody:
+            self._approved(pending, request, decision, is_sent=is_sent)
+        elif pending.root not in self._judging:
+            self._judging.add(pending.root)
+            self._traffic.in_background(self._judge(pending, request, decision))
+
+    async def _judge(
+        self, pending: Pending, request: ApprovalRequest, decision: ApprovalDecision
+    ) -> None:
+        """Send an approved call, unless the policy of this dispatcher denies it by now."""
+        try:
+            offer = self._catalog.offers.get(request.message.tool)
+            if offer is None:
+                log.warning("approved_call_waits tool=%s: no worker has it", request.message.tool)
+                return
+            call, turn = pending.as_run, opening.turn_of(request)
+            judgement = await self._policy.judge_approved((call, offer), turn, decision.by)
+        finally:
+            self._judging.discard(pending.root)
+        if not pending.is_open or not pending.awaits_approval:
+            return
+        if judgement.refusal is not None:
+            self._traffic.refuse(pending, judgement.refusal)
+        else:
+            pending.judged(judgement.call.verdict)
+            self._approved(pending, request, decision, is_sent=False)
+
+    def _approved(
+        self,
+        pending: Pending,
+        request: ApprovalRequest,
+        decision: ApprovalDecision,
+        *,
+        is_sent: bool,
+    ) -> None:
         self._waiting.pop(pending.root, None)
         self._tell_once("approved", request, decision)
         now = time.monotonic()

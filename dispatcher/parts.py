@@ -58,14 +58,6 @@ class Parts:
         told = Results(classify, self._result_policy(settings, wording), settings.tenant)
         self.approvals = Approvals(services)
         self.notifier = Notifier(settings, self.hooks.on_approval, self.observers)
-        self.awaiting = Awaiting(services, self.traffic, self.catalog, self.notifier)
-        self.background = Background(
-            services, self.traffic, self.catalog, told, wording, self.awaiting
-        )
-        self.turns = Turns(self.traffic, self.background, self.awaiting, settings, classify)
-        self.traffic.reporter.held_back = self.turns.held_back
-        self.loops = LoopGuard(transport.loops, settings, self.observers, self.hooks.on_loop)
-        self.analytics = Analytics(alert_rate=settings.rejections_alert, observers=self.observers)
         self.policy = policy = Policy(
             settings,
             wording,
@@ -74,6 +66,14 @@ class Parts:
             hook=self.hooks.before_call,
         )
         self.traffic.reporter.policy = lambda: policy.digest
+        self.awaiting = Awaiting(services, self.traffic, self.catalog, self.notifier, policy)
+        self.background = Background(
+            services, self.traffic, self.catalog, told, wording, self.awaiting
+        )
+        self.turns = Turns(self.traffic, self.background, self.awaiting, settings, classify)
+        self.traffic.reporter.held_back = self.turns.held_back
+        self.loops = LoopGuard(transport.loops, settings, self.observers, self.hooks.on_loop)
+        self.analytics = Analytics(alert_rate=settings.rejections_alert, observers=self.observers)
         self.foreign = ProviderApprovals(
             services, policy, wording, self.notifier, self.traffic.available
         )

@@ -200,7 +200,8 @@ class ProviderApprovals:
             decision = read_decision(
                 self._envelope, found.decision, key=key, tenant=tenant, prefix=prefix, digest=digest
             )
-            if request.message.session != shared.session or not may_decide(decision.by, request):
+            is_own = request.message.session == shared.session
+            if not is_own or not may_decide(decision.by, request.approvers):
                 raise MessageRejected("foreign", "it is for something else")
         except MessageRejected as error:
             log.error("message_rejected reason=%s approval=%s: %s", error.reason, key, error)

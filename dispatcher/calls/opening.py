@@ -217,6 +217,18 @@ def taken_over(
     )
 
 
+def turn_of(request: ApprovalRequest) -> TurnContext:
+    """What is known of the turn of a call that a person was asked about."""
+    message = request.message
+    return TurnContext(
+        id=message.turn,
+        session=message.session,
+        line=message.session or message.key,
+        context=message.context,
+        provider=request.provider,
+    )
+
+
 def record_keys(found: BackgroundCall, spec: ToolSpec) -> list[str]:
     """The records that a call of another dispatcher may have: its own and those of retries."""
     root = root_of(found.message.key)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from toolpool.contract.call import ToolCall
-from toolpool.contract.envelope import CallMessage
+from toolpool.contract.envelope import CallMessage, PolicyVerdict
 from toolpool.contract.ledger.base import Opening
 from toolpool.contract.outcome import Executed, Outcome
 from toolpool.contract.record_keys import retry_key
@@ -334,6 +334,14 @@ class Pending:
         self.message = msgspec.structs.replace(self.message, approval=decision)
         if decision is None:
             self.answer_by = math.inf
+
+    def judged(self, verdict: PolicyVerdict | None) -> None:
+        """It was judged once more, perhaps by another policy: the worker compares what both saw."""
+        before = self.message.verdict
+        if before is not None and verdict is not None:
+            paths = tuple(dict.fromkeys((*before.paths, *verdict.paths)))
+            verdict = msgspec.structs.replace(verdict, paths=paths, is_whole=True)
+        self.message = msgspec.structs.replace(self.message, verdict=verdict)
 
     def approved(self, *, start_by: float, deadline: float) -> None:
         """It may be sent: it was approved."""

@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 
 from toolpool.contract import encoding
+from toolpool.contract.approval import may_decide
 from toolpool.contract.call import ToolCall
 from toolpool.contract.envelope import PolicyVerdict
 from toolpool.contract.outcome import Code, Outcome
@@ -126,6 +127,21 @@ class Policy:
             self._tell(judgement, shared)
         return found
 
+    async def judge_approved(self, accepted: Accepted, shared: TurnContext, by: str) -> Judgement:
+        """What is decided now about a call whose arguments a person, `by`, has approved.
+
+        It runs with these alone: other arguments of a hook are not followed. Where it has to be
+        approved, the person must be one who may.
+        """
+        call, offer = accepted
+        judgement = await self._decide(call, offer, shared, is_approved=True)
+        approval = judgement.approval
+        if approval is not None and not may_decide(by, approval.approvers):
+            denied = _denied(Deny(self._wording.words.no_approver))
+            judgement = Judgement(call, denied, by=judgement.by)
+        self._tell(judgement, shared)
+        return judgement
+
     async def preview(self, accepted: Accepted, shared: TurnContext) -> Preview:
         """What would be decided about a call; nobody is told, and no person is asked."""
         call, offer = accepted
@@ -173,7 +189,9 @@ class Policy:
                 said.append((decided, rule))
         return self._strictest(said) if said else (AskApproval(), "the provider")
 
-    async def _decide(self, call: ToolCall, offer: Offer, shared: TurnContext) -> Judgement:
+    async def _decide(
+        self, call: ToolCall, offer: Offer, shared: TurnContext, *, is_approved: bool = False
+    ) -> Judgement:
         """By the rules, then by the hook, and once more by the rules after what that answered."""
         try:
             call = _with_arguments(call, offer.canonical(call.arguments or {}))
@@ -190,7 +208,7 @@ class Policy:
         except HookFailed as error:
             self._tell_failure(call, HOOK, error.kind, error.__cause__)
             return self._failed(call, HOOK) or judgement
-        if isinstance(verdict, Allow):
+        if isinstance(verdict, Allow) or (is_approved and isinstance(verdict, Rewrite)):
             return judgement
         return self._judge(call, offer, shared, verdict)
 

@@ -1,6 +1,7 @@
 """A call may need a person: it waits, bound to its arguments, and is answered once."""
 
 import asyncio
+import itertools
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any
@@ -179,7 +180,7 @@ async def test_r57_an_approval_is_bound_to_the_arguments_that_were_seen() -> Non
 
 
 async def test_r57_a_hook_that_rewrites_otherwise_later_does_not_change_what_was_approved() -> None:
-    amounts = iter([10, 20])
+    amounts = itertools.count(10, 10)
     hooks = Hooks(before_call=lambda _: Rewrite({"amount": next(amounts)}))
     async with Dispatcher.in_memory(TOOLS, settings=QUICK, hooks=hooks) as dispatcher:
         assert (await asked(dispatcher)).is_running
