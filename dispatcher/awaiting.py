@@ -28,7 +28,7 @@ from toolpool.contract.call import ToolCall
 from toolpool.contract.envelope import BackgroundCall
 from toolpool.contract.errors import MessageRejected
 from toolpool.contract.ledger.approvals import Asking, Found
-from toolpool.contract.ledger.steps import ServerAway, new_nonce
+from toolpool.contract.ledger.steps import ServerAway, growing_pauses, new_nonce
 from toolpool.contract.outcome import Code
 from toolpool.contract.record_keys import root_of
 from toolpool.contract.spec import ToolSpec
@@ -47,7 +47,8 @@ from toolpool.dispatcher.words.classify import forgotten, not_queued
 log = logs.logger("approvals")
 
 _EVERY_SECONDS = 0.5
-_FIRST_PAUSE_SECONDS = 0.1
+_SENT_BACK_SECONDS = 0.5
+"""How long an approved call waits that was sent and came back before it is sent again."""
 _LONGEST_PAUSE_SECONDS = 5.0
 _LEAVING_SECONDS = 2.0
 _UNTOLD_SECONDS = 5.0
@@ -86,9 +87,8 @@ class Awaiting:
         self._waiting: dict[str, _Wait] = {}
         self._judging: set[str] = set()
         """The roots of approved calls that the policy decides about."""
-        self._epoch: str | None = None
-        self._confirm_at: float | None = None
-        """When what waits is said to be unsent in a new epoch of the server (monotonic)."""
+        self._confirmed_in: str | None = None
+        """The epoch of the server in which all that waited was confirmed to be unsent."""
         self._looked_at = time.monotonic()
         self._leaving: set[asyncio.Task[None]] = set()
         traffic.approvals = self
@@ -171,40 +171,42 @@ class Awaiting:
 
     def look(self, pending: Pending) -> None:
         """See what the ledger says of a call that a person has to approve, or has approved."""
+        pause = 0.0
         if not pending.awaits_approval:
+            pause = _SENT_BACK_SECONDS if pending.approval else 0.0
             self._hold(pending, self._settings.queue_wait)
-        self._traffic.in_background(self._look(pending))
+        self._traffic.in_background(self._look(pending, pause))
 
-    async def _look(self, pending: Pending) -> None:
-        pause = _FIRST_PAUSE_SECONDS
-        while pending.is_open:
+    async def _look(self, pending: Pending, pause: float = 0.0) -> None:
+        await asyncio.sleep(pause)
+        for next_pause in growing_pauses(_LONGEST_PAUSE_SECONDS):
+            if not pending.is_open:
+                return
             try:
-                found = await self._read(pending.root)
+                self._take(pending, await self._read(pending.root), None)
             except _AWAY as error:
                 log.warning("approval_not_read call=%s: %s", pending.call.id, error)
-                await asyncio.sleep(pause)
-                pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
+                await asyncio.sleep(next_pause)
             else:
-                self._take(pending, found, None)
                 return
 
     async def _ask(self, pending: Pending, request: ApprovalRequest) -> None:
         """Note the request, or learn what became of it; take back what may be noted or not."""
         body, nonce = signed_request(self._envelope, request), new_nonce()
         give_up_at = time.monotonic() + self._settings.queue_wait
-        pause, epoch = _FIRST_PAUSE_SECONDS, ""
+        pauses, epoch = growing_pauses(_LONGEST_PAUSE_SECONDS), ""
         while pending.is_open:
             try:
                 found = await self._note(pending, request, body, nonce, epoch)
             except _AWAY as error:
                 epoch = epoch or self._transport.epoch or ""
                 log.warning("approval_not_asked call=%s: %s", pending.call.id, error)
+                pause = next(pauses)
                 if time.monotonic() + pause > give_up_at:
                     self._traffic.refuse(pending, not_queued(Code.QUEUE_UNREACHABLE))
                     self._leave(self._take_back(pending))
                     return
                 await asyncio.sleep(pause)
-                pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
             else:
                 if pending.is_open:
                     self._take(pending, found, request)
@@ -366,11 +368,10 @@ class Awaiting:
 
     async def _take_back(self, pending: Pending) -> None:
         """End the record of a call that was answered, until the ledger has it."""
-        give_up_at = time.monotonic() + max(0.0, pending.start_by - time.monotonic())
-        pause = _FIRST_PAUSE_SECONDS
-        while not await self._traffic.end_record(pending) and time.monotonic() < give_up_at:
+        for pause in growing_pauses(_LONGEST_PAUSE_SECONDS):
+            if await self._traffic.end_record(pending) or time.monotonic() >= pending.start_by:
+                return
             await asyncio.sleep(pause)
-            pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
 
     async def _follow(self) -> None:
         while True:
@@ -383,19 +384,16 @@ class Awaiting:
                 log.exception("approvals_not_followed: a fault of toolpool's own")
 
     async def _follow_once(self) -> None:
-        if self._transport.epoch != self._epoch:
-            # Workers have one lease to say what they run, as after every loss of the server.
-            self._epoch = self._transport.epoch
-            self._confirm_at = time.monotonic() + self._settings.lease_gone
-        if self._confirm_at is not None and self._confirm_at <= time.monotonic():
-            await self._confirm()
-            self._confirm_at = None
+        epoch = self._traffic.reported_epoch
+        if epoch is not None and epoch != self._confirmed_in:
+            await self._confirm(epoch)
+            self._confirmed_in = epoch
         if time.monotonic() - self._looked_at >= _UNTOLD_SECONDS:
             await self._look_for_untold()
         for key in await self._ledger.approved(now=self._transport.server_time()):
             pending = self._traffic.root(key)
             if pending is None or pending.awaits_approval:
-                await self._go_on_with(key, pending)
+                await self._go_on_with(key, pending, epoch)
 
     async def _look_for_untold(self) -> None:
         """Look for what was decided and this dispatcher was not told, as where its lease lapsed."""
@@ -408,18 +406,17 @@ class Awaiting:
             if state not in ("waiting", None) and pending.is_open:
                 self._take(pending, await self._read(pending.root), None)
 
-    async def _go_on_with(self, key: str, pending: Pending | None) -> None:
-        epoch = self._epoch if self._confirm_at is None else None
+    async def _go_on_with(self, key: str, pending: Pending | None, epoch: str | None) -> None:
         found = await self._read(key, unsent_in=epoch)
         if pending is not None:
             self._take(pending, found, None)
         elif (request := self._request(found)) is not None and not request.is_foreign:
             self._resumed(request, found)
 
-    async def _confirm(self) -> None:
+    async def _confirm(self, epoch: str) -> None:
         """Say of what waits here that nobody sent it; the server may have lost some of it."""
         for key, (pending, request) in list(self._waiting.items()):
-            found = await self._read(key, unsent_in=self._epoch)
+            found = await self._read(key, unsent_in=epoch)
             if not found.state and pending.is_open:
                 body = signed_request(self._envelope, request)
                 found = await self._note(pending, request, body, new_nonce(), "")

@@ -19,7 +19,7 @@ from toolpool.contract.call import ToolCall
 from toolpool.contract.encoding import printable
 from toolpool.contract.envelope import BackgroundCall, Settled
 from toolpool.contract.errors import MessageRejected
-from toolpool.contract.ledger.steps import ServerAway
+from toolpool.contract.ledger.steps import ServerAway, growing_pauses
 from toolpool.contract.outcome import Code, Executed, Outcome, failure
 from toolpool.contract.record_keys import retry_key, root_of
 from toolpool.contract.result import State, ToolResult
@@ -45,7 +45,6 @@ log = logs.logger("background")
 
 _KEEP_HANDLE_SECONDS = 0.25
 """How much later than at its wait budget a call is answered for its handle to be kept first."""
-_FIRST_PAUSE_SECONDS = 0.1
 _LONGEST_PAUSE_SECONDS = 2.0
 _OWN_KEPT = 1_000
 _LOOKED_AT = 16
@@ -140,7 +139,7 @@ class Background:
 
     async def _keep(self, call: BackgroundCall, seconds: float) -> None:
         """Until the server has it."""
-        pause = _FIRST_PAUSE_SECONDS
+        pauses = growing_pauses(_LONGEST_PAUSE_SECONDS)
         give_up_at = time.monotonic() + seconds
         while time.monotonic() < give_up_at:
             try:
@@ -154,8 +153,7 @@ class Background:
                 )
             except Exception as error:  # noqa: BLE001 - whatever it was, it may pass
                 log.warning("handle_not_kept call=%s: %s", call.message.id, error)
-                await asyncio.sleep(pause)
-                pause = min(pause * 2, _LONGEST_PAUSE_SECONDS)
+                await asyncio.sleep(next(pauses))
             else:
                 break
 

@@ -10,7 +10,7 @@ import os
 import re
 import secrets
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from enum import StrEnum
 from importlib import resources
 from typing import Any
@@ -161,6 +161,13 @@ async def send(
     mended: Any = client
     said(await mended.execute_command(*remove))
     return await send(client, command, attempt)
+
+
+def growing_pauses(longest: float, first: float = 0.1) -> Iterator[float]:
+    """How long to wait before each next try, in seconds: twice as long each time."""
+    while True:
+        yield first
+        first = min(2 * first, longest)
 
 
 class Steps:

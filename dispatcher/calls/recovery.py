@@ -177,7 +177,7 @@ class Recovery:
             case Stage.QUEUED:
                 return survey.clock_jumped or self._is_overdue(pending, survey, now)
             case _:
-                return self._had_time(pending, now)
+                return self._had_time(pending)
 
     async def recover(self, queue: str, suspects: Sequence[tuple[Pending, str]]) -> None:
         """Ask the ledger about calls of one queue, each with the worker believed lost ('' none)."""
@@ -307,14 +307,18 @@ class Recovery:
             pending.worker, known_since=pending.published_at, patience=patience, now=now
         )
 
-    def _had_time(self, pending: Pending, now: float) -> bool:
+    @property
+    def reported_epoch(self) -> str | None:
+        """The server's epoch, if workers had a lease's time in it to report what they run."""
+        since = max(self._epoch_since, self._leases.since)
+        return self._epoch if time.monotonic() - since > self._settings.lease_gone else None
+
+    def _had_time(self, pending: Pending) -> bool:
         """Whether a worker that runs a stranded call could have said so since the epoch changed.
 
         Never of calls that were seen to start: the server may have lost that, and the worker died.
         """
-        since = max(self._epoch_since, self._leases.since)
-        is_over = now - since > self._settings.lease_gone
-        return is_over and pending.stage is Stage.STRANDED
+        return pending.stage is Stage.STRANDED and self.reported_epoch is not None
 
     def _is_overdue(self, pending: Pending, survey: Survey, now: float) -> bool:
         """What may not be started in another epoch than its own is looked at when that changes."""
@@ -342,7 +346,7 @@ class Recovery:
             message=self._message(pending, attempt),
             next_message=b"" if is_denied else self._message(pending, attempt + 1),
             keep=pending.keep,
-            had_time=self._had_time(pending, now),
+            had_time=self._had_time(pending),
             epoch=pending.epoch,
             lost=self._envelope.encode_reply(Settled(key=pending.key, outcome=lost)),
         )

@@ -32,7 +32,6 @@ _GROUP = 256
 _ROUNDED_SECONDS = 0.1
 """How exactly a result says when to ask again."""
 _WRITE_SECONDS = 2.0
-_PASS_AGAIN_SECONDS = 0.5
 _LEAST_WAIT_SECONDS = 30.0
 _ASKED_TOGETHER_SECONDS = 10.0
 """How much longer than a queue wait somebody may ask for a call that was refused to another."""
@@ -87,11 +86,8 @@ class Refusals:
                 self._calls.resolve(pending, outcome)
             elif answer is None or answer == closing.doubtful:
                 self._calls.resolve(pending, _unsure(outcome))
-            elif answer == WAITING:
+            elif answer in (WAITING, APPROVED):  # another waits for it, too
                 self._calls.has_to_be_approved(pending)
-            elif answer == APPROVED:  # another waits for it: it passes the gate once more
-                loop = asyncio.get_running_loop()
-                loop.call_later(_PASS_AGAIN_SECONDS, self._calls.has_to_be_approved, pending)
             elif end is CloseReason.DENIED and (worker := running_on(answer)) is not None:
                 self._calls.started(pending, worker)
             elif answer == ATTACHED or running_on(answer) is not None:

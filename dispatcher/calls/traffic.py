@@ -225,9 +225,16 @@ class Traffic(Heard):
             pending.held_by("")  # the server lost that it was started: only its outcome may come
             self._pump.stranded(pending)
         else:
+            if pending.limited is not None:
+                self._gate.ended(pending)
             self._pump.take_back(pending)
             pending.unsent()
             self.approvals.look(pending)
+
+    @property
+    def reported_epoch(self) -> str | None:
+        """See `Recovery.reported_epoch`."""
+        return self._recovery.reported_epoch
 
     def waits_again(self, pending: Pending) -> None:
         """See `Calls.waits_again`."""

@@ -18,6 +18,7 @@ from toolpool.contract.encoding import encode
 from toolpool.contract.envelope import Envelope
 from toolpool.contract.events import BEGINNING, EncodedEvents, Note
 from toolpool.contract.ledger.events import EventLog
+from toolpool.contract.ledger.steps import growing_pauses
 
 log = logs.logger("events")
 
@@ -27,7 +28,6 @@ _ENCODED_AT_MOST = 100
 """How many notes are encoded together: so many are dropped at once."""
 _GATHER_SECONDS = 0.1
 """Half as long costs the machine some 5 µs more of each call at full load."""
-_FIRST_PAUSE_SECONDS = 0.1
 _LONGEST_PAUSE_SECONDS = 2.0
 _ANSWER_SECONDS = 5.0
 _FLUSH_SECONDS = 1.0
@@ -160,15 +160,14 @@ class Publisher:
                 tenant=self._tenant,
             )
         )
-        pause = _FIRST_PAUSE_SECONDS
+        pauses = growing_pauses(_LONGEST_PAUSE_SECONDS)
         while True:
             try:
                 async with asyncio.timeout(_ANSWER_SECONDS):
                     self._known = await self._stream.add(body, count=count, known=self._known)
             except _AWAY as error:
                 self._tell_away(error)
-                await asyncio.sleep(pause)
-                pause = min(pause * 2, _LONGEST_PAUSE_SECONDS)
+                await asyncio.sleep(next(pauses))
             except Exception:
                 log.exception("events_not_published count=%d", count)
                 self._drop(count)  # told as a gap: these alone are lost, not all that follow
