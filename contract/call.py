@@ -30,7 +30,7 @@ class ToolCall(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     that the same call may come in several responses. `mark` tells a call without an id from others.
     `doubled_id` is the provider's where another call of the response has it, and `id` was made up.
     `as_asked` are the arguments that the model sent, where a policy judged or gave others;
-    `verdict` is what the policy said.
+    `verdict` is what the policy said, and `policy_note` tells the model which arguments it changed.
     """
 
     index: int
@@ -48,6 +48,7 @@ class ToolCall(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     doubled_id: str | None = None
     as_asked: dict[str, Any] | None = None
     verdict: PolicyVerdict | None = None
+    policy_note: str | None = None
 
     @property
     def provider_id(self) -> str:

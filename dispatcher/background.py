@@ -53,7 +53,8 @@ _AWAY = (ServerAway, RedisError, OSError, TimeoutError)
 
 NO_SUCH_HANDLE = (
     "no such handle: it is unknown, expired or another session's; a handle is good for the session "
-    "that its call was dispatched in, and for as long as results of background calls are kept"
+    "that its call was dispatched in, and for as long as results of background calls are kept; of a "
+    "long output it is read with output(), and of a background call with task_result()"
 )
 
 
@@ -130,7 +131,7 @@ class Background:
             ok=True,
             data=_state_of(pending, call.handle),
             executed=Executed.UNKNOWN,
-            note=" ".join(filter(None, (pending.call.note, said))),
+            note=" ".join(filter(None, (pending.call.note, pending.call.policy_note, said))),
             handle=call.handle,
             duration=now - pending.began,
             id_given=pending.call.id_given,

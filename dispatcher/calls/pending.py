@@ -326,7 +326,9 @@ class Pending:
         self.epoch, self.published_at, self.queued_at = "", 0.0, 0.0
 
     def asked_about(self, message: CallMessage) -> None:
-        """The arguments that its approval is bound to."""
+        """The arguments that its approval is bound to, whatever a policy gave it here."""
+        if message.arguments != self.message.arguments:
+            self.call = msgspec.structs.replace(self.call, policy_note=None)
         self.message = msgspec.structs.replace(self.message, arguments=message.arguments)
 
     def decided(self, decision: bytes | None) -> None:

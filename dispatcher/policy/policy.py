@@ -306,8 +306,7 @@ class Policy:
             if name not in before or name not in arguments or before[name] != arguments[name]
         ]
         told = feedback.rewritten(changed, verdict.note, self._wording) if changed else verdict.note
-        note = " ".join(filter(None, (call.note, told))) or None
-        return msgspec.structs.replace(_with_arguments(call, arguments), note=note)
+        return msgspec.structs.replace(_with_arguments(call, arguments), policy_note=told or None)
 
     def _failed(self, call: ToolCall, by: str) -> Judgement | None:
         """A policy that fails denies; None where the settings let the call run."""

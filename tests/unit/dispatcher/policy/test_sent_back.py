@@ -8,7 +8,7 @@ import pytest
 
 from tests.integration.twins import second
 from tests.waiting import eventually
-from toolpool import Approval, Dispatcher, Settings, tool
+from toolpool import Approval, Dispatcher, Hooks, Rewrite, Settings, tool
 from toolpool.contract.ledger.approvals import MemoryApprovals
 from toolpool.contract.ledger.base import LAPSED
 from toolpool.contract.ledger.steps import ServerAway
@@ -151,3 +151,24 @@ async def test_r66_what_could_not_be_confirmed_is_confirmed_later(
             record.epoch = "before"
             await eventually(lambda: record.epoch == worker._server.epoch, "it is confirmed")
     assert failed == 1
+
+
+async def test_r57_no_arguments_are_said_to_be_changed_that_ran_as_they_were_approved() -> None:
+    """Another dispatcher's hook changes them when it is asked again; what was approved runs."""
+    changes = Hooks(before_call=lambda _: Rewrite({"amount": 1}))
+    async with Dispatcher.in_memory([pay], settings=QUICK) as worker:
+        async with second(worker, background_wait=0.05) as gone:
+            await gone.dispatch([call()], session="s", turn="t")
+            approval = await one_waits(gone)
+        async with second(worker, changes) as other:
+            await other.approvals.approve(approval.id, by="anna")
+            [result] = await other.dispatch([call()], session="s", turn="t", wait=30)
+            assert (result.data, result.note) == ("paid 5", None)
+            changed = {**call(), "id": "c-2"}
+            asking = asyncio.ensure_future(
+                other.dispatch([changed], session="s", turn="t-2", wait=30)
+            )
+            await other.approvals.approve((await one_waits(other)).id, by="anna")
+            [result] = await asking
+            assert result.data == "paid 1" and "amount" in (result.note or "")
+    assert RAN == [5, 1]
