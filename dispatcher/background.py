@@ -53,8 +53,8 @@ _AWAY = (ServerAway, RedisError, OSError, TimeoutError)
 
 NO_SUCH_HANDLE = (
     "no such handle: it is unknown, expired or another session's; a handle is good for the session "
-    "that its call was dispatched in, and for as long as results of background calls are kept; of a "
-    "long output it is read with output(), and of a background call with task_result()"
+    "that its call was dispatched in, and for as long as results of background calls are kept; "
+    "output() reads the handle of a long output, and task_result() that of a background call"
 )
 
 

@@ -6,6 +6,7 @@ Nothing is run here. Without a policy the answer is no: nobody here could have s
 import asyncio
 import time
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 from redis.exceptions import RedisError
 
@@ -48,6 +49,15 @@ _UNDECIDED = (ApprovalState.EXPIRED, ApprovalState.CANCELLED)
 _AWAY = (ServerAway, RedisError, OSError, TimeoutError)
 
 
+class _Answer(NamedTuple):
+    """What the record says, and how it is audited."""
+
+    result: ToolResult
+    what: str = ""
+    by: str = ""
+    reason: str = ""
+
+
 class ProviderApprovals:
     """One dispatcher's."""
 
@@ -68,7 +78,8 @@ class ProviderApprovals:
         self._wording = wording
         self._notifier = notifier
         self._available = available
-        self._waiting: dict[str, ApprovalRequest] = {}
+        self._waiting: dict[object, ApprovalRequest] = {}
+        """One for each asker: several may ask the same."""
 
     async def decide(
         self, calls: Sequence[ToolCall], shared: TurnContext, since: float
@@ -85,12 +96,12 @@ class ProviderApprovals:
 
     async def cancel(self, session: str | None, call_id: str | None) -> int:
         """End what waits for a person, of a session or of one call; how many ended."""
-        found = [
-            request
+        found = {
+            request.id: request
             for request in self._waiting.values()
             if session in (None, request.message.session) and call_id in (None, request.message.id)
-        ]
-        ends = [self._end(request, CloseReason.CANCEL, Code.CANCELLED) for request in found]
+        }
+        ends = [self._end(r, CloseReason.CANCEL, Code.CANCELLED) for r in found.values()]
         return sum(await asyncio.gather(*ends))
 
     async def _decide(self, call: ToolCall, shared: TurnContext, since: float) -> ToolResult:
@@ -128,7 +139,7 @@ class ProviderApprovals:
         until = since + min(wait, approval.expires or self._settings.approval_expires)
         request = self._request(call, shared, approval, by, max(0.001, until - time.monotonic()))
         ledger, now = self._ledger, self._transport.server_time
-        self._waiting[request.id] = request
+        self._waiting[asker := object()] = request
         try:
             found = await ledger.ask(self._asking(request), now=now())
             if found.answer == "new":
@@ -139,10 +150,15 @@ class ProviderApprovals:
                 await asyncio.sleep(min(_EVERY_SECONDS, max(0.0, until - time.monotonic())))
                 found = await ledger.read(request.id, now=now())
             answer = await self._answer(call, shared, found)
-            if await self._use_up(request, found, answer):
-                return answer
-            found = await ledger.read(request.id, now=now())
-            return await self._answer(call, shared, found)
+            if not await self._use_up(request, found, answer.result):
+                found = await ledger.read(request.id, now=now())
+                answer = await self._answer(call, shared, found)
+                is_used_up = await self._use_up(request, found, answer.result)
+                if answer.result.ok and not is_used_up:
+                    return self._no(call, self._wording.words.policy_failed)
+            if answer.what:
+                self._tell(answer.what, call, shared, answer.by, answer.reason)
+            return answer.result
         except asyncio.CancelledError:
             await asyncio.shield(self._end(request, CloseReason.CANCEL, Code.CANCELLED))
             raise
@@ -150,7 +166,7 @@ class ProviderApprovals:
             log.warning("approval_not_asked call=%s: %s", call.id, error)
             return self._no(call, self._wording.words.policy_failed)
         finally:
-            self._waiting.pop(request.id, None)
+            self._waiting.pop(asker, None)
 
     async def _use_up(self, request: ApprovalRequest, found: Found, answer: ToolResult) -> bool:
         """End the record with what is answered; False where it says something else by now."""
@@ -185,12 +201,11 @@ class ProviderApprovals:
             return False
         return answers == [body]
 
-    async def _answer(self, call: ToolCall, shared: TurnContext, found: Found) -> ToolResult:
+    async def _answer(self, call: ToolCall, shared: TurnContext, found: Found) -> _Answer:
         """What the record says, if somebody whom we trust has signed it for this very call."""
         words = self._wording.words
         if found.state == "waiting" or found.shown in _UNDECIDED:
-            self._tell("expired", call, shared, "", "")
-            return self._no(call, words.reasons[feedback.NOBODY_APPROVED])
+            return _Answer(self._no(call, words.reasons[feedback.NOBODY_APPROVED]), "expired")
         key, tenant, prefix = found.key, self._settings.tenant, self._settings.key_prefix
         try:
             request = read_request(
@@ -205,19 +220,14 @@ class ProviderApprovals:
                 raise MessageRejected("foreign", "it is for something else")
         except MessageRejected as error:
             log.error("message_rejected reason=%s approval=%s: %s", error.reason, key, error)
-            return self._no(call, words.policy_failed)
+            return _Answer(self._no(call, words.policy_failed))
         if decision.approved and decision.ends_at <= self._transport.server_time():
-            return self._no(call, words.reasons[feedback.NOBODY_APPROVED])
-        self._tell(
-            "approved" if decision.approved else "denied",
-            call,
-            shared,
-            decision.by,
-            decision.reason,
-        )
+            return _Answer(self._no(call, words.reasons[feedback.NOBODY_APPROVED]))
+        by, reason = decision.by, decision.reason
         if decision.approved:
-            return await self._granted(call, shared)
-        return self._no(call, feedback.denied_by(decision.by, decision.reason, self._wording))
+            return _Answer(await self._granted(call, shared), "approved", by, reason)
+        told = feedback.denied_by(by, reason, self._wording)
+        return _Answer(self._no(call, told), "denied", by, reason)
 
     def _asking(self, request: ApprovalRequest) -> Asking:
         now = self._transport.server_time()

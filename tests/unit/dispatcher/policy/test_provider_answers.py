@@ -1,0 +1,130 @@
+"""What a provider is told of its own question is written in the question's record before."""
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from tests.waiting import eventually
+from toolpool import Approval, AskApproval, Dispatcher, Hooks, Observer, tool
+from toolpool.contract.ledger.base import CloseReason, Closing
+from toolpool.contract.ledger.steps import ServerAway
+from toolpool.dispatcher.observe import Audit
+from toolpool.dispatcher.transports.memory import MemoryTransport
+
+HOOKS = Hooks(before_call=lambda _: AskApproval("drops a table"))
+ASKED = [
+    {
+        "type": "agent.mcp_tool_use",
+        "id": "sevt_1",
+        "name": "drop",
+        "input": {"table": "users"},
+        "evaluated_permission": "ask",
+        "mcp_server_name": "db",
+    }
+]
+
+
+@tool(effects="read")
+async def look() -> str:
+    """A tool of the pool's, so that there is one."""
+    return "seen"
+
+
+class Audits(Observer):
+    """Notes what was audited."""
+
+    def __init__(self) -> None:
+        self.seen: list[str] = []
+
+    def audited(self, audit: Audit) -> None:
+        """See `Observer.audited`."""
+        self.seen.append(audit.what)
+
+
+async def one_waits(dispatcher: Dispatcher) -> Approval:
+    """The only question that waits, as soon as there is one."""
+
+    async def waits() -> bool:
+        return len(await dispatcher.approvals.waiting()) == 1
+
+    await eventually(waits, "a person is asked")
+    return (await dispatcher.approvals.waiting())[0]
+
+
+def is_yes(turn: Any) -> bool:
+    [message] = turn.messages()
+    return bool(message["result"] == "allow")
+
+
+async def asks(dispatcher: Dispatcher, wait: float = 60.0) -> bool:
+    """Whether the provider is told yes."""
+    return is_yes(await dispatcher.dispatch(ASKED, session="s-1", turn="t", wait=wait))
+
+
+@pytest.mark.parametrize("is_written", [True, False])
+async def test_a_yes_whose_record_could_not_be_used_up_is_used_up_before_it_is_told(
+    is_written: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    close, failed = MemoryTransport.close_calls, 0
+
+    async def fails_once(
+        self: MemoryTransport, closings: Sequence[Closing], **options: Any
+    ) -> list[bytes]:
+        nonlocal failed
+        if options["end"] is not CloseReason.USED or failed:
+            return await close(self, closings, **options)
+        failed += 1
+        if is_written:
+            await close(self, closings, **options)
+        raise ServerAway("close", sent=True)
+
+    monkeypatch.setattr(MemoryTransport, "close_calls", fails_once)
+    async with Dispatcher.in_memory([look], hooks=HOOKS) as dispatcher:
+        asking = asyncio.ensure_future(asks(dispatcher))
+        approval = await one_waits(dispatcher)
+        await dispatcher.approvals.approve(approval.id, by="anna")
+        assert await asking is True
+        assert dispatcher._server.records[approval.id].state == "settled"
+    assert failed == 1
+
+
+async def test_no_yes_is_told_that_could_not_be_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def away(*_: Any, **__: Any) -> list[bytes]:
+        raise ServerAway("close", sent=False)
+
+    monkeypatch.setattr(MemoryTransport, "close_calls", away)
+    async with Dispatcher.in_memory([look], hooks=HOOKS) as dispatcher:
+        asking = asyncio.ensure_future(asks(dispatcher))
+        await dispatcher.approvals.approve((await one_waits(dispatcher)).id, by="anna")
+        assert await asking is False
+
+
+async def test_what_is_approved_as_its_asker_gives_up_is_not_audited_as_expired(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    audits, close = Audits(), MemoryTransport.close_calls
+    async with Dispatcher.in_memory([look], hooks=HOOKS, observers=[audits]) as dispatcher:
+        patient = asyncio.ensure_future(asks(dispatcher))
+        approval = await one_waits(dispatcher)
+
+        async def approved_first(self: MemoryTransport, *args: Any, **options: Any) -> list[bytes]:
+            if options["end"] is CloseReason.UNAPPROVED:
+                await dispatcher.approvals.approve(approval.id, by="anna")
+            return await close(self, *args, **options)
+
+        monkeypatch.setattr(MemoryTransport, "close_calls", approved_first)
+        assert await asks(dispatcher, wait=0.05) is True
+        assert await patient is True
+        await eventually(lambda: audits.seen.count("approved") == 2, "it is audited")
+    assert "expired" not in audits.seen
+
+
+async def test_a_question_whose_equal_was_answered_first_can_be_cancelled() -> None:
+    async with Dispatcher.in_memory([look], hooks=HOOKS) as dispatcher:
+        patient = asyncio.ensure_future(asks(dispatcher))
+        await one_waits(dispatcher)
+        assert await asks(dispatcher, wait=0.05) is False
+        assert await dispatcher.cancel(session="s-1") == 1
+        assert await patient is False
