@@ -15,6 +15,8 @@ import redis
 
 from toolpool.contract.errors import MessageRejected
 from toolpool.contract.names import Names
+from toolpool.contract.server.connection import keyring
+from toolpool.contract.settings import Settings
 from toolpool.contract.signing import Keyring
 
 _TOLERANCE_SECONDS = 1.0
@@ -38,14 +40,18 @@ def elapsed() -> float:
     return time.clock_gettime(_CLOCK) if _CLOCK is not None else time.monotonic()
 
 
-def fleet_time(client: "redis.Redis", names: Names) -> float:
-    """Fleet time as the server has it, in seconds since 1970. Raises RedisError."""
+def fleet_time(client: "redis.Redis", settings: Settings) -> float:
+    """Fleet time as the server has it, in seconds since 1970. Raises RedisError.
+
+    An offset that none of our keys signed counts as 0.
+    """
     pipeline = client.pipeline(transaction=True)
     pipeline.time()
-    pipeline.get(names.epoch)
+    pipeline.get(Names(settings.key_prefix).epoch)
     (seconds, micros), state = pipeline.execute()
-    raw = state.encode() if isinstance(state, str) else state or b""
-    return float(seconds + micros / 1e6 + _State.parse(raw).offset_ms / 1000)
+    known = _State.parse(state.encode() if isinstance(state, str) else state or b"")
+    is_signed = known.is_signed(keyring(settings), settings.key_prefix)
+    return float(seconds + micros / 1e6 + (known.offset_ms / 1000 if is_signed else 0.0))
 
 
 class _State(NamedTuple):
@@ -65,6 +71,27 @@ class _State(NamedTuple):
             return cls(random)
         agreed_ms = int(agreed) if _MILLISECONDS.fullmatch(agreed) else 0
         return cls(random, int(offset), agreed_ms / 1000 or float("-inf"), signature)
+
+    def is_signed(self, keyring: Keyring, prefix: str) -> bool:
+        """Whether a process with the key has agreed with this offset at that time."""
+        agreed_ms = round(self.agreed * 1000) if self.agreed > 0 else 0
+        body = _body(prefix, self.random, self.offset_ms, agreed_ms)
+        try:
+            return bool(keyring.verify(_PURPOSE, self.signature.encode() + b"." + body))
+        except MessageRejected:
+            return False
+
+
+def _body(prefix: str, random: str, offset_ms: int, agreed_ms: int) -> bytes:
+    return f"{prefix} {random} {offset_ms} {agreed_ms}".encode()
+
+
+class _Dispute(NamedTuple):
+    """A reading that is not taken: its raw value, the right offset, and how often in a row."""
+
+    seen: str
+    right_ms: int
+    tries: int
 
 
 class _Reading(NamedTuple):
@@ -90,11 +117,7 @@ class ServerClock:
         self._last: _Reading | None = None
         self._random = ""
         self._offset_ms = 0
-        self._right_ms = 0
-        """The offset as it should be, where it is disputed; else as it is."""
-        self._seen = ""
-        """The value that is disputed."""
-        self._tries = 0
+        self._dispute: _Dispute | None = None
         self._doubted_since: float | None = None
         self._read_since = math.inf
         """When the first reading was taken, by `elapsed`."""
@@ -112,16 +135,17 @@ class ServerClock:
     @property
     def is_disputed(self) -> bool:
         """Whether the last reading was not taken: the next ask corrects the offset."""
-        return bool(self._tries)
+        return self._dispute is not None
 
     def agreement(self) -> tuple[str, str, str]:
         """What the server's script is asked to agree with: see `agree_on_time` in Lua."""
-        if self._last is None or (self._is_new and not self._tries):
+        if self._last is None or (self._is_new and self._dispute is None):
             return "", "", ""
+        seen, right_ms, _ = self._dispute or _Dispute("", self._offset_ms, 0)
         expected = round(self.time() * 1000)
-        body = self._body(self._random, self._right_ms, expected)
+        body = _body(self._prefix, self._random, right_ms, expected)
         signature = self._keyring.sign(_PURPOSE, body)[: -len(body) - 1].decode()
-        return str(expected), self._seen, f"{self._random} {self._right_ms} {signature}"
+        return str(expected), seen, f"{self._random} {right_ms} {signature}"
 
     def read(
         self, server_time: float, state: str | bytes, asked_at: float, answered_at: float
@@ -135,7 +159,7 @@ class ServerClock:
         raw = state.encode() if isinstance(state, str) else state
         known, last = _State.parse(raw), self._last
         self._random = known.random
-        if not (is_signed := self._is_signed(known)):
+        if not (is_signed := known.is_signed(self._keyring, self._prefix)):
             known = known._replace(agreed=float("-inf"))
         # What somebody without the key wrote, or put back, counts as if nothing had been changed.
         is_trusted = self._is_trusted(known, server_time, is_signed=is_signed)
@@ -151,16 +175,16 @@ class ServerClock:
             ahead = min(0.0, went_on - least) or max(0.0, went_on - most)
             follows = was_corrected and self._is_new
             if not follows and self._is_wrong(ahead, fleet_time - known.agreed):
-                self._dispute(raw, offset_ms, went_on - (least + most) / 2)
+                self._start_dispute(raw, offset_ms, went_on - (least + most) / 2)
                 return True
         self._read_since = min(self._read_since, elapsed())
         self._last = _Reading(fleet_time, asked_at, answered_at)
         self._offset_ms = offset_ms
         self._offset = fleet_time - (asked_at + answered_at) / 2
         if not is_trusted and self._tries < _TRIES:
-            self._dispute(raw, offset_ms, 0.0)
+            self._start_dispute(raw, offset_ms, 0.0)
         else:
-            self._tries, self._seen, self._right_ms = 0, "", offset_ms
+            self._dispute = None
         return was_corrected or abs(ahead) > _TOLERANCE_SECONDS
 
     def _is_trusted(self, known: _State, server_time: float, *, is_signed: bool) -> bool:
@@ -191,24 +215,15 @@ class ServerClock:
             return False
         return ahead < 0 or not -_TOLERANCE_SECONDS <= agreed_ago < ahead - _BETWEEN_SECONDS
 
-    def _dispute(self, raw: bytes, offset_ms: int, jumped_by: float) -> None:
-        self._tries += 1
+    def _start_dispute(self, raw: bytes, offset_ms: int, jumped_by: float) -> None:
         if jumped_by > self._forgets_after:
             self._random = secrets.token_hex(8)
-        self._seen = raw.decode(errors="replace")
-        self._right_ms = offset_ms - round(jumped_by * 1000)
+        right_ms = offset_ms - round(jumped_by * 1000)
+        self._dispute = _Dispute(raw.decode(errors="replace"), right_ms, self._tries + 1)
 
-    def _is_signed(self, known: _State) -> bool:
-        """Whether somebody with the key has agreed with this offset at that time."""
-        agreed_ms = round(known.agreed * 1000) if known.agreed > 0 else 0
-        body = self._body(known.random, known.offset_ms, agreed_ms)
-        try:
-            return bool(self._keyring.verify(_PURPOSE, known.signature.encode() + b"." + body))
-        except MessageRejected:
-            return False
-
-    def _body(self, random: str, offset_ms: int, agreed_ms: int) -> bytes:
-        return f"{self._prefix} {random} {offset_ms} {agreed_ms}".encode()
+    @property
+    def _tries(self) -> int:
+        return self._dispute.tries if self._dispute is not None else 0
 
     def time(self) -> float:
         """Now; Unix time in seconds."""

@@ -57,7 +57,7 @@ def ask(
     with answering(settings) as client:
         question = Question(
             id=secrets.token_hex(16),
-            ends_at=fleet_time(client, names) + patience,
+            ends_at=fleet_time(client, settings) + patience,
             call=call,
             key=key,
             session=session,
@@ -227,7 +227,7 @@ class Finder:
         message, root = call.message, root_of(call.message.key)
         keys = [retry_key(root, number) for number in range(message.retries + 1)]
         with answering(self._settings) as client:
-            now = fleet_time(client, self._names)
+            now = fleet_time(client, self._settings)
             pipeline = client.pipeline(transaction=False)
             for key in keys:
                 names = ("state", "attempt", "worker", "until", "deadline", "outcome")

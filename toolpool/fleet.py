@@ -158,7 +158,7 @@ def read_fleet(settings: Settings) -> Fleet:
     names = Names(settings.key_prefix)
     envelope = Envelope(keyring(settings))
     with answering(settings) as client:
-        now = fleet_time(client, names)
+        now = fleet_time(client, settings)
         fleet = Fleet(names=names, now=now, unserved_after=settings.unserved_after)
         catalog: dict[bytes, bytes] = client.hgetall(names.catalog)
         ids = [text_of(raw) for raw in client.zrange(names.workers, 0, -1)]
@@ -288,7 +288,7 @@ def remove_tool(settings: Settings, name: str) -> int:
     names, envelope = Names(settings.key_prefix), Envelope(keyring(settings))
     with answering(settings) as client:
         catalog: dict[bytes, bytes] = client.hgetall(names.catalog)
-        now = fleet_time(client, names)
+        now = fleet_time(client, settings)
         fields = {
             raw: body for raw, body in catalog.items() if raw.partition(b"\0")[0] == name.encode()
         }
@@ -330,7 +330,7 @@ def turn_switch(
     switches = Switches(envelope, names.prefix)
     with answering(settings) as client:
         switches.take(*_switch_states(client, names))
-        now = fleet_time(client, names)
+        now = fleet_time(client, settings)
         switch = make_switch(tool, argument, value, reason, set_at=now, on=on, tenant=tenant)
         before = {switch_name(known) for known in switches.denying()}
         while True:

@@ -83,7 +83,7 @@ def limits(settings: Settings, fleet: Fleet) -> list[dict[str, Any]]:
         return []
     rows = []
     with answering(settings) as client:
-        now = fleet_time(client, fleet.names)
+        now = fleet_time(client, settings)
         pipeline = client.pipeline(transaction=False)
         for limit in found:
             key = fleet.names.rate(limit.name)

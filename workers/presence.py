@@ -78,7 +78,7 @@ class Presence:
     def start(self) -> None:
         """Publish the tools and take the lease, then keep both. Raises RedisError at first."""
         # Whoever sees the worker finds its tools.
-        self._shelf.stock(b"", fleet_time(self._client, self._names))
+        self._shelf.stock(b"", fleet_time(self._client, self._settings))
         self._renew()
         self._thread.start()
 

@@ -58,7 +58,8 @@ def again(attempt: int) -> bytes:
 def again_in(answer: bytes) -> int | None:
     """The attempt in the answer `again <attempt>`; None for any other answer."""
     attempt = answer[len(_AGAIN) :]
-    return int(attempt) if answer.startswith(_AGAIN) and attempt.isdigit() else None
+    is_number = attempt.isdigit() and len(attempt) < 10
+    return int(attempt) if answer.startswith(_AGAIN) and is_number else None
 
 
 class CloseReason(StrEnum):

@@ -66,7 +66,7 @@ class Jumping:
     def time(self) -> float:
         """Fleet time as the server has it now."""
         with connection.open_sync(self.settings) as client:
-            return fleet_time(client, Names())
+            return fleet_time(client, self.settings)
 
     def jump(self, seconds: float) -> None:
         """Set the server's clock, and wait until it reads it again."""

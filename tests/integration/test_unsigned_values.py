@@ -204,7 +204,7 @@ async def test_junk_in_place_of_a_record_costs_no_other_call(
     assert lost == "absent" and isinstance(left, float)
     client.set(NAMES.call("a"), "junk", ex=60)
     assert await open_both("two") == [NEW, b"running w"]
-    for state in ("5", "inf", "nan"):  # no seconds that are left
+    for state in ("5", "inf", "nan", "60_000"):  # no seconds that are left
         client.delete(NAMES.call("a"))
         client.hset(NAMES.call("a"), mapping={"state": state, "attempt": "1"})
         client.expire(NAMES.call("a"), 60)
@@ -242,3 +242,17 @@ async def test_an_offset_of_the_clock_that_nobody_signed_moves_no_process_that_s
             await transport.close()
     finally:
         client.delete(NAMES.epoch)
+
+
+async def test_an_offset_of_the_clock_that_nobody_signed_moves_no_command(
+    settings: Settings, client: Any
+) -> None:
+    before = client.get(NAMES.epoch)
+    try:
+        client.set(NAMES.epoch, "r 86400000 0 version none")
+        assert abs(read_fleet(settings).now - client.time()[0]) < 60
+    finally:
+        if before is None:
+            client.delete(NAMES.epoch)
+        else:
+            client.set(NAMES.epoch, before)

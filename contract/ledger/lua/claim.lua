@@ -62,7 +62,8 @@ for i = 2, records + 1 do
   elseif r[2] ~= attempt then answer = 'attempt'
   elseif r[1] == 'claimed' then
     answer = (r[3] == nonce) and tostring((r[5] or now) - now) or 'claimed'
-  elseif r[1] ~= 'open' then answer = tonumber(r[1]) and 'absent' or r[1]  -- nobody has approved it, or nobody has sent it since
+  elseif r[1] ~= 'open' then  -- nobody has approved it, or nobody has sent it since
+    answer = (r[1] == 'waiting' or r[1] == 'approved') and r[1] or 'absent'
   elseif r[10] and r[10] ~= 'approved' then answer = 'waiting'  -- it was held, or given back, while it waited
   elseif tonumber(r[4] or 0) <= now then answer = 'expired'
   elseif r[6] ~= epoch and r[7] ~= '1' and r[8] ~= epoch then answer = 'moved'

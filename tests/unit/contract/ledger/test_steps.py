@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from redis.exceptions import ResponseError
 
+from toolpool.contract.ledger.base import again_in
 from toolpool.contract.ledger.steps import Attempt, new_nonce, send
 
 
@@ -74,3 +75,8 @@ async def test_a_connection_goes_back_to_the_pool_whatever_happens(
         assert await send(client, ["PING"], attempt) == answer
     assert pool.said == said
     assert attempt.sent
+
+
+@pytest.mark.parametrize("attempt", [b"", b"x", b"-1", b"9" * 5000])
+def test_an_outcome_that_nobody_signed_is_no_attempt(attempt: bytes) -> None:
+    assert again_in(b"again " + attempt) is None
