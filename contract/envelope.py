@@ -246,6 +246,10 @@ class BackgroundCall(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     approval: str = ""
 
 
+ENDED_SAID_SECONDS = 60
+"""How long a lease is kept that says that its worker has ended."""
+
+
 class WorkerLease(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A worker's description of itself, renewed with its lease. `started_at` is Unix time.
 

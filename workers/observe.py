@@ -5,7 +5,7 @@
 
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -19,7 +19,9 @@ from toolpool.contract.observing import Listening, Tellers
 from toolpool.contract.outcome import Code, Executed, Outcome
 from toolpool.contract.settings import Settings
 from toolpool.workers.running.inside import import_from_here
-from toolpool.workers.tool import Tool
+
+if TYPE_CHECKING:
+    from toolpool.workers.tool import Tool
 
 
 class WorkerFacts(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -215,7 +217,7 @@ class WorkerObservers(Tellers):
         hosts: Sequence[WorkerObserver] = (),
         *,
         settings: Settings,
-        tools: Mapping[str, Tool],
+        tools: Mapping[str, "Tool"],
     ) -> None:
         super().__init__(WorkerObserver, hosts, together=_OF_CALLS)
         self._with_texts = settings.error_texts

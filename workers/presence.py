@@ -15,7 +15,7 @@ from redis.exceptions import RedisError
 
 from toolpool.contract import logs
 from toolpool.contract.clock import DOUBT_SECONDS, ServerClock, elapsed, fleet_time
-from toolpool.contract.envelope import Envelope, WorkerLease
+from toolpool.contract.envelope import ENDED_SAID_SECONDS, Envelope, WorkerLease
 from toolpool.contract.ledger.steps import Step, script
 from toolpool.contract.names import Names
 from toolpool.contract.server import connection
@@ -26,7 +26,6 @@ from toolpool.workers.shelf import Shelf
 log = logs.logger("presence")
 
 _WORKERS_KEPT_SECONDS = 86_400
-ENDED_SAID_SECONDS = 60
 _ALIVE_SECONDS = 55.0
 _RETRY_SECONDS = 0.25
 """After a renewal that failed: without a fresh lease nothing is started."""

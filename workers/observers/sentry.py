@@ -59,8 +59,8 @@ class Sentry(WorkerObserver):
             settings,
             dsn,
             every_minute=self._send_figures,
-            before_send=_function("SENTRY_BEFORE_SEND", settings.sentry_before_send),
-            fingerprint=_function("SENTRY_FINGERPRINT", settings.sentry_fingerprint),
+            before_send=host_function("SENTRY_BEFORE_SEND", settings.sentry_before_send),
+            fingerprint=host_function("SENTRY_FINGERPRINT", settings.sentry_fingerprint),
         )
         self._traces: dict[tuple[str, int], _Trace] = {}
         self._longest_wait: defaultdict[str, float] = defaultdict(float)
@@ -221,7 +221,7 @@ def _fault_at(kind: str, stack: str) -> Fault:
     return Fault(kind=kind, frames=tuple(frames))
 
 
-def _function(setting: str, path: str) -> Callable[..., Any] | None:
+def host_function(setting: str, path: str) -> Callable[..., Any] | None:
     """What a setting names as `module:function`. Raises `Misconfigured`."""
     if not path:
         return None

@@ -6,12 +6,11 @@ import time
 from redis.exceptions import RedisError
 
 from toolpool.contract import logs
-from toolpool.contract.envelope import Envelope, WorkerLease
+from toolpool.contract.envelope import ENDED_SAID_SECONDS, Envelope, WorkerLease
 from toolpool.contract.names import Names
 from toolpool.contract.server import connection
 from toolpool.contract.settings import Settings
 from toolpool.contract.version import VERSION
-from toolpool.workers.presence import ENDED_SAID_SECONDS
 
 log = logs.logger("supervise")
 

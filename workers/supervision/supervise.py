@@ -274,8 +274,11 @@ class Supervisor:
         try:
             if self._reports is None:
                 from toolpool.contract.telemetry.sentry import Reports
+                from toolpool.workers.observers.sentry import host_function
 
-                self._reports = Reports(self._settings)
+                filtered = self._settings.sentry_before_send
+                before_send = host_function("SENTRY_BEFORE_SEND", filtered)
+                self._reports = Reports(self._settings, before_send=before_send)
                 self._reports.open()
             self._reports.issue(
                 tool="(worker)",

@@ -1,5 +1,7 @@
 """What a supervisor does about workers that end: how long it waits, and what it reports."""
 
+import os
+import subprocess
 import sys
 
 import pytest
@@ -44,3 +46,37 @@ def test_a_crash_loop_is_an_issue_though_no_worker_lives_to_report_it(
         "Workers end soon after their start, again and again: the last was killed by SIGSEGV"
     )
     assert [event["tags"]["in_a_row"] for event in (first, second)] == ["3", "4"]
+
+
+def before_send(event: dict[str, object], hint: object) -> None:
+    """A host's, which lets nothing through."""
+
+
+def test_a_crash_loop_passes_the_hosts_before_send(monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = Settings(
+        redis_url="unix:///nowhere",
+        signing_key="k" * 43,
+        sentry_before_send=f"{__name__}:before_send",
+    )
+    with sentry_sink() as sink:
+        monkeypatch.setenv("SENTRY_DSN", sink.dsn)
+        supervisor = Supervisor([sys.executable, "-c", "import os; os._exit(1)"], settings)
+        for _ in range(3):
+            supervisor._start()
+            worker = supervisor._current
+            assert worker is not None
+            worker.process.wait()
+            supervisor._collect()
+        supervisor._close_reports()
+        assert sink.of("event") == []
+
+
+def test_a_supervisor_loads_no_validator_of_schemas() -> None:
+    """It starts before its worker, and each takes its time."""
+    look = (
+        "import sys, toolpool.workers.supervision.supervise; print('jsonschema_rs' in sys.modules)"
+    )
+    ended = subprocess.run(
+        [sys.executable, "-c", look], capture_output=True, text=True, check=True, env=os.environ
+    )
+    assert ended.stdout.strip() == "False"
