@@ -88,7 +88,10 @@ class ApprovalLedger(Protocol):
         ...
 
     async def read(self, key: str, *, now: float, unsent_in: str | None = None) -> Found:
-        """A record. `unsent_in`: the epoch up to which whoever waits for it knows it unsent."""
+        """A record. `unsent_in`: the epoch in which the caller knows that nobody has sent the call.
+
+        It becomes the epoch of a record that waits or is approved, if it is the server's.
+        """
         ...
 
     async def decide(self, deciding: Deciding, *, now: float) -> str:

@@ -124,7 +124,6 @@ class Follower:
                 await self._fleet.unserved(self._catalog.published, after=self._unserved_after)
             )
         self._pump.set_workers(self._fleet.slots)
-        self._pump.set_memory(survey.memory)
         await self._recovery.examine(survey, leases, calls)
 
     def _tell(self, leases: Iterable[WorkerLease]) -> None:

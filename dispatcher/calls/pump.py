@@ -1,14 +1,10 @@
 """Fair micro-batches: takes calls, and hands each to its queue."""
 
-from toolpool.contract import logs
 from toolpool.contract.outcome import Code
-from toolpool.contract.server.connection import FULL_SERVER
 from toolpool.dispatcher.calls.pending import Pending, Stage
 from toolpool.dispatcher.calls.queue_pump import QueuePump, Shared
 from toolpool.dispatcher.calls.services import Calls, Services
 from toolpool.dispatcher.words.classify import not_queued, server_full
-
-log = logs.logger("pump")
 
 _RETRY_AFTER_SECONDS = 1.0
 
@@ -20,8 +16,6 @@ class Pump:
         self._services = services
         self._calls = calls
         self._shared = Shared()
-        self.server_is_full = False
-        """Whether new calls are refused because the server has hardly any memory left."""
 
     @property
     def waiting(self) -> int:
@@ -61,7 +55,7 @@ class Pump:
 
     def _has_room(self, pending: Pending) -> bool:
         settings, session = self._services.settings, self._shared.sessions.get(pending.line)
-        if self.server_is_full:
+        if self._services.transport.is_full:
             self._calls.refuse(pending, server_full(_RETRY_AFTER_SECONDS))
             return False
         if self._shared.waiting >= settings.waiting_per_dispatcher or (
@@ -137,16 +131,6 @@ class Pump:
             known.leave(pending)
             pending.rerouted(queue)
             self._queue(pending).enter(pending)
-
-    def set_memory(self, share: float) -> None:
-        """How full the server is: a nearly full one takes no new calls, so that it can end others.
-
-        `share` is 0.0 to 1.0.
-        """
-        is_full = share >= FULL_SERVER
-        if is_full and not self.server_is_full:
-            log.error("server_nearly_full memory=%.0f%%: new calls are refused", share * 100)
-        self.server_is_full = is_full
 
     def interrupted(self) -> None:
         """The server did not answer: what it would say of a call is to be seen."""

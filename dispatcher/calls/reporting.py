@@ -173,7 +173,7 @@ class Reporter:
             circuits={tool: round(left, 1) for tool, left in self._breaker.open_circuits().items()},
             ended=self._ended.rows(),
             ended_since=max(started_at, self._ended.since),
-            refuses_new_calls=self._pump.server_is_full,
+            refuses_new_calls=self._transport.is_full,
             policy=self.policy(),
         )
         return signed_report(self._envelope, told)

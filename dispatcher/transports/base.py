@@ -14,15 +14,13 @@ from toolpool.contract.ledger.shared import SharedLedger
 
 @dataclass(frozen=True, slots=True)
 class Survey:
-    """One look at the server: its epoch, the signed leases of living workers, the messages on each
-    queue (None where the broker does not tell), and how much of the memory it may use is in use
-    (0.0 to 1.0; 0.0 where it has no limit). `clock_jumped`: its clock did not go as ours did.
+    """One look at the server: its epoch, the signed leases of living workers, and the messages on
+    each queue (None where the broker does not tell). `clock_jumped`: its clock did not go as ours.
     """
 
     epoch: str | None
     leases: list[bytes]
     depths: dict[str, int] | None
-    memory: float = 0.0
     clock_jumped: bool = False
 
 
@@ -43,6 +41,10 @@ class TurnNote(NamedTuple):
 
 class Transport(Protocol):
     """Carries batches out and replies in. Methods raise `ServerAway` past `give_up_at`."""
+
+    is_full: bool
+    """Whether the server had hardly any memory left when it was last looked at: new calls are
+    refused, so that it can end the others."""
 
     @property
     def id(self) -> str:
@@ -86,11 +88,6 @@ class Transport(Protocol):
     @property
     def shared(self) -> SharedLedger:
         """Which run equal calls share, for the whole fleet."""
-        ...
-
-    @property
-    def is_full(self) -> bool:
-        """Whether the server had hardly any memory left when it was last looked at."""
         ...
 
     async def open(self) -> None:

@@ -26,6 +26,7 @@ class MemoryTransport:
         self._server = server
         self._reply = reply
         self.approvals = MemoryApprovals(server, reply)
+        self.is_full = False  # a process has no such limit
         self._catalog: dict[str, bytes] | None = None
         self._turns = _TURNS.setdefault(server, deque(maxlen=_TURNS_KEPT))
 
@@ -43,11 +44,6 @@ class MemoryTransport:
     def epoch(self) -> str | None:
         """See `Transport.epoch`."""
         return self._server.epoch
-
-    @property
-    def is_full(self) -> bool:
-        """This process has no such limit."""
-        return False
 
     def server_time(self) -> float:
         """See `Transport.server_time`."""

@@ -12,7 +12,7 @@ import msgspec
 from kombu.exceptions import OperationalError
 from redis.exceptions import RedisError
 
-from toolpool.contract import encoding
+from toolpool.contract import encoding, logs
 from toolpool.contract.clock import DOUBT_SECONDS, ServerClock, elapsed
 from toolpool.contract.ledger.approvals import RedisApprovals
 from toolpool.contract.ledger.base import (
@@ -38,6 +38,8 @@ from toolpool.contract.spec import BACKGROUND_TIMEOUT
 from toolpool.dispatcher.transports import celery_message
 from toolpool.dispatcher.transports.base import Survey, TurnNote
 from toolpool.dispatcher.transports.kombu import Broker
+
+log = logs.logger("transport")
 
 _READ_AT_FIRST = 32
 """A reply comes as two lists, and for each 700 new ones the garbage collector runs, over all calls
@@ -128,19 +130,13 @@ class RedisTransport:
         self._untrimmed = 0
         self._read_at_most = _READ_AT_FIRST
         self._epoch: str | None = None
-        self._memory = 0.0
-        """The share of its memory that the server used when it was last looked at."""
+        self.is_full = False
         self._catalog_version: bytes | None = b""
 
     @property
     def epoch(self) -> str | None:
         """See `Transport.epoch`."""
         return self._epoch
-
-    @property
-    def is_full(self) -> bool:
-        """See `Transport.is_full`."""
-        return self._memory >= connection.FULL_SERVER
 
     def server_time(self) -> float:
         """See `Transport.server_time`."""
@@ -423,15 +419,17 @@ class RedisTransport:
         if epoch.decode() != self._epoch:
             self._epoch = epoch.decode()
             self._last_read = b"0"  # another server may count from anywhere
-        self._memory = int(used) / int(limit) if int(limit) else 0.0
-        if self._memory > _CROWDED:
+        memory = int(used) / int(limit) if int(limit) else 0.0
+        if memory > _CROWDED:
             await self._ledger.make_room()
+        if memory >= connection.FULL_SERVER and not self.is_full:
+            log.error("server_nearly_full memory=%.0f%%: new calls are refused", memory * 100)
+        self.is_full = memory >= connection.FULL_SERVER
         leases, depths = rest[: int(leased)], rest[int(leased) :]
         return Survey(
             epoch=self._epoch,
             leases=leases,
             depths=dict(zip(counted, map(int, depths), strict=True)) if not self._broker else None,
-            memory=self._memory,
             clock_jumped=jumped,
         )
 

@@ -7,7 +7,7 @@
 --            approval ends, ms the record is kept, ms an outcome is kept, ms at which it was asked, 1 where it
 --            may have been asked before, epoch of an earlier try ('' = there was none)
 --            -> epoch, answer, the record
---   read     epoch up to which a living dispatcher that waits for it says that it is unsent ('' = none)
+--   read     epoch in which the caller knows that nobody has sent the call ('' = it does not)
 --            -> epoch, '', the record
 --   decide   state, decision, ms at which the approval ends now, nonce, notice to dispatchers, outcome
 --            if nobody can have run it, outcome if nobody can know ('' = it is approved)

@@ -3,7 +3,6 @@
 import asyncio
 import time
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -16,7 +15,7 @@ from toolpool.contract.errors import CatalogEmpty, Misconfigured
 from toolpool.contract.ledger.base import Claim
 from toolpool.contract.ledger.memory import MemoryServer
 from toolpool.contract.names import Names
-from toolpool.contract.outcome import Code, Outcome
+from toolpool.contract.outcome import Outcome
 from toolpool.contract.signing import Keyring, generate_key
 from toolpool.contract.spec import Effects, RunIn, ToolSpec, sealed
 from toolpool.contract.switches import Switches, switch_name
@@ -67,7 +66,6 @@ class Surveyed(MemoryTransport):
         super().__init__(server)
         self.queues: list[list[str]] = []
         self.is_away = False
-        self.memory = 0.0
         self.looking = self.most_looking = 0
         self.toolset_bodies: dict[str, bytes] = {}
 
@@ -80,7 +78,7 @@ class Surveyed(MemoryTransport):
         self.looking -= 1
         if self.is_away:
             raise OSError("the server is away")
-        return replace(await super().survey(queues, report), memory=self.memory)
+        return await super().survey(queues, report)
 
     async def toolsets(self, digests: Sequence[str]) -> list[bytes | None]:
         """See `Transport.toolsets`."""
@@ -335,14 +333,6 @@ async def test_after_a_look_that_failed_the_pump_does_not_rely_on_what_it_knew(
     await bench.follower.once()
     await turns()
     assert call.stage.value == "queued"
-
-
-async def test_a_server_that_is_nearly_full_gets_no_new_calls(bench: Bench) -> None:
-    bench.transport.memory = 0.95
-    await bench.follower.once()
-    call = bench.submit("a")
-    assert call.outcome is not None
-    assert call.outcome.code is Code.OVERLOADED
 
 
 async def test_only_queues_that_open_calls_are_on_are_asked_for(bench: Bench) -> None:

@@ -295,9 +295,9 @@ async def test_a_server_that_is_nearly_full_takes_no_new_calls(
 ) -> None:
     """What memory is left is for ending the calls it has."""
     made = bench()
-    made.pump.set_memory(0.95)
+    made.transport.is_full = True
     made.submit("a-0")
-    made.pump.set_memory(0.5)
+    made.transport.is_full = False
     made.submit("a-1")
     await turns()
     refused = made.answers["a-0"]

@@ -78,11 +78,11 @@ async def id_of_one(approvals: Approvals) -> str:
 
 async def test_r66_asked_again_after_it_was_refused_for_now_a_person_is_asked() -> None:
     async with Dispatcher.in_memory(TOOLS, settings=QUICK) as dispatcher:
-        pump = dispatcher._traffic._pump
-        pump.server_is_full = True
+        transport = dispatcher._traffic._transport
+        transport.is_full = True
         refused = await asked(dispatcher)
         assert (refused.code, refused.executed) == (Code.OVERLOADED, Executed.NO)
-        pump.server_is_full = False
+        transport.is_full = False
         again: list[ToolResult] = []
 
         async def is_taken() -> bool:
@@ -98,16 +98,16 @@ async def test_r66_asked_again_after_it_was_refused_for_now_a_person_is_asked() 
 
 async def test_r66_what_was_approved_and_refused_for_now_stays_approved() -> None:
     async with Dispatcher.in_memory(TOOLS, settings=QUICK) as dispatcher:
-        pump = dispatcher._traffic._pump
+        transport = dispatcher._traffic._transport
         first = await asked(dispatcher)
         assert first.handle is not None
         id = await id_of_one(dispatcher.approvals)
-        pump.server_is_full = True
+        transport.is_full = True
         await dispatcher.approvals.approve(id, by="anna")
         refused = await dispatcher.task_result(first.handle, session="s", wait=5)
         assert refused is not None
         assert (refused.code, refused.executed) == (Code.OVERLOADED, Executed.NO)
-        pump.server_is_full = False
+        transport.is_full = False
 
         async def is_paid() -> bool:
             return (await asked(dispatcher)).data == "paid 5"
@@ -305,7 +305,7 @@ async def test_r67_a_dispatcher_that_joins_what_waits_answers_at_its_wait_budget
             second(worker, background_wait=0.05) as full,
         ):
             assert (await asked(one)).is_running
-            full._traffic._pump.server_is_full = True
+            full._traffic._transport.is_full = True
             async with asyncio.timeout(10):
                 joined = await asked(full)
             assert (joined.state, joined.handle is not None) == (State.WAITING, True)
