@@ -29,7 +29,7 @@ from redis.exceptions import (
     TimeoutError as RedisTimeoutError,
 )
 
-from toolpool.contract.server.mending import is_junk, removal, said
+from toolpool.contract.server.mending import removals, said
 
 _FIRST_PAUSE = 0.05
 _LONGEST_PAUSE = 1.0
@@ -150,9 +150,7 @@ async def send(
         await connection.send_command(*command)
         return await connection.read_response()
     except ResponseError as error:
-        remove = removal(command) if is_junk(error) else None
-        if remove is None:
-            raise
+        [remove] = removals(error, [command])
     except BaseException:
         await connection.disconnect(nowait=True)
         raise

@@ -4,6 +4,7 @@ Somebody without the signing key may write to the server. What they put in place
 would otherwise fail every command on it until an operator deletes it.
 """
 
+from collections.abc import Iterable
 from typing import Any
 
 import redis
@@ -60,6 +61,14 @@ def removal(command: Any) -> tuple[Any, ...] | None:
     return ("EVAL", _REMOVE, 1, key, *probe)
 
 
+def removals(error: ResponseError, commands: Iterable[Any]) -> list[tuple[Any, ...]]:
+    """What to send before these commands are sent again. Raises `error` if that would not help."""
+    found = [command for command in map(removal, commands) if command] if is_junk(error) else []
+    if not found:
+        raise error
+    return found
+
+
 def said(removed: Any) -> None:
     """Log that a key was deleted, if it was. Its name may say whose session it was of."""
     if removed:
@@ -78,9 +87,7 @@ class Client(_Redis):  # type: ignore[misc]
         try:
             return super().execute_command(*args, **options)
         except ResponseError as error:
-            command = removal(args) if is_junk(error) else None
-            if command is None:
-                raise
+            [command] = removals(error, [args])
         said(super().execute_command(*command))
         return super().execute_command(*args, **options)
 
@@ -95,10 +102,9 @@ class _Pipeline(redis.client.Pipeline):
         try:
             return super().execute(raise_on_error)
         except ResponseError as error:
-            if not is_junk(error):
-                raise
+            needed = removals(error, (args for args, _ in commands))
         client = _Redis(connection_pool=self.connection_pool)
-        for command in filter(None, (removal(args) for args, _ in commands)):
+        for command in needed:
             said(client.execute_command(*command))
         self.command_stack = commands
         return super().execute(raise_on_error)
@@ -112,9 +118,7 @@ class AsyncClient(_AsyncRedis):  # type: ignore[misc]
         try:
             return await super().execute_command(*args, **options)
         except ResponseError as error:
-            command = removal(args) if is_junk(error) else None
-            if command is None:
-                raise
+            [command] = removals(error, [args])
         said(await super().execute_command(*command))
         return await super().execute_command(*args, **options)
 
@@ -132,10 +136,9 @@ class _AsyncPipeline(redis.asyncio.client.Pipeline):
         try:
             return await super().execute(raise_on_error)
         except ResponseError as error:
-            if not is_junk(error):
-                raise
+            needed = removals(error, (args for args, _ in commands))
         client = _AsyncRedis(connection_pool=self.connection_pool)
-        for command in filter(None, (removal(args) for args, _ in commands)):
+        for command in needed:
             said(await client.execute_command(*command))
         self.command_stack = commands
         return await super().execute(raise_on_error)
