@@ -231,7 +231,7 @@ class Writer:
             return text if is_exact else self.with_more_rules(text), False
         texts = list(dict.fromkeys(texts))
         is_literal = all(text[:1] in '"-0123456789…' for text in texts)
-        return ("|" if is_literal else " | ").join(texts), len(texts) > 1
+        return ("|" if is_literal else " | ").join(texts), len(texts) > 1 or said[0][1]
 
     def _exactly(
         self, nodes: list[Any], kinds: Kinds | None, fields: types.Fields | None = None

@@ -263,6 +263,7 @@ SCHEMAS = st.recursive(LEAVES, _nested, max_leaves=8)
 @example({"$ref": "#/$defs/d"}, {"$ref": "#/$defs/d"}, 0)
 @example({"oneOf": [{"$ref": "#/$defs/d"}] * 2}, {"type": "string"}, 0)
 @example({"oneOf": [{"type": "string"}, {"anyOf": [{}, {"type": "boolean"}]}]}, {}, 0)
+@example({"allOf": [{"type": "string"}, {"anyOf": [{"type": ["integer", "null"]}] * 2}]}, {}, 1)
 def test_generated_schemas_say_the_same_in_their_shapes(
     schema: Object, definition: Object, seed: int
 ) -> None:
