@@ -1,53 +1,54 @@
-"""Whether a tool reads its arguments as a policy judged them."""
+"""Whether a tool reads its arguments as a policy judged them.
 
+The values that the tool gets are compared, and never what its author's serializers make of them.
+"""
+
+import base64
+import contextlib
 import dataclasses
+import functools
+import re
+from collections import deque
 from collections.abc import Iterator
 from decimal import Decimal, InvalidOperation
+from enum import Enum
 from typing import Any
+from zoneinfo import ZoneInfo
 
-from pydantic import AliasChoices, BaseModel, RootModel, SecretBytes, SecretStr
+from pydantic import AliasChoices, BaseModel, RootModel, Secret, SecretBytes, SecretStr, TypeAdapter
 from pydantic.fields import FieldInfo
-from pydantic_core import PydanticSerializationError
+from pydantic_core import PydanticSerializationError, from_json, to_jsonable_python
 
 from toolpool.contract import encoding
 from toolpool.contract.envelope import PolicyVerdict
+from toolpool.contract.outcome import NOT_COMPARABLE, READ_OTHERWISE
+from toolpool.contract.schema.problem import Problem
 
 Path = tuple[str | int, ...]
 Steps = tuple[str | int | None, ...]
 
-_PLAIN = frozenset({str, int, float, bool, list, dict})
-"""What a tool gets as it is; of any other type JSON has only what it is dumped as."""
+_SCALARS = frozenset({str, int, float, bool, type(None)})
+_LISTS = (list, tuple, set, frozenset, deque)
+_ENCODED = re.compile(rb'"content(?:Encoding|MediaType)":|"format":"(?:base64|base64url|binary)"')
 
 
 def read_otherwise(
-    arguments: dict[str, Any], values: BaseModel, verdict: PolicyVerdict
-) -> tuple[Path, ...]:
+    judged: dict[str, Any], values: BaseModel, verdict: PolicyVerdict
+) -> tuple[Problem, ...]:
     """Where `values`, typed from the arguments, are not what was judged; empty if nowhere.
 
     What a rule compares must be the same with the defaults that only the types know, and decoded
     where the type is `Base64Str` or `Json`. Of the rest, if a hook or a person judged it, what was
     sent must be the same. In neither may the types leave out a field: it may be another name of one
-    whose default was judged.
+    whose default was judged. Problems of the kind `NOT_COMPARABLE` expect the class of the value.
     """
-    found: list[Path] = []
-    try:
-        if verdict.paths:
-            dumped = _dumped(values)
-            differences = _differences(arguments, dumped, values, (), is_decoded=True)
-            found = [path for path, gone in differences if gone or is_judged(path, verdict)]
-        if verdict.is_whole:
-            dumped = _dumped(values, exclude_unset=True)
-            if encoding.canonical(dumped) != encoding.canonical(arguments):
-                found += [path for path, _ in _differences(arguments, dumped, values, ())]
-    except PydanticSerializationError:
-        return ((),)
+    found: list[Problem] = []
+    if verdict.paths:
+        differences = _differences(judged, values, (), None)
+        found = [each for each, gone in differences if gone or is_judged(each.path, verdict)]
+    if verdict.is_whole:
+        found += [each for each, _ in _differences(judged, values, (), _encoded(type(values)))]
     return tuple(dict.fromkeys(found))
-
-
-def _dumped(values: BaseModel, *, exclude_unset: bool = False) -> dict[str, Any]:
-    return values.model_dump(
-        mode="json", by_alias=True, round_trip=True, warnings=False, exclude_unset=exclude_unset
-    )
 
 
 def is_judged(path: Path, verdict: PolicyVerdict) -> bool:
@@ -68,77 +69,152 @@ def _meet(steps: Steps, path: Path) -> bool:
     )
 
 
+@functools.cache
+def _encoded(model: type[BaseModel]) -> frozenset[str]:
+    """The arguments in which there may be text that the types decode, as their schemas say."""
+    return frozenset(
+        _shown(name, field)
+        for name, field in model.model_fields.items()
+        if _ENCODED.search(encoding.encode(TypeAdapter(field.rebuild_annotation()).json_schema()))
+    )
+
+
 def _differences(
-    judged: Any, dumped: Any, typed: Any, path: Path, *, is_decoded: bool = False
-) -> Iterator[tuple[Path, bool]]:
-    """Where `dumped`, the JSON of `typed`, is not what was judged, and whether it is gone there.
+    judged: Any, typed: Any, path: Path, encoded: frozenset[str] | None
+) -> Iterator[tuple[Problem, bool]]:
+    """Where a typed value is not what was judged, and whether what was judged is gone there.
 
-    `is_decoded`: what the tool gets is compared, which may be dumped as the code it came in.
+    Where all that was sent was judged, `encoded` are the arguments that may have been decoded, and
+    what was not sent is not compared.
     """
-    if isinstance(typed, RootModel):
-        typed = typed.root
-    if isinstance(typed, (SecretStr, SecretBytes)):
-        secret = typed.get_secret_value()
-        dumped = secret.decode(errors="replace") if isinstance(secret, bytes) else secret
-    if isinstance(judged, dict) and isinstance(dumped, dict):
-        members = {name: (inner, part) for name, inner, part in _members(dumped, typed)}
-        for name in {**judged, **members}:
-            if name in judged and name in members:
-                inner, part = members[name]
-                below = (*path, name)
-                yield from _differences(judged[name], inner, part, below, is_decoded=is_decoded)
-            else:
-                yield (*path, name), name in judged
-    elif isinstance(judged, list) and isinstance(dumped, list) and len(judged) == len(dumped):
-        is_list = isinstance(typed, (list, tuple, set, frozenset)) and len(typed) == len(dumped)
-        parts = list(zip(dumped, typed if is_list else [None] * len(dumped), strict=True))
-        if isinstance(typed, (set, frozenset)):
-            judged = sorted(judged, key=encoding.canonical)
-            parts.sort(key=lambda pair: encoding.canonical(pair[0]))
-        for number, (one, (other, part)) in enumerate(zip(judged, parts, strict=True)):
-            yield from _differences(one, other, part, (*path, number), is_decoded=is_decoded)
-    else:
-        if is_decoded and type(typed) in _PLAIN:
-            dumped = typed
-        elif is_decoded and isinstance(typed, bytes):
-            dumped = typed.decode(errors="replace")
-        if not _is_same(judged, dumped):
-            yield path, False
-
-
-def _is_same(judged: Any, dumped: Any) -> bool:
-    """As JSON has it: true is not 1, and 1 is 1.0. A Decimal is dumped as its text."""
-    if isinstance(judged, bool) or isinstance(dumped, bool):
-        return judged is dumped
-    if isinstance(judged, (int, float)) and isinstance(dumped, str):
-        try:
-            return Decimal(dumped) == Decimal(str(judged))
-        except InvalidOperation:
-            return False
-    return bool(judged == dumped)
-
-
-def _members(dumped: dict[str, Any], typed: Any) -> Iterator[tuple[str, Any, Any]]:
-    """The fields of a dumped object: the name that the schema has for each, its JSON, its value."""
-    if not isinstance(typed, BaseModel):
-        if dataclasses.is_dataclass(typed) and not isinstance(typed, type):
-            typed = {field.name: getattr(typed, field.name) for field in dataclasses.fields(typed)}
-        parts = typed.values() if isinstance(typed, dict) and len(typed) == len(dumped) else None
-        for (name, inner), part in zip(dumped.items(), parts or [None] * len(dumped), strict=True):
-            yield name, inner, part
+    typed = _unwrapped(typed)
+    try:
+        parts = _parts(judged, typed, is_whole=encoded is not None)
+        is_same = parts is not None or _is_same(judged, typed)
+        if not is_same and not (encoded and path[0] in encoded and _is_decoded(judged, typed)):
+            yield Problem(path, READ_OTHERWISE), False
+    except PydanticSerializationError:
+        yield Problem(path, NOT_COMPARABLE, expected=type(typed).__name__), False
         return
-    left, more = dict(dumped), typed.__pydantic_extra__ or {}
-    for name, field in type(typed).model_fields.items():
-        key = field.serialization_alias or name
-        if key in left:
-            yield _shown(name, field), left.pop(key), getattr(typed, name)
-    for name, inner in left.items():  # fields that the type does not name
-        yield name, inner, more.get(name)
+    ours, theirs = parts or ({}, {})
+    for step in {**ours, **theirs}:
+        if step not in ours or step not in theirs:
+            yield Problem((*path, step), READ_OTHERWISE), step in ours
+            continue
+        one, other = ours[step], theirs[step]
+        kind = type(other)
+        if kind not in _SCALARS or kind is not type(one) or one != other:  # most are the same
+            yield from _differences(one, other, (*path, step), encoded)
 
 
-def _shown(name: str, field: FieldInfo) -> str:
+def _unwrapped(typed: Any) -> Any:
+    """The value that a root model, a member of an enumeration or a secret stands for."""
+    if isinstance(typed, RootModel):
+        return _unwrapped(typed.root)
+    if isinstance(typed, Enum):
+        return _unwrapped(typed.value)
+    return (
+        _unwrapped(typed.get_secret_value())
+        if isinstance(typed, (Secret, SecretStr, SecretBytes))
+        else typed
+    )
+
+
+def _parts(
+    judged: Any, typed: Any, *, is_whole: bool
+) -> tuple[dict[Any, Any], dict[Any, Any]] | None:
+    """The fields or elements of both, by name or number; None if either has none."""
+    if isinstance(judged, dict):
+        fields = _fields(typed, judged, is_whole=is_whole)
+        return None if fields is None else (judged, fields)
+    if not isinstance(judged, list) or not isinstance(typed, _LISTS) or len(judged) != len(typed):
+        return None
+    if isinstance(typed, (set, frozenset)):
+        judged, typed = sorted(judged, key=encoding.canonical), sorted(typed, key=_order)
+    return dict(enumerate(judged)), dict(enumerate(typed))
+
+
+def _fields(typed: Any, judged: dict[str, Any], *, is_whole: bool) -> dict[str, Any] | None:
+    """The fields of an object by the names that the schema has for them; None if it is none."""
+    if isinstance(typed, dict):
+        made = {_name(key): value for key, value in typed.items()}
+        return made if len(made) == len(typed) else None
+    if isinstance(typed, BaseModel):
+        fields: dict[str, Any] = dict(type(typed).model_fields)
+        added = fields.keys() - typed.model_fields_set
+        more = typed.__pydantic_extra__ or {}
+    elif dataclasses.is_dataclass(typed) and not isinstance(typed, type):
+        described, held = getattr(typed, "__pydantic_fields__", {}), getattr(typed, "__dict__", {})
+        own = dataclasses.fields(typed)
+        fields = {field.name: described.get(field.name) for field in own if field.init}
+        added = set()
+        more = {name: held[name] for name in judged.keys() & held.keys() - fields.keys()}
+    else:
+        return None
+    named = {_shown(name, field): name for name, field in fields.items() if hasattr(typed, name)}
+    return more | {
+        shown: getattr(typed, name)
+        for shown, name in named.items()
+        if not is_whole or shown in judged or name not in added
+    }
+
+
+def _shown(name: str, field: FieldInfo | None) -> str:
     """The name of a field in the schema."""
-    alias = field.validation_alias
+    alias = field.validation_alias if field is not None else None
     if isinstance(alias, AliasChoices):
         alias = alias.choices[0]
     return alias if isinstance(alias, str) else name
+
+
+def _name(key: Any) -> str:
+    plain = _plain(_unwrapped(key))
+    return plain if isinstance(plain, str) else encoding.encode(plain).decode()
+
+
+def _order(element: Any) -> bytes:
+    """Sorts the elements of a set as their JSON is sorted."""
+    plain = to_jsonable_python(_unwrapped(element), serialize_unknown=True)
+    return encoding.canonical(plain)
+
+
+def _is_same(judged: Any, typed: Any) -> bool:
+    """As JSON has it: true is not 1, and 1 is 1.0. A Decimal is compared as a number."""
+    if isinstance(typed, Decimal) and not isinstance(judged, bool):
+        try:
+            return Decimal(str(judged)) == typed
+        except InvalidOperation:
+            return False
+    plain = _plain(typed)
+    if isinstance(judged, bool) or isinstance(plain, bool):
+        return judged is plain
+    return bool(judged == plain)
+
+
+def _plain(typed: Any) -> Any:
+    """A value of a standard type as JSON. Raises `PydanticSerializationError` for any other."""
+    kind = type(typed)
+    if kind in _SCALARS:
+        return typed
+    if isinstance(typed, bytes):
+        return typed.decode(errors="replace")
+    if kind is ZoneInfo or any(base.__module__ == "pydantic.networks" for base in kind.__mro__):
+        return str(typed)
+    if isinstance(typed, (dict, BaseModel, *_LISTS)) or dataclasses.is_dataclass(typed):
+        return ...  # which is equal to nothing
+    if isinstance(typed, Iterator) or hasattr(kind, "__pydantic_serializer__"):
+        raise PydanticSerializationError("it is serialized by code of its own, or only once")
+    return to_jsonable_python(typed)
+
+
+def _is_decoded(judged: Any, typed: Any) -> bool:
+    """Whether a value is what a text says in JSON or base64, as of `Json` and `Base64Str`."""
+    if not isinstance(judged, str):
+        return False
+    content = typed.encode() if isinstance(typed, str) else typed
+    with contextlib.suppress(ValueError):
+        if isinstance(content, bytes) and base64.urlsafe_b64decode(judged) == content:
+            return True
+    with contextlib.suppress(ValueError):
+        return not any(_differences(from_json(judged), typed, ("",), frozenset({""})))
+    return False

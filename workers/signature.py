@@ -12,6 +12,7 @@ from pydantic.errors import PydanticUserError
 from pydantic.json_schema import GenerateJsonSchema
 from pydantic_core.core_schema import WithDefaultSchema
 
+from toolpool.contract import encoding
 from toolpool.contract.envelope import PolicyVerdict, Switch
 from toolpool.contract.errors import ToolDeclarationInvalid
 from toolpool.contract.outcome import READ_OTHERWISE
@@ -41,9 +42,9 @@ class ArgumentsRefused(Exception):
 class ReadOtherwise(Exception):
     """Raised when the types read arguments in another way than a policy judged them."""
 
-    def __init__(self, paths: Iterable[tuple[str | int, ...]]) -> None:
+    def __init__(self, problems: tuple[Problem, ...]) -> None:
         super().__init__("arguments are read in another way than they were judged")
-        self.problems = tuple(Problem(path, READ_OTHERWISE) for path in paths)
+        self.problems = problems
 
 
 class SwitchedOff(Exception):
@@ -51,7 +52,11 @@ class SwitchedOff(Exception):
 
 
 class _JsonSchema(GenerateJsonSchema):
-    """Shows `default_factory=list` as the default that it is."""
+    """Shows `default_factory=list` as the default that it is, and only fields that may be sent."""
+
+    def field_is_present(self, field: Any) -> bool:
+        """Whether to show a field: of a dataclass, one that its constructor takes."""
+        return field.get("init") is not False and super().field_is_present(field)
 
     def get_default_value(self, schema: WithDefaultSchema) -> Any:
         """The default to show."""
@@ -133,6 +138,9 @@ class Signature:
             return bound | {"arguments": arguments}
         if self._model is None:
             return self._keywords(arguments, verdict, switches) | bound
+        judged = arguments
+        if verdict is not None and (verdict.paths or verdict.is_whole):
+            judged = encoding.decode(encoding.encode(arguments))  # validators may change them
         try:
             values = self._model.model_validate(arguments)
         except pydantic.ValidationError as error:
@@ -143,8 +151,8 @@ class Signature:
         for switch in switches:
             if self._is_denied(values, switch):
                 raise SwitchedOff(switch.reason)
-        if verdict is not None and (paths := read_otherwise(arguments, values, verdict)):
-            raise ReadOtherwise(paths)
+        if verdict is not None and (problems := read_otherwise(judged, values, verdict)):
+            raise ReadOtherwise(problems)
         for name in self._names:
             bound[name] = getattr(values, _FIELD + name)
         return bound | extra
@@ -203,7 +211,7 @@ class Signature:
         if verdict is not None and verdict.paths:
             added = [(name,) for name in left_out if self._defaults[name] is not None]
             if paths := [path for path in added if is_judged(path, verdict)]:
-                raise ReadOtherwise(paths)
+                raise ReadOtherwise(tuple(Problem(path, READ_OTHERWISE) for path in paths))
         return arguments
 
 

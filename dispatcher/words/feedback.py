@@ -13,6 +13,7 @@ from toolpool.contract.credentials import Lack, lacked
 from toolpool.contract.ledger.loops import Seen
 from toolpool.contract.outcome import (
     BLOCKED_LOOP,
+    NOT_COMPARABLE,
     NOT_JUDGED,
     READ_OTHERWISE,
     Code,
@@ -329,9 +330,11 @@ def failed(
 
 def _denial(outcome: Outcome, words: Locale) -> str:
     """Why a call was denied, as what follows "it was not run"."""
-    if outcome.error == READ_OTHERWISE:
+    if outcome.error in (READ_OTHERWISE, NOT_COMPARABLE):
         fields = words.listed.join(paths.several(problem.path for problem in outcome.problems))
-        return words.read_otherwise.format(fields=paths.cut_at(fields, _LONGEST_OF_A_RESULT))
+        is_known = outcome.error == READ_OTHERWISE
+        template = words.read_otherwise if is_known else words.not_comparable
+        return template.format(fields=paths.cut_at(fields, _LONGEST_OF_A_RESULT))
     if outcome.error == NOT_JUDGED:
         return words.not_judged
     return words.reasons.get(outcome.error, outcome.error).rstrip(" .。") or words.not_allowed

@@ -14,7 +14,15 @@ from toolpool.contract.credentials import Credential, Lack, lacking
 from toolpool.contract.envelope import PolicyVerdict, Switch
 from toolpool.contract.errors import NeedsSignIn, ToolError
 from toolpool.contract.faults import faults_of
-from toolpool.contract.outcome import READ_OTHERWISE, SWITCHED_OFF, Code, Executed, Outcome, failure
+from toolpool.contract.outcome import (
+    NOT_COMPARABLE,
+    READ_OTHERWISE,
+    SWITCHED_OFF,
+    Code,
+    Executed,
+    Outcome,
+    failure,
+)
 from toolpool.contract.redaction import NOTHING, Redaction
 from toolpool.contract.schema.problem import Problem
 from toolpool.workers import words
@@ -106,8 +114,12 @@ def prepare(
     except SwitchedOff as denied:
         return failure(Code.DENIED, str(denied), Executed.NO, details={"cause": SWITCHED_OFF})
     except ReadOtherwise as refused:
-        problems, details = refused.problems, {"cause": "it reads arguments otherwise than judged"}
-        return failure(Code.DENIED, READ_OTHERWISE, Executed.NO, problems=problems, details=details)
+        problems, why, cause = refused.problems, READ_OTHERWISE, "otherwise than judged"
+        if own := tuple(each for each in problems if each.kind == NOT_COMPARABLE):
+            types = ", ".join(sorted({each.expected for each in own}))
+            problems, why, cause = own, NOT_COMPARABLE, f"as {types}, not comparable with JSON"
+        details = {"cause": f"it reads arguments {cause}"}
+        return failure(Code.DENIED, why, Executed.NO, problems=problems, details=details)
     for check in tool.checks:
         given = {name: bound[name] for name in bound if name not in tool.signature.injected}
         try:

@@ -107,6 +107,8 @@ class Locale:
     denied: str
     read_otherwise: str
     """In place of a reason: the tool's types change the arguments `{fields}`."""
+    not_comparable: str
+    """In place of a reason: the arguments `{fields}` have types that JSON is not compared with."""
     not_judged: str
     no_approver: str
     """In place of a reason: of several that ask for approval, each names other people."""

@@ -219,6 +219,10 @@ LOCALE = Locale(
         "the tool would read its arguments ({fields}) in another way than they were judged; write "
         "every value exactly as its schema shows it"
     ),
+    not_comparable=(
+        "what the tool's own types make of its arguments ({fields}) cannot be compared with what "
+        "was judged; no other value of them can be run"
+    ),
     not_judged="no policy has judged it, and one is required",
     no_approver="there is nobody who may approve it",
     policy_failed="what decides about it failed",

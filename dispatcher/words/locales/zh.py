@@ -204,6 +204,7 @@ LOCALE = Locale(
     cancelled="工具 '{name}' 已取消。{whether}",
     denied="工具 '{name}' 未执行：{error}。",
     read_otherwise="工具对 {fields} 的解读与审核时不同；请严格按照工具的 schema 填写每个值",
+    not_comparable="{fields} 的类型由工具自行定义，无法与审核时的值比对；换成其他值也不能执行",
     not_judged="尚无策略审核过此调用，而此处必须审核",
     no_approver="没有人有权批准",
     policy_failed="负责审核的策略出现故障",

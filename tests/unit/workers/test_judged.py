@@ -1,10 +1,17 @@
 """Which arguments a tool's types read as they were judged, and which in another way."""
 
+import copy
 import enum
-from dataclasses import dataclass
-from datetime import datetime, timedelta
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
-from typing import Annotated, Any, Literal
+from ipaddress import IPv4Address
+from pathlib import Path
+from typing import Annotated, Any, Literal, NamedTuple
+from uuid import UUID
+from zoneinfo import ZoneInfo
 
 import pytest
 from pydantic import (
@@ -25,12 +32,22 @@ from pydantic import (
     SecretStr,
     StringConstraints,
     field_serializer,
+    model_serializer,
+    model_validator,
 )
+from pydantic.dataclasses import dataclass as pydantic_dataclass
+from pydantic_core import core_schema
+from typing_extensions import TypedDict
 
 from toolpool import ToolContext, tool
 from toolpool.contract.envelope import PolicyVerdict
+from toolpool.contract.outcome import Outcome
+from toolpool.contract.schema.validator import SchemaCache
+from toolpool.dispatcher.words.feedback import failed
 from toolpool.workers.judged import is_judged
+from toolpool.workers.running.invoke import prepare
 from toolpool.workers.signature import ArgumentsRefused, ReadOtherwise
+from toolpool.workers.tool import Tool
 
 
 class Kind(enum.Enum):
@@ -104,6 +121,7 @@ AS_JUDGED: list[dict[str, Any]] = [
     {"url": "https://shop.example/"},
     {"by_name": {"a": {"tags": ["y", "x"]}}},
     {"trimmed": "a"},
+    {"odd": {"data": "x"}},
     {"huge": 1},
     {"flag": 1},
     {"extra": 5},
@@ -112,7 +130,6 @@ OTHERWISE: list[tuple[dict[str, Any], str]] = [
     ({"inner": {"unknown": 1}}, "inner.unknown"),
     ({"inner": {"tags": ["a", "a"]}}, "inner.tags"),
     ({"chosen": {"length": 2}}, "chosen.length chosen.size"),
-    ({"odd": {"data": "x"}}, ""),
     ({"wait": "PT24H"}, "wait"),
     ({"url": "https://shop.example"}, "url"),
     ({"trimmed": " a"}, "trimmed"),
@@ -171,6 +188,14 @@ Shouted = Annotated[str, AfterValidator(str.upper), PlainSerializer(str.lower)]
 RULE = PolicyVerdict(policy="p", paths=(("value",),))
 
 
+def taking(of: Any) -> Tool:
+    async def take(value: Any) -> None:
+        """Take a value."""
+
+    take.__annotations__["value"] = of
+    return tool(take)
+
+
 @pytest.mark.parametrize(
     ("of", "sent"),
     [
@@ -195,13 +220,8 @@ RULE = PolicyVerdict(policy="p", paths=(("value",),))
     ],
 )
 def test_what_a_rule_cannot_see_as_the_tool_gets_it_is_refused(of: Any, sent: Any) -> None:
-    async def take(value: Any) -> None:
-        """Take a value."""
-
-    take.__annotations__["value"] = of
-    taken = tool(take)
     with pytest.raises((ReadOtherwise, ArgumentsRefused)):
-        taken.signature.bind({"value": sent}, None, RULE)
+        taking(of).signature.bind({"value": sent}, None, RULE)
 
 
 @pytest.mark.parametrize(
@@ -221,19 +241,196 @@ def test_what_a_rule_cannot_see_as_the_tool_gets_it_is_refused(of: Any, sent: An
     ],
 )
 def test_what_a_rule_sees_as_the_tool_gets_it_runs(of: Any, sent: Any) -> None:
-    async def take(value: Any) -> None:
-        """Take a value."""
-
-    take.__annotations__["value"] = of
-    tool(take).signature.bind({"value": sent}, None, RULE)
+    taking(of).signature.bind({"value": sent}, None, RULE)
 
 
-def test_what_a_person_saw_may_be_encoded() -> None:
-    @tool
-    async def upload(data: Base64Bytes) -> None:
-        """Upload."""
+class Split(BaseModel):
+    to: Annotated[list[str], BeforeValidator(lambda to: ",".join(to).split(","))]
 
-    assert upload.signature.bind({"data": "ZXZpbA=="}, None, WHOLE) == {"data": b"evil"}
+    @field_serializer("to")
+    def join(self, to: list[str]) -> list[str]:
+        return [",".join(to)]
+
+
+class Undone(BaseModel):
+    mode: str = "safe"
+
+    @model_validator(mode="before")
+    @classmethod
+    def change(cls, sent: dict[str, Any]) -> dict[str, Any]:
+        return {"mode": sent.get("mode", "safe").replace("ok", "danger")}
+
+    @model_serializer(mode="wrap")
+    def undo(self, dump: Any) -> dict[str, Any]:
+        return {"mode": dump(self)["mode"].replace("danger", "ok")}
+
+
+class ChangedInPlace(BaseModel):
+    mode: str = "safe"
+
+    @model_validator(mode="before")
+    @classmethod
+    def change(cls, sent: dict[str, Any]) -> dict[str, Any]:
+        sent["mode"] = "danger"
+        return sent
+
+
+class Opaque:
+    def __init__(self, text: str) -> None:
+        self.text = "danger" if text == "ok" else text
+
+    @classmethod
+    def __get_pydantic_core_schema__(cls, *_: Any) -> core_schema.CoreSchema:
+        return core_schema.no_info_after_validator_function(
+            cls,
+            core_schema.str_schema(),
+            serialization=core_schema.plain_serializer_function_ser_schema(lambda _: "ok"),
+        )
+
+
+class Unwritten(Opaque):
+    @classmethod
+    def __get_pydantic_core_schema__(cls, *_: Any) -> core_schema.CoreSchema:
+        return core_schema.no_info_after_validator_function(cls, core_schema.str_schema())
+
+
+Unquoted = Annotated[str, BeforeValidator(lambda text: text.strip('"'))]
+WITHIN = PolicyVerdict(policy="p", paths=(("value", "mode"), ("value", "to", None)))
+
+
+@pytest.mark.parametrize("verdict", [RULE, WITHIN, WHOLE], ids=["rule", "inner", "whole"])
+@pytest.mark.parametrize(
+    ("of", "sent"),
+    [
+        (Split, {"to": ["a,danger"]}),
+        (Undone, {"mode": "ok"}),
+        (ChangedInPlace, {"mode": "ok"}),
+        (dict[str, Undone], {"mode": {"mode": "ok"}}),
+        (set[Annotated[str, AfterValidator(str.upper), PlainSerializer(str.lower)]], ["a"]),
+        (Opaque, "ok"),
+        (Unquoted, '"danger"'),
+        (Json[str] | Annotated[str, BeforeValidator(str.upper)], "ok"),
+        (Iterable[str], ["a"]),
+    ],
+)
+def test_no_serializer_hides_what_the_tool_gets(of: Any, sent: Any, verdict: PolicyVerdict) -> None:
+    with pytest.raises(ReadOtherwise):
+        taking(of).signature.bind({"value": copy.deepcopy(sent)}, None, verdict)
+
+
+class Hiding(BaseModel):
+    model_config = ConfigDict(ser_json_timedelta="float")
+    token: str = Field("t", exclude=True)
+    card: Annotated[str, PlainSerializer(lambda _: "***")] = ""
+    amount: Annotated[float, PlainSerializer(round)] = 1.5
+    price: Annotated[Decimal, PlainSerializer(float)] = Decimal("5.25")
+    at: Annotated[datetime, PlainSerializer(datetime.timestamp)] = datetime(2026, 1, 2, tzinfo=UTC)
+    wait: timedelta | None = None
+    mode: str = Field("safe", serialization_alias="card")
+
+
+class Swapped(BaseModel):
+    a: str = Field("x", serialization_alias="b")
+    b: str = Field("y", serialization_alias="a")
+
+    @model_serializer
+    def nothing(self) -> dict[str, Any]:
+        return {}
+
+
+@dataclass
+class Computed:
+    mode: str = "safe"
+    length: int = field(init=False, default=0)
+
+    def __post_init__(self) -> None:
+        self.length = len(self.mode)
+
+
+@pydantic_dataclass(config=ConfigDict(extra="allow"))
+class Aliased:
+    mode: str = Field("safe", alias="as")
+    hidden: int = Field(0, exclude=True)
+
+
+class Pair(NamedTuple):
+    one: int
+    other: UUID
+
+
+class Row(TypedDict, total=False):
+    id: int
+    day: date
+
+
+class Word(str):
+    @classmethod
+    def __get_pydantic_core_schema__(cls, *_: Any) -> core_schema.CoreSchema:
+        return core_schema.no_info_after_validator_function(cls, core_schema.str_schema())
+
+
+SMALL = "00000000-0000-4000-8000-00000000000a"
+
+
+@pytest.mark.parametrize("verdict", [RULE, WITHIN, WHOLE], ids=["rule", "inner", "whole"])
+@pytest.mark.parametrize(
+    ("of", "sent"),
+    [
+        (Hiding, {}),
+        (Hiding, {"token": "q", "card": "4111", "amount": 1.2, "price": "5.250", "wait": "PT1M"}),
+        (Hiding, {"price": 5.25, "at": "2026-01-02T03:04:05Z", "mode": "a"}),
+        (Swapped, {"a": "q"}),
+        (Computed, {}),
+        (Computed, {"mode": "fast"}),
+        (Aliased, {"as": "fast", "hidden": 5, "more": [1]}),
+        (Pair, [1, SMALL]),
+        (list[Row], [{"id": 1, "day": "2026-01-02"}, {}]),
+        (dict[int, IPv4Address], {"1": "10.0.0.1"}),
+        (dict[Kind, time], {"a": "04:00:00Z"}),
+        (deque[Path], ["/tmp/a"]),
+        (Word, "a"),
+        (ZoneInfo, "Europe/Berlin"),
+        (set[Kind | int], [3, "a", 1]),
+        (SecretStr | None, "hunter2"),
+        (Decimal, "1e3"),
+        (list[float], [1, 2.5]),
+        (list[Any], [True, 1, None, {"a": [1.0]}]),
+    ],
+)
+def test_serializers_do_not_matter_where_the_tool_gets_what_was_judged(
+    of: Any, sent: Any, verdict: PolicyVerdict
+) -> None:
+    taken = taking(of)
+    validator = SchemaCache().validator(taken.spec)
+    assert validator is not None and not validator.problems({"value": sent})
+    taken.signature.bind(validator.canonical({"value": sent}), None, verdict)
+
+
+@pytest.mark.parametrize("of", [Opaque, Unwritten, list[Opaque], Iterable[str]])
+def test_arguments_that_cannot_be_compared_are_named_with_the_reason(of: Any) -> None:
+    sent: Any = "a" if isinstance(of, type) and issubclass(of, Opaque) else ["a"]
+    taken = taking(of)
+    refused = prepare(taken, {"value": sent}, None, RULE)
+    assert isinstance(refused, Outcome)
+    told = failed("take", refused, timeout=1)
+    assert "(value" in told and "cannot be compared with what was judged" in told
+    assert "not comparable with JSON" in (refused.details or {})["cause"]
+    other = PolicyVerdict(policy="p", paths=(("other",),))
+    assert not isinstance(prepare(taken, {"value": sent}, None, other), Outcome)
+
+
+@pytest.mark.parametrize(
+    ("of", "sent", "gets"),
+    [
+        (Base64Bytes, "ZXZpbA==", b"evil"),
+        (Base64UrlStr, "ZXZpbA==", "evil"),
+        (list[Base64Str], ["ZXZpbA=="], ["evil"]),
+        (Json[dict[str, Base64Str]], '{"a": "ZXZpbA=="}', {"a": "evil"}),
+        (Json[int], "1", 1),
+    ],
+)
+def test_what_a_person_saw_may_be_encoded(of: Any, sent: Any, gets: Any) -> None:
+    assert taking(of).signature.bind({"value": sent}, None, WHOLE) == {"value": gets}
 
 
 def test_what_is_injected_cannot_be_sent_beside_it() -> None:
