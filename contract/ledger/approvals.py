@@ -1,5 +1,6 @@
 """The steps of calls that wait for a person: asked, decided, and gone on with."""
 
+import math
 import time
 from collections.abc import Sequence
 from typing import Any, NamedTuple, Protocol
@@ -164,6 +165,7 @@ class RedisApprovals:
             deciding.no,
             deciding.doubtful,
             deciding.key,
+            self._names.ran_prefix,
         )
         return "" if answer == b"done" else bytes(answer).decode(errors="replace")
 
@@ -220,8 +222,9 @@ class MemoryApprovals:
         record = server.asked_anew(key, asking.asked_at)
         if record is None and not asking.rerunnable and asking.tried_in not in ("", server.epoch):
             return Found(key, "", answer="moved")
-        if record is None and (key in server.ran or (asking.again and not asking.rerunnable)):
-            server.ran.add(key)
+        is_asked_again = asking.again and not asking.rerunnable
+        if record is None and (is_asked_again or server.is_marked(key)):
+            server.marks[key] = math.inf
             return Found(key, "", answer="ran")
         if record is None:
             record = server.records[key] = Record(
@@ -278,8 +281,11 @@ class MemoryApprovals:
             record.gone_at = time.monotonic() + record.keep
         else:
             record.approval = "denied"
-            body = deciding.no if record.epoch == self._server.epoch else deciding.doubtful
+            is_sure = record.epoch == self._server.epoch
+            is_sure = is_sure and not self._server.is_marked(deciding.key)
+            body = deciding.no if is_sure else deciding.doubtful
             self._server.finish(record, deciding.nonce, record.keep, body, "")
+            self._server.mark_ended(deciding.key)
         return ""
 
     async def approved(self, *, now: float) -> list[str]:

@@ -10,9 +10,11 @@ from toolpool.contract.rates import Limit
 
 Refusal = str
 """Why a claim was not won: absent, settled, waiting, approved, attempt, claimed, expired, moved,
-or `STALE`."""
+`STALE`, `LIMITED` or `STARTED_OR_ENDED`."""
 LIMITED = "limited"
 """Why a claim was not won: a limit has no place for it."""
+STARTED_OR_ENDED = "ran"
+"""The call was claimed before and may not run twice, or it ended: its record was put back."""
 STALE = "stale"
 """A switch has changed since the worker read them: it reads them, and claims what they allow."""
 

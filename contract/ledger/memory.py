@@ -4,6 +4,7 @@ For users' own tests and `Dispatcher.in_memory`. It takes and gives bytes, as th
 one behaviour suite holds both to the same answers.
 """
 
+import math
 import secrets
 import time
 from collections import defaultdict
@@ -23,6 +24,7 @@ from toolpool.contract.ledger.base import (
     RELEASES_AT_MOST,
     SENT,
     STALE,
+    STARTED_OR_ENDED,
     UNCLAIMED,
     WAITING,
     Claim,
@@ -71,8 +73,8 @@ class MemoryServer(Inboxes):
         """Which dispatcher may try the tool of a circuit, and until when."""
         self.outputs: dict[str, bytes] = {}
         self._outputs_of: defaultdict[str, dict[str, int]] = defaultdict(dict)
-        self.ran: set[str] = set()
-        """What may not run twice and was claimed, whether its record is still there or not."""
+        self.marks: dict[str, float] = {}
+        """Until when a call is not claimed that was claimed and may not run twice, or ended."""
         self.ended: set[str] = set()
         """Calls whose tools ended after they were answered."""
         self.loops = MemoryLoops(remembered=loop_memory, kept=loop_kept)
@@ -110,7 +112,7 @@ class MemoryServer(Inboxes):
         """Lose every record and start another epoch, as a server does that lost its data."""
         self.records.clear()
         self.shared.forget()
-        self.ran.clear()
+        self.marks.clear()
         self.switch_states.clear()
         self.switch_version = ""
         self.epoch = f"memory.{secrets.token_hex(8)}"
@@ -144,9 +146,9 @@ class MemoryServer(Inboxes):
         if record is None:
             if not opening.rerunnable and tried_in not in (None, self.epoch):
                 return MOVED
-            may_have_run = opening.key in self.ran or (opening.again and not opening.rerunnable)
-            if opening.approved or may_have_run:
-                self.ran.add(opening.key)
+            is_asked_again = opening.again and not opening.rerunnable
+            if opening.approved or is_asked_again or self.is_marked(opening.key):
+                self.marks[opening.key] = math.inf
                 return RAN
             self.records[opening.key] = Record(
                 epoch=self.epoch,
@@ -224,23 +226,33 @@ class MemoryServer(Inboxes):
             return "attempt"
         if record.state == "claimed":
             return record.deadline - now if record.claimed == claim.nonce else "claimed"
+        if (refusal := self._not_startable(claim, record, worker, is_stale)) is not None:
+            return refusal
+        record.state, record.claimed, record.worker = "claimed", claim.nonce, worker
+        record.claims += 1
+        if not record.rerunnable:
+            self.marks[claim.key] = math.inf
+        return record.deadline - now
+
+    def _not_startable(
+        self, claim: Claim, record: Record, worker: str, is_stale: bool
+    ) -> Refusal | None:
+        """Why a call that nobody has claimed may not be started; None if it may."""
         if record.state != "open":
             return record.state
         if record.approval not in ("", "approved"):
             return record.approval
-        if record.until <= now:
+        if record.until <= time.monotonic():
             return "expired"
         if not self._may_go(record):
             return "moved"
         if is_stale:
             return STALE
+        if (record.approval or not record.rerunnable) and self.is_marked(claim.key):
+            return STARTED_OR_ENDED
         if claim.limits and not self.rates.may_start(claim.key, claim.nonce, claim.limits, worker):
             return LIMITED
-        record.state, record.claimed, record.worker = "claimed", claim.nonce, worker
-        record.claims += 1
-        if not record.rerunnable:
-            self.ran.add(claim.key)
-        return record.deadline - now
+        return None
 
     async def switches(self, change: SwitchChange | None = None) -> tuple[str, dict[str, bytes]]:
         """See `SwitchLedger.switches`."""
@@ -261,7 +273,7 @@ class MemoryServer(Inboxes):
     def _hold(self, hold: Hold, worker: str) -> str:
         record = self.record(hold.key)
         if not hold.rerunnable:
-            self.ran.add(hold.key)
+            self.marks[hold.key] = math.inf
         if record is None:
             return "absent"
         if record.state == "settled":
@@ -333,7 +345,7 @@ class MemoryServer(Inboxes):
     def _recover(self, recovery: Recovery, reply: str, queue: str) -> bytes:
         record = self.record(recovery.key)
         if record is None:
-            is_sure = recovery.epoch == self.epoch and recovery.key not in self.ran
+            is_sure = recovery.epoch == self.epoch and not self.is_marked(recovery.key)
             return UNCLAIMED if is_sure else MISSING
         if record.state == "settled":
             return record.outcome
@@ -389,7 +401,7 @@ class MemoryServer(Inboxes):
         record.attempt += 1
         record.claims -= not release.entered
         if not release.entered and not record.claims:
-            self.ran.discard(release.key)
+            self.marks.pop(release.key, None)
         for reply in record.replies:
             self.put(reply, release.notice)
         return "released"
@@ -419,11 +431,17 @@ class MemoryServer(Inboxes):
         if record.state == "claimed":
             body = closing.claimed
             self.put(f"cancel:{record.worker}", closing.cancel)
-        elif record.claims == 0 and record.epoch == self.epoch == closing.epoch:
+        elif (
+            record.claims == 0
+            and record.epoch == self.epoch == closing.epoch
+            and not self.is_marked(closing.key)
+        ):
             body = closing.unclaimed
         else:
             body = closing.doubtful
         self.finish(record, closing.nonce, closing.keep, body, reply)
+        if not record.rerunnable or record.approval:
+            self.mark_ended(closing.key)
         return body
 
     def _close_unsent(
@@ -441,9 +459,12 @@ class MemoryServer(Inboxes):
         record.approval = approval
         if end is CloseReason.REFUSED and closing.anew_after is not None:
             record.anew_at = self.time() + closing.anew_after
-        body = closing.unclaimed if record.epoch == self.epoch else closing.doubtful
+        is_sure = record.epoch == self.epoch and not self.is_marked(closing.key)
+        body = closing.unclaimed if is_sure else closing.doubtful
         kept = max(closing.keep, record.gone_at - time.monotonic())
         self.finish(record, closing.nonce, kept, body, reply)
+        if approval != "approved":
+            self.mark_ended(closing.key)
         return body
 
     def _approval_after(
@@ -469,12 +490,15 @@ class MemoryServer(Inboxes):
 
     def _close_absent(self, closing: Closing, end: CloseReason) -> bytes:
         """What is settled keeps anybody from running the call after this answer."""
-        is_sure = closing.unsent and closing.epoch == self.epoch and closing.key not in self.ran
+        is_marked = self.is_marked(closing.key)
+        is_sure = closing.unsent and closing.epoch == self.epoch and not is_marked
         body = closing.unclaimed if is_sure else closing.doubtful
         record = self.records[closing.key] = self._settled_record([])
         if is_sure and end is CloseReason.REFUSED and closing.anew_after is not None:
             record.anew_at = self.time() + closing.anew_after
         self.finish(record, closing.nonce, closing.keep, body, "")
+        if record.anew_at is None:
+            self.mark_ended(closing.key)
         return body
 
     def _others_wait(self, record: Record, reply: str, end: CloseReason) -> bool:
@@ -500,6 +524,15 @@ class MemoryServer(Inboxes):
         for reply in record.replies:
             if reply != except_reply:
                 self.put(reply, body)
+
+    def is_marked(self, key: str) -> bool:
+        """Whether a call was claimed and may not run twice, or ended before it was claimed."""
+        return self.marks.get(key, 0.0) > time.monotonic()
+
+    def mark_ended(self, key: str) -> None:
+        """Mark a settled call for as long as its record is kept."""
+        if not self.is_marked(key):
+            self.marks[key] = self.records[key].gone_at
 
     def _may_go(self, record: Record) -> bool:
         return record.rerunnable or self.epoch in (record.epoch, record.goes_on)

@@ -1,10 +1,13 @@
 """The steps of calls that a person has to approve: the real server and the one in memory agree."""
 
 import asyncio
+import copy
 import secrets
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
 import msgspec
 import pytest
@@ -110,6 +113,19 @@ class Server:
             return self.ledger.records["a"].gone_at - time.monotonic()
         ledger = self.ledger
         return await ledger._steps._client.pttl(ledger._names.call("a")) / 1000
+
+    async def restorer(self) -> Callable[[], Awaitable[None]]:
+        """What puts the record back as it is now, as somebody does who has no key."""
+        if isinstance(self.ledger, MemoryServer):
+            records, record = self.ledger.records, copy.copy(self.ledger.records["a"])
+
+            async def restore() -> None:
+                records["a"] = record
+
+            return restore
+        client: Any = self.ledger._steps._client
+        name = self.ledger._names.call("a")
+        return partial(client.restore, name, 60_000, await client.dump(name), replace=True)
 
     async def state(self) -> tuple[str, str]:
         found = await self.make("one").read("a", now=time.time())
@@ -439,4 +455,20 @@ async def test_r63_another_type_in_place_of_the_epoch_is_lost_data(server: Serve
     await client.rpush(key, b"junk")
     assert await server.claim() == "waiting"
     assert await client.type(key) == b"string"
+    assert await server.close(CloseReason.CANCEL) == b"maybe"
+
+
+@pytest.mark.parametrize("rerunnable", [False, True])
+@pytest.mark.parametrize("end", ["denied", "cancelled"])
+async def test_r69_a_call_that_was_denied_or_cancelled_is_not_claimed_if_its_record_is_restored(
+    server: Server, end: str, rerunnable: bool
+) -> None:
+    """With somebody's yes this time: its mark is still there."""
+    await server.ask(rerunnable=rerunnable)
+    restore = await server.restorer()
+    await END[end](server)
+    await restore()
+    assert await server.decide(decision=b"yes") == ""
+    assert await server.open() == NEW
+    assert await server.claim() == "ran"
     assert await server.close(CloseReason.CANCEL) == b"maybe"

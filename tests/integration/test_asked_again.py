@@ -295,10 +295,10 @@ async def test_what_ran_as_a_write_is_remembered_though_its_tool_is_a_read_by_no
 
     async with alone([gated(gate)], results_kept=0.05) as first:
         await first.dispatch(call("write", label="x"), **SAME)
-        key = next(iter(first._server.ran))
+        key = next(iter(first._server.marks))
         await eventually(lambda: first._server.state(key) is None, "its result has gone")
         async with alone([harmless]) as released:
-            released._server.ran = first._server.ran
+            released._server.marks = first._server.marks
             again = (await released.dispatch(call("write", label="x"), **SAME))[0]
     assert (again.code, again.executed) == (Code.WORKER_LOST, Executed.UNKNOWN)
     assert starts == []

@@ -1,8 +1,10 @@
 """The ledger's steps: one suite for the real Lua on a real server and for the in-memory server."""
 
 import asyncio
+import copy
 import time
 from collections.abc import AsyncIterator
+from typing import Any
 from unittest.mock import ANY
 
 import pytest
@@ -33,6 +35,8 @@ NAMES = Names()
 REPLY = NAMES.reply("d-1")
 OTHER_REPLY = NAMES.reply("d-2")
 WORKER = "w-1"
+UNSENT = (CloseReason.REFUSED, CloseReason.UNAPPROVED, CloseReason.USED)
+"""They leave alone what was sent."""
 
 
 class Server:
@@ -116,6 +120,20 @@ class Server:
     async def release(self, *, key: str = "k", nonce: str = "c") -> str:
         releases = [Release(key, nonce, b"given back", 300.0, b"too often", entered=False)]
         return (await self.ledger.release(releases, worker=WORKER, give_up_at=soon()))[0]
+
+    async def copied(self, key: str = "k") -> object:
+        """A record as it is, to be restored."""
+        if isinstance(self.ledger, MemoryServer):
+            return copy.deepcopy(self.ledger.records[key])
+        return await self._client.dump(NAMES.call(key))  # type: ignore[attr-defined]
+
+    async def restore(self, record: Any, key: str = "k") -> None:
+        """As somebody does who can write to the server and has no key."""
+        if isinstance(self.ledger, MemoryServer):
+            self.ledger.records[key] = record
+        else:
+            restore: Any = self._client.restore  # type: ignore[attr-defined]
+            await restore(NAMES.call(key), 60_000, record, replace=True)
 
     async def end_record(self, key: str = "k") -> None:
         """Its time is over."""
@@ -331,6 +349,29 @@ async def test_what_may_not_run_twice_is_remembered_longer_than_its_result(ledge
         await ledger.settle(b"done", key=key)
         await ledger.end_record(key)
         assert (await ledger.open(key=key, nonce="again", rerunnable=rerunnable))[1] == [answer]
+
+
+async def test_r69_a_call_that_was_claimed_is_not_claimed_again_if_its_record_is_restored(
+    ledger: Server,
+) -> None:
+    epoch, _ = await ledger.open()
+    record = await ledger.copied()
+    assert isinstance(await ledger.claim(), float)
+    await ledger.settle()
+    await ledger.restore(record)
+    assert await ledger.claim(nonce="another") == "ran"
+    assert await ledger.close(epoch) == b"unknown", "it did run"
+
+
+@pytest.mark.parametrize("end", [each for each in CloseReason if each not in UNSENT])
+async def test_r69_a_call_that_was_closed_is_not_claimed_if_its_record_is_restored(
+    ledger: Server, end: CloseReason
+) -> None:
+    epoch, _ = await ledger.open()
+    record = await ledger.copied()
+    assert await ledger.close(epoch, end=end) == b"never ran"
+    await ledger.restore(record)
+    assert await ledger.claim() == "ran"
 
 
 async def test_what_was_given_back_before_it_began_is_not_remembered(ledger: Server) -> None:

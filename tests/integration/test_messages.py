@@ -387,6 +387,24 @@ async def test_a_message_delivered_many_times_runs_once(
     assert trace.read_text() == "start it\n"
 
 
+async def test_r69_a_cancelled_call_whose_record_and_message_are_restored_does_not_run(
+    aside: Dispatcher, dispatcher: Dispatcher, client: "redis.Redis", tmp_path: Path
+) -> None:
+    trace = tmp_path / "trace"
+    asked = call("count", file=str(trace))
+    turn = asyncio.ensure_future(aside.dispatch(asked, session="restored", turn="t"))
+    (message,) = await laid_aside(client, 1)
+    records = {key: client.dump(key) for key in client.scan_iter(Names().call("*"))}
+    assert await aside.cancel("restored") == 1
+    assert (await turn)[0].executed == "no"
+    for key, value in records.items():
+        client.restore(key, 60_000, value, replace=True)
+    client.lpush(LOOP, message)
+    await whoami(dispatcher)
+    await eventually(lambda: not client.exists(UNACKED), "the message is dealt with")
+    assert not trace.exists()
+
+
 async def test_a_message_from_before_its_record_runs_nothing(
     aside: Dispatcher, dispatcher: Dispatcher, client: "redis.Redis", tmp_path: Path
 ) -> None:

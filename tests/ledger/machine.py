@@ -35,7 +35,7 @@ class History:
     """In this epoch."""
     outcome: bytes | None = None
     is_spoilt: bool = False
-    """Whether somebody without the key has put an earlier record back: it may run again."""
+    """Whether somebody without the key has put an earlier record back: it may end again."""
     was_sent: bool = False
     """Whether somebody may have sent it after it was approved."""
 
@@ -209,14 +209,43 @@ class LedgerMachine(RuleBasedStateMachine):
             self.model.records[key] = copy.deepcopy(self._copies[key])
             self.histories[key].is_spoilt = True
 
+    @rule(
+        key=keys,
+        asker=askers,
+        worker=workers,
+        is_approved=st.booleans(),
+        end=st.sampled_from((None, *CloseReason)),
+    )
+    def put_back_after_its_end(
+        self, key: str, asker: str, worker: str, is_approved: bool, end: CloseReason | None
+    ) -> None:
+        """As it was when it could be claimed; it has run, or was closed, since."""
+        if is_approved:
+            self.ask(key, asker, rerun=False, again=False)
+            self.decide(key, approved=True, late=False)
+            self.send_approved(key, asker)
+        else:
+            self.open({key}, asker, rerun=False, over=False)
+        self.copy_record(key)
+        if end is not None:
+            self.close(key, 0, end)
+        else:
+            self.claim_what_waits(key, worker)
+            self.settle(key, asker)
+        self.put_back(key)
+        self.claim_what_waits(key, worker)
+        self.close(key, 0, CloseReason.CANCEL)
+
     @rule(key=keys)
     def end_record(self, key: str) -> None:
         """The time that an outcome is kept is over; what may not run twice is remembered."""
         record = self.model.records.get(key)
         if record is None or record.outcome is None:
             return
-        self.real.end_record(key)
+        self.real.end_record(key, is_marked := self.model.marks.get(key, False))
         del self.model.records[key]
+        if is_marked:
+            del self.model.marks[key]
         self.histories[key].outcome = None
         if record.rerun:  # nothing of it is remembered, and asking again begins anew
             self.histories[key].starts_here = 0
@@ -428,7 +457,7 @@ class LedgerMachine(RuleBasedStateMachine):
                 self.model.marks.clear()
                 self.model.switches.clear()
                 self.real.replicate()  # a replica loses them too
-                self._replica = ({}, set())
+                self._replica = ({}, {})
             case "replicate":
                 self.real.replicate()
                 self._replica = copy.deepcopy((self.model.records, self.model.marks))
@@ -516,8 +545,7 @@ class LedgerMachine(RuleBasedStateMachine):
         history = self.histories[key]
         history.starts += 1
         history.starts_here += 1
-        may_again = self._rerun[key] or history.is_spoilt
-        assert history.starts_here <= 1 or may_again, f"{key} was started twice"
+        assert history.starts_here <= 1 or self._rerun[key], f"{key} was started twice"
         approval = self.model.records[key].approval
         assert approval in ("", "approved"), f"{key} was started, and is {approval}"
 

@@ -78,8 +78,8 @@ class Model:
 
     epoch: str
     records: dict[str, Record] = field(default_factory=dict)
-    marks: set[str] = field(default_factory=set)
-    """What may not run twice and was claimed, whether its record is there or not."""
+    marks: dict[str, bool] = field(default_factory=dict)
+    """What was claimed and may not run twice, or ended unclaimed. True: as long as its record."""
     alive: set[str] = field(default_factory=set)
     """Dispatchers that hold a lease."""
     sent: Sent = field(default_factory=lambda: defaultdict(list))
@@ -105,7 +105,7 @@ class Model:
         for key in keys:
             record = self._asked_anew(key, later)
             if record is None and (approved or key in self.marks or (again and not rerun)):
-                self.marks.add(key)
+                self.marks[key] = False
                 answers.append(b"ran")
             elif record is None:
                 self.records[key] = Record(self.epoch, nonce, rerun, over, [reply])
@@ -153,7 +153,7 @@ class Model:
         """The answer, and the state and approval of the record."""
         record = self._asked_anew(key, later=True)
         if record is None and (key in self.marks or (again and not rerun)):
-            self.marks.add(key)
+            self.marks[key] = False
             return "ran", "", ""
         if record is None:
             record = self.records[key] = Record(self.epoch, nonce, rerun, True, [reply])
@@ -181,8 +181,9 @@ class Model:
         for asker in record.askers:
             self.sent[asker].append(bodies["notice"])
         if not approved:
-            is_sure = record.epoch == self.epoch
+            is_sure = record.epoch == self.epoch and key not in self.marks
             self._end(record, nonce, bodies["no" if is_sure else "unknown"])
+            self.marks.setdefault(key, True)
         return ""
 
     def confirm(self, key: str) -> str:
@@ -228,16 +229,18 @@ class Model:
             return "moved"
         if read not in (None, self.changes):
             return "stale"
+        if key in self.marks and (record.approval or not record.rerun):
+            return "ran"
         record.claimed, record.worker = nonce, worker
         record.claims += 1
         if not record.rerun:
-            self.marks.add(key)
+            self.marks[key] = False
         return "won"
 
     def hold(self, key: str, attempt: int, nonce: str, worker: str, rerun: bool) -> str:
         record = self.records.get(key)
         if not rerun:
-            self.marks.add(key)
+            self.marks[key] = False
         if record is None:
             return "absent"
         if record.outcome is not None:
@@ -281,11 +284,13 @@ class Model:
             record.never_sent = is_sure and end is CloseReason.REFUSED
             record.anew = record.never_sent and anew
             self._end(record, nonce, bodies["no" if is_sure else "unknown"])
+            if not record.anew:
+                self.marks.setdefault(key, True)
             return bodies["no" if is_sure else "unknown"]
         if record.outcome is not None:
             return record.outcome
         if record.unsent:
-            return self._close_unsent(record, nonce, reply, end, bodies, anew)
+            return self._close_unsent(key, record, nonce, reply, end, bodies, anew)
         if end in (CloseReason.REFUSED, CloseReason.UNAPPROVED, CloseReason.USED):
             record.attach(reply, self.alive)
             return _running(record) if record.claimed else b"open"
@@ -300,15 +305,18 @@ class Model:
         if record.claimed:
             self.sent[f"cancel:{record.worker}"].append(bodies["cancel"])
             body = bodies["timeout"]
-        elif record.claims == 0 and record.epoch == self.epoch == epoch:
+        elif record.claims == 0 and record.epoch == self.epoch == epoch and key not in self.marks:
             body = bodies["no"]
         else:
             body = bodies["unknown"]
         self._end(record, nonce, body, but=reply)
+        if record.approval or not record.rerun:
+            self.marks.setdefault(key, True)
         return body
 
     def _close_unsent(
         self,
+        key: str,
         record: Record,
         nonce: str,
         reply: str,
@@ -337,8 +345,11 @@ class Model:
         if approval:
             record.approval = approval
             record.anew = end is CloseReason.REFUSED and anew
-            body = bodies["no" if record.epoch == self.epoch else "unknown"]
+            is_sure = record.epoch == self.epoch and key not in self.marks
+            body = bodies["no" if is_sure else "unknown"]
             self._end(record, nonce, body, but=reply)
+            if approval != "approved":
+                self.marks.setdefault(key, True)
             return body
         if is_late or end is CloseReason.LEAVE:
             record.askers = others
@@ -403,7 +414,7 @@ class Model:
             return "released"
         record.claims -= not entered
         if not entered and not record.claims:
-            self.marks.discard(key)
+            self.marks.pop(key, None)
         record.released = nonce
         record.reopen()
         for asker in record.askers:

@@ -320,9 +320,9 @@ class RealRedis(Real):
         """Let a record be as it was."""
         self._sync.restore(NAMES.call(key), int(KEPT * 1000), self._copies[key], replace=True)
 
-    def end_record(self, key: str) -> None:
-        """The record's time is over."""
-        self._sync.delete(NAMES.call(key))
+    def end_record(self, key: str, is_marked: bool) -> None:
+        """The record's time is over, and that of its mark if it ends with it."""
+        self._sync.delete(NAMES.call(key), *[NAMES.ran(key)][:is_marked])
 
     def lapse(self, key: str) -> None:
         """The time of a call's approval passes."""
@@ -367,7 +367,7 @@ class RealMemory(Real):
         super().__init__()
         self._server = MemoryServer()
         self.ledger = self._server
-        self._kept: Any = ({}, set())
+        self._kept: Any = ({}, {})
         self._copies: dict[str, Any] = {}
 
     @property
@@ -391,16 +391,16 @@ class RealMemory(Real):
 
     def replicate(self) -> None:
         """See `RealRedis`."""
-        self._kept = copy.deepcopy((self._server.records, self._server.ran))
+        self._kept = copy.deepcopy((self._server.records, self._server.marks))
 
     def fail_over(self, word: str) -> None:
         """See `RealRedis`."""
-        self._server.records, self._server.ran = copy.deepcopy(self._kept)
+        self._server.records, self._server.marks = copy.deepcopy(self._kept)
         self.change_epoch(word)
 
     def spoil(self, key: str, how: str) -> None:
         """See `RealRedis`."""
-        self.end_record(key)
+        self._server.records.pop(key, None)
 
     def copy_record(self, key: str) -> None:
         """See `RealRedis`."""
@@ -410,9 +410,11 @@ class RealMemory(Real):
         """See `RealRedis`."""
         self._server.records[key] = copy.deepcopy(self._copies[key])
 
-    def end_record(self, key: str) -> None:
+    def end_record(self, key: str, is_marked: bool) -> None:
         """See `RealRedis`."""
         self._server.records.pop(key, None)
+        if is_marked:
+            del self._server.marks[key]
 
     def lapse(self, key: str) -> None:
         """See `RealRedis`."""

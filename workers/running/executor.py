@@ -8,7 +8,14 @@ from functools import partial
 
 from toolpool.contract import logs
 from toolpool.contract.envelope import Batch, CallMessage, Switch
-from toolpool.contract.ledger.base import LIMITED, STALE, Claim, Hold, WorkerLedger
+from toolpool.contract.ledger.base import (
+    LIMITED,
+    STALE,
+    STARTED_OR_ENDED,
+    Claim,
+    Hold,
+    WorkerLedger,
+)
 from toolpool.contract.ledger.steps import ServerAway, new_nonce
 from toolpool.contract.limits import Limits
 from toolpool.contract.outcome import Outcome
@@ -410,6 +417,8 @@ class Executor:
     ) -> float | None:
         """The seconds left for a call that may start; what may not is answered or given back."""
         if isinstance(answer, str):
+            if answer == STARTED_OR_ENDED:
+                log.error("call_started_before call=%s tool=%s", call.id, call.tool)
             log.debug("claim_refused call=%s reason=%s", call.id, answer)
             if answer in (_AWAY, _FAILED):  # it may be claimed all the same, and nobody ran it
                 self._release(call, batch, claim.nonce, entered=False)

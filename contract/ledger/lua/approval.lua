@@ -10,7 +10,7 @@
 --   read     epoch in which the caller knows that nobody has sent the call ('' = it does not)
 --            -> epoch, '', the record
 --   decide   state, decision, ms at which the approval ends now, nonce, notice to dispatchers, outcome
---            if nobody can have run it, outcome if nobody can know ('' = it is approved)
+--            if nobody can have run it, outcome if nobody can know ('' = it is approved), key, prefix of marks
 --            -> 'done', or the state that it has
 --   approved reply stream, ms until the next look, prefix of records -> keys of calls to go on with
 --   list     prefix of records, how many -> key and record of each
@@ -88,7 +88,9 @@ elseif what == 'decide' then
     call('ZADD', approved, 0, ARGV[11])
     redis.call('PEXPIRE', approved, kept_ms)
   else
-    settle(key, nonce, kept_ms, nil, r[4] == epoch and no or doubtful, r[5] or '', '')
+    local is_sure = r[4] == epoch and not is_marked(ARGV[12], key)
+    settle(key, nonce, kept_ms, nil, is_sure and no or doubtful, r[5] or '', '')
+    mark_ended(ARGV[12], key)
   end
   return {'done'}
 elseif what == 'approved' then

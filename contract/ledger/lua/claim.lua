@@ -68,11 +68,12 @@ for i = 2, records + 1 do
   elseif tonumber(r[4] or 0) <= now then answer = 'expired'
   elseif r[6] ~= epoch and r[7] ~= '1' and r[8] ~= epoch then answer = 'moved'
   elseif is_stale then answer = 'stale'
+  elseif r[7] == '1' and r[10] and is_marked(marks, KEYS[i]) then answer = 'ran'
   elseif limits ~= '' and not may_start(KEYS[i], nonce, limits) then answer = 'limited'
+  elseif r[7] ~= '1' and not mark_first(marks, KEYS[i], mark_ms) then answer = 'ran'
   else
     redis.call('HSET', KEYS[i], 'state', 'claimed', 'claimed', nonce, 'worker', worker,
       'claims', (r[9] or 0) + 1)
-    if r[7] ~= '1' then mark(marks, KEYS[i], mark_ms) end
     answer = tostring((r[5] or now) - now)
   end
   answers[i - 1] = answer

@@ -44,6 +44,7 @@ local function settle_absent(key, nonce, opened_in, keep_ms, no, doubtful, unsen
     redis.call('HSET', key, 'anew', now + anew_ms)
   end
   redis.call('PEXPIRE', key, keep_ms)
+  if not (is_sure and which == 'refused' and anew_ms ~= '') then mark_ended(marks, key) end
   return body
 end
 
@@ -69,7 +70,7 @@ local answers = {}
 for i = 2, #KEYS do
   local at = 6 + (i - 2) * 9
   local r = fields_of(KEYS[i], 'state', 'outcome', 'worker', 'epoch', 'claims', 'replies',
-    'until', 'deadline', 'keep')
+    'until', 'deadline', 'keep', 'rerun', 'approval')
   if not r[1] and which == 'unstarted' then
     answers[i - 1] = 'missing'
   elseif not r[1] then
@@ -80,12 +81,14 @@ for i = 2, #KEYS do
   elseif r[1] == 'waiting' or r[1] == 'approved' then
     local approval = approval_after(KEYS[i], r[1], r[6], ARGV[at + 8] ~= '')
     if approval then
-      local body = r[4] == epoch and ARGV[at + 3] or ARGV[at + 5]
+      local is_sure = r[4] == epoch and not is_marked(marks, KEYS[i])
+      local body = is_sure and ARGV[at + 3] or ARGV[at + 5]
       redis.call('HSET', KEYS[i], 'approval', approval)
       if which == 'refused' and ARGV[at + 8] ~= '' then
         redis.call('HSET', KEYS[i], 'anew', now + ARGV[at + 8])
       end
       settle(KEYS[i], ARGV[at], math.max(ARGV[at + 2], redis.call('PTTL', KEYS[i])), r[9], body, r[6], reply)
+      if approval ~= 'approved' then mark_ended(marks, KEYS[i]) end
       answers[i - 1] = body
     elseif which == 'leave' or which == 'deadline' and r[1] == 'approved' then
       answers[i - 1] = 'others'
@@ -106,12 +109,13 @@ for i = 2, #KEYS do
       body = ARGV[at + 4]
       call('RPUSH', cancels .. r[3], ARGV[at + 6])
       redis.call('PEXPIRE', cancels .. r[3], 60000)
-    elseif r[5] == '0' and r[4] == epoch and ARGV[at + 1] == epoch then
+    elseif r[5] == '0' and r[4] == epoch and ARGV[at + 1] == epoch and not is_marked(marks, KEYS[i]) then
       body = ARGV[at + 3]
     else
       body = ARGV[at + 5]
     end
     settle(KEYS[i], ARGV[at], ARGV[at + 2], r[9], body, r[6], reply)
+    if r[10] ~= '1' or r[11] then mark_ended(marks, KEYS[i]) end
     answers[i - 1] = body
   end
 end

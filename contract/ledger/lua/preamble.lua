@@ -15,7 +15,8 @@
 --   expires  ms by which it is decided, or once it is approved opened
 --   asker    reply stream of the dispatcher that goes on with it   told   1 once somebody was told of its end
 --
--- What may not run twice leaves a mark when it is claimed, `ran:<key>`, which outlives the record by far.
+-- What may not run twice leaves a mark when it is claimed, `ran:<key>`, which outlives the record by far. A
+-- call that ends before it was claimed leaves one for as long as its record. No call that has a mark is claimed.
 
 local REPLY_STREAM_MS = 3600000
 
@@ -134,6 +135,16 @@ end
 
 local function mark(prefix, key, ms)
   redis.call('SET', mark_of(prefix, key), '', 'PX', ms)
+end
+
+-- False if the call has a mark.
+local function mark_first(prefix, key, ms)
+  return redis.call('SET', mark_of(prefix, key), '', 'PX', ms, 'NX') ~= false
+end
+
+-- The call was settled. Whoever restores its record and its message without our key does not make it run.
+local function mark_ended(prefix, key)
+  mark_first(prefix, key, redis.call('PTTL', key))
 end
 
 -- The stream is named by a record, and so by anybody: of another prefix nothing is deleted.
