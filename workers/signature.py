@@ -10,7 +10,7 @@ import pydantic
 from pydantic import BaseModel, ConfigDict, Field
 from pydantic.errors import PydanticUserError
 from pydantic.json_schema import GenerateJsonSchema
-from pydantic_core.core_schema import WithDefaultSchema
+from pydantic_core.core_schema import DatetimeSchema, TimeSchema, UrlSchema, WithDefaultSchema
 
 from toolpool.contract import encoding
 from toolpool.contract.envelope import PolicyVerdict, Switch
@@ -58,10 +58,30 @@ class _JsonSchema(GenerateJsonSchema):
         """Whether to show a field: of a dataclass, one that its constructor takes."""
         return field.get("init") is not False and super().field_is_present(field)
 
+    def datetime_schema(self, schema: DatetimeSchema) -> dict[str, Any]:
+        """Of `NaiveDatetime` without an offset, which `date-time` requires."""
+        made = super().datetime_schema(schema)
+        return _local(made) if schema.get("tz_constraint") == "naive" else made
+
+    def time_schema(self, schema: TimeSchema) -> dict[str, Any]:
+        """Of `time` mostly without an offset, which `time` requires."""
+        made = super().time_schema(schema)
+        return made if schema.get("tz_constraint") == "aware" else _local(made)
+
+    def url_schema(self, schema: UrlSchema) -> dict[str, Any]:
+        """Also with the letters of every language, which are encoded when it is read."""
+        return {**super().url_schema(schema), "format": "iri"}
+
     def get_default_value(self, schema: WithDefaultSchema) -> Any:
         """The default to show."""
         factory = schema.get("default_factory")
         return factory() if factory in (list, dict, set) else super().get_default_value(schema)
+
+
+def _local(schema: dict[str, Any]) -> dict[str, Any]:
+    """A schema of times with the format of OpenAPI's registry for those without an offset."""
+    known = schema.get("format") in ("date-time", "time")
+    return {**schema, "format": f"{schema['format']}-local"} if known else schema
 
 
 class Signature:

@@ -24,9 +24,12 @@ _ABSENT = object()
 _TYPES: Mapping[str, type] = {
     "date": date,
     "date-time": datetime,
+    "date-time-local": datetime,
     "ipv4": IPv4Address,
     "ipv6": IPv6Address,
+    "iri": AnyUrl,
     "time": time,
+    "time-local": time,
     "uri": AnyUrl,
     "uuid": UUID,
 }
