@@ -10,6 +10,7 @@ import pydantic
 from pydantic import BaseModel, ConfigDict, Field
 from pydantic.errors import PydanticUserError
 from pydantic.json_schema import GenerateJsonSchema
+from pydantic_core import PydanticSerializationError
 from pydantic_core.core_schema import DatetimeSchema, TimeSchema, UrlSchema, WithDefaultSchema
 
 from toolpool.contract import encoding
@@ -204,7 +205,10 @@ class Signature:
             return False
         denied, value = getattr(others, field), getattr(values, field)
         if type(value).__eq__ is _BY_IDENTITY and type(value) is type(denied):
-            denied, value = (each.model_dump(mode="json")[field] for each in (others, values))
+            try:
+                denied, value = (each.model_dump(mode="json")[field] for each in (others, values))
+            except PydanticSerializationError:
+                return True  # they cannot be told apart
         return means(denied, value)
 
     def _keywords(

@@ -46,6 +46,16 @@ def opaque(value: Any) -> Opaque:
 
 
 Stripped = Annotated[str, StringConstraints(strip_whitespace=True, to_lower=True)]
+
+
+class Unwritten:
+    """It has no serializer."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+
+
+Unserializable = Annotated[Any, BeforeValidator(Unwritten)]
 OwnType = Annotated[Any, BeforeValidator(opaque), PlainSerializer(lambda own: own.text)]
 
 DENIED: list[tuple[Any, Any, Any]] = [
@@ -73,6 +83,7 @@ DENIED: list[tuple[Any, Any, Any]] = [
     (bool | str, True, "true"),
     (SecretStr, "evil", "evil"),
     (OwnType, "evil", " evil"),
+    (Unserializable, "evil", "another, which cannot be told from it"),
 ]
 ALLOWED: list[tuple[Any, Any, Any]] = [
     (Stripped, "danger", "dangers"),
