@@ -47,7 +47,7 @@ class Availability:
         denied = self.denial(call)
         if denied is not None:
             return denied
-        retry_after = self._breaker.retry_after(call.name, tries=is_sent)
+        retry_after = self._breaker.retry_after(call.name, tries=is_sent, call=call.id)
         if retry_after is None:
             return None
         return not_queued(Code.CIRCUIT_OPEN, retry_after=round(retry_after, 1))

@@ -50,7 +50,8 @@ class _Circuit:
     calls: int = 0
     failures: int = 0
     open_until: float = 0.0
-    probing: bool = False
+    trial: str | None = None
+    """The id of the call that was let through, while it has not ended."""
     wanted_at: float = -_WANTED_SECONDS
     """When a call was refused last only because the fleet tries the tool with one call."""
     may_try: bool = False
@@ -75,10 +76,10 @@ class Breaker:
         self._changes: set[str] = set()
         """The tools whose circuit was opened or closed here, and nobody else was told."""
 
-    def retry_after(self, tool: str, *, tries: bool = True) -> float | None:
+    def retry_after(self, tool: str, *, tries: bool = True, call: str = "") -> float | None:
         """Seconds until the tool may be tried again; None if it may be called now.
 
-        The call that `tries` a tool whose pause is over is the only one until it has ended.
+        The `call` that `tries` a tool whose pause is over is the only one until it has ended.
         """
         circuit = self._circuits.get(tool)
         if circuit is None or not circuit.open_until:
@@ -88,10 +89,10 @@ class Breaker:
             return left
         if tries and self.is_fleet_wide:
             circuit.wanted_at = time.monotonic()
-        if circuit.probing or (self.is_fleet_wide and not circuit.may_try):
+        if circuit.trial is not None or (self.is_fleet_wide and not circuit.may_try):
             return 1.0
         if tries:
-            circuit.probing = True
+            circuit.trial = call
             self._tell(tool, "half_open")
         return None
 
@@ -104,12 +105,12 @@ class Breaker:
             if circuit.open_until
         }
 
-    def note(self, tool: str, outcome: Outcome) -> None:
+    def note(self, tool: str, outcome: Outcome, *, call: str = "") -> None:
         """Learn from the outcome of a call."""
         circuit = self._circuits.get(tool)
         if outcome.code in _SAYS_NOTHING or (outcome.code is not None and not outcome.worker):
             if outcome.code is not Code.CIRCUIT_OPEN:
-                self.release(tool)
+                self.release(tool, call=call)
             return
         failed = _failed(outcome)
         if circuit is None:
@@ -126,11 +127,11 @@ class Breaker:
         elif circuit.calls >= self._calls and circuit.failures >= self._rate * circuit.calls:
             self._open(tool, circuit)
 
-    def release(self, tool: str) -> None:
-        """A call that was let through says nothing about the tool: the next one will."""
+    def release(self, tool: str, *, call: str = "") -> None:
+        """A call says nothing about the tool: if it was to try it, the next one will."""
         circuit = self._circuits.get(tool)
-        if circuit is not None:
-            circuit.probing = False
+        if circuit is not None and circuit.trial == call:
+            circuit.trial = None
 
     def _count(self, circuit: _Circuit, failed: bool, now: float) -> None:
         buckets = circuit.buckets
@@ -146,7 +147,7 @@ class Breaker:
             circuit.failures -= old.failures
 
     def _judge_probe(self, tool: str, circuit: _Circuit, failed: bool, now: float) -> None:
-        if now < circuit.open_until or not circuit.probing:
+        if now < circuit.open_until or circuit.trial is None:
             return  # a call from before it opened
         if failed:
             self._open(tool, circuit)
@@ -195,7 +196,7 @@ class Breaker:
             for tool, circuit in self._circuits.items()
             if circuit.open_until
             and circuit.open_until <= now
-            and (circuit.probing or now - circuit.wanted_at < _WANTED_SECONDS)
+            and (circuit.trial is not None or now - circuit.wanted_at < _WANTED_SECONDS)
         }
 
     def may_try(self, tool: str) -> None:
@@ -221,7 +222,7 @@ class Breaker:
     @staticmethod
     def _open_for(circuit: _Circuit, seconds: float) -> None:
         circuit.open_until = max(0.001, time.monotonic() + seconds)
-        circuit.probing = circuit.may_try = False
+        circuit.trial, circuit.may_try = None, False
         circuit.wanted_at = -_WANTED_SECONDS
         circuit.buckets.clear()
         circuit.calls = circuit.failures = 0

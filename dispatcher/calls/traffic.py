@@ -430,9 +430,9 @@ class Traffic(Heard):
         is_asker = pending.is_asker
         if pending.queue:
             if pending.is_news and not is_asker:
-                self._breaker.note(pending.call.name, outcome)
+                self._breaker.note(pending.call.name, outcome, call=pending.call.id)
             else:
-                self._breaker.release(pending.call.name)
+                self._breaker.release(pending.call.name, call=pending.call.id)
             if self._retries.try_again(pending, outcome):
                 return
         pending.answer(outcome)

@@ -86,3 +86,16 @@ def test_what_ended_well_takes_no_memory() -> None:
     for _ in range(10_000):
         made.note("t", Outcome(ok=True))
     assert len(made._circuits["t"].buckets) <= 11
+
+
+def test_a_call_from_before_it_opened_lets_no_second_one_through() -> None:
+    """Its end says nothing about the one that tries the tool."""
+    made = breaker(breaker_pause=1e-6)
+    for _ in range(4):
+        made.note("t", FAILED)
+    assert made.retry_after("t", call="trial") is None
+    made.release("t", call="older")
+    made.note("t", failure(Code.CANCELLED, "", Executed.NO), call="older")
+    assert made.retry_after("t", call="next") is not None
+    made.release("t", call="trial")
+    assert made.retry_after("t", call="next") is None
