@@ -122,6 +122,7 @@ class PlacesMachine(RuleBasedStateMachine):
         time.sleep(_PAST_SECONDS)
         if not may_start:
             return
+        self.under_way[member] = False  # it is claimed: a place that waits for its start is free
         for limit in limits:
             held = self.held[limit.name]
             held.discard(member)
