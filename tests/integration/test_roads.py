@@ -2,6 +2,8 @@
 
 import asyncio
 import json
+import random
+import re
 import sys
 import time
 from collections.abc import AsyncIterator
@@ -11,6 +13,7 @@ from typing import Any
 
 import msgspec
 import pytest
+import redis
 from hypothesis import HealthCheck, Phase, given, settings
 
 from tests.chaos.fleet import Fleet, environment_of
@@ -25,6 +28,9 @@ from toolpool.contract.settings import Settings
 pytestmark = pytest.mark.long
 
 HOUR = 3600.0
+WRITES = ("copy", "restore", "delete", "junk")
+_WRITTEN = re.compile(rb"toolpool(:(call|approvals|approved|shared|unacked|reply)|\.)")
+"""Not the marks, and nothing whose loss lets more start: rates and switches."""
 SECONDS = 40.0
 """No walk begins after so long."""
 
@@ -92,6 +98,8 @@ class Real:
         self._clock = clock
         self._fleet = fleet
         self._environment = environment
+        self._client: Any = redis.Redis.from_url(environment["TOOLPOOL_REDIS_URL"])
+        self._copies: dict[bytes, bytes | None] = {}
         self._spares = [self._started() for _ in range(4)]
         self.hosts: list[Taking] = []
         self.happened: list[str] = []
@@ -114,6 +122,8 @@ class Real:
             if await asyncio.to_thread(self._fleet.living) < len(self._fleet.workers):
                 return
             self._fleet.workers[number].kill()
+        elif what in ("copy", "restore", "delete", "junk"):
+            await asyncio.to_thread(self._write, what)
         elif what == "jump":
             # An hour either way, and no more: what is kept for long is kept for that.
             self._clock.offset = 0.0 if self._clock.offset else HOUR * (1 - 2 * number)
@@ -123,6 +133,21 @@ class Real:
             self.hosts[number] = await self._next()
             await host.kill()
         self.happened.append(what)
+
+    def _write(self, what: str) -> None:
+        """By somebody without the key, who leaves marks alone: see `docs/security.md`."""
+        found = [key for key in self._client.scan_iter() if _WRITTEN.match(key)]
+        if what == "copy":
+            self._copies = {key: self._client.dump(key) for key in found}
+            return
+        rng = random.Random(len(self.happened))
+        for key in rng.sample(found, len(found) // 2) if what != "restore" else ():
+            self._client.delete(key)
+            if what == "junk":
+                self._client.set(key, b"junk", px=60_000)
+        for key, value in self._copies.items() if what == "restore" else ():
+            if value is not None:
+                self._client.restore(key, 600_000, value, replace=True)
 
     async def close(self) -> None:
         """End the hosts."""
@@ -164,7 +189,7 @@ async def scene(tmp_path: Path) -> AsyncIterator[Real]:
 async def test_r66_whatever_dies_or_jumps_it_runs_once_if_it_was_approved(
     scene: Real, tmp_path: Path
 ) -> None:
-    """Deaths of hosts and workers, and jumps of an hour, between any two steps."""
+    """Deaths, jumps of an hour, and a writer without the key, between any two steps."""
     loop, give_up_at = asyncio.get_running_loop(), time.monotonic() + SECONDS
     walks: list[Walk] = []
 
@@ -179,7 +204,7 @@ async def test_r66_whatever_dies_or_jumps_it_runs_once_if_it_was_approved(
         suppress_health_check=list(HealthCheck),
         phases=[Phase.generate],
     )
-    @given(steps("kill host", "kill worker", "kill worker", *["jump"] * 4, most=30))
+    @given(steps("kill host", "kill worker", "kill worker", *["jump"] * 4, *WRITES * 2, most=30))
     def walk_on(chosen: list[Step]) -> None:
         if time.monotonic() < give_up_at:
             asyncio.run_coroutine_threadsafe(walk(chosen), loop).result()
@@ -189,4 +214,4 @@ async def test_r66_whatever_dies_or_jumps_it_runs_once_if_it_was_approved(
         each.hold()
     ran = sum(len(starts) for each in walks for starts in each.starts().values())
     assert ran
-    assert {"kill host", "kill worker", "jump"} <= set(scene.happened)
+    assert {"kill host", "kill worker", "jump", *WRITES} <= set(scene.happened)

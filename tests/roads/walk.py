@@ -23,6 +23,8 @@ RATED = ("pay_rated", FREE)
 OFTEN = ("ask", "approve", "approve", "wait", "cancel handle", "cancel session")
 SELDOM = ("ask", "ask again", "deny", "result", "resume", "switch off", "switch on", "fill",
           "empty")  # fmt: skip
+HAPPENS = ("kill host", "kill worker", "jump", "copy", "restore", "delete", "junk")
+"""The last four: by somebody who can write to the server and has no key."""
 ENDS = (Code.CANCELLED, Code.DENIED, Code.EXPIRED)
 RATED_A_SECOND = 2
 _BETWEEN_SECONDS = 0.02
@@ -115,7 +117,7 @@ class Walk:
     async def _step(self, what: str, host: int, stories: Sequence[Story]) -> None:
         if what == "wait":
             await asyncio.sleep(_PATIENCE_SECONDS)
-        elif what in ("kill host", "kill worker", "jump"):
+        elif what in HAPPENS:
             await self._scene.happen(what, host)
         else:
             taking = self._scene.hosts[host]
