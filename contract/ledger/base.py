@@ -97,12 +97,16 @@ class Opening(msgspec.Struct, frozen=True, gc=False):
 
 
 class Claim(msgspec.Struct, frozen=True, gc=False):
-    """A call that a worker has a free slot for, and the limits that it is under."""
+    """A call that a worker has a free slot for, and the limits that it is under.
+
+    It may run twice only if it is `rerunnable`, as its signed message says, and its record says so.
+    """
 
     key: str
     attempt: int
     nonce: str
     limits: tuple[Limit, ...] = ()
+    rerunnable: bool = True
 
 
 class Hold(msgspec.Struct, frozen=True, gc=False):

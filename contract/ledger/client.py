@@ -181,7 +181,7 @@ class RedisLedger:
             _limits(limits, now) if limits else "",
         ]
         for claim in claims:
-            nonce = claim.nonce
+            nonce = f"{claim.nonce} {claim.rerunnable:d}"
             for limit in claim.limits:
                 nonce += f" {limits[limit]}"
             arguments += (claim.attempt, nonce)

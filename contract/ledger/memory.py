@@ -230,7 +230,7 @@ class MemoryServer(Inboxes):
             return refusal
         record.state, record.claimed, record.worker = "claimed", claim.nonce, worker
         record.claims += 1
-        if not record.rerunnable:
+        if not (record.rerunnable and claim.rerunnable):
             self.marks[claim.key] = math.inf
         return record.deadline - now
 
@@ -248,7 +248,8 @@ class MemoryServer(Inboxes):
             return "moved"
         if is_stale:
             return STALE
-        if (record.approval or not record.rerunnable) and self.is_marked(claim.key):
+        is_once = bool(record.approval) or not (record.rerunnable and claim.rerunnable)
+        if is_once and self.is_marked(claim.key):
             return STARTED_OR_ENDED
         if claim.limits and not self.rates.may_start(claim.key, claim.nonce, claim.limits, worker):
             return LIMITED

@@ -219,6 +219,28 @@ async def test_junk_in_place_of_a_record_costs_no_other_call(
     await connected.aclose()
 
 
+async def test_a_record_that_says_it_may_run_twice_makes_no_call_run_twice(
+    settings: Settings, client: Any
+) -> None:
+    """R63: whether it may is what its signed message says."""
+    connected = open_async(settings)
+    ledger, give_up_at = RedisLedger(Steps(connected), NAMES), time.monotonic() + 9.0
+    opening = Opening("once", 1, False, wait=9.0, deadline=9.0, keep=9.0)
+    await ledger.open(
+        [opening], nonce="n", reply=NAMES.reply("d"), queue="", message=b"", give_up_at=give_up_at
+    )
+    copied = client.dump(NAMES.call("once"))
+    won: list[bool] = []
+    for nonce in ("first", "second"):
+        client.restore(NAMES.call("once"), 9000, copied, replace=True)
+        client.hset(NAMES.call("once"), "rerun", "1")
+        claims = [Claim("once", 1, nonce, rerunnable=False)]
+        (answer,) = await ledger.claim(claims, worker="w", give_up_at=give_up_at)
+        won.append(isinstance(answer, float))
+    await connected.aclose()
+    assert won == [True, False]
+
+
 @pytest.mark.parametrize("starts", ["dispatcher", "worker"])
 async def test_an_offset_of_the_clock_that_nobody_signed_moves_no_process_that_starts(
     settings: Settings, client: Any, starts: str

@@ -347,7 +347,9 @@ class Executor:
             if self._limits.hold_all or call.limits or call.tool in self._limited:
                 limits = self._limits_of(call, delivery)
                 is_limited = is_limited or bool(limits)
-            claims.append(Claim(call.key, call.attempt, new_nonce(), limits))
+            claims.append(
+                Claim(call.key, call.attempt, new_nonce(), limits, rerunnable=call.rerunnable)
+            )
         return claims, is_limited
 
     def _not_run(self, run_in: RunIn, claim: Claim) -> None:

@@ -5,7 +5,8 @@
 --       knows ('' = they are not looked at), how many records, limits ('' = none; else the worker's fleet
 --       time in ms, the longest that a place is held, ms within which a start is told, then
 --       'most window_ms' of each), then for each record:
---       attempt, nonce and the numbers of its limits in one string
+--       attempt; nonce, 1 if its message says that it may run twice, and the numbers of its limits in one
+--       string
 -- Answers for each record the ms left to its deadline, or why it was not won.
 local epoch = server_epoch(KEYS[1], ARGV[1])
 local worker, marks, mark_ms = ARGV[2], ARGV[3], ARGV[4]
@@ -53,10 +54,11 @@ end
 
 local answers = {}
 for i = 2, records + 1 do
-  local attempt, nonce, limits = ARGV[i * 2 + 4], string.match(ARGV[i * 2 + 5], '^(%S+) ?(.*)$')
+  local attempt = ARGV[i * 2 + 4]
+  local nonce, may_rerun, limits = string.match(ARGV[i * 2 + 5], '^(%S+) (%d) ?(.*)$')
   local r = fields_of(KEYS[i], 'state', 'attempt', 'claimed', 'until', 'deadline', 'epoch', 'rerun',
     'goes_on', 'claims', 'approval')
-  local answer
+  local is_once, answer = r[7] ~= '1' or may_rerun ~= '1', nil
   if not r[1] then answer = 'absent'
   elseif r[1] == 'settled' then answer = 'settled'
   elseif r[2] ~= attempt then answer = 'attempt'
@@ -66,11 +68,11 @@ for i = 2, records + 1 do
     answer = (r[1] == 'waiting' or r[1] == 'approved') and r[1] or 'absent'
   elseif r[10] and r[10] ~= 'approved' then answer = 'waiting'  -- it was held, or given back, while it waited
   elseif tonumber(r[4] or 0) <= now then answer = 'expired'
-  elseif r[6] ~= epoch and r[7] ~= '1' and r[8] ~= epoch then answer = 'moved'
+  elseif is_once and r[6] ~= epoch and r[8] ~= epoch then answer = 'moved'
   elseif is_stale then answer = 'stale'
-  elseif r[7] == '1' and r[10] and is_marked(marks, KEYS[i]) then answer = 'ran'
+  elseif not is_once and r[10] and is_marked(marks, KEYS[i]) then answer = 'ran'
   elseif limits ~= '' and not may_start(KEYS[i], nonce, limits) then answer = 'limited'
-  elseif r[7] ~= '1' and not mark_first(marks, KEYS[i], mark_ms) then answer = 'ran'
+  elseif is_once and not mark_first(marks, KEYS[i], mark_ms) then answer = 'ran'
   else
     redis.call('HSET', KEYS[i], 'state', 'claimed', 'claimed', nonce, 'worker', worker,
       'claims', (r[9] or 0) + 1)
