@@ -1,6 +1,7 @@
 """Puts together the parts of one dispatcher, so that each is given what it needs."""
 
 from collections.abc import Collection, Sequence
+from itertools import chain
 
 from toolpool.contract.envelope import Envelope
 from toolpool.contract.settings import Settings, warn_of_mistyped_variables
@@ -71,11 +72,13 @@ class Parts:
             services, self.traffic, self.catalog, told, wording, self.awaiting
         )
         self.turns = Turns(self.traffic, self.background, self.awaiting, settings, classify)
-        self.traffic.reporter.held_back = self.turns.held_back
         self.loops = LoopGuard(transport.loops, settings, self.observers, self.hooks.on_loop)
         self.analytics = Analytics(alert_rate=settings.rejections_alert, observers=self.observers)
         self.foreign = ProviderApprovals(
             services, policy, wording, self.notifier, self.traffic.available
+        )
+        self.traffic.reporter.held_back = lambda: chain(
+            self.turns.held_back(), self.foreign.held_back()
         )
         self.asking = Asking(
             settings,

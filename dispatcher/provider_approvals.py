@@ -4,8 +4,9 @@ Nothing is run here. Without a policy the answer is no: nobody here could have s
 """
 
 import asyncio
+import functools
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
 from redis.exceptions import RedisError
@@ -30,6 +31,7 @@ from toolpool.contract.outcome import Code, Executed, Outcome, failure
 from toolpool.contract.result import ToolResult
 from toolpool.dispatcher.admission.availability import Availability
 from toolpool.dispatcher.calls import opening
+from toolpool.dispatcher.calls.reporting import HeldBack
 from toolpool.dispatcher.calls.services import Services
 from toolpool.dispatcher.formats.blocks import NO_APPROVER
 from toolpool.dispatcher.policy.notify import Notifier
@@ -78,7 +80,7 @@ class ProviderApprovals:
         self._wording = wording
         self._notifier = notifier
         self._available = available
-        self._waiting: dict[object, ApprovalRequest] = {}
+        self._waiting: dict[object, HeldBack] = {}
         """One for each asker: several may ask the same."""
 
     async def decide(
@@ -88,20 +90,24 @@ class ProviderApprovals:
 
         A person has as long as the host waits: at the end of it the answer is no.
         """
-        asked = [call for call in calls if call.flaw is NO_APPROVER]
+        cap = self._settings.calls_per_turn
+        asked = [call for call in calls if call.flaw is NO_APPROVER and call.index < cap]
         if not asked:
             return {}
         results = await asyncio.gather(*(self._decide(call, shared, since) for call in asked))
         return {call.index: result for call, result in zip(asked, results, strict=True)}
 
+    def held_back(self) -> Collection[HeldBack]:
+        """The calls that wait for a person, each once."""
+        return {held.key: held for held in self._waiting.values()}.values()
+
     async def cancel(self, session: str | None, call_id: str | None) -> int:
         """End what waits for a person, of a session or of one call; how many ended."""
-        found = {
-            request.id: request
-            for request in self._waiting.values()
-            if session in (None, request.message.session) and call_id in (None, request.message.id)
-        }
-        ends = [self._end(r, CloseReason.CANCEL, Code.CANCELLED) for r in found.values()]
+        ends = [
+            held.end()
+            for held in self.held_back()
+            if session in (None, held.session) and call_id in (None, held.call.id)
+        ]
         return sum(await asyncio.gather(*ends))
 
     async def _decide(self, call: ToolCall, shared: TurnContext, since: float) -> ToolResult:
@@ -139,7 +145,9 @@ class ProviderApprovals:
         until = since + min(wait, approval.expires or self._settings.approval_expires)
         request = self._request(call, shared, approval, by, max(0.001, until - time.monotonic()))
         ledger, now = self._ledger, self._transport.server_time
-        self._waiting[asker := object()] = request
+        end = functools.partial(self._end, request, CloseReason.CANCEL, Code.CANCELLED)
+        held = HeldBack(call, shared.session, since, end, waits_for="approval", key=request.id)
+        self._waiting[asker := object()] = held
         try:
             found = await ledger.ask(self._asking(request), now=now())
             if found.answer == "new":
@@ -160,7 +168,7 @@ class ProviderApprovals:
                 self._tell(answer.what, call, shared, answer.by, answer.reason)
             return answer.result
         except asyncio.CancelledError:
-            await asyncio.shield(self._end(request, CloseReason.CANCEL, Code.CANCELLED))
+            await asyncio.shield(end())
             raise
         except _AWAY as error:
             log.warning("approval_not_asked call=%s: %s", call.id, error)

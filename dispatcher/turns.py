@@ -1,6 +1,7 @@
 """The accepted calls of one turn: stage after stage, each call to its result."""
 
 import asyncio
+import functools
 import time
 from collections.abc import Coroutine, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -168,16 +169,21 @@ class Turns:
         """The calls that wait for others of their turn, or for a policy."""
         for turn in self._running:
             for call in turn.ahead.values():
-                yield HeldBack(call, turn.session, turn.began)
+                end = functools.partial(self._cancel_ahead, turn, call.provider_id)
+                yield HeldBack(call, turn.session, turn.began, end)
 
     def cancel(self, session: str | None, call_id: str | None) -> int:
         """Cancel calls that wait for others of their turn, or for a policy; how many there were."""
-        count = 0
-        for turn in self._running:
-            if session in (None, turn.session):
-                count += turn.cancel(call_id)
-                if turn.is_cancelled:  # there is nothing left to hold
-                    self._traffic.ended(pending.key for pending in turn.answered)
+        turns = [turn for turn in self._running if session in (None, turn.session)]
+        return sum(self._cancel_in(turn, call_id) for turn in turns)
+
+    async def _cancel_ahead(self, turn: _Turn, call_id: str) -> int:
+        return self._cancel_in(turn, call_id)
+
+    def _cancel_in(self, turn: _Turn, call_id: str | None) -> int:
+        count = turn.cancel(call_id)
+        if turn.is_cancelled:  # there is nothing left to hold
+            self._traffic.ended(pending.key for pending in turn.answered)
         return count
 
     async def _run_in_order(

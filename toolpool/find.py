@@ -2,7 +2,7 @@
 
 import secrets
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
@@ -121,9 +121,14 @@ class Finder:
         """The open calls with this id, for programs."""
         return self._asked(call=id_)
 
-    def cancel(self, key: str) -> CallStatus | None:
-        """Have the dispatchers that have this call open end it; None if none confirmed it."""
-        answers = ask(self._settings, self.fleet.dispatchers, key=key, cancel=True)
+    def cancel(self, row: Mapping[str, Any]) -> CallStatus | None:
+        """Have the dispatchers that have a call of `calls` open end it; None if none confirmed it.
+
+        One that waits for others of its turn has no key, and is named by its id and session.
+        """
+        named = {"call": row["call"], "session": row["session"]}
+        what = {"key": row["key"]} if row["key"] else named
+        answers = ask(self._settings, self.fleet.dispatchers, cancel=True, **what)
         told = [status for _, status in answers.calls]
         return min(told, key=lambda status: status.cancelled != Code.CANCELLED, default=None)
 

@@ -27,6 +27,7 @@ from toolpool.contract.inspection import (
     signed_report,
 )
 from toolpool.contract.names import Names
+from toolpool.contract.outcome import Code, Executed
 from toolpool.contract.record_keys import root_of
 from toolpool.contract.result import State
 from toolpool.contract.version import VERSION
@@ -85,11 +86,18 @@ class RecentlyEnded:
 
 
 class HeldBack(NamedTuple):
-    """A call that is not accepted yet, of a turn that `began` then, on the monotonic clock."""
+    """A call that is not accepted yet, or that its provider runs if a person approves it.
+
+    It `began` then, on the monotonic clock. `end` cancels it, and answers how many calls ended.
+    """
 
     call: ToolCall
     session: str | None
     began: float
+    end: Callable[[], Awaitable[int]]
+    waits_for: str = "turn"
+    key: str = ""
+    """Of its record, where it has one."""
 
 
 class Reporter:
@@ -113,7 +121,7 @@ class Reporter:
         self._breaker = breaker
         self._cancel = cancel
         self.held_back: Callable[[], Iterable[HeldBack]] = lambda: ()
-        """The calls that wait for others of their turn, or for a policy."""
+        """The calls that wait for others of their turn, or for a policy, or that providers run."""
         self.policy: Callable[[], str] = lambda: ""
         """The digest of the policy that decides about calls; empty where there is none."""
         self._ended = RecentlyEnded()
@@ -156,7 +164,7 @@ class Reporter:
             count[0] += 1
         for held in self.held_back():
             opened += 1
-            waits.setdefault((held.call.name, "turn"), [0, held.began])[0] += 1
+            waits.setdefault((held.call.name, held.waits_for), [0, held.began])[0] += 1
         waiting = [
             WaitingCalls(
                 tool=tool, waits_for=why, count=int(count), oldest=round(max(0.0, now - since), 1)
@@ -187,31 +195,33 @@ class Reporter:
             return
         try:
             found = [p for p in self._calls.all_open() if not p.is_run and _is_meant(p, question)]
-            ahead = [_status_of(held) for held in self.held_back() if _is_ahead(held, question)]
+            held_back = [held for held in self.held_back() if _is_held_back(held, question)]
             calls = found[:_ANSWERED_AT_MOST]
+            ended = [0] * len(held_back)
             if question.cancel:
-                await self._end(found)
+                self._audit([(p.call, p.message.session) for p in found])
+                await self._cancel(found)
+                self._audit([(held.call, held.session) for held in held_back])
+                ended = [await held.end() for held in held_back]
             answer = Answer(
                 question=question.id,
                 dispatcher=self._transport.id,
-                calls=[*map(self._status, calls), *ahead[:_ANSWERED_AT_MOST]],
-                more=len(found) - len(calls) + len(ahead[_ANSWERED_AT_MOST:]),
+                calls=[
+                    *map(self._status, calls),
+                    *map(_status_of, held_back[:_ANSWERED_AT_MOST], ended),
+                ],
+                more=len(found) - len(calls) + len(held_back[_ANSWERED_AT_MOST:]),
             )
             body = signed_answer(self._envelope, answer)
             await self._transport.tell(answer_stream(self._names, question), body)
         except Exception as error:  # noqa: BLE001 - whoever asks hears nothing, and says so
             log.warning("question_not_answered: %s", str(error) or type(error).__name__)
 
-    async def _end(self, calls: Sequence[Pending]) -> None:
-        for pending in calls:
+    def _audit(self, cancelled: Iterable[tuple[ToolCall, str | None]]) -> None:
+        for call, session in cancelled:
             self._observers.audited(
-                "cancelled",
-                tool=pending.call.name,
-                call_id=pending.call.id,
-                session=pending.message.session,
-                by="an operator",
+                "cancelled", tool=call.name, call_id=call.id, session=session, by="an operator"
             )
-        await self._cancel(calls)
 
     def _status(self, pending: Pending) -> CallStatus:
         message, outcome, now = pending.message, pending.outcome, time.monotonic()
@@ -267,8 +277,10 @@ def _is_meant(pending: Pending, question: Question) -> bool:
     return _is_named(pending.call, pending.message.session, question)
 
 
-def _is_ahead(held: HeldBack, question: Question) -> bool:
-    return question.key is None and _is_named(held.call, held.session, question)
+def _is_held_back(held: HeldBack, question: Question) -> bool:
+    if question.key is not None:
+        return question.key == held.key
+    return _is_named(held.call, held.session, question)
 
 
 def _is_named(call: ToolCall, session: str | None, question: Question) -> bool:
@@ -278,13 +290,16 @@ def _is_named(call: ToolCall, session: str | None, question: Question) -> bool:
     return is_call and question.session in (None, session)
 
 
-def _status_of(held: HeldBack) -> CallStatus:
+def _status_of(held: HeldBack, ended: int) -> CallStatus:
     return CallStatus(
         call=held.call.id,
         tool=held.call.name,
-        key="",
-        state=State.PENDING.value,
+        key=held.key,
+        state=(State.WAITING if held.key else State.PENDING).value,
         age=round(time.monotonic() - held.began, 1),
         session=held.session,
-        waits_for="turn",
+        waits_for=held.waits_for,
+        approval=held.key,
+        cancelled=str(Code.CANCELLED) if ended else "",
+        executed=str(Executed.NO) if ended else "",
     )

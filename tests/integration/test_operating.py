@@ -11,7 +11,7 @@ import pytest
 from tests.integration import fleet as fleets
 from tests.integration.fleet import call
 from tests.waiting import eventually
-from toolpool import Dispatcher, tool
+from toolpool import AskApproval, Dispatcher, Hooks, tool
 from toolpool.cli import main
 from toolpool.contract.outcome import Code
 from toolpool.contract.server import connection
@@ -277,7 +277,7 @@ async def test_an_operator_cancels_a_background_write_that_another_dispatcher_wa
     assert (await command("cancel", handle))[0] == 0
 
 
-async def test_a_call_behind_a_write_of_its_turn_is_found(
+async def test_a_call_behind_a_write_of_its_turn_is_found_and_cancelled(
     dispatcher: Dispatcher, command: Command, tmp_path: Path
 ) -> None:
     gate = gate_of(tmp_path)
@@ -286,10 +286,31 @@ async def test_a_call_behind_a_write_of_its_turn_is_found(
     row = await found(command, "behind", lambda row: True)
     assert (row["state"], row["waits_for"]) == ("PENDING", "turn")
     assert "a write before it in its turn" in row["why"]
-    code, said = await command("cancel", "behind")
-    assert code == 1
-    assert "was not cancelled" in said
+    code, told = await command("cancel", "behind")
+    assert (code, told["cancelled"], told["executed"]) == (0, True, "no")
     await opened(gate, turn)
+    assert [result.code for result in await turn] == [None, Code.CANCELLED]
+
+
+async def test_a_question_of_a_provider_is_found_and_cancelled(
+    fleet: LocalFleet, command: Command
+) -> None:
+    hooks = Hooks(before_call=lambda call: AskApproval())
+    async with Dispatcher.connect(settings=fleet.settings, hooks=hooks) as dispatcher:
+        asked = {
+            "type": "mcp_approval_request",
+            "id": "mcpr-1",
+            "name": "remote",
+            "arguments": "{}",
+            "server_label": "db",
+        }
+        response = {"object": "response", "status": "completed", "output": [asked]}
+        turn = asyncio.ensure_future(dispatcher.dispatch(response, session="s-1", wait=60))
+        row = await found(command, "mcpr-1", lambda row: True)
+        assert (row["state"], row["waits_for"], row["tool"]) == ("WAITING", "approval", "db.remote")
+        code, told = await command("cancel", "mcpr-1")
+        assert (code, told["cancelled"], told["executed"]) == (0, True, "no")
+        assert (await turn)[0].code is Code.DENIED
 
 
 async def test_a_preview_knows_the_switch_of_a_tool_by_the_name_it_was_offered_under() -> None:

@@ -79,11 +79,7 @@ def _of_call(finder: "Finder", target: str, session: str | None) -> dict[str, An
     if len(found) > 1:
         raise ExitNow(f"{len(found)} calls of its session have this id", ExitCode.USAGE)
     [row] = found
-    if not row["key"]:
-        raise ExitNow(
-            f"{target} was not cancelled: it waits for calls before it in its turn; cancel those"
-        )
-    status = finder.cancel(row["key"])
+    status = finder.cancel(row)
     if status is None:
         raise ExitNow(
             f"dispatcher {row['dispatcher']} did not confirm that {target} is cancelled: it may "

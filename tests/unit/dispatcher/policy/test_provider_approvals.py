@@ -8,7 +8,17 @@ import pytest
 
 from tests.integration.twins import second
 from tests.waiting import eventually
-from toolpool import Allow, ApprovalRefused, AskApproval, Deny, Dispatcher, Hooks, Rewrite, tool
+from toolpool import (
+    Allow,
+    ApprovalRefused,
+    AskApproval,
+    Deny,
+    Dispatcher,
+    Hooks,
+    Rewrite,
+    Settings,
+    tool,
+)
 from toolpool.dispatcher.dispatch import Dispatcher as Connected
 from toolpool.dispatcher.policy.verdicts import ProposedCall
 
@@ -147,6 +157,15 @@ async def test_r57_nobody_says_a_word_and_cannot_afterwards(asked: Any) -> None:
         assert said(await asking)[0] is False
         with pytest.raises(ApprovalRefused):
             await dispatcher.approvals.approve(approval.id, by="anna")
+
+
+async def test_of_more_questions_than_a_turn_may_have_calls_the_rest_is_no() -> None:
+    item = ASKED["responses"]["output"][0]
+    output = [{**item, "id": f"mcpr_{number}"} for number in range(3)]
+    hooks, settings = Hooks(before_call=lambda _: Allow()), Settings(calls_per_turn=2)
+    async with Dispatcher.in_memory([look], hooks=hooks, settings=settings) as dispatcher:
+        turn = await dispatcher.dispatch({**ASKED["responses"], "output": output})
+    assert [message["approve"] for message in turn.messages()] == [True, True, False]
 
 
 @pytest.mark.parametrize("named", [{"session": "s-1"}, {"call_id": "a-1"}])
