@@ -183,12 +183,14 @@ class Awaiting:
             if not pending.is_open:
                 return
             try:
-                self._take(pending, await self._read(pending.root), None)
+                found = await self._read(pending.root)
             except _AWAY as error:
                 log.warning("approval_not_read call=%s: %s", pending.call.id, error)
-                await asyncio.sleep(next_pause)
             else:
-                return
+                if found.state or found.answer:
+                    self._take(pending, found, None)
+                    return
+            await asyncio.sleep(next_pause)  # a record that the server lost is noted once more
 
     async def _ask(self, pending: Pending, request: ApprovalRequest) -> None:
         """Note the request, or learn what became of it; take back what may be noted or not."""

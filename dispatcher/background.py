@@ -354,6 +354,8 @@ class Background:
         pending = self._traffic.root(call.message.key)
         if pending is not None:  # it may be in a retry, whose record is another
             return State.RUNNING.value if pending.retries else pending.state.value
+        if recorded is None and call.approval and call.deadline > self._transport.server_time():
+            return State.WAITING.value  # whoever waits for it notes it once more
         return State.COMPLETED.value if recorded == "ok" else _STATES.get(recorded, "EXPIRED")
 
     async def completed(self, session: str | None) -> AsyncIterator[str]:

@@ -351,8 +351,8 @@ class Traffic(Heard):
             return pending
         now = time.monotonic()
         has_record = states[pending.retries] is not None
-        if found.approval and not has_record:  # it had one from the first moment
-            self.resolve(pending, failure(Code.WORKER_LOST, "", Executed.UNKNOWN))
+        if found.approval and not has_record:  # lost: whoever asked about it notes it once more
+            self.approvals.look(pending)
         elif has_record or (pending.message.rerunnable and pending.deadline > now):
             await self._recovery.released(pending)
         elif pending.start_by > now and pending.start_by != pending.deadline:

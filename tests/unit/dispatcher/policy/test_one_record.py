@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from contextlib import AsyncExitStack
 from typing import Any
 
 import pytest
@@ -363,3 +364,32 @@ async def test_r66_what_was_seen_to_run_is_not_sent_again_where_the_server_lost_
         gate.set()
         assert (await asked_for)[0].data == "paid 5"
     assert RAN == [5]
+
+
+@pytest.mark.parametrize("asker_lives", [True, False])
+async def test_a_call_whose_record_the_server_lost_waits_for_every_dispatcher_alike(
+    asker_lives: bool,
+) -> None:
+    """Whoever asked about it notes it once more; where nobody does, it ends in the same words."""
+    times = {"background_wait": 0.05, "queue_wait": 2.0, "lease_gone": 0.6, "lease_renewed": 0.1}
+    async with Dispatcher.in_memory(TOOLS, settings=Settings(**times)) as worker:
+        async with AsyncExitStack() as stack:
+            asker = await stack.enter_async_context(second(worker, **times))
+            other = await stack.enter_async_context(second(worker, **times))
+            handle = (await asked(asker)).handle
+            assert handle is not None
+            if not asker_lives:
+                await asker.close()
+            worker._server.forget()  # every record, and not the handles
+            listed = await other.task_list(session="s")
+            assert [row["state"] for row in listed] == ["WAITING"]
+            first = await other.task_result(handle, session="s")
+            assert first is None or first.state is State.WAITING
+            if asker_lives:
+                await other.approvals.approve(await id_of_one(other.approvals), by="anna")
+            ends = [await other.task_result(handle, session="s", wait=10)]
+            if asker_lives:
+                ends.append(await asker.task_result(handle, session="s", wait=10))
+            told = {(end.ok, end.code, end.executed) for end in ends if end is not None}
+            ran = (True, None, Executed.YES)
+            assert told == {ran if asker_lives else (False, Code.EXPIRED, Executed.UNKNOWN)}
