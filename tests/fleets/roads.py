@@ -7,9 +7,9 @@ import time
 from toolpool import tool
 
 
-def _note(trace: str, number: int) -> int:
-    """Append a start; how many of this call there are."""
-    line = f"{number} {time.monotonic():.6f}\n".encode()
+def _note(trace: str, number: int, what: str = "start") -> int:
+    """Append a start, or an end; how many of this call there are."""
+    line = f"{number} {time.monotonic():.6f} {what}\n".encode()
     file = os.open(trace, os.O_RDWR | os.O_APPEND | os.O_CREAT)
     os.write(file, line)
     os.lseek(file, 0, os.SEEK_SET)
@@ -24,6 +24,15 @@ async def pay(trace: str, number: int) -> str:
     _note(trace, number)
     await asyncio.sleep(0.3)
     return f"paid {number}"
+
+
+@tool(effects="read", timeout=5, concurrency=1, concurrency_scope="fleet")
+async def look_alone(trace: str, number: int) -> str:
+    """Look, one at a time in the whole fleet."""
+    _note(trace, number)
+    await asyncio.sleep(0.1)
+    _note(trace, number, "end")
+    return f"seen {number}"
 
 
 @tool(effects="write", approval=True, timeout=5, rate="2/s")

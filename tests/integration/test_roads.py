@@ -22,13 +22,12 @@ from tests.chaos.scene import Skipped
 from tests.chaos.servers import Server
 from tests.chaos.wall_clock import WallClock
 from tests.roads.host import Case, Said
-from tests.roads.walk import Lost, Step, Taking, Walk, steps
+from tests.roads.walk import WRITTEN, Lost, Step, Taking, Walk, steps
 from toolpool.contract.settings import Settings
 
 pytestmark = pytest.mark.long
 
 HOUR = 3600.0
-WRITES = ("copy", "restore", "delete", "junk")
 _WRITTEN = re.compile(rb"toolpool(:(call|approvals|approved|shared|unacked|reply)|\.)")
 """Not the marks, and nothing whose loss lets more start: rates and switches."""
 SECONDS = 40.0
@@ -122,7 +121,7 @@ class Real:
             if await asyncio.to_thread(self._fleet.living) < len(self._fleet.workers):
                 return
             self._fleet.workers[number].kill()
-        elif what in ("copy", "restore", "delete", "junk"):
+        elif what in WRITTEN:
             await asyncio.to_thread(self._write, what)
         elif what == "jump":
             # An hour either way, and no more: what is kept for long is kept for that.
@@ -204,7 +203,7 @@ async def test_r66_whatever_dies_or_jumps_it_runs_once_if_it_was_approved(
         suppress_health_check=list(HealthCheck),
         phases=[Phase.generate],
     )
-    @given(steps("kill host", "kill worker", "kill worker", *["jump"] * 4, *WRITES * 2, most=30))
+    @given(steps("kill host", "kill worker", "kill worker", *["jump"] * 4, *WRITTEN, most=30))
     def walk_on(chosen: list[Step]) -> None:
         if time.monotonic() < give_up_at:
             asyncio.run_coroutine_threadsafe(walk(chosen), loop).result()
@@ -214,4 +213,4 @@ async def test_r66_whatever_dies_or_jumps_it_runs_once_if_it_was_approved(
         each.hold()
     ran = sum(len(starts) for each in walks for starts in each.starts().values())
     assert ran
-    assert {"kill host", "kill worker", "jump", *WRITES} <= set(scene.happened)
+    assert {"kill host", "kill worker", "jump", *WRITTEN} <= set(scene.happened)

@@ -17,14 +17,18 @@ from toolpool import Code, Executed, ToolResult
 
 FREE = "look"
 """Nobody has to approve it; calls of it share their runs."""
-TOOLS = ("pay", "pay", "pay_rated", "pay_rated", "pay_rated", "look_again", FREE, FREE, FOREIGN)
+ALONE = "look_alone"
+"""One of its calls may run at a time in the whole fleet."""
+TOOLS = ("pay", "pay", "pay_rated", "pay_rated", "pay_rated", ALONE, ALONE, ALONE, "look_again", FREE,
+         FREE, FOREIGN)  # fmt: skip
 WRITES = ("pay", "pay_rated")
 RATED = ("pay_rated", FREE)
 OFTEN = ("ask", "approve", "approve", "wait", "cancel handle", "cancel session")
 SELDOM = ("ask", "ask again", "deny", "result", "resume", "switch off", "switch on", "fill",
           "empty")  # fmt: skip
-HAPPENS = ("kill host", "kill worker", "jump", "copy", "restore", "delete", "junk")
-"""The last four: by somebody who can write to the server and has no key."""
+WRITTEN = ("copy", "restore", "delete", "junk")
+"""By somebody who can write to the server and has no key."""
+HAPPENS = ("kill host", "kill worker", "jump", *WRITTEN)
 ENDS = (Code.CANCELLED, Code.DENIED, Code.EXPIRED)
 RATED_A_SECOND = 2
 _BETWEEN_SECONDS = 0.02
@@ -99,6 +103,8 @@ class Walk:
         self._off: dict[str, float] = {}
         self.switched_off: list[tuple[str, float, float]] = []
         self._were_off: set[str] = set()
+        self._is_written = False
+        """Whether somebody wrote who has no key: the place of a call without a record is free."""
         self._taking: set[asyncio.Task[None]] = set()
 
     async def take(self, chosen: Sequence[Step]) -> None:
@@ -118,6 +124,7 @@ class Walk:
         if what == "wait":
             await asyncio.sleep(_PATIENCE_SECONDS)
         elif what in HAPPENS:
+            self._is_written |= what in WRITTEN
             await self._scene.happen(what, host)
         else:
             taking = self._scene.hosts[host]
@@ -175,13 +182,14 @@ class Walk:
                     continue
                 self._note(story, said.result)
 
-    def starts(self) -> dict[int, list[float]]:
-        """When each call was started."""
+    def starts(self, what: str = "start") -> dict[int, list[float]]:
+        """When each call was started, or has ended."""
         found: defaultdict[int, list[float]] = defaultdict(list)
         if self._trace.exists():
             for line in self._trace.read_text().splitlines():
-                number, at = line.split()
-                found[int(number)].append(float(at))
+                number, at, noted = line.split()
+                if noted == what:
+                    found[int(number)].append(float(at))
         return found
 
     def hold(self) -> None:
@@ -195,9 +203,21 @@ class Walk:
         for at in (sorted(by_tool[tool]) for tool in RATED):
             for early, late in zip(at, at[RATED_A_SECOND:], strict=False):
                 assert late - early >= 1.0 - _BETWEEN_SECONDS, f"over the rate: {late - early} s"
+        if not self._is_written:
+            self._hold_alone(starts)
         for tool, since, until in self._all_off():
             late_starts = [s for s in by_tool[tool] if since + _STARTED_SECONDS < s < until]
             assert not late_starts, f"{tool} was switched off"
+
+    def _hold_alone(self, starts: dict[int, list[float]]) -> None:
+        """One at a time; of a call that was killed nobody noted the end."""
+        numbers = {story.case.number for story in self.stories if story.case.tool == ALONE}
+        ends = self.starts("end")
+        all_starts = sorted(at for number in numbers for at in starts.get(number, []))
+        for number in numbers:
+            for end in ends.get(number, []):
+                start = max(at for at in starts[number] if at < end)
+                assert not [at for at in all_starts if start < at < end], "two ran at once"
 
     def _all_off(self) -> list[tuple[str, float, float]]:
         now = time.monotonic()
@@ -206,7 +226,7 @@ class Walk:
     def _hold_of(self, story: Story, starts: list[float]) -> None:
         results = [result for _, result in story.told]
         is_granted = story.case.tool == FOREIGN and any(result.ok for result in results)
-        if (starts and story.case.tool != FREE) or is_granted:
+        if (starts and story.case.tool not in (FREE, ALONE)) or is_granted:
             assert "approve" in story.tried, f"never granted, and ran: {story}"
             assert "deny" not in story.accepted, f"denied, and ran: {story}"
         if story.case.tool not in WRITES:

@@ -15,7 +15,7 @@ from tests.roads.walk import Step, Taking, Walk, steps
 from toolpool import Dispatcher, Settings
 
 OPTIONS = {"background_wait": 0.02, "queue_wait": 5.0, "approval_expires": 1.0}
-TOOLS = [roads.pay, roads.pay_rated, roads.look_again, roads.look]
+TOOLS = [roads.pay, roads.look_alone, roads.pay_rated, roads.look_again, roads.look]
 
 
 class Memory:
