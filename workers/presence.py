@@ -170,7 +170,7 @@ class Presence:
                 time.sleep(DOUBT_SECONDS)
             elif not self.clock.is_disputed:
                 break
-        self.epoch = epoch.decode()
+        self.epoch = epoch.decode(errors="replace")
         confirmed_before = self.renewed_at
         self.renewed_at = renewed_at  # after the epoch: whoever sees the one knows the other
         self._back(confirmed_before)

@@ -84,7 +84,7 @@ class RedisLedger:
             for opening in openings
         )
         epoch, *answers = await self._steps.run(Step.OPEN, keys, arguments, give_up_at=give_up_at)
-        return epoch.decode(), answers
+        return epoch.decode(errors="replace"), answers
 
     async def close(
         self, closings: Sequence[Closing], *, reply: str, end: CloseReason, give_up_at: float
@@ -153,7 +153,7 @@ class RedisLedger:
                 int(release.entered),
             )
         answers = await self._steps.run(Step.RELEASE, keys, arguments, give_up_at=give_up_at)
-        return [answer.decode() for answer in answers]
+        return [answer.decode(errors="replace") for answer in answers]
 
     async def claim(
         self,
@@ -204,7 +204,7 @@ class RedisLedger:
         for hold in holds:
             arguments += (hold.attempt, hold.claim_nonce, int(hold.rerunnable))
         answers = await self._steps.run(Step.HOLD, keys, arguments, give_up_at=give_up_at)
-        return [answer.decode() for answer in answers]
+        return [answer.decode(errors="replace") for answer in answers]
 
     async def settle(self, settlements: Sequence[Settlement], *, give_up_at: float) -> list[str]:
         """See `WorkerLedger.settle`."""
@@ -218,7 +218,7 @@ class RedisLedger:
                 settlement.body,
             )
         answers = await self._steps.run(Step.SETTLE, keys, arguments, give_up_at=give_up_at)
-        return [answer.decode() for answer in answers]
+        return [answer.decode(errors="replace") for answer in answers]
 
     async def keep_output(self, handle: str, body: bytes, *, owner: str, keep: float) -> bool:
         """See `WorkerLedger.keep_output`."""

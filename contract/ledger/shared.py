@@ -84,10 +84,10 @@ def _words(ask: SharedAsk) -> str:
 
 def _found(key: bytes, said: bytes, outcome: bytes) -> SharedFound:
     if said == b"new":
-        return SharedFound(key.decode(), is_new=True)
+        return SharedFound(key.decode(errors="replace"), is_new=True)
     if said == b"open":
-        return SharedFound(key.decode())
-    return SharedFound(key.decode(), outcome=outcome)
+        return SharedFound(key.decode(errors="replace"))
+    return SharedFound(key.decode(errors="replace"), outcome=outcome)
 
 
 class _Note(NamedTuple):

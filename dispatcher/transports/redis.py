@@ -293,7 +293,7 @@ class RedisTransport:
     async def handles(self, owner: str, newest: int | None = None) -> tuple[list[bytes], int]:
         """See `Transport.handles`."""
         ids: Any = await self._client.zrange(self._names.handles(owner), 0, -1)
-        keys = [self._names.background(id_.decode()) for id_ in ids]
+        keys = [self._names.background(id_.decode(errors="replace")) for id_ in ids]
         bodies: list[bytes] = []
         while keys and (newest is None or len(bodies) < newest):  # some may have expired
             missing = _HANDLES_AT_ONCE if newest is None else newest - len(bodies)
@@ -341,7 +341,8 @@ class RedisTransport:
 
     async def states(self, keys: Sequence[str]) -> list[str | None]:
         """See `Transport.states`."""
-        return [state.decode() if state else None for state in await self._fields(keys, "state")]
+        states = await self._fields(keys, "state")
+        return [state.decode(errors="replace") if state else None for state in states]
 
     async def has_ended(self, key: str) -> bool:
         """See `Transport.has_ended`."""
@@ -416,8 +417,8 @@ class RedisTransport:
                 await asyncio.sleep(DOUBT_SECONDS)
             elif not self._clock.is_disputed:
                 break
-        if epoch.decode() != self._epoch:
-            self._epoch = epoch.decode()
+        if (current := epoch.decode(errors="replace")) != self._epoch:
+            self._epoch = current
             self._last_read = b"0"  # another server may count from anywhere
         memory = int(used) / int(limit) if int(limit) else 0.0
         if memory > _CROWDED:

@@ -40,6 +40,7 @@ from toolpool.contract.server.connection import open_async
 from toolpool.contract.settings import Settings
 from toolpool.contract.spec import RunIn
 from toolpool.dispatcher.approvals import Approvals
+from toolpool.dispatcher.transports.redis import RedisTransport
 from toolpool.local import LocalFleet
 
 NAMES = Names()
@@ -49,7 +50,7 @@ OTHERS = {"other": b"string", "toolpools:catalog": b"string", "_x:toolpool:worke
 """Keys of somebody else, which nobody may delete."""
 
 
-def record(state: str, number: str) -> dict[str, str]:
+def record(state: str | bytes, number: str) -> dict[str, str | bytes]:
     return {"state": state, **dict.fromkeys(NUMBERS, number)}
 
 
@@ -206,7 +207,7 @@ async def test_other_junk_in_place_of_any_key_stops_nothing_else(
     await survives(fleet, client, dispatcher, tmp_path, kind)
 
 
-STATES = ("open", "claimed", "settled", "waiting", "approved", "junk \xff")
+STATES = ("open", "claimed", "settled", "waiting", "approved", b"junk \xff")
 AWAY = "_x:toolpool:reply:d"
 """What a record may name as a reply stream, and is somebody else's."""
 
@@ -228,10 +229,11 @@ async def test_junk_in_the_fields_of_a_record_fails_no_step_for_other_calls(
     steps = Steps(connection)
     ledger, reply = RedisLedger(steps, NAMES), NAMES.reply("d")
     approvals = RedisApprovals(steps, NAMES, reply, settings.tenant)
+    transport = RedisTransport(settings)
     until: dict[str, Any] = {"give_up_at": time.monotonic() + 30.0}
     await connection.set(AWAY, "theirs", ex=60)
 
-    async def planted(state: str) -> None:
+    async def planted(state: str | bytes) -> None:
         await connection.delete(NAMES.call("junk"), NAMES.call("good"), reply)
         opened = Opening("good", 1, True, wait=9.0, deadline=9.0, keep=9.0)
         await ledger.open([opened], nonce="g", reply=reply, queue="", message=b"", **until)
@@ -268,10 +270,12 @@ async def test_junk_in_the_fields_of_a_record_fails_no_step_for_other_calls(
         await planted(state)
         await connection.zadd(NAMES.approvals(encoding.digest(settings.tenant)), {"junk": 9e15})
         assert await approvals.waiting(9, now=1.0) is not None
+        assert (await transport.states(["junk", "absent"]))[1] is None
         await approvals.read("junk", now=1.0, unsent_in="junk")
         await approvals.decide(Deciding("junk", "n", b"yes", b"told", True, 9.0), now=1.0)
     assert await connection.get(AWAY) == b"theirs"
     await connection.delete(NAMES.approvals(encoding.digest(settings.tenant)))
+    await transport.close()
     await connection.aclose()
 
 

@@ -19,8 +19,8 @@ FREE = "look"
 """Nobody has to approve it; calls of it share their runs."""
 ALONE = "look_alone"
 """One of its calls may run at a time in the whole fleet."""
-TOOLS = ("pay", "pay", "pay_rated", "pay_rated", "pay_rated", ALONE, ALONE, ALONE, "look_again", FREE,
-         FREE, FOREIGN)  # fmt: skip
+TOOLS = ("pay", "pay", "pay_rated", "pay_rated", "pay_rated", ALONE, ALONE, ALONE, "look_again",
+         FREE, FREE, FOREIGN)  # fmt: skip
 WRITES = ("pay", "pay_rated")
 RATED = ("pay_rated", FREE)
 OFTEN = ("ask", "approve", "approve", "wait", "cancel handle", "cancel session")
