@@ -120,6 +120,8 @@ class Approvals:
                 f"{by} may not decide about approval {id}: {', '.join(request.approvers)} may",
             )
         now = self._transport.server_time()
+        if now >= request.expires_at:  # whatever its record says, which nobody signed
+            raise ApprovalRefused("decided", f"approval {id} is {_EXPIRED}")
         decision = ApprovalDecision(
             key=id,
             tenant=request.tenant,
@@ -128,7 +130,7 @@ class Approvals:
             approved=state is ApprovalState.APPROVED,
             by=by,
             at=now,
-            ends_at=max(now, request.expires_at) + request.start_within,
+            ends_at=request.expires_at + request.start_within,
             reason=reason,
         )
         refused = await self._ledger.decide(self._deciding(decision), now=now)

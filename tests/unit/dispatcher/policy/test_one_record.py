@@ -10,6 +10,7 @@ import pytest
 from tests.integration.twins import second
 from tests.waiting import eventually
 from toolpool import (
+    ApprovalRefused,
     AskApproval,
     Code,
     Dispatcher,
@@ -393,3 +394,25 @@ async def test_a_call_whose_record_the_server_lost_waits_for_every_dispatcher_al
             told = {(end.ok, end.code, end.executed) for end in ends if end is not None}
             ran = (True, None, Executed.YES)
             assert told == {ran if asker_lives else (False, Code.EXPIRED, Executed.UNKNOWN)}
+
+
+async def test_a_record_that_says_it_waits_longer_cannot_be_approved_after_its_signed_end() -> None:
+    """R63: what the record says of its end nobody signed."""
+    times = {"background_wait": 0.05, "approval_expires": 0.3}
+    async with Dispatcher.in_memory(TOOLS, settings=Settings(**times)) as dispatcher:
+        await asked(dispatcher)
+        id = await id_of_one(dispatcher.approvals)
+        [approval] = await dispatcher.approvals.waiting()
+        record = dispatcher._server.records[id]
+        kept = record.request, record.expires + 3600
+        server_time = dispatcher._traffic._transport.server_time
+
+        def waits_again() -> bool:  # after its dispatcher has ended it
+            return record.state == "settled" and server_time() > approval.expires_at
+
+        await eventually(waits_again, "its time is over")
+        record.state = record.approval = "waiting"
+        record.request, record.expires = kept
+        with pytest.raises(ApprovalRefused, match="expired"):
+            await dispatcher.approvals.approve(id, by="anna")
+    assert RAN == []
