@@ -318,7 +318,12 @@ class Background:
             calls = [call for call in own if self._is_kept(call)]
         else:
             bodies, older = await transport.handles(self._owner(session), newest)
-            calls = [call for call in map(self._read, bodies) if call is not None]
+            tenant = self._settings.tenant  # the list itself nobody signed
+            calls = [
+                call
+                for call in map(self._read, bodies)
+                if call is not None and (call.session, call.tenant) == (session, tenant)
+            ]
             listed = {call.handle for call in calls}
             lost = [c for c in own if c.handle not in listed and self._is_open(c)]
             if lost and not older:

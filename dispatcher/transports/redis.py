@@ -60,6 +60,15 @@ _CROWDED = 0.8
 """The share of the server's memory beyond which whole outputs make room."""
 
 
+_noted = msgspec.json.Decoder(list[str])
+
+
+def _place(id_: bytes) -> tuple[int, int]:
+    """Where an entry is in its stream, from an id that the server gave."""
+    stamp, _, sequence = id_.partition(b"-")
+    return int(stamp), int(sequence or 0)
+
+
 def _member(note: TurnNote, at: int) -> bytes:
     """A note as it is kept: in order of sessions, then of time."""
     said = [note.turn] if note.told else [note.turn, note.name, note.stop]
@@ -197,7 +206,9 @@ class RedisTransport:
         async with asyncio.timeout(_BLOCK_MS / 1000 + _SILENCE_SECONDS):
             found = await send(self._reader, (*command, self._reply, self._last_read))
         if not found:
-            if self._untrimmed:
+            if await self._is_another_stream():
+                self._last_read = b"0"
+            elif self._untrimmed:
                 await self._trim()
             return []
         entries: list[Any] = found[0][1]
@@ -208,6 +219,11 @@ class RedisTransport:
             entries = await without_end(self._client, self._reply, entries)
             self._last_read = b"0"
         return [fields[1] for _, fields in entries]
+
+    async def _is_another_stream(self) -> bool:
+        """Whether replies begin below what was read: as a clock jumped, their stream expired."""
+        newest: Any = await self._client.xrevrange(self._reply, count=1)
+        return bool(newest) and _place(newest[0][0]) < _place(self._last_read)
 
     async def _trim(self) -> None:
         stamp, _, sequence = self._last_read.partition(b"-")
@@ -382,9 +398,10 @@ class RedisTransport:
         found: list[TurnNote] = []
         for members in await pipeline.execute():
             for member in members:
-                turn, *said = encoding.decode(member.split(b"\0", 2)[2])
-                name, stop = said or ("", "")
-                found.append(TurnNote(session, turn, name, stop, told=not said))
+                with suppress(ValueError, IndexError):  # anybody may have put it there
+                    turn, *said = _noted.decode(member.split(b"\0", 2)[2])
+                    name, stop = said or ("", "")
+                    found.append(TurnNote(session, turn, name, stop, told=not said))
         return found
 
     async def tell(self, reply: str, body: bytes) -> None:

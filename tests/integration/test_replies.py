@@ -10,6 +10,7 @@ import pytest
 import redis
 
 from toolpool.contract.settings import Settings
+from toolpool.dispatcher.transports import redis as redis_transport
 from toolpool.dispatcher.transports.redis import RedisTransport, _next_size
 
 REPLIES = 2_000
@@ -46,6 +47,19 @@ async def test_many_replies_are_read_once_in_their_order_and_let_go(
     with redis.Redis.from_url(redis_url) as client:
         left = client.xlen(transport.reply)
     assert left < REPLIES / 4, "what was read is trimmed on the way"
+
+
+async def test_replies_are_read_from_a_stream_that_begins_anew_below_what_was_read(
+    transport: RedisTransport, redis_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where it expires by a clock that jumped on, and the clock jumps back."""
+    monkeypatch.setattr(redis_transport, "_BLOCK_MS", 100)
+    await read_all(transport)
+    with redis.Redis.from_url(redis_url) as client:
+        client.delete(transport.reply)
+        client.xadd(transport.reply, {"b": b"late"}, id="5-1")
+    assert await transport.receive() == []
+    assert await transport.receive() == [b"late"]
 
 
 async def test_to_read_many_replies_does_not_make_the_garbage_collector_run(

@@ -36,6 +36,7 @@ from toolpool.contract.names import Names
 from toolpool.contract.server.connection import keyring, open_async
 from toolpool.contract.settings import Settings
 from toolpool.contract.spec import ToolSpec, sealed
+from toolpool.dispatcher.transports.base import TurnNote
 from toolpool.dispatcher.transports.redis import RedisTransport
 from toolpool.fleet import read_fleet, turn_switch
 
@@ -217,6 +218,20 @@ async def test_junk_in_place_of_a_record_costs_no_other_call(
         assert (await open_both("three"))[1] == b"running w"
     await transport.close()
     await connected.aclose()
+
+
+async def test_junk_among_the_notes_of_turns_hides_no_note(settings: Settings, client: Any) -> None:
+    key = NAMES.turns(int(client.time()[0] // 3600))
+    ends = (b"junk", b"a\0", b"a\0{}", b"a\0[]", b"a\0[1]", b'a\0["1","2","3","4"]', b"a\0\xff")
+    members = [b"s\0" + end for end in ends]
+    transport = RedisTransport(settings)
+    await transport.open()
+    await transport.survey([])
+    await transport.note_turns([TurnNote("s", "t", "n", "", told=False)], transport.server_time())
+    client.zadd(key, dict.fromkeys(members, 0))
+    assert [note.turn for note in await transport.turns("s")] == ["t"]
+    await transport.close()
+    client.delete(key)
 
 
 async def test_a_record_that_says_it_may_run_twice_makes_no_call_run_twice(

@@ -253,6 +253,19 @@ async def test_a_session_s_calls_are_listed_with_their_states_the_newest_last(
     ]  # fmt: skip
 
 
+@pytest.mark.parametrize("tenant", ["default", "another"])
+async def test_a_call_listed_under_another_session_or_tenant_is_not_listed(
+    bench: Bench, dispatcher: Dispatcher, tenant: str
+) -> None:
+    """R63: nobody signed the list, and whoever listens would send the call as its own."""
+    session = "s-1" if tenant == "another" else "s-2"
+    handle = await hand_over(dispatcher, "a", session)
+    _, body = bench.server.handles[handle]
+    async with bench.dispatcher("reply:other", tenant=tenant) as other:
+        bench.server.handles[handle] = other._background._owner("s-1"), body
+        assert await other.task_list(session="s-1") == []
+
+
 async def test_another_dispatcher_lists_the_state_of_the_record(
     bench: Bench, dispatcher: Dispatcher
 ) -> None:
