@@ -1,7 +1,8 @@
 """Signatures on everything that one side reads back and acts on.
 
-HMAC-SHA256 (RFC 2104) over the purpose and the body, written as `<key id>.<base64url>.<body>`. The
-purpose keeps a signed outcome from passing for a signed batch.
+HMAC-SHA256 (RFC 2104) over the purpose, the key prefix and the body, written as
+`<key id>.<base64url>.<body>`. The purpose keeps a signed outcome from passing for a signed batch,
+the prefix a message of one deployment from passing in another that has the same key.
 """
 
 import base64
@@ -12,6 +13,7 @@ from collections.abc import Iterable
 
 from toolpool.contract.errors import MessageRejected, Misconfigured
 
+_DEFAULT_PREFIX = "toolpool"
 _MINIMUM_KEY_BYTES = 16
 _DIGEST_CHARACTERS = 43
 
@@ -24,10 +26,12 @@ def generate_key() -> str:
 class Keyring:
     """Signing keys: the first signs, all verify, so that keys can be rotated without a stop.
 
-    Raises `Misconfigured` when a key is shorter than 16 characters.
+    What is signed is good under one key prefix. Raises `Misconfigured` when a key is shorter than
+    16 characters.
     """
 
-    def __init__(self, keys: Iterable[str]) -> None:
+    def __init__(self, keys: Iterable[str], prefix: str = _DEFAULT_PREFIX) -> None:
+        self._scope = b"\0%s\0" % prefix.encode()
         self._keys: dict[str, bytes] = {}
         for key in keys:
             if len(key) < _MINIMUM_KEY_BYTES:
@@ -41,20 +45,20 @@ class Keyring:
         self._signing_key = self._keys[self.key_id]
 
     @classmethod
-    def parse(cls, text: str) -> "Keyring":
+    def parse(cls, text: str, prefix: str = _DEFAULT_PREFIX) -> "Keyring":
         """Keys from one comma-separated setting."""
-        return cls(part.strip() for part in text.split(",") if part.strip())
+        return cls((part.strip() for part in text.split(",") if part.strip()), prefix)
 
     @classmethod
-    def local(cls) -> "Keyring":
+    def local(cls, prefix: str = _DEFAULT_PREFIX) -> "Keyring":
         """The fixed key of a private unix socket: it finds damage, it keeps nobody out."""
-        return cls(["toolpool-local-unix-socket"])
+        return cls(["toolpool-local-unix-socket"], prefix)
 
     def sign(self, purpose: str, body: bytes) -> bytes:
         """`body` with the signing key's id and signature in front."""
         return b"%s.%s.%s" % (
             self.key_id.encode(),
-            _mac(self._signing_key, purpose, body),
+            _mac(self._signing_key, purpose.encode() + self._scope + body),
             body,
         )
 
@@ -67,8 +71,11 @@ class Keyring:
         key = self._keys.get(head.decode("ascii", "replace"))
         if key is None:
             raise MessageRejected("unknown_key", "the message was signed with an unknown key")
-        if not hmac.compare_digest(_mac(key, purpose, body), signature):
-            raise MessageRejected("bad_signature", "the message's signature does not match")
+        if not hmac.compare_digest(_mac(key, purpose.encode() + self._scope + body), signature):
+            raise MessageRejected(
+                "bad_signature",
+                "the message's signature does not match (changed, or of another key prefix)",
+            )
         return body
 
 
@@ -76,6 +83,6 @@ def _key_id(key: str) -> str:
     return hashlib.sha256(b"toolpool key id\0" + key.encode()).hexdigest()[:8]
 
 
-def _mac(key: bytes, purpose: str, body: bytes) -> bytes:
-    digest = hmac.digest(key, purpose.encode() + b"\0" + body, "sha256")
+def _mac(key: bytes, text: bytes) -> bytes:
+    digest = hmac.digest(key, text, "sha256")
     return base64.urlsafe_b64encode(digest).rstrip(b"=")

@@ -166,7 +166,9 @@ class InMemoryDispatcher(Dispatcher):
         self._server = MemoryServer(loop_memory=settings.loop_memory, loop_kept=settings.loop_kept)
         self._server.events.kept = settings.events_kept
         self._tools = tools
-        envelope = Envelope(Keyring([generate_key()]), max_bytes=settings.max_message)
+        envelope = Envelope(
+            Keyring([generate_key()], settings.key_prefix), max_bytes=settings.max_message
+        )
         super().__init__(
             MemoryTransport(self._server),
             settings=settings,

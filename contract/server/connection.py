@@ -137,14 +137,17 @@ def is_private_socket(url: str) -> bool:
 
 
 def keyring(settings: Settings) -> Keyring:
-    """The keys that sign and verify. Raises `SigningKeyMissing` for a network server without."""
+    """The keys that sign and verify under the key prefix.
+
+    Raises `SigningKeyMissing` for a network server without one.
+    """
     if settings.signing_key is not None and settings.signing_key.get_secret_value():
-        return Keyring.parse(settings.signing_key.get_secret_value())
+        return Keyring.parse(settings.signing_key.get_secret_value(), settings.key_prefix)
     url = require_redis_url(settings)
     if not settings.broker_url and urlsplit(url).scheme in _UNIX_SCHEMES:
         open_to_others = why_not_private(url)
         if open_to_others is None:
-            return Keyring.local()
+            return Keyring.local(settings.key_prefix)
         raise SigningKeyMissing(
             f"TOOLPOOL_SIGNING_KEY is not set, and {url} is not private: {open_to_others}, and "
             "could run tools; let the server make the socket with `unixsocketperm 700`, as this "

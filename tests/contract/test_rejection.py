@@ -181,6 +181,15 @@ def test_keys_rotate_without_a_stop() -> None:
     assert during.key_id == after.key_id != before.key_id
 
 
+def test_a_message_of_another_key_prefix_is_rejected() -> None:
+    """Two deployments on one server may have one key: neither runs what the other allowed."""
+    ours, theirs = (Keyring([KEY], prefix) for prefix in ("staging", "production"))
+    assert reason(Envelope(theirs).decode_batch, Envelope(ours).encode_batch(BATCH)) == (
+        "bad_signature"
+    )
+    assert Envelope(ours).decode_batch(Envelope(ours).encode_batch(BATCH)) == BATCH
+
+
 @pytest.mark.parametrize("keys", ["", " , ", "short", f"{'long enough, ' * 2}short"])
 def test_a_key_that_protects_nothing_is_refused(keys: str) -> None:
     with pytest.raises(Misconfigured, match="toolpool keygen"):
