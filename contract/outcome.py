@@ -110,6 +110,11 @@ def may_still_run(outcome: Outcome) -> bool:
     return outcome.still_running or not was_seen
 
 
+def is_for_now(outcome: Outcome) -> bool:
+    """Whether a call was refused for a time: it did not run, and may run when it is asked again."""
+    return outcome.executed is Executed.NO and outcome.retry_after is not None
+
+
 BLOCKED_LOOP = "blocked_loop"
 """The reason of a call that blocked its worker's event loop until the worker was ended."""
 READ_OTHERWISE = "read_otherwise"

@@ -245,6 +245,7 @@ class Awaiting:
             return
         if found.state == "settled":
             self._tell_end(found)
+            self._note_approval(pending, found)
             self._traffic.known(pending, found.outcome)
             return
         request = own if own is not None and found.answer == "new" else self._request(found)
@@ -271,6 +272,14 @@ class Awaiting:
         if own is not None and found.answer == "new":
             self._tell("asked", request, request.by, request.reason)
             self._traffic.in_background(self._notifier.asked(request))
+
+    def _note_approval(self, pending: Pending, found: Found) -> None:
+        """A call that ran with its approval may have retries, which need it too."""
+        request = self._request(found) if found.approval == "approved" else None
+        decision = self._decision(found, request) if request is not None else None
+        if request is not None and decision is not None and decision.approved:
+            pending.asked_about(request.message)
+            pending.decided(found.decision)
 
     def _decision(self, found: Found, request: ApprovalRequest) -> ApprovalDecision | None:
         """The decision of somebody who may; what else is there is told, and decides nothing."""

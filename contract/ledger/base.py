@@ -100,6 +100,7 @@ class Claim(msgspec.Struct, frozen=True, gc=False):
     """A call that a worker has a free slot for, and the limits that it is under.
 
     It may run twice only if it is `rerunnable`, as its signed message says, and its record says so.
+    `approved`: its message has the decision of a person.
     """
 
     key: str
@@ -107,6 +108,7 @@ class Claim(msgspec.Struct, frozen=True, gc=False):
     nonce: str
     limits: tuple[Limit, ...] = ()
     rerunnable: bool = True
+    approved: bool = False
 
 
 class Hold(msgspec.Struct, frozen=True, gc=False):
@@ -134,6 +136,7 @@ class Closing(msgspec.Struct, frozen=True, gc=False):
     `epoch` is the one it was opened in. Of an `unsent` call, which this dispatcher never opened, it
     is the one in which it was accepted; where it has no record, one is made that is settled. One
     that is refused may be asked again after `anew_after` seconds, or not while its record is kept.
+    `leaves_mark`: it is not started after its end although somebody puts its record back.
     """
 
     key: str
@@ -146,6 +149,7 @@ class Closing(msgspec.Struct, frozen=True, gc=False):
     cancel: bytes
     unsent: bool = False
     anew_after: float | None = None
+    leaves_mark: bool = True
 
 
 class Recovery(msgspec.Struct, frozen=True, gc=False):

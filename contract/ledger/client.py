@@ -109,6 +109,7 @@ class RedisLedger:
                 closing.cancel,
                 int(closing.unsent),
                 "" if closing.anew_after is None else _ms(closing.anew_after),
+                int(closing.leaves_mark),
             )
         return await self._steps.run(Step.CLOSE, keys, arguments, give_up_at=give_up_at)
 
@@ -181,7 +182,7 @@ class RedisLedger:
             _limits(limits, now) if limits else "",
         ]
         for claim in claims:
-            nonce = f"{claim.nonce} {claim.rerunnable:d}"
+            nonce = f"{claim.nonce} {claim.rerunnable * (1 + claim.approved)}"
             for limit in claim.limits:
                 nonce += f" {limits[limit]}"
             arguments += (claim.attempt, nonce)

@@ -248,8 +248,8 @@ class MemoryServer(Inboxes):
             return "moved"
         if is_stale:
             return STALE
-        is_once = bool(record.approval) or not (record.rerunnable and claim.rerunnable)
-        if is_once and self.is_marked(claim.key):
+        reads_mark = claim.approved or not (record.rerunnable and claim.rerunnable)
+        if reads_mark and self.is_marked(claim.key):
             return STARTED_OR_ENDED
         if claim.limits and not self.rates.may_start(claim.key, claim.nonce, claim.limits, worker):
             return LIMITED
@@ -440,8 +440,12 @@ class MemoryServer(Inboxes):
             body = closing.unclaimed
         else:
             body = closing.doubtful
-        self.finish(record, closing.nonce, closing.keep, body, reply)
-        if not record.rerunnable or record.approval:
+        is_denied = end is CloseReason.DENIED and body is closing.unclaimed
+        anew_after = closing.anew_after if is_denied else None
+        if anew_after is not None:
+            record.anew_at = self.time() + anew_after
+        self.finish(record, closing.nonce, closing.keep, body, reply, tells=anew_after is None)
+        if closing.leaves_mark and anew_after is None:
             self.mark_ended(closing.key)
         return body
 
@@ -463,8 +467,9 @@ class MemoryServer(Inboxes):
         is_sure = record.epoch == self.epoch and not self.is_marked(closing.key)
         body = closing.unclaimed if is_sure else closing.doubtful
         kept = max(closing.keep, record.gone_at - time.monotonic())
-        self.finish(record, closing.nonce, kept, body, reply)
-        if approval != "approved":
+        is_over = approval != "approved"
+        self.finish(record, closing.nonce, kept, body, reply, tells=is_over)
+        if is_over:
             self.mark_ended(closing.key)
         return body
 
@@ -517,12 +522,19 @@ class MemoryServer(Inboxes):
         return any(other in self.dispatchers for other in record.replies if other != reply)
 
     def finish(
-        self, record: Record, nonce: str, keep: float, body: bytes, except_reply: str
+        self,
+        record: Record,
+        nonce: str,
+        keep: float,
+        body: bytes,
+        except_reply: str,
+        *,
+        tells: bool = True,
     ) -> None:
         """Settle a record, and tell everybody who asked but one."""
         record.state, record.settled_by, record.outcome = "settled", nonce, body
         record.gone_at = time.monotonic() + max(keep, record.keep)
-        for reply in record.replies:
+        for reply in record.replies if tells else ():
             if reply != except_reply:
                 self.put(reply, body)
 

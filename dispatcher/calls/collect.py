@@ -14,6 +14,7 @@ from toolpool.contract.envelope import (
     Started,
 )
 from toolpool.contract.errors import MessageRejected
+from toolpool.contract.outcome import is_for_now
 from toolpool.contract.record_keys import root_of
 from toolpool.dispatcher.calls.services import Calls, Services
 
@@ -45,12 +46,15 @@ class Collector:
                 continue
             for reply in replies:
                 try:
-                    self.take(reply)
+                    self.take(reply, is_record=False)
                 except Exception:
                     log.exception("reply_not_taken")  # the others are not to wait for ever
 
-    def take(self, data: bytes) -> None:
-        """One signed reply; one for a call that is answered, or not ours, is passed over."""
+    def take(self, data: bytes, *, is_record: bool = True) -> None:
+        """One signed reply; one for a call that is answered, or not ours, is passed over.
+
+        `is_record`: it is the outcome that the call's record has now.
+        """
         try:
             reply = self._envelope.decode_reply(data)
         except MessageRejected as error:
@@ -58,7 +62,8 @@ class Collector:
             return
         match reply:
             case Settled():
-                self._take_outcome(reply)
+                if is_record or not is_for_now(reply.outcome):  # else of an earlier try: looked up
+                    self._take_outcome(reply)
             case Started():
                 for key in reply.keys:
                     if (pending := self._calls.find(key)) is not None:

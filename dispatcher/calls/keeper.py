@@ -287,6 +287,7 @@ class Keeper:
             doubtful=signed(pending.key, _unknown(code)),
             cancel=self._envelope.encode_cancel(Cancel(key=pending.key)),
             unsent=pending.nobody_ran_it,
+            leaves_mark=pending.leaves_mark,
         )
 
 
@@ -294,7 +295,8 @@ def _unclaimed(pending: Pending, reason: CloseReason) -> Outcome:
     """What a call comes to that nobody started."""
     if reason is CloseReason.UNAPPROVED and pending.message.approval is None:
         return not_queued(Code.DENIED, feedback.NOBODY_APPROVED)
-    return failure(_code(reason), "", pending.ran_before or Executed.NO)
+    before = pending.ran_before
+    return failure(_code(reason), "", before.executed if before is not None else Executed.NO)
 
 
 def _unknown(code: Code) -> Outcome:

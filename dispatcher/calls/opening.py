@@ -12,7 +12,7 @@ from toolpool.contract.approval import ApprovalRequest
 from toolpool.contract.call import ToolCall
 from toolpool.contract.envelope import BackgroundCall, CallMessage
 from toolpool.contract.ledger.steps import new_nonce
-from toolpool.contract.outcome import Executed
+from toolpool.contract.outcome import Code, Executed, failure
 from toolpool.contract.record_keys import retry_key, retry_of, root_of
 from toolpool.contract.settings import Settings
 from toolpool.contract.spec import ToolSpec
@@ -274,6 +274,6 @@ def adopted(
         began=now - max(0.0, server_now - found.started_at),
         published_at=now,
         retries=last,
-        ran_before=Executed.UNKNOWN if last else None,
+        ran_before=failure(Code.EXPIRED, "", Executed.UNKNOWN) if last else None,
         is_news=states[last] not in (None, "settled"),
     )

@@ -97,7 +97,8 @@ class Pending:
     republished: int = 0
     in_background: bool = False
     retries: int = 0
-    ran_before: Executed | None = None
+    ran_before: Outcome | None = None
+    """The outcome of the last try that ran, or may have."""
     again: bool = False
     """Whether it may have been asked before, by a dispatcher that is no more."""
     accepted_in: str = ""
@@ -211,6 +212,12 @@ class Pending:
     def nobody_ran_it(self) -> bool:
         """Whether a call without a record certainly did not run; never so if it shares a run."""
         return self.is_unsent and not self.is_asker and (self.message.rerunnable or not self.again)
+
+    @property
+    def leaves_mark(self) -> bool:
+        """Whether it may not be started after its end, even if somebody puts its record back."""
+        was_asked_about = bool(self.approval) or self.message.approval is not None
+        return was_asked_about or not self.message.rerunnable
 
     @property
     def is_open(self) -> bool:
@@ -367,10 +374,10 @@ class Pending:
         """Whoever shares it waits until this time, on the monotonic clock."""
         self.deadline = deadline
 
-    def start_again(self, *, start_by: float, executed: Executed) -> None:
+    def start_again(self, *, start_by: float, before: Outcome) -> None:
         """Become the next retry of the same call: a new record, nothing sent yet.
 
-        `executed` says whether the try before it ran.
+        `before` is the outcome of the try before it.
         """
         self.retries += 1
         key = retry_key(self.root, self.retries)
@@ -379,17 +386,16 @@ class Pending:
         self.stage, self.start_by = Stage.NEW, start_by
         self.accepted_in, self.epoch, self.again = self.epoch or self.accepted_in, "", False
         self.worker, self.republished, self.is_news, self.is_attached = "", 0, True, False
-        if executed is not Executed.NO:
-            self.ran_before = executed
+        self.ran_as(before)
 
     def shared(self, how: str, age: float = 0.0) -> None:
         """Its result comes from an equal call, whose run it joined or whose result was kept."""
         self.shared_as, self.age = how, age
 
     def ran_as(self, outcome: Outcome) -> None:
-        """The run that it shared came to this, and there will be another."""
+        """A try, or the run that it shared, came to this, and there will be another."""
         if outcome.executed is not Executed.NO:
-            self.ran_before = outcome.executed
+            self.ran_before = outcome
 
     def ran_for(self, run: "Pending") -> None:
         """What is told of its tries, and of how long they might last, is that of a run."""

@@ -109,6 +109,7 @@ class Refusals:
             cancel=b"",
             unsent=pending.nobody_ran_it,
             anew_after=_anew_after(outcome),
+            leaves_mark=pending.leaves_mark,
         )
 
 

@@ -84,7 +84,7 @@ class Retries:
         self._pump.done(pending)
         self._keeper.forget(pending)
         start_by = min(now + pause + self._settings.queue_wait, pending.deadline)
-        pending.start_again(start_by=start_by, executed=outcome.executed)
+        pending.start_again(start_by=start_by, before=outcome)
         self._keeper.watch(pending, alone=True)
         if pending.is_cancelled:  # another dispatcher would start the next try
             self._keeper.close_unwanted([pending])

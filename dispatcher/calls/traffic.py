@@ -426,7 +426,7 @@ class Traffic(Heard):
         if pending.limited is not None:
             self._gate.ended(pending)
         if outcome.executed is Executed.NO and pending.ran_before is not None:
-            outcome = msgspec.structs.replace(outcome, executed=pending.ran_before)
+            outcome = _with_try_before(outcome, pending.ran_before)
         is_asker = pending.is_asker
         if pending.queue:
             if pending.is_news and not is_asker:
@@ -484,3 +484,10 @@ class Traffic(Heard):
     def in_background(self, work: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
         """Let work go on that ends with this dispatcher at the latest."""
         return self._tasks.start(work)
+
+
+def _with_try_before(outcome: Outcome, before: Outcome) -> Outcome:
+    """The outcome of a call whose last try did not run, and the one before it did."""
+    if outcome.code is Code.EXPIRED:  # no worker took it in time, or its approval has ended
+        return before
+    return msgspec.structs.replace(outcome, executed=before.executed)

@@ -348,7 +348,14 @@ class Executor:
                 limits = self._limits_of(call, delivery)
                 is_limited = is_limited or bool(limits)
             claims.append(
-                Claim(call.key, call.attempt, new_nonce(), limits, rerunnable=call.rerunnable)
+                Claim(
+                    call.key,
+                    call.attempt,
+                    new_nonce(),
+                    limits,
+                    rerunnable=call.rerunnable,
+                    approved=call.approval is not None,
+                )
             )
         return claims, is_limited
 

@@ -5,8 +5,8 @@
 --       knows ('' = they are not looked at), how many records, limits ('' = none; else the worker's fleet
 --       time in ms, the longest that a place is held, ms within which a start is told, then
 --       'most window_ms' of each), then for each record:
---       attempt; nonce, 1 if its message says that it may run twice, and the numbers of its limits in one
---       string
+--       attempt; nonce, whether it may run twice as its message says (0 no, 1 yes, 2 yes, and a person
+--       approved it), and the numbers of its limits in one string
 -- Answers for each record the ms left to its deadline, or why it was not won.
 local epoch = server_epoch(KEYS[1], ARGV[1])
 local worker, marks, mark_ms = ARGV[2], ARGV[3], ARGV[4]
@@ -58,7 +58,7 @@ for i = 2, records + 1 do
   local nonce, may_rerun, limits = string.match(ARGV[i * 2 + 5], '^(%S+) (%d) ?(.*)$')
   local r = fields_of(KEYS[i], 'state', 'attempt', 'claimed', 'until', 'deadline', 'epoch', 'rerun',
     'goes_on', 'claims', 'approval')
-  local is_once, answer = r[7] ~= '1' or may_rerun ~= '1', nil
+  local is_once, answer = r[7] ~= '1' or may_rerun == '0', nil
   if not r[1] then answer = 'absent'
   elseif r[1] == 'settled' then answer = 'settled'
   elseif r[2] ~= attempt then answer = 'attempt'
@@ -70,7 +70,7 @@ for i = 2, records + 1 do
   elseif tonumber(r[4] or 0) <= now then answer = 'expired'
   elseif is_once and r[6] ~= epoch and r[8] ~= epoch then answer = 'moved'
   elseif is_stale then answer = 'stale'
-  elseif not is_once and r[10] and is_marked(marks, KEYS[i]) then answer = 'ran'
+  elseif may_rerun == '2' and is_marked(marks, KEYS[i]) then answer = 'ran'
   elseif limits ~= '' and not may_start(KEYS[i], nonce, limits) then answer = 'limited'
   elseif is_once and not mark_first(marks, KEYS[i], mark_ms) then answer = 'ran'
   else

@@ -8,7 +8,7 @@
 --       others' calls alone), 'unapproved' or 'used', then for each record: nonce, epoch it was opened in (of one that was not sent: accepted
 --       in), keep ms, outcome if never claimed, outcome if claimed, outcome if nobody can know, cancel
 --       message, 1 where the caller has not sent it, ms after which a refused call may be asked again
---       ('' = never, while its record is kept)
+--       ('' = never, while its record is kept), 1 where a mark keeps it from being started after its end
 -- Answers for each record its outcome, 'running <worker>', 'open', 'waiting' or 'approved' (left alone), 'others' (a living
 -- dispatcher waits for it longer: the caller is told no more) or 'missing'.
 local epoch = server_epoch(KEYS[1], ARGV[1])
@@ -68,9 +68,9 @@ end
 
 local answers = {}
 for i = 2, #KEYS do
-  local at = 6 + (i - 2) * 9
+  local at = 6 + (i - 2) * 10
   local r = fields_of(KEYS[i], 'state', 'outcome', 'worker', 'epoch', 'claims', 'replies',
-    'until', 'deadline', 'keep', 'rerun', 'approval')
+    'until', 'deadline', 'keep')
   if not r[1] and which == 'unstarted' then
     answers[i - 1] = 'missing'
   elseif not r[1] then
@@ -87,7 +87,10 @@ for i = 2, #KEYS do
       if which == 'refused' and ARGV[at + 8] ~= '' then
         redis.call('HSET', KEYS[i], 'anew', now + ARGV[at + 8])
       end
-      settle(KEYS[i], ARGV[at], math.max(ARGV[at + 2], redis.call('PTTL', KEYS[i])), r[9], body, r[6], reply)
+      -- What stays approved may run in another try before it is read that this one was refused: whoever else
+      -- waits for it looks at the record.
+      local told = approval ~= 'approved' and r[6] or ''
+      settle(KEYS[i], ARGV[at], math.max(ARGV[at + 2], redis.call('PTTL', KEYS[i])), r[9], body, told, reply)
       if approval ~= 'approved' then mark_ended(marks, KEYS[i]) end
       answers[i - 1] = body
     elseif which == 'leave' or which == 'deadline' and r[1] == 'approved' then
@@ -114,8 +117,10 @@ for i = 2, #KEYS do
     else
       body = ARGV[at + 5]
     end
-    settle(KEYS[i], ARGV[at], ARGV[at + 2], r[9], body, r[6], reply)
-    if r[10] ~= '1' or r[11] then mark_ended(marks, KEYS[i]) end
+    local is_for_now = which == 'denied' and body == ARGV[at + 3] and ARGV[at + 8] ~= ''
+    if is_for_now then redis.call('HSET', KEYS[i], 'anew', now + ARGV[at + 8]) end
+    settle(KEYS[i], ARGV[at], ARGV[at + 2], r[9], body, is_for_now and '' or r[6], reply)
+    if ARGV[at + 9] == '1' and not is_for_now then mark_ended(marks, KEYS[i]) end
     answers[i - 1] = body
   end
 end

@@ -19,7 +19,7 @@ from toolpool.contract.envelope import (
     Started,
 )
 from toolpool.contract.ledger.memory import MemoryServer
-from toolpool.contract.outcome import Code, Executed, Outcome
+from toolpool.contract.outcome import Code, Executed, Outcome, failure
 from toolpool.contract.signing import Keyring, generate_key
 from toolpool.dispatcher.calls.collect import Collector
 from toolpool.dispatcher.calls.pending import Pending, Stage
@@ -252,3 +252,16 @@ async def test_a_fault_with_one_reply_does_not_keep_the_others_waiting(
             reading.put(Settled(key=key, outcome=DONE))
         await eventually(lambda: not call.is_open, "the other is answered")
     assert "reply_not_taken" in caplog.text
+
+
+def test_a_refusal_of_an_earlier_try_answers_nothing_unless_its_record_says_so(
+    bench: Bench,
+) -> None:
+    """It is never sent: what comes by the stream was put there again."""
+    call = bench.call("k")
+    no = failure(Code.OVERLOADED, "", Executed.NO, retry_after=1.0)
+    refusal = ENVELOPE.encode_settled("k", no)
+    bench.collector.take(refusal, is_record=False)
+    assert call.is_open
+    bench.collector.take(refusal)
+    assert call.outcome == no

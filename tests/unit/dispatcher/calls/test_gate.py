@@ -363,7 +363,7 @@ async def test_a_retry_that_asks_while_the_first_is_asked_about_has_its_own_plac
     (call,) = bench.submit("a-0", rate="5/h")
     await turns(10)
     bench.gate.ended(call)
-    call.start_again(start_by=call.start_by, executed=Executed.NO)
+    call.start_again(start_by=call.start_by, before=failure(Code.RAISED, "", Executed.NO))
     bench.gate.submit(call)
     bench.rates.gate.set()
     await turns(20)

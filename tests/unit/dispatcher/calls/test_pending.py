@@ -159,14 +159,14 @@ def sent_and_lost() -> Pending:
 def test_a_retry_is_a_new_call_under_a_name_of_its_own() -> None:
     call = sent_and_lost()
     call.again = True
-    call.start_again(start_by=77.0, executed=Executed.YES)
+    call.start_again(start_by=77.0, before=failure(Code.RAISED, "", Executed.YES))
     assert (call.key, call.root, call.retries, call.message.attempt) == ("k.1", "k", 1, 1)
     assert (call.stage, call.start_by, call.is_unsent) == (Stage.NEW, 77.0, True)
     assert (call.worker, call.republished, call.is_attached) == ("", 0, False)
     assert call.is_news, "whatever is heard of it now is new"
     assert not call.again, "nobody asked for this record before"
     assert call.is_open
-    call.start_again(start_by=78.0, executed=Executed.YES)
+    call.start_again(start_by=78.0, before=failure(Code.RAISED, "", Executed.YES))
     assert (call.key, call.root, call.retries) == ("k.2", "k", 2)
 
 
@@ -174,10 +174,10 @@ def test_a_retry_is_accepted_in_the_epoch_of_the_try_before_it() -> None:
     """Whether nobody ran it is a question about the server that it was last sent to."""
     call = at(Stage.RUNNING)
     call.accepted_in = "e-0"
-    call.start_again(start_by=1.0, executed=Executed.YES)
+    call.start_again(start_by=1.0, before=failure(Code.RAISED, "", Executed.YES))
     assert (call.accepted_in, call.epoch) == ("e-0", "")
     call.published("e-1", at=1.0)
-    call.start_again(start_by=1.0, executed=Executed.YES)
+    call.start_again(start_by=1.0, before=failure(Code.RAISED, "", Executed.YES))
     assert (call.accepted_in, call.epoch) == ("e-1", "")
 
 
@@ -196,8 +196,8 @@ def test_a_retry_remembers_that_a_try_before_it_ran(
 ) -> None:
     call = at(Stage.RUNNING)
     for executed in tries:
-        call.start_again(start_by=1.0, executed=executed)
-    assert call.ran_before is remembered
+        call.start_again(start_by=1.0, before=failure(Code.RAISED, "", executed))
+    assert (call.ran_before and call.ran_before.executed) is remembered
 
 
 def test_another_message_begins_its_patience_anew() -> None:
@@ -227,7 +227,7 @@ def test_a_call_handed_over_is_kept_as_long_as_its_handle() -> None:
 
 def test_the_facts_of_a_call_name_its_first_record_and_its_try() -> None:
     call = pending("k", session="s-1")
-    call.start_again(start_by=1.0, executed=Executed.NO)
+    call.start_again(start_by=1.0, before=failure(Code.RAISED, "", Executed.NO))
     call.in_attempt(2)
     facts = call.facts
     assert (facts.call_id, facts.tool, facts.session, facts.turn) == ("k", "t", "s-1", "turn")

@@ -10,7 +10,7 @@ from tests.unit.dispatcher.samples import Told, away, pending, services
 from toolpool.contract.envelope import Batch, Envelope, Settled
 from toolpool.contract.ledger.base import Claim, Opening, Settlement
 from toolpool.contract.ledger.memory import MemoryServer
-from toolpool.contract.outcome import Code, Executed, Outcome
+from toolpool.contract.outcome import Code, Executed, Outcome, failure
 from toolpool.contract.signing import Keyring
 from toolpool.contract.spec import Effects, ToolSpec
 from toolpool.dispatcher.calls.pending import Pending, Stage
@@ -305,7 +305,7 @@ async def test_an_answer_about_an_earlier_try_of_the_call_is_passed_over(
 
     def start_again() -> None:
         if what == "retry":
-            call.start_again(start_by=call.start_by, executed=Executed.YES)
+            call.start_again(start_by=call.start_by, before=failure(Code.RAISED, "", Executed.YES))
         else:
             call.in_attempt(2)
 
@@ -351,7 +351,7 @@ async def test_a_call_at_fault_that_is_retried_is_not_sent_by_the_try_that_faile
     call = bench.call("k", spec=READ)
 
     def retry(pending: Pending, outcome: Outcome) -> None:
-        pending.start_again(start_by=pending.start_by, executed=outcome.executed)
+        pending.start_again(start_by=pending.start_by, before=outcome)
 
     monkeypatch.setattr(bench, "resolve", retry)
     bench.transport.before = [fail(ValueError("x"))]

@@ -15,7 +15,7 @@ from toolpool.contract.ledger.base import Claim, Release, Settlement
 from toolpool.contract.ledger.base import Recovery as Step
 from toolpool.contract.ledger.memory import MemoryServer
 from toolpool.contract.names import Names, toolset_queue
-from toolpool.contract.outcome import Code, Executed, Outcome
+from toolpool.contract.outcome import Code, Executed, Outcome, failure
 from toolpool.contract.signing import Keyring
 from toolpool.contract.spec import Effects, RunIn, ToolSpec, sealed
 from toolpool.dispatcher.calls.fleet import Fleet
@@ -483,7 +483,7 @@ async def test_an_answer_about_a_try_that_is_over_is_passed_over(bench: Bench) -
     """The call was answered and is tried again while the ledger was asked."""
     call = await bench.send_and_lose("k")
     bench.transport.during_recovery = lambda: call.start_again(
-        start_by=call.start_by, executed=Executed.YES
+        start_by=call.start_by, before=failure(Code.RAISED, "", Executed.YES)
     )
     await bench.recovery.recover(QUEUE, [(call, "")])
     assert (call.stage, call.republished, call.message.attempt) == (Stage.NEW, 0, 1)

@@ -39,7 +39,7 @@ def failed_call(spec: ToolSpec = READ, *, retried: int = 0) -> Pending:
     """A call of which `retried` retries have failed too."""
     call = pending("k", spec=spec)
     for _ in range(retried):
-        call.start_again(start_by=call.start_by, executed=Executed.YES)
+        call.start_again(start_by=call.start_by, before=failure(Code.RAISED, "", Executed.YES))
     return call
 
 

@@ -416,3 +416,35 @@ async def test_a_record_that_says_it_waits_longer_cannot_be_approved_after_its_s
         with pytest.raises(ApprovalRefused, match="expired"):
             await dispatcher.approvals.approve(id, by="anna")
     assert RAN == []
+
+
+@pytest.mark.parametrize("is_over", [False, True])
+async def test_the_retry_of_an_approved_call_asked_again_has_its_approval_while_that_lasts(
+    is_over: bool,
+) -> None:
+    """Else it is the outcome of the try before it, and not that nobody approved it."""
+
+    @tool(effects="read", approval=True, retries=1, timeout=0.5)
+    async def look(amount: int) -> str:
+        """Fail once."""
+        RAN.append(amount)
+        if len(RAN) == 1:
+            raise RuntimeError("not yet")
+        return "seen"
+
+    never = Settings(background_wait=0.05, queue_wait=1.0, retry_pause=60.0, approval_expires=1.0)
+    async with Dispatcher.in_memory([look], settings=never) as dispatcher:
+        asked_for = asyncio.ensure_future(
+            dispatcher.dispatch([call(5, "look")], session="s", turn="t", wait=30)
+        )
+        id = await id_of_one(dispatcher.approvals)
+        await dispatcher.approvals.approve(id, by="anna")
+        assert (await asked_for)[0].code is Code.RAISED
+        end = dispatcher._server.records[id].expires
+        async with second(dispatcher, retry_pause=0.01) as other:
+            if is_over:
+                await eventually(lambda: time.time() > end, "its approval is over")
+            again = (await other.dispatch([call(5, "look")], session="s", turn="t", wait=30))[0]
+    assert (again.code, again.executed) == (Code.RAISED if is_over else None, Executed.YES)
+    assert again.ok is not is_over
+    assert len(RAN) == (1 if is_over else 2)
