@@ -213,7 +213,7 @@ AWAY = "_x:toolpool:reply:d"
 
 
 def closing(key: str) -> Closing:
-    return Closing(key, f"n-{key}", "", 9.0, b"no", b"lost", b"unknown", b"cancel", unsent=True)
+    return Closing(key, f"n-{key}", "", 9.0, b"no", b"lost", b"unknown", b"cancel", True, None, False)
 
 
 def recovery(key: str) -> Recovery:
