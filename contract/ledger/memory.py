@@ -418,6 +418,8 @@ class MemoryServer(Inboxes):
         if record is None:
             return MISSING if end is CloseReason.UNSTARTED else self._close_absent(closing, end)
         if record.state == "settled":
+            if end is CloseReason.CANCEL and record.anew_at is not None:
+                self._cancel_refused(record, closing)
             return record.outcome
         if record.state in ("waiting", "approved"):
             return self._close_unsent(record, closing, reply, end)
@@ -448,6 +450,16 @@ class MemoryServer(Inboxes):
         if closing.leaves_mark and anew_after is None:
             self.mark_ended(closing.key)
         return body
+
+    def _cancel_refused(self, record: Record, closing: Closing) -> None:
+        """End a call for good that was refused for now."""
+        is_sure = record.epoch == self.epoch and not self.is_marked(closing.key)
+        record.anew_at = None
+        record.approval = "cancelled" if record.approval else ""
+        kept = max(closing.keep, record.gone_at - time.monotonic())
+        body = closing.unclaimed if is_sure else closing.doubtful
+        self.finish(record, closing.nonce, kept, body, "", tells=False)
+        self.mark_ended(closing.key)
 
     def _close_unsent(
         self, record: Record, closing: Closing, reply: str, end: CloseReason

@@ -520,3 +520,19 @@ async def test_what_was_cancelled_is_not_claimed_whatever_its_record_was_made_to
     assert await server.close(CloseReason.CANCEL) == b"no"
     await restore()
     assert await server.claim() == "ran"
+
+
+@pytest.mark.parametrize("is_approved", [False, True])
+async def test_a_call_that_was_refused_for_now_and_cancelled_is_not_asked_again(
+    server: Server, is_approved: bool
+) -> None:
+    if is_approved:
+        await server.ask()
+        await server.decide()
+    else:
+        other = {"key": "other", "nonce": new_nonce()}
+        await server.ask(**other)  # which tells the epoch
+    assert await server.close(CloseReason.REFUSED, anew_after=0.01) == b"no"
+    assert await server.close(CloseReason.CANCEL) == b"no"
+    assert (await server.ask(asked_at=time.time() + 1)).outcome == b"no"
+    assert await server.open() == b"no"

@@ -70,12 +70,20 @@ local answers = {}
 for i = 2, #KEYS do
   local at = 6 + (i - 2) * 10
   local r = fields_of(KEYS[i], 'state', 'outcome', 'worker', 'epoch', 'claims', 'replies',
-    'until', 'deadline', 'keep')
+    'until', 'deadline', 'keep', 'anew', 'approval')
   if not r[1] and which == 'unstarted' then
     answers[i - 1] = 'missing'
   elseif not r[1] then
     answers[i - 1] = settle_absent(KEYS[i], ARGV[at], ARGV[at + 1], ARGV[at + 2], ARGV[at + 3],
       ARGV[at + 5], ARGV[at + 7], ARGV[at + 8])
+  elseif r[1] == 'settled' and which == 'cancel' and r[10] then  -- refused for now
+    local is_sure = r[4] == epoch and not is_marked(marks, KEYS[i])
+    local body = is_sure and ARGV[at + 3] or ARGV[at + 5]
+    redis.call('HDEL', KEYS[i], 'anew')
+    if r[11] then redis.call('HSET', KEYS[i], 'approval', 'cancelled') end
+    settle(KEYS[i], ARGV[at], math.max(ARGV[at + 2], redis.call('PTTL', KEYS[i])), r[9], body, '')
+    mark_ended(marks, KEYS[i])
+    answers[i - 1] = body
   elseif r[1] == 'settled' then
     answers[i - 1] = r[2]
   elseif r[1] == 'waiting' or r[1] == 'approved' then
