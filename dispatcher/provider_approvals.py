@@ -232,10 +232,25 @@ class ProviderApprovals:
         if decision.approved and decision.ends_at <= self._transport.server_time():
             return _Answer(self._no(call, words.reasons[feedback.NOBODY_APPROVED]))
         by, reason = decision.by, decision.reason
-        if decision.approved:
-            return _Answer(await self._granted(call, shared), "approved", by, reason)
-        told = feedback.denied_by(by, reason, self._wording)
-        return _Answer(self._no(call, told), "denied", by, reason)
+        if not decision.approved:
+            told = feedback.denied_by(by, reason, self._wording)
+            return _Answer(self._no(call, told), "denied", by, reason)
+        return await self._denied_by_now(call, shared, by) or _Answer(
+            await self._granted(call, shared), "approved", by, reason
+        )
+
+    async def _denied_by_now(
+        self, call: ToolCall, shared: TurnContext, approver: str
+    ) -> _Answer | None:
+        """The answer to what a person approved and the policy denies as it is now, if it does."""
+        words = self._wording.words
+        verdict, by = await self._policy.judge_foreign(call, shared)
+        if isinstance(verdict, Deny):
+            told = self._no(call, verdict.reason or words.not_allowed)
+            return _Answer(told, "denied", by, verdict.reason)
+        if isinstance(verdict, AskApproval) and not may_decide(approver, verdict.approvers):
+            return _Answer(self._no(call, words.no_approver), "denied", by)
+        return None
 
     def _asking(self, request: ApprovalRequest) -> Asking:
         now = self._transport.server_time()

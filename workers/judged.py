@@ -29,6 +29,8 @@ Steps = tuple[str | int | None, ...]
 
 _SCALARS = frozenset({str, int, float, bool, type(None)})
 _LISTS = (list, tuple, set, frozenset, deque)
+_READS = frozenset({"__getitem__", "__iter__", "__missing__", "get", "items", "keys", "values"})
+"""How the content of a dict, list or set is read."""
 _ENCODED = re.compile(rb'"content(?:Encoding|MediaType)":|"format":"(?:base64|base64url|binary)"')
 
 
@@ -124,6 +126,8 @@ def _parts(
     judged: Any, typed: Any, *, is_whole: bool
 ) -> tuple[dict[Any, Any], dict[Any, Any]] | None:
     """The fields or elements of both, by name or number; None if either has none."""
+    if isinstance(typed, (dict, *_LISTS)) and _reads_by_itself(type(typed)):
+        raise PydanticSerializationError("its class may give the tool something else")
     if isinstance(judged, dict):
         fields = _fields(typed, judged, is_whole=is_whole)
         return None if fields is None else (judged, fields)
@@ -132,6 +136,13 @@ def _parts(
     if isinstance(typed, (set, frozenset)):
         judged, typed = sorted(judged, key=encoding.canonical), sorted(typed, key=_order)
     return dict(enumerate(judged)), dict(enumerate(typed))
+
+
+@functools.cache
+def _reads_by_itself(container: type) -> bool:
+    """Whether it is a class that overrides how its content is read."""
+    own = (base for base in container.__mro__ if base.__module__ not in ("builtins", "collections"))
+    return any(_READS & vars(base).keys() for base in own)
 
 
 def _fields(typed: Any, judged: dict[str, Any], *, is_whole: bool) -> dict[str, Any] | None:
@@ -198,7 +209,7 @@ def _plain(typed: Any) -> Any:
         return typed
     if isinstance(typed, bytes):
         return typed.decode(errors="replace")
-    if kind is ZoneInfo or any(base.__module__ == "pydantic.networks" for base in kind.__mro__):
+    if kind is ZoneInfo or kind.__module__ == "pydantic.networks":
         return str(typed)
     if isinstance(typed, (dict, BaseModel, *_LISTS)) or dataclasses.is_dataclass(typed):
         return ...  # which is equal to nothing

@@ -1,8 +1,10 @@
 """A tool function's parameters: their JSON Schema, and typed values from validated JSON."""
 
+import dataclasses
 import inspect
 import types
 import typing
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Annotated, Any
 
@@ -204,7 +206,7 @@ class Signature:
         except Exception:  # noqa: BLE001 - as in `can_read`: no call can have this value
             return False
         denied, value = getattr(others, field), getattr(values, field)
-        if type(value).__eq__ is _BY_IDENTITY and type(value) is type(denied):
+        if _is_by_identity(value) and type(value) is type(denied):
             try:
                 denied, value = (each.model_dump(mode="json")[field] for each in (others, values))
             except PydanticSerializationError:
@@ -237,6 +239,20 @@ class Signature:
             if paths := [path for path in added if is_judged(path, verdict)]:
                 raise ReadOtherwise(tuple(Problem(path, READ_OTHERWISE) for path in paths))
         return arguments
+
+
+def _is_by_identity(value: Any) -> bool:
+    """Whether two equal values differ, since a class in them does not say what is equal."""
+    parts: Iterable[Any] = ()
+    if isinstance(value, dict):
+        parts = value.values()
+    elif isinstance(value, (list, tuple, set, frozenset, deque)):
+        parts = value
+    elif isinstance(value, BaseModel):
+        parts = vars(value).values()
+    elif dataclasses.is_dataclass(value) and not isinstance(value, type):
+        parts = (getattr(value, field.name, None) for field in dataclasses.fields(value))
+    return type(value).__eq__ is _BY_IDENTITY or any(_is_by_identity(part) for part in parts)
 
 
 def _unknown(names: Iterable[str]) -> ArgumentsRefused:

@@ -213,7 +213,8 @@ AWAY = "_x:toolpool:reply:d"
 
 
 def closing(key: str) -> Closing:
-    return Closing(key, f"n-{key}", "", 9.0, b"no", b"lost", b"unknown", b"cancel", True, None, False)
+    more = {"unsent": True, "leaves_mark": False}
+    return Closing(key, f"n-{key}", "", 9.0, b"no", b"lost", b"unknown", b"cancel", **more)
 
 
 def recovery(key: str) -> Recovery:

@@ -296,6 +296,20 @@ class Unwritten(Opaque):
         return core_schema.no_info_after_validator_function(cls, core_schema.str_schema())
 
 
+class Lying(dict[str, str]):
+    def __getitem__(self, key: str) -> str:
+        return super().__getitem__(key).replace("ok", "danger")
+
+
+class LyingUrl(HttpUrl):
+    def __str__(self) -> str:
+        return super().__str__().replace("danger", "ok")
+
+
+def lying_url(text: str) -> LyingUrl:
+    return LyingUrl(text.replace("ok", "danger"))
+
+
 Unquoted = Annotated[str, BeforeValidator(lambda text: text.strip('"'))]
 WITHIN = PolicyVerdict(policy="p", paths=(("value", "mode"), ("value", "to", None)))
 
@@ -313,6 +327,8 @@ WITHIN = PolicyVerdict(policy="p", paths=(("value", "mode"), ("value", "to", Non
         (Unquoted, '"danger"'),
         (Json[str] | Annotated[str, BeforeValidator(str.upper)], "ok"),
         (Iterable[str], ["a"]),
+        (Annotated[dict[str, str], AfterValidator(Lying)], {"mode": "ok"}),
+        (Annotated[HttpUrl, BeforeValidator(lying_url)], "https://ok.example/"),
     ],
 )
 def test_no_serializer_hides_what_the_tool_gets(of: Any, sent: Any, verdict: PolicyVerdict) -> None:

@@ -58,6 +58,11 @@ class Unwritten:
 Unserializable = Annotated[Any, BeforeValidator(Unwritten)]
 OwnType = Annotated[Any, BeforeValidator(opaque), PlainSerializer(lambda own: own.text)]
 
+
+class Owned(BaseModel):
+    by: OwnType
+
+
 DENIED: list[tuple[Any, Any, Any]] = [
     (Stripped, "danger", " danger "),
     (Stripped, "danger", "DANGER"),
@@ -84,6 +89,10 @@ DENIED: list[tuple[Any, Any, Any]] = [
     (SecretStr, "evil", "evil"),
     (OwnType, "evil", " evil"),
     (Unserializable, "evil", "another, which cannot be told from it"),
+    (list[OwnType], ["evil"], [" evil"]),
+    (dict[str, list[OwnType]], {"to": ["evil"]}, {"to": [" evil"]}),
+    (Owned, {"by": "evil"}, {"by": " evil"}),
+    (list[Unserializable], ["evil"], ["another, which cannot be told from it"]),
 ]
 ALLOWED: list[tuple[Any, Any, Any]] = [
     (Stripped, "danger", "dangers"),
@@ -97,6 +106,8 @@ ALLOWED: list[tuple[Any, Any, Any]] = [
     (set[int], [1, 2], [1]),
     (SecretStr, "evil", "good"),
     (OwnType, "evil", "good"),
+    (list[OwnType], ["evil"], ["good"]),
+    (Owned, {"by": "evil"}, {"by": "good"}),
     (Aliased, {"m": "danger"}, {"m": "safe"}),
     (datetime, "2026-01-02T03:04:05", "2026-01-02T03:04:05Z"),
     (str | None, "null", None),

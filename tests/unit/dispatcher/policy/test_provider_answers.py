@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.waiting import eventually
-from toolpool import Approval, AskApproval, Dispatcher, Hooks, Observer, tool
+from toolpool import Approval, AskApproval, Deny, Dispatcher, Hooks, Observer, tool
 from toolpool.contract.ledger.base import CloseReason, Closing
 from toolpool.contract.ledger.steps import ServerAway
 from toolpool.dispatcher.observe import Audit
@@ -128,3 +128,18 @@ async def test_a_question_whose_equal_was_answered_first_can_be_cancelled() -> N
         assert await asks(dispatcher, wait=0.05) is False
         assert await dispatcher.cancel(session="s-1") == 1
         assert await patient is False
+
+
+@pytest.mark.parametrize("now", [Deny("not today"), AskApproval("by bob", approvers=("bob",))])
+async def test_what_was_approved_is_judged_anew_before_it_is_granted(
+    now: Deny | AskApproval,
+) -> None:
+    """The policy has changed since, or another dispatcher asked whose policy is another."""
+    verdicts: list[Deny | AskApproval] = [AskApproval("drops a table"), now]
+    hooks = Hooks(before_call=lambda _: verdicts.pop(0))
+    audits = Audits()
+    async with Dispatcher.in_memory([look], hooks=hooks, observers=[audits]) as dispatcher:
+        asked = asyncio.ensure_future(dispatcher.dispatch(ASKED, session="s", wait=30))
+        await dispatcher.approvals.approve((await one_waits(dispatcher)).id, by="anna")
+        assert not is_yes(await asked)
+    assert audits.seen[-1] == "denied"
