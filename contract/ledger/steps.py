@@ -35,7 +35,8 @@ _FIRST_PAUSE = 0.05
 _LONGEST_PAUSE = 1.0
 _DIGITS_OF_MS = 13
 """Of a date in milliseconds, until the year 2286."""
-REPLY_STREAM_MS = 3_600_000
+REPLY_STREAM_MS = 7_200_000
+"""Longer than an hour, by which the clock may jump."""
 _PASSING = (RedisConnectionError, RedisTimeoutError, BusyLoadingError, OSError)
 _REFUSING = (ReadOnlyError, OutOfMemoryError, MasterDownError)
 _REFUSAL = re.compile(r"(^|-)(READONLY|OOM|MASTERDOWN|NOREPLICAS|MISCONF|BUSY)\b")

@@ -18,7 +18,8 @@
 -- What may not run twice leaves a mark when it is claimed, `ran:<key>`, which outlives the record by far. A
 -- call that ends before it was claimed leaves one for as long as its record. No call that has a mark is claimed.
 
-local REPLY_STREAM_MS = 3600000
+-- Longer than an hour, by which the clock may jump.
+local REPLY_STREAM_MS = 7200000
 
 -- The value of the epoch key: `<random> <offset ms> <ms at which a process agreed last> <version of the
 -- switches> <signature of the first three>`; all but the first may be missing. Fleet time is the server's clock plus
