@@ -4,6 +4,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 APPLICATION = Path(__file__).parents[1] / "typing" / "application.py"
 
 WRONG = '''
@@ -33,11 +35,13 @@ def checked(path: Path, cache: Path) -> "subprocess.CompletedProcess[str]":
     )
 
 
+@pytest.mark.timeout(300)
 def test_an_application_is_well_typed(tmp_path: Path) -> None:
     ran = checked(APPLICATION, tmp_path)
     assert ran.returncode == 0, ran.stdout + ran.stderr
 
 
+@pytest.mark.timeout(300)
 def test_what_is_wrong_is_found(tmp_path: Path) -> None:
     wrong = tmp_path / "wrong.py"
     wrong.write_text(WRONG)
