@@ -295,6 +295,17 @@ async def test_calls_go_on_across_a_jump(jumping: Jumping, jump: float) -> None:
             assert all(result.ok for turn in await asyncio.gather(*turns) for result in turn)
 
 
+async def test_a_reply_stream_outlives_a_jump(jumping: Jumping) -> None:
+    """Else it began anew, and its ids might be lower than those that were read before."""
+    with worker(jumping.settings):
+        async with Dispatcher.connect(settings=jumping.settings) as dispatcher:
+            stream = Names().reply(dispatcher._parts.traffic._transport.id)
+            assert (await dispatcher.dispatch(call("echo", value=1)))[0].ok
+            jumping.jump(HOUR)
+            with jumping.server.client() as client:
+                assert client.exists(stream)
+
+
 async def test_ages_of_workers_and_dispatchers_are_in_fleet_time(jumping: Jumping) -> None:
     """Whatever the clock of the host that asks, and across a jump."""
     jumping.jump(-HOUR)
