@@ -134,7 +134,7 @@ def _parts(
     if not isinstance(judged, list) or not isinstance(typed, _LISTS) or len(judged) != len(typed):
         return None
     if isinstance(typed, (set, frozenset)):
-        judged, typed = sorted(judged, key=encoding.canonical), sorted(typed, key=_order)
+        judged, typed = sorted(judged, key=_order), sorted(typed, key=_order)
     return dict(enumerate(judged)), dict(enumerate(typed))
 
 
@@ -183,10 +183,19 @@ def _name(key: Any) -> str:
     return plain if isinstance(plain, str) else encoding.encode(plain).decode()
 
 
-def _order(element: Any) -> bytes:
-    """Sorts the elements of a set as their JSON is sorted."""
+def _order(element: Any) -> tuple[bytes, bytes]:
+    """Sorts the elements of a set as their JSON is sorted, whatever the order of sets in them."""
     plain = to_jsonable_python(_unwrapped(element), serialize_unknown=True)
-    return encoding.canonical(plain)
+    return encoding.canonical(_sorted(plain)), encoding.canonical(plain)
+
+
+def _sorted(plain: Any) -> Any:
+    """The value with each of its lists sorted."""
+    if isinstance(plain, dict):
+        return {name: _sorted(value) for name, value in plain.items()}
+    if isinstance(plain, list):
+        return sorted(map(_sorted, plain), key=encoding.canonical)
+    return plain
 
 
 def _is_same(judged: Any, typed: Any) -> bool:

@@ -234,6 +234,8 @@ def test_what_a_rule_cannot_see_as_the_tool_gets_it_is_refused(of: Any, sent: An
         (Lower, "evil"),
         (ByteSize, 1000),
         (frozenset[int], [2, 1]),
+        (set[frozenset[int]], [[2, 3], [1, 8]]),
+        (set[tuple[int, frozenset[int]]], [[2, [3]], [1, [8, 1]]]),
         (timedelta, "P1D"),
         (datetime, "2026-01-01T00:00:00Z"),
         (Literal[1, "1"], "1"),
