@@ -165,6 +165,11 @@ class Background:
             ended = (each.handle for each in oldest if not self._is_open(each))
             self._own.pop(next(ended, ""), None)
 
+    def handed_out(self, handle: str | None) -> str | None:
+        """The record key of the call that this dispatcher gave a handle for; None if it did not."""
+        call = self._own.get(handle or "")
+        return call.message.key if call is not None else None
+
     def _is_open(self, call: BackgroundCall) -> bool:
         return self._traffic.root(call.message.key) is not None
 

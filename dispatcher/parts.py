@@ -71,6 +71,7 @@ class Parts:
         self.background = Background(
             services, self.traffic, self.catalog, told, wording, self.awaiting
         )
+        self.traffic.reporter.handed_out = self.background.handed_out
         self.turns = Turns(self.traffic, self.background, self.awaiting, settings, classify)
         self.loops = LoopGuard(transport.loops, settings, self.observers, self.hooks.on_loop)
         self.analytics = Analytics(alert_rate=settings.rejections_alert, observers=self.observers)

@@ -122,6 +122,8 @@ class Reporter:
         self._cancel = cancel
         self.held_back: Callable[[], Iterable[HeldBack]] = lambda: ()
         """The calls that wait for others of their turn, or for a policy, or that providers run."""
+        self.handed_out: Callable[[str | None], str | None] = lambda _: None
+        """The record key of the call that a handle was given for here."""
         self.policy: Callable[[], str] = lambda: ""
         """The digest of the policy that decides about calls; empty where there is none."""
         self._ended = RecentlyEnded()
@@ -194,6 +196,8 @@ class Reporter:
         if question.ends_at < self._transport.server_time():
             return
         try:
+            key = question.key or self.handed_out(question.call)
+            question = msgspec.structs.replace(question, key=key)
             found = [p for p in self._calls.all_open() if not p.is_run and _is_meant(p, question)]
             held_back = [held for held in self.held_back() if _is_held_back(held, question)]
             calls = found[:_ANSWERED_AT_MOST]

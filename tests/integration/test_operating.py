@@ -13,6 +13,7 @@ from tests.integration.fleet import call
 from tests.waiting import eventually
 from toolpool import AskApproval, Dispatcher, Hooks, tool
 from toolpool.cli import main
+from toolpool.contract.names import Names
 from toolpool.contract.outcome import Code
 from toolpool.contract.server import connection
 from toolpool.local import LocalFleet
@@ -209,6 +210,20 @@ async def test_a_handle_is_found_when_its_dispatcher_is_gone(
     Path(gate).touch()
     row = await found(command, handle, lambda row: bool(row["state"] in ("COMPLETED", "FAILED")))
     assert row["code"] == "ok"
+
+
+async def test_a_handle_that_the_server_lost_is_found_and_cancelled_at_its_dispatcher(
+    fleet: LocalFleet, dispatcher: Dispatcher, command: Command, tmp_path: Path
+) -> None:
+    asked = call("hold_write", "bg-4", gate=gate_of(tmp_path))
+    turn = await dispatcher.dispatch(asked, session="s-1", wait=0.05)
+    handle = str(turn[0].handle)
+    with connection.open_sync(fleet.settings) as client:
+        await eventually(lambda: client.delete(Names().background(handle)), "the handle is lost")
+    row = await found(command, handle, lambda row: bool(row["dispatcher"]))
+    assert (row["call"], row["session"]) == ("bg-4", "s-1")
+    code, told = await command("cancel", handle)
+    assert (code, told["cancelled"]) == (0, True), told
 
 
 async def test_a_question_that_is_old_or_unsigned_is_not_answered(
