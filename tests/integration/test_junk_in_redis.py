@@ -48,6 +48,8 @@ TOOLS = ("tests.fleets.road", "tests.fleets.limited")
 NUMBERS = ("attempt", "until", "deadline", "claims", "releases", "keep", "expires", "anew")
 OTHERS = {"other": b"string", "toolpools:catalog": b"string", "_x:toolpool:workers": b"string"}
 """Keys of somebody else, which nobody may delete."""
+START_SECONDS = 60.0
+"""A process that starts is the slowest on a busy machine."""
 
 
 def record(state: str | bytes, number: str) -> dict[str, str | bytes]:
@@ -163,7 +165,7 @@ async def starts(fleet: LocalFleet, client: Any, said: str) -> None:
 
     before = leases()
     with worker(fleet.settings, "tests.fleets.road"):
-        await eventually(lambda: leases() - before, f"{said}: a worker starts")
+        await eventually(lambda: leases() - before, f"{said}: a worker starts", START_SECONDS)
         async with connected(fleet, circuit_scope="fleet") as fresh:
             pids = set()
 
@@ -172,7 +174,7 @@ async def starts(fleet: LocalFleet, client: Any, said: str) -> None:
                 pids.add(answer.data)
                 return len(pids - {None}) == 2
 
-            await eventually(is_served, f"{said}: it serves")
+            await eventually(is_served, f"{said}: it serves", START_SECONDS)
 
 
 async def survives(
@@ -192,6 +194,7 @@ async def survives(
     assert client.mget(OTHERS) == list(OTHERS.values())
 
 
+@pytest.mark.timeout(200)
 @pytest.mark.parametrize("kind", SHORT)
 async def test_junk_in_place_of_any_key_stops_nothing_else(
     fleet: LocalFleet, client: Any, dispatcher: Dispatcher, tmp_path: Path, kind: str
@@ -200,6 +203,7 @@ async def test_junk_in_place_of_any_key_stops_nothing_else(
 
 
 @pytest.mark.long
+@pytest.mark.timeout(200)
 @pytest.mark.parametrize("kind", [kind for kind in PLANTS if kind not in SHORT])
 async def test_other_junk_in_place_of_any_key_stops_nothing_else(
     fleet: LocalFleet, client: Any, dispatcher: Dispatcher, tmp_path: Path, kind: str
