@@ -167,7 +167,7 @@ class Approvals:
         elif shown.state is ApprovalState.DENIED:
             told = f"denied by {shown.decided_by}: the call is not run"
         else:
-            told = f"approved by {shown.decided_by}: the call is on its way, or has run"
+            told = f"approved by {shown.decided_by}: a dispatcher sends the call, or has sent it"
         return ApprovalRefused("decided", f"approval {request.id} is {told}")
 
     async def _find(self, id: Any) -> tuple[Found, ApprovalRequest]:

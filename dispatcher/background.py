@@ -364,8 +364,9 @@ class Background:
         pending = self._traffic.root(call.message.key)
         if pending is not None:  # it may be in a retry, whose record is another
             return State.RUNNING.value if pending.retries else pending.state.value
-        if recorded is None and call.approval and call.deadline > self._transport.server_time():
-            return State.WAITING.value  # whoever waits for it notes it once more
+        if recorded is None and call.deadline > self._transport.server_time():
+            # Its dispatcher has yet to send it, or notes once more what waits for a person.
+            return (State.WAITING if call.approval else State.PENDING).value
         return State.COMPLETED.value if recorded == "ok" else _STATES.get(recorded, "EXPIRED")
 
     async def completed(self, session: str | None) -> AsyncIterator[str]:
@@ -384,7 +385,8 @@ class Background:
     async def _adopt_all(self, session: str | None) -> None:
         handed, _ = await self._handed_out(session)
         for call, state in handed:
-            if state in ("waiting", "approved", "open", "claimed"):
+            is_unsent = state is None and call.deadline > self._transport.server_time()
+            if is_unsent or state in ("waiting", "approved", "open", "claimed"):
                 await self._pending(call)
 
     async def _result(self, found: BackgroundCall, pending: Pending, wait: float) -> dict[str, Any]:

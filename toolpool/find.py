@@ -249,7 +249,9 @@ class Finder:
             "claimed": State.RUNNING,
             "settled": State.COMPLETED if code == "ok" else State.FAILED,
         }
-        shown = str(known.get(text_of(state), "EXPIRED"))
+        unsent = State.WAITING if call.approval else State.PENDING
+        lost = "EXPIRED" if call.deadline <= now else unsent
+        shown = str(known.get(text_of(state), lost))
         return {
             "call": message.id,
             "tool": message.tool,
@@ -290,6 +292,8 @@ class Finder:
         nobody = "no running dispatcher has it open: it goes on when its handle is asked for"
         if state == "QUEUED":
             return f"{self._why_not_started(queue)}; {nobody}"
+        if state == State.PENDING:
+            return f"its dispatcher has not sent it; {nobody}"
         lease = self._leases.get(worker)
         has = "runs it" if lease is not None else "had it and has no lease"
         return f"worker {worker} {has}; {nobody}"

@@ -1,6 +1,5 @@
 """The rules of a policy file: the first that fits a call decides."""
 
-import fnmatch
 import re
 import tomllib
 from collections.abc import Sequence
@@ -96,6 +95,11 @@ class Rule:
         """Whether it is for a tool of this name."""
         return any(pattern.fullmatch(tool) for pattern in self._tools)
 
+    def is_idle(self, spec: ToolSpec) -> bool:
+        """Whether it can decide no call of this tool."""
+        is_other = self._effects not in (None, spec.effects or "undeclared")
+        return is_other or not self.names(spec.name) or bool(self.misfit(spec, is_named=True))
+
     def fits(self, call: ProposedCall) -> bool:
         """Whether it decides a call of a tool that it names. Raises `RuleFailed`."""
         if self._effects is not None and self._effects != (call.effects or "undeclared"):
@@ -144,7 +148,7 @@ class Rules:
         return [
             rule.name
             for rule in self._rules
-            if all(not rule.names(s.name) or rule.misfit(s, is_named=True) for s in specs)
+            if all(rule.is_idle(spec) for spec in specs)
         ]
 
     def misfit(self, spec: ToolSpec) -> str:
@@ -225,5 +229,5 @@ def _verdict(rule: _Rule) -> Allow | Deny | AskApproval:
 
 
 def _glob(pattern: str) -> re.Pattern[str]:
-    """A pattern as file names have them, which the operator wrote and names are held to."""
-    return re.compile(fnmatch.translate(pattern))
+    """A pattern in which `*` is anything and `?` one character; all else is itself."""
+    return re.compile(re.escape(pattern).replace(r"\*", ".*").replace(r"\?", "."), re.DOTALL)

@@ -162,3 +162,14 @@ async def test_a_tool_is_denied_by_a_rule_that_cannot_be_held_to_it(tmp_path: Pa
         assert (told.hook, told.tool) == ("rule", "order") and "no knives" in told.why
         turn = await dispatcher.dispatch({"id": "c", "name": "order", "input": arguments})
         assert turn[0].code is Code.DENIED and RAN == []
+
+
+def test_a_rule_that_can_decide_no_call_of_any_tool_is_idle() -> None:
+    """Also where another tool has other effects."""
+    other = msgspec.structs.replace(order.spec, name="look", effects="read")
+    text = (
+        '[[rule]]\nname = "typo"\naction = "deny"\neffects = "write"\nargument = "modee"\n'
+        'equals = "x"\n[[rule]]\nname = "good"\naction = "deny"\neffects = "write"\n'
+        'argument = "mode"\nequals = "x"\n'
+    )
+    assert parse(text, "p.toml").idle([order.spec, other]) == ["typo"]

@@ -89,6 +89,8 @@ FITS = [
 ]
 
 DOES_NOT_FIT = [
+    ('session = "s-[1]"', {}),
+    ('tool = "r[e]fund"', {}),
     ('argument = "reason"\nmissing = false', {"reason": None}),
     ('argument = "reason"\nequals = "x"', {"reason": None}),
     ('argument = "reason"\nabove = 1', {"reason": None}),
