@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 
 from toolpool.contract.call import ToolCall
+from toolpool.contract.ledger.loops import Seen
 from toolpool.contract.outcome import Code, Executed
 from toolpool.contract.result import ToolResult
 from toolpool.contract.settings import Settings
@@ -139,6 +140,8 @@ class Asking:
         """The same; `rejected` and `sent` hold what is known of each call at any time."""
         accepted: list[Accepted] = []
         looping = await self._loops.look(found.calls, shared.session, shared.id)
+        if looping:
+            looping = await self._without_known(looping, found, shared)
         decides = self._policy.asks_somebody
         foreign: Mapping[int, ToolResult] = {}
         if decides and (flawed := [call for call in found.calls if call.flaw is not None]):
@@ -199,6 +202,19 @@ class Asking:
         )
         for (index, answer), result in zip(list(answered.items()), shown, strict=True):
             answered[index] = Answered(result, answer.is_news)
+
+    async def _without_known(
+        self, looping: dict[int, Seen], found: Response, shared: TurnContext
+    ) -> dict[int, Seen]:
+        """Without calls that were dispatched before: those have results of their own."""
+        if shared.session is None or shared.id is None:
+            return looping
+        judge, only = self._accepting.judge, shared.only
+        verdicts = [judge(c, only, found.format) for c in found.calls if c.index in looping]
+        calls = [verdict[0] for verdict in verdicts if not isinstance(verdict, ToolResult)]
+        asked = await self._turns.were_asked(calls, shared) if calls else []
+        known = {call.index for call, is_known in zip(calls, asked, strict=True) if is_known}
+        return {index: seen for index, seen in looping.items() if index not in known}
 
     async def _own_up(
         self, found: Response, shared: TurnContext, rejected: dict[int, ToolResult]

@@ -24,7 +24,7 @@ class RuleFile:
     """
 
     def __init__(self, path: str | Path) -> None:
-        self.path = Path(path)
+        self.path = Path(path).absolute()  # wherever the host goes later
         self._stamp: _Stamp | None = None
         self._seen: _Stamp | None = None
         self._text = ""
@@ -94,7 +94,7 @@ class RuleFile:
 
     def _stamp_now(self) -> _Stamp:
         found = self.path.stat()
-        return found.st_mtime_ns, found.st_size, found.st_ino
+        return found.st_ctime_ns, found.st_size, found.st_ino  # mtime can be set back
 
     def _unreadable(self, error: OSError) -> Misconfigured:
         return Misconfigured(

@@ -130,6 +130,23 @@ async def test_calls_are_the_same_in_any_key_order_white_space_and_number_form()
         assert found == [Code.REPORTED] * 3 + [Code.LOOP]
 
 
+async def test_a_call_that_is_asked_again_has_its_own_result_whatever_failed_since() -> None:
+    """It ran: that it is refused as a loop would say that it did not."""
+
+    async def asked_in(turn: str) -> ToolResult:
+        call = {"id": "c", "name": "fails", "input": {"what": "x"}}
+        return (await dispatcher.dispatch(call, session="s", turn=turn))[0]
+
+    async with Dispatcher.in_memory(TOOLS) as dispatcher:
+        first = [await asked_in(turn) for turn in "abc"]
+        assert [result.code for result in first] == [Code.REPORTED] * 3
+        assert (await asked_in("d")).code is Code.LOOP
+        again = [await asked_in(turn) for turn in "abc"]
+        assert [(r.code, r.executed) for r in again] == [(r.code, r.executed) for r in first]
+        assert (await asked_in("d")).code is Code.LOOP
+    assert runs == ["x"] * 3
+
+
 async def test_a_success_resets_its_call() -> None:
     async with Dispatcher.in_memory(TOOLS) as dispatcher:
         flaky_call = ("flaky", {"key": "k"})

@@ -313,6 +313,31 @@ def test_r58_a_file_that_is_being_written_is_not_read(tmp_path: Path) -> None:
     assert file.changed() is None
 
 
+def test_a_file_with_its_earlier_date_and_size_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "policy.toml"
+    path.write_text('[[rule]]\naction = "allow"')
+    before = path.stat()
+    file = RuleFile(path)
+    path.write_text('[[rule]]\naction = "deny" ')
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+    file.changed()
+    assert file.changed() is not None
+
+
+def test_a_file_is_followed_where_it_was_when_the_host_goes_to_another_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A workspace may hold a file of the same name."""
+    (tmp_path / "workspace").mkdir()
+    (tmp_path / "workspace/policy.toml").write_text('[[rule]]\naction = "allow"\n' * 2)
+    (tmp_path / "policy.toml").write_text('[[rule]]\naction = "deny"')
+    monkeypatch.chdir(tmp_path)
+    file = RuleFile("policy.toml")
+    monkeypatch.chdir(tmp_path / "workspace")
+    file.changed()
+    assert file.changed() is None
+
+
 def changed(path: Path, text: str) -> int:
     """How many rules hold after a file was changed. Raises `Misconfigured`."""
     file = RuleFile(path)
