@@ -33,8 +33,8 @@ ENDS = (Code.CANCELLED, Code.DENIED, Code.EXPIRED)
 RATED_A_SECOND = 2
 _BETWEEN_SECONDS = 0.02
 """How much the time from a start to its note may differ."""
-_STARTED_SECONDS = 0.5
-"""How long after its claim a call is started at most."""
+_STARTED_SECONDS = 1.5
+"""How long after its claim a call is started at most, on a busy machine."""
 _PATIENCE_SECONDS = 0.05
 """A step that takes longer goes on beside the next ones."""
 _numbers = count(1)
