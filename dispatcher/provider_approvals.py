@@ -186,9 +186,8 @@ class ProviderApprovals:
         return await self._end(request, end, Code.DENIED)
 
     async def _end(self, request: ApprovalRequest, end: CloseReason, code: Code | None) -> bool:
-        outcome = Outcome(ok=True, executed=Executed.NO)
-        if code is not None:
-            outcome = failure(code, feedback.NOBODY_APPROVED, Executed.NO)
+        no = failure(code or Code.DENIED, feedback.NOBODY_APPROVED, Executed.NO)
+        outcome = Outcome(ok=True, executed=Executed.NO) if code is None else no
         body = self._envelope.encode_settled(request.id, outcome)
         closing = Closing(
             key=request.id,
@@ -197,7 +196,7 @@ class ProviderApprovals:
             keep=self._settings.background_kept,
             unclaimed=body,
             claimed=body,
-            doubtful=body,
+            doubtful=self._envelope.encode_settled(request.id, no),  # it has ended before
             cancel=b"",
             unsent=True,
         )

@@ -473,13 +473,15 @@ class MemoryServer(Inboxes):
                 return OTHERS
             record.attach(reply, self.dispatchers)
             return WAITING if record.state == "waiting" else APPROVED
-        record.approval = approval
         if end is CloseReason.REFUSED and closing.anew_after is not None:
             record.anew_at = self.time() + closing.anew_after
-        is_sure = record.epoch == self.epoch and not self.is_marked(closing.key)
+        is_current = record.epoch == self.epoch or end is CloseReason.USED
+        is_sure = is_current and not self.is_marked(closing.key)
         body = closing.unclaimed if is_sure else closing.doubtful
+        has_ended_before = end is CloseReason.USED and not is_sure
+        record.approval = "cancelled" if has_ended_before else approval
         kept = max(closing.keep, record.gone_at - time.monotonic())
-        is_over = approval != "approved"
+        is_over = record.approval != "approved"
         self.finish(record, closing.nonce, kept, body, reply, tells=is_over)
         if is_over:
             self.mark_ended(closing.key)

@@ -89,8 +89,9 @@ for i = 2, #KEYS do
   elseif r[1] == 'waiting' or r[1] == 'approved' then
     local approval = approval_after(KEYS[i], r[1], r[6], ARGV[at + 8] ~= '')
     if approval then
-      local is_sure = r[4] == epoch and not is_marked(marks, KEYS[i])
+      local is_sure = (r[4] == epoch or which == 'used') and not is_marked(marks, KEYS[i])
       local body = is_sure and ARGV[at + 3] or ARGV[at + 5]
+      if which == 'used' and not is_sure then approval = 'cancelled' end  -- it has ended before
       redis.call('HSET', KEYS[i], 'approval', approval)
       if which == 'refused' and ARGV[at + 8] ~= '' then
         redis.call('HSET', KEYS[i], 'anew', now + ARGV[at + 8])

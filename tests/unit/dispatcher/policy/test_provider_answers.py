@@ -1,6 +1,7 @@
 """What a provider is told of its own question is written in the question's record before."""
 
 import asyncio
+import copy
 from collections.abc import Sequence
 from typing import Any
 
@@ -143,3 +144,17 @@ async def test_what_was_approved_is_judged_anew_before_it_is_granted(
         await dispatcher.approvals.approve((await one_waits(dispatcher)).id, by="anna")
         assert not is_yes(await asked)
     assert audits.seen[-1] == "denied"
+
+
+async def test_a_question_that_was_cancelled_is_no_although_its_record_is_put_back() -> None:
+    """As somebody does who has no key: its mark is still there."""
+    async with Dispatcher.in_memory([look], hooks=HOOKS) as dispatcher:
+        asked = asyncio.ensure_future(dispatcher.dispatch(ASKED, session="s", wait=30))
+        id = (await one_waits(dispatcher)).id
+        records = dispatcher._server.records
+        waiting = copy.copy(records[id])
+        await dispatcher.cancel("s")
+        assert not is_yes(await asked)
+        records[id] = waiting
+        await dispatcher.approvals.approve(id, by="anna")
+        assert not is_yes(await dispatcher.dispatch(ASKED, session="s", wait=30))
