@@ -62,7 +62,8 @@ class Collector:
             return
         match reply:
             case Settled():
-                if is_record or not is_for_now(reply.outcome):  # else of an earlier try: looked up
+                outcome = reply.outcome
+                if is_record or outcome.ok or not is_for_now(outcome):  # else of an earlier try
                     self._take_outcome(reply)
             case Started():
                 for key in reply.keys:
