@@ -1,7 +1,7 @@
 """From the calls of one response to their results: judged, looked up, run, counted."""
 
 import asyncio
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -213,29 +213,35 @@ class Asking:
         verdicts = [judge(c, only, found.format) for c in found.calls if c.index in looping]
         calls = [verdict[0] for verdict in verdicts if not isinstance(verdict, ToolResult)]
         asked = await self._turns.were_asked(calls, shared) if calls else []
-        known = {call.index for call, is_known in zip(calls, asked, strict=True) if is_known}
+        known = {
+            call.index for call, is_new in zip(calls, asked, strict=True) if is_new is not False
+        }
         return {index: seen for index, seen in looping.items() if index not in known}
 
     async def _own_up(
         self, found: Response, shared: TurnContext, rejected: dict[int, ToolResult]
     ) -> None:
-        """Of a call that is not allowed now but was dispatched before, say that it may have run."""
+        """Of a call that is rejected now but was dispatched before, say that it may have run.
+
+        As under an earlier release of its tool, or where other tools or sizes are allowed.
+        """
         if shared.session is None or shared.id is None:
             return
-        hidden = [
-            call
+        calls = [
+            msgspec.structs.replace(call, name=rejected[call.index].name)
             for call in found.calls
             if call.index in rejected
-            and rejected[call.index].code is Code.UNKNOWN_TOOL
-            and self._accepting.has(call.name)
+            and call.arguments is not None
+            and self._accepting.has(rejected[call.index].name)
         ]
-        if hidden:
-            if shared.again:  # a record that is gone says nothing
-                asked = [True for _ in hidden]
-            else:
-                asked = await self._turns.were_asked(hidden, shared)
-            for call, is_known in zip(hidden, asked, strict=True):
-                if is_known or self._accepting.shares(call.name):
-                    rejected[call.index] = msgspec.structs.replace(
-                        rejected[call.index], executed=Executed.UNKNOWN
-                    )
+        asked: Sequence[bool | None] = [None for _ in calls]
+        if calls and not shared.again:  # else a record that is gone says nothing
+            asked = await self._turns.were_asked(calls, shared)
+        for call, was_asked in zip(calls, asked, strict=True):
+            result = rejected[call.index]
+            if result.code is Code.UNKNOWN_TOOL and self._accepting.shares(call.name):
+                was_asked = None
+            if was_asked is None:  # nobody can say: most rejected calls were never dispatched
+                was_asked = shared.again or result.code is Code.UNKNOWN_TOOL
+            if was_asked:
+                rejected[call.index] = msgspec.structs.replace(result, executed=Executed.UNKNOWN)

@@ -138,8 +138,10 @@ class Turns:
         finally:
             self._running.discard(turn)
 
-    async def were_asked(self, calls: Sequence[ToolCall], shared: TurnContext) -> list[bool]:
-        """Whether each call was dispatched in this turn before; True where nobody can say."""
+    async def were_asked(
+        self, calls: Sequence[ToolCall], shared: TurnContext
+    ) -> Sequence[bool | None]:
+        """Whether each call was dispatched in this turn before; None where nobody can say."""
         return await self._traffic.were_asked(calls, shared)
 
     async def cancel_all(self, session: str | None, call_id: str | None) -> int:

@@ -46,15 +46,15 @@ def key_of(call: ToolCall, turn: TurnContext, tenant: str, user: Any = None) -> 
 
 async def were_asked(
     transport: Transport, calls: Sequence[ToolCall], turn: TurnContext, settings: Settings
-) -> list[bool]:
-    """Whether each call was dispatched in this turn before; True where nobody can say."""
+) -> Sequence[bool | None]:
+    """Whether each call was dispatched in this turn before; None where nobody can say."""
     users = (None, user_of(turn, settings))
     keys = [key_of(call, turn, settings.tenant, user) for call in calls for user in users]
     try:
         states = await transport.states(keys)
     except (RedisError, OSError, TimeoutError) as error:
         log.warning("records_not_looked_up: %s", error)
-        return [True for _ in calls]
+        return [None for _ in calls]
     found = [state is not None for state in states]
     return [one or other for one, other in zip(found[::2], found[1::2], strict=True)]
 

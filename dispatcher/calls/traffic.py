@@ -273,7 +273,9 @@ class Traffic(Heard):
             self.refuse(pending, refusal)
         return pending
 
-    async def were_asked(self, calls: Sequence[ToolCall], turn: TurnContext) -> list[bool]:
+    async def were_asked(
+        self, calls: Sequence[ToolCall], turn: TurnContext
+    ) -> Sequence[bool | None]:
         """See `Turns.were_asked`."""
         return await opening.were_asked(self._transport, calls, turn, self._settings)
 

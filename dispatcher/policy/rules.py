@@ -145,11 +145,7 @@ class Rules:
 
     def idle(self, specs: Sequence[ToolSpec]) -> list[str]:
         """The names of the rules that are for none of these tools, or for no argument of theirs."""
-        return [
-            rule.name
-            for rule in self._rules
-            if all(rule.is_idle(spec) for spec in specs)
-        ]
+        return [rule.name for rule in self._rules if all(rule.is_idle(spec) for spec in specs)]
 
     def misfit(self, spec: ToolSpec) -> str:
         """Which rule cannot be held to a tool's arguments, and why; empty if all can."""

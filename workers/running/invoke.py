@@ -87,6 +87,8 @@ def invoke(
             bound = prepare(tool, arguments, context, verdict, switches)
             if isinstance(bound, Outcome):
                 return Completion(bound)
+            if tool.checks and context is not None and context.cancelled:
+                return Completion(failure(Code.CANCELLED, "", Executed.NO))
             value = tool.function(**bound)
             if inspect.iscoroutine(value):
                 value = asyncio.run(value)

@@ -406,3 +406,20 @@ def test_a_type_whose_objection_has_no_text_is_answered() -> None:
 
     outcome = outcome_of(take, hour=3)
     assert outcome.code in (Code.INVALID_ARGUMENTS, Code.RAISED)
+
+
+def test_a_call_that_is_cancelled_while_its_checks_run_does_not_enter_its_tool() -> None:
+    cancelled: list[bool] = []
+    entered: list[int] = []
+
+    def check(amount: int) -> None:
+        cancelled.append(True)
+
+    @tool(effects="write", run_in="thread", check=check)
+    def pay(amount: int) -> None:
+        """Pay."""
+        entered.append(amount)
+
+    context = ToolContext(call_id="c", tool="pay", is_cancelled=lambda: bool(cancelled))
+    outcome = invoke(pay, {"amount": 5}, context, LIMITS).outcome
+    assert (outcome.code, outcome.executed, entered) == (Code.CANCELLED, Executed.NO, [])

@@ -1,0 +1,54 @@
+"""A call that is asked again and rejected now may have run: its result says so."""
+
+from typing import Any, Literal
+
+import msgspec
+
+from toolpool import Code, Dispatcher, Executed, ToolResult, tool
+from toolpool.contract.schema.validator import SchemaCache
+from toolpool.dispatcher.admission.catalog import Offer
+from toolpool.dispatcher.calls import opening
+
+
+@tool(effects="write")
+async def write(text: str) -> str:
+    """Write."""
+    return text
+
+
+def call(text: str = "a text") -> dict[str, Any]:
+    return {"id": "c", "name": "write", "input": {"text": text}}
+
+
+async def asked(dispatcher: Any, response: dict[str, Any], turn: str = "t") -> ToolResult:
+    return (await dispatcher.dispatch(response, session="s", turn=turn))[0]
+
+
+@tool(effects="write")
+async def released(text: Literal["other"]) -> str:
+    """Write, in the next release."""
+    return text
+
+
+async def test_it_may_have_run_under_a_release_that_took_its_arguments() -> None:
+    async with Dispatcher.in_memory([write]) as dispatcher:
+        assert (await asked(dispatcher, call())).ok
+        offers = dispatcher._parts.catalog._offers
+        spec = msgspec.structs.replace(released.spec, name="write")
+        offers["write"] = Offer(spec, SchemaCache().validator(spec))
+        again = await asked(dispatcher, call())
+        fresh = await asked(dispatcher, call(), turn="another")
+    assert (again.code, again.executed) == (Code.INVALID_ARGUMENTS, Executed.UNKNOWN)
+    assert (fresh.code, fresh.executed) == (Code.INVALID_ARGUMENTS, Executed.NO)
+
+
+async def test_a_fresh_call_that_is_wrong_did_not_run_although_the_server_is_away(
+    monkeypatch: Any,
+) -> None:
+    async def away(*_: object) -> list[bool | None]:
+        return [None]
+
+    async with Dispatcher.in_memory([write]) as dispatcher:
+        monkeypatch.setattr(opening, "were_asked", away)
+        result = await asked(dispatcher, {"id": "c", "name": "write", "input": {"text": 1}})
+    assert (result.code, result.executed) == (Code.INVALID_ARGUMENTS, Executed.NO)
