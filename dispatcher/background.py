@@ -364,10 +364,15 @@ class Background:
         pending = self._traffic.root(call.message.key)
         if pending is not None:  # it may be in a retry, whose record is another
             return State.RUNNING.value if pending.retries else pending.state.value
-        if recorded is None and call.deadline > self._transport.server_time():
-            # Its dispatcher has yet to send it, or notes once more what waits for a person.
-            return (State.WAITING if call.approval else State.PENDING).value
+        if recorded is None and call.approval and call.deadline > self._transport.server_time():
+            return State.WAITING.value  # whoever waits for it notes it once more
+        if recorded is None and self._may_be_unsent(call):
+            return State.PENDING.value
         return State.COMPLETED.value if recorded == "ok" else _STATES.get(recorded, "EXPIRED")
+
+    def _may_be_unsent(self, call: BackgroundCall) -> bool:
+        """Whether a call without a record may wait at its dispatcher, as for a rate limit."""
+        return call.started_at + self._settings.queue_wait > self._transport.server_time()
 
     async def completed(self, session: str | None) -> AsyncIterator[str]:
         """The handles of a session's background calls as they end, until closed.
@@ -385,7 +390,7 @@ class Background:
     async def _adopt_all(self, session: str | None) -> None:
         handed, _ = await self._handed_out(session)
         for call, state in handed:
-            is_unsent = state is None and call.deadline > self._transport.server_time()
+            is_unsent = state is None and self._may_be_unsent(call)
             if is_unsent or state in ("waiting", "approved", "open", "claimed"):
                 await self._pending(call)
 

@@ -249,8 +249,11 @@ class Finder:
             "claimed": State.RUNNING,
             "settled": State.COMPLETED if code == "ok" else State.FAILED,
         }
-        unsent = State.WAITING if call.approval else State.PENDING
-        lost = "EXPIRED" if call.deadline <= now else unsent
+        lost: str = "EXPIRED"
+        if call.approval and call.deadline > now:
+            lost = State.WAITING
+        elif call.started_at + self._settings.queue_wait > now:
+            lost = State.PENDING
         shown = str(known.get(text_of(state), lost))
         return {
             "call": message.id,
