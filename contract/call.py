@@ -29,7 +29,8 @@ class ToolCall(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     is free text and has no arguments. `has_own_key` says that its provider gives no id twice, so
     that the same call may come in several responses. `mark` tells a call without an id from others.
     `doubled_id` is the provider's where another call of the response has it, and `id` was made up.
-    `as_asked` are the arguments that the model sent, where a policy judged or gave others;
+    `as_asked` are the arguments that the model sent, where they were repaired, or a policy judged
+    or gave others;
     `verdict` is what the policy said, and `policy_note` tells the model which arguments it changed.
     """
 

@@ -139,9 +139,10 @@ class Asking:
     ) -> list[ToolResult]:
         """The same; `rejected` and `sent` hold what is known of each call at any time."""
         accepted: list[Accepted] = []
-        looping = await self._loops.look(found.calls, shared.session, shared.id)
-        if looping:
+        looping = await self._loops.look(found.calls, shared.session)
+        if looping and shared.session is not None:
             looping = await self._without_known(looping, found, shared)
+            looping = await self._loops.refused(found.calls, looping, shared.session, shared.id)
         decides = self._policy.asks_somebody
         foreign: Mapping[int, ToolResult] = {}
         if decides and (flawed := [call for call in found.calls if call.flaw is not None]):
@@ -213,9 +214,7 @@ class Asking:
         verdicts = [judge(c, only, found.format) for c in found.calls if c.index in looping]
         calls = [verdict[0] for verdict in verdicts if not isinstance(verdict, ToolResult)]
         asked = await self._turns.were_asked(calls, shared) if calls else []
-        known = {
-            call.index for call, is_new in zip(calls, asked, strict=True) if is_new is not False
-        }
+        known = {call.index for call, known in zip(calls, asked, strict=True) if known is not False}
         return {index: seen for index, seen in looping.items() if index not in known}
 
     async def _own_up(
@@ -231,8 +230,8 @@ class Asking:
             msgspec.structs.replace(call, name=rejected[call.index].name)
             for call in found.calls
             if call.index in rejected
-            and call.arguments is not None
             and self._accepting.has(rejected[call.index].name)
+            and (call.flaw is None or rejected[call.index].code is Code.UNKNOWN_TOOL)
         ]
         asked: Sequence[bool | None] = [None for _ in calls]
         if calls and not shared.again:  # else a record that is gone says nothing

@@ -66,10 +66,8 @@ class LoopGuard:
             return False
         return self._ledger.suspects(self._name(session))
 
-    async def look(
-        self, calls: Sequence[ToolCall], session: str | None, turn: str | None
-    ) -> dict[int, Seen]:
-        """The calls of a turn to refuse, by index, and what was seen of each."""
+    async def look(self, calls: Sequence[ToolCall], session: str | None) -> dict[int, Seen]:
+        """The calls that keep failing or alternate, by index, and what was seen of each."""
         if session is None or not self.suspects(session):
             return {}
         digests = [digest_of(call) for call in calls]
@@ -78,11 +76,20 @@ class LoopGuard:
         except (ServerAway, RedisError, OSError) as error:
             log.warning("loops_not_looked_up: %s", error)
             return {}
+        return {
+            call.index: found
+            for call, found in zip(calls, seen, strict=True)
+            if found.failures >= self._settings.loop_threshold or found.alternates
+        }
+
+    async def refused(
+        self, calls: Sequence[ToolCall], looping: dict[int, Seen], session: str, turn: str | None
+    ) -> dict[int, Seen]:
+        """Those of `looping` that are not run. Observers and the hook are told of each."""
         refused: dict[int, Seen] = {}
-        for call, found in zip(calls, seen, strict=True):
-            if found.failures < self._settings.loop_threshold and not found.alternates:
-                continue
-            if await self._is_refused(call, session, turn, found):
+        for call in calls:
+            found = looping.get(call.index)
+            if found is not None and await self._is_refused(call, session, turn, found):
                 refused[call.index] = found
         return refused
 

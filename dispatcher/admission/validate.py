@@ -138,7 +138,10 @@ def _repaired_or_rejected(
             arguments, done = repaired
             note = feedback.repaired(done, wording)
             note = f"{call.note} {note}" if call.note else note
-            return msgspec.structs.replace(call, arguments=arguments, note=note), offer
+            sent = call.arguments
+            return msgspec.structs.replace(
+                call, arguments=arguments, as_asked=sent, note=note
+            ), offer
     injected = offer.spec.injected
     told = [_hiding(injected, p) for p in problems if not (p.path and p.path[0] in injected)]
     if injected and not told:

@@ -295,8 +295,10 @@ def _unclaimed(pending: Pending, reason: CloseReason) -> Outcome:
     """What a call comes to that nobody started."""
     if reason is CloseReason.UNAPPROVED and pending.message.approval is None:
         return not_queued(Code.DENIED, feedback.NOBODY_APPROVED)
-    before = pending.ran_before
-    return failure(_code(reason), "", before.executed if before is not None else Executed.NO)
+    code, before = _code(reason), pending.ran_before
+    if before is None:
+        return failure(code, "", Executed.NO)
+    return before if code is Code.EXPIRED else failure(code, "", before.executed)
 
 
 def _unknown(code: Code) -> Outcome:

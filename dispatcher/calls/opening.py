@@ -36,7 +36,7 @@ def key_of(call: ToolCall, turn: TurnContext, tenant: str, user: Any = None) -> 
     if turn.session is None or turn.id is None:
         return new_nonce()
     where = [turn.id, call.index] if not call.has_own_key else []
-    sent = call.arguments if call.as_asked is None else call.as_asked
+    sent = call.text or (call.arguments if call.as_asked is None else call.as_asked)
     whose = [] if user is None else ["user", user]
     try:
         return encoding.digest([tenant, turn.session, *where, call.id, call.name, sent, *whose])

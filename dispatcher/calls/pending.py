@@ -13,7 +13,7 @@ import msgspec
 from toolpool.contract.call import ToolCall
 from toolpool.contract.envelope import CallMessage, PolicyVerdict
 from toolpool.contract.ledger.base import Opening
-from toolpool.contract.outcome import Executed, Outcome
+from toolpool.contract.outcome import Code, Executed, Outcome
 from toolpool.contract.record_keys import retry_key
 from toolpool.contract.result import State
 from toolpool.contract.spec import ToolSpec
@@ -404,14 +404,26 @@ class Pending:
             self.queued_at = run.queued_at
         self.message = msgspec.structs.replace(self.message, timeout=run.message.timeout)
 
-    def answer(self, outcome: Outcome) -> None:
-        """Note the outcome and wake whoever waits for it. To be called once."""
+    def as_of_all_tries(self, outcome: Outcome) -> Outcome:
+        """The outcome of the last try, executed if a try before it was."""
+        if outcome.executed is not Executed.NO or self.ran_before is None:
+            return outcome
+        return msgspec.structs.replace(outcome, executed=self.ran_before.executed)
+
+    def answer(self, outcome: Outcome) -> Outcome:
+        """Note the outcome and wake whoever waits for it. To be called once.
+
+        Where nobody took the last try, or its approval had ended, it is that of the try before.
+        """
+        if outcome.code is Code.EXPIRED and self.ran_before is not None:
+            outcome = self.ran_before
         self.outcome = outcome
         self.ended = time.monotonic()
         for latch in self.latches:
             latch.release()
         if self.when_answered is not None:
             self.when_answered(self)
+        return outcome
 
     async def wait(self, seconds: float) -> None:
         """Return when it is answered, or after `seconds`."""

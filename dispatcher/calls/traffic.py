@@ -427,8 +427,7 @@ class Traffic(Heard):
             return
         if pending.limited is not None:
             self._gate.ended(pending)
-        if outcome.executed is Executed.NO and pending.ran_before is not None:
-            outcome = _with_try_before(outcome, pending.ran_before)
+        outcome, worker = pending.as_of_all_tries(outcome), outcome.worker
         is_asker = pending.is_asker
         if pending.queue:
             if pending.is_news and not is_asker:
@@ -437,13 +436,13 @@ class Traffic(Heard):
                 self._breaker.release(pending.call.name, call=pending.call.id)
             if self._retries.try_again(pending, outcome):
                 return
-        pending.answer(outcome)
+        outcome = pending.answer(outcome)
         if pending.work is not None:
             pending.work.cancel()
         if pending.spec.effects is Effects.WRITE and may_still_run(outcome):
             self._late_writes.watch(pending)
-        if pending.is_news and not is_asker and outcome.worker:
-            self._telling.start(pending, outcome.worker)  # too short to be announced
+        if pending.is_news and not is_asker and worker:
+            self._telling.start(pending, worker)  # too short to be announced
             self._recovery.noticed_start(pending)
         if pending.is_news and not pending.is_run:
             self._telling.end(pending, outcome)
@@ -486,10 +485,3 @@ class Traffic(Heard):
     def in_background(self, work: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
         """Let work go on that ends with this dispatcher at the latest."""
         return self._tasks.start(work)
-
-
-def _with_try_before(outcome: Outcome, before: Outcome) -> Outcome:
-    """The outcome of a call whose last try did not run, and the one before it did."""
-    if outcome.code is Code.EXPIRED:  # no worker took it in time, or its approval has ended
-        return before
-    return msgspec.structs.replace(outcome, executed=before.executed)

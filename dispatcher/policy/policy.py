@@ -193,6 +193,7 @@ class Policy:
         self, call: ToolCall, offer: Offer, shared: TurnContext, *, is_approved: bool = False
     ) -> Judgement:
         """By the rules, then by the hook, and once more by the rules after what that answered."""
+        accepted = call
         try:
             call = _with_arguments(call, offer.canonical(call.arguments or {}))
         except ValueError as error:
@@ -200,8 +201,14 @@ class Policy:
             if failed := self._failed(call, "a rule"):
                 return failed
         judgement = self._judge(call, offer, shared, None)
-        if judgement.refusal is not None or self._hook is None:
+        if judgement.refusal is not None:
             return judgement
+        if self._hook is None:
+            held_to = judgement.call.verdict
+            if held_to is None or held_to.paths or held_to.is_whole:
+                return judgement
+            unread = msgspec.structs.replace(accepted, verdict=held_to)
+            return msgspec.structs.replace(judgement, call=unread)  # nobody compares its arguments
         try:
             answer = await self._hook.ask(self._proposed(call, offer, shared))
             verdict = _verdict(answer)
@@ -267,17 +274,12 @@ class Policy:
     def _with_verdict(
         self, call: ToolCall, offer: Offer, by: str, approval: AskApproval | None
     ) -> ToolCall:
-        """The call with what its worker is told, which holds the tool to what was judged.
-
-        Arguments that nobody looked at are sent as they came: nobody compares them.
-        """
+        """The call with what its worker is told, which holds the tool to what was judged."""
         paths = self._rules.rules.paths(call.name) if self._rules is not None else ()
         is_whole = self._hook is not None or approval is not None
         verdict = PolicyVerdict(
             policy=self.digest, by=by, tool=offer.bound, paths=paths, is_whole=is_whole
         )
-        if call.as_asked is not None and not paths and not is_whole:
-            call = msgspec.structs.replace(call, arguments=call.as_asked, as_asked=None)
         return msgspec.structs.replace(call, verdict=verdict)
 
     def _rewritten(self, call: ToolCall, offer: Offer, verdict: Rewrite) -> ToolCall | None:

@@ -157,7 +157,8 @@ class People:
             await asyncio.wait([cancelling], timeout=10.0)
             if not cancelling.done() or cancelling.cancelled():
                 raise TimeoutError
-            return ENDED if cancelling.result() else REFUSED
+            # none ended: answered before, or not confirmed yet and tried again until it is
+            return ENDED if cancelling.result() else UNKNOWN
         return await asyncio.to_thread(self._cancel_elsewhere, case.key)
 
     def _cancel_elsewhere(self, id: str) -> str:
@@ -165,7 +166,7 @@ class People:
         found = finder.calls(id)
         if not found or not found[0]["key"]:
             return REFUSED
-        told = finder.cancel(found[0]["key"])
+        told = finder.cancel(found[0])
         if told is None or not told.cancelled:  # a dispatcher that stands still may end it later
             return UNKNOWN
         return ACCEPTED if told.cancelled == Code.CANCELLED else REFUSED

@@ -28,9 +28,9 @@ class Health:
 
     def note(self, *, fault: str, unready: str) -> None:
         """What is wrong with the worker, and why it takes no calls; empty where all is well."""
-        self._noted = (fault, unready, time.monotonic())
-        if self._path is not None:
+        if self._path is not None:  # before the pages say so: they are never ahead of it
             self._write(self._path, fault or unready or "ready", is_alive=not fault)
+        self._noted = (fault, unready, time.monotonic())
 
     def fault(self) -> str:
         """Why the worker should be started anew; empty while its loops turn."""

@@ -15,8 +15,9 @@
 --   expires  ms by which it is decided, or once it is approved opened
 --   asker    reply stream of the dispatcher that goes on with it   told   1 once somebody was told of its end
 --
--- What may not run twice leaves a mark when it is claimed, `ran:<key>`, which outlives the record by far. A
--- call that ends before it was claimed leaves one for as long as its record. No call that has a mark is claimed.
+-- What may not run twice leaves a mark when it is claimed, `ran:<key>`, which outlives the record by far. If it,
+-- or a call that a person was asked about, ends unclaimed, it leaves one for as long as its record. No such call
+-- that has a mark is claimed.
 
 -- Longer than an hour, by which the clock may jump.
 local REPLY_STREAM_MS = 7200000

@@ -52,3 +52,37 @@ async def test_a_fresh_call_that_is_wrong_did_not_run_although_the_server_is_awa
         monkeypatch.setattr(opening, "were_asked", away)
         result = await asked(dispatcher, {"id": "c", "name": "write", "input": {"text": 1}})
     assert (result.code, result.executed) == (Code.INVALID_ARGUMENTS, Executed.NO)
+
+
+@tool(effects="write")
+async def count(number: int) -> int:
+    """Count."""
+    return number
+
+
+async def test_it_may_have_run_with_arguments_that_were_repaired() -> None:
+    response = {"id": "c", "name": "count", "input": {"number": "5"}}
+    async with Dispatcher.in_memory([count]) as dispatcher:
+        first = await asked(dispatcher, response)
+        again = (await dispatcher.dispatch(response, session="s", turn="t", only=[]))[0]
+        fresh = (await dispatcher.dispatch(response, session="s", turn="u", only=[]))[0]
+    assert first.data == 5
+    assert (again.code, again.executed) == (Code.UNKNOWN_TOOL, Executed.UNKNOWN)
+    assert (fresh.code, fresh.executed) == (Code.UNKNOWN_TOOL, Executed.NO)
+
+
+@tool(effects="write", input="text")
+async def note(text: str) -> str:
+    """Write."""
+    return text
+
+
+async def test_it_may_have_run_with_free_text() -> None:
+    response = {
+        "output": [{"type": "custom_tool_call", "call_id": "c", "name": "note", "input": "a text"}]
+    }
+    async with Dispatcher.in_memory([note]) as dispatcher:
+        first = await asked(dispatcher, response)
+        again = (await dispatcher.dispatch(response, session="s", turn="t", only=[]))[0]
+    assert first.ok
+    assert (again.code, again.executed) == (Code.UNKNOWN_TOOL, Executed.UNKNOWN)
