@@ -6,19 +6,19 @@ from facts; nothing is collected from the process: no local variables, breadcrum
 
 import contextlib
 import copy
+import logging
 import os
 import platform
 import queue
-import socket
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, cast
 
 import sentry_sdk
 from sentry_sdk.scope import use_scope
+from sentry_sdk.transport import HttpTransport
 from sentry_sdk.utils import BadDsn
 
 from toolpool.contract import logs
@@ -30,11 +30,11 @@ from toolpool.contract.outcome import Code
 from toolpool.contract.settings import Settings
 from toolpool.contract.telemetry.carriers import Parent, new_span_id, new_trace_id
 from toolpool.contract.telemetry.flood import Flood
-from toolpool.contract.telemetry.sentry_transport import DSN, SentryTransport
 from toolpool.contract.version import VERSION
 
 log = logs.logger("sentry")
 
+_DSN = "SENTRY_DSN"
 _RELEASE, _ENVIRONMENT = "SENTRY_RELEASE", "SENTRY_ENVIRONMENT"
 _SAMPLE_RATE = "SENTRY_TRACES_SAMPLE_RATE"
 _WAITING_AT_MOST = 2_000
@@ -78,17 +78,17 @@ class Reports:
         before_send: BeforeSend | None = None,
         fingerprint: Fingerprint | None = None,
     ) -> None:
-        dsn = dsn or os.environ.get(DSN)
+        dsn = dsn or os.environ.get(_DSN)
         if not dsn:
-            raise Misconfigured(f"there is no Sentry to report to: set {DSN} to your project's DSN")
+            raise Misconfigured(
+                f"there is no Sentry to report to: set {_DSN} to your project's DSN"
+            )
         self.sample_rate = _sample_rate()
         self.release = os.environ.get(_RELEASE) or f"toolpool@{VERSION}"
         self.environment = os.environ.get(_ENVIRONMENT) or "production"
         self._dsn = dsn
         self._before_send, self._fingerprint = before_send, fingerprint
         self._client = self._new_client()
-        self._host = socket.gethostname()
-        self._sdk = {"name": "sentry.python", "version": sentry_sdk.VERSION}
         self._public_key = dsn.partition("//")[2].partition("@")[0].partition(":")[0]
         self._scope = sentry_sdk.Scope(client=self._client)
         self._flood = Flood(of_each=settings.sentry_per_issue, in_all=settings.sentry_per_minute)
@@ -124,8 +124,6 @@ class Reports:
             log.warning("sentry_too_slow: what waited for it at the end was not sent")
         self._thread.join(max(0.0, give_up_at - time.monotonic()))
         left = max(0.1, give_up_at - time.monotonic())
-        if isinstance(transport := self._client.transport, SentryTransport):
-            transport.hurry(left)
         self._client.close(timeout=left)
         self._thread = None
 
@@ -190,7 +188,7 @@ class Reports:
 
     def transaction(self, event: Event) -> None:
         """Send a transaction, as `sampled_trace` made its context."""
-        self._put(lambda: self._whole(event))
+        self._put(lambda: {**event, "type": "transaction", "platform": "python"})
 
     def sampled_trace(self, parent: Parent) -> Mapping[str, str]:
         """The dynamic sampling context of a trace that begins here."""
@@ -258,34 +256,9 @@ class Reports:
 
     def _capture(self, make: Callable[[], Event]) -> None:
         try:
-            self._hand_over(make())
+            self._client.capture_event(cast("Any", make()), scope=self._scope)
         except Exception:
             log.exception("report_not_sent: a fault of toolpool's own")
-
-    def _hand_over(self, event: Event) -> None:
-        """Hand it to the SDK; a transaction as it is: nothing in it has to be looked at."""
-        transport = self._client.transport
-        if event.get("type") != "transaction" or not isinstance(transport, SentryTransport):
-            self._client.capture_event(cast("Any", event), scope=self._scope)
-            return
-        context = event["contexts"]["trace"]
-        now = datetime.now(UTC).isoformat()
-        headers: dict[str, Any] = {"event_id": event["event_id"], "sent_at": now}
-        if (sampling := context.pop("dynamic_sampling_context", None)) is not None:
-            headers["trace"] = sampling
-        transport.send_transaction(headers, event)
-
-    def _whole(self, event: Event) -> Event:
-        return {
-            **event,
-            "type": "transaction",
-            "platform": "python",
-            "event_id": new_trace_id(),
-            "release": self.release,
-            "environment": self.environment,
-            "server_name": self._host,
-            "sdk": self._sdk,
-        }
 
     def _new_client(self) -> "sentry_sdk.Client":
         return _client(self._dsn, self.release, self.environment, self._prepared)
@@ -329,16 +302,37 @@ class Reports:
         }
 
 
+def _is_no_retry(record: logging.LogRecord) -> bool:
+    """Leave out urllib3's warning of each retry: lost reports are logged once, by `_Transport`."""
+    return "/envelope/" not in record.getMessage()
+
+
+class _Transport(HttpTransport):
+    """The SDK's, which logs the reports that are lost."""
+
+    def record_lost_event(self, reason: str, *args: Any, **options: Any) -> None:
+        """Note that something was not sent."""
+        super().record_lost_event(reason, *args, **options)
+        if reason in ("network_error", "queue_overflow", "ratelimit_backoff"):
+            log.warning(
+                "sentry_unreached reason=%s: reports are lost; check %s and the way to it; "
+                "tool calls are not affected",
+                reason,
+                _DSN,
+            )
+
+
 def _client(
     dsn: str, release: str, environment: str, before_send: BeforeSend
 ) -> "sentry_sdk.Client":
+    logging.getLogger("urllib3.connectionpool").addFilter(_is_no_retry)  # once, however often
     try:
         return sentry_sdk.Client(
             dsn=dsn,
             release=release,
             environment=environment,
-            transport=SentryTransport,
-            _experiments={"transport_compression_level": 0},  # it takes longer than sending more
+            transport=_Transport,
+            transport_queue_size=_WAITING_AT_MOST,
             shutdown_timeout=_FLUSH_SECONDS,
             default_integrations=False,
             auto_enabling_integrations=False,
@@ -349,7 +343,7 @@ def _client(
         )
     except (BadDsn, ValueError) as error:
         raise Misconfigured(
-            f"{DSN} is not a DSN ({error}): copy it whole from your project's settings in Sentry, "
+            f"{_DSN} is not a DSN ({error}): copy it whole from your project's settings in Sentry, "
             "as https://key@host/1"
         ) from None
 
