@@ -10,12 +10,24 @@ from hypothesis import HealthCheck, Phase, given, settings
 
 from tests.fleets import roads
 from tests.integration.twins import second
-from tests.roads.host import HOOKS, Host
-from tests.roads.walk import Step, Taking, Walk, steps
+from tests.roads.host import HOOKS, Case, Host, Said
+from tests.roads.walk import Lost, Step, Taking, Walk, steps
 from toolpool import Dispatcher, Settings
 
 OPTIONS = {"background_wait": 0.02, "queue_wait": 5.0, "approval_expires": 1.0}
 TOOLS = [roads.pay, roads.look_alone, roads.pay_rated, roads.look_again, roads.look]
+
+
+class Closable(Host):
+    """A host whose dispatcher may be closed under a call that waits."""
+
+    async def do(self, what: str, case: Case, handle: str | None = None) -> Said:
+        try:
+            return await super().do(what, case, handle)
+        except RuntimeError as error:
+            if "is closed" in str(error):
+                raise Lost from error
+            raise
 
 
 class Memory:
@@ -33,7 +45,7 @@ class Memory:
     async def _connected(self, number: int) -> Host:
         stack = AsyncExitStack()
         self._stacks[number : number + 1] = [stack]
-        return Host(await stack.enter_async_context(second(self._worker, HOOKS, **OPTIONS)))
+        return Closable(await stack.enter_async_context(second(self._worker, HOOKS, **OPTIONS)))
 
     async def happen(self, what: str, number: int) -> None:
         """One that was closed and begins anew: no process dies here."""
