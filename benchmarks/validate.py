@@ -20,8 +20,8 @@ from toolpool.contract.result import ToolResult
 from toolpool.contract.spec import ToolSpec, sealed
 from toolpool.dispatcher.admission.catalog import Catalog
 from toolpool.dispatcher.admission.validate import validate
-from toolpool.dispatcher.formats.blocks import Reader
-from toolpool.dispatcher.words.wording import Wording
+from toolpool.dispatcher.formats.call_blocks import Reader
+from toolpool.dispatcher.messages.wording import Wording
 
 READER = Reader("turn", 2**20)
 WORDING = Wording()

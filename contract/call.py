@@ -11,7 +11,7 @@ from toolpool.contract.outcome import Code
 class Flaw(msgspec.Struct, frozen=True):
     """Why a block could not become a call: its code, and the reason's name with its blanks filled.
 
-    The sentence is written in the model's language by `toolpool.dispatcher.words.feedback`.
+    The sentence is written in the model's language by `toolpool.dispatcher.messages.feedback`.
     """
 
     code: Code

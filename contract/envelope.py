@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from toolpool.contract.errors import MessageRejected
-from toolpool.contract.events import EncodedEvents, EventBatch
+from toolpool.contract.event_entries import EncodedEvents, EventBatch
 from toolpool.contract.outcome import Code, Executed, Outcome, failure
 from toolpool.contract.rates import Limit
 from toolpool.contract.signing import Keyring

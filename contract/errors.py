@@ -9,6 +9,8 @@ ToolpoolError
 │   ├── BrokerUnreachable          no Redis or broker answers at the URL
 │   └── CatalogEmpty               no worker has published a tool
 ├── InvalidResponse            what was dispatched cannot be a model's response
+├── UnreadableResponse         a response without calls that could be answered one by one
+├── ServerUnavailable          the Redis server did not confirm a step in time
 ├── MessageRejected            bytes from the network that are not ours, or not whole
 ├── ApprovalRefused            a person's decision about a call cannot be taken
 └── ToolError                  raised by a tool: it ran, and reports failure to the model
@@ -54,6 +56,17 @@ class ServerUnsuitable(Misconfigured):
 
 class BrokerUnreachable(Misconfigured):
     """Raised when no server answers at the configured URL within the connect timeout."""
+
+
+class ServerUnavailable(ToolpoolError):
+    """Raised when the Redis server did not confirm a step in time: it is away, or full.
+
+    `sent` says whether the step was sent at all: only then may it have happened nevertheless.
+    """
+
+    def __init__(self, step: str, *, sent: bool) -> None:
+        super().__init__(f"the server did not confirm {step!r} in time")
+        self.sent = sent
 
 
 class CatalogEmpty(Misconfigured):

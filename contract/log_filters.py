@@ -13,7 +13,7 @@ from collections.abc import Hashable
 from dataclasses import dataclass
 
 from toolpool.contract.encoding import printable
-from toolpool.contract.faults import faults_in, faults_of, traceback_of
+from toolpool.contract.exception_report import faults_in, faults_of, traceback_of
 
 LIBRARIES = (
     "celery",

@@ -13,8 +13,8 @@ from pydantic_core import PydanticCustomError
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
 from toolpool.contract import logs
-from toolpool.contract.names import is_prefix
 from toolpool.contract.rates import rate_of
+from toolpool.contract.redis_keys import is_prefix
 from toolpool.contract.setting_files import IN_FILES, SettingFiles
 from toolpool.contract.spec import RunIn
 
@@ -32,6 +32,50 @@ _KUBERNETES = re.compile(
 
 _KIB = 1024
 _MIB = 1024 * 1024
+
+
+_RENAMED = {
+    "queue_wait": "queue_timeout",
+    "background_kept": "background_result_ttl",
+    "results_kept": "result_ttl",
+    "remembered": "dedup_ttl",
+    "turns_kept": "turn_ttl",
+    "worker_return": "worker_return_timeout",
+    "background_worker_return": "background_worker_return_timeout",
+    "catalog_wait": "catalog_timeout",
+    "catalog_kept": "catalog_ttl",
+    "lease_renewed": "lease_interval",
+    "lease_gone": "lease_ttl",
+    "worker_stall": "worker_stall_timeout",
+    "loop_warn": "event_loop_warning",
+    "loop_stall": "event_loop_timeout",
+    "drain_grace": "drain_timeout",
+    "max_arguments": "max_argument_bytes",
+    "max_message": "max_message_bytes",
+    "max_result": "max_result_bytes",
+    "output_page": "output_page_characters",
+    "output_kept": "output_ttl",
+    "outputs_per_session": "output_bytes_per_session",
+    "child_calls": "max_calls_per_child",
+    "rate_over": "rate_limit_action",
+    "breaker_rate": "circuit_failure_rate",
+    "breaker_calls": "circuit_minimum_calls",
+    "breaker_window": "circuit_window",
+    "breaker_pause": "circuit_reset_timeout",
+    "retry_pause": "retry_delay",
+    "loop_threshold": "failure_loop_threshold",
+    "loop_action": "failure_loop_action",
+    "loop_memory": "failure_loop_memory",
+    "loop_kept": "failure_loop_ttl",
+    "rejections_alert": "rejection_alert_rate",
+    "events_kept": "events_maxlen",
+    "record_kept": "record_ttl",
+    "record_size": "record_file_bytes",
+    "record_files": "record_backup_count",
+    "record_total": "record_folder_bytes",
+    "record_value": "record_value_bytes",
+}
+"""Settings by the names that they had before 0.1.0."""
 
 
 class Settings(BaseSettings):
@@ -127,7 +171,7 @@ class Settings(BaseSettings):
         default=None, description="File that a worker's supervisor touches while it is alive."
     )
 
-    queue_wait: float = Field(
+    queue_timeout: float = Field(
         default=30.0, gt=0, description="How long a call may wait to be started."
     )
     background_wait: float = Field(
@@ -135,36 +179,34 @@ class Settings(BaseSettings):
         ge=0,
         description="How long a background call is waited for before its handle.",
     )
-    background_kept: float = Field(
+    background_result_ttl: float = Field(
         default=86_400.0, gt=0, description="How long results of background calls are kept."
     )
-    results_kept: float = Field(
-        default=300.0, gt=0, description="How long a settled record is kept."
-    )
-    remembered: float = Field(
+    result_ttl: float = Field(default=300.0, gt=0, description="How long a settled record is kept.")
+    dedup_ttl: float = Field(
         default=86_400.0,
         gt=0,
         description="How long a call that may not run twice is remembered after it was claimed.",
     )
-    turns_kept: float = Field(
+    turn_ttl: float = Field(
         default=3600.0,
         ge=0,
         description="How long it is noted in which turn calls were dispatched, so that a history "
         "can be resumed; 0 notes nothing.",
     )
-    worker_return: float = Field(
+    worker_return_timeout: float = Field(
         default=10.0,
         ge=0,
         description="How long a call that may not run twice waits for a lost worker to return.",
     )
-    background_worker_return: float = Field(
+    background_worker_return_timeout: float = Field(
         default=60.0, ge=0, description="The same, for background calls."
     )
     connect_timeout: float = Field(default=5.0, gt=0, description="How long to wait for Redis.")
-    catalog_wait: float = Field(
+    catalog_timeout: float = Field(
         default=10.0, ge=0, description="How long to wait for a first tool."
     )
-    catalog_kept: float = Field(
+    catalog_ttl: float = Field(
         default=604_800.0, gt=0, description="How long tools outlive workers."
     )
     unserved_after: float = Field(
@@ -172,35 +214,33 @@ class Settings(BaseSettings):
         ge=0,
         description="A tool that no living worker of its queue has for so long is not offered.",
     )
-    lease_renewed: float = Field(
+    lease_interval: float = Field(
         default=2.0, gt=0, description="How often a worker renews its lease."
     )
-    lease_gone: float = Field(default=8.0, gt=0, description="When an unrenewed lease is gone.")
-    worker_stall: float = Field(
+    lease_ttl: float = Field(default=8.0, gt=0, description="When an unrenewed lease is gone.")
+    worker_stall_timeout: float = Field(
         default=10.0, gt=0, description="When a worker that says nothing is ended."
     )
-    loop_warn: float = Field(
+    event_loop_warning: float = Field(
         default=1.0, gt=0, description="When a blocked event loop is reported."
     )
-    loop_stall: float = Field(
+    event_loop_timeout: float = Field(
         default=10.0, gt=0, description="When a blocked event loop ends the worker."
     )
-    drain_grace: float = Field(
+    drain_timeout: float = Field(
         default=10.0, ge=0, description="How long a stopping worker lets calls run."
     )
 
-    max_arguments: int = Field(default=_MIB, gt=0, description="Size of one call's arguments.")
-    max_message: int = Field(default=2 * _MIB, gt=0, description="Size of one message.")
-    output_page: int = Field(
+    max_argument_bytes: int = Field(default=_MIB, gt=0, description="Size of one call's arguments.")
+    max_message_bytes: int = Field(default=2 * _MIB, gt=0, description="Size of one message.")
+    output_page_characters: int = Field(
         default=32_768, ge=1, description="Characters of one page of an output."
     )
-    output_kept: float = Field(
-        default=3_600.0, gt=0, description="How long a whole output is kept."
-    )
-    outputs_per_session: int = Field(
+    output_ttl: float = Field(default=3_600.0, gt=0, description="How long a whole output is kept.")
+    output_bytes_per_session: int = Field(
         default=32 * _MIB, ge=0, description="Whole outputs that one session may keep."
     )
-    max_result: int = Field(
+    max_result_bytes: int = Field(
         default=8 * _MIB, gt=0, description="Output of one call that is taken at all."
     )
     batch_loop: int = Field(default=128, ge=1, description="Calls in one message, coroutine tools.")
@@ -212,7 +252,7 @@ class Settings(BaseSettings):
     slots_process: int = Field(
         default=max(2, os.cpu_count() or 2), ge=1, description="Child processes running at once."
     )
-    child_calls: int = Field(
+    max_calls_per_child: int = Field(
         default=10_000, ge=1, description="Calls before a child process is replaced."
     )
 
@@ -237,25 +277,25 @@ class Settings(BaseSettings):
     tenant_rate: str | None = Field(
         default=None, description="How often calls of this tenant are started, as `1000/min`."
     )
-    rate_over: Literal["wait", "refuse"] = Field(
+    rate_limit_action: Literal["wait", "refuse"] = Field(
         default="wait", description="Whether a call over a rate limit waits, or is refused."
     )
 
-    breaker_rate: float = Field(
+    circuit_failure_rate: float = Field(
         default=0.9, gt=0, le=1, description="Share of failures at which a tool's circuit opens."
     )
-    breaker_calls: int = Field(
+    circuit_minimum_calls: int = Field(
         default=50, ge=1, description="Calls of a tool it takes to judge it."
     )
-    breaker_window: float = Field(default=60.0, gt=0, description="How far back failures count.")
-    breaker_pause: float = Field(
+    circuit_window: float = Field(default=60.0, gt=0, description="How far back failures count.")
+    circuit_reset_timeout: float = Field(
         default=30.0, gt=0, description="How long an open circuit stays open."
     )
     circuit_scope: Literal["dispatcher", "fleet"] = Field(
         default="dispatcher",
         description="Whether a circuit is open for its dispatcher, or for the whole fleet.",
     )
-    retry_pause: float = Field(
+    retry_delay: float = Field(
         default=0.2, gt=0, description="First pause before a retry by the pool."
     )
 
@@ -274,17 +314,21 @@ class Settings(BaseSettings):
         default=False,
         description="Whether the model is told of what a tool raised only its class and an id.",
     )
-    loop_threshold: int = Field(
+    failure_loop_threshold: int = Field(
         default=3,
         ge=0,
         description="Failures of one call in a session before it is a loop; 0 is off.",
     )
-    loop_action: Literal["refuse", "warn"] = Field(
+    failure_loop_action: Literal["refuse", "warn"] = Field(
         default="refuse", description="Whether a loop is refused, or only reported."
     )
-    loop_memory: int = Field(default=32, ge=3, description="Failed calls remembered of a session.")
-    loop_kept: float = Field(default=3600.0, gt=0, description="How long they are remembered.")
-    rejections_alert: float = Field(
+    failure_loop_memory: int = Field(
+        default=32, ge=3, description="Failed calls remembered of a session."
+    )
+    failure_loop_ttl: float = Field(
+        default=3600.0, gt=0, description="How long they are remembered."
+    )
+    rejection_alert_rate: float = Field(
         default=0.5,
         gt=0,
         description="Share of a tool's last 20 calls rejected that raises an alert.",
@@ -333,7 +377,7 @@ class Settings(BaseSettings):
     events: bool = Field(
         default=False, description="Whether events are published for every process to follow."
     )
-    events_kept: int = Field(
+    events_maxlen: int = Field(
         default=100_000, ge=1_000, description="How many published events are kept."
     )
     record: str | None = Field(
@@ -342,23 +386,23 @@ class Settings(BaseSettings):
     record_sync: Literal["flush", "fsync"] = Field(
         default="flush", description="`fsync`: rows outlive a power cut, not only a crash."
     )
-    record_size: int = Field(
+    record_file_bytes: int = Field(
         default=64 * _MIB, ge=0, description="Size at which a file of the record is put away."
     )
-    record_files: int = Field(
+    record_backup_count: int = Field(
         default=5, ge=1, description="Files put away that are kept, of each file of the record."
     )
-    record_kept: float = Field(
+    record_ttl: float = Field(
         default=2_592_000.0,
         ge=0,
         description="How long files of a record's folder are kept after their last row.",
     )
-    record_total: int = Field(
+    record_folder_bytes: int = Field(
         default=10 * 1024 * _MIB,
         ge=0,
         description="Size of a record's folder.",
     )
-    record_value: int = Field(
+    record_value_bytes: int = Field(
         default=256 * _KIB, ge=1_000, description="Size at which one value is cut in the record."
     )
 
@@ -374,9 +418,16 @@ class Settings(BaseSettings):
         for name in values.keys() - cls.model_fields.keys():
             near = _nearest(name)
             hint = f"; did you mean {near}?" if near else ""
+            if name in _RENAMED:
+                hint = f": it is {_RENAMED[name]} now"
             raise PydanticCustomError(
                 "unknown", "there is no setting {name}{hint}", {"name": name, "hint": hint}
             )
+        for variable in os.environ:
+            prefix, _, old = variable.upper().partition("_")
+            if prefix == "TOOLPOOL" and (new := _RENAMED.get(old.lower())):
+                names = {"old": variable, "new": f"TOOLPOOL_{new.upper()}"}
+                raise PydanticCustomError("renamed", "rename {old} to {new}", names)
         empty = {name.lower() for name, value in os.environ.items() if not value}  # as pydantic
         return {name: "" for name in _PROTECTING if f"toolpool_{name}" in empty} | values
 
@@ -411,16 +462,16 @@ class Settings(BaseSettings):
         except ValueError as error:
             raise PydanticCustomError("rate", "{why}", {"why": str(error)}) from None
 
-    @field_validator("lease_gone")
+    @field_validator("lease_ttl")
     @classmethod
     def _outlasts_renewals(cls, gone: float, info: ValidationInfo) -> float:
         """A worker starts nothing once its lease is old; one late renewal must not make it so."""
-        renewed = info.data.get("lease_renewed", 0.0)
+        renewed = info.data.get("lease_interval", 0.0)
         if renewed * 3 > gone:
             raise PydanticCustomError(
                 "lease",
                 "a lease that is gone after {gone} s must be renewed at least three times as often:"
-                " TOOLPOOL_LEASE_RENEWED is {renewed}, and may be a third of TOOLPOOL_LEASE_GONE",
+                " TOOLPOOL_LEASE_INTERVAL is {renewed}, and may be a third of TOOLPOOL_LEASE_TTL",
                 {"gone": f"{gone:g}", "renewed": f"{renewed:g}"},
             )
         return gone

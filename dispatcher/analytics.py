@@ -16,7 +16,7 @@ from toolpool.contract import logs
 from toolpool.contract.outcome import Code, ErrorType
 from toolpool.contract.result import ToolResult
 from toolpool.contract.schema.problem import Problem
-from toolpool.dispatcher.observe import Alert, Observers
+from toolpool.dispatcher.observer import Alert, Observers
 
 log = logs.logger("analytics")
 

@@ -4,7 +4,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any, Self
 
-from toolpool.contract.approval import (
+from toolpool.contract.approval_messages import (
     ApprovalDecision,
     ApprovalRequest,
     ApprovalState,
@@ -16,18 +16,18 @@ from toolpool.contract.approval import (
 from toolpool.contract.encoding import printable
 from toolpool.contract.envelope import Decided, Envelope
 from toolpool.contract.errors import ApprovalRefused, MessageRejected
-from toolpool.contract.ledger.approvals import Deciding, Found
-from toolpool.contract.ledger.steps import new_nonce
+from toolpool.contract.ledger.approval_steps import Deciding, Found
+from toolpool.contract.ledger.lua_scripts import new_nonce
 from toolpool.contract.outcome import Code, Executed, failure
 from toolpool.contract.server import connection
 from toolpool.contract.settings import Settings
 from toolpool.dispatcher.calls.services import Services
-from toolpool.dispatcher.observe import Observers
-from toolpool.dispatcher.policy.approval import Approval, approval_of
+from toolpool.dispatcher.messages import feedback
+from toolpool.dispatcher.messages.wording import wording_of
+from toolpool.dispatcher.observer import Observers
+from toolpool.dispatcher.policy.approval_view import Approval, approval_of
 from toolpool.dispatcher.transports.redis import RedisTransport
 from toolpool.dispatcher.turn_context import require_text
-from toolpool.dispatcher.words import feedback
-from toolpool.dispatcher.words.wording import wording_of
 
 _LONGEST_REASON = 1_000
 _LISTED_AT_MOST = 10_000
@@ -50,7 +50,7 @@ class Approvals:
         if redis_url is not None:
             settings = settings.model_copy(update={"redis_url": redis_url})
         transport = RedisTransport(settings)
-        envelope = Envelope(connection.keyring(settings), max_bytes=settings.max_message)
+        envelope = Envelope(connection.keyring(settings), max_bytes=settings.max_message_bytes)
         try:
             await transport.open()
             await transport.survey([])  # for the server's clock

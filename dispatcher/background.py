@@ -18,8 +18,8 @@ from toolpool.contract import encoding, logs
 from toolpool.contract.call import ToolCall
 from toolpool.contract.encoding import printable
 from toolpool.contract.envelope import BackgroundCall, Settled
-from toolpool.contract.errors import MessageRejected
-from toolpool.contract.ledger.steps import ServerAway, growing_pauses
+from toolpool.contract.errors import MessageRejected, ServerUnavailable
+from toolpool.contract.ledger.lua_scripts import growing_pauses
 from toolpool.contract.outcome import Code, Executed, Outcome, failure
 from toolpool.contract.record_keys import retry_key, root_of
 from toolpool.contract.result import State, ToolResult
@@ -30,16 +30,16 @@ from toolpool.dispatcher.admission.task_tools import (
     LONGEST_WAIT_SECONDS,
     SPECS,
 )
-from toolpool.dispatcher.awaiting import Awaiting
+from toolpool.dispatcher.approval_waits import ApprovalWaits
+from toolpool.dispatcher.calls.in_flight import InFlightCalls
 from toolpool.dispatcher.calls.pending import Pending
 from toolpool.dispatcher.calls.services import Services
-from toolpool.dispatcher.calls.traffic import Traffic
-from toolpool.dispatcher.completed import Completed, Notice
+from toolpool.dispatcher.completed_handles import CompletedHandles, Notice
+from toolpool.dispatcher.messages import feedback
+from toolpool.dispatcher.messages.classify import classified, not_cancelled, unconfirmed
+from toolpool.dispatcher.messages.wording import Wording
 from toolpool.dispatcher.results import Results
 from toolpool.dispatcher.turn_context import TurnContext
-from toolpool.dispatcher.words import feedback
-from toolpool.dispatcher.words.classify import classified, not_cancelled, unconfirmed
-from toolpool.dispatcher.words.wording import Wording
 
 log = logs.logger("background")
 
@@ -48,7 +48,7 @@ _KEEP_HANDLE_SECONDS = 0.25
 _LONGEST_PAUSE_SECONDS = 2.0
 _OWN_KEPT = 1_000
 _LOOKED_AT = 16
-_AWAY = (ServerAway, RedisError, OSError, TimeoutError)
+_AWAY = (ServerUnavailable, RedisError, OSError, TimeoutError)
 
 
 NO_SUCH_HANDLE = (
@@ -73,22 +73,22 @@ class Background:
     def __init__(
         self,
         services: Services,
-        traffic: Traffic,
+        in_flight: InFlightCalls,
         catalog: Catalog,
         results: Results,
         wording: Wording,
-        awaiting: Awaiting,
+        approval_waits: ApprovalWaits,
     ) -> None:
-        self._awaiting = awaiting
+        self._approval_waits = approval_waits
         self._transport = services.transport
         self._envelope = services.envelope
         self._settings = services.settings
         self._observers = services.observers
-        self._traffic = traffic
+        self._in_flight = in_flight
         self._catalog = catalog
         self._results = results
         self._wording = wording
-        self._completed = Completed()
+        self._completed = CompletedHandles()
         self._own: dict[str, BackgroundCall] = {}
         """By handle: what this dispatcher handed out, which the server may not have or may lose."""
 
@@ -114,10 +114,10 @@ class Background:
             id_given=pending.call.id_given,
             approval=pending.approval if pending.awaits_approval else "",
         )
-        kept = self._settings.background_kept
-        self._traffic.handed_over(pending, kept)
+        kept = self._settings.background_result_ttl
+        self._in_flight.handed_over(pending, kept)
         self._remember(call)
-        keeping = self._traffic.in_background(self._keep(call, left + kept))
+        keeping = self._in_flight.in_background(self._keep(call, left + kept))
         await asyncio.wait({keeping}, timeout=_KEEP_HANDLE_SECONDS)
         if not pending.is_open:
             return None
@@ -150,7 +150,7 @@ class Background:
                     owner=self._owner(call.session) if call.session is not None else None,
                     call=call.message.key,
                     keep=seconds,
-                    outcome_kept=self._settings.background_kept,
+                    outcome_kept=self._settings.background_result_ttl,
                 )
             except Exception as error:  # noqa: BLE001 - whatever it was, it may pass
                 log.warning("handle_not_kept call=%s: %s", call.message.id, error)
@@ -171,11 +171,11 @@ class Background:
         return call.message.key if call is not None else None
 
     def _is_open(self, call: BackgroundCall) -> bool:
-        return self._traffic.root(call.message.key) is not None
+        return self._in_flight.root(call.message.key) is not None
 
     def _is_kept(self, call: BackgroundCall) -> bool:
         """Whether its result is kept, by the time at which it must have ended."""
-        kept_until = call.deadline + self._settings.background_kept
+        kept_until = call.deadline + self._settings.background_result_ttl
         return kept_until > self._transport.server_time()
 
     def close(self) -> None:
@@ -270,7 +270,7 @@ class Background:
         owner = (handle, session, self._settings.tenant)
         if (output.handle, output.session, output.tenant) != owner:
             return None
-        size = self._settings.output_page
+        size = self._settings.output_page_characters
         pages = max(1, -(-len(output.text) // size))
         if not 1 <= number <= pages:
             raise NoSuchPage(number, pages)
@@ -361,7 +361,7 @@ class Background:
         return False
 
     def _state(self, call: BackgroundCall, recorded: str | None) -> str:
-        pending = self._traffic.root(call.message.key)
+        pending = self._in_flight.root(call.message.key)
         if pending is not None:  # it may be in a retry, whose record is another
             return State.RUNNING.value if pending.retries else pending.state.value
         if recorded is None and call.approval and call.deadline > self._transport.server_time():
@@ -372,7 +372,7 @@ class Background:
 
     def _may_be_unsent(self, call: BackgroundCall) -> bool:
         """Whether a call without a record may wait at its dispatcher, as for a rate limit."""
-        return call.started_at + self._settings.queue_wait > self._transport.server_time()
+        return call.started_at + self._settings.queue_timeout > self._transport.server_time()
 
     async def completed(self, session: str | None) -> AsyncIterator[str]:
         """The handles of a session's background calls as they end, until closed.
@@ -410,7 +410,7 @@ class Background:
         pending = await self._pending(found, is_wanted=False)
         if pending.is_open:
             self._audit(found, by)
-            await self._traffic.cancel([pending])
+            await self._in_flight.cancel([pending])
         return pending
 
     def _audit(self, found: BackgroundCall, by: str) -> None:
@@ -424,14 +424,14 @@ class Background:
         )
 
     async def _pending(self, found: BackgroundCall, *, is_wanted: bool = True) -> Pending:
-        known = self._traffic.root(found.message.key)
+        known = self._in_flight.root(found.message.key)
         if known is None:
             adopted: BackgroundCall | Pending = found
             if found.approval:
-                adopted = await self._awaiting.adopt(found, is_wanted=is_wanted)
+                adopted = await self._approval_waits.adopt(found, is_wanted=is_wanted)
             if isinstance(adopted, BackgroundCall):
                 spec = self._spec(found.message.tool)
-                adopted = await self._traffic.adopt(adopted, spec, is_wanted=is_wanted)
+                adopted = await self._in_flight.adopt(adopted, spec, is_wanted=is_wanted)
             known = adopted
         self._notify(known, found)
         return known

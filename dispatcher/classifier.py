@@ -3,15 +3,15 @@
 import time
 
 from toolpool.contract import logs
-from toolpool.contract.faults import faults_in, traceback_of
+from toolpool.contract.exception_report import faults_in, traceback_of
 from toolpool.contract.result import ToolResult
-from toolpool.dispatcher.admission.accepting import Accepting
+from toolpool.dispatcher.admission.acceptance import Acceptance
 from toolpool.dispatcher.calls.pending import Pending
+from toolpool.dispatcher.messages import feedback
+from toolpool.dispatcher.messages.classify import classified
+from toolpool.dispatcher.messages.wording import Wording
 from toolpool.dispatcher.turn_context import TurnContext
 from toolpool.dispatcher.turns import Alone
-from toolpool.dispatcher.words import feedback
-from toolpool.dispatcher.words.classify import classified
-from toolpool.dispatcher.words.wording import Wording
 
 log = logs.logger("dispatch")
 
@@ -19,10 +19,10 @@ log = logs.logger("dispatch")
 class Classifier:
     """See `turns.Classify`."""
 
-    def __init__(self, wording: Wording, accepting: Accepting, *, with_texts: bool) -> None:
+    def __init__(self, wording: Wording, acceptance: Acceptance, *, with_texts: bool) -> None:
         self._wording = wording
         self._with_texts = with_texts
-        self._accepting = accepting
+        self._acceptance = acceptance
 
     def __call__(
         self,
@@ -50,7 +50,7 @@ class Classifier:
             duration=ended - since,
             wording=self._wording,
             retries=pending.retries,
-            pages_offered=(shared or self._accepting).offers("task_result"),
+            pages_offered=(shared or self._acceptance).offers("task_result"),
             note=note,
         )
         if "error_id" in (details := result.details or {}):

@@ -8,26 +8,26 @@ from types import MappingProxyType
 from typing import Any, Self
 
 from toolpool.contract.envelope import Envelope
+from toolpool.contract.kill_switches import misfit
 from toolpool.contract.result import ToolResult
 from toolpool.contract.server import connection
 from toolpool.contract.settings import Settings
 from toolpool.contract.spec import ToolSpec
-from toolpool.contract.switches import misfit
 from toolpool.dispatcher.admission import catalog as catalogs
 from toolpool.dispatcher.admission.availability import make_switch
 from toolpool.dispatcher.events import CHANNELS, Event
-from toolpool.dispatcher.formats import FORMATS, intake, named
+from toolpool.dispatcher.formats import FORMATS, named, response_reader
 from toolpool.dispatcher.handles import Handles
 from toolpool.dispatcher.lifetime import Lifetime, in_a_thread
-from toolpool.dispatcher.observe import Observer
-from toolpool.dispatcher.observers.watching import Record
-from toolpool.dispatcher.parts import Parts
+from toolpool.dispatcher.observer import Observer
+from toolpool.dispatcher.observers.observer_setup import Record
 from toolpool.dispatcher.policy.hooks import Hooks
 from toolpool.dispatcher.policy.verdicts import Preview
 from toolpool.dispatcher.transports.base import Transport
 from toolpool.dispatcher.transports.redis import RedisTransport
 from toolpool.dispatcher.turn import TurnResult
 from toolpool.dispatcher.turn_context import require_name
+from toolpool.dispatcher.wiring import Wiring
 
 
 class Dispatcher(Handles):
@@ -56,7 +56,7 @@ class Dispatcher(Handles):
         self._closed: asyncio.Task[None] | None = None
         self._settings = settings
         self._specs = specs
-        parts = Parts(
+        parts = Wiring(
             transport,
             settings,
             envelope,
@@ -67,11 +67,11 @@ class Dispatcher(Handles):
             record=record,
         )
         self._parts = parts
-        self._accepting = parts.accepting
-        self._traffic = parts.traffic
+        self._acceptance = parts.acceptance
+        self._in_flight = parts.in_flight
         self._background = parts.background
         self._turns = parts.turns
-        self._asking = parts.asking
+        self._pipeline = parts.pipeline
         self.loops = parts.loops
         self.analytics = parts.analytics
         self.approvals = parts.approvals
@@ -102,7 +102,7 @@ class Dispatcher(Handles):
         return cls(
             RedisTransport(settings),
             settings=settings,
-            envelope=Envelope(connection.keyring(settings), max_bytes=settings.max_message),
+            envelope=Envelope(connection.keyring(settings), max_bytes=settings.max_message_bytes),
             only=only,
             specs=catalogs.read_file(catalog) if catalog is not None else None,
             hooks=hooks,
@@ -128,18 +128,18 @@ class Dispatcher(Handles):
     async def _start(self) -> None:
         self._parts.observers.start()
         self._parts.watching.start()
-        await self._traffic.start()
+        await self._in_flight.start()
         self.loops.start()
-        self._parts.awaiting.start()
+        self._parts.approval_waits.start()
         if self._parts.hooks.rules is not None:
-            self._traffic.in_background(self._parts.hooks.rules.follow(self._look_at_rules))
+            self._in_flight.in_background(self._parts.hooks.rules.follow(self._look_at_rules))
         if self._parts.hooks.on_event is not None:
-            self._traffic.in_background(
+            self._in_flight.in_background(
                 self._parts.watching.hand_events(self._parts.hooks.on_event)
             )
         if self._specs is not None:
             self._parts.catalog.replace(self._specs)
-        await self._traffic.wait_for_tools(self._settings.catalog_wait)
+        await self._in_flight.wait_for_tools(self._settings.catalog_timeout)
 
     def _look_at_rules(self) -> None:
         offers = self._parts.catalog.listed.values()
@@ -162,11 +162,11 @@ class Dispatcher(Handles):
             await asyncio.wait({self._starting})
         await self._parts.watching.leave()
         self._background.close()
-        await self._parts.histories.close()
+        await self._parts.resumer.close()
         await self.loops.close()
         self._turns.cancel(None, None)
-        await self._parts.awaiting.close()
-        await self._traffic.close()
+        await self._parts.approval_waits.close()
+        await self._in_flight.close()
         await self._parts.watching.close()
         await in_a_thread(self._parts.observers.close)
         self._parts.hooks.close()
@@ -176,7 +176,7 @@ class Dispatcher(Handles):
     def specs(self) -> list[ToolSpec]:
         """The tools that can be called, by name."""
         self._lifetime.require_open()
-        offers = self._accepting.listed(None)
+        offers = self._acceptance.listed(None)
         return [offers[name].spec for name in sorted(offers)]
 
     @property
@@ -197,7 +197,7 @@ class Dispatcher(Handles):
         """
         self._lifetime.require_open()
         module = FORMATS[named(format)]
-        offers = self._accepting.listed(only)
+        offers = self._acceptance.listed(only)
         return module.offer([offers[name].spec for name in sorted(offers)])
 
     def events(
@@ -216,7 +216,7 @@ class Dispatcher(Handles):
     def in_flight(self, session: str | None = None) -> int:
         """How many calls are open, of one session or of all."""
         self._lifetime.require_open()
-        calls = list(self._traffic.all_open())  # any thread may ask
+        calls = list(self._in_flight.all_open())  # any thread may ask
         return sum(
             (session is None or p.message.session == session) and not p.is_run for p in calls
         )
@@ -267,7 +267,7 @@ class Dispatcher(Handles):
         offer = self._parts.catalog.offers.get(tool)
         if offer and (why := misfit(offer.spec, offer.validator, asked.argument, asked.value)):
             raise ValueError(why)
-        turn = self._traffic.available.turn_switch
+        turn = self._in_flight.available.turn_switch
         await turn(tool, argument, value, reason, on=True, tenant=tenant, by=by)
 
     async def allow(
@@ -281,7 +281,7 @@ class Dispatcher(Handles):
     ) -> None:
         """Take a `deny` with the same tool, argument, value and tenant back."""
         self._lifetime.require()
-        turn = self._traffic.available.turn_switch
+        turn = self._in_flight.available.turn_switch
         await turn(tool, argument, value, "", on=False, tenant=tenant, by=by)
 
     def check(
@@ -292,9 +292,9 @@ class Dispatcher(Handles):
         Raises `intake.Unreadable` for a response without calls to check.
         """
         self._lifetime.require_open()
-        allowed = self._accepting.allowed(only)
-        found = self._asking.read(response)
-        verdicts = [self._accepting.judge(call, allowed, found.format) for call in found.calls]
+        allowed = self._acceptance.allowed(only)
+        found = self._pipeline.read(response)
+        verdicts = [self._acceptance.judge(call, allowed, found.format) for call in found.calls]
         return [verdict if isinstance(verdict, ToolResult) else None for verdict in verdicts]
 
     async def preview(
@@ -312,11 +312,11 @@ class Dispatcher(Handles):
         Raises as `check` and `dispatch` do.
         """
         self._require(session)
-        found = self._asking.read(response)
-        shared = self._asking.shared(
+        found = self._pipeline.read(response)
+        shared = self._pipeline.shared(
             found.id, session, context=context, timeout=None, wait=None, again=False, only=only
         )
-        return await self._asking.preview(found, shared)
+        return await self._pipeline.preview(found, shared)
 
     async def dispatch(
         self,
@@ -349,10 +349,10 @@ class Dispatcher(Handles):
         self._require(session)
         require_name("turn", turn)
         try:
-            found = self._asking.read(response, turn=turn, format=format)
-        except intake.Unreadable as error:
+            found = self._pipeline.read(response, turn=turn, format=format)
+        except response_reader.UnreadableResponse as error:
             return TurnResult([], format=error.format, error=str(error), response=response)
-        shared = self._asking.shared(
+        shared = self._pipeline.shared(
             found.id,
             session,
             context=context,
@@ -362,12 +362,12 @@ class Dispatcher(Handles):
             only=only,
             provider=found.format,
         )
-        since, histories = monotonic(), self._parts.histories
-        if histories.is_behind:
-            await histories.catch_up(session)
-        noted = histories.note(response, found, shared)
-        results = await self._asking.run(found, shared, since)
-        histories.told(noted)
+        since, resumer = monotonic(), self._parts.resumer
+        if resumer.is_behind:
+            await resumer.catch_up(session)
+        noted = resumer.note(response, found, shared)
+        results = await self._pipeline.run(found, shared, since)
+        resumer.told(noted)
         return TurnResult(results, format=found.format, stop=found.stop, response=response)
 
     async def resume(
@@ -391,7 +391,7 @@ class Dispatcher(Handles):
         for a `format` whose provider keeps the history itself.
         """
         self._require(session)
-        shared = self._asking.shared(
+        shared = self._pipeline.shared(
             None, session, context=context, timeout=timeout, wait=wait, again=False, only=only
         )
-        return await self._parts.histories.resume(messages, shared, format)
+        return await self._parts.resumer.resume(messages, shared, format)

@@ -9,9 +9,9 @@ from typing import Any, Literal, cast
 
 import msgspec
 
-from toolpool.contract.events import Note, Position
+from toolpool.contract.event_entries import Note, Position
 from toolpool.contract.outcome import Code, ErrorType, Executed
-from toolpool.dispatcher.words import advice
+from toolpool.dispatcher.messages import advice
 
 Channel = Literal["progress", "monitor"]
 CHANNELS: tuple[Channel, ...] = ("progress", "monitor")

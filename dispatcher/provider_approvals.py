@@ -12,7 +12,7 @@ from typing import NamedTuple
 from redis.exceptions import RedisError
 
 from toolpool.contract import logs
-from toolpool.contract.approval import (
+from toolpool.contract.approval_messages import (
     ApprovalRequest,
     ApprovalState,
     digest_of,
@@ -23,24 +23,24 @@ from toolpool.contract.approval import (
 )
 from toolpool.contract.call import ToolCall
 from toolpool.contract.envelope import CallMessage
-from toolpool.contract.errors import MessageRejected
-from toolpool.contract.ledger.approvals import Asking, Found
-from toolpool.contract.ledger.base import CloseReason, Closing
-from toolpool.contract.ledger.steps import ServerAway, new_nonce
+from toolpool.contract.errors import MessageRejected, ServerUnavailable
+from toolpool.contract.ledger.approval_steps import Asking, Found
+from toolpool.contract.ledger.lua_scripts import new_nonce
+from toolpool.contract.ledger.protocols import CloseReason, Closing
 from toolpool.contract.outcome import Code, Executed, Outcome, failure
 from toolpool.contract.result import ToolResult
 from toolpool.dispatcher.admission.availability import Availability
-from toolpool.dispatcher.calls import opening
+from toolpool.dispatcher.calls import pending_factory
 from toolpool.dispatcher.calls.reporting import HeldBack
 from toolpool.dispatcher.calls.services import Services
-from toolpool.dispatcher.formats.blocks import NO_APPROVER
-from toolpool.dispatcher.policy.notify import Notifier
+from toolpool.dispatcher.formats.call_blocks import NO_APPROVER
+from toolpool.dispatcher.messages import feedback
+from toolpool.dispatcher.messages.classify import rejected
+from toolpool.dispatcher.messages.wording import Wording
+from toolpool.dispatcher.policy.approval_webhook import ApprovalNotifier
 from toolpool.dispatcher.policy.policy import Policy
 from toolpool.dispatcher.policy.verdicts import Allow, AskApproval, Deny
 from toolpool.dispatcher.turn_context import TurnContext
-from toolpool.dispatcher.words import feedback
-from toolpool.dispatcher.words.classify import rejected
-from toolpool.dispatcher.words.wording import Wording
 
 log = logs.logger("approvals")
 
@@ -48,7 +48,7 @@ _EVERY_SECONDS = 0.25
 _END_SECONDS = 5.0
 """How long the record is asked to end, and how long after it was decided a call may be answered."""
 _UNDECIDED = (ApprovalState.EXPIRED, ApprovalState.CANCELLED)
-_AWAY = (ServerAway, RedisError, OSError, TimeoutError)
+_AWAY = (ServerUnavailable, RedisError, OSError, TimeoutError)
 
 
 class _Answer(NamedTuple):
@@ -68,7 +68,7 @@ class ProviderApprovals:
         services: Services,
         policy: Policy,
         wording: Wording,
-        notifier: Notifier,
+        notifier: ApprovalNotifier,
         available: Availability,
     ) -> None:
         self._ledger = services.transport.approvals
@@ -193,7 +193,7 @@ class ProviderApprovals:
             key=request.id,
             nonce=new_nonce(),
             epoch=self._transport.epoch or "",
-            keep=self._settings.background_kept,
+            keep=self._settings.background_result_ttl,
             unclaimed=body,
             claimed=body,
             doubtful=self._envelope.encode_settled(request.id, no),  # it has ended before
@@ -259,8 +259,8 @@ class ProviderApprovals:
             request=signed_request(self._envelope, request),
             rerunnable=False,
             ends_at=request.expires_at,
-            kept=request.expires_at - now + self._settings.background_kept,
-            keep=self._settings.background_kept,
+            kept=request.expires_at - now + self._settings.background_result_ttl,
+            keep=self._settings.background_result_ttl,
             asked_at=now,
         )
 
@@ -272,7 +272,7 @@ class ProviderApprovals:
             tenant=self._settings.tenant,
             prefix=self._settings.key_prefix,
             message=CallMessage(
-                key=opening.key_of(call, shared, self._settings.tenant),
+                key=pending_factory.key_of(call, shared, self._settings.tenant),
                 id=call.id,
                 tool=call.name,
                 digest="",

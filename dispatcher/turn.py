@@ -6,9 +6,9 @@ from typing import Any, overload
 import msgspec
 
 from toolpool.contract.result import State, ToolResult
-from toolpool.dispatcher.formats import FORMATS, NotAResponse, envelopes, named
+from toolpool.dispatcher.formats import FORMATS, NotAResponse, named, response_wrappers
 from toolpool.dispatcher.formats.sdk_objects import sendable
-from toolpool.dispatcher.formats.stops import Verdict, ending
+from toolpool.dispatcher.formats.stop_reasons import Verdict, ending
 
 
 class TurnResult(Sequence[ToolResult]):
@@ -61,8 +61,8 @@ class TurnResult(Sequence[ToolResult]):
         """
         module = FORMATS[self.format]
         try:
-            plain = envelopes.opened(sendable(self._response))
-        except (envelopes.NoResponse, NotAResponse, RecursionError):
+            plain = response_wrappers.opened(sendable(self._response))
+        except (response_wrappers.NoResponse, NotAResponse, RecursionError):
             return []
         if not isinstance(plain, dict) and not module.TAKES_LISTS:
             return []

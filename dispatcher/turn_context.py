@@ -8,8 +8,8 @@ import msgspec
 
 from toolpool.contract import encoding
 from toolpool.contract.encoding import printable
-from toolpool.contract.ledger.steps import new_nonce
-from toolpool.dispatcher.formats.blocks import LONGEST_NAME
+from toolpool.contract.ledger.lua_scripts import new_nonce
+from toolpool.dispatcher.formats.call_blocks import LONGEST_NAME
 
 _LONGEST_SECONDS = 100 * 365 * 86_400
 

@@ -15,17 +15,17 @@ from toolpool.contract.settings import Settings
 from toolpool.contract.spec import Effects, ToolSpec
 from toolpool.dispatcher.admission import task_tools
 from toolpool.dispatcher.admission.validate import Accepted
-from toolpool.dispatcher.awaiting import Awaiting
+from toolpool.dispatcher.approval_waits import ApprovalWaits
 from toolpool.dispatcher.background import Background
-from toolpool.dispatcher.calls.latch import Latch, Waiter
-from toolpool.dispatcher.calls.opening import deadline_of, timeout_of
+from toolpool.dispatcher.calls.countdown_latch import CountdownLatch, Waiter
+from toolpool.dispatcher.calls.in_flight import InFlightCalls
 from toolpool.dispatcher.calls.pending import Pending, Stage
+from toolpool.dispatcher.calls.pending_factory import deadline_of, timeout_of
 from toolpool.dispatcher.calls.reporting import HeldBack
-from toolpool.dispatcher.calls.traffic import Traffic
-from toolpool.dispatcher.order import stages
+from toolpool.dispatcher.messages.classify import left_to_others, not_queued
 from toolpool.dispatcher.policy.policy import Judgement
 from toolpool.dispatcher.turn_context import TurnContext
-from toolpool.dispatcher.words.classify import left_to_others, not_queued
+from toolpool.dispatcher.turn_order import stages
 
 Judged = Mapping[int, Judgement]
 """What a policy decided about calls that may not simply run, by index."""
@@ -96,14 +96,14 @@ class Turns:
 
     def __init__(
         self,
-        traffic: Traffic,
+        in_flight: InFlightCalls,
         background: Background,
-        awaiting: Awaiting,
+        approval_waits: ApprovalWaits,
         settings: Settings,
         classify: Classify,
     ) -> None:
-        self._awaiting = awaiting
-        self._traffic = traffic
+        self._approval_waits = approval_waits
+        self._in_flight = in_flight
         self._background = background
         self._settings = settings
         self._classify = classify
@@ -142,19 +142,19 @@ class Turns:
         self, calls: Sequence[ToolCall], shared: TurnContext
     ) -> Sequence[bool | None]:
         """Whether each call was dispatched in this turn before; None where nobody can say."""
-        return await self._traffic.were_asked(calls, shared)
+        return await self._in_flight.were_asked(calls, shared)
 
     async def cancel_all(self, session: str | None, call_id: str | None) -> int:
         """Cancel open calls, and those that wait for others of their turn; how many ended."""
         calls = [
             pending
-            for pending in self._traffic.all_open()
+            for pending in self._in_flight.all_open()
             if not pending.is_run  # those who share it leave it, each by itself
             and (session is None or pending.message.session == session)
             and call_id in (None, pending.call.provider_id)
         ]
         ahead = self.cancel(session, call_id)
-        await self._traffic.cancel(calls)
+        await self._in_flight.cancel(calls)
         return sum(not pending.is_open for pending in calls) + ahead
 
     @contextmanager
@@ -185,7 +185,7 @@ class Turns:
     def _cancel_in(self, turn: _Turn, call_id: str | None) -> int:
         count = turn.cancel(call_id)
         if turn.is_cancelled:  # there is nothing left to hold
-            self._traffic.ended(pending.key for pending in turn.answered)
+            self._in_flight.ended(pending.key for pending in turn.answered)
         return count
 
     async def _run_in_order(
@@ -225,7 +225,7 @@ class Turns:
         """
         for pending in pendings:
             is_write = pending.spec.effects is Effects.WRITE
-            if is_write and not await self._traffic.end_of_write(pending):
+            if is_write and not await self._in_flight.end_of_write(pending):
                 return pending.call.name
         return None
 
@@ -242,16 +242,16 @@ class Turns:
         """Send an accepted call on its way, or answer it here where it may not run."""
         refusal = judgement.refusal if judgement is not None else None
         waits = judgement is not None and judgement.approval is not None
-        refusal = refusal or self._traffic.refusal(call, is_sent=not waits)
+        refusal = refusal or self._in_flight.refusal(call, is_sent=not waits)
         if refusal is not None:
-            return self._traffic.answer(call, spec, shared, since, refusal)
+            return self._in_flight.answer(call, spec, shared, since, refusal)
         if task_tools.is_own(spec):
             work = self._background.answer(call, shared)
-            return self._traffic.run_here(call, spec, shared.session, work)
+            return self._in_flight.run_here(call, spec, shared.session, work)
         if judgement is not None and judgement.approval is not None:
             approval, by = judgement.approval, judgement.by
-            return self._awaiting.ask(call, spec, shared, since, approval, by)
-        return self._traffic.submit(call, spec, shared, since, is_behind=is_behind)
+            return self._approval_waits.ask(call, spec, shared, since, approval, by)
+        return self._in_flight.submit(call, spec, shared, since, is_behind=is_behind)
 
     async def _await(
         self,
@@ -262,7 +262,7 @@ class Turns:
         unseen: str | None = None,
     ) -> dict[int, Answered]:
         """A result each, at the latest when its wait budget ends, if it has one."""
-        latches: set[Waiter] = {latch := Latch(pendings)}
+        latches: set[Waiter] = {latch := CountdownLatch(pendings)}
         early: dict[str, ToolResult] = {}
         try:
             has_budget = shared.wait is not None or any(map(_may_be_early, group, pendings))
@@ -271,7 +271,7 @@ class Turns:
                     early |= await self._answer_early(group, pendings, shared, since, early)
                     if latch.was_interrupted():
                         continue
-                    latch = Latch([p for p in pendings if p.root not in early])
+                    latch = CountdownLatch([p for p in pendings if p.root not in early])
                     latches.add(latch)
                 if await latch.wait():
                     break
@@ -280,7 +280,7 @@ class Turns:
             await asyncio.shield(self._abandon(pendings, latches))
             raise
         if early:
-            self._traffic.in_background(self._abandon(pendings, latches))
+            self._in_flight.in_background(self._abandon(pendings, latches))
         answered: dict[int, Answered] = {}
         for (call, _), pending in zip(group, pendings, strict=True):
             result = early.get(pending.root) or self._classify(pending, unseen, shared=shared)
@@ -313,8 +313,8 @@ class Turns:
                 until = (since if has_joined else pending.began) + wait
                 waits.append((pending, self._hand_over(pending, until, shared)))
             elif has_joined:
-                queue_wait = self._settings.queue_wait
-                until = deadline_of(offer.spec, shared, since=since, queue_wait=queue_wait)
+                queue_timeout = self._settings.queue_timeout
+                until = deadline_of(offer.spec, shared, since=since, queue_timeout=queue_timeout)
                 timeout = timeout_of(offer.spec, shared)
                 if until < pending.deadline:
                     waits.append((pending, self._give_up(pending, until, timeout, since)))
@@ -350,7 +350,7 @@ class Turns:
         for pending in pendings:
             pending.latches[:] = [latch for latch in pending.latches if latch not in latches]
         left = [p for p in pendings if p.is_open and not p.latches and not p.in_background]
-        await self._traffic.leave(left)
+        await self._in_flight.leave(left)
 
 
 def _has_joined(call: ToolCall, pending: Pending) -> bool:

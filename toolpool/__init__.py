@@ -1,4 +1,8 @@
-"""toolpool: runs LLM tool calls on Celery workers, with one classified result for every call."""
+"""toolpool: runs LLM tool calls on Celery workers, with one classified result for every call.
+
+What this module exports is all that a user may rely on. `toolpool.contract`,
+`toolpool.dispatcher` and `toolpool.workers` are private: names in them change without notice.
+"""
 
 from typing import TYPE_CHECKING, Any
 
@@ -10,6 +14,7 @@ if TYPE_CHECKING:
         InvalidResponse,
         Misconfigured,
         NeedsSignIn,
+        ServerUnavailable,
         ServerUnsuitable,
         SigningKeyMissing,
         ToolDeclarationInvalid,
@@ -20,6 +25,7 @@ if TYPE_CHECKING:
     from toolpool.contract.outcome import Code, ErrorType, Executed
     from toolpool.contract.result import State, ToolResult
     from toolpool.contract.settings import Settings
+    from toolpool.contract.spec import ToolSpec
     from toolpool.contract.version import VERSION as __version__
     from toolpool.correction import (
         Conversation,
@@ -30,17 +36,31 @@ if TYPE_CHECKING:
         openai_responses_model,
     )
     from toolpool.dispatcher.events import Event
-    from toolpool.dispatcher.observe import Observer
+    from toolpool.dispatcher.formats.response_reader import UnreadableResponse
+    from toolpool.dispatcher.observer import (
+        Alert,
+        Audit,
+        CallFacts,
+        Ended,
+        HookFailure,
+        Loop,
+        Observer,
+        Progressed,
+        Pulse,
+        Rejected,
+        Turned,
+    )
     from toolpool.dispatcher.observers.metrics import Metrics
     from toolpool.dispatcher.observers.otel import OpenTelemetry
-    from toolpool.dispatcher.observers.record import SessionRecord
     from toolpool.dispatcher.observers.sentry import Sentry
-    from toolpool.dispatcher.policy.approval import Approval
+    from toolpool.dispatcher.observers.session_record import SessionRecord
+    from toolpool.dispatcher.policy.approval_view import Approval
     from toolpool.dispatcher.policy.hooks import Hooks
     from toolpool.dispatcher.policy.verdicts import (
         Allow,
         AskApproval,
         Deny,
+        Preview,
         ProposedCall,
         Replace,
         Rewrite,
@@ -49,8 +69,18 @@ if TYPE_CHECKING:
     from toolpool.pool import Dispatcher
     from toolpool.sync import SyncDispatcher
     from toolpool.workers.context import ToolContext
-    from toolpool.workers.observe import WorkerObserver
     from toolpool.workers.tool import Tool, tool
+    from toolpool.workers.worker_observer import (
+        Blocked,
+        LeftBehind,
+        Received,
+        RunEnded,
+        RunFacts,
+        Unresolved,
+        WorkerFacts,
+        WorkerObserver,
+        WorkerPulse,
+    )
 
 _HOMES = {
     "toolpool.contract.errors": (
@@ -60,6 +90,7 @@ _HOMES = {
         "InvalidResponse",
         "Misconfigured",
         "NeedsSignIn",
+        "ServerUnavailable",
         "ServerUnsuitable",
         "SigningKeyMissing",
         "ToolDeclarationInvalid",
@@ -70,18 +101,33 @@ _HOMES = {
     "toolpool.contract.outcome": ("Code", "ErrorType", "Executed"),
     "toolpool.contract.result": ("State", "ToolResult"),
     "toolpool.contract.settings": ("Settings",),
+    "toolpool.contract.spec": ("ToolSpec",),
     "toolpool.dispatcher.events": ("Event",),
-    "toolpool.dispatcher.observe": ("Observer",),
+    "toolpool.dispatcher.formats.response_reader": ("UnreadableResponse",),
+    "toolpool.dispatcher.observer": (
+        "Alert",
+        "Audit",
+        "CallFacts",
+        "Ended",
+        "HookFailure",
+        "Loop",
+        "Observer",
+        "Progressed",
+        "Pulse",
+        "Rejected",
+        "Turned",
+    ),
     "toolpool.dispatcher.observers.metrics": ("Metrics",),
     "toolpool.dispatcher.observers.sentry": ("Sentry",),
     "toolpool.dispatcher.observers.otel": ("OpenTelemetry",),
-    "toolpool.dispatcher.observers.record": ("SessionRecord",),
-    "toolpool.dispatcher.policy.approval": ("Approval",),
+    "toolpool.dispatcher.observers.session_record": ("SessionRecord",),
+    "toolpool.dispatcher.policy.approval_view": ("Approval",),
     "toolpool.dispatcher.policy.hooks": ("Hooks",),
     "toolpool.dispatcher.policy.verdicts": (
         "Allow",
         "AskApproval",
         "Deny",
+        "Preview",
         "ProposedCall",
         "Replace",
         "Rewrite",
@@ -98,7 +144,17 @@ _HOMES = {
     "toolpool.pool": ("Dispatcher",),
     "toolpool.sync": ("SyncDispatcher",),
     "toolpool.workers.context": ("ToolContext",),
-    "toolpool.workers.observe": ("WorkerObserver",),
+    "toolpool.workers.worker_observer": (
+        "Blocked",
+        "LeftBehind",
+        "Received",
+        "RunEnded",
+        "RunFacts",
+        "Unresolved",
+        "WorkerFacts",
+        "WorkerObserver",
+        "WorkerPulse",
+    ),
     "toolpool.workers.tool": ("Tool", "tool"),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
@@ -119,31 +175,47 @@ def __getattr__(name: str) -> Any:
 
 
 __all__ = [
+    "Alert",
     "Allow",
     "Approval",
     "ApprovalRefused",
     "AskApproval",
+    "Audit",
+    "Blocked",
     "BrokerUnreachable",
+    "CallFacts",
     "CatalogEmpty",
     "Code",
     "Conversation",
     "CorrectionFailed",
     "Deny",
     "Dispatcher",
+    "Ended",
     "ErrorType",
     "Event",
     "Executed",
+    "HookFailure",
     "Hooks",
     "InvalidResponse",
+    "LeftBehind",
+    "Loop",
     "Metrics",
     "Misconfigured",
     "NeedsSignIn",
     "Observer",
     "OpenTelemetry",
+    "Preview",
+    "Progressed",
     "ProposedCall",
+    "Pulse",
+    "Received",
+    "Rejected",
     "Replace",
     "Rewrite",
+    "RunEnded",
+    "RunFacts",
     "Sentry",
+    "ServerUnavailable",
     "ServerUnsuitable",
     "SessionRecord",
     "Settings",
@@ -155,10 +227,16 @@ __all__ = [
     "ToolDeclarationInvalid",
     "ToolError",
     "ToolResult",
+    "ToolSpec",
     "ToolpoolError",
     "ToolsUnimportable",
     "TurnResult",
+    "Turned",
+    "UnreadableResponse",
+    "Unresolved",
+    "WorkerFacts",
     "WorkerObserver",
+    "WorkerPulse",
     "__version__",
     "anthropic_model",
     "converse",

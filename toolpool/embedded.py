@@ -32,7 +32,7 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 from toolpool.contract.errors import BrokerUnreachable
-from toolpool.contract.server.secrets import without_secrets
+from toolpool.contract.server.process_secrets import without_secrets
 from toolpool.workers.supervision.lifeline import in_lasting_thread, tethered
 
 OLDEST_VERSION = (6, 2)

@@ -9,27 +9,27 @@ from functools import partial
 
 import msgspec
 
-from toolpool.contract import limits
+from toolpool.contract import rate_limits
 from toolpool.contract.envelope import CatalogEntry, Envelope, WorkerLease
-from toolpool.contract.ledger.memory import MemoryServer
-from toolpool.contract.names import Names
+from toolpool.contract.kill_switches import KillSwitches
+from toolpool.contract.ledger.memory_server import MemoryServer
+from toolpool.contract.redis_keys import RedisKeys
 from toolpool.contract.settings import Settings
 from toolpool.contract.spec import RunIn, sealed
-from toolpool.contract.switches import Switches
 from toolpool.contract.version import VERSION
-from toolpool.workers.catalog import Catalog
 from toolpool.workers.credentials.lookup import Credentials
-from toolpool.workers.credentials.sources import Resolve, Source, source_of, usable
-from toolpool.workers.observe import WorkerObservers
+from toolpool.workers.credentials.secret_sources import Resolve, Source, source_of, usable
 from toolpool.workers.observers.log import log
+from toolpool.workers.running.call_runner import CallRunner
 from toolpool.workers.running.executor import Executor
-from toolpool.workers.running.intake import Intake
 from toolpool.workers.running.invoke import Limits
-from toolpool.workers.running.run import Runner
+from toolpool.workers.running.limit_notices import LimitNotices
+from toolpool.workers.running.message_reader import MessageReader
 from toolpool.workers.running.settler import Settler
 from toolpool.workers.running.slots import Slots
-from toolpool.workers.running.starts import Starts
 from toolpool.workers.tool import Tool
+from toolpool.workers.tool_loading import Catalog
+from toolpool.workers.worker_observer import WorkerObservers
 
 _WORKER = "memory"
 _PULSE_SECONDS = 0.25
@@ -58,41 +58,41 @@ class InMemoryWorker:
             worker=_WORKER,
             ledger=server,
             envelope=envelope,
-            keep=settings.results_kept,
-            keep_output=settings.output_kept,
+            keep=settings.result_ttl,
+            keep_output=settings.output_ttl,
         )
         observers = WorkerObservers([log()], settings=settings, tools=catalog.tools)
         observers.start()
         self._credentials = Credentials(
             _source(secrets, settings), settings, partial(observers.tell, "unresolved")
         )
-        self._runner = Runner(
+        self._runner = CallRunner(
             worker=_WORKER,
             catalog=catalog,
-            limits=Limits(settings.max_result),
+            limits=Limits(settings.max_result_bytes),
             children=None,
             credentials=self._credentials,
             envelope=envelope,
             prefix=settings.key_prefix,
             policy_required=settings.policy_required,
         )
-        intake = Intake(envelope, observers)
-        intake.server_time = self._settler.server_time = server.time
+        message_reader = MessageReader(envelope, observers)
+        message_reader.server_time = self._settler.server_time = server.time
         self._executor = Executor(
             worker=_WORKER,
             catalog=catalog,
             runner=self._runner,
             ledger=server,
             settler=self._settler,
-            intake=intake,
+            message_reader=message_reader,
             observers=observers,
             slots=Slots({kind: settings.slots(kind) for kind in (RunIn.LOOP, RunIn.THREAD)}),
-            limits=limits.Limits(settings),
-            starts=Starts(server.rates, _WORKER),
-            switches=Switches(envelope, settings.key_prefix),
+            limits=rate_limits.RateLimits(settings),
+            limit_notices=LimitNotices(server.rates, _WORKER),
+            switches=KillSwitches(envelope, settings.key_prefix),
         )
         specs = [tool.spec for tool in catalog.tools.values()]
-        names = Names(settings.key_prefix)
+        names = RedisKeys(settings.key_prefix)
         for spec in specs:
             entry = CatalogEntry(spec=spec, published_at=server.time(), version=VERSION)
             server.catalog[spec.name] = envelope.encode_entry(entry)

@@ -13,9 +13,9 @@ from typing import IO
 from pydantic import SecretStr
 
 from toolpool.contract.errors import Misconfigured, ToolDeclarationInvalid, ToolsUnimportable
-from toolpool.contract.names import Names
+from toolpool.contract.redis_keys import RedisKeys
 from toolpool.contract.server import connection
-from toolpool.contract.server.secrets import (
+from toolpool.contract.server.process_secrets import (
     handed_over,
     secrets_of,
     variables_of,
@@ -24,9 +24,9 @@ from toolpool.contract.server.secrets import (
 from toolpool.contract.settings import Settings
 from toolpool.contract.signing import generate_key
 from toolpool.contract.spec import RunIn
-from toolpool.echo import Echo
 from toolpool.embedded import EmbeddedServer
-from toolpool.workers.running import inside
+from toolpool.worker_output import Echo
+from toolpool.workers.running import process_role
 from toolpool.workers.supervision.lifeline import in_lasting_thread, tethered
 from toolpool.workers.tool import Tool
 
@@ -51,7 +51,7 @@ class LocalFleet:
     def __init__(
         self, sources: Sequence[str], settings: Settings, *, is_shown: bool = False
     ) -> None:
-        inside.require_outside()
+        process_role.require_outside()
         self._workers: list[tuple[subprocess.Popen[bytes], IO[bytes]]] = []
         self._echo: Echo | None = None
         self._server = EmbeddedServer()
@@ -96,7 +96,7 @@ class LocalFleet:
             process.terminate()
         for process, _ in self._workers:
             try:
-                process.wait(self.settings.drain_grace + 5.0)
+                process.wait(self.settings.drain_timeout + 5.0)
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
@@ -139,7 +139,7 @@ class LocalFleet:
         environment["PYTHONPATH"] = os.pathsep.join(
             [*(path for path in sys.path if path), environment.get("PYTHONPATH", "")]
         )
-        environment[inside.DEPTH] = str(inside.depth() + 1)
+        environment[process_role.DEPTH] = str(process_role.depth() + 1)
         environment["TOOLPOOL_METRICS_PORT"] = "0"  # two workers, and one port: the dispatcher's
         for name in self.settings.model_fields_set - {*secrets, "metrics_port"}:
             value = getattr(self.settings, name)
@@ -148,7 +148,7 @@ class LocalFleet:
         return environment
 
     def _wait_for_workers(self) -> None:
-        names = Names(self.settings.key_prefix)
+        names = RedisKeys(self.settings.key_prefix)
         give_up_at = time.monotonic() + _START_SECONDS
         with connection.open_sync(self.settings) as client:
             while client.zcard(names.workers) < len(self._workers):

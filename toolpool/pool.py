@@ -8,19 +8,19 @@ from typing import Any
 
 from toolpool.contract.envelope import Envelope
 from toolpool.contract.errors import ToolDeclarationInvalid
-from toolpool.contract.ledger.memory import MemoryServer
+from toolpool.contract.ledger.memory_server import MemoryServer
 from toolpool.contract.settings import Settings
 from toolpool.contract.signing import Keyring, generate_key
 from toolpool.dispatcher.dispatch import Dispatcher as ConnectedDispatcher
 from toolpool.dispatcher.lifetime import MAKE_ANOTHER, Lifetime, in_a_thread
-from toolpool.dispatcher.observe import Observer
-from toolpool.dispatcher.observers.watching import Record
+from toolpool.dispatcher.observer import Observer
+from toolpool.dispatcher.observers.observer_setup import Record
 from toolpool.dispatcher.policy.hooks import Hooks
 from toolpool.dispatcher.transports.memory import MemoryTransport
 from toolpool.in_memory import InMemoryWorker
 from toolpool.local import LocalFleet, ToolSource, as_sources
-from toolpool.workers.credentials.sources import Resolve
-from toolpool.workers.running import inside
+from toolpool.workers.credentials.secret_sources import Resolve
+from toolpool.workers.running import process_role
 from toolpool.workers.tool import Tool
 
 _PARTS = ("analytics", "approvals", "loops")
@@ -45,7 +45,7 @@ class Dispatcher(ConnectedDispatcher):
         `tools` are module names, files, modules, or tools of an importable module; none means the
         built-in tools. Everything ends with the `async with` block, or with this process.
         """
-        inside.require_outside()
+        process_role.require_outside()
         for source in _listed(tools):
             if not isinstance(source, (str, Path, ModuleType, Tool)):
                 raise ToolDeclarationInvalid(
@@ -163,11 +163,14 @@ class InMemoryDispatcher(Dispatcher):
         record: Record | None = None,
         secrets: Resolve | None = None,
     ) -> None:
-        self._server = MemoryServer(loop_memory=settings.loop_memory, loop_kept=settings.loop_kept)
-        self._server.events.kept = settings.events_kept
+        self._server = MemoryServer(
+            failure_loop_memory=settings.failure_loop_memory,
+            failure_loop_ttl=settings.failure_loop_ttl,
+        )
+        self._server.events.kept = settings.events_maxlen
         self._tools = tools
         envelope = Envelope(
-            Keyring([generate_key()], settings.key_prefix), max_bytes=settings.max_message
+            Keyring([generate_key()], settings.key_prefix), max_bytes=settings.max_message_bytes
         )
         super().__init__(
             MemoryTransport(self._server),

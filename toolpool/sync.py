@@ -22,13 +22,13 @@ from toolpool.contract.settings import Settings
 from toolpool.contract.spec import ToolSpec
 from toolpool.dispatcher.events import CHANNELS, Event
 from toolpool.dispatcher.lifetime import AFTER_A_FORK, MAKE_ANOTHER, Lifetime
-from toolpool.dispatcher.observe import Observer
-from toolpool.dispatcher.observers.watching import Record
+from toolpool.dispatcher.observer import Observer
+from toolpool.dispatcher.observers.observer_setup import Record
 from toolpool.dispatcher.policy.hooks import Hooks
 from toolpool.dispatcher.policy.verdicts import Preview
 from toolpool.dispatcher.turn import TurnResult
 from toolpool.local import ToolSource
-from toolpool.own_loop import (
+from toolpool.loop_thread import (
     CLOSED_AT_EXIT,
     NOT_OPEN,
     OPEN_ALREADY,
@@ -41,7 +41,7 @@ from toolpool.own_loop import (
 )
 from toolpool.pool import Dispatcher
 from toolpool.sync_parts import SyncApprovals, SyncHandles
-from toolpool.workers.credentials.sources import Resolve
+from toolpool.workers.credentials.secret_sources import Resolve
 from toolpool.workers.tool import Tool
 
 T = TypeVar("T")

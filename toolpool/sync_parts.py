@@ -6,7 +6,7 @@ from typing import Any, TypeVar
 
 from toolpool.contract.result import ToolResult
 from toolpool.dispatcher.approvals import Approvals
-from toolpool.dispatcher.policy.approval import Approval
+from toolpool.dispatcher.policy.approval_view import Approval
 from toolpool.pool import Dispatcher
 
 T = TypeVar("T")

@@ -12,7 +12,7 @@ from typing import Any
 from toolpool.contract import logs
 from toolpool.contract.errors import ToolDeclarationInvalid
 from toolpool.contract.redaction import NOTHING, Redaction
-from toolpool.workers.words import text_of
+from toolpool.workers.safe_text import text_of
 
 log = logs.logger("progress")
 

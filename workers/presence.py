@@ -14,14 +14,14 @@ import redis
 from redis.exceptions import RedisError
 
 from toolpool.contract import logs
-from toolpool.contract.clock import DOUBT_SECONDS, ServerClock, elapsed, fleet_time
 from toolpool.contract.envelope import ENDED_SAID_SECONDS, Envelope, WorkerLease
-from toolpool.contract.ledger.steps import Step, script
-from toolpool.contract.names import Names
+from toolpool.contract.fleet_clock import DOUBT_SECONDS, FleetClock, elapsed, fleet_time
+from toolpool.contract.ledger.lua_scripts import Step, script
+from toolpool.contract.redis_keys import RedisKeys
 from toolpool.contract.server import connection
 from toolpool.contract.settings import Settings
-from toolpool.workers.observe import WorkerObservers
-from toolpool.workers.shelf import Shelf
+from toolpool.workers.catalog_publisher import CatalogPublisher
+from toolpool.workers.worker_observer import WorkerObservers
 
 log = logs.logger("presence")
 
@@ -44,7 +44,7 @@ class Presence:
         settings: Settings,
         envelope: Envelope,
         describe: Callable[[], WorkerLease],
-        shelf: Shelf,
+        catalog_publisher: CatalogPublisher,
         loop_lag: Callable[[], float],
         observers: WorkerObservers,
     ) -> None:
@@ -53,19 +53,19 @@ class Presence:
         self._envelope = envelope
         self._describe = describe
         self._worker = describe().id
-        self._shelf = shelf
+        self._catalog_publisher = catalog_publisher
         self._loop_lag = loop_lag
         self._observers = observers
         self._is_lost = False
         self._alive_at = 0.0
-        self._names = Names(settings.key_prefix)
+        self._names = RedisKeys(settings.key_prefix)
         self._beats = itertools.count(1)
         self._began = elapsed()
         self._beat = client.register_script(script(Step.BEAT)[0])
-        self.clock = ServerClock(
+        self.clock = FleetClock(
             connection.keyring(settings),
             settings.key_prefix,
-            forgets_after=settings.remembered,
+            forgets_after=settings.dedup_ttl,
         )
         self.epoch = ""
         """Which server, with which data, confirmed the lease last."""
@@ -77,7 +77,7 @@ class Presence:
     def start(self) -> None:
         """Publish the tools and take the lease, then keep both. Raises RedisError at first."""
         # Whoever sees the worker finds its tools.
-        self._shelf.stock(b"", fleet_time(self._client, self._settings))
+        self._catalog_publisher.stock(b"", fleet_time(self._client, self._settings))
         self._renew()
         self._thread.start()
 
@@ -92,16 +92,16 @@ class Presence:
             log.info("end_not_told: %s", error)
 
     def _keep(self) -> None:
-        pause = self._settings.lease_renewed
+        pause = self._settings.lease_interval
         while not self._stopping.wait(pause):
-            pause = self._settings.lease_renewed
+            pause = self._settings.lease_interval
             lag = self._loop_lag()
-            if lag > self._settings.lease_gone:
+            if lag > self._settings.lease_ttl:
                 log.error("lease_withheld: the event loop has not turned for %.1f s", lag)
                 continue
             try:
                 version = self._renew()
-                self._shelf.stock(version, self.clock.time())
+                self._catalog_publisher.stock(version, self.clock.time())
                 self._say_alive()
             except (RedisError, OSError) as error:
                 self._lost(error)
@@ -157,10 +157,10 @@ class Presence:
                     self._worker,  # a word nobody else uses, should there be no epoch
                     self._worker,
                     self._lease(described),
-                    int(self._settings.lease_gone * 1000),
+                    int(self._settings.lease_ttl * 1000),
                     _WORKERS_KEPT_SECONDS,
                     "" if described.leaving else described.toolset,
-                    math.ceil(self._settings.catalog_kept),
+                    math.ceil(self._settings.catalog_ttl),
                     *self.clock.agreement(),
                 ],
             )

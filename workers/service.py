@@ -13,41 +13,40 @@ from typing import Any
 
 from redis.exceptions import RedisError
 
-from toolpool.contract import limits, logs
+from toolpool.contract import logs, rate_limits
 from toolpool.contract.envelope import Envelope, WorkerLease
 from toolpool.contract.errors import BrokerUnreachable
-from toolpool.contract.ledger.base import Settlement
-from toolpool.contract.ledger.client import RedisLedger
-from toolpool.contract.ledger.rates import RedisRates
-from toolpool.contract.ledger.steps import Steps
-from toolpool.contract.names import Names, toolset_queue
-from toolpool.contract.observing import PULSE_SECONDS, guarded
+from toolpool.contract.kill_switches import KillSwitches
+from toolpool.contract.ledger.lua_scripts import LuaScripts
+from toolpool.contract.ledger.protocols import Settlement
+from toolpool.contract.ledger.rate_counters import RedisRates
+from toolpool.contract.ledger.redis_ledger import RedisLedger
+from toolpool.contract.observer_dispatch import PULSE_SECONDS, guarded
+from toolpool.contract.redis_keys import RedisKeys, toolset_queue
 from toolpool.contract.server import connection
 from toolpool.contract.settings import Settings
 from toolpool.contract.spec import RunIn, ToolSpec
-from toolpool.contract.switches import Switches
 from toolpool.contract.version import VERSION
-from toolpool.workers.catalog import Catalog
-from toolpool.workers.celery.form import Form
-from toolpool.workers.celery.lanes import Lane
+from toolpool.workers.catalog_publisher import CatalogPublisher, toolset_of
+from toolpool.workers.celery.message_guard import Form
+from toolpool.workers.celery.queue_channels import QueueChannel
 from toolpool.workers.credentials.lookup import Credentials
-from toolpool.workers.credentials.sources import Source
-from toolpool.workers.observe import WorkerFacts, WorkerObserver, WorkerObservers
+from toolpool.workers.credentials.secret_sources import Source
 from toolpool.workers.presence import Presence
 from toolpool.workers.running import forks
+from toolpool.workers.running.call_runner import CallRunner
 from toolpool.workers.running.cancels import follow_cancels
 from toolpool.workers.running.children import started_children
+from toolpool.workers.running.claimed_calls import ClaimedCalls
 from toolpool.workers.running.executor import Executor
-from toolpool.workers.running.intake import Intake
 from toolpool.workers.running.invoke import Limits
-from toolpool.workers.running.leftovers import Leftovers
-from toolpool.workers.running.run import Runner
-from toolpool.workers.running.running import Running
+from toolpool.workers.running.leak_check import Leftovers
+from toolpool.workers.running.limit_notices import LimitNotices
+from toolpool.workers.running.message_reader import MessageReader
 from toolpool.workers.running.settler import Settler
 from toolpool.workers.running.slots import Slots
-from toolpool.workers.running.starts import Starts
-from toolpool.workers.shelf import Shelf, toolset_of
-from toolpool.workers.supervision.link import (
+from toolpool.workers.supervision.stalled_connections import StalledConnections
+from toolpool.workers.supervision.supervisor_link import (
     Down,
     Frame,
     Hurry,
@@ -57,8 +56,9 @@ from toolpool.workers.supervision.link import (
     Recycle,
     Stalled,
 )
-from toolpool.workers.supervision.unanswered import Unanswered
 from toolpool.workers.supervision.watchdog import Watchdog
+from toolpool.workers.tool_loading import Catalog
+from toolpool.workers.worker_observer import WorkerFacts, WorkerObserver, WorkerObservers
 
 log = logs.logger("worker")
 
@@ -94,13 +94,15 @@ class WorkerService:
         self._tools = tools
         self._slots = Slots({kind: settings.slots(kind) for kind in run_in})
         self._queues = queues
-        self._envelope = Envelope(connection.keyring(settings), max_bytes=settings.max_message)
+        self._envelope = Envelope(
+            connection.keyring(settings), max_bytes=settings.max_message_bytes
+        )
         self._observers = WorkerObservers(observers, settings=settings, tools=catalog.tools)
         self._credentials = Credentials(
             secrets, settings, partial(self._observers.tell, "unresolved")
         )
-        self._intake = Intake(self._envelope, self._observers)
-        self._names = Names(settings.key_prefix)
+        self._message_reader = MessageReader(self._envelope, self._observers)
+        self._names = RedisKeys(settings.key_prefix)
         self._loop = asyncio.new_event_loop()
         # A factory that fails would leave the worker unable to start any call.
         self._loop.set_task_factory = _refuse_task_factory  # type: ignore[method-assign, assignment]
@@ -112,7 +114,7 @@ class WorkerService:
         self._said_at = 0.0
         self._worn_out_said = False
         self._is_ready = False
-        self.sign_seconds = min(1.0, settings.worker_stall / 4)
+        self.sign_seconds = min(1.0, settings.worker_stall_timeout / 4)
         """How often each loop is to say that it turns."""
         self._foreign = 0
         self._recycling = False
@@ -122,16 +124,16 @@ class WorkerService:
         self._toolset = toolset_of(self._served())
         self.leaving = threading.Event()
         """Set once a stop was asked for, which Celery's thread then begins."""
-        self.form = Form(settings.max_message)
-        self.unanswered = Unanswered(
-            patience=settings.lease_gone, confirmed_at=self._broker_confirmed_at
+        self.form = Form(settings.max_message_bytes)
+        self.stalled_connections = StalledConnections(
+            patience=settings.lease_ttl, confirmed_at=self._broker_confirmed_at
         )
 
     @property
-    def lanes(self) -> list[Lane]:
+    def lanes(self) -> list[QueueChannel]:
         """A lane for each kind: its queues, with a window of its slots' worth and one batch."""
         return [
-            Lane(
+            QueueChannel(
                 tuple(name for queue in self._queues for name in self._queues_of(queue, kind)),
                 -(-count // self._settings.batch_size(kind)) + 1,
             )
@@ -154,19 +156,21 @@ class WorkerService:
             settings=self._settings,
             envelope=self._envelope,
             describe=self._describe,
-            shelf=Shelf(client, self._served(), envelope=self._envelope, settings=self._settings),
+            catalog_publisher=CatalogPublisher(
+                client, self._served(), envelope=self._envelope, settings=self._settings
+            ),
             loop_lag=self._loop_lag,
             observers=self._observers,
         )
         self._executor.leased_at = lambda: self._presence.renewed_at
-        for part in (self._intake, self._runner, self._settler, self._starts):
+        for part in (self._message_reader, self._runner, self._settler, self._limit_notices):
             part.server_time = self._presence.clock.time
         self._on_loop(self._follow(), _START_SECONDS)
         self._watchdog = Watchdog(
             thread=self._thread,
             loop_lag=self._loop_lag,
-            warn=self._settings.loop_warn,
-            limit=self._settings.loop_stall,
+            warn=self._settings.event_loop_warning,
+            limit=self._settings.event_loop_timeout,
             observers=self._observers,
             end_call=self._end_blocking,
         )
@@ -175,12 +179,12 @@ class WorkerService:
         except (RedisError, OSError) as error:
             raise BrokerUnreachable(connection.unreachable(self._settings, error)) from None
         self._watchdog.start()
-        self.unanswered.start()
+        self.stalled_connections.start()
         self._is_running = True
         if self._link is not None:
             self._link.follow(self._told)
 
-    def _end_blocking(self, running: Running) -> None:
+    def _end_blocking(self, running: ClaimedCalls) -> None:
         """Answer the call that blocks the event loop; on the watchdog's thread, as the worker ends.
 
         Where the server does not take the answer, the call is recovered like the others.
@@ -196,7 +200,7 @@ class WorkerService:
         client = connection.open_async(self._settings)
         try:
             async with asyncio.timeout(_LAST_ANSWER_SECONDS):
-                ledger = RedisLedger(Steps(client), self._names)
+                ledger = RedisLedger(LuaScripts(client), self._names)
                 give_up_at = time.monotonic() + _LAST_ANSWER_SECONDS
                 await ledger.settle([settlement], give_up_at=give_up_at)
         finally:
@@ -206,7 +210,7 @@ class WorkerService:
         if isinstance(frame, Recycle):
             self._recycle()
         elif isinstance(frame, Hurry) and self._recycling:
-            drained = self._executor.drain(self._settings.drain_grace)
+            drained = self._executor.drain(self._settings.drain_timeout)
             asyncio.run_coroutine_threadsafe(drained, self._loop)
         elif isinstance(frame, Down):
             self._observers.tell("down", frame.worker, frame.reason)
@@ -271,7 +275,7 @@ class WorkerService:
             started_at=0.0,  # see `Presence`
             slots={queue: counts[kind] for queue, kind in kinds},
             free={queue: free[kind] for queue, kind in kinds},
-            received=self._intake.received,
+            received=self._message_reader.received,
             running=self._executor.running,
             abandoned=self._slots.stuck,
             toolset=self._toolset.digest,
@@ -290,7 +294,7 @@ class WorkerService:
     def reject(self, reason: str) -> None:
         """Count and log a message that was dropped before it was one of ours; from any thread."""
         self._foreign += 1
-        self._loop.call_soon_threadsafe(self._intake.refuse, "foreign", reason)
+        self._loop.call_soon_threadsafe(self._message_reader.refuse, "foreign", reason)
 
     def stop(self) -> None:
         """Let running calls end within the grace, settle them, drop the lease. Idempotent.
@@ -306,13 +310,13 @@ class WorkerService:
         if self._is_running:  # else its children end with this process
             self._watchdog.stop()
             self._observers.tell("draining", self._facts())
-            grace = None if self._recycling else self._settings.drain_grace + _FLUSH_SECONDS
+            grace = None if self._recycling else self._settings.drain_timeout + _FLUSH_SECONDS
             try:
                 self._on_loop(self._close(), grace)
             except TimeoutError:
                 log.error("drain_unfinished: the server did not take what was left in time")
             self._presence.stop()
-            self.unanswered.stop()
+            self.stalled_connections.stop()
             self._observers.tell("stopped", self._facts())
             self._observers.close()
         self._is_stopped = True
@@ -323,12 +327,12 @@ class WorkerService:
         settings = self._settings
         client = connection.open_async(settings)
         await connection.require_fit_server(client, settings)
-        steps = Steps(client)
+        scripts = LuaScripts(client)
         ledger = RedisLedger(
-            steps,
+            scripts,
             self._names,
-            remembered=settings.remembered,
-            outputs_bytes=settings.outputs_per_session,
+            dedup_ttl=settings.dedup_ttl,
+            outputs_bytes=settings.output_bytes_per_session,
         )
         self._children = await started_children(
             self._catalog, self._slots.counts.get(RunIn.PROCESS, 0), self._tools, settings
@@ -337,34 +341,34 @@ class WorkerService:
             worker=self.id,
             ledger=ledger,
             envelope=self._envelope,
-            keep=settings.results_kept,
-            keep_output=settings.output_kept,
+            keep=settings.result_ttl,
+            keep_output=settings.output_ttl,
         )
-        self._runner = Runner(
+        self._runner = CallRunner(
             worker=self.id,
             catalog=self._catalog,
-            limits=Limits(settings.max_result),
+            limits=Limits(settings.max_result_bytes),
             children=self._children,
             credentials=self._credentials,
             envelope=self._envelope,
             prefix=self._settings.key_prefix,
             policy_required=settings.policy_required,
         )
-        rates = RedisRates(steps, self._names, queue_wait=settings.queue_wait)
-        self._starts = Starts(rates, self.id)
+        rates = RedisRates(scripts, self._names, queue_timeout=settings.queue_timeout)
+        self._limit_notices = LimitNotices(rates, self.id)
         self._executor = Executor(
             worker=self.id,
             catalog=self._catalog,
             runner=self._runner,
             ledger=ledger,
             settler=self._settler,
-            intake=self._intake,
+            message_reader=self._message_reader,
             slots=self._slots,
-            limits=limits.Limits(settings),
-            starts=self._starts,
-            switches=Switches(self._envelope, settings.key_prefix),
+            limits=rate_limits.RateLimits(settings),
+            limit_notices=self._limit_notices,
+            switches=KillSwitches(self._envelope, settings.key_prefix),
             observers=self._observers,
-            lease_gone=settings.lease_gone,
+            lease_ttl=settings.lease_ttl,
         )
 
     async def _follow(self) -> None:
@@ -377,7 +381,7 @@ class WorkerService:
         ]
 
     async def _close(self) -> None:
-        await self._executor.drain(self._settings.drain_grace, recycling=self._recycling)
+        await self._executor.drain(self._settings.drain_timeout, recycling=self._recycling)
         for task in self._tasks:
             task.cancel()
         if self._children is not None:
@@ -389,7 +393,7 @@ class WorkerService:
         """Set again what somebody removed without a key; of a new one the claims tell."""
         while True:
             await self._executor.follow_switches()
-            await asyncio.sleep(self._settings.lease_renewed)
+            await asyncio.sleep(self._settings.lease_interval)
 
     async def _pulse(self) -> None:
         epoch, due, left_behind = "", time.monotonic(), guarded(Leftovers().look)

@@ -18,14 +18,14 @@ from pydantic_core.core_schema import DatetimeSchema, TimeSchema, UrlSchema, Wit
 from toolpool.contract import encoding
 from toolpool.contract.envelope import PolicyVerdict, Switch
 from toolpool.contract.errors import ToolDeclarationInvalid
+from toolpool.contract.kill_switches import means
 from toolpool.contract.outcome import READ_OTHERWISE
 from toolpool.contract.schema.annotations import without
-from toolpool.contract.schema.likeness import closest
 from toolpool.contract.schema.problem import Problem
-from toolpool.contract.schema.roots import fields_of
-from toolpool.contract.switches import means
+from toolpool.contract.schema.root_object import fields_of
+from toolpool.contract.schema.suggestions import closest
 from toolpool.workers.context import ToolContext
-from toolpool.workers.judged import is_judged, read_otherwise
+from toolpool.workers.judged_arguments import is_judged, read_otherwise
 
 _FIELD = "p_"  # keeps a parameter called `json` or `schema` from shadowing the model's own names
 

@@ -8,10 +8,10 @@ import msgspec
 from typing_extensions import ParamSpec, TypeVar
 
 from toolpool.contract.errors import ToolDeclarationInvalid
-from toolpool.contract.names import TASK_TOOLS, is_queue, is_secret
 from toolpool.contract.rates import RatePer
-from toolpool.contract.schema.likeness import closest
-from toolpool.contract.schema.roots import NO_OBJECT, takes_objects
+from toolpool.contract.redis_keys import TASK_TOOLS, is_queue, is_secret
+from toolpool.contract.schema.root_object import NO_OBJECT, takes_objects
+from toolpool.contract.schema.suggestions import closest
 from toolpool.contract.spec import (
     BACKGROUND_TIMEOUT,
     DEFAULT_TIMEOUT,
@@ -21,10 +21,10 @@ from toolpool.contract.spec import (
     sealed,
 )
 from toolpool.workers.docstring import Docstring, read_docstring
-from toolpool.workers.offered import offered_options
-from toolpool.workers.rated import rate_options, scope_options
+from toolpool.workers.provider_options import offered_options
+from toolpool.workers.rate_options import rate_options, scope_options
 from toolpool.workers.returns import Returns, returns_of
-from toolpool.workers.sharing import shared_options
+from toolpool.workers.sharing_options import shared_options
 from toolpool.workers.signature import Signature
 from toolpool.workers.text_input import text_options
 
@@ -146,8 +146,9 @@ def tool(function: Callable[..., Any] | None = None, /, **options: Any) -> Any:
 
     A tool is started at most as often as `rate` says (`10/s`, `100/min`, `1000/h`, `5000/day`), in
     any time of that length, over the whole fleet; by `rate_per` for each tenant or session by
-    itself. What comes sooner waits, or is refused (TOOLPOOL_RATE_OVER). At most `concurrency` of
-    its calls run at once: of each dispatcher, or by `concurrency_scope` of the whole fleet.
+    itself. What comes sooner waits, or is refused (TOOLPOOL_RATE_LIMIT_ACTION). At most
+    `concurrency` of its calls run at once: of each dispatcher, or by `concurrency_scope` of the
+    whole fleet.
 
     `secrets` are the names of those that it asks its `ToolContext` for, of the user whose call it
     is. They are had before the tool begins; a call that lacks one is answered, and not run.

@@ -15,8 +15,8 @@ from uuid import UUID
 from pydantic import AnyUrl, TypeAdapter, ValidationError
 
 from toolpool.contract import encoding
+from toolpool.contract.schema.json_values import list_of
 from toolpool.contract.schema.references import UNIONS, hides_siblings, referred, resolve
-from toolpool.contract.schema.values import list_of
 
 _STEPS_AT_MOST = 200_000
 _CARRIERS = frozenset({"$ref", "allOf", *UNIONS})

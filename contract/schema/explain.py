@@ -8,20 +8,20 @@ from typing import Any
 import jsonschema_rs
 import msgspec
 
-from toolpool.contract.schema import unions
-from toolpool.contract.schema.fields import always_named, named_around
+from toolpool.contract.schema import union_branches
+from toolpool.contract.schema.discriminators import tag_of
 from toolpool.contract.schema.hints import (
     MEMBERS_AT_MOST,
     Hints,
     Listed,
     properties_of,
 )
+from toolpool.contract.schema.json_values import at_path, has_key, json_type, literal, types_of
+from toolpool.contract.schema.object_fields import always_named, named_around
 from toolpool.contract.schema.problem import Problem
 from toolpool.contract.schema.references import UNIONS, looked_at, resolve
 from toolpool.contract.schema.shape import Shapes
 from toolpool.contract.schema.shape_types import COMBINED
-from toolpool.contract.schema.tags import tag_of
-from toolpool.contract.schema.values import at_path, has_key, json_type, literal, types_of
 
 _ERRORS_AT_MOST = 1_000
 _UNKNOWN_AT_MOST = 200
@@ -192,7 +192,7 @@ class Explainer:
             yield _unsure(Problem(path, "oneOf", received=json_type(value)), error)
             return
         nodes = self._branches(error, len(branches))
-        numbers = unions.open_branches(branches, path, value)
+        numbers = union_branches.open_branches(branches, path, value)
         chosen = numbers[0] if len(numbers) == 1 else None
         if chosen is None and isinstance(value, dict):
             tag = tag_of([nodes[number] for number in numbers], self._schema)
@@ -211,8 +211,8 @@ class Explainer:
                     yield _unsure(problem, error)
                     return
             else:
-                chosen = unions.branch_by_names(branches, numbers, path)
-        if len(numbers) == 1 and unions.listed_in([nodes[numbers[0]]])[1]:
+                chosen = union_branches.branch_by_names(branches, numbers, path)
+        if len(numbers) == 1 and union_branches.listed_in([nodes[numbers[0]]])[1]:
             chosen = None  # all that is listed in the others may have been meant as well
         if chosen is not None:
             for inner in branches[chosen]:
@@ -225,12 +225,12 @@ class Explainer:
     ) -> Iterator[Problem]:
         """What is wrong whichever of these branches was meant."""
         branches: list[list[Error]] = getattr(error.kind, "context", [])
-        listed, is_all = unions.listed_in(self._branches(error, len(branches)))
+        listed, is_all = union_branches.listed_in(self._branches(error, len(branches)))
         if numbers and is_all:
             problem = _enumerated(path, "enum", self._gathered(error, listed), value, hints)
             yield msgspec.structs.replace(problem, place=_place(error))
             return
-        missing, unknown = unions.wrong_names(branches, numbers, path)
+        missing, unknown = union_branches.wrong_names(branches, numbers, path)
         for name in missing:
             yield _unsure(Problem((*path, name), "required"), error)
         told = unknown[:_UNKNOWN_AT_MOST]

@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from toolpool.contract.schema.hints import properties_of
+from toolpool.contract.schema.json_values import at_path, list_of
 from toolpool.contract.schema.problem import Problem
 from toolpool.contract.schema.references import referred, resolve
-from toolpool.contract.schema.values import at_path, list_of
 
 if TYPE_CHECKING:
-    from toolpool.contract.schema.parts import Path, Way
+    from toolpool.contract.schema.error_scope import Path, Way
 
 
 _MANY = 500

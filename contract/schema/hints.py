@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from typing import Any
 
-from toolpool.contract.schema import likeness
-from toolpool.contract.schema.values import json_type, literal, types_of
+from toolpool.contract.schema import suggestions
+from toolpool.contract.schema.json_values import json_type, literal, types_of
 
 FIELDS_AT_MOST = 20
 """Unknown fields of one object that are named, and that a hint is looked for."""
@@ -46,7 +46,7 @@ class Hints:
             unknown = [name for name in value if name not in properties][:FIELDS_AT_MOST]
             absent = [name for name in properties if name not in value]
             may = self._may_compare(len(unknown) * len(absent))
-            self._fields[key] = likeness.pairs(unknown, absent) if may else {}
+            self._fields[key] = suggestions.pairs(unknown, absent) if may else {}
         return self._fields[key]
 
     def member(self, value: Any, listed: Listed) -> str | None:
@@ -64,7 +64,7 @@ class Hints:
     def _may_compare(self, count: int) -> bool:
         if self._left <= 0:
             return False
-        self._left -= min(count, likeness.COMPARED_AT_MOST)
+        self._left -= min(count, suggestions.COMPARED_AT_MOST)
         return True
 
 
@@ -76,6 +76,6 @@ def properties_of(schema: dict[str, Any]) -> dict[str, Any]:
 
 def _meant(value: str | bool | int | float, texts: Sequence[str]) -> str | None:
     if isinstance(value, str):
-        return likeness.closest(value, texts)
+        return suggestions.closest(value, texts)
     spelt = literal(value)
     return next((text for text in texts if text.casefold() == spelt), None)

@@ -1,7 +1,7 @@
 """One thing that is wrong with a call's arguments: where, what was expected, what arrived.
 
 A problem never holds the rejected value, which may be a secret, and no sentence: those are
-written in the model's language by `toolpool.dispatcher.words.feedback`.
+written in the model's language by `toolpool.dispatcher.messages.feedback`.
 """
 
 import msgspec

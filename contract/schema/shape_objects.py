@@ -2,6 +2,7 @@
 
 from typing import TYPE_CHECKING, Any
 
+from toolpool.contract.schema.json_values import list_of
 from toolpool.contract.schema.shape_types import (
     COMBINED,
     Fields,
@@ -11,7 +12,6 @@ from toolpool.contract.schema.shape_types import (
     name_of,
     pattern,
 )
-from toolpool.contract.schema.values import list_of
 
 if TYPE_CHECKING:
     from toolpool.contract.schema.shape_writer import Writer

@@ -4,7 +4,7 @@ import json
 import re
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from toolpool.contract.schema.values import json_type, list_of, literal, printable
+from toolpool.contract.schema.json_values import json_type, list_of, literal, printable
 
 if TYPE_CHECKING:
     from toolpool.contract.schema.shape_writer import Writer

@@ -5,13 +5,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from toolpool.contract.schema import shape_types as types
+from toolpool.contract.schema.discriminators import are_apart
 from toolpool.contract.schema.focus import Focus
+from toolpool.contract.schema.json_values import list_of, literal
 from toolpool.contract.schema.references import UNIONS, referred, resolve
 from toolpool.contract.schema.shape_detail import Detail, Met, TooLong
 from toolpool.contract.schema.shape_objects import dependent, others_of, written
 from toolpool.contract.schema.shape_types import MORE_RULES, Kinds
-from toolpool.contract.schema.tags import are_apart
-from toolpool.contract.schema.values import list_of, literal
 
 _SHORT_ENOUGH_TO_REPEAT = 24
 _MARK = re.compile("\0(\\d+)\0")

@@ -11,8 +11,8 @@ from typing import Any
 
 from toolpool.contract import encoding
 from toolpool.contract.schema.dialect import plain
+from toolpool.contract.schema.json_values import json_type, list_of
 from toolpool.contract.schema.references import at_pointer
-from toolpool.contract.schema.values import json_type, list_of
 
 _FORMATS = frozenset(
     {"date-time", "time", "date", "duration", "email", "hostname", "ipv4", "ipv6", "uuid"}

@@ -2,7 +2,7 @@
 
 Drafts 4 to 2020-12 by `$schema`, 2020-12 by default; `format` is asserted. Nothing is ever fetched:
 a remote or file `$ref` is refused when the schema is compiled. Compiling and checking take bounded
-time whatever the schema says: see `toolpool.contract.schema.bounds`.
+time whatever the schema says: see `toolpool.contract.schema.schema_limits`.
 """
 
 import functools
@@ -14,15 +14,15 @@ import jsonschema_rs
 
 from toolpool.contract import encoding
 from toolpool.contract.errors import ToolDeclarationInvalid
-from toolpool.contract.schema import bounds
+from toolpool.contract.schema import schema_limits
 from toolpool.contract.schema.canonical import Canonical
 from toolpool.contract.schema.dialect import plain
 from toolpool.contract.schema.explain import Explainer
-from toolpool.contract.schema.looks import Looks, TooMuch
+from toolpool.contract.schema.json_values import json_type
 from toolpool.contract.schema.problem import Problem
-from toolpool.contract.schema.roots import NO_OBJECT, takes_objects
+from toolpool.contract.schema.root_object import NO_OBJECT, takes_objects
 from toolpool.contract.schema.shape import Shapes
-from toolpool.contract.schema.values import json_type
+from toolpool.contract.schema.validation_cost import ValidationCost, ValidationTooCostly
 from toolpool.contract.spec import ToolSpec
 
 _CACHED_AT_MOST = 10_000
@@ -53,10 +53,10 @@ class SchemaValidator:
     def __init__(self, schema: dict[str, Any]) -> None:
         schema = plain(schema)
         self._schema = schema
-        extent = bounds.extent(schema)
+        extent = schema_limits.extent(schema)
         self._longest = extent.longest
-        self._looks = bounds.looks_of(schema, extent)
-        self._fan = bounds.fan(schema, extent)
+        self._cost = schema_limits.looks_of(schema, extent)
+        self._fan = schema_limits.fan(schema, extent)
         self._validator = _compiled(schema)
         self.shapes = Shapes(schema)
         """What the schema's parts ask for, in one line each."""
@@ -129,11 +129,11 @@ class SchemaValidator:
         return self._explainer.problems([], arguments)
 
     def _takes_few_looks(self, arguments: Any, most: int, *, is_explained: bool = False) -> bool:
-        if self._looks is None:
+        if self._cost is None:
             return True
         try:
-            self._looks.require_few(arguments, most, is_explained=is_explained)
-        except TooMuch:
+            self._cost.require_few(arguments, most, is_explained=is_explained)
+        except ValidationTooCostly:
             return False
         return True
 
@@ -161,14 +161,14 @@ class SchemaValidator:
             return True
         try:
             self._all_looks.require_few_errors(part, _BRANCH_ERRORS)
-        except TooMuch:
+        except ValidationTooCostly:
             return False
         return True
 
     @functools.cached_property
-    def _all_looks(self) -> Looks:
+    def _all_looks(self) -> ValidationCost:
         """Also of a schema where they cannot grow."""
-        return self._looks or Looks(self._schema)
+        return self._cost or ValidationCost(self._schema)
 
 
 def _compiled(

@@ -19,9 +19,9 @@ from toolpool.contract.errors import (
     ServerUnsuitable,
     SigningKeyMissing,
 )
-from toolpool.contract.server.mending import AsyncClient, Client
-from toolpool.contract.server.passwords import without_password, without_passwords_of
-from toolpool.contract.server.sockets import why_not_private
+from toolpool.contract.server.password_masking import without_password, without_passwords_of
+from toolpool.contract.server.redis_clients import AsyncRedisClient, RedisClient
+from toolpool.contract.server.unix_sockets import why_not_private
 from toolpool.contract.settings import Settings
 from toolpool.contract.signing import Keyring
 
@@ -175,7 +175,7 @@ def open_async(settings: Settings, *, blocking: bool = False) -> "redis.asyncio.
     )
     kind: Any = pool.connection_class
     pool.connection_class = _packing_in_c(kind)
-    client: redis.asyncio.Redis = AsyncClient.from_pool(pool)
+    client: redis.asyncio.Redis = AsyncRedisClient.from_pool(pool)
     return client
 
 
@@ -197,7 +197,7 @@ def _packing_in_c(connection: Any) -> Any:
 
 def open_sync(settings: Settings, *, blocking: bool = False) -> "redis.Redis":
     """A client for threads and commands; like `open_async`."""
-    client: redis.Redis = Client.from_url(
+    client: redis.Redis = RedisClient.from_url(
         require_redis_url(settings),
         decode_responses=False,
         socket_connect_timeout=settings.connect_timeout,

@@ -17,7 +17,7 @@ from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 from prometheus_client.samples import Sample
 
-from toolpool.contract.telemetry.figures import Book, Family, Kind, Series, in_steps
+from toolpool.contract.telemetry.metric_store import Family, Kind, MetricAggregate, Series, in_steps
 
 _SAME_PAGE_SECONDS = 0.5
 """However many ask, and however often, a page is made at most twice a second."""
@@ -33,13 +33,13 @@ class _InSteps(list[Sample]):
 class BookCollector(Collector):
     """Gives a registry what stands in a book."""
 
-    def __init__(self, book: Book) -> None:
-        self._book = book
+    def __init__(self, aggregate: MetricAggregate) -> None:
+        self._aggregate = aggregate
 
     def collect(self) -> Iterator[Metric]:
         """A metric for each family, with no series where nothing happened yet."""
-        totals = self._book.totals()
-        for family in self._book.families:
+        totals = self._aggregate.totals()
+        for family in self._aggregate.families:
             metric = _metric(family, totals.get(family.name, {}))
             metric.samples = _InSteps(metric.samples)
             yield metric
@@ -64,19 +64,19 @@ class Page:
         return content_type, page
 
 
-_books: "WeakKeyDictionary[CollectorRegistry, Book]" = WeakKeyDictionary()
+_books: "WeakKeyDictionary[CollectorRegistry, MetricAggregate]" = WeakKeyDictionary()
 _books_lock = threading.Lock()
 
 
-def book_in(registry: CollectorRegistry, families: Iterable[Family]) -> Book:
+def aggregate_in(registry: CollectorRegistry, families: Iterable[Family]) -> MetricAggregate:
     """The one book of these families whose totals are in a registry."""
     with _books_lock:
-        book = _books.get(registry)
-        if book is None:
-            book = Book(tuple(families))
-            registry.register(BookCollector(book))
-            _books[registry] = book
-        return book
+        aggregate = _books.get(registry)
+        if aggregate is None:
+            aggregate = MetricAggregate(tuple(families))
+            registry.register(BookCollector(aggregate))
+            _books[registry] = aggregate
+        return aggregate
 
 
 def _metric(family: Family, series: Series) -> Metric:

@@ -1,7 +1,7 @@
 """What both sides count, as Prometheus calls it."""
 
-from toolpool.contract.observing import PULSE_SECONDS
-from toolpool.contract.telemetry.figures import LAG_SECONDS, Family, Kind
+from toolpool.contract.observer_dispatch import PULSE_SECONDS
+from toolpool.contract.telemetry.metric_store import LAG_SECONDS, Family, Kind
 
 BUILD = Family(
     "toolpool_build_info", Kind.MOST, "Always 1; its label says which version runs.", ("version",)

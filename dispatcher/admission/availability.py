@@ -8,13 +8,13 @@ import msgspec
 from toolpool.contract import encoding
 from toolpool.contract.call import ToolCall
 from toolpool.contract.envelope import Switch
+from toolpool.contract.kill_switches import Canonical, KillSwitches
 from toolpool.contract.outcome import Code, Outcome
-from toolpool.contract.switches import Canonical, Switches
 from toolpool.dispatcher.admission.breaker import Breaker
-from toolpool.dispatcher.observe import Observers, Turned
+from toolpool.dispatcher.messages.classify import not_queued
+from toolpool.dispatcher.observer import Observers, Turned
 from toolpool.dispatcher.transports.base import Transport
 from toolpool.dispatcher.turn_context import require_text
-from toolpool.dispatcher.words.classify import not_queued
 
 _LONGEST_REASON = 1_000
 
@@ -28,7 +28,7 @@ class Availability:
         observers: Observers,
         *,
         tenant: str,
-        switches: Switches,
+        switches: KillSwitches,
         breaker: Breaker,
         canonical: Canonical,
     ) -> None:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from toolpool.contract import logs
 from toolpool.contract.outcome import Code, ErrorType, Outcome
 from toolpool.contract.settings import Settings
-from toolpool.dispatcher.observe import Observers
+from toolpool.dispatcher.observer import Observers
 
 _SAYS_NOTHING = frozenset(
     {
@@ -66,10 +66,10 @@ class Breaker:
     """
 
     def __init__(self, settings: Settings, observers: Observers) -> None:
-        self._rate = settings.breaker_rate
-        self._calls = settings.breaker_calls
-        self._window = settings.breaker_window
-        self._pause = settings.breaker_pause
+        self._rate = settings.circuit_failure_rate
+        self._calls = settings.circuit_minimum_calls
+        self._window = settings.circuit_window
+        self._pause = settings.circuit_reset_timeout
         self._circuits: dict[str, _Circuit] = {}
         self._observers = observers
         self.is_fleet_wide = settings.circuit_scope == "fleet"

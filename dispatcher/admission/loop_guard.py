@@ -10,13 +10,13 @@ from redis.exceptions import RedisError
 from toolpool.contract import encoding, logs
 from toolpool.contract.call import ToolCall
 from toolpool.contract.credentials import lacked
-from toolpool.contract.ledger.loops import LoopLedger, Seen
-from toolpool.contract.ledger.steps import ServerAway
+from toolpool.contract.errors import ServerUnavailable
+from toolpool.contract.ledger.failure_memory import LoopLedger, Seen
 from toolpool.contract.outcome import Code, ErrorType
 from toolpool.contract.result import ToolResult
 from toolpool.contract.settings import Settings
 from toolpool.dispatcher.host.hook import Hook, HookFailed
-from toolpool.dispatcher.observe import Loop, Observers
+from toolpool.dispatcher.observer import Loop, Observers
 
 log = logs.logger("loops")
 
@@ -47,7 +47,7 @@ class LoopGuard:
 
     def start(self) -> None:
         """Follow what others see, on the running loop."""
-        if self._settings.loop_threshold:
+        if self._settings.failure_loop_threshold:
             self._following = asyncio.ensure_future(self._ledger.follow())
 
     async def close(self) -> None:
@@ -62,7 +62,7 @@ class LoopGuard:
 
     def suspects(self, session: str | None) -> bool:
         """Whether there is anything to look for; no round trip."""
-        if session is None or not self._settings.loop_threshold:
+        if session is None or not self._settings.failure_loop_threshold:
             return False
         return self._ledger.suspects(self._name(session))
 
@@ -73,13 +73,13 @@ class LoopGuard:
         digests = [digest_of(call) for call in calls]
         try:
             seen = await self._ledger.look(self._name(session), digests, _soon())
-        except (ServerAway, RedisError, OSError) as error:
+        except (ServerUnavailable, RedisError, OSError) as error:
             log.warning("loops_not_looked_up: %s", error)
             return {}
         return {
             call.index: found
             for call, found in zip(calls, seen, strict=True)
-            if found.failures >= self._settings.loop_threshold or found.alternates
+            if found.failures >= self._settings.failure_loop_threshold or found.alternates
         }
 
     async def refused(
@@ -100,7 +100,7 @@ class LoopGuard:
 
         Returns when it is remembered, or goes on beside the caller: results are not late for it.
         """
-        if session is None or not self._settings.loop_threshold or self._is_closed:
+        if session is None or not self._settings.failure_loop_threshold or self._is_closed:
             return
         if all(r is None or r.ok for r in results) and not self.suspects(session):
             return
@@ -119,7 +119,7 @@ class LoopGuard:
     async def _note(self, session: str, ended: list[tuple[str, bool]]) -> None:
         try:
             await self._ledger.note(self._name(session), ended, _soon())
-        except (ServerAway, RedisError, OSError) as error:
+        except (ServerUnavailable, RedisError, OSError) as error:
             log.warning("loops_not_noted: %s", error)
 
     async def _is_refused(
@@ -135,7 +135,7 @@ class LoopGuard:
         )
         log.warning("loop tool=%s call=%s failures=%d", loop.tool, loop.call_id, loop.failures)
         self._observers.tell("looped", loop)
-        if self._settings.loop_action == "warn":
+        if self._settings.failure_loop_action == "warn":
             return False
         return not await self._ask(loop)
 

@@ -12,10 +12,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from toolpool.contract.call import Flaw
+from toolpool.contract.schema.json_values import json_type, literal
 from toolpool.contract.schema.problem import Problem
 from toolpool.contract.schema.references import looked_at, resolve
 from toolpool.contract.schema.validator import SchemaValidator
-from toolpool.contract.schema.values import json_type, literal
 from toolpool.dispatcher.formats import arguments as reading
 
 _KINDS = frozenset({"type", "enum", "const", "anyOf", "oneOf"})

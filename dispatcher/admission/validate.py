@@ -6,19 +6,19 @@ import msgspec
 
 from toolpool.contract import encoding, logs
 from toolpool.contract.call import Flaw, ToolCall
-from toolpool.contract.ledger.loops import Seen
+from toolpool.contract.ledger.failure_memory import Seen
 from toolpool.contract.outcome import Code
 from toolpool.contract.result import ToolResult
-from toolpool.contract.schema import likeness
+from toolpool.contract.schema import suggestions
 from toolpool.contract.schema.problem import Problem
 from toolpool.dispatcher.admission import task_tools
 from toolpool.dispatcher.admission.catalog import Offer
 from toolpool.dispatcher.admission.repair import repair
 from toolpool.dispatcher.analytics import fields_of
 from toolpool.dispatcher.formats import offered_name
-from toolpool.dispatcher.words import feedback
-from toolpool.dispatcher.words.classify import rejected
-from toolpool.dispatcher.words.wording import Wording
+from toolpool.dispatcher.messages import feedback
+from toolpool.dispatcher.messages.classify import rejected
+from toolpool.dispatcher.messages.wording import Wording
 
 log = logs.logger("validate")
 
@@ -87,7 +87,7 @@ def _shown(
     The pool's own are left out unless one of them may be what was `wanted`.
     """
     shown = [name for name in offers if allowed is None or name in allowed]
-    if likeness.closest(wanted, tuple(task_tools.SPECS)) is None:
+    if suggestions.closest(wanted, tuple(task_tools.SPECS)) is None:
         shown = [name for name in shown if not task_tools.is_own(offers[name].spec)]
     return sorted(offered_name(name, format) for name in shown)
 

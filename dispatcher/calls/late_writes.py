@@ -17,11 +17,11 @@ _LOOK_SECONDS = 1.0
 
 
 class LateWrites:
-    """`lease_gone` is in seconds. `has_ended` asks the server for what a worker noted."""
+    """`lease_ttl` is in seconds. `has_ended` asks the server for what a worker noted."""
 
-    def __init__(self, *, lease_gone: float, has_ended: Callable[[str], Awaitable[bool]]) -> None:
+    def __init__(self, *, lease_ttl: float, has_ended: Callable[[str], Awaitable[bool]]) -> None:
         self._has_ended = has_ended
-        self.patience = LEASES_TO_WAIT * lease_gone
+        self.patience = LEASES_TO_WAIT * lease_ttl
         """Seconds from its answer after which nothing more is heard of a write."""
         self._unended: dict[str, asyncio.Event] = {}
 

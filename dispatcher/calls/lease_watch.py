@@ -23,12 +23,12 @@ class _Seen:
 class LeaseWatch:
     """Fed with every survey of the server; times are on the monotonic clock.
 
-    `lease_gone` is how long a worker may not renew its lease, in seconds.
+    `lease_ttl` is how long a worker may not renew its lease, in seconds.
     """
 
-    def __init__(self, *, lease_gone: float) -> None:
-        self._lease_gone = lease_gone
-        self._longest_gap = lease_gone / 2
+    def __init__(self, *, lease_ttl: float) -> None:
+        self._lease_ttl = lease_ttl
+        self._longest_gap = lease_ttl / 2
         self._looked_at = -_NEVER
         self._seen: dict[str, _Seen] = {}
         self.since = _NEVER
@@ -60,4 +60,4 @@ class LeaseWatch:
         if seen is not None and seen.has_ended:
             return True
         since = max(self.since, known_since, seen.at if seen is not None else 0.0)
-        return now - since > self._lease_gone + patience
+        return now - since > self._lease_ttl + patience

@@ -12,14 +12,14 @@ import msgspec
 
 from toolpool.contract.call import ToolCall
 from toolpool.contract.envelope import CallMessage, PolicyVerdict
-from toolpool.contract.ledger.base import Opening
+from toolpool.contract.ledger.protocols import Opening
 from toolpool.contract.outcome import Code, Executed, Outcome
 from toolpool.contract.record_keys import retry_key
 from toolpool.contract.result import State
 from toolpool.contract.spec import ToolSpec
-from toolpool.dispatcher.admission.rates import Limited
-from toolpool.dispatcher.calls.latch import Latch, Waiter
-from toolpool.dispatcher.observe import CallFacts
+from toolpool.dispatcher.admission.rate_limited import RateLimited
+from toolpool.dispatcher.calls.countdown_latch import CountdownLatch, Waiter
+from toolpool.dispatcher.observer import CallFacts
 
 if TYPE_CHECKING:
     from toolpool.dispatcher.calls.shared_run import SharedRun
@@ -117,7 +117,7 @@ class Pending:
     """Whose start was told: the record and its attempt."""
     work: asyncio.Task[None] | None = None
     """What answers it, where this dispatcher does so itself."""
-    limited: Limited | None = None
+    limited: RateLimited | None = None
     """The rate limits it is under, once it has come to the gate."""
     approval: str = ""
     """The id of the approval that it waits for, or waited for."""
@@ -314,14 +314,14 @@ class Pending:
         """This dispatcher answers it itself."""
         self.work = work
 
-    def awaits(self, *, until: float, queue_wait: float) -> None:
+    def awaits(self, *, until: float, queue_timeout: float) -> None:
         """It is not sent before it is approved, until a time on the monotonic clock."""
         if not self.awaits_approval:
             for latch in self.latches:
-                if isinstance(latch, Latch):
+                if isinstance(latch, CountdownLatch):
                     latch.interrupt()
         self.approval, self.awaits_approval = self.root, True
-        self.deadline = min(until + queue_wait + self.message.timeout, self.answer_by)
+        self.deadline = min(until + queue_timeout + self.message.timeout, self.answer_by)
         self.start_by = min(until, self.deadline)
 
     def held(self, is_held: bool) -> None:
@@ -363,7 +363,7 @@ class Pending:
         self.in_background, self.keep = True, keep
         self.message = msgspec.structs.replace(self.message, keep=keep)  # if it is yet to be sent
 
-    def under(self, limited: Limited | None) -> None:
+    def under(self, limited: RateLimited | None) -> None:
         """It is under these rate limits, or none any more."""
         self.limited = limited
         limits = limited.limits if limited is not None else ()
@@ -427,7 +427,7 @@ class Pending:
 
     async def wait(self, seconds: float) -> None:
         """Return when it is answered, or after `seconds`."""
-        latch = Latch([self])
+        latch = CountdownLatch([self])
         try:
             async with asyncio.timeout(seconds):
                 while not await latch.wait():

@@ -5,7 +5,9 @@ from typing import Protocol
 
 from toolpool.contract import logs
 from toolpool.contract.envelope import Batch
-from toolpool.contract.ledger.base import (
+from toolpool.contract.errors import ServerUnavailable
+from toolpool.contract.ledger.lua_scripts import new_nonce
+from toolpool.contract.ledger.protocols import (
     APPROVED,
     ATTACHED,
     LAPSED,
@@ -15,11 +17,10 @@ from toolpool.contract.ledger.base import (
     WAITING,
     running_on,
 )
-from toolpool.contract.ledger.steps import ServerAway, new_nonce
 from toolpool.contract.outcome import Code, Executed, failure
 from toolpool.dispatcher.calls.pending import Pending, Stage
 from toolpool.dispatcher.calls.services import Calls, Services
-from toolpool.dispatcher.words.classify import forgotten, unreachable
+from toolpool.dispatcher.messages.classify import forgotten, unreachable
 
 log = logs.logger("pump")
 
@@ -62,7 +63,7 @@ class Publisher:
             try:
                 await self._publish_once(taken, nonce, epoch if sent else None)
                 return True
-            except ServerAway as away:
+            except ServerUnavailable as away:
                 sent = sent or away.sent
                 self._give_up_overdue(taken, sent=sent)
             except Exception as error:

@@ -4,11 +4,11 @@ import asyncio
 import time
 from collections.abc import Collection
 
-from toolpool.contract.observing import PULSE_SECONDS
+from toolpool.contract.observer_dispatch import PULSE_SECONDS
 from toolpool.dispatcher.calls.pending import Pending, Stage
 from toolpool.dispatcher.calls.pump import Pump
 from toolpool.dispatcher.calls.services import Calls
-from toolpool.dispatcher.observe import Observers, Pulse
+from toolpool.dispatcher.observer import Observers, Pulse
 
 _SHARE_OF_TIME = 100
 """Waiting calls are looked through for 1 % of the time at most."""

@@ -10,8 +10,8 @@ from collections import OrderedDict, deque
 from dataclasses import dataclass, field
 
 from toolpool.contract.spec import RunIn
+from toolpool.dispatcher.calls.batch_sizing import BatchSizing
 from toolpool.dispatcher.calls.batching import next_batch
-from toolpool.dispatcher.calls.pace import Pace
 from toolpool.dispatcher.calls.pending import Pending, Stage
 from toolpool.dispatcher.calls.publishing import Publisher
 from toolpool.dispatcher.calls.services import Calls, Services
@@ -106,7 +106,7 @@ class QueuePump:
         self._publisher = Publisher(services, calls, self)
         self._in_flight = 0
         largest = services.settings.batch_size(run_in)
-        self._pace = Pace(largest=largest, first=_FIRST_BATCH[run_in])
+        self._batch_sizing = BatchSizing(largest=largest, first=_FIRST_BATCH[run_in])
         self._lines: dict[str, _Line] = {}
         self._ring: deque[str] = deque()
         self._sending: asyncio.Task[None] | None = None
@@ -206,7 +206,7 @@ class QueuePump:
         line = self._lines[pending.line]
         self._unstarted -= pending.is_unstarted
         if pending.outcome is not None:
-            self._pace.note(pending.outcome)
+            self._batch_sizing.note(pending.outcome)
         self._count_in_flight(line, -1, of_session=not pending.in_background)
         self._forget_if_empty(pending.line, line)
         if line.session.waiting:
@@ -270,7 +270,7 @@ class QueuePump:
             slots=slots,
             waiting=self._waiting,
             unstarted=self._unstarted,
-            largest=self._pace.batch_size(max(slots, default=1)),
+            largest=self._batch_sizing.batch_size(max(slots, default=1)),
             left=None if self.cap is None else self.cap - self._in_flight,
         )
         return self._next_size > 0
@@ -280,7 +280,7 @@ class QueuePump:
         taken: list[Pending] = []
         size = 0
         settings = self._settings
-        too_late = time.monotonic() + min(_TOO_LATE_SECONDS, settings.queue_wait / 4)
+        too_late = time.monotonic() + min(_TOO_LATE_SECONDS, settings.queue_timeout / 4)
         while self._ring and len(taken) < self._next_size and size < settings.batch_bytes:
             name = self._ring.popleft()
             line = self._lines[name]

@@ -13,7 +13,8 @@ import msgspec
 
 from toolpool.contract import logs
 from toolpool.contract.envelope import Batch, Settled, WorkerLease
-from toolpool.contract.ledger.base import (
+from toolpool.contract.ledger.lua_scripts import new_nonce
+from toolpool.contract.ledger.protocols import (
     APPROVED,
     ATTACHED,
     LAPSED,
@@ -27,11 +28,10 @@ from toolpool.contract.ledger.base import (
     again_in,
     running_on,
 )
-from toolpool.contract.ledger.base import Recovery as Step
-from toolpool.contract.ledger.steps import new_nonce
+from toolpool.contract.ledger.protocols import Recovery as Step
 from toolpool.contract.outcome import Code, Executed, failure
-from toolpool.dispatcher.calls.fleet import Fleet
 from toolpool.dispatcher.calls.lease_watch import LeaseWatch
+from toolpool.dispatcher.calls.live_workers import LiveWorkers
 from toolpool.dispatcher.calls.pending import Pending, Stage
 from toolpool.dispatcher.calls.pump import Pump
 from toolpool.dispatcher.calls.queue_watch import QueueWatch
@@ -51,7 +51,7 @@ _ASKED_AT_ONCE = 128
 class Recovery:
     """Looks at every call on its way, once for each survey of the server."""
 
-    def __init__(self, services: Services, calls: Calls, *, pump: Pump, fleet: Fleet) -> None:
+    def __init__(self, services: Services, calls: Calls, *, pump: Pump, fleet: LiveWorkers) -> None:
         self._transport = services.transport
         self._envelope = services.envelope
         self._settings = services.settings
@@ -61,7 +61,7 @@ class Recovery:
         self._fleet = fleet
         self._epoch: str | None = None
         self._epoch_since = _NEVER
-        self._leases = LeaseWatch(lease_gone=services.settings.lease_gone)
+        self._leases = LeaseWatch(lease_ttl=services.settings.lease_ttl)
         self._queues = QueueWatch()
         self._asked_from = 0
         self._homeless: dict[Pending, None] = {}
@@ -302,7 +302,11 @@ class Recovery:
         if not pending.message.rerunnable:
             is_long = pending.in_background or pending.spec.background
             settings = self._settings
-            patience = settings.background_worker_return if is_long else settings.worker_return
+            patience = (
+                settings.background_worker_return_timeout
+                if is_long
+                else settings.worker_return_timeout
+            )
         return bool(pending.worker) and self._leases.is_lost(
             pending.worker, known_since=pending.published_at, patience=patience, now=now
         )
@@ -311,7 +315,7 @@ class Recovery:
     def reported_epoch(self) -> str | None:
         """The server's epoch, if workers had a lease's time in it to report what they run."""
         since = max(self._epoch_since, self._leases.since)
-        return self._epoch if time.monotonic() - since > self._settings.lease_gone else None
+        return self._epoch if time.monotonic() - since > self._settings.lease_ttl else None
 
     def _had_time(self, pending: Pending) -> bool:
         """Whether a worker that runs a stranded call could have said so since the epoch changed.

@@ -13,7 +13,8 @@ from collections.abc import Sequence
 import msgspec
 
 from toolpool.contract import logs
-from toolpool.contract.ledger.base import (
+from toolpool.contract.ledger.lua_scripts import new_nonce
+from toolpool.contract.ledger.protocols import (
     APPROVED,
     ATTACHED,
     WAITING,
@@ -21,7 +22,6 @@ from toolpool.contract.ledger.base import (
     Closing,
     running_on,
 )
-from toolpool.contract.ledger.steps import new_nonce
 from toolpool.contract.outcome import Executed, Outcome
 from toolpool.dispatcher.calls.pending import CLOCK_MARGIN_SECONDS, Pending
 from toolpool.dispatcher.calls.services import Calls, Services
@@ -45,7 +45,7 @@ class Refusals:
     def __init__(self, services: Services, calls: Calls) -> None:
         self._transport = services.transport
         self._envelope = services.envelope
-        wait = max(services.settings.queue_wait, _LEAST_WAIT_SECONDS)
+        wait = max(services.settings.queue_timeout, _LEAST_WAIT_SECONDS)
         self._keep = wait + _ASKED_TOGETHER_SECONDS
         self._calls = calls
         self._gathered: list[Refused] = []

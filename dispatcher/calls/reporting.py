@@ -16,7 +16,7 @@ import msgspec
 from toolpool.contract import logs
 from toolpool.contract.call import ToolCall
 from toolpool.contract.envelope import Question
-from toolpool.contract.inspection import (
+from toolpool.contract.operator_messages import (
     Answer,
     CallStatus,
     DispatcherReport,
@@ -26,9 +26,9 @@ from toolpool.contract.inspection import (
     signed_answer,
     signed_report,
 )
-from toolpool.contract.names import Names
 from toolpool.contract.outcome import Code, Executed
 from toolpool.contract.record_keys import root_of
+from toolpool.contract.redis_keys import RedisKeys
 from toolpool.contract.result import State
 from toolpool.contract.version import VERSION
 from toolpool.dispatcher.admission.breaker import Breaker
@@ -115,7 +115,7 @@ class Reporter:
         self._transport = services.transport
         self._envelope = services.envelope
         self._observers = services.observers
-        self._names = Names(services.settings.key_prefix)
+        self._names = RedisKeys(services.settings.key_prefix)
         self._calls = calls
         self._pump = pump
         self._breaker = breaker

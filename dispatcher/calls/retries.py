@@ -7,9 +7,9 @@ from collections.abc import Callable
 
 from toolpool.contract.credentials import lacked
 from toolpool.contract.outcome import Code, Outcome, is_retryable
-from toolpool.dispatcher.calls.keeper import Keeper
-from toolpool.dispatcher.calls.opening import ANSWER_MARGIN_SECONDS
+from toolpool.dispatcher.calls.deadlines import Deadlines
 from toolpool.dispatcher.calls.pending import Pending
+from toolpool.dispatcher.calls.pending_factory import ANSWER_MARGIN_SECONDS
 from toolpool.dispatcher.calls.pump import Pump
 from toolpool.dispatcher.calls.services import Services
 
@@ -47,12 +47,17 @@ class Retries:
     """Lets failed calls be tried again; `submit` sends one when its pause is over."""
 
     def __init__(
-        self, services: Services, *, pump: Pump, keeper: Keeper, submit: Callable[[Pending], None]
+        self,
+        services: Services,
+        *,
+        pump: Pump,
+        deadlines: Deadlines,
+        submit: Callable[[Pending], None],
     ) -> None:
         self._settings = services.settings
         self._observers = services.observers
         self._pump = pump
-        self._keeper = keeper
+        self._deadlines = deadlines
         self._submit = submit
 
     def try_again(self, pending: Pending, outcome: Outcome) -> bool:
@@ -70,7 +75,7 @@ class Retries:
         pause = pause_before(
             pending,
             outcome,
-            first_pause=self._settings.retry_pause,
+            first_pause=self._settings.retry_delay,
             time_left=pending.deadline - ANSWER_MARGIN_SECONDS - now,
         )
         if pause is None:
@@ -82,12 +87,12 @@ class Retries:
         if not pending.is_cancelled:
             self._observers.call("retried", pending, pause)
         self._pump.done(pending)
-        self._keeper.forget(pending)
-        start_by = min(now + pause + self._settings.queue_wait, pending.deadline)
+        self._deadlines.forget(pending)
+        start_by = min(now + pause + self._settings.queue_timeout, pending.deadline)
         pending.start_again(start_by=start_by, before=outcome)
-        self._keeper.watch(pending, alone=True)
+        self._deadlines.watch(pending, alone=True)
         if pending.is_cancelled:  # another dispatcher would start the next try
-            self._keeper.close_unwanted([pending])
+            self._deadlines.close_unwanted([pending])
             return True
         asyncio.get_running_loop().call_later(pause, self._submit, pending)
         return True

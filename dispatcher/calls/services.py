@@ -10,7 +10,7 @@ from toolpool.contract.outcome import Outcome
 from toolpool.contract.rates import Limit
 from toolpool.contract.settings import Settings
 from toolpool.dispatcher.calls.pending import Pending
-from toolpool.dispatcher.observe import Observers
+from toolpool.dispatcher.observer import Observers
 from toolpool.dispatcher.transports.base import Transport
 
 

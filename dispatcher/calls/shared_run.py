@@ -5,8 +5,8 @@ from asyncio import TimerHandle
 
 from toolpool.contract import encoding
 from toolpool.contract.call import ToolCall
-from toolpool.contract.ledger.shared import SharedAsk
-from toolpool.contract.ledger.steps import new_nonce
+from toolpool.contract.ledger.lua_scripts import new_nonce
+from toolpool.contract.ledger.shared_runs import SharedAsk
 from toolpool.contract.record_keys import root_of
 from toolpool.contract.spec import ToolSpec
 from toolpool.dispatcher.calls.pending import Pending

@@ -12,7 +12,7 @@ from toolpool.contract.spec import ToolSpec
 from toolpool.dispatcher.formats import (
     anthropic,
     anthropic_agents,
-    bare,
+    bare_calls,
     bedrock,
     cohere,
     gemini,
@@ -20,14 +20,14 @@ from toolpool.dispatcher.formats import (
     gemini_live,
     langchain,
     mcp,
-    names,
     ollama,
     openai_agents,
     openai_chat,
     openai_realtime,
     openai_responses,
+    tool_names,
 )
-from toolpool.dispatcher.formats.blocks import NotAResponse, Reader
+from toolpool.dispatcher.formats.call_blocks import NotAResponse, Reader
 from toolpool.dispatcher.formats.history import History
 
 
@@ -118,7 +118,7 @@ FORMATS: dict[str, Format] = {
         openai_responses,
         gemini,
         mcp,
-        bare,
+        bare_calls,
     )
 }
 """By name, in the order in which they are asked: those of a narrow shape before the wide ones."""
@@ -136,7 +136,7 @@ def named(name: str) -> str:
 
 def offered_name(tool: str, format: str) -> str:
     """The name under which a tool is offered in this format."""
-    return names.alias(tool, FORMATS[format].TOOL_NAMES)
+    return tool_names.alias(tool, FORMATS[format].TOOL_NAMES)
 
 
 def tools_by_offered_name(tools: Iterable[str]) -> dict[str, str]:
@@ -146,7 +146,7 @@ def tools_by_offered_name(tools: Iterable[str]) -> dict[str, str]:
         other: tool
         for tool in tools
         for rule in rules
-        if (other := names.alias(tool, rule)) != tool
+        if (other := tool_names.alias(tool, rule)) != tool
     }
 
 

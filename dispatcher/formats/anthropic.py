@@ -9,11 +9,11 @@ from toolpool.contract.content import IMAGE_TYPES, blocks_of, is_anthropic, medi
 from toolpool.contract.result import ToolResult
 from toolpool.contract.schema.strict import ANTHROPIC
 from toolpool.contract.spec import ToolSpec
-from toolpool.dispatcher.formats.blocks import NotAResponse, Reader, last_block
-from toolpool.dispatcher.formats.declared import callers_of, strict_of, told
+from toolpool.dispatcher.formats.call_blocks import NotAResponse, Reader, last_block
+from toolpool.dispatcher.formats.declared_options import callers_of, strict_of, told
 from toolpool.dispatcher.formats.history import Answer, Blocks
-from toolpool.dispatcher.formats.names import PLAIN, alias
-from toolpool.dispatcher.formats.text import as_bare, as_text, note_of, schema_of
+from toolpool.dispatcher.formats.result_text import as_bare, as_text, note_of, schema_of
+from toolpool.dispatcher.formats.tool_names import PLAIN, alias
 
 NAME = "anthropic"
 ALIASES = ()

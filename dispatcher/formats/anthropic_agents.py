@@ -12,9 +12,9 @@ from toolpool.contract.call import ToolCall
 from toolpool.contract.result import ToolResult
 from toolpool.contract.spec import ToolSpec
 from toolpool.dispatcher.formats import anthropic
-from toolpool.dispatcher.formats.blocks import Reader
-from toolpool.dispatcher.formats.names import PLAIN, alias
-from toolpool.dispatcher.formats.text import schema_of
+from toolpool.dispatcher.formats.call_blocks import Reader
+from toolpool.dispatcher.formats.result_text import schema_of
+from toolpool.dispatcher.formats.tool_names import PLAIN, alias
 
 NAME = "anthropic_agents"
 ALIASES = ()

@@ -10,11 +10,11 @@ from toolpool.contract.content import IMAGE_TYPES, blocks_of, media_of, words_fo
 from toolpool.contract.result import ToolResult
 from toolpool.contract.schema.strict import ANTHROPIC
 from toolpool.contract.spec import ToolSpec
-from toolpool.dispatcher.formats.blocks import NotAResponse, Reader, last_block
-from toolpool.dispatcher.formats.declared import strict_of
+from toolpool.dispatcher.formats.call_blocks import NotAResponse, Reader, last_block
+from toolpool.dispatcher.formats.declared_options import strict_of
 from toolpool.dispatcher.formats.history import Answer, Blocks
-from toolpool.dispatcher.formats.names import PLAIN, alias
-from toolpool.dispatcher.formats.text import note_of, schema_of, text_of
+from toolpool.dispatcher.formats.result_text import note_of, schema_of, text_of
+from toolpool.dispatcher.formats.tool_names import PLAIN, alias
 
 NAME = "bedrock"
 ALIASES = ()

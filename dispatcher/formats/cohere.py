@@ -6,10 +6,10 @@ from typing import Any
 from toolpool.contract.call import ToolCall
 from toolpool.contract.result import ToolResult
 from toolpool.dispatcher.formats import openai_chat
-from toolpool.dispatcher.formats.blocks import Reader
+from toolpool.dispatcher.formats.call_blocks import Reader
 from toolpool.dispatcher.formats.history import Messages
-from toolpool.dispatcher.formats.names import PLAIN
-from toolpool.dispatcher.formats.text import as_text
+from toolpool.dispatcher.formats.result_text import as_text
+from toolpool.dispatcher.formats.tool_names import PLAIN
 
 NAME = "cohere"
 ALIASES = ()

@@ -14,10 +14,10 @@ from toolpool.contract.call import ToolCall
 from toolpool.contract.content import blocks_of, media_of, words_for
 from toolpool.contract.result import ToolResult
 from toolpool.contract.spec import ToolSpec
-from toolpool.dispatcher.formats.blocks import NotAResponse, Reader, another_choice
+from toolpool.dispatcher.formats.call_blocks import NotAResponse, Reader, another_choice
 from toolpool.dispatcher.formats.history import Answer, Blocks
-from toolpool.dispatcher.formats.names import alias
-from toolpool.dispatcher.formats.text import schema_of
+from toolpool.dispatcher.formats.result_text import schema_of
+from toolpool.dispatcher.formats.tool_names import alias
 
 NAME = "gemini"
 ALIASES = ()

@@ -8,11 +8,11 @@ from toolpool.contract.call import ToolCall
 from toolpool.contract.content import blocks_of, media_of, words_for
 from toolpool.contract.result import ToolResult
 from toolpool.contract.spec import ToolSpec
-from toolpool.dispatcher.formats.blocks import NotAResponse, Reader
-from toolpool.dispatcher.formats.declared import flat_functions
+from toolpool.dispatcher.formats.call_blocks import NotAResponse, Reader
+from toolpool.dispatcher.formats.declared_options import flat_functions
 from toolpool.dispatcher.formats.gemini import TOOL_NAMES
-from toolpool.dispatcher.formats.names import alias
-from toolpool.dispatcher.formats.text import as_text, note_of
+from toolpool.dispatcher.formats.result_text import as_text, note_of
+from toolpool.dispatcher.formats.tool_names import alias
 
 NAME = "gemini_interactions"
 ALIASES = ()

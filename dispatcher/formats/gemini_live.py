@@ -12,7 +12,7 @@ from toolpool.contract.call import ToolCall
 from toolpool.contract.result import ToolResult
 from toolpool.contract.spec import ToolSpec
 from toolpool.dispatcher.formats import gemini
-from toolpool.dispatcher.formats.blocks import NotAResponse, Reader
+from toolpool.dispatcher.formats.call_blocks import NotAResponse, Reader
 from toolpool.dispatcher.formats.gemini import TOOL_NAMES
 
 NAME = "gemini_live"

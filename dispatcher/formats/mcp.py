@@ -9,10 +9,10 @@ from toolpool.contract.call import ToolCall
 from toolpool.contract.content import blocks_of, is_anthropic, media_of, words_for
 from toolpool.contract.result import ToolResult
 from toolpool.contract.spec import Effects, ToolSpec
-from toolpool.dispatcher.formats.blocks import NotAResponse, Reader
-from toolpool.dispatcher.formats.declared import output_object_of, told
-from toolpool.dispatcher.formats.names import alias
-from toolpool.dispatcher.formats.text import note_of, schema_of, text_of
+from toolpool.dispatcher.formats.call_blocks import NotAResponse, Reader
+from toolpool.dispatcher.formats.declared_options import output_object_of, told
+from toolpool.dispatcher.formats.result_text import note_of, schema_of, text_of
+from toolpool.dispatcher.formats.tool_names import alias
 
 NAME = "mcp"
 ALIASES = ()

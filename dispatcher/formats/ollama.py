@@ -7,10 +7,10 @@ from toolpool.contract.call import ToolCall
 from toolpool.contract.content import blocks_of, media_of
 from toolpool.contract.result import ToolResult
 from toolpool.dispatcher.formats import openai_chat
-from toolpool.dispatcher.formats.blocks import NotAResponse, Reader
+from toolpool.dispatcher.formats.call_blocks import NotAResponse, Reader
 from toolpool.dispatcher.formats.history import Answer, Messages
-from toolpool.dispatcher.formats.names import PLAIN, alias
-from toolpool.dispatcher.formats.text import as_text
+from toolpool.dispatcher.formats.result_text import as_text
+from toolpool.dispatcher.formats.tool_names import PLAIN, alias
 
 NAME = "ollama"
 ALIASES = ()

@@ -8,10 +8,10 @@ from toolpool.contract.content import IMAGE_TYPES, blocks_of, media_of, words_fo
 from toolpool.contract.encoding import word_of
 from toolpool.contract.result import ToolResult
 from toolpool.contract.spec import ToolSpec
-from toolpool.dispatcher.formats.blocks import NO_APPROVER, Reader
-from toolpool.dispatcher.formats.declared import flat_functions
-from toolpool.dispatcher.formats.names import PLAIN
-from toolpool.dispatcher.formats.text import as_text, note_of
+from toolpool.dispatcher.formats.call_blocks import NO_APPROVER, Reader
+from toolpool.dispatcher.formats.declared_options import flat_functions
+from toolpool.dispatcher.formats.result_text import as_text, note_of
+from toolpool.dispatcher.formats.tool_names import PLAIN
 
 NAME = "openai_agents"
 ALIASES = ()

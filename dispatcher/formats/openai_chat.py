@@ -9,12 +9,12 @@ from toolpool.contract.outcome import Code
 from toolpool.contract.result import ToolResult
 from toolpool.contract.schema.strict import OPENAI
 from toolpool.contract.spec import ToolSpec
-from toolpool.dispatcher.formats.blocks import NotAResponse, Reader, another_choice
-from toolpool.dispatcher.formats.declared import strict_of, text_format_of
+from toolpool.dispatcher.formats.call_blocks import NotAResponse, Reader, another_choice
+from toolpool.dispatcher.formats.declared_options import strict_of, text_format_of
 from toolpool.dispatcher.formats.history import Answer, Messages
-from toolpool.dispatcher.formats.names import PLAIN, alias
-from toolpool.dispatcher.formats.stops import Verdict
-from toolpool.dispatcher.formats.text import as_text, schema_of
+from toolpool.dispatcher.formats.result_text import as_text, schema_of
+from toolpool.dispatcher.formats.stop_reasons import Verdict
+from toolpool.dispatcher.formats.tool_names import PLAIN, alias
 
 NAME = "openai_chat"
 ALIASES = ("openai",)

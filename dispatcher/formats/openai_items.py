@@ -14,8 +14,8 @@ from toolpool.contract.call import Flaw, ToolCall
 from toolpool.contract.content import IMAGE_TYPES, blocks_of, image_url_of, media_of, words_for
 from toolpool.contract.outcome import Code
 from toolpool.contract.result import ToolResult
-from toolpool.dispatcher.formats.blocks import NotAResponse, Reader
-from toolpool.dispatcher.formats.text import as_bare, as_text, note_of, text_of
+from toolpool.dispatcher.formats.call_blocks import NotAResponse, Reader
+from toolpool.dispatcher.formats.result_text import as_bare, as_text, note_of, text_of
 
 _FUNCTION = "function_call"
 _CUSTOM = "custom_tool_call"

@@ -11,10 +11,10 @@ from toolpool.contract.encoding import word_of
 from toolpool.contract.result import ToolResult
 from toolpool.contract.spec import ToolSpec
 from toolpool.dispatcher.formats import openai_items as items
-from toolpool.dispatcher.formats.blocks import Reader
-from toolpool.dispatcher.formats.declared import flat_functions
-from toolpool.dispatcher.formats.names import PLAIN
-from toolpool.dispatcher.formats.text import as_bare, as_text
+from toolpool.dispatcher.formats.call_blocks import Reader
+from toolpool.dispatcher.formats.declared_options import flat_functions
+from toolpool.dispatcher.formats.result_text import as_bare, as_text
+from toolpool.dispatcher.formats.tool_names import PLAIN
 
 NAME = "openai_realtime"
 ALIASES = ()

@@ -12,8 +12,8 @@ from toolpool.contract.result import ToolResult
 from toolpool.contract.schema.strict import OPENAI
 from toolpool.contract.spec import ToolSpec
 from toolpool.dispatcher.formats import openai_items as items
-from toolpool.dispatcher.formats.blocks import Reader
-from toolpool.dispatcher.formats.declared import (
+from toolpool.dispatcher.formats.call_blocks import Reader
+from toolpool.dispatcher.formats.declared_options import (
     callers_of,
     output_of,
     strict_of,
@@ -21,8 +21,8 @@ from toolpool.dispatcher.formats.declared import (
     told,
 )
 from toolpool.dispatcher.formats.history import Answer, Items
-from toolpool.dispatcher.formats.names import PLAIN, alias
-from toolpool.dispatcher.formats.text import schema_of
+from toolpool.dispatcher.formats.result_text import schema_of
+from toolpool.dispatcher.formats.tool_names import PLAIN, alias
 
 NAME = "openai_responses"
 ALIASES = ()

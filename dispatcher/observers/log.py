@@ -6,9 +6,9 @@ Calls that a worker answered are in the log of that worker, with the traceback.
 import logging
 
 from toolpool.contract import logs
-from toolpool.contract.faults import traceback_of
+from toolpool.contract.exception_report import traceback_of
 from toolpool.contract.outcome import ErrorType
-from toolpool.dispatcher.observe import CallFacts, Ended, HookFailure, Observer, Rejected
+from toolpool.dispatcher.observer import CallFacts, Ended, HookFailure, Observer, Rejected
 
 calls = logs.logger("calls")
 policy = logs.logger("policy")

@@ -7,17 +7,24 @@ from bisect import bisect_left
 from prometheus_client import CollectorRegistry
 
 from toolpool.contract import logs
-from toolpool.contract.observing import moments
+from toolpool.contract.observer_dispatch import moments
 from toolpool.contract.outcome import Code, ErrorType, Executed
 from toolpool.contract.settings import Settings
 from toolpool.contract.telemetry import families
-from toolpool.contract.telemetry.exposition import Page, book_in
-from toolpool.contract.telemetry.figures import OK, OTHER, SECONDS, UNKNOWN_TOOL, Sheet, ToolNames
+from toolpool.contract.telemetry.exposition import Page, aggregate_in
+from toolpool.contract.telemetry.metric_store import (
+    OK,
+    OTHER,
+    SECONDS,
+    UNKNOWN_TOOL,
+    MetricShard,
+    ToolNames,
+)
 from toolpool.contract.telemetry.scraping import Server, address_of
 from toolpool.contract.version import VERSION
-from toolpool.dispatcher.observe import CallFacts, Ended, HookFailure, Observer, Pulse, Rejected
-from toolpool.dispatcher.observers import figures
-from toolpool.dispatcher.observers.tries import Tries
+from toolpool.dispatcher.observer import CallFacts, Ended, HookFailure, Observer, Pulse, Rejected
+from toolpool.dispatcher.observers import dispatcher_metrics
+from toolpool.dispatcher.observers.first_attempts import FirstAttempts
 
 log = logs.logger("metrics")
 
@@ -29,13 +36,13 @@ class _Tool:
 
     __slots__ = ("first_valid", "label", "ok", "seconds", "unknown")
 
-    def __init__(self, sheet: Sheet, label: str) -> None:
+    def __init__(self, shard: MetricShard, label: str) -> None:
         self.label = label
-        self.ok = sheet.place(figures.ENDED, label, OK, OK)
-        self.seconds = sheet.place(figures.CALL_SECONDS, label)
-        self.first_valid = sheet.place(figures.FIRST_TRIES, label, "valid")
+        self.ok = shard.place(dispatcher_metrics.ENDED, label, OK, OK)
+        self.seconds = shard.place(dispatcher_metrics.CALL_SECONDS, label)
+        self.first_valid = shard.place(dispatcher_metrics.FIRST_TRIES, label, "valid")
         # At 0 from its first call on: of a counter that begins with 1 nobody sees that it grew.
-        self.unknown = sheet.place(figures.EXECUTED_UNKNOWN, label)
+        self.unknown = shard.place(dispatcher_metrics.EXECUTED_UNKNOWN, label)
 
 
 class Metrics(Observer):
@@ -60,30 +67,30 @@ class Metrics(Observer):
     ) -> None:
         self._address = address_of(settings or Settings(), host, port)
         self.registry = _PORTS.registry(self._address) if registry is None else registry
-        self._book = book_in(self.registry, figures.FAMILIES)
+        self._aggregate = aggregate_in(self.registry, dispatcher_metrics.FAMILIES)
         self._is_open = False
         self._begin()
 
     def _begin(self) -> None:
-        self._sheet = sheet = Sheet()
-        self._cells = sheet.cells
+        self._shard = shard = MetricShard()
+        self._cells = shard.cells
         self._names = ToolNames()
         self._tools: dict[str, _Tool] = {}
-        self._tries = Tries()
+        self._tries = FirstAttempts()
         self._workers: set[str] = set()
-        self._late = sheet.place(figures.LATE)
-        self._batch = sheet.place(figures.BATCH)
-        self._lag = sheet.place(families.LAG)
-        self._dropped = sheet.place(families.DROPPED)
-        self._waiting = sheet.place(figures.WAITING)
-        self._in_flight = sheet.place(figures.IN_FLIGHT)
-        self._oldest = sheet.place(figures.OLDEST)
-        self._approvals = sheet.place(figures.APPROVALS)
-        self._oldest_approval = sheet.place(figures.OLDEST_APPROVAL)
-        for hook in figures.HOOKS:  # at 0 from the start, as below
-            sheet.place(figures.HOOK_FAILED, hook)
-        self._alive = sheet.place(figures.WORKERS)
-        self._cells[sheet.place(families.BUILD, VERSION)] = 1.0
+        self._late = shard.place(dispatcher_metrics.LATE)
+        self._batch = shard.place(dispatcher_metrics.BATCH)
+        self._lag = shard.place(families.LAG)
+        self._dropped = shard.place(families.DROPPED)
+        self._waiting = shard.place(dispatcher_metrics.WAITING)
+        self._in_flight = shard.place(dispatcher_metrics.IN_FLIGHT)
+        self._oldest = shard.place(dispatcher_metrics.OLDEST)
+        self._approvals = shard.place(dispatcher_metrics.APPROVALS)
+        self._oldest_approval = shard.place(dispatcher_metrics.OLDEST_APPROVAL)
+        for hook in dispatcher_metrics.HOOKS:  # at 0 from the start, as below
+            shard.place(dispatcher_metrics.HOOK_FAILED, hook)
+        self._alive = shard.place(dispatcher_metrics.WORKERS)
+        self._cells[shard.place(families.BUILD, VERSION)] = 1.0
 
     def open(self) -> None:
         """Begin to count, and to be read."""
@@ -94,7 +101,7 @@ class Metrics(Observer):
             )
             return
         self._is_open = True
-        self._book.add(self._sheet)
+        self._aggregate.add(self._shard)
         if self._address is not None:
             _PORTS.open(self._address, self.registry)
 
@@ -103,7 +110,7 @@ class Metrics(Observer):
         if not self._is_open:
             return
         self._is_open = False
-        self._book.end(self._sheet)
+        self._aggregate.end(self._shard)
         self._begin()
         if self._address is not None:
             _PORTS.close(self._address, self.registry)
@@ -115,19 +122,21 @@ class Metrics(Observer):
 
     def sent(self, queue: str, calls: int) -> None:
         """A message is in a queue."""
-        self._sheet.observe(self._batch, figures.BATCH.buckets, calls)
+        self._shard.observe(self._batch, dispatcher_metrics.BATCH.buckets, calls)
 
     def requeued(self, call: CallFacts) -> None:
         """It was sent once more."""
-        self._cells[self._sheet.place(figures.REDISPATCHED, self._names.of(call.tool))] += 1.0
+        self._cells[
+            self._shard.place(dispatcher_metrics.REDISPATCHED, self._names.of(call.tool))
+        ] += 1.0
 
     def lost(self, call: CallFacts, worker: str) -> None:
         """The worker that ran it is gone."""
-        self._cells[self._sheet.place(figures.LOST, self._names.of(call.tool))] += 1.0
+        self._cells[self._shard.place(dispatcher_metrics.LOST, self._names.of(call.tool))] += 1.0
 
     def retried(self, call: CallFacts, pause: float) -> None:
         """It is run again."""
-        self._cells[self._sheet.place(figures.RETRIED, self._names.of(call.tool))] += 1.0
+        self._cells[self._shard.place(dispatcher_metrics.RETRIED, self._names.of(call.tool))] += 1.0
 
     def ended(self, call: CallFacts, ended: Ended) -> None:
         """It has its result."""
@@ -138,7 +147,7 @@ class Metrics(Observer):
         cells[tool.seconds + bisect_left(SECONDS, seconds)] += 1.0
         cells[tool.seconds + _SUM] += seconds
         if ended.shared:
-            cells[self._sheet.place(figures.SHARED, tool.label, ended.shared)] += 1.0
+            cells[self._shard.place(dispatcher_metrics.SHARED, tool.label, ended.shared)] += 1.0
         if ended.code is None:
             cells[tool.ok] += 1.0
         else:
@@ -153,7 +162,7 @@ class Metrics(Observer):
 
     def hook_failed(self, failure: HookFailure) -> None:
         """A hook, policy rule or webhook failed."""
-        self._cells[self._sheet.place(figures.HOOK_FAILED, failure.hook)] += 1.0
+        self._cells[self._shard.place(dispatcher_metrics.HOOK_FAILED, failure.hook)] += 1.0
 
     def late(self, key: str, worker: str) -> None:
         """A worker's outcome came too late."""
@@ -171,9 +180,9 @@ class Metrics(Observer):
 
     def pulse(self, pulse: Pulse) -> None:
         """Its event loop turns."""
-        sheet, cells = self._sheet, self._cells
-        sheet.observe(self._lag, families.LAG.buckets, pulse.lag)
-        cells[sheet.place(families.STALL)] = time.monotonic()
+        shard, cells = self._shard, self._cells
+        shard.observe(self._lag, families.LAG.buckets, pulse.lag)
+        cells[shard.place(families.STALL)] = time.monotonic()
         cells[self._waiting] = pulse.waiting
         cells[self._in_flight] = pulse.in_flight
         cells[self._oldest] = pulse.oldest_waiting
@@ -183,23 +192,25 @@ class Metrics(Observer):
 
     def _tool(self, name: str) -> _Tool:
         label = self._names.of(name)
-        tool = self._tools.get(label) or _Tool(self._sheet, label)
+        tool = self._tools.get(label) or _Tool(self._shard, label)
         self._tools[label] = tool
         return tool
 
     def _note_rejection(
         self, label: str, session: str | None, code: Code, kinds: tuple[str, ...]
     ) -> None:
-        sheet, cells = self._sheet, self._cells
+        shard, cells = self._shard, self._cells
         self._count(label, code)
-        known = {kind if kind in figures.KEYWORDS else OTHER for kind in kinds}
+        known = {kind if kind in dispatcher_metrics.KEYWORDS else OTHER for kind in kinds}
         for keyword in known or {code.value.partition(".")[2]}:
-            cells[sheet.place(figures.FAILED_VALIDATION, label, keyword)] += 1.0
+            cells[shard.place(dispatcher_metrics.FAILED_VALIDATION, label, keyword)] += 1.0
         if self._tries.rejected(session, label):
-            cells[sheet.place(figures.FIRST_TRIES, label, "rejected")] += 1.0
+            cells[shard.place(dispatcher_metrics.FIRST_TRIES, label, "rejected")] += 1.0
 
     def _count(self, label: str, code: Code) -> None:
-        place = self._sheet.place(figures.ENDED, label, code.error_type.value, code.value)
+        place = self._shard.place(
+            dispatcher_metrics.ENDED, label, code.error_type.value, code.value
+        )
         self._cells[place] += 1.0
 
 

@@ -11,10 +11,10 @@ from opentelemetry import baggage, propagate, trace
 from opentelemetry.trace import Span, SpanKind, StatusCode
 
 from toolpool.contract.settings import Settings
-from toolpool.contract.telemetry import names
-from toolpool.contract.telemetry.figures import UNKNOWN_TOOL
+from toolpool.contract.telemetry import span_attributes
+from toolpool.contract.telemetry.metric_store import UNKNOWN_TOOL
 from toolpool.contract.version import VERSION
-from toolpool.dispatcher.observe import CallFacts, Ended, Observer, Rejected
+from toolpool.dispatcher.observer import CallFacts, Ended, Observer, Rejected
 
 _SPANS_AT_MOST = 20_000
 
@@ -41,7 +41,7 @@ class OpenTelemetry(Observer):
 
     def __init__(self, agent: str | None = None, *, settings: Settings | None = None) -> None:
         self._agent = agent
-        self._system = names.messaging_system((settings or Settings()).broker_url)
+        self._system = span_attributes.messaging_system((settings or Settings()).broker_url)
         self._tracer = trace.get_tracer("toolpool", VERSION)
         self._spans: OrderedDict[str, _Spans] = OrderedDict()
 
@@ -62,7 +62,10 @@ class OpenTelemetry(Observer):
         """The W3C headers of the span in which the call is sent."""
         whole = self._tracer.start_span(
             f"dispatch {call.tool}",
-            attributes={names.TOOL: call.tool, **_present({names.CONVERSATION: call.session})},
+            attributes={
+                span_attributes.TOOL: call.tool,
+                **_present({span_attributes.CONVERSATION: call.session}),
+            },
         )
         context = trace.set_span_in_context(whole)
         send = self._tracer.start_span(
@@ -70,12 +73,12 @@ class OpenTelemetry(Observer):
             context=context,
             kind=SpanKind.PRODUCER,
             attributes={
-                names.MESSAGING_SYSTEM: self._system,
-                names.MESSAGING_OPERATION: "send",
-                names.MESSAGING_OPERATION_TYPE: "send",
-                names.DESTINATION: call.queue,
-                names.MESSAGE_ID: call.key,
-                names.BODY_SIZE: call.bytes,
+                span_attributes.MESSAGING_SYSTEM: self._system,
+                span_attributes.MESSAGING_OPERATION: "send",
+                span_attributes.MESSAGING_OPERATION_TYPE: "send",
+                span_attributes.DESTINATION: call.queue,
+                span_attributes.MESSAGE_ID: call.key,
+                span_attributes.BODY_SIZE: call.bytes,
             },
         )
         self._spans[call.key] = _Spans(whole, send)
@@ -84,10 +87,10 @@ class OpenTelemetry(Observer):
             forgotten.end_send()
             forgotten.whole.end()
         context = trace.set_span_in_context(send, context)
-        provider = names.provider_name(call.provider)
-        context = baggage.set_baggage(names.PROVIDER, provider, context)
+        provider = span_attributes.provider_name(call.provider)
+        context = baggage.set_baggage(span_attributes.PROVIDER, provider, context)
         if self._agent is not None:
-            context = baggage.set_baggage(names.AGENT, self._agent, context)
+            context = baggage.set_baggage(span_attributes.AGENT, self._agent, context)
         headers: dict[str, str] = {}
         propagate.inject(headers, context)
         return headers
@@ -101,16 +104,16 @@ class OpenTelemetry(Observer):
         """The model has to mend it: an execution that did not take place, and is no fault."""
         tool = rejected.tool if rejected.is_known else UNKNOWN_TOOL
         span = self._tracer.start_span(
-            names.execute_tool(tool),
+            span_attributes.execute_tool(tool),
             attributes=_present(
                 {
-                    names.OPERATION: names.EXECUTE_TOOL,
-                    names.TOOL: tool,
-                    names.CONVERSATION: rejected.session,
-                    names.AGENT: self._agent,
-                    names.PROVIDER: names.provider_name(rejected.provider),
-                    names.ERROR_TYPE: rejected.code.value,
-                    names.EXECUTED: "no",
+                    span_attributes.OPERATION: span_attributes.EXECUTE_TOOL,
+                    span_attributes.TOOL: tool,
+                    span_attributes.CONVERSATION: rejected.session,
+                    span_attributes.AGENT: self._agent,
+                    span_attributes.PROVIDER: span_attributes.provider_name(rejected.provider),
+                    span_attributes.ERROR_TYPE: rejected.code.value,
+                    span_attributes.EXECUTED: "no",
                 }
             ),
         )
@@ -122,11 +125,11 @@ class OpenTelemetry(Observer):
         if spans is None:
             return
         spans.end_send()
-        spans.whole.set_attribute(names.EXECUTED, ended.executed.value)
-        spans.whole.set_attribute(names.ATTEMPT, call.attempt + call.retry)
+        spans.whole.set_attribute(span_attributes.EXECUTED, ended.executed.value)
+        spans.whole.set_attribute(span_attributes.ATTEMPT, call.attempt + call.retry)
         if ended.code is not None:
-            spans.whole.set_attribute(names.ERROR_TYPE, ended.code.value)
-            if names.is_fault(ended.code):
+            spans.whole.set_attribute(span_attributes.ERROR_TYPE, ended.code.value)
+            if span_attributes.is_fault(ended.code):
                 spans.whole.set_status(StatusCode.ERROR, ended.code.value)
         spans.whole.end()
 

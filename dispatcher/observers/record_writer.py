@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 import msgspec
 
 from toolpool.contract import encoding, logs
-from toolpool.contract.ledger.steps import new_nonce
-from toolpool.dispatcher.observers.rows import Draft, RecordSink, Redact, dropped_line
+from toolpool.contract.ledger.lua_scripts import new_nonce
+from toolpool.dispatcher.observers.record_rows import Draft, RecordSink, Redact, dropped_line
 
 log = logs.logger("record")
 

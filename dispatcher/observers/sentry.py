@@ -13,8 +13,11 @@ import sentry_sdk
 
 from toolpool.contract.outcome import Code, ErrorType, Executed
 from toolpool.contract.settings import Settings
-from toolpool.contract.telemetry import names
-from toolpool.contract.telemetry.carriers import (
+from toolpool.contract.telemetry import span_attributes
+from toolpool.contract.telemetry.metric_store import UNKNOWN_TOOL
+from toolpool.contract.telemetry.sentry_reports import BeforeSend, Fingerprint, Reports
+from toolpool.contract.telemetry.throttle import Throttle
+from toolpool.contract.telemetry.trace_headers import (
     BAGGAGE,
     SENTRY_TRACE,
     Parent,
@@ -25,11 +28,8 @@ from toolpool.contract.telemetry.carriers import (
     sentry_trace,
     to_baggage,
 )
-from toolpool.contract.telemetry.figures import UNKNOWN_TOOL
-from toolpool.contract.telemetry.flood import Flood
-from toolpool.contract.telemetry.sentry import BeforeSend, Fingerprint, Reports
-from toolpool.dispatcher.observe import CallFacts, Ended, HookFailure, Observer, Rejected
-from toolpool.dispatcher.observers.tries import Tries
+from toolpool.dispatcher.observer import CallFacts, Ended, HookFailure, Observer, Rejected
+from toolpool.dispatcher.observers.first_attempts import FirstAttempts
 
 _TRACES_AT_MOST = 20_000
 _WARNED = frozenset({Code.EXPIRED, Code.OVERLOADED, Code.CIRCUIT_OPEN})
@@ -77,7 +77,7 @@ class Sentry(Observer):
         settings = settings or Settings()
         self._agent = agent
         self._tells_timeouts = settings.sentry_timeouts
-        self._system = names.messaging_system(settings.broker_url)
+        self._system = span_attributes.messaging_system(settings.broker_url)
         self._reports = Reports(
             settings,
             dsn,
@@ -85,7 +85,7 @@ class Sentry(Observer):
             before_send=before_send,
             fingerprint=fingerprint,
         )
-        self._warnings = Flood(of_each=1, in_all=10)
+        self._warnings = Throttle(of_each=1, in_all=10)
         self._traces: OrderedDict[str, _Trace] = OrderedDict()
         self._figures = _Figures()
 
@@ -110,7 +110,10 @@ class Sentry(Observer):
             if len(self._traces) > _TRACES_AT_MOST:
                 self._traces.popitem(last=False)
         who = to_baggage(
-            {names.AGENT: self._agent, names.PROVIDER: names.provider_name(call.provider)}
+            {
+                span_attributes.AGENT: self._agent,
+                span_attributes.PROVIDER: span_attributes.provider_name(call.provider),
+            }
         )
         above_baggage = sentry_sdk.get_baggage() if above is not None else None
         return {
@@ -128,12 +131,17 @@ class Sentry(Observer):
         tool = rejected.tool if rejected.is_known else UNKNOWN_TOOL
         root, now = Parent(trace_id, new_span_id(), True), time.time()
         span = {
-            **_span(root, new_span_id(), names.SENTRY_EXECUTE_TOOL, names.execute_tool(tool)),
+            **_span(
+                root,
+                new_span_id(),
+                span_attributes.SENTRY_EXECUTE_TOOL,
+                span_attributes.execute_tool(tool),
+            ),
             "start_timestamp": now,
             "timestamp": now,
-            "status": names.status_of(rejected.code),
+            "status": span_attributes.status_of(rejected.code),
             "data": self._of_tool(tool, rejected.session, rejected.provider)
-            | {names.CODE: rejected.code.value, names.EXECUTED: "no"},
+            | {span_attributes.CODE: rejected.code.value, span_attributes.EXECUTED: "no"},
         }
         self._send(tool, above, root, (now, now), "ok", [span])
 
@@ -202,20 +210,22 @@ class Sentry(Observer):
             queued_at = ended_at - ended.seconds + ended.queued_seconds
             spans.append(
                 {
-                    **_span(trace.root, trace.publish_id, names.QUEUE_PUBLISH, call.queue),
+                    **_span(
+                        trace.root, trace.publish_id, span_attributes.QUEUE_PUBLISH, call.queue
+                    ),
                     "start_timestamp": trace.accepted_at,
                     "timestamp": max(trace.accepted_at, queued_at),
                     "status": "ok",
                     "data": {
-                        names.MESSAGING_SYSTEM: self._system,
-                        names.MESSAGE_ID: call.key,
-                        names.DESTINATION: call.queue,
-                        names.BODY_SIZE: call.bytes,
-                        names.RETRY_COUNT: call.attempt - 1 + call.retry,
+                        span_attributes.MESSAGING_SYSTEM: self._system,
+                        span_attributes.MESSAGE_ID: call.key,
+                        span_attributes.DESTINATION: call.queue,
+                        span_attributes.BODY_SIZE: call.bytes,
+                        span_attributes.RETRY_COUNT: call.attempt - 1 + call.retry,
                     },
                 }
             )
-        status = names.status_of(ended.code)
+        status = span_attributes.status_of(ended.code)
         self._send(
             call.tool,
             trace.parent,
@@ -258,11 +268,11 @@ class Sentry(Observer):
 
     def _of_tool(self, tool: str, session: str | None, provider: str) -> dict[str, object]:
         data: dict[str, object | None] = {
-            names.OPERATION: names.EXECUTE_TOOL,
-            names.TOOL: tool,
-            names.CONVERSATION: session,
-            names.AGENT: self._agent,
-            names.PROVIDER: names.provider_name(provider),
+            span_attributes.OPERATION: span_attributes.EXECUTE_TOOL,
+            span_attributes.TOOL: tool,
+            span_attributes.CONVERSATION: session,
+            span_attributes.AGENT: self._agent,
+            span_attributes.PROVIDER: span_attributes.provider_name(provider),
         }
         return {name: value for name, value in data.items() if value is not None}
 
@@ -284,7 +294,7 @@ class _Figures:
     """What is counted between two reports of it. On the event loop, but for `taken`."""
 
     def __init__(self) -> None:
-        self._tries = Tries()
+        self._tries = FirstAttempts()
         self._counts: dict[str, int] = {}
         self.unknown = 0
         self.refused = 0

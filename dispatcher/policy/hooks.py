@@ -10,8 +10,8 @@ from toolpool.contract.result import ToolResult
 from toolpool.contract.settings import Settings
 from toolpool.dispatcher.events import Event
 from toolpool.dispatcher.host.hook import Hook, hook_of
-from toolpool.dispatcher.observe import Loop
-from toolpool.dispatcher.policy.approval import Approval
+from toolpool.dispatcher.observer import Loop
+from toolpool.dispatcher.policy.approval_view import Approval
 from toolpool.dispatcher.policy.rule_file import RuleFile
 from toolpool.dispatcher.policy.verdicts import ProposedCall, Replace, Verdict
 

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from toolpool.contract import encoding
-from toolpool.contract.approval import may_decide
+from toolpool.contract.approval_messages import may_decide
 from toolpool.contract.call import ToolCall
 from toolpool.contract.envelope import PolicyVerdict
 from toolpool.contract.outcome import Code, Outcome
@@ -20,7 +20,10 @@ from toolpool.dispatcher.admission import task_tools
 from toolpool.dispatcher.admission.catalog import Offer
 from toolpool.dispatcher.admission.validate import Accepted
 from toolpool.dispatcher.host.hook import Hook, HookFailed
-from toolpool.dispatcher.observe import Observers
+from toolpool.dispatcher.messages import feedback
+from toolpool.dispatcher.messages.classify import not_queued
+from toolpool.dispatcher.messages.wording import Wording
+from toolpool.dispatcher.observer import Observers
 from toolpool.dispatcher.policy.conditions import RuleFailed
 from toolpool.dispatcher.policy.rule_file import RuleFile
 from toolpool.dispatcher.policy.rules import DEFAULT, Rules
@@ -36,9 +39,6 @@ from toolpool.dispatcher.policy.verdicts import (
     copied,
 )
 from toolpool.dispatcher.turn_context import TurnContext
-from toolpool.dispatcher.words import feedback
-from toolpool.dispatcher.words.classify import not_queued
-from toolpool.dispatcher.words.wording import Wording
 
 _LONGEST_REASON = 1_000
 
@@ -290,7 +290,7 @@ class Policy:
         size = encoding.size_of(arguments)
         if not isinstance(arguments, dict) or size is None:
             problem = "they are not JSON"
-        elif size > self._settings.max_arguments:
+        elif size > self._settings.max_argument_bytes:
             problem = "they are larger than one call's arguments may be"
         elif offer.validator is not None and (wrong := offer.validator.problems(arguments)):
             problem = f"they break the tool's schema ({wrong[0].kind})"

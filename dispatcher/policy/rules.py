@@ -12,7 +12,7 @@ from toolpool.contract.errors import Misconfigured
 from toolpool.contract.schema.dialect import plain
 from toolpool.contract.spec import ToolSpec
 from toolpool.dispatcher.policy.conditions import Condition, RuleFailed, Steps, Test
-from toolpool.dispatcher.policy.fit import misfit
+from toolpool.dispatcher.policy.schema_fit import misfit
 from toolpool.dispatcher.policy.verdicts import (
     Allow,
     AskApproval,

@@ -4,12 +4,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
-from toolpool.contract.ledger.approvals import ApprovalLedger
-from toolpool.contract.ledger.base import CloseReason, Closing, Opening, Recovery, SwitchChange
-from toolpool.contract.ledger.events import EventLog
-from toolpool.contract.ledger.loops import LoopLedger
-from toolpool.contract.ledger.rates import RateLedger
-from toolpool.contract.ledger.shared import SharedLedger
+from toolpool.contract.ledger.approval_steps import ApprovalLedger
+from toolpool.contract.ledger.event_stream import EventLog
+from toolpool.contract.ledger.failure_memory import LoopLedger
+from toolpool.contract.ledger.protocols import CloseReason, Closing, Opening, Recovery, SwitchChange
+from toolpool.contract.ledger.rate_counters import RateLedger
+from toolpool.contract.ledger.shared_runs import SharedLedger
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,8 +7,8 @@ Celery costs several times as much; a contract test holds it against Celery's ow
 from typing import Any
 
 from toolpool.contract import encoding
-from toolpool.contract.ledger.steps import new_nonce
-from toolpool.contract.names import BATCH_TASK
+from toolpool.contract.ledger.lua_scripts import new_nonce
+from toolpool.contract.redis_keys import BATCH_TASK
 
 _EMBED: dict[str, None] = {"callbacks": None, "errbacks": None, "chain": None, "chord": None}
 

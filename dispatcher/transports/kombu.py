@@ -6,7 +6,7 @@ from typing import Any
 
 from kombu import Connection, Producer, Queue
 
-from toolpool.contract.ledger.steps import new_nonce
+from toolpool.contract.ledger.lua_scripts import new_nonce
 from toolpool.contract.server.connection import broker_fault
 from toolpool.dispatcher.transports import celery_message
 

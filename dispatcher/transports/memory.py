@@ -5,13 +5,13 @@ from collections import deque
 from collections.abc import Sequence
 from weakref import WeakKeyDictionary
 
-from toolpool.contract.ledger.approvals import MemoryApprovals
-from toolpool.contract.ledger.base import CloseReason, Closing, Opening, Recovery, SwitchChange
-from toolpool.contract.ledger.events import EventLog
-from toolpool.contract.ledger.loops import LoopLedger
-from toolpool.contract.ledger.memory import MemoryServer
-from toolpool.contract.ledger.rates import RateLedger
-from toolpool.contract.ledger.shared import SharedLedger
+from toolpool.contract.ledger.approval_steps import MemoryApprovals
+from toolpool.contract.ledger.event_stream import EventLog
+from toolpool.contract.ledger.failure_memory import LoopLedger
+from toolpool.contract.ledger.memory_server import MemoryServer
+from toolpool.contract.ledger.protocols import CloseReason, Closing, Opening, Recovery, SwitchChange
+from toolpool.contract.ledger.rate_counters import RateLedger
+from toolpool.contract.ledger.shared_runs import SharedLedger
 from toolpool.dispatcher.transports.base import Survey, TurnNote
 
 _TURNS_KEPT = 10_000

@@ -13,9 +13,19 @@ from kombu.exceptions import OperationalError
 from redis.exceptions import RedisError
 
 from toolpool.contract import encoding, logs
-from toolpool.contract.clock import DOUBT_SECONDS, ServerClock, elapsed
-from toolpool.contract.ledger.approvals import RedisApprovals
-from toolpool.contract.ledger.base import (
+from toolpool.contract.errors import ServerUnavailable
+from toolpool.contract.fleet_clock import DOUBT_SECONDS, FleetClock, elapsed
+from toolpool.contract.ledger.approval_steps import RedisApprovals
+from toolpool.contract.ledger.event_stream import RedisEvents
+from toolpool.contract.ledger.failure_memory import RedisLoops
+from toolpool.contract.ledger.lua_scripts import (
+    LuaScripts,
+    Step,
+    has_end,
+    send,
+    without_end,
+)
+from toolpool.contract.ledger.protocols import (
     NEW,
     SENT,
     CloseReason,
@@ -25,13 +35,10 @@ from toolpool.contract.ledger.base import (
     SwitchChange,
     again_in,
 )
-from toolpool.contract.ledger.client import RedisLedger
-from toolpool.contract.ledger.events import RedisEvents
-from toolpool.contract.ledger.loops import RedisLoops
-from toolpool.contract.ledger.rates import RedisRates
-from toolpool.contract.ledger.shared import RedisShared
-from toolpool.contract.ledger.steps import ServerAway, Step, Steps, has_end, send, without_end
-from toolpool.contract.names import Names
+from toolpool.contract.ledger.rate_counters import RedisRates
+from toolpool.contract.ledger.redis_ledger import RedisLedger
+from toolpool.contract.ledger.shared_runs import RedisShared
+from toolpool.contract.redis_keys import RedisKeys
 from toolpool.contract.server import connection
 from toolpool.contract.settings import Settings
 from toolpool.contract.spec import BACKGROUND_TIMEOUT
@@ -94,46 +101,46 @@ class RedisTransport:
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
-        self._names = Names(settings.key_prefix)
+        self._names = RedisKeys(settings.key_prefix)
         self.id = secrets.token_hex(8)
         self._reply = self._names.reply(self.id)
         self._client = connection.open_async(settings)
         self._reader = connection.open_async(settings, blocking=True)
-        self._steps = Steps(self._client)
+        self._scripts = LuaScripts(self._client)
         self._ledger = RedisLedger(
-            self._steps,
+            self._scripts,
             self._names,
-            remembered=settings.remembered,
-            outputs_bytes=settings.outputs_per_session,
+            dedup_ttl=settings.dedup_ttl,
+            outputs_bytes=settings.output_bytes_per_session,
         )
-        self._clock = ServerClock(
+        self._clock = FleetClock(
             connection.keyring(settings),
             settings.key_prefix,
-            forgets_after=settings.remembered,
+            forgets_after=settings.dedup_ttl,
         )
         self.loops = RedisLoops(
-            self._steps,
+            self._scripts,
             self._reader,
             self._names,
-            remembered=settings.loop_memory,
-            kept=settings.loop_kept,
+            remembered=settings.failure_loop_memory,
+            kept=settings.failure_loop_ttl,
         )
-        self.shared = RedisShared(self._steps, self._names)
+        self.shared = RedisShared(self._scripts, self._names)
         self.approvals = RedisApprovals(
-            self._steps,
+            self._scripts,
             self._names,
             self._reply,
             settings.tenant,
-            remembered=settings.remembered,
+            dedup_ttl=settings.dedup_ttl,
         )
         self.events = RedisEvents(
             connection.open_async(settings),
             connection.open_async(settings, blocking=True),
             self._names,
-            kept=settings.events_kept,
+            kept=settings.events_maxlen,
         )
-        self.rates = RedisRates(self._steps, self._names, queue_wait=settings.queue_wait)
-        self._hours_kept = math.ceil(settings.turns_kept / _HOUR) + 1
+        self.rates = RedisRates(self._scripts, self._names, queue_timeout=settings.queue_timeout)
+        self._hours_kept = math.ceil(settings.turn_ttl / _HOUR) + 1
         self._broker = Broker(connection.broker_url(settings)) if settings.broker_url else None
         self._last_read = b"0"
         self._untrimmed = 0
@@ -188,7 +195,7 @@ class RedisTransport:
                 async with asyncio.timeout(max(0.0, give_up_at - time.monotonic())):
                     await self._broker.publish(queue, message)
             except (TimeoutError, OperationalError) as error:
-                raise ServerAway("publish", sent=True) from error
+                raise ServerUnavailable("publish", sent=True) from error
         return epoch, answers
 
     async def close_calls(
@@ -293,9 +300,9 @@ class RedisTransport:
     ) -> None:
         """See `Transport.keep_handle`."""
         # A list is kept as long as any handle in it may be.
-        listed = max(keep, BACKGROUND_TIMEOUT + self._settings.background_kept)
+        listed = max(keep, BACKGROUND_TIMEOUT + self._settings.background_result_ttl)
         index = self._names.handles(owner) if owner is not None else ""
-        await self._steps.once(
+        await self._scripts.once(
             Step.HANDLE,
             [self._names.background(handle), index, self._names.call(call), self._names.epoch],
             [handle, body, _ms(keep), _ms(listed), _ms(outcome_kept)],
@@ -406,7 +413,7 @@ class RedisTransport:
 
     async def tell(self, reply: str, body: bytes) -> None:
         """See `Transport.tell`."""
-        await self._steps.tell(reply, body)
+        await self._scripts.tell(reply, body)
 
     async def survey(self, queues: Sequence[str], report: bytes = b"") -> Survey:
         """See `Transport.survey`."""
@@ -416,13 +423,13 @@ class RedisTransport:
         jumped = False
         while True:
             asked_at = elapsed()
-            epoch, now_ms, clock, used, limit, leased, *rest = await self._steps.once(
+            epoch, now_ms, clock, used, limit, leased, *rest = await self._scripts.once(
                 Step.SURVEY,
                 keys,
                 [
-                    self._steps.epoch_candidate,
+                    self._scripts.epoch_candidate,
                     report,
-                    _ms(self._settings.lease_gone),
+                    _ms(self._settings.lease_ttl),
                     names.worker(""),
                     _WORKERS_LISTED_SECONDS,
                     self.id,

@@ -13,7 +13,7 @@ from tests.chaos import processes
 from tests.chaos.journal import Journal
 from tests.chaos.tools import JOURNAL
 from toolpool.contract.settings import Settings
-from toolpool.fleet import read_fleet
+from toolpool.fleet_reader import read_fleet
 from toolpool.workers.supervision.lifeline import in_lasting_thread, tethered
 
 GROUPS = ("loop,thread", "process")

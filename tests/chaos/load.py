@@ -24,7 +24,7 @@ _GIVE_UP_SECONDS = 10.0
 
 def allowed_seconds(settings: Settings, timeout: float = TIMEOUT) -> float:
     """How long the answer of a call with this timeout may take."""
-    return timeout + settings.queue_wait + _MARGIN_SECONDS
+    return timeout + settings.queue_timeout + _MARGIN_SECONDS
 
 
 class Load:
@@ -123,7 +123,7 @@ class Load:
         self, calls: list[dict[str, object]], timeout: float, allowed: float
     ) -> None:
         began = time.monotonic()
-        barriers = (len(calls) - 1) * LEASES_TO_WAIT * self._dispatcher._settings.lease_gone
+        barriers = (len(calls) - 1) * LEASES_TO_WAIT * self._dispatcher._settings.lease_ttl
         longest = allowed * len(calls) + barriers
         session = f"s{self._rng.randrange(20)}"
         try:

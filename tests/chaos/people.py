@@ -14,10 +14,10 @@ from tests.chaos.journal import Journal
 from tests.chaos.policy import AWAY
 from tests.chaos.tools import RATED_A_SECOND
 from toolpool import ApprovalRefused, Dispatcher
+from toolpool.call_search import Finder
 from toolpool.contract.errors import BrokerUnreachable
 from toolpool.contract.outcome import Code, Executed
 from toolpool.contract.settings import Settings
-from toolpool.find import Finder
 
 APPROVE, DENY, CANCEL = "approve", "deny", "cancel"
 ACCEPTED, REFUSED, UNKNOWN = "accepted", "refused", "unknown"

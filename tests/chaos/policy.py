@@ -12,9 +12,9 @@ from toolpool import (
     Rewrite,
     ToolResult,
 )
-from toolpool.contract.ledger.steps import ServerAway
+from toolpool.contract.errors import ServerUnavailable
 
-AWAY = (ServerAway, RedisError, OSError, TimeoutError)
+AWAY = (ServerUnavailable, RedisError, OSError, TimeoutError)
 """What is raised while the server does not answer."""
 
 

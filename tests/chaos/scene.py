@@ -100,11 +100,11 @@ class Scene:
         defaults: dict[str, Any] = {
             "redis_url": url,
             "signing_key": SecretStr(generate_key()),
-            "queue_wait": 8.0,
+            "queue_timeout": 8.0,
             "slots_process": 2,
-            "drain_grace": 3.0,
+            "drain_timeout": 3.0,
             # Rows about faults are full of failures; an open circuit would hide what comes after.
-            "breaker_calls": 1_000_000,
+            "circuit_minimum_calls": 1_000_000,
         }
         return Settings(**(defaults | changes))
 

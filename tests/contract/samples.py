@@ -14,7 +14,7 @@ from unittest import mock
 
 from msgspec.structs import replace
 
-from toolpool.contract.approval import (
+from toolpool.contract.approval_messages import (
     ApprovalDecision,
     ApprovalRequest,
     digest_of,
@@ -23,7 +23,7 @@ from toolpool.contract.approval import (
     signed_decision,
     signed_request,
 )
-from toolpool.contract.circuit import CircuitState, read_state, signed_state
+from toolpool.contract.circuit_state import CircuitState, read_state, signed_state
 from toolpool.contract.credentials import Credential, Lack, lacking
 from toolpool.contract.envelope import (
     BackgroundCall,
@@ -46,8 +46,8 @@ from toolpool.contract.envelope import (
     Toolset,
     WorkerLease,
 )
-from toolpool.contract.events import EventBatch, Note
-from toolpool.contract.inspection import (
+from toolpool.contract.event_entries import EventBatch, Note
+from toolpool.contract.operator_messages import (
     Answer,
     CallStatus,
     DispatcherReport,

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.contract.samples import SAMPLES, body_of, golden
-from toolpool.contract.names import Names
+from toolpool.contract.redis_keys import RedisKeys
 
 TEXT = (Path(__file__).parents[2] / "docs" / "wire-format.md").read_text(encoding="utf-8")
 SHOWN = [json.loads(block) for block in re.findall(r"```json\n(.*?)```", TEXT, re.DOTALL)]
@@ -34,7 +34,7 @@ def test_every_kind_of_message_has_an_example(kind: type) -> None:
 
 
 def test_every_kind_of_key_is_listed() -> None:
-    names = Names("p")
+    names = RedisKeys("p")
     fixed = [value for key, value in vars(names).items() if key not in ("prefix", "call_prefix")]
     made = [
         make("x")

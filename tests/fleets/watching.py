@@ -6,7 +6,7 @@ from typing import Any
 
 from tests.fleets.blocking import block_the_loop, die_writing, echo
 from toolpool import WorkerObserver, tool
-from toolpool.contract.observing import moments
+from toolpool.contract.observer_dispatch import moments
 
 __all__ = ["block_the_loop", "die_writing", "echo"]
 

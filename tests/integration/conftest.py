@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import pytest
 import redis
 
-from toolpool.contract.names import KEYS_WITHOUT_EXPIRY
+from toolpool.contract.redis_keys import KEYS_WITHOUT_EXPIRY
 
 # kombu's own: its bindings, what is delivered and not yet acked, and a queue that is not empty.
 _KOMBU_KEY = re.compile(

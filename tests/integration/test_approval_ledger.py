@@ -13,7 +13,7 @@ import msgspec
 import pytest
 
 from tests.waiting import eventually
-from toolpool.contract.ledger.approvals import (
+from toolpool.contract.ledger.approval_steps import (
     ApprovalLedger,
     Asking,
     Deciding,
@@ -21,7 +21,9 @@ from toolpool.contract.ledger.approvals import (
     MemoryApprovals,
     RedisApprovals,
 )
-from toolpool.contract.ledger.base import (
+from toolpool.contract.ledger.lua_scripts import LuaScripts, new_nonce
+from toolpool.contract.ledger.memory_server import MemoryServer
+from toolpool.contract.ledger.protocols import (
     APPROVED,
     ATTACHED,
     LAPSED,
@@ -37,10 +39,8 @@ from toolpool.contract.ledger.base import (
     Release,
     Settlement,
 )
-from toolpool.contract.ledger.client import RedisLedger
-from toolpool.contract.ledger.memory import MemoryServer
-from toolpool.contract.ledger.steps import Steps, new_nonce
-from toolpool.contract.names import Names
+from toolpool.contract.ledger.redis_ledger import RedisLedger
+from toolpool.contract.redis_keys import RedisKeys
 from toolpool.contract.server import connection
 from toolpool.contract.settings import Settings
 from toolpool.embedded import EmbeddedServer
@@ -111,14 +111,14 @@ class Server:
         """What was sent to a dispatcher's reply stream."""
         if isinstance(self.ledger, MemoryServer):
             return list(self.ledger._inboxes[self.reply(name)].items)
-        client: Any = self.ledger._steps._client
+        client: Any = self.ledger._scripts._client
         return [fields[b"b"] for _, fields in await client.xrange(self.reply(name))]
 
     async def edit(self, **fields: str | None) -> None:
         """Write fields of the record, or delete them, as somebody does who has no key."""
         if isinstance(self.ledger, MemoryServer):
             pytest.skip("its records cannot be written by anybody else")
-        client: Any = self.ledger._steps._client
+        client: Any = self.ledger._scripts._client
         for field, value in fields.items():
             name = self.ledger._names.call("a")
             await (client.hset(name, field, value) if value else client.hdel(name, field))
@@ -128,7 +128,7 @@ class Server:
         if isinstance(self.ledger, MemoryServer):
             return self.ledger.records["a"].gone_at - time.monotonic()
         ledger = self.ledger
-        return await ledger._steps._client.pttl(ledger._names.call("a")) / 1000
+        return await ledger._scripts._client.pttl(ledger._names.call("a")) / 1000
 
     async def restorer(self) -> Callable[[], Awaitable[None]]:
         """What puts the record back as it is now, as somebody does who has no key."""
@@ -139,7 +139,7 @@ class Server:
                 records["a"] = record
 
             return restore
-        client: Any = self.ledger._steps._client
+        client: Any = self.ledger._scripts._client
         name = self.ledger._names.call("a")
         return partial(client.restore, name, 60_000, await client.dump(name), replace=True)
 
@@ -162,9 +162,9 @@ async def server(request: pytest.FixtureRequest) -> AsyncIterator[Server]:
         yield made
         return
     with EmbeddedServer() as embedded:
-        names = Names(f"t{secrets.token_hex(4)}")
+        names = RedisKeys(f"t{secrets.token_hex(4)}")
         client = connection.open_async(Settings(redis_url=embedded.url, key_prefix=names.prefix))
-        steps = Steps(client)
+        steps = LuaScripts(client)
 
         async def live_there(name: str, is_alive: bool) -> None:
             key = names.dispatcher(name)
@@ -453,7 +453,7 @@ async def test_r63_junk_in_place_of_the_sets_stops_no_decision(server: Server) -
         return  # it has no sets
     approvals = server.make("one")
     await server.ask()
-    client = server.ledger._steps._client
+    client = server.ledger._scripts._client
     for key in approvals._shared[1:]:  # type: ignore[attr-defined]
         await client.delete(key)
         await client.set(key, b"junk")
@@ -465,7 +465,7 @@ async def test_r63_junk_in_place_of_the_sets_stops_no_decision(server: Server) -
 async def test_r63_another_type_in_place_of_the_epoch_is_lost_data(server: Server) -> None:
     if isinstance(server.ledger, MemoryServer):
         return  # it has no types
-    client, key = server.ledger._steps._client, server.ledger._names.epoch
+    client, key = server.ledger._scripts._client, server.ledger._names.epoch
     await server.ask()
     await client.delete(key)
     await client.rpush(key, b"junk")

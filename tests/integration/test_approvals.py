@@ -16,9 +16,9 @@ from tests.integration import fleet as fleets
 from tests.waiting import eventually
 from toolpool import Approval, ApprovalRefused, Code, Dispatcher, Executed, Hooks, Rewrite
 from toolpool.cli.app import run_command
-from toolpool.contract.approval import ApprovalState
+from toolpool.contract.approval_messages import ApprovalState
 from toolpool.contract.encoding import digest
-from toolpool.contract.names import Names
+from toolpool.contract.redis_keys import RedisKeys
 from toolpool.dispatcher.approvals import Approvals
 from toolpool.local import LocalFleet
 
@@ -316,7 +316,7 @@ async def test_r63_a_mark_without_a_signature_approves_nothing(
     await dispatcher.dispatch(response(trace), session="forged", wait=0)
     approval = await one_waits(dispatcher.approvals, "forged")
     with redis.Redis.from_url(str(fleet.settings.redis_url)) as client:
-        names, owner = Names(fleet.settings.key_prefix), digest(fleet.settings.tenant)
+        names, owner = RedisKeys(fleet.settings.key_prefix), digest(fleet.settings.tenant)
         waiting, approved = names.approvals(owner), names.approved(owner)
         key = names.call(approval.id)
         assert client.zscore(waiting, approval.id) is not None

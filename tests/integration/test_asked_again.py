@@ -54,7 +54,7 @@ def nothing_is_kept_by(dispatcher: InMemoryDispatcher) -> bool:
 async def test_whoever_asks_during_a_retry_joins_it() -> None:
     """Both have its result, and nothing is left behind."""
     gate = Gate()
-    async with alone([flaky(gate)], retry_pause=0.01, in_flight_per_session=1) as dispatcher:
+    async with alone([flaky(gate)], retry_delay=0.01, in_flight_per_session=1) as dispatcher:
         asked = [asyncio.ensure_future(dispatcher.dispatch(call("flaky"), **SAME))]
         await eventually(lambda: gate.came, "the retry runs")
         asked.append(asyncio.ensure_future(dispatcher.dispatch(call("flaky"), **SAME)))
@@ -62,7 +62,7 @@ async def test_whoever_asks_during_a_retry_joins_it() -> None:
         gate.open()
         assert [(await turn)[0].data for turn in asked] == [2, 2]
         assert dispatcher.in_flight() == 0
-        queue = next(iter(dispatcher._traffic._pump._shared.queues.values()))
+        queue = next(iter(dispatcher._in_flight._pump._shared.queues.values()))
         assert (queue._in_flight, queue._unstarted, queue._lines) == (0, 0, {})
 
 
@@ -91,7 +91,7 @@ async def test_a_call_that_waits_here_and_runs_elsewhere_is_not_said_not_to_have
 
     async with (
         alone([gated(gate), hold]) as one,
-        second(one, queue_wait=0.4, in_flight_per_session=1) as other,
+        second(one, queue_timeout=0.4, in_flight_per_session=1) as other,
     ):
         first = asyncio.ensure_future(one.dispatch(call("write", label="x"), **SAME))
         await eventually(lambda: gate.came, "it runs for the first")
@@ -129,7 +129,7 @@ async def test_one_that_is_closed_leaves_its_calls_to_those_who_wait_for_them() 
 async def test_the_last_of_many_askers_is_told_at_once() -> None:
     """Eight are noted; the ninth takes the place of the first, who is the likeliest to be dead."""
     gate = Gate()
-    async with alone([gated(gate)], queue_wait=2.0) as one:
+    async with alone([gated(gate)], queue_timeout=2.0) as one:
         asked = [asyncio.ensure_future(one.dispatch(call("write", label="x"), **SAME))]
         await eventually(lambda: gate.came, "it runs")
         others = [second(one) for _ in range(9)]
@@ -171,7 +171,7 @@ async def test_asking_again_for_a_failure_opens_no_circuit() -> None:
         """Fail."""
         raise ValueError("no")
 
-    async with alone([fails], breaker_calls=3) as dispatcher:
+    async with alone([fails], circuit_minimum_calls=3) as dispatcher:
         for _ in range(6):
             assert (await dispatcher.dispatch(call("fails"), **SAME))[0].code is Code.RAISED
         assert (await dispatcher.dispatch(call("fails")))[0].code is Code.RAISED
@@ -209,7 +209,7 @@ async def test_a_stored_failure_does_not_hold_a_circuit_open() -> None:
             raise ValueError("no")
         return "well"
 
-    async with alone([sick], breaker_calls=2, breaker_pause=0.1) as dispatcher:
+    async with alone([sick], circuit_minimum_calls=2, circuit_reset_timeout=0.1) as dispatcher:
         for turn in ("t", "u"):
             await dispatcher.dispatch(call("sick"), session="s", turn=turn)
         assert (await dispatcher.dispatch(call("sick")))[0].code is Code.CIRCUIT_OPEN
@@ -232,7 +232,9 @@ async def test_a_retry_that_ran_is_not_hidden_by_an_open_circuit() -> None:
             raise ConnectionError("not yet")
         return "good"
 
-    async with alone([flaky], retry_pause=0.01, breaker_calls=4, breaker_rate=0.5) as dispatcher:
+    async with alone(
+        [flaky], retry_delay=0.01, circuit_minimum_calls=4, circuit_failure_rate=0.5
+    ) as dispatcher:
         first = (await dispatcher.dispatch(call("flaky", label="once"), **SAME))[0]
         for _ in range(3):
             await dispatcher.dispatch(call("flaky", label="never"))
@@ -250,12 +252,12 @@ async def test_a_call_met_twice_on_its_way_out_takes_one_place() -> None:
         await eventually(lambda: gate.came, "it runs for the first")
         again = asyncio.ensure_future(other.dispatch(call("write", label="x"), **SAME))
         await eventually(lambda: other.in_flight() == 1, "it is asked again")
-        pending = next(iter(other._traffic.all_open()))
-        other._traffic._pump.adopt(pending)
-        other._traffic._pump.adopt(pending)
+        pending = next(iter(other._in_flight.all_open()))
+        other._in_flight._pump.adopt(pending)
+        other._in_flight._pump.adopt(pending)
         gate.open()
         await asyncio.gather(first, again)
-        assert other._traffic._pump._shared.sessions == {}
+        assert other._in_flight._pump._shared.sessions == {}
 
 
 async def test_a_write_asked_again_after_its_result_has_gone_is_not_run_again() -> None:
@@ -269,7 +271,7 @@ async def test_a_write_asked_again_after_its_result_has_gone_is_not_run_again() 
         starts.append("read")
         return "read"
 
-    async with alone([gated(gate), read], results_kept=0.05) as dispatcher:
+    async with alone([gated(gate), read], result_ttl=0.05) as dispatcher:
         for _ in range(2):
             write = (await dispatcher.dispatch(call("write", label="x"), **SAME))[0]
             looked = (await dispatcher.dispatch(call("read", "r"), **SAME))[0]
@@ -293,7 +295,7 @@ async def test_what_ran_as_a_write_is_remembered_though_its_tool_is_a_read_by_no
         starts.append(label)
         return label
 
-    async with alone([gated(gate)], results_kept=0.05) as first:
+    async with alone([gated(gate)], result_ttl=0.05) as first:
         await first.dispatch(call("write", label="x"), **SAME)
         key = next(iter(first._server.marks))
         await eventually(lambda: first._server.state(key) is None, "its result has gone")
@@ -396,7 +398,7 @@ async def test_a_refused_call_is_run_when_it_is_asked_again_as_its_result_said()
 async def test_each_asker_of_one_dispatcher_is_answered_by_its_own_deadline() -> None:
     """R33: the second has less time than the first, whose call goes on."""
     gate = Gate()
-    async with alone([gated(gate)], queue_wait=0.1) as dispatcher:
+    async with alone([gated(gate)], queue_timeout=0.1) as dispatcher:
         first = asyncio.ensure_future(dispatcher.dispatch(call("write", label="x"), **SAME))
         await eventually(lambda: gate.came, "it runs")
         hurried = (await dispatcher.dispatch(call("write", label="x"), **SAME, timeout=0.1))[0]
@@ -414,7 +416,7 @@ async def test_each_asker_of_one_dispatcher_is_answered_by_its_own_deadline() ->
 async def test_what_one_has_given_up_is_cancelled_with_the_other(gives_up: str) -> None:
     """R34: nobody waits for it any more, whoever was the last."""
     gate = Gate()
-    async with alone([gated(gate)], queue_wait=0.1) as dispatcher:
+    async with alone([gated(gate)], queue_timeout=0.1) as dispatcher:
         first = asyncio.ensure_future(dispatcher.dispatch(call("write", label="x"), **SAME))
         await eventually(lambda: gate.came, "it runs")
         second = asyncio.ensure_future(
@@ -432,7 +434,7 @@ async def test_what_one_has_given_up_is_cancelled_with_the_other(gives_up: str) 
 
 
 def _waiters(dispatcher: Any) -> list[Any]:
-    return [latch for each in dispatcher._traffic.all_open() for latch in each.latches]
+    return [latch for each in dispatcher._in_flight.all_open() for latch in each.latches]
 
 
 async def test_a_wait_budget_begins_when_it_is_asked_for() -> None:
@@ -441,7 +443,7 @@ async def test_a_wait_budget_begins_when_it_is_asked_for() -> None:
     async with alone([gated(gate)]) as dispatcher:
         first = asyncio.ensure_future(dispatcher.dispatch(call("write", label="x"), **SAME))
         await eventually(lambda: gate.came, "it runs")
-        next(iter(dispatcher._traffic.all_open())).began -= 60.0
+        next(iter(dispatcher._in_flight.all_open())).began -= 60.0
         again = asyncio.ensure_future(
             dispatcher.dispatch(call("write", label="x"), **SAME, wait=20.0)
         )

@@ -13,13 +13,13 @@ from tests.integration.fleet import call
 from tests.integration.twins import alone, second
 from tests.waiting import eventually
 from toolpool import Dispatcher
-from toolpool.contract.names import Names
 from toolpool.contract.outcome import Code, Executed
+from toolpool.contract.redis_keys import RedisKeys
 from toolpool.contract.result import ToolResult
 from toolpool.contract.server import connection
 from toolpool.dispatcher.admission import task_tools
 from toolpool.dispatcher.formats import FORMATS
-from toolpool.dispatcher.order import stages
+from toolpool.dispatcher.turn_order import stages
 from toolpool.local import LocalFleet
 
 
@@ -194,7 +194,7 @@ async def test_a_model_is_shown_the_newest_calls_and_how_many_more_there_are(
         assert listed.note == "There are 13 older background tasks, which are not listed."
         assert len(await dispatcher.task_list(session="s")) == 63
         with connection.open_sync(fleet.settings) as server:
-            server.delete(*(Names().background(handle) for handle in handles[40:60]))
+            server.delete(*(RedisKeys().background(handle) for handle in handles[40:60]))
         async with fleets.connected(fleet, tenant="many") as other:
             listed = await ask(other, "task_list")
         assert [entry["handle"] for entry in listed.data] == handles[:40] + handles[60:]

@@ -25,18 +25,18 @@ from tests.integration.fleet import call
 from tests.integration.test_deadlines import worker
 from tests.waiting import eventually
 from toolpool import Dispatcher, SigningKeyMissing
+from toolpool.checks import Level, check_broker
 from toolpool.contract.envelope import Envelope
 from toolpool.contract.errors import BrokerUnreachable
-from toolpool.contract.names import Names
 from toolpool.contract.outcome import Code, Executed
+from toolpool.contract.redis_keys import RedisKeys
 from toolpool.contract.server import connection
 from toolpool.contract.settings import Settings
 from toolpool.contract.signing import generate_key
 from toolpool.contract.spec import RunIn
-from toolpool.doctor import Level, check_broker
-from toolpool.workers.shelf import Shelf
+from toolpool.workers.catalog_publisher import CatalogPublisher
 
-LOOP = Names().queue("default", RunIn.LOOP)
+LOOP = RedisKeys().queue("default", RunIn.LOOP)
 
 # kombu keeps the sockets of its failed attempts in the frames of their tracebacks.
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
@@ -62,7 +62,7 @@ def settings(server: Server) -> Settings:
         redis_url=server.url,
         broker_url=f"redis://127.0.0.1:{server.port}/1",
         signing_key=SecretStr(generate_key()),
-        queue_wait=5.0,
+        queue_timeout=5.0,
     )
 
 
@@ -105,7 +105,9 @@ async def test_calls_go_through_the_broker_and_records_stay_in_redis(
     assert ours == {"toolpool"}, "no queue and nothing of kombu's beside the records"
     assert "toolpool:call" not in {key.decode()[:13] for key in broker.scan_iter()}
     assert theirs <= {"_kombu", "toolpool"}
-    await eventually(lambda: not broker.exists(Names().unacked), "every message is acknowledged")
+    await eventually(
+        lambda: not broker.exists(RedisKeys().unacked), "every message is acknowledged"
+    )
 
 
 async def test_a_call_waits_in_the_broker_for_a_worker_that_starts_later(
@@ -113,15 +115,15 @@ async def test_a_call_waits_in_the_broker_for_a_worker_that_starts_later(
 ) -> None:
     envelope = Envelope(connection.keyring(settings))
     with connection.open_sync(settings) as client:
-        Shelf(client, [road.echo.spec], envelope=envelope, settings=settings).stock(
+        CatalogPublisher(client, [road.echo.spec], envelope=envelope, settings=settings).stock(
             b"", time.time()
         )
-    patient = settings.model_copy(update={"queue_wait": 30.0})
+    patient = settings.model_copy(update={"queue_timeout": 30.0})
     async with Dispatcher.connect(settings=patient) as dispatcher:
         turn = asyncio.ensure_future(dispatcher.dispatch(call("echo", value=1)))
         await eventually(lambda: broker.llen(LOOP) == 1, "the message is in the broker")
         assert records.llen(LOOP) == 0
-        assert list(records.scan_iter(Names().call("*")))
+        assert list(records.scan_iter(RedisKeys().call("*")))
         with worker(settings):
             assert (await turn)[0].data == 1
 
@@ -149,16 +151,16 @@ async def test_a_broker_that_comes_back_gets_what_it_missed(
     broker = Server(tmp_path / "broker", listen="port")
     try:
         settings = settings.model_copy(
-            update={"broker_url": broker.url, "connect_timeout": 0.5, "queue_wait": 30.0}
+            update={"broker_url": broker.url, "connect_timeout": 0.5, "queue_timeout": 30.0}
         )
         with worker(settings):
             async with Dispatcher.connect(settings=settings) as dispatcher:
                 assert (await dispatcher.dispatch(call("echo", value=0)))[0].ok
-                known = set(records.scan_iter(Names().call("*")))
+                known = set(records.scan_iter(RedisKeys().call("*")))
                 broker.kill()
                 asked = asyncio.ensure_future(dispatcher.dispatch(call("echo", value=1)))
                 await eventually(
-                    lambda: set(records.scan_iter(Names().call("*"))) > known, "it is noted"
+                    lambda: set(records.scan_iter(RedisKeys().call("*"))) > known, "it is noted"
                 )
                 await asyncio.to_thread(broker.start)
                 result = (await asked)[0]
@@ -175,12 +177,12 @@ async def test_a_broker_that_goes_away_is_answered_by_the_deadline(tmp_path: Pat
             redis_url=records.url,
             broker_url=broker.url,
             signing_key=SecretStr(generate_key()),
-            queue_wait=2.0,  # longer than kombu tries
+            queue_timeout=2.0,  # longer than kombu tries
             connect_timeout=0.5,
         )
         envelope = Envelope(connection.keyring(settings))
         with connection.open_sync(settings) as client:
-            Shelf(client, [road.echo.spec], envelope=envelope, settings=settings).stock(
+            CatalogPublisher(client, [road.echo.spec], envelope=envelope, settings=settings).stock(
                 b"", time.time()
             )
         async with Dispatcher.connect(settings=settings) as dispatcher:

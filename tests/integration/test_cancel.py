@@ -54,7 +54,7 @@ async def test_what_is_cancelled_on_its_way_does_not_start(
         started.append("work")
 
     async with alone([work]) as dispatcher:
-        transport, way = dispatcher._traffic._transport, Gate()
+        transport, way = dispatcher._in_flight._transport, Gate()
         publish = transport.publish
 
         async def slowly(*args: Any, **kwargs: Any) -> Any:
@@ -90,8 +90,8 @@ async def test_a_cancelled_call_is_not_tried_again(monkeypatch: pytest.MonkeyPat
         await gate.wait("start")
         raise ConnectionError("not yet")
 
-    async with alone([fails], retry_pause=0.01) as dispatcher:
-        transport = dispatcher._traffic._transport
+    async with alone([fails], retry_delay=0.01) as dispatcher:
+        transport = dispatcher._in_flight._transport
         close_calls = transport.close_calls
 
         async def slowly(*args: Any, **kwargs: Any) -> Any:

@@ -114,7 +114,7 @@ async def test_a_cancel_between_two_tries_ends_them_all() -> None:
     """The next try has no record yet, and its owner would open one."""
     gate, starts = Gate(), list[str]()
     flaky = failing(gate, starts, retries=3)
-    async with alone([flaky], retry_pause=0.5) as owner, second(owner) as other:
+    async with alone([flaky], retry_delay=0.5) as owner, second(owner) as other:
         handle = str((await owner.dispatch(call("flaky"), session="s", wait=0.01))[0].handle)
         gate.open()
         await eventually(lambda: starts, "the first try has failed")
@@ -133,7 +133,7 @@ async def test_a_cancel_between_two_tries_ends_them_all() -> None:
 async def test_a_cancelled_call_that_is_asked_again_is_answered_without_waiting_to_retry() -> None:
     gate, starts = Gate(), list[str]()
     flaky = failing(gate, starts, retries=3)
-    slow = {"retry_pause": 15.0}
+    slow = {"retry_delay": 15.0}
     async with alone([flaky], **slow) as owner, second(owner, **slow) as other:
         asked = {"session": "s", "turn": "t"}
         handle = str((await owner.dispatch(call("flaky"), wait=0.01, **asked))[0].handle)
@@ -154,7 +154,7 @@ async def test_a_cancel_by_the_owner_between_two_tries_holds_for_whoever_follows
 ):
     gate, starts = Gate(), list[str]()
     flaky = failing(gate, starts, retries=3)
-    async with alone([flaky], retry_pause=0.3) as owner, second(owner, retry_pause=0.3) as other:
+    async with alone([flaky], retry_delay=0.3) as owner, second(owner, retry_delay=0.3) as other:
         handle = str((await owner.dispatch(call("flaky"), session="s", wait=0.01))[0].handle)
         following = asyncio.ensure_future(other.task_result(handle, session="s", wait=5.0))
         await eventually(lambda: other.in_flight() == 1, "the other follows it")
@@ -178,7 +178,7 @@ async def test_a_call_that_its_owner_has_not_sent_is_cancelled_too() -> None:
         await gate.wait("rare")
         return number
 
-    async with alone([rare], queue_wait=90.0) as owner, second(owner) as other:
+    async with alone([rare], queue_timeout=90.0) as owner, second(owner) as other:
         turns = [
             (await owner.dispatch(call("rare", number=n), session="s", wait=0.02))[0]
             for n in (1, 2)
@@ -210,7 +210,7 @@ async def test_a_cancel_that_the_server_does_not_confirm_says_so_and_the_call_go
         async def refuse(*args: Any, **kwargs: Any) -> Any:
             raise ConnectionError("away")
 
-        monkeypatch.setattr(owner._traffic._transport, "close_calls", refuse)
+        monkeypatch.setattr(owner._in_flight._transport, "close_calls", refuse)
         assert await cancel(owner, handle) == (Code.QUEUE_UNREACHABLE, Executed.UNKNOWN)
         gate.open()
         result = await owner.task_result(handle, session="s", wait=5.0)
@@ -221,7 +221,7 @@ async def test_a_cancel_that_the_server_does_not_confirm_says_so_and_the_call_go
 async def test_a_call_that_was_cancelled_after_it_ran_is_never_said_not_to_have_run() -> None:
     gate, starts = Gate(), list[str]()
     flaky = failing(gate, starts, retries=5)
-    async with alone([flaky], retry_pause=0.4) as owner, second(owner) as other:
+    async with alone([flaky], retry_delay=0.4) as owner, second(owner) as other:
         asked = {"session": "s", "turn": "t"}
         handle = str((await owner.dispatch(call("flaky"), wait=0.01, **asked))[0].handle)
         gate.open()
@@ -256,7 +256,7 @@ async def test_a_cancel_that_was_not_confirmed_is_tried_again_and_not_counted(
     async with alone([work], background_wait=0.02) as owner:
         handle = str((await owner.dispatch(call("work"), session="s"))[0].handle)
         await eventually(lambda: gate.came, "it runs")
-        transport = owner._traffic._transport
+        transport = owner._in_flight._transport
         close_calls = transport.close_calls
 
         async def refuse(*args: Any, **kwargs: Any) -> Any:
@@ -290,6 +290,6 @@ async def test_a_cancel_with_the_server_away_is_an_answer_and_no_exception(
             raise TimeoutError("away")
 
         for name in ("handle", "states", "close_calls"):
-            monkeypatch.setattr(dispatcher._traffic._transport, name, away)
+            monkeypatch.setattr(dispatcher._in_flight._transport, name, away)
         result = await dispatcher.task_cancel(handle, session="s")
         assert (result.code, result.executed) == (Code.QUEUE_UNREACHABLE, Executed.UNKNOWN)

@@ -10,7 +10,7 @@ from tests.waiting import eventually
 from toolpool import tool
 from toolpool.contract.outcome import Code
 
-LEASE = {"lease_gone": 2.0, "lease_renewed": 0.5}
+LEASE = {"lease_ttl": 2.0, "lease_interval": 0.5}
 CALLS = [{"id": "w", "name": "put", "input": {}}, {"id": "r", "name": "look", "input": {}}]
 
 
@@ -58,7 +58,7 @@ async def test_a_thread_that_goes_on_after_a_cancel_is_noted_when_it_ends() -> N
     async with alone([work]) as dispatcher:
         asked = asyncio.ensure_future(dispatcher.dispatch(asks, session="s", turn="t"))
         await eventually(begun.is_set, "it runs")
-        [pending] = dispatcher._traffic.all_open()
+        [pending] = dispatcher._in_flight.all_open()
         await dispatcher.cancel(session="s")
         await asked
         assert dispatcher._server.ended == set()

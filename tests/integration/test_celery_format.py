@@ -16,12 +16,12 @@ from tests.contract.samples import BATCH, ENVELOPE
 from tests.processes import python
 from tests.waiting import wait_until
 from toolpool.contract import encoding
-from toolpool.contract.names import BATCH_TASK, Names
+from toolpool.contract.redis_keys import BATCH_TASK, RedisKeys
 from toolpool.contract.spec import RunIn
 from toolpool.dispatcher.transports import celery_message
 from toolpool.dispatcher.transports.kombu import Broker
 
-QUEUE = Names().queue("default", RunIn.LOOP)
+QUEUE = RedisKeys().queue("default", RunIn.LOOP)
 RECORDED = "recorded"
 SIGNED = ENVELOPE.encode_batch(BATCH)
 

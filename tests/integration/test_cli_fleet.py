@@ -15,12 +15,12 @@ import redis
 from tests.integration.test_cli_run import TOOLS, environment, ran
 from tests.waiting import wait_until
 from toolpool.contract.envelope import CatalogEntry, Envelope, WorkerLease
-from toolpool.contract.names import Names
+from toolpool.contract.redis_keys import RedisKeys
 from toolpool.contract.signing import Keyring, generate_key
 from toolpool.contract.spec import RunIn, ToolSpec, sealed
 from toolpool.contract.version import VERSION
 from toolpool.embedded import EmbeddedServer
-from toolpool.workers.shelf import toolset_of
+from toolpool.workers.catalog_publisher import toolset_of
 
 
 @pytest.fixture
@@ -63,7 +63,7 @@ def working(folder: Path, redis_url: str) -> "Iterator[subprocess.Popen[bytes]]"
         stderr=subprocess.DEVNULL,
     ) as process:
         with redis.Redis.from_url(redis_url) as server:
-            wait_until(lambda: server.zcard(Names().workers), "the worker has a lease", 30)
+            wait_until(lambda: server.zcard(RedisKeys().workers), "the worker has a lease", 30)
             wait_until(lambda: server.keys("_kombu.binding*"), "it takes from its queues", 30)
         yield process
         process.kill()
@@ -72,9 +72,9 @@ def working(folder: Path, redis_url: str) -> "Iterator[subprocess.Popen[bytes]]"
 def publish(client: "redis.Redis", spec: ToolSpec, at: float, key: str | None = None) -> None:
     envelope = Envelope(Keyring([key]) if key else Keyring.local())
     entry = envelope.encode_entry(CatalogEntry(spec=spec, published_at=at, version="0"))
-    field = Names.catalog_field(spec.name, spec.digest, envelope.key_id)
-    client.hset(Names().catalog, field, entry)
-    client.expire(Names().catalog, 60)
+    field = RedisKeys.catalog_field(spec.name, spec.digest, envelope.key_id)
+    client.hset(RedisKeys().catalog, field, entry)
+    client.expire(RedisKeys().catalog, 60)
 
 
 def test_status_tools_and_doctor_see_a_live_worker(shared: tuple[Path, str]) -> None:
@@ -158,8 +158,8 @@ def test_a_worker_told_to_stop_says_that_it_left(
 ) -> None:
     worker.send_signal(signal.SIGTERM)
     assert worker.wait(20) == 0
-    [left] = client.zrange(Names().workers, 0, -1)
-    body = client.get(Names().worker(left.decode()))
+    [left] = client.zrange(RedisKeys().workers, 0, -1)
+    body = client.get(RedisKeys().worker(left.decode()))
     lease = Envelope(Keyring.local()).decode_lease(body)
     assert (lease.leaving, lease.ended) == (True, True)
 
@@ -176,8 +176,8 @@ def test_remove_takes_every_version_of_a_tool(
     assert (done.returncode, done.stdout) == (0, "old is out of the catalog\n")
     listed = ran(folder, "tools", "list", "--json", TOOLPOOL_REDIS_URL=redis_url)
     assert [tool["name"] for tool in json.loads(listed.stdout)] == ["older"]
-    assert client.get(Names().catalog_version)
-    assert 0 < client.pttl(Names().catalog_version) <= 604_800_000
+    assert client.get(RedisKeys().catalog_version)
+    assert 0 < client.pttl(RedisKeys().catalog_version) <= 604_800_000
     again = ran(folder, "tools", "remove", "old", TOOLPOOL_REDIS_URL=redis_url)
     assert (again.returncode, "there is no tool 'old'" in again.stderr) == (1, True)
 
@@ -186,7 +186,7 @@ def test_an_empty_catalog_says_so(folder: Path, redis_url: str) -> None:
     listed = ran(folder, "tools", "list", TOOLPOOL_REDIS_URL=redis_url)
     assert listed.returncode == 2
     assert "the catalog is empty: start a worker" in listed.stderr
-    called = ran(folder, "call", "x", TOOLPOOL_REDIS_URL=redis_url, TOOLPOOL_CATALOG_WAIT="0.1")
+    called = ran(folder, "call", "x", TOOLPOOL_REDIS_URL=redis_url, TOOLPOOL_CATALOG_TIMEOUT="0.1")
     assert called.returncode == 2
     assert called.stderr.startswith("toolpool: no worker has published a tool")
     doctor = ran(folder, "doctor", "--json", TOOLPOOL_REDIS_URL=redis_url)
@@ -203,9 +203,9 @@ def test_what_another_key_signed_is_named(
     lease = WorkerLease(
         id="w-other", host="h", pid=1, version="0", started_at=time.time(), slots={}
     )
-    client.set(Names().worker(lease.id), Envelope(Keyring([other])).encode_lease(lease), ex=60)
-    client.zadd(Names().workers, {lease.id: time.time(), "w-gone": time.time()})
-    client.expire(Names().workers, 60)
+    client.set(RedisKeys().worker(lease.id), Envelope(Keyring([other])).encode_lease(lease), ex=60)
+    client.zadd(RedisKeys().workers, {lease.id: time.time(), "w-gone": time.time()})
+    client.expire(RedisKeys().workers, 60)
     publish(client, sealed(ToolSpec(name="theirs")), at=1.0, key=other)
     doctor = ran(folder, "doctor", "--json", TOOLPOOL_REDIS_URL=redis_url)
     findings = json.loads(doctor.stdout)["findings"]
@@ -253,8 +253,8 @@ def test_what_a_stranger_writes_is_fit_for_a_terminal(
     }
     for name, lease in leases.items():
         client.set(b"toolpool:worker:" + name, lease, px=60_000)
-        client.zadd(Names().workers, {name: time.time()})
-    client.expire(Names().workers, 60)
+        client.zadd(RedisKeys().workers, {name: time.time()})
+    client.expire(RedisKeys().workers, 60)
     done = ran(folder, "status", "--json", TOOLPOOL_REDIS_URL=redis_url)
     told = {each["id"]: each for each in json.loads(done.stdout)["foreign_workers"]}
     assert told["w-?[2Jx"]["host"] == "?[31mred"
@@ -287,7 +287,7 @@ def test_a_worker_with_older_tools_than_are_offered_is_named(
     """R63: it goes on with its own, and somebody has to know."""
     newer = sealed(ToolSpec(name="echo", timeout=7.0))
     publish(client, newer, at=time.time() + 60)
-    envelope, names = Envelope(Keyring.local()), Names()
+    envelope, names = Envelope(Keyring.local()), RedisKeys()
     toolset = toolset_of([newer])
     client.set(names.toolset(toolset.digest), envelope.encode_toolset(toolset), ex=60)
     lease = WorkerLease(
@@ -311,7 +311,7 @@ def test_depths_come_from_the_broker(folder: Path, redis_url: str, client: "redi
     """And not from the server with the records, which has queues of the same names at most."""
     key = generate_key()
     publish(client, sealed(ToolSpec(name="echo")), at=time.time(), key=key)
-    queue = Names().queue("default", RunIn.LOOP)
+    queue = RedisKeys().queue("default", RunIn.LOOP)
     with EmbeddedServer(listen="port") as other:
         environment = {
             "TOOLPOOL_REDIS_URL": redis_url,

@@ -19,31 +19,31 @@ from tests.integration.fleet import call
 from tests.integration.test_deadlines import worker
 from tests.waiting import eventually, wait_until
 from toolpool import Dispatcher
-from toolpool.contract.approval import (
+from toolpool.contract.approval_messages import (
     ApprovalDecision,
     ApprovalRequest,
     read_request,
     signed_decision,
     signed_request,
 )
-from toolpool.contract.clock import fleet_time
 from toolpool.contract.envelope import CallMessage, Envelope
-from toolpool.contract.ledger.approvals import Asking, Deciding
-from toolpool.contract.ledger.rates import Ask, Note, start_of
-from toolpool.contract.names import Names
+from toolpool.contract.fleet_clock import fleet_time
+from toolpool.contract.ledger.approval_steps import Asking, Deciding
+from toolpool.contract.ledger.rate_counters import Ask, Note, start_of
 from toolpool.contract.outcome import Code, Executed, failure
 from toolpool.contract.rates import Limit, rate_of
+from toolpool.contract.redis_keys import RedisKeys
 from toolpool.contract.server import connection
 from toolpool.contract.settings import Settings
 from toolpool.contract.signing import Keyring
 from toolpool.dispatcher.admission.breaker import Breaker
-from toolpool.dispatcher.calls.circuits import FleetCircuits
+from toolpool.dispatcher.calls.fleet_circuits import FleetCircuits
 from toolpool.dispatcher.calls.services import Services
-from toolpool.dispatcher.observe import Observers
+from toolpool.dispatcher.observer import Observers
 from toolpool.dispatcher.transports.base import Survey, TurnNote
 from toolpool.dispatcher.transports.redis import RedisTransport
-from toolpool.fleet import describe, read_fleet
-from toolpool.standing import described_dispatchers
+from toolpool.fleet_reader import describe, read_fleet
+from toolpool.fleet_state import described_dispatchers
 
 HOUR = 3600.0
 ENVELOPE = Envelope(Keyring.local())
@@ -52,7 +52,7 @@ NEAR = 2.0
 
 def one_time(dispatcher: Dispatcher) -> float:
     """Fleet time as a dispatcher has it."""
-    return dispatcher._parts.traffic._transport.server_time()
+    return dispatcher._parts.in_flight._transport.server_time()
 
 
 @dataclass
@@ -90,7 +90,7 @@ def jumping(tmp_path: Path) -> Iterator[Jumping]:
     except Skipped as reason:
         pytest.skip(str(reason))
     server = Server(tmp_path / "server", aof=False, environment=clock.environment)
-    yield Jumping(clock, server, Settings(redis_url=server.url, lease_renewed=0.5))
+    yield Jumping(clock, server, Settings(redis_url=server.url, lease_interval=0.5))
     server.close()
 
 
@@ -141,7 +141,7 @@ async def test_a_process_that_starts_before_a_jump_is_corrected_takes_the_correc
 
     async def has_looked() -> bool:
         with jumping.server.client() as client:
-            return bool(client.exists(Names().dispatcher(fresh.id)))
+            return bool(client.exists(RedisKeys().dispatcher(fresh.id)))
 
     await eventually(has_looked, "it has read the clock that jumped")
     assert all(survey.clock_jumped for survey in await surveys(transports))
@@ -263,14 +263,14 @@ async def test_an_open_circuit_is_open_for_its_pause_across_a_jump(
     jumping: Jumping, transports: list[RedisTransport], jump: float
 ) -> None:
     """A jump backwards would leave a circuit of 3 s open for ten minutes."""
-    settings = Settings(circuit_scope="fleet", breaker_pause=3.0)
+    settings = Settings(circuit_scope="fleet", circuit_reset_timeout=3.0)
     envelope = Envelope(Keyring.local())
     breakers = [Breaker(settings, Observers()) for _ in transports]
     circuits = [
         FleetCircuits(Services(transport, envelope, settings, Observers()), breaker)
         for transport, breaker in zip(transports, breakers, strict=True)
     ]
-    for _ in range(settings.breaker_calls):
+    for _ in range(settings.circuit_minimum_calls):
         breakers[0].note("look", failure(Code.RAISED, "", Executed.YES, worker="w"))
     await circuits[0].follow()
     jumping.jump(jump)
@@ -299,7 +299,7 @@ async def test_a_reply_stream_outlives_a_jump(jumping: Jumping) -> None:
     """Else it began anew, and its ids might be lower than those that were read before."""
     with worker(jumping.settings):
         async with Dispatcher.connect(settings=jumping.settings) as dispatcher:
-            stream = Names().reply(dispatcher._parts.traffic._transport.id)
+            stream = RedisKeys().reply(dispatcher._parts.in_flight._transport.id)
             assert (await dispatcher.dispatch(call("echo", value=1)))[0].ok
             jumping.jump(HOUR)
             with jumping.server.client() as client:

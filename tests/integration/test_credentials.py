@@ -22,8 +22,8 @@ from tests.integration.fleet import call, connected, running
 from tests.sentry_sink import SentrySink, sentry_sink
 from tests.waiting import eventually, wait_until
 from toolpool import Dispatcher, Misconfigured, Sentry, Settings
-from toolpool.contract.names import Names
 from toolpool.contract.outcome import Code, Executed
+from toolpool.contract.redis_keys import RedisKeys
 from toolpool.contract.server import connection
 from toolpool.local import LocalFleet
 
@@ -178,7 +178,7 @@ async def test_r59_each_call_has_its_own_users_secrets_and_no_others(resolve: st
 async def test_r59_a_source_that_fails_is_one_issue_and_what_is_missing_is_none(
     sink: SentrySink,
 ) -> None:
-    with running(TOOLS, secrets="tests.fleets.vault:resolve", retry_pause=0.01) as fleet:
+    with running(TOOLS, secrets="tests.fleets.vault:resolve", retry_delay=0.01) as fleet:
         async with Dispatcher.connect(
             settings=fleet.settings, observers=[Sentry(settings=fleet.settings)]
         ) as dispatcher:
@@ -211,14 +211,14 @@ async def test_r59_variables_reach_no_tool_and_every_worker_that_is_started_agai
     server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("toolpool_secret_api_key", "hunter2-from-the-environment")
-    settings = Settings(redis_url=server.url, slots_process=1, lease_renewed=0.3, lease_gone=1.0)
+    settings = Settings(redis_url=server.url, slots_process=1, lease_interval=0.3, lease_ttl=1.0)
     environment = environment_of(settings, Path(os.devnull))
     command = [sys.executable, "-m", "toolpool", "worker", "--secrets", "env"]
     command += ["--tools", TOOLS, "--tools", "tests.fleets.curious"]
     supervisor = subprocess.Popen(command, env=environment)
     try:
         with connection.open_sync(settings) as client:
-            wait_until(lambda: client.zcard(Names().workers), "the worker has its lease", 30.0)
+            wait_until(lambda: client.zcard(RedisKeys().workers), "the worker has its lease", 30.0)
         async with Dispatcher.connect(settings=settings) as dispatcher:
             for _ in range(2):
                 told = (await dispatcher.dispatch(call("tells_its_end")))[0]
@@ -269,7 +269,7 @@ async def test_r59_a_worker_that_stops_gives_a_call_back_that_waits_for_its_secr
 ) -> None:
     """Also a write: nothing of it has run. Another worker, whose source answers, runs it."""
     settings = Settings(
-        redis_url=server.url, slots_process=1, lease_renewed=0.3, lease_gone=1.0, drain_grace=0.2
+        redis_url=server.url, slots_process=1, lease_interval=0.3, lease_ttl=1.0, drain_timeout=0.2
     )
     notes = tmp_path / "notes"
 
@@ -302,7 +302,7 @@ async def test_r59_a_worker_that_stops_gives_a_call_back_that_waits_for_its_secr
 
 
 def _states(dispatcher: Dispatcher) -> list[str]:
-    return [pending.state.value for pending in dispatcher._traffic.all_open()]
+    return [pending.state.value for pending in dispatcher._in_flight.all_open()]
 
 
 @pytest.mark.parametrize(

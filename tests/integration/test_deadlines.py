@@ -24,13 +24,13 @@ from tests.integration.fleet import call
 from tests.waiting import eventually, wait_until
 from toolpool import AskApproval, BrokerUnreachable, Dispatcher, Hooks
 from toolpool.contract.envelope import Envelope
-from toolpool.contract.names import Names
 from toolpool.contract.outcome import Code, Executed
+from toolpool.contract.redis_keys import RedisKeys
 from toolpool.contract.result import ToolResult
 from toolpool.contract.server import connection
 from toolpool.contract.settings import Settings
 from toolpool.dispatcher.calls.pending import Stage
-from toolpool.workers.shelf import Shelf
+from toolpool.workers.catalog_publisher import CatalogPublisher
 
 TIMEOUT = 0.5
 QUEUE_WAIT = 0.5
@@ -48,7 +48,7 @@ def server(tmp_path: Path) -> Iterator[Server]:
 
 @pytest.fixture
 def settings(server: Server) -> Settings:
-    return Settings(redis_url=server.url, queue_wait=QUEUE_WAIT, connect_timeout=2.0)
+    return Settings(redis_url=server.url, queue_timeout=QUEUE_WAIT, connect_timeout=2.0)
 
 
 @pytest.fixture
@@ -56,9 +56,9 @@ def catalog(settings: Settings) -> None:
     """What workers leave behind when they are scaled to zero."""
     envelope = Envelope(connection.keyring(settings))
     with connection.open_sync(settings) as client:
-        Shelf(client, [road.echo.spec, road.hold.spec], envelope=envelope, settings=settings).stock(
-            b"", time.time()
-        )
+        CatalogPublisher(
+            client, [road.echo.spec, road.hold.spec], envelope=envelope, settings=settings
+        ).stock(b"", time.time())
 
 
 @pytest.fixture
@@ -77,7 +77,7 @@ def worker(
     process = subprocess.Popen([*command, "--tools", tools], env=environment, stderr=stderr)
     try:
         with connection.open_sync(settings) as client:
-            pattern = Names(settings.key_prefix).worker("*")
+            pattern = RedisKeys(settings.key_prefix).worker("*")
             wait_until(lambda: list(client.scan_iter(pattern)), "the worker has its lease", 30.0)
         yield
     finally:
@@ -103,7 +103,7 @@ async def test_no_worker_starts_it(server: Server, dispatcher: Dispatcher) -> No
     )  # fmt: skip
     assert QUEUE_WAIT <= result.duration < QUEUE_WAIT + LATE
     with server.client() as client:
-        (record,) = client.scan_iter(Names().call("*"))
+        (record,) = client.scan_iter(RedisKeys().call("*"))
         assert client.hget(record, "state") == b"settled"
 
 
@@ -133,7 +133,7 @@ async def test_a_server_that_hangs_while_the_call_is_queued(
 ) -> None:
     turn = asyncio.ensure_future(asked(dispatcher, value=1))
     with server.client() as client:
-        await eventually(lambda: client.keys(Names().call("*")), "the call is noted")
+        await eventually(lambda: client.keys(RedisKeys().call("*")), "the call is noted")
     server.freeze()
     result = await turn
     assert result.executed is Executed.UNKNOWN
@@ -190,7 +190,7 @@ async def test_a_server_that_hangs_while_the_call_runs(
             assert (await asked(dispatcher, timeout=10, value=1)).ok
             hold = {"gate": str(tmp_path / "gate"), "trace": str(trace)}
             turn = asyncio.ensure_future(asked(dispatcher, "hold", **hold))
-            calls = dispatcher._traffic.all_open()
+            calls = dispatcher._in_flight.all_open()
             await eventually(
                 lambda: [pending for pending in calls if pending.stage is Stage.RUNNING],
                 "the dispatcher knows that it runs",

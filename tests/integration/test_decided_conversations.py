@@ -183,7 +183,7 @@ async def test_r59_a_user_who_is_not_signed_in_is_sent_to_do_so(where: str) -> N
 
 async def test_r60_a_model_that_asks_too_often_is_told_when_to_come_back(where: str) -> None:
     asks = [lambda _, n=n: {"quote": {"sku": f"s{n}"}} for n in range(3)]
-    async with shop_of(where, Hooks(), rate_over="refuse") as dispatcher:
+    async with shop_of(where, Hooks(), rate_limit_action="refuse") as dispatcher:
         conversation = await talk(dispatcher, *asks, lambda _: "done")
     first, second, third = results(conversation)
     assert first.ok and second.ok

@@ -13,10 +13,10 @@ from tests.integration.fleet import call
 from tests.waiting import eventually
 from toolpool import Dispatcher, Settings
 from toolpool.contract.envelope import Envelope
-from toolpool.contract.names import Names
+from toolpool.contract.redis_keys import RedisKeys
 from toolpool.contract.server import connection
 from toolpool.dispatcher.events import Event
-from toolpool.workers.shelf import Shelf
+from toolpool.workers.catalog_publisher import CatalogPublisher
 
 
 @pytest.fixture
@@ -31,7 +31,7 @@ async def dispatcher(server: Server) -> AsyncIterator[Dispatcher]:
     settings = Settings(redis_url=server.url, events=True)
     envelope = Envelope(connection.keyring(settings))
     with connection.open_sync(settings) as client:
-        Shelf(client, [road.echo.spec], envelope=envelope, settings=settings).stock(
+        CatalogPublisher(client, [road.echo.spec], envelope=envelope, settings=settings).stock(
             b"", time.time()
         )
     async with Dispatcher.connect(settings=settings) as connected:
@@ -58,7 +58,7 @@ async def test_an_outage_costs_no_event_and_a_loss_is_told(
     await eventually(lambda: seen, "it is seen")
     if is_lost:
         with server.client() as client:
-            client.delete(Names().events)
+            client.delete(RedisKeys().events)
     await asyncio.to_thread(server.kill)
     await ask(dispatcher, "during")
     await eventually(

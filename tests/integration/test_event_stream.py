@@ -10,16 +10,16 @@ import redis
 
 from tests.waiting import eventually
 from toolpool.contract.envelope import Envelope
-from toolpool.contract.events import BEGINNING, EventBatch, Note, Position
-from toolpool.contract.ledger.events import EventLog, MemoryEvents, RedisEvents
-from toolpool.contract.names import Names
+from toolpool.contract.event_entries import BEGINNING, EventBatch, Note, Position
+from toolpool.contract.ledger.event_stream import EventLog, MemoryEvents, RedisEvents
+from toolpool.contract.redis_keys import RedisKeys
 from toolpool.contract.server import connection
 from toolpool.contract.settings import Settings
 from toolpool.contract.signing import Keyring, generate_key
 from toolpool.dispatcher.events import CHANNELS, Event
-from toolpool.dispatcher.observers import publish
-from toolpool.dispatcher.observers.follow import Following
-from toolpool.dispatcher.observers.publish import Publisher
+from toolpool.dispatcher.observers import event_publisher
+from toolpool.dispatcher.observers.event_publisher import Publisher
+from toolpool.dispatcher.observers.event_reader import EventReader
 
 ENVELOPE = Envelope(Keyring(["k" * 32]))
 BOTH = frozenset(CHANNELS)
@@ -37,7 +37,7 @@ async def stream(request: pytest.FixtureRequest, redis_url: str) -> AsyncIterato
     opened = RedisEvents(
         connection.open_async(settings),
         connection.open_async(settings, blocking=True),
-        Names(),
+        RedisKeys(),
         kept=KEPT,
     )
     yield opened
@@ -50,7 +50,7 @@ def forget(stream: EventLog, redis_url: str) -> None:
         stream.forget()
         return
     with redis.Redis.from_url(redis_url) as client:
-        client.delete(Names().events)
+        client.delete(RedisKeys().events)
 
 
 def notes(*tools: str) -> tuple[Note, ...]:
@@ -65,8 +65,8 @@ async def put(
     return await stream.add(body, count=batch.events, known=known)
 
 
-def following(stream: EventLog) -> Following:
-    return Following(stream, ENVELOPE, tenant="default")
+def following(stream: EventLog) -> EventReader:
+    return EventReader(stream, ENVELOPE, tenant="default")
 
 
 async def take(followed: AsyncIterator[Event], count: int) -> list[Event]:
@@ -180,11 +180,11 @@ async def test_what_others_write_to_the_key_takes_no_event(redis_url: str) -> No
     settings = Settings(redis_url=redis_url)
     log = RedisEvents(
         connection.open_async(settings), connection.open_async(settings, blocking=True),
-        Names(), kept=KEPT,
+        RedisKeys(), kept=KEPT,
     )  # fmt: skip
     first = await put(log, "a")
     with redis.Redis.from_url(redis_url) as client:
-        client.xadd(Names().events, {"odd": "entry"})
+        client.xadd(RedisKeys().events, {"odd": "entry"})
     await put(log, "b", number=2, known=first)
     assert "b" in of(await take(following(log).follow(first, BOTH), 3))
     await log.close()
@@ -222,8 +222,8 @@ async def test_what_is_dropped_while_the_server_is_away_becomes_a_gap(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """One warning that says what to do, and a bounded waiting room: the oldest go."""
-    monkeypatch.setattr(publish, "_WAITING_AT_MOST", 10)
-    monkeypatch.setattr(publish, "_GATHER_SECONDS", 0.0)
+    monkeypatch.setattr(event_publisher, "_WAITING_AT_MOST", 10)
+    monkeypatch.setattr(event_publisher, "_GATHER_SECONDS", 0.0)
     away = Away()
     publisher = Publisher(away, ENVELOPE, tenant="default")
     publisher.start()
@@ -258,7 +258,7 @@ class Silent(MemoryEvents):
 async def test_events_that_a_silent_server_was_given_are_counted_as_lost_at_the_end(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(publish, "_FLUSH_SECONDS", 0.1)
+    monkeypatch.setattr(event_publisher, "_FLUSH_SECONDS", 0.1)
     silent = Silent()
     publisher = Publisher(silent, ENVELOPE, tenant="default")
     publisher.start()
@@ -273,7 +273,7 @@ async def test_events_that_a_silent_server_was_given_are_counted_as_lost_at_the_
 async def test_where_one_note_too_many_waits_few_are_dropped(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(publish, "_WAITING_AT_MOST", 1_000)
+    monkeypatch.setattr(event_publisher, "_WAITING_AT_MOST", 1_000)
     publisher = Publisher(MemoryEvents(), ENVELOPE, tenant="default")
     publisher.add(notes(*["t"] * 1_000))
     assert publisher.lost == 0

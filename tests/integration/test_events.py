@@ -18,9 +18,9 @@ from tests.integration.test_cli_run import environment
 from tests.integration.twins import Gate, alone, second
 from tests.waiting import eventually
 from toolpool import Dispatcher, SyncDispatcher, ToolContext, ToolError, tool
-from toolpool.contract.events import Position
-from toolpool.contract.names import Names
+from toolpool.contract.event_entries import Position
 from toolpool.contract.outcome import Code
+from toolpool.contract.redis_keys import RedisKeys
 from toolpool.contract.settings import Settings
 from toolpool.dispatcher.events import _MESSAGES, Event
 from toolpool.local import LocalFleet
@@ -177,20 +177,20 @@ async def test_the_stream_expires(fleet: LocalFleet, dispatcher: Dispatcher) -> 
     await seen.until("expires", "tool:end")
     seen.stop()
     with redis.Redis.from_url(str(fleet.settings.redis_url)) as client:
-        assert 0 < client.ttl(Names().events) <= 86_400
+        assert 0 < client.ttl(RedisKeys().events) <= 86_400
 
 
 async def test_nothing_is_published_where_it_is_off(fleet: LocalFleet) -> None:
     """Whoever follows that dispatcher sees its own events all the same."""
     with redis.Redis.from_url(str(fleet.settings.redis_url)) as client:
-        before = client.xinfo_stream(Names().events)["last-generated-id"]
+        before = client.xinfo_stream(RedisKeys().events)["last-generated-id"]
         async with fleets.connected(fleet, events=False) as quiet:
             seen = Seen(quiet)
             await asyncio.sleep(0)
             await quiet.dispatch(call("echo", value=1), session="quiet")
             await seen.until("quiet", "tool_executed")
             seen.stop()
-        assert client.xinfo_stream(Names().events)["last-generated-id"] == before
+        assert client.xinfo_stream(RedisKeys().events)["last-generated-id"] == before
 
 
 def test_blocking_code_follows_as_well(fleet: LocalFleet) -> None:

@@ -11,10 +11,10 @@ from tests.integration.fleet import call
 from tests.integration.twins import Gate, alone, second
 from tests.waiting import eventually
 from toolpool import Dispatcher, tool
-from toolpool.contract.ledger.base import Claim, Opening, Settlement
-from toolpool.contract.ledger.client import RedisLedger
-from toolpool.contract.ledger.steps import Step, Steps
-from toolpool.contract.names import Names
+from toolpool.contract.ledger.lua_scripts import LuaScripts, Step
+from toolpool.contract.ledger.protocols import Claim, Opening, Settlement
+from toolpool.contract.ledger.redis_ledger import RedisLedger
+from toolpool.contract.redis_keys import RedisKeys
 
 
 async def state_of(dispatcher: Any, session: str) -> str:
@@ -34,7 +34,7 @@ async def test_a_result_is_kept_as_long_as_its_handle(effects: Any) -> None:
         await gate.wait("work")
         return "done"
 
-    async with alone([work], results_kept=0.2) as dispatcher:
+    async with alone([work], result_ttl=0.2) as dispatcher:
         handle = (await dispatcher.dispatch(call("work"), session="s", wait=0.02))[0].handle
         gate.open()
         await eventually(lambda: dispatcher.in_flight() == 0, "it has ended")
@@ -59,7 +59,7 @@ async def test_a_handle_follows_its_call_through_retries() -> None:
         await gate.wait("second")
         return "good"
 
-    async with alone([flaky], retry_pause=0.01) as dispatcher, second(dispatcher) as other:
+    async with alone([flaky], retry_delay=0.01) as dispatcher, second(dispatcher) as other:
         handle = str((await dispatcher.dispatch(call("flaky"), session="s", wait=0.01))[0].handle)
         await eventually(lambda: gate.came, "the second try runs")
         assert await state_of(dispatcher, "s") == "RUNNING"
@@ -230,7 +230,7 @@ async def test_a_call_is_handed_over_in_time_though_the_server_is_away(
 async def test_a_result_is_kept_for_a_day_only_where_it_was_handed_over(redis_url: str) -> None:
     """`wait=` alone says that a call may be: one that ends before it is like any other."""
     client = redis.asyncio.Redis.from_url(redis_url)
-    steps, names = Steps(client), Names()
+    steps, names = LuaScripts(client), RedisKeys()
     ledger = RedisLedger(steps, names)
     for key in ("quick", "long"):
         opening = Opening(key, 1, rerunnable=False, wait=30.0, deadline=90.0, keep=390.0)

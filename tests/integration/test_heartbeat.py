@@ -17,7 +17,7 @@ QUIET = 15.0
 
 @pytest.fixture(scope="module")
 def fleet() -> Iterator[LocalFleet]:
-    with fleets.running("tests.fleets.beating", drain_grace=0.2) as running:
+    with fleets.running("tests.fleets.beating", drain_timeout=0.2) as running:
         yield running
 
 

@@ -22,9 +22,9 @@ def fleet() -> Iterator[LocalFleet]:
     with running(
         "tests.fleets.charging",
         slots_process=2,
-        lease_renewed=0.3,
-        lease_gone=1.0,
-        retry_pause=0.01,
+        lease_interval=0.3,
+        lease_ttl=1.0,
+        retry_delay=0.01,
     ) as fleet:
         yield fleet
 
@@ -85,10 +85,10 @@ async def test_r56_another_dispatcher_that_asks_the_same_call_again_has_the_same
 
 
 async def _forget_records(fleet: LocalFleet) -> None:
-    from toolpool.contract.names import Names
+    from toolpool.contract.redis_keys import RedisKeys
     from toolpool.contract.server import connection
 
-    names = Names(fleet.settings.key_prefix)
+    names = RedisKeys(fleet.settings.key_prefix)
     with connection.open_sync(fleet.settings) as client:
         for prefix in (names.call_prefix, names.ran_prefix):
             for key in client.scan_iter(f"{prefix}*"):
@@ -100,7 +100,7 @@ async def test_r56_in_memory_it_is_the_same_in_a_retry_and_for_a_second_dispatch
 ) -> None:
     notes = tmp_path / "keys"
     asked = call("pay_on_the_loop", file=str(notes), amount=1, first="fails")
-    async with alone([charging.pay_on_the_loop], retry_pause=0.01) as dispatcher:
+    async with alone([charging.pay_on_the_loop], retry_delay=0.01) as dispatcher:
         first = (await dispatcher.dispatch(asked, **SAME))[0]
         dispatcher._server.forget()
         async with second(dispatcher) as other:

@@ -10,7 +10,7 @@ from tests.integration.fleet import call, running
 from tests.sentry_sink import SentrySink, sentry_sink
 from tests.waiting import eventually
 from toolpool import Code, Dispatcher, Executed, Hooks
-from toolpool.fleet import read_fleet
+from toolpool.fleet_reader import read_fleet
 from toolpool.local import LocalFleet
 
 NAMES = ["mail_on_the_loop", "mail_in_a_thread", "mail_in_a_child"]

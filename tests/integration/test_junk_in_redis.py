@@ -19,8 +19,9 @@ from tests.integration.test_deadlines import worker
 from tests.waiting import eventually
 from toolpool import AskApproval, Dispatcher, Hooks
 from toolpool.contract import encoding
-from toolpool.contract.ledger.approvals import Deciding, RedisApprovals
-from toolpool.contract.ledger.base import (
+from toolpool.contract.ledger.approval_steps import Deciding, RedisApprovals
+from toolpool.contract.ledger.lua_scripts import LuaScripts
+from toolpool.contract.ledger.protocols import (
     NEW,
     SENT,
     Claim,
@@ -32,10 +33,9 @@ from toolpool.contract.ledger.base import (
     Release,
     Settlement,
 )
-from toolpool.contract.ledger.client import RedisLedger
-from toolpool.contract.ledger.shared import RedisShared, SharedAsk
-from toolpool.contract.ledger.steps import Steps
-from toolpool.contract.names import Names
+from toolpool.contract.ledger.redis_ledger import RedisLedger
+from toolpool.contract.ledger.shared_runs import RedisShared, SharedAsk
+from toolpool.contract.redis_keys import RedisKeys
 from toolpool.contract.server.connection import open_async
 from toolpool.contract.settings import Settings
 from toolpool.contract.spec import RunIn
@@ -43,7 +43,7 @@ from toolpool.dispatcher.approvals import Approvals
 from toolpool.dispatcher.transports.redis import RedisTransport
 from toolpool.local import LocalFleet
 
-NAMES = Names()
+NAMES = RedisKeys()
 TOOLS = ("tests.fleets.road", "tests.fleets.limited")
 NUMBERS = ("attempt", "until", "deadline", "claims", "releases", "keep", "expires", "anew")
 OTHERS = {"other": b"string", "toolpools:catalog": b"string", "_x:toolpool:workers": b"string"}
@@ -110,7 +110,7 @@ def keys(client: Any) -> list[str]:
     found = sorted(fixed - {NAMES.call_prefix, NAMES.ran_prefix})
     found += [f"{NAMES.unacked}_index", f"{NAMES.unacked}_mutex", "toolpool:binding.x"]
     found += [NAMES.queue("default", kind) for kind in RunIn]
-    for name, member in vars(Names).items():
+    for name, member in vars(RedisKeys).items():
         if name.startswith("_") or name in ("queue", "catalog_field"):
             continue
         some = list(itertools.islice(client.scan_iter(member(NAMES, "*"), count=1000), 2))
@@ -231,7 +231,7 @@ async def test_junk_in_the_fields_of_a_record_fails_no_step_for_other_calls(
 ) -> None:
     settings = Settings(redis_url=redis_url)
     connection = open_async(settings)
-    steps = Steps(connection)
+    steps = LuaScripts(connection)
     ledger, reply = RedisLedger(steps, NAMES), NAMES.reply("d")
     approvals = RedisApprovals(steps, NAMES, reply, settings.tenant)
     transport = RedisTransport(settings)
@@ -288,7 +288,7 @@ async def test_records_that_look_like_retries_hold_the_server_up_only_so_long(
     redis_url: str,
 ) -> None:
     connection = open_async(Settings(redis_url=redis_url))
-    shared = RedisShared(Steps(connection), NAMES)
+    shared = RedisShared(LuaScripts(connection), NAMES)
     run = "a" * 32
     ask = SharedAsk(run, run, timeout=10.0, wait=10.0, cached=5.0)
     await shared.ask([ask])

@@ -17,7 +17,7 @@ from tests.integration import fleet as fleets
 from tests.integration.fleet import call
 from tests.waiting import eventually, wait_until
 from toolpool import Dispatcher
-from toolpool.contract.names import Names
+from toolpool.contract.redis_keys import RedisKeys
 from toolpool.contract.server import connection
 from toolpool.contract.settings import Settings
 from toolpool.local import LocalFleet
@@ -39,12 +39,12 @@ async def test_a_backlog_for_threads_leaves_coroutines_alone(
     waiting = []
     async with AsyncExitStack() as stack:
         for _ in range(BACKLOG):  # each holds back what it sees no worker start
-            one = await stack.enter_async_context(fleets.connected(fleet, queue_wait=20.0))
+            one = await stack.enter_async_context(fleets.connected(fleet, queue_timeout=20.0))
             turn = one.dispatch(call("wait_in_thread", gate=str(gate)))
             waiting.append(asyncio.ensure_future(turn))
         with connection.open_sync(fleet.settings) as client:
             await eventually(
-                lambda: len(client.keys(Names().call("*"))) == BACKLOG, "all are on the queue"
+                lambda: len(client.keys(RedisKeys().call("*"))) == BACKLOG, "all are on the queue"
             )
         try:
             for _ in range(3):
@@ -69,7 +69,7 @@ async def test_every_kind_is_served_again_after_the_server_was_away(tmp_path: Pa
     ]  # fmt: skip
     try:
         with connection.open_sync(settings) as client:
-            pattern = Names().worker("*")
+            pattern = RedisKeys().worker("*")
             wait_until(lambda: list(client.scan_iter(pattern)), "the worker has its lease", 30.0)
         async with Dispatcher.connect(settings=settings) as dispatcher:
             for _ in range(2):

@@ -9,7 +9,10 @@ from unittest.mock import ANY
 
 import pytest
 
-from toolpool.contract.ledger.base import (
+from toolpool.contract.errors import ServerUnavailable
+from toolpool.contract.ledger.lua_scripts import LuaScripts, Step, new_nonce
+from toolpool.contract.ledger.memory_server import MemoryServer
+from toolpool.contract.ledger.protocols import (
     ATTACHED,
     MISSING,
     MOVED,
@@ -24,14 +27,12 @@ from toolpool.contract.ledger.base import (
     Settlement,
     running_on,
 )
-from toolpool.contract.ledger.client import RedisLedger
-from toolpool.contract.ledger.memory import MemoryServer
-from toolpool.contract.ledger.steps import ServerAway, Step, Steps, new_nonce
-from toolpool.contract.names import Names
+from toolpool.contract.ledger.redis_ledger import RedisLedger
+from toolpool.contract.redis_keys import RedisKeys
 from toolpool.contract.server import connection
 from toolpool.contract.settings import Settings
 
-NAMES = Names()
+NAMES = RedisKeys()
 REPLY = NAMES.reply("d-1")
 OTHER_REPLY = NAMES.reply("d-2")
 WORKER = "w-1"
@@ -178,7 +179,7 @@ async def ledger(request: pytest.FixtureRequest, redis_url: str) -> AsyncIterato
         yield Server(MemoryServer(), None)
         return
     async with connection.open_async(Settings(redis_url=redis_url)) as client:
-        yield Server(RedisLedger(Steps(client), NAMES), client)
+        yield Server(RedisLedger(LuaScripts(client), NAMES), client)
 
 
 async def test_a_call_is_opened_claimed_and_settled_once(ledger: Server) -> None:
@@ -224,7 +225,7 @@ async def test_a_claim_never_creates_a_record(ledger: Server) -> None:
     assert await ledger.claim(attempt=2) == "attempt"
 
 
-async def test_a_call_is_not_started_after_its_queue_wait(ledger: Server) -> None:
+async def test_a_call_is_not_started_after_its_queue_timeout(ledger: Server) -> None:
     await ledger.open(wait=0.01)
     await asyncio.sleep(0.03)  # the server's own clock has to pass
     assert await ledger.claim() == "expired"
@@ -455,15 +456,17 @@ async def test_a_step_without_a_server_says_whether_anything_was_sent() -> None:
     """R8 stands on it: `no` is only said when not one byte left."""
     settings = Settings(redis_url="redis://127.0.0.1:1/0", connect_timeout=0.2)
     async with connection.open_async(settings) as client:
-        with pytest.raises(ServerAway) as caught:
-            await Steps(client).run(Step.CLAIM, ["k"], ["c"], give_up_at=time.monotonic() + 0.3)
+        with pytest.raises(ServerUnavailable) as caught:
+            await LuaScripts(client).run(
+                Step.CLAIM, ["k"], ["c"], give_up_at=time.monotonic() + 0.3
+            )
     assert not caught.value.sent
 
 
 async def test_steps_load_their_scripts_again(redis_url: str) -> None:
     """A restarted or failed-over server has forgotten them."""
     async with connection.open_async(Settings(redis_url=redis_url)) as client:
-        server = Server(RedisLedger(Steps(client), NAMES), client)
+        server = Server(RedisLedger(LuaScripts(client), NAMES), client)
         await server.open(nonce=new_nonce())
         await client.script_flush()
         assert isinstance(await server.claim(), float)

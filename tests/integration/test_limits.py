@@ -10,11 +10,11 @@ from tests.integration.fleet import call
 from tests.waiting import eventually
 from toolpool import Dispatcher, ToolError, tool
 from toolpool.contract.envelope import Switch
-from toolpool.contract.names import Names
+from toolpool.contract.kill_switches import switch_name
 from toolpool.contract.outcome import Code, Executed
+from toolpool.contract.redis_keys import RedisKeys
 from toolpool.contract.server import connection
 from toolpool.contract.settings import Settings
-from toolpool.contract.switches import switch_name
 from toolpool.local import LocalFleet
 
 attempts: list[str] = []
@@ -62,7 +62,9 @@ async def capped() -> None:
 
 @pytest.fixture
 async def dispatcher() -> AsyncIterator[Dispatcher]:
-    settings = Settings(retry_pause=0.01, breaker_calls=5, breaker_pause=0.3, breaker_window=60.0)
+    settings = Settings(
+        retry_delay=0.01, circuit_minimum_calls=5, circuit_reset_timeout=0.3, circuit_window=60.0
+    )
     tools = [flaky, flaky_write, broken, works, capped]
     async with Dispatcher.in_memory(tools, settings=settings) as connected:
         yield connected
@@ -111,7 +113,7 @@ async def test_a_tool_that_keeps_failing_is_left_alone_and_tried_again(
 
 
 async def test_calls_without_workers_never_open_a_circuit() -> None:
-    settings = Settings(breaker_calls=3, queue_wait=0.2)
+    settings = Settings(circuit_minimum_calls=3, queue_timeout=0.2)
     async with Dispatcher.in_memory([works], settings=settings) as dispatcher:
         await dispatcher._worker.close()
         for _ in range(5):
@@ -183,7 +185,7 @@ async def test_a_kill_switch_does_not_switch_itself_off(fleet: LocalFleet) -> No
         await dispatcher.deny("echo", reason="it is being repaired")
         with connection.open_sync(fleet.settings) as client:
             client.flushall()
-            switches = Names(fleet.settings.key_prefix).switches
+            switches = RedisKeys(fleet.settings.key_prefix).switches
             name = switch_name(Switch(tool="echo", reason=""))
             await eventually(lambda: client.hexists(switches, name), "it is there again")
 
@@ -201,7 +203,7 @@ async def test_nobody_without_a_key_turns_a_kill_switch(fleet: LocalFleet) -> No
     async with fleets.connected(fleet) as dispatcher:
         await dispatcher.deny("echo", reason="it is being repaired")
         with connection.open_sync(fleet.settings) as client:
-            switches = Names(fleet.settings.key_prefix).switches
+            switches = RedisKeys(fleet.settings.key_prefix).switches
             name = switch_name(Switch(tool="echo", reason=""))
             captured = client.hget(switches, name)
             client.hdel(switches, name)
@@ -250,12 +252,12 @@ async def test_one_host_s_slip_fails_nobody_else_s_calls(
 
 async def test_a_circuit_of_the_whole_fleet_is_open_for_every_dispatcher() -> None:
     """What one saw fail is left alone by the others, and one call tries it for all."""
-    shared = {"breaker_calls": 5, "breaker_pause": 2.0, "circuit_scope": "fleet"}
+    shared = {"circuit_minimum_calls": 5, "circuit_reset_timeout": 2.0, "circuit_scope": "fleet"}
 
     async def code_of(dispatcher: Dispatcher, id: str = "c") -> Code | None:
         return (await dispatcher.dispatch(call("misbehave_loop", id, how="raise")))[0].code
 
-    with fleets.running("tests.fleets.hostile", loop_threshold=0) as fleet:
+    with fleets.running("tests.fleets.hostile", failure_loop_threshold=0) as fleet:
         async with (
             fleets.connected(fleet, **shared) as one,
             fleets.connected(fleet, **shared) as two,

@@ -19,7 +19,7 @@ from tests.integration.fleet import call
 from tests.integration.links import Link
 from tests.waiting import eventually
 from toolpool import Dispatcher
-from toolpool.contract.names import Names
+from toolpool.contract.redis_keys import RedisKeys
 from toolpool.contract.server import connection
 from toolpool.contract.settings import Settings
 from toolpool.contract.signing import generate_key
@@ -54,7 +54,7 @@ async def worker(
     try:
         client = connection.open_async(settings)
         async with client:
-            await eventually(lambda: client.zcard(Names().workers), "it has its lease", 30.0)
+            await eventually(lambda: client.zcard(RedisKeys().workers), "it has its lease", 30.0)
         yield
     finally:
         process.terminate()
@@ -93,7 +93,7 @@ async def test_a_backlog_over_a_slow_link_is_worked_off(
 ) -> None:
     """350 ms each way: for half a minute after its lease it has not taken a first message."""
     log = tmp_path / "log"
-    patient = settings.model_copy(update={"queue_wait": 90.0})
+    patient = settings.model_copy(update={"queue_timeout": 90.0})
     async with Link(server.port, delay=0.35) as link, AsyncExitStack() as stack:
         async with worker(settings, tmp_path / "first"):
             dispatchers = [
@@ -101,7 +101,7 @@ async def test_a_backlog_over_a_slow_link_is_worked_off(
                 for _ in range(8)
             ]
         turns = [asyncio.ensure_future(one.dispatch(call("quick"))) for one in dispatchers]
-        slow = settings.model_copy(update={"redis_url": link.url, "worker_stall": 5.0})
+        slow = settings.model_copy(update={"redis_url": link.url, "worker_stall_timeout": 5.0})
         async with worker(slow, log):
             done = await asyncio.gather(*turns)
     assert was_ended(log) == []
@@ -113,7 +113,7 @@ async def test_a_flood_of_junk_ends_no_worker(
     server: Server, settings: Settings, tmp_path: Path
 ) -> None:
     log, queue = tmp_path / "log", "toolpool.default.loop"
-    short = settings.model_copy(update={"worker_stall": 1.0})
+    short = settings.model_copy(update={"worker_stall_timeout": 1.0})
     async with worker(short, log), Dispatcher.connect(settings=settings) as dispatcher:
         with server.client() as client:
             for _ in range(10):
@@ -125,5 +125,5 @@ async def test_a_flood_of_junk_ends_no_worker(
 
 def _running(server: Server) -> int:
     with server.client() as client:
-        keys = list(client.scan_iter(Names().call("*")))
+        keys = list(client.scan_iter(RedisKeys().call("*")))
         return [client.hget(key, "state") for key in keys].count(b"claimed")

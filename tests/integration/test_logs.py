@@ -112,7 +112,7 @@ async def test_a_server_that_goes_and_comes_is_told_once_each_time(
         redis_url=records.url,
         broker_url=broker.url if is_apart else None,
         signing_key=SecretStr(generate_key()),
-        lease_renewed=0.2,
+        lease_interval=0.2,
     )
     log = tmp_path / "log"
     try:

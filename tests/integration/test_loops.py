@@ -8,15 +8,15 @@ import redis
 
 from tests.integration.fleet import call, connected, running
 from tests.waiting import eventually
-from toolpool.contract.ledger.loops import LoopLedger, MemoryLoops, RedisLoops, Seen
-from toolpool.contract.ledger.steps import Steps
-from toolpool.contract.names import Names
+from toolpool.contract.ledger.failure_memory import LoopLedger, MemoryLoops, RedisLoops, Seen
+from toolpool.contract.ledger.lua_scripts import LuaScripts
 from toolpool.contract.outcome import Code
+from toolpool.contract.redis_keys import RedisKeys
 from toolpool.contract.server import connection
 from toolpool.contract.settings import Settings
 from toolpool.dispatcher.transports.redis import RedisTransport
 
-NAMES = Names()
+NAMES = RedisKeys()
 
 
 @pytest.fixture(params=["redis", "memory"])
@@ -26,7 +26,7 @@ async def ledger(request: pytest.FixtureRequest, redis_url: str) -> AsyncIterato
         return
     settings = Settings(redis_url=redis_url)
     async with connection.open_async(settings) as client:
-        yield RedisLoops(Steps(client), client, NAMES, remembered=4, kept=60.0)
+        yield RedisLoops(LuaScripts(client), client, NAMES, remembered=4, kept=60.0)
 
 
 async def look(ledger: LoopLedger, *digests: str) -> list[Seen]:
@@ -54,7 +54,7 @@ async def test_both_kinds_of_memory_say_the_same(ledger: LoopLedger) -> None:
 
 
 async def test_what_is_remembered_expires(redis_url: str) -> None:
-    settings = Settings(redis_url=redis_url, loop_kept=30.0)
+    settings = Settings(redis_url=redis_url, failure_loop_ttl=30.0)
     transport = RedisTransport(settings)
     await note(transport.loops, ("a", True))
     with redis.Redis.from_url(redis_url) as client:

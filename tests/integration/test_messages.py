@@ -22,7 +22,7 @@ from tests.processes import is_running
 from tests.waiting import eventually
 from toolpool import Dispatcher
 from toolpool.contract.envelope import Batch, Envelope
-from toolpool.contract.names import Names
+from toolpool.contract.redis_keys import RedisKeys
 from toolpool.contract.server import connection
 from toolpool.contract.signing import Keyring, generate_key
 from toolpool.contract.spec import RunIn
@@ -30,8 +30,8 @@ from toolpool.dispatcher.transports import celery_message
 from toolpool.dispatcher.transports.redis import RedisTransport
 from toolpool.local import LocalFleet
 
-LOOP = Names().queue("default", RunIn.LOOP)
-UNACKED = Names().unacked
+LOOP = RedisKeys().queue("default", RunIn.LOOP)
+UNACKED = RedisKeys().unacked
 MEGABYTES_50 = 50_000_000
 
 
@@ -325,7 +325,7 @@ async def test_garbage_on_every_other_list_that_is_read(
     fleet: LocalFleet, dispatcher: Dispatcher, client: "redis.Redis"
 ) -> None:
     """Cancels, replies, the catalog and the leases are read back, so they are signed as well."""
-    names = Names()
+    names = RedisKeys()
     foreign = Keyring([generate_key()]).sign("batch", b"{}")
     workers = [worker.decode() for worker in client.zrange(names.workers, 0, -1)]
     for worker in workers:
@@ -394,7 +394,7 @@ async def test_r69_a_cancelled_call_whose_record_and_message_are_restored_does_n
     asked = call("count", file=str(trace))
     turn = asyncio.ensure_future(aside.dispatch(asked, session="restored", turn="t"))
     (message,) = await laid_aside(client, 1)
-    records = {key: client.dump(key) for key in client.scan_iter(Names().call("*"))}
+    records = {key: client.dump(key) for key in client.scan_iter(RedisKeys().call("*"))}
     assert await aside.cancel("restored") == 1
     assert (await turn)[0].executed == "no"
     for key, value in records.items():
@@ -412,7 +412,7 @@ async def test_a_message_from_before_its_record_runs_nothing(
     trace = tmp_path / "trace"
     turn = asyncio.ensure_future(aside.dispatch(call("count", file=str(trace))))
     (message,) = await laid_aside(client, 1)
-    records = list(client.scan_iter(Names().call("*")))
+    records = list(client.scan_iter(RedisKeys().call("*")))
     client.delete(*[key for key in records if client.hget(key, "state") == b"open"])
     client.lpush(LOOP, message)
     await whoami(dispatcher)

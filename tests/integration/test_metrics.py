@@ -20,7 +20,7 @@ from toolpool.contract.outcome import Code
 from toolpool.local import LocalFleet
 
 TOOLS = ("tests.fleets.ending", "tests.fleets.blocking")
-QUICK = {"lease_renewed": 0.5, "lease_gone": 2.0, "worker_return": 0.2, "retry_pause": 0.01}
+QUICK = {"lease_interval": 0.5, "lease_ttl": 2.0, "worker_return_timeout": 0.2, "retry_delay": 0.01}
 ENDINGS = {
     "works": (None, {}),
     "fails": (Code.RAISED, {}),
@@ -88,7 +88,7 @@ class Watch:
 
 
 def settings_for(redis_url: str) -> Settings:
-    return Settings(redis_url=redis_url, catalog_wait=30.0, **QUICK)  # type: ignore[arg-type]
+    return Settings(redis_url=redis_url, catalog_timeout=30.0, **QUICK)  # type: ignore[arg-type]
 
 
 def ended_as(name: str, code: Code | None) -> tuple[str, str, str]:

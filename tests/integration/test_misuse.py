@@ -68,7 +68,7 @@ async def refused(dispatcher: Any, why: str, *, looks: bool = True) -> None:
 
 
 def connected(redis_url: str) -> Dispatcher:
-    return Dispatcher.connect(redis_url, settings=Settings(catalog_wait=0.0))
+    return Dispatcher.connect(redis_url, settings=Settings(catalog_timeout=0.0))
 
 
 def in_memory() -> Dispatcher:
@@ -151,7 +151,7 @@ async def test_a_start_that_failed_is_closed() -> None:
 
 
 async def test_closed_while_it_is_entered(redis_url: str) -> None:
-    dispatcher = Dispatcher.connect(redis_url, settings=Settings(catalog_wait=0.5))
+    dispatcher = Dispatcher.connect(redis_url, settings=Settings(catalog_timeout=0.5))
     entering = asyncio.ensure_future(dispatcher.__aenter__())
     await asyncio.sleep(0)
     await refused(dispatcher, "not entered")

@@ -13,8 +13,8 @@ from tests.integration.fleet import call
 from tests.waiting import eventually
 from toolpool import AskApproval, Dispatcher, Hooks, tool
 from toolpool.cli import main
-from toolpool.contract.names import Names
 from toolpool.contract.outcome import Code
+from toolpool.contract.redis_keys import RedisKeys
 from toolpool.contract.server import connection
 from toolpool.local import LocalFleet
 
@@ -23,7 +23,9 @@ Command = Callable[..., Any]
 
 @pytest.fixture(scope="module")
 def fleet() -> Iterator[LocalFleet]:
-    with fleets.running("tests.fleets.operated", breaker_calls=2, loop_threshold=0) as running:
+    with fleets.running(
+        "tests.fleets.operated", circuit_minimum_calls=2, failure_loop_threshold=0
+    ) as running:
         yield running
 
 
@@ -120,7 +122,7 @@ async def test_a_call_at_its_tools_own_limit_says_so(
 async def test_a_call_over_its_rate_limit_and_the_places_taken_are_shown(
     fleet: LocalFleet, command: Command
 ) -> None:
-    async with fleets.connected(fleet, queue_wait=120.0) as patient:
+    async with fleets.connected(fleet, queue_timeout=120.0) as patient:
         await patient.dispatch(call("rare", "r-1"), session="s-1")
         turn = await started(patient, "rare", "r-2")
         row = await found(command, "r-2", lambda row: True)
@@ -219,7 +221,9 @@ async def test_a_handle_that_the_server_lost_is_found_and_cancelled_at_its_dispa
     turn = await dispatcher.dispatch(asked, session="s-1", wait=0.05)
     handle = str(turn[0].handle)
     with connection.open_sync(fleet.settings) as client:
-        await eventually(lambda: client.delete(Names().background(handle)), "the handle is lost")
+        await eventually(
+            lambda: client.delete(RedisKeys().background(handle)), "the handle is lost"
+        )
     row = await found(command, handle, lambda row: bool(row["dispatcher"]))
     assert (row["call"], row["session"]) == ("bg-4", "s-1")
     code, told = await command("cancel", handle)
@@ -230,11 +234,11 @@ async def test_a_question_that_is_old_or_unsigned_is_not_answered(
     fleet: LocalFleet, dispatcher: Dispatcher, command: Command, tmp_path: Path
 ) -> None:
     from toolpool.contract.envelope import Envelope, Question
-    from toolpool.contract.names import Names
+    from toolpool.contract.redis_keys import RedisKeys
 
     gate = gate_of(tmp_path)
     turn = await started(dispatcher, "hold", "kept", gate=gate)
-    names, envelope = Names(), Envelope(connection.keyring(fleet.settings))
+    names, envelope = RedisKeys(), Envelope(connection.keyring(fleet.settings))
     with connection.open_sync(fleet.settings) as client:
         [id_] = client.zrange(names.dispatchers, 0, -1)
         old = Question(id="old", ends_at=1.0, call="kept", cancel=True)

@@ -10,10 +10,10 @@ import redis.asyncio
 from tests.integration import fleet as fleets
 from tests.integration.fleet import call
 from toolpool import Dispatcher
-from toolpool.contract.ledger.client import RedisLedger
-from toolpool.contract.ledger.steps import Steps
-from toolpool.contract.names import Names
+from toolpool.contract.ledger.lua_scripts import LuaScripts
+from toolpool.contract.ledger.redis_ledger import RedisLedger
 from toolpool.contract.outcome import Code
+from toolpool.contract.redis_keys import RedisKeys
 from toolpool.embedded import EmbeddedServer
 from toolpool.local import LocalFleet
 
@@ -26,7 +26,7 @@ def fleet() -> Iterator[LocalFleet]:
 
 @pytest.fixture
 async def dispatcher(fleet: LocalFleet) -> AsyncIterator[Dispatcher]:
-    async with fleets.connected(fleet, output_page=400) as connected:
+    async with fleets.connected(fleet, output_page_characters=400) as connected:
         yield connected
 
 
@@ -88,11 +88,14 @@ async def test_a_page_that_there_is_none_of(dispatcher: Dispatcher, page: Any) -
 async def test_a_session_keeps_so_much_and_the_oldest_make_room(redis_url: str) -> None:
     """R37: one that keeps much takes nobody else's room."""
     client = redis.asyncio.Redis.from_url(redis_url)
-    ledger = RedisLedger(Steps(client), Names(), outputs_bytes=1000)
+    ledger = RedisLedger(LuaScripts(client), RedisKeys(), outputs_bytes=1000)
 
     async def kept() -> list[str]:
         return sorted(
-            [key.decode().rpartition(":")[2] async for key in client.scan_iter(Names().output("*"))]
+            [
+                key.decode().rpartition(":")[2]
+                async for key in client.scan_iter(RedisKeys().output("*"))
+            ]
         )
 
     assert await ledger.keep_output("other", b"x" * 900, owner="b", keep=60.0)
@@ -108,13 +111,13 @@ async def test_outputs_are_the_first_to_go_when_memory_is_short() -> None:
     """Then none is kept, and calls go on."""
     with EmbeddedServer() as server:
         client = redis.asyncio.Redis.from_url(server.url)
-        ledger = RedisLedger(Steps(client), Names(), outputs_bytes=1 << 30)
+        ledger = RedisLedger(LuaScripts(client), RedisKeys(), outputs_bytes=1 << 30)
         for number in range(8):
             assert await ledger.keep_output(f"o{number}", b"x" * (1 << 20), owner="a", keep=60.0)
         used = (await client.info("memory"))["used_memory"]
         await client.config_set("maxmemory", int(used / 0.9))
         await ledger.make_room()
-        left = [key async for key in client.scan_iter(Names().output("*"))]
+        left = [key async for key in client.scan_iter(RedisKeys().output("*"))]
         assert 0 < len(left) < 8
         assert (await client.info("memory"))["used_memory"] <= 0.76 * used / 0.9
         await client.config_set("maxmemory", used // 8)

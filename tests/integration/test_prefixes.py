@@ -38,7 +38,7 @@ async def test_each_deployment_gets_its_own_calls_and_nothing_else(
             redis_url=server.url,
             key_prefix=prefix,
             signing_key=SecretStr(key if same_key else generate_key()),
-            queue_wait=10.0,
+            queue_timeout=10.0,
         )
         for prefix in PREFIXES
     ]

@@ -50,7 +50,7 @@ def worker(server: Server, port: int, file: Path) -> "Iterator[subprocess.Popen[
         signing_key=SecretStr(generate_key()),
         metrics_port=port,
         health_file=str(file),
-        worker_stall=3.0,
+        worker_stall_timeout=3.0,
         connect_timeout=1.0,
     )
     command = [sys.executable, "-m", "toolpool", "worker", "--run-in", "loop"]
@@ -192,8 +192,8 @@ def test_a_worker_whose_server_is_full_is_unready(
         redis_url=server.url,
         signing_key=SecretStr(generate_key()),
         metrics_port=port,
-        lease_renewed=0.5,
-        lease_gone=2.0,
+        lease_interval=0.5,
+        lease_ttl=2.0,
     )
     environment = environment_of(settings, Path(os.devnull))
     command = [sys.executable, "-m", "toolpool", "worker", "--run-in", "loop"]

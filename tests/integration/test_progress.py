@@ -10,7 +10,7 @@ from tests.integration import fleet as fleets
 from tests.integration.fleet import call
 from tests.waiting import eventually
 from toolpool import Dispatcher
-from toolpool.contract.events import Position
+from toolpool.contract.event_entries import Position
 from toolpool.contract.outcome import Code
 from toolpool.dispatcher.events import Event
 from toolpool.local import LocalFleet

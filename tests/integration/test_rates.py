@@ -19,11 +19,11 @@ from tests.integration.test_deadlines import worker
 from tests.waiting import eventually
 from toolpool import Dispatcher, tool
 from toolpool.contract.envelope import Envelope
-from toolpool.contract.ledger.rates import GRANTED, Ask, RedisRates
-from toolpool.contract.ledger.steps import Steps
-from toolpool.contract.limits import Limits
-from toolpool.contract.names import Names
+from toolpool.contract.ledger.lua_scripts import LuaScripts
+from toolpool.contract.ledger.rate_counters import GRANTED, Ask, RedisRates
 from toolpool.contract.outcome import Code, Executed
+from toolpool.contract.rate_limits import RateLimits
+from toolpool.contract.redis_keys import RedisKeys
 from toolpool.contract.result import ToolResult
 from toolpool.contract.server import connection
 from toolpool.contract.settings import Settings
@@ -35,7 +35,7 @@ pytestmark = pytest.mark.long
 
 @pytest.fixture(scope="module")
 def fleet() -> Iterator[LocalFleet]:
-    with fleets.running("tests.fleets.limited", loop_threshold=0) as started:
+    with fleets.running("tests.fleets.limited", failure_loop_threshold=0) as started:
         yield started
 
 
@@ -94,7 +94,9 @@ async def test_a_rate_of_each_session_holds_for_both_dispatchers(
 
 
 async def test_a_limit_of_the_tenant_counts_every_tool(fleet: LocalFleet) -> None:
-    async with fleets.connected(fleet, tenant_rate="3/day", rate_over="refuse") as dispatcher:
+    async with fleets.connected(
+        fleet, tenant_rate="3/day", rate_limit_action="refuse"
+    ) as dispatcher:
         results = [await ask(dispatcher, "free", f"c{n}", f"s{n}") for n in range(5)]
     assert [result.ok for result in results] == [True, True, True, False, False]
     assert "tool calls are limited to 3 a day in all" in (results[-1].error or "")
@@ -106,8 +108,8 @@ async def test_one_that_was_refused_is_run_when_it_is_asked_again_as_it_was_told
     """The `no` is written: whoever asks too early hears it again, from any dispatcher."""
     where = str(trace)
     async with (
-        fleets.connected(fleet, rate_over="refuse") as one,
-        fleets.connected(fleet, rate_over="refuse") as other,
+        fleets.connected(fleet, rate_limit_action="refuse") as one,
+        fleets.connected(fleet, rate_limit_action="refuse") as other,
     ):
         assert (await ask(one, "slow_to_come", "c0", "r", trace=where)).ok
         refused = await ask(one, "slow_to_come", "c1", "r", trace=where)
@@ -130,8 +132,8 @@ async def test_one_that_was_refused_is_run_when_it_is_asked_again_as_it_was_told
 
 async def test_asking_for_a_known_call_takes_no_place(fleet: LocalFleet, trace: Path) -> None:
     async with (
-        fleets.connected(fleet, rate_over="refuse") as one,
-        fleets.connected(fleet, rate_over="refuse") as other,
+        fleets.connected(fleet, rate_limit_action="refuse") as one,
+        fleets.connected(fleet, rate_limit_action="refuse") as other,
     ):
 
         async def first() -> bool:
@@ -153,7 +155,7 @@ async def test_a_session_with_many_calls_does_not_hold_up_another(
     fleet: LocalFleet, trace: Path
 ) -> None:
     ended: list[str] = []
-    async with fleets.connected(fleet, queue_wait=60.0) as dispatcher:
+    async with fleets.connected(fleet, queue_timeout=60.0) as dispatcher:
 
         async def one(session: str, id: str) -> None:
             await ask(dispatcher, "hit", id, session, trace=str(trace), word=session)
@@ -171,8 +173,8 @@ async def test_a_session_with_many_calls_does_not_hold_up_another(
 async def test_places_that_a_dispatcher_died_with_come_free(fleet: LocalFleet, trace: Path) -> None:
     """It sent none of the calls: the places are held as long as those could be started."""
     client = connection.open_async(fleet.settings)
-    rates = RedisRates(Steps(client), Names(fleet.settings.key_prefix), queue_wait=30.0)
-    limits = Limits(fleet.settings).of(limited.hit.spec, None, fleet.settings.tenant)
+    rates = RedisRates(LuaScripts(client), RedisKeys(fleet.settings.key_prefix), queue_timeout=30.0)
+    limits = RateLimits(fleet.settings).of(limited.hit.spec, None, fleet.settings.tenant)
     asks = [Ask(f"dead{n}", f"dead{n}", 1.0, limits) for n in range(40)]
 
     async def taken() -> bool:
@@ -192,8 +194,8 @@ async def test_places_that_a_dispatcher_died_with_come_free(fleet: LocalFleet, t
 async def test_garbage_under_the_key_of_a_limit_stops_no_call(
     fleet: LocalFleet, trace: Path, garbage: str
 ) -> None:
-    (limit,) = Limits(fleet.settings).of(limited.hit.spec, None, fleet.settings.tenant)
-    key = Names(fleet.settings.key_prefix).rate(limit.name)
+    (limit,) = RateLimits(fleet.settings).of(limited.hit.spec, None, fleet.settings.tenant)
+    key = RedisKeys(fleet.settings.key_prefix).rate(limit.name)
     with connection.open_sync(fleet.settings) as client:
         client.delete(key)
         if garbage == "text":
@@ -212,8 +214,8 @@ async def test_garbage_under_the_key_of_a_limit_stops_no_call(
 
 async def test_limits_leave_no_key_behind(fleet: LocalFleet, trace: Path) -> None:
     async with fleets.connected(fleet, session_rate="1000/s") as dispatcher:
-        limits = Limits(dispatcher._settings).of(limited.hit.spec, "l", fleet.settings.tenant)
-        keys = [Names(fleet.settings.key_prefix).rate(limit.name) for limit in limits]
+        limits = RateLimits(dispatcher._settings).of(limited.hit.spec, "l", fleet.settings.tenant)
+        keys = [RedisKeys(fleet.settings.key_prefix).rate(limit.name) for limit in limits]
         assert (await ask(dispatcher, "hit", "l0", "l", trace=str(trace))).ok
         with connection.open_sync(fleet.settings) as client:
             assert client.exists(*keys) == 2
@@ -232,7 +234,7 @@ async def test_calls_at_the_gate_outlive_their_server(
     server: Server, trace: Path, loss: str
 ) -> None:
     """None is lost, and none waits for ever: with the counts, or without any data."""
-    settings = Settings(redis_url=server.url, lease_renewed=0.5, lease_gone=2.0, queue_wait=20.0)
+    settings = Settings(redis_url=server.url, lease_interval=0.5, lease_ttl=2.0, queue_timeout=20.0)
     with worker(settings, "tests.fleets.limited"):
         async with Dispatcher.connect(settings=settings) as dispatcher:
             asked = [
@@ -260,7 +262,7 @@ async def test_what_lay_on_the_queue_without_a_worker_does_not_start_all_at_once
     server: Server, trace: Path
 ) -> None:
     """A place that was taken long before its call is started is not free before that."""
-    settings = Settings(redis_url=server.url, lease_renewed=0.5, lease_gone=2.0, queue_wait=25.0)
+    settings = Settings(redis_url=server.url, lease_interval=0.5, lease_ttl=2.0, queue_timeout=25.0)
     with worker(settings, "tests.fleets.limited"):
         pass
     async with Dispatcher.connect(settings=settings) as dispatcher:
@@ -269,7 +271,7 @@ async def test_what_lay_on_the_queue_without_a_worker_does_not_start_all_at_once
             for n in range(100)
         ]
         with server.client() as client:
-            queue = Names().queue("default", RunIn.LOOP)
+            queue = RedisKeys().queue("default", RunIn.LOOP)
             await eventually(lambda: client.llen(queue), "the first are on the queue")
         late = worker(settings, "tests.fleets.limited")
         await asyncio.to_thread(late.__enter__)
@@ -313,14 +315,14 @@ async def test_a_running_call_keeps_its_place_though_its_dispatcher_is_gone(
             )
             assert handed.is_running
         await eventually(lambda: trace.exists() and most_at_once(trace) == 2, "both run")
-    async with fleets.connected(fleet, rate_over="refuse") as other:
+    async with fleets.connected(fleet, rate_limit_action="refuse") as other:
         assert (await ask(other, "few", "g2", "g", trace=where)).ok
     assert most_at_once(trace) == 2
 
 
 async def test_places_of_a_worker_that_died_come_free(tmp_path: Path, trace: Path) -> None:
     """With its lease, and its calls' answers; what may run twice is run again."""
-    settings = {"lease_renewed": 0.5, "lease_gone": 2.0, "queue_wait": 60.0}
+    settings = {"lease_interval": 0.5, "lease_ttl": 2.0, "queue_timeout": 60.0}
     with fleets.running("tests.fleets.limited", **settings) as fleet:
         async with fleets.connected(fleet) as dispatcher:
             asked = [
@@ -332,7 +334,9 @@ async def test_places_of_a_worker_that_died_come_free(tmp_path: Path, trace: Pat
             await eventually(lambda: trace.exists() and most_at_once(trace) == 2, "two run")
             with connection.open_sync(fleet.settings) as client:
                 envelope = Envelope(connection.keyring(fleet.settings))
-                for lease in list(client.scan_iter(Names(fleet.settings.key_prefix).worker("*"))):
+                for lease in list(
+                    client.scan_iter(RedisKeys(fleet.settings.key_prefix).worker("*"))
+                ):
                     os.kill(envelope.decode_lease(client.get(lease)).pid, signal.SIGKILL)
             results = await asyncio.gather(*asked)
     assert all(result.ok for result in results)
@@ -361,7 +365,7 @@ async def failing() -> str:
 
 @pytest.fixture
 async def dispatcher() -> AsyncIterator[Dispatcher]:
-    settings = Settings(queue_wait=10_000.0, retry_pause=0.001, background_wait=0.01)
+    settings = Settings(queue_timeout=10_000.0, retry_delay=0.001, background_wait=0.01)
     tools = [rare, rare_job, failing]
     async with Dispatcher.in_memory(tools, settings=settings) as connected:
         yield connected
@@ -374,7 +378,7 @@ async def test_one_that_waits_at_the_gate_can_be_cancelled(dispatcher: Dispatche
     assert await dispatcher.cancel("a") == 1
     (cancelled,) = await waiting
     assert (cancelled.code, cancelled.executed) == (Code.CANCELLED, Executed.NO)
-    assert dispatcher._traffic._pump.waiting == 0
+    assert dispatcher._in_flight._pump.waiting == 0
 
 
 async def test_one_that_waits_at_the_gate_ends_with_its_dispatcher(dispatcher: Dispatcher) -> None:
@@ -409,13 +413,13 @@ async def test_the_kill_switch_reaches_what_waits_at_the_gate(dispatcher: Dispat
     await eventually(lambda: dispatcher.in_flight("a") == 1, "it is open")
     await dispatcher.deny("rare", reason="not now")
     assert (await waiting)[0].code is Code.DENIED
-    assert dispatcher._traffic._pump.waiting == 0
+    assert dispatcher._in_flight._pump.waiting == 0
 
 
 async def test_every_retry_by_the_pool_is_a_start(dispatcher: Dispatcher) -> None:
     """The limit is not what a tool's own retries may break."""
     failed = asyncio.ensure_future(dispatcher.dispatch(call("failing"), session="a", turn="1"))
-    traffic = dispatcher._traffic
+    traffic = dispatcher._in_flight
     await eventually(
         lambda: traffic._pump.waiting == 1 and [each.retries for each in traffic.all_open()] == [3],
         "the fourth waits",
@@ -426,7 +430,7 @@ async def test_every_retry_by_the_pool_is_a_start(dispatcher: Dispatcher) -> Non
 
 async def test_one_that_waits_in_vain_is_refused_by_its_deadline() -> None:
     """The refused one says the limit, and when; another call of another tool is not touched."""
-    settings = Settings(queue_wait=0.3, rate_over="wait")
+    settings = Settings(queue_timeout=0.3, rate_limit_action="wait")
     async with Dispatcher.in_memory([rare], settings=settings) as dispatcher:
         assert (await dispatcher.dispatch(call("rare"), session="a", turn="1")).ok
         (refused,) = await dispatcher.dispatch(call("rare", "w"), session="a", turn="2")
@@ -440,7 +444,7 @@ async def test_a_dispatcher_without_the_limit_starts_no_more_than_it_says(
 ) -> None:
     """R67: it is old, or frozen: a worker counts a start as it claims the call."""
     async with fleets.connected(fleet) as honest, fleets.connected(fleet) as lax:
-        monkeypatch.setattr(lax._traffic._gate, "submit", lax._traffic._pump.submit)
+        monkeypatch.setattr(lax._in_flight._rate_gate, "submit", lax._in_flight._pump.submit)
         asked = [
             asyncio.ensure_future(ask(each, "hit", f"{name}{n}", name, trace=str(trace)))
             for n in range(60)
@@ -455,7 +459,7 @@ async def test_a_limit_that_only_the_workers_know_holds_for_every_dispatcher(tra
     """R67: the setting is missing where the calls come from."""
     with fleets.running("tests.fleets.limited", tenant_rate="10/s") as fleet:
         async with fleets.connected(fleet, tenant_rate=None) as dispatcher:
-            assert not dispatcher._traffic._gate.holds_all
+            assert not dispatcher._in_flight._rate_gate.holds_all
             asked = [ask(dispatcher, "hit", f"c{n}", f"s{n}", trace=str(trace)) for n in range(25)]
             results = await asyncio.gather(*asked)
     assert all(result.ok for result in results), {result.code for result in results}

@@ -39,7 +39,7 @@ def released(folder: Path, redis_url: str, *names: str) -> "Iterator[subprocess.
     with subprocess.Popen(
         [sys.executable, "-m", "toolpool", "worker", "--run-in", "loop", "--tools", file.name],
         cwd=folder,
-        env=environment(TOOLPOOL_REDIS_URL=redis_url, TOOLPOOL_DRAIN_GRACE="1"),
+        env=environment(TOOLPOOL_REDIS_URL=redis_url, TOOLPOOL_DRAIN_TIMEOUT="1"),
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
     ) as process:
@@ -147,7 +147,7 @@ async def test_a_handle_of_a_withheld_tool_keeps_its_retries_and_effects(
         await gate.wait("charge")
         raise ValueError("half done")
 
-    settings = {"background_wait": 0.02, "retry_pause": 0.3}
+    settings = {"background_wait": 0.02, "retry_delay": 0.3}
     async with alone([flaky, charge, stays], **settings) as owner, second(owner) as other:
         turns = [
             (await owner.dispatch(call(name), session="s", wait=0.02))[0]

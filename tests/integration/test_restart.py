@@ -18,14 +18,14 @@ from tests.integration.test_deadlines import worker
 from tests.waiting import eventually
 from toolpool import Dispatcher
 from toolpool.contract.envelope import Envelope
-from toolpool.contract.ledger.client import RedisLedger
-from toolpool.contract.ledger.steps import Steps
-from toolpool.contract.names import Names
+from toolpool.contract.ledger.lua_scripts import LuaScripts
+from toolpool.contract.ledger.redis_ledger import RedisLedger
 from toolpool.contract.outcome import Code, Executed
+from toolpool.contract.redis_keys import RedisKeys
 from toolpool.contract.server import connection
 from toolpool.contract.settings import Settings
 from toolpool.contract.spec import RunIn
-from toolpool.workers.shelf import Shelf
+from toolpool.workers.catalog_publisher import CatalogPublisher
 
 pytestmark = pytest.mark.long
 
@@ -41,14 +41,14 @@ def server(tmp_path: Path) -> Iterator[Server]:
 
 @pytest.fixture
 def settings(server: Server) -> Settings:
-    return Settings(redis_url=server.url, lease_renewed=0.5, lease_gone=LEASE_GONE)
+    return Settings(redis_url=server.url, lease_interval=0.5, lease_ttl=LEASE_GONE)
 
 
 @pytest.fixture
 async def dispatcher(settings: Settings) -> AsyncIterator[Dispatcher]:
     envelope = Envelope(connection.keyring(settings))
     with connection.open_sync(settings) as client:
-        Shelf(
+        CatalogPublisher(
             client, [road.count.spec, road.hold.spec], envelope=envelope, settings=settings
         ).stock(b"", time.time())
     async with Dispatcher.connect(settings=settings) as connected:
@@ -72,7 +72,7 @@ async def start_again(server: Server) -> None:
 
 def queued(server: Server) -> int:
     with server.client() as client:
-        return int(client.llen(Names().queue("default", RunIn.LOOP)))  # type: ignore[arg-type]
+        return int(client.llen(RedisKeys().queue("default", RunIn.LOOP)))  # type: ignore[arg-type]
 
 
 async def test_what_waited_through_a_restart_is_run(
@@ -96,7 +96,7 @@ async def test_what_waited_and_was_lost_with_the_data_is_not_run(
 ) -> None:
     """Nobody knows whether it was started: it is answered, and not as if it had not been."""
     trace = tmp_path / "trace"
-    short = settings.model_copy(update={"queue_wait": 2.0})
+    short = settings.model_copy(update={"queue_timeout": 2.0})
     async with Dispatcher.connect(settings=short) as impatient:
         forget_from_now_on(server)
         asked = asyncio.ensure_future(
@@ -124,7 +124,7 @@ async def test_what_runs_is_held_though_the_server_forgot_its_claim(
         await eventually(lambda: ended(trace), "it runs")
         await start_again(server)
         with server.client() as client:
-            (key,) = client.scan_iter(Names().call("*"))
+            (key,) = client.scan_iter(RedisKeys().call("*"))
             await eventually(lambda: client.hget(key, "state") == b"claimed", "it is held again")
         with worker(settings):
             await asyncio.sleep(LEASE_GONE + 2.0)  # as long as anybody waits before it goes on
@@ -167,7 +167,7 @@ async def test_a_server_that_is_promoted_again_is_not_the_one_it_was(tmp_path: P
                 )
                 run_ids.append(client.info("server")["run_id"])
             async with connection.open_async(Settings(redis_url=primary.url)) as steps:
-                ledger = RedisLedger(Steps(steps), Names())
+                ledger = RedisLedger(LuaScripts(steps), RedisKeys())
                 epoch, _ = await ledger.open(
                     [], nonce="n", reply="r", queue="", message=b"", give_up_at=time.monotonic() + 5
                 )
@@ -192,7 +192,7 @@ async def test_a_worker_outlives_the_demotion_of_its_server(
 
     def workers() -> list[bytes]:
         with server.client() as client:
-            return list(client.scan_iter(Names().worker("*")))
+            return list(client.scan_iter(RedisKeys().worker("*")))
 
     with worker(settings):
         arguments = {"gate": str(gate), "trace": str(trace)}

@@ -112,7 +112,7 @@ async def test_a_read_that_nothing_is_known_of_runs_once_for_all_who_resume(tmp_
 
 async def test_what_is_noted_of_turns_expires(redis_url: str) -> None:
     """And is found in the hour after it was noted, whatever a host calls its turns."""
-    settings = Settings(redis_url=redis_url, key_prefix="noting", turns_kept=5000)
+    settings = Settings(redis_url=redis_url, key_prefix="noting", turn_ttl=5000)
     transport = RedisTransport(settings)
     await transport.open()
     try:

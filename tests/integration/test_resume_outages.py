@@ -9,7 +9,7 @@ import pytest
 from tests.integration.conversations import UNKNOWN, gated, response_of, said, use
 from tests.integration.twins import Gate, alone, second
 from tests.waiting import eventually
-from toolpool.dispatcher import histories
+from toolpool.dispatcher import resume
 from toolpool.dispatcher.transports.base import TurnNote
 from toolpool.dispatcher.transports.memory import MemoryTransport
 
@@ -59,7 +59,7 @@ async def test_an_equal_call_has_no_earlier_result_though_notes_were_delayed(
         await asked
         await eventually(lambda: outage.refused, "the note was refused")
         outage.is_on = False
-        await eventually(lambda: not old._parts.histories.is_behind, "it is written")
+        await eventually(lambda: not old._parts.resumer.is_behind, "it is written")
         assert is_unknown(await new.resume([MESSAGE], session="s"))
     assert gate.came == ["x"]
 
@@ -90,7 +90,7 @@ async def test_the_dispatcher_itself_knows_its_notes_in_the_outage(outage: Outag
             dispatcher.dispatch(response_of(MESSAGE), session="s", turn="t")
         )
         await eventually(lambda: gate.came, "it runs")
-        dispatcher._parts.histories._flush = _at_once  # type: ignore[method-assign]
+        dispatcher._parts.resumer._flush = _at_once  # type: ignore[method-assign]
         resuming = asyncio.ensure_future(dispatcher.resume([MESSAGE], session="s"))
         gate.open()
         turn = await asked
@@ -105,7 +105,7 @@ async def _at_once(seconds: float) -> None:
 async def test_a_session_of_which_notes_were_dropped_is_known_to_have_a_hole(
     outage: Outage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(histories, "_NOTES_AT_MOST", 1)
+    monkeypatch.setattr(resume, "_NOTES_AT_MOST", 1)
     gate = Gate()
     async with alone([gated(gate, "write")]) as old, second(old) as new:
         asked = [asyncio.ensure_future(old.dispatch(response_of(MESSAGE), session="s", turn="t"))]
@@ -118,7 +118,7 @@ async def test_a_session_of_which_notes_were_dropped_is_known_to_have_a_hole(
         gate.open()
         await asyncio.gather(*asked)  # and there is no room for the note that "s" has its answer
         outage.is_on = False
-        await eventually(lambda: not old._parts.histories.is_behind, "it is written")
+        await eventually(lambda: not old._parts.resumer.is_behind, "it is written")
         assert is_unknown(await new.resume([MESSAGE], session="s"))
 
 

@@ -19,12 +19,12 @@ from tests.chaos.servers import Server
 from tests.integration.fleet import call
 from tests.waiting import eventually, wait_until
 from toolpool import Dispatcher
+from toolpool.acl_check import COMMANDS, key_patterns, missing
+from toolpool.checks import Level, check_memory, check_rights, check_server
 from toolpool.cli import main
-from toolpool.contract.names import Names
+from toolpool.contract.redis_keys import RedisKeys
 from toolpool.contract.settings import Settings
 from toolpool.contract.signing import generate_key
-from toolpool.doctor import Level, check_memory, check_rights, check_server
-from toolpool.rights import COMMANDS, key_patterns, missing
 
 SECURITY = Path(__file__).parents[2] / "docs" / "security.md"
 LUA = Path(__file__).parents[2] / "contract" / "ledger" / "lua"
@@ -54,8 +54,8 @@ def worker(server: Server, settings: Settings) -> Iterator[None]:
     with subprocess.Popen([*command, "--run-in", "loop"], env=environment) as process:
         try:
             with server.client() as client:
-                client.delete(Names().workers)
-                workers = Names().workers
+                client.delete(RedisKeys().workers)
+                workers = RedisKeys().workers
                 wait_until(lambda: client.zcard(workers) or process.poll(), "it has a lease", 30)
             assert process.poll() is None
             yield
@@ -188,7 +188,7 @@ def test_a_full_server_is_said_by_doctor(server: Server) -> None:
 async def test_a_call_is_told_that_the_server_is_full(
     server: Server, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    settings = settings_of(server, documented(), queue_wait=1.0)
+    settings = settings_of(server, documented(), queue_timeout=1.0)
     assert settings.redis_url is not None and settings.signing_key is not None
     monkeypatch.setenv("TOOLPOOL_REDIS_URL", settings.redis_url)
     monkeypatch.setenv("TOOLPOOL_SIGNING_KEY", settings.signing_key.get_secret_value())

@@ -60,8 +60,8 @@ async def dispatcher(open_road: Open) -> AsyncIterator[Dispatcher]:
 
 async def nothing_is_left(dispatcher: Dispatcher) -> None:
     """No call, no line and no count stays behind in a dispatcher that runs for months."""
-    traffic = dispatcher._traffic
-    await eventually(lambda: not dispatcher._traffic.all_open(), "no call is open")
+    traffic = dispatcher._in_flight
+    await eventually(lambda: not dispatcher._in_flight.all_open(), "no call is open")
     assert traffic._pump.waiting == 0
     for queue in traffic._pump._shared.queues.values():
         await eventually(lambda queue=queue: not queue._lines, "no session has a line")  # type: ignore[misc]

@@ -19,7 +19,7 @@ from tests.integration.fleet import call
 from tests.processes import is_running
 from tests.waiting import eventually, wait_until
 from toolpool import Dispatcher
-from toolpool.contract.names import Names
+from toolpool.contract.redis_keys import RedisKeys
 from toolpool.contract.server import connection
 from toolpool.contract.settings import Settings
 from toolpool.contract.signing import generate_key
@@ -53,7 +53,7 @@ def worker(settings: Settings, *before: str) -> Iterator[subprocess.Popen[bytes]
     process = subprocess.Popen([*command, "--tools", "tests.fleets.curious"], env=environment)
     try:
         with connection.open_sync(settings) as client:
-            wait_until(lambda: client.zcard(Names().workers), "the worker has its lease", 30.0)
+            wait_until(lambda: client.zcard(RedisKeys().workers), "the worker has its lease", 30.0)
         yield process
     finally:
         process.terminate()

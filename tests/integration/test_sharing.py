@@ -16,13 +16,13 @@ from tests.integration.fleet import call
 from tests.processes import kill_hard, python, read_line
 from tests.waiting import eventually
 from toolpool import Dispatcher
-from toolpool.contract.names import Names
 from toolpool.contract.outcome import Code, Executed
+from toolpool.contract.redis_keys import RedisKeys
 from toolpool.local import LocalFleet
 
 pytestmark = pytest.mark.long
 
-QUICK = {"lease_renewed": 0.5, "lease_gone": 2.0}
+QUICK = {"lease_interval": 0.5, "lease_ttl": 2.0}
 
 
 @pytest.fixture(scope="module")
@@ -58,7 +58,7 @@ def scene(tmp_path: Path) -> Scene:
 def notes(fleet: LocalFleet) -> list[str]:
     """The keys of all notes of shared runs."""
     with redis.Redis.from_url(str(fleet.settings.redis_url), decode_responses=True) as client:
-        return list(client.scan_iter(Names(fleet.settings.key_prefix).shared("*")))
+        return list(client.scan_iter(RedisKeys(fleet.settings.key_prefix).shared("*")))
 
 
 def ask(dispatcher: Dispatcher, name: str, who: int, arguments: Any) -> "asyncio.Future[Any]":
@@ -69,7 +69,7 @@ def ask(dispatcher: Dispatcher, name: str, who: int, arguments: Any) -> "asyncio
 
 def have_joined(dispatcher: Dispatcher, count: int) -> bool:
     """Whether so many calls wait for a run that the ledger knows of."""
-    asked = [pending for pending in dispatcher._traffic.all_open() if pending.is_asker]
+    asked = [pending for pending in dispatcher._in_flight.all_open() if pending.is_asker]
     return len(asked) == count and all(each.share and each.share.run for each in asked)
 
 
@@ -158,7 +158,7 @@ async def test_the_others_have_the_result_though_the_dispatcher_that_began_it_is
 
 def _replies(fleet: LocalFleet) -> list[int]:
     """How many dispatchers are told of each call that runs."""
-    names = Names(fleet.settings.key_prefix)
+    names = RedisKeys(fleet.settings.key_prefix)
     with redis.Redis.from_url(str(fleet.settings.redis_url), decode_responses=True) as client:
         found = [client.hmget(key, "state", "replies") for key in client.scan_iter(names.call("*"))]
     return [len(str(replies).split()) for state, replies in found if state == "claimed"]
@@ -246,7 +246,7 @@ async def test_garbage_in_its_place_costs_a_run_and_nothing_else(
                 await dispatcher.dispatch(call("put", **arguments), session="z", turn="t")
                 record = next(
                     each.decode().rpartition(":")[2]
-                    for each in client.scan_iter(Names(fleet.settings.key_prefix).call("*"))
+                    for each in client.scan_iter(RedisKeys(fleet.settings.key_prefix).call("*"))
                     if note.split()[0] not in each
                 )
                 client.set(key, f"{record} 1 {10**15} {10**15} 1", px=60_000)
@@ -265,7 +265,7 @@ async def test_a_forged_result_is_not_taken(fleet: LocalFleet, scene: Scene) -> 
         (key,) = set(notes(fleet)) - before
         with redis.Redis.from_url(str(fleet.settings.redis_url)) as client:
             run = client.get(key).split()[0].decode()  # type: ignore[union-attr]
-            record = Names(fleet.settings.key_prefix).call(run)
+            record = RedisKeys(fleet.settings.key_prefix).call(run)
             client.hset(record, "outcome", b'{"ok":true,"data":99}')
         assert (await ask(dispatcher, "price_process", 2, arguments))[0].data == 2
 

@@ -7,12 +7,12 @@ from typing import Any, NamedTuple
 import pytest
 
 from tests.waiting import eventually
-from toolpool.contract.ledger.base import Claim, Opening, Settlement
-from toolpool.contract.ledger.client import RedisLedger
-from toolpool.contract.ledger.memory import MemoryServer
-from toolpool.contract.ledger.shared import RedisShared, SharedAsk, SharedFound, SharedLedger
-from toolpool.contract.ledger.steps import Steps
-from toolpool.contract.names import Names
+from toolpool.contract.ledger.lua_scripts import LuaScripts
+from toolpool.contract.ledger.memory_server import MemoryServer
+from toolpool.contract.ledger.protocols import Claim, Opening, Settlement
+from toolpool.contract.ledger.redis_ledger import RedisLedger
+from toolpool.contract.ledger.shared_runs import RedisShared, SharedAsk, SharedFound, SharedLedger
+from toolpool.contract.redis_keys import RedisKeys
 from toolpool.contract.server import connection
 from toolpool.contract.settings import Settings
 from toolpool.embedded import EmbeddedServer
@@ -53,8 +53,8 @@ async def both(request: pytest.FixtureRequest) -> AsyncIterator[Both]:
         return
     with EmbeddedServer() as embedded:
         client = connection.open_async(Settings(redis_url=embedded.url))
-        steps = Steps(client)
-        yield Both(RedisShared(steps, Names()), RedisLedger(steps, Names()))
+        steps = LuaScripts(client)
+        yield Both(RedisShared(steps, RedisKeys()), RedisLedger(steps, RedisKeys()))
         await client.aclose()
 
 

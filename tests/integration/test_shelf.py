@@ -7,13 +7,13 @@ import pytest
 import redis
 
 from toolpool.contract.envelope import Envelope
-from toolpool.contract.names import Names
+from toolpool.contract.redis_keys import RedisKeys
 from toolpool.contract.settings import Settings
 from toolpool.contract.signing import Keyring, generate_key
 from toolpool.contract.spec import ToolSpec, sealed
 from toolpool.dispatcher.admission.catalog import Catalog
-from toolpool.fleet import remove_tool
-from toolpool.workers.shelf import Shelf
+from toolpool.fleet_reader import remove_tool
+from toolpool.workers.catalog_publisher import CatalogPublisher
 
 OLD = sealed(ToolSpec(name="search", timeout=5.0))
 NEW = sealed(ToolSpec(name="search", timeout=9.0))
@@ -27,21 +27,21 @@ def client(redis_url: str) -> "Iterator[redis.Redis]":
         yield made
 
 
-def shelf(client: "redis.Redis", *specs: ToolSpec, envelope: Envelope = OURS) -> Shelf:
-    made = Shelf(client, specs, envelope=envelope, settings=Settings())
+def shelf(client: "redis.Redis", *specs: ToolSpec, envelope: Envelope = OURS) -> CatalogPublisher:
+    made = CatalogPublisher(client, specs, envelope=envelope, settings=Settings())
     made.stock(b"", time.time())
     return made
 
 
 def version(client: "redis.Redis") -> bytes:
-    return bytes(client.get(Names().catalog_version) or b"")  # type: ignore[arg-type]
+    return bytes(client.get(RedisKeys().catalog_version) or b"")  # type: ignore[arg-type]
 
 
 def offered(client: "redis.Redis", **live: frozenset[str]) -> dict[str, str]:
     """What a dispatcher with our key offers: digests by name."""
     catalog = Catalog()
     catalog.follow_live(live)
-    catalog.replace_published(client.hvals(Names().catalog), OURS)  # type: ignore[arg-type]
+    catalog.replace_published(client.hvals(RedisKeys().catalog), OURS)  # type: ignore[arg-type]
     return {name: offer.spec.digest for name, offer in catalog.listed.items()}
 
 
@@ -50,7 +50,7 @@ def test_a_stranger_takes_nobody_s_place(client: "redis.Redis") -> None:
     ours = shelf(client, OLD)
     shelf(client, OLD, NEW, envelope=THEIRS)
     assert offered(client) == {"search": OLD.digest}
-    client.delete(Names().catalog)
+    client.delete(RedisKeys().catalog)
     shelf(client, OLD, envelope=THEIRS)
     assert offered(client) == {}
     ours.stock(version(client), time.time())
@@ -62,7 +62,7 @@ def test_a_newer_version_stays_the_newer_whoever_publishes_again(client: "redis.
     old, new = shelf(client, OLD), shelf(client, NEW)
     shelf(client, OLD)
     assert offered(client) == {"search": NEW.digest}
-    client.delete(Names().catalog)
+    client.delete(RedisKeys().catalog)
     for one in (new, old):
         one.stock(b"", time.time())
     assert offered(client) == {"search": NEW.digest}
@@ -91,18 +91,20 @@ def test_what_an_operator_took_out_stays_out_until_a_worker_starts(
 def test_entries_age_one_by_one(client: "redis.Redis") -> None:
     other = sealed(ToolSpec(name="other"))
     shelf(client, OLD)
-    later = time.time() + Settings().catalog_kept + 1.0
-    Shelf(client, [other], envelope=OURS, settings=Settings()).stock(b"", later)
+    later = time.time() + Settings().catalog_ttl + 1.0
+    CatalogPublisher(client, [other], envelope=OURS, settings=Settings()).stock(b"", later)
     assert offered(client) == {"other": other.digest}
 
 
 def test_workers_that_start_together_agree(client: "redis.Redis") -> None:
     """Each made an entry before it saw the other's: the older one stays, and they are quiet."""
     settings, now = Settings(), time.time()
-    one, other = (Shelf(client, [OLD], envelope=OURS, settings=settings) for _ in range(2))
-    field = Names.catalog_field(OLD.name, OLD.digest, OURS.key_id)
+    one, other = (
+        CatalogPublisher(client, [OLD], envelope=OURS, settings=settings) for _ in range(2)
+    )
+    field = RedisKeys.catalog_field(OLD.name, OLD.digest, OURS.key_id)
     other.stock(b"", now + 0.5)
-    client.delete(Names().catalog)
+    client.delete(RedisKeys().catalog)
     one.stock(b"", now)
     for _ in range(2):
         for each in (one, other):
@@ -111,6 +113,6 @@ def test_workers_that_start_together_agree(client: "redis.Redis") -> None:
     for each in (one, other):
         each.stock(b"", now + 2.0)
     assert version(client) == before
-    body = client.hget(Names().catalog, field)
+    body = client.hget(RedisKeys().catalog, field)
     assert isinstance(body, bytes)
     assert OURS.decode_entry(body).published_at == now

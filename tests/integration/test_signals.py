@@ -17,7 +17,7 @@ import redis
 
 from tests.integration.test_cli_run import TOOLS, call, environment
 from tests.waiting import wait_until
-from toolpool.contract.names import Names
+from toolpool.contract.redis_keys import RedisKeys
 
 
 @pytest.fixture
@@ -68,7 +68,7 @@ def test_a_worker_goes_on_and_ends_by_term(folder: Path, redis_url: str) -> None
         in_background(folder, *arguments, TOOLPOOL_REDIS_URL=redis_url) as process,
         redis.Redis.from_url(redis_url) as client,
     ):
-        wait_until(lambda: client.zcard(Names().workers), "the worker has a lease", 30)
+        wait_until(lambda: client.zcard(RedisKeys().workers), "the worker has a lease", 30)
         process.send_signal(signal.SIGINT)
         process.send_signal(signal.SIGINT)
         seen = time.time()
@@ -79,4 +79,6 @@ def test_a_worker_goes_on_and_ends_by_term(folder: Path, redis_url: str) -> None
 
 
 def _renewed_at(client: "redis.Redis") -> float:
-    return max((at for _, at in client.zrange(Names().workers, 0, -1, withscores=True)), default=0)
+    return max(
+        (at for _, at in client.zrange(RedisKeys().workers, 0, -1, withscores=True)), default=0
+    )

@@ -18,7 +18,7 @@ from tests.chaos.servers import Server
 from tests.integration.fleet import call
 from tests.waiting import wait_until
 from toolpool import Dispatcher
-from toolpool.contract.names import Names
+from toolpool.contract.redis_keys import RedisKeys
 from toolpool.contract.server import connection
 from toolpool.contract.settings import Settings
 
@@ -48,7 +48,7 @@ def server(tmp_path: Path) -> Iterator[Server]:
 
 @pytest.fixture
 def settings(server: Server) -> Settings:
-    return Settings(redis_url=server.url, drain_grace=GRACE)
+    return Settings(redis_url=server.url, drain_timeout=GRACE)
 
 
 @contextmanager
@@ -81,7 +81,7 @@ async def test_a_worker_stops_while_the_server_is_frozen(
     command += ["--tools", "tests.fleets.road"]
     with started(command, settings, log) as worker:
         with connection.open_sync(settings) as client:
-            pattern = Names().worker("*")
+            pattern = RedisKeys().worker("*")
             wait_until(lambda: list(client.scan_iter(pattern)), "the worker has its lease", 30.0)
         if idle:
             async with Dispatcher.connect(settings=settings) as dispatcher:

@@ -19,10 +19,10 @@ from toolpool.local import LocalFleet
 pytestmark = pytest.mark.long
 
 QUICK = {
-    "lease_renewed": 0.5,
-    "lease_gone": 2.0,
-    "loop_warn": 0.3,
-    "loop_stall": 1.5,
+    "lease_interval": 0.5,
+    "lease_ttl": 2.0,
+    "event_loop_warning": 0.3,
+    "event_loop_timeout": 1.5,
     "slots_thread": 4,
 }
 
@@ -97,7 +97,7 @@ async def test_a_worker_worn_out_by_threads_that_do_not_end_loses_no_other_call(
     What the first one runs besides ends well, long after its grace.
     """
     calls = [call("take", f"c{n}", seconds=12)[0] for n in range(50)]
-    with fleets.running("tests.fleets.blocking", **QUICK, drain_grace=0.5) as own:
+    with fleets.running("tests.fleets.blocking", **QUICK, drain_timeout=0.5) as own:
         async with fleets.connected(own) as dispatcher:
             first = (await dispatcher.dispatch(call("whoami")))[0].data
             unrelated = asyncio.ensure_future(dispatcher.dispatch(calls))
@@ -117,7 +117,7 @@ async def test_a_worker_worn_out_by_threads_that_do_not_end_loses_no_other_call(
 
 async def test_a_worn_out_worker_is_stopped_with_its_supervisor() -> None:
     """A stop that was asked for does not wait for calls past the grace."""
-    with fleets.running("tests.fleets.blocking", **QUICK, drain_grace=0.5) as own:
+    with fleets.running("tests.fleets.blocking", **QUICK, drain_timeout=0.5) as own:
         async with fleets.connected(own) as dispatcher:
             unrelated = asyncio.ensure_future(dispatcher.dispatch(call("take", seconds=18)))
             await dispatcher.dispatch(call("never_end") + call("never_end", "d"))
@@ -140,7 +140,7 @@ async def test_a_frozen_worker_is_ended_and_started_again(fleet: LocalFleet) -> 
 
 
 async def test_a_worker_whose_main_thread_hangs_is_replaced_and_its_calls_end_well() -> None:
-    with fleets.running("tests.fleets.blocking", **QUICK, worker_stall=2.0) as own:
+    with fleets.running("tests.fleets.blocking", **QUICK, worker_stall_timeout=2.0) as own:
         async with fleets.connected(own) as dispatcher:
             pid = (await dispatcher.dispatch(call("whoami")))[0].data
             running = asyncio.ensure_future(dispatcher.dispatch(call("take", seconds=15)))
@@ -166,5 +166,5 @@ async def test_a_stopped_fleet_finishes_what_it_runs() -> None:
 
 
 async def _is_running(dispatcher: Dispatcher) -> bool:
-    listed = [pending.worker for pending in dispatcher._traffic.all_open()]
+    listed = [pending.worker for pending in dispatcher._in_flight.all_open()]
     return all(listed)

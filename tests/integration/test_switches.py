@@ -13,15 +13,15 @@ from tests.integration.fleet import call
 from tests.integration.twins import Gate, alone, second
 from tests.waiting import eventually
 from toolpool import Dispatcher, tool
-from toolpool.contract.ledger.base import Claim, Opening
-from toolpool.contract.ledger.client import RedisLedger
-from toolpool.contract.ledger.steps import Steps
-from toolpool.contract.names import Names
+from toolpool.contract.ledger.lua_scripts import LuaScripts
+from toolpool.contract.ledger.protocols import Claim, Opening
+from toolpool.contract.ledger.redis_ledger import RedisLedger
 from toolpool.contract.outcome import Code, Executed
+from toolpool.contract.redis_keys import RedisKeys
 from toolpool.contract.server import connection
 from toolpool.local import LocalFleet
 
-SETTINGS: dict[str, Any] = {"slots_loop": 1, "queue_wait": 5.0}
+SETTINGS: dict[str, Any] = {"slots_loop": 1, "queue_timeout": 5.0}
 
 
 class Busy:
@@ -54,12 +54,12 @@ class Busy:
 
 def does_not_look(dispatcher: Dispatcher) -> None:
     """From now on a dispatcher knows no switch: it is old, or stands still."""
-    dispatcher._traffic.available.denial = lambda _: None  # type: ignore[method-assign]
+    dispatcher._in_flight.available.denial = lambda _: None  # type: ignore[method-assign]
 
 
 async def test_a_dispatcher_that_does_not_know_a_switch_starts_nothing() -> None:
     busy = Busy()
-    async with alone(busy.tools) as dispatcher, second(dispatcher, queue_wait=0.5) as other:
+    async with alone(busy.tools) as dispatcher, second(dispatcher, queue_timeout=0.5) as other:
         does_not_look(other)
         await dispatcher.deny("send", reason="closed")
         (result,) = await other.dispatch(call("send", text="a"), session="s", wait=5.0)
@@ -69,7 +69,7 @@ async def test_a_dispatcher_that_does_not_know_a_switch_starts_nothing() -> None
 async def test_what_was_sent_before_a_switch_was_set_is_answered_as_denied() -> None:
     """Long before its queue wait is over, and by the dispatcher that waits for it."""
     busy = Busy()
-    async with alone(busy.tools, **SETTINGS | {"queue_wait": 60.0}) as dispatcher:
+    async with alone(busy.tools, **SETTINGS | {"queue_timeout": 60.0}) as dispatcher:
         holding = await busy.take_slot(dispatcher)
         sending = asyncio.ensure_future(
             dispatcher.dispatch(call("send", text="a"), session="s", wait=60.0)
@@ -129,7 +129,7 @@ async def test_a_switch_for_one_tenant_leaves_the_others_alone() -> None:
 
 @pytest.fixture(scope="module")
 def fleet() -> Iterator[LocalFleet]:
-    with fleets.running("tests.fleets.operated", queue_wait=3.0) as running:
+    with fleets.running("tests.fleets.operated", queue_timeout=3.0) as running:
         yield running
 
 
@@ -138,7 +138,7 @@ async def test_what_somebody_removes_without_a_key_a_worker_still_knows(
     fleet: LocalFleet, tmp_path: Path, removed: str
 ) -> None:
     """R69: from a dispatcher that never saw it, while no other dispatcher is there."""
-    names, gate = Names(fleet.settings.key_prefix), tmp_path / "gate"
+    names, gate = RedisKeys(fleet.settings.key_prefix), tmp_path / "gate"
     gate.touch()
     async with fleets.connected(fleet) as dispatcher:
         await dispatcher.deny("hold", reason="closed")
@@ -166,7 +166,7 @@ async def test_a_claim_takes_the_same_commands_with_switches_as_without(fleet: L
     """R74: what the fleet must hold is looked at in a step that runs anyway."""
     settings = fleet.settings
     client = connection.open_async(settings)
-    ledger = RedisLedger(Steps(client), Names(settings.key_prefix))
+    ledger = RedisLedger(LuaScripts(client), RedisKeys(settings.key_prefix))
     version, _ = await ledger.switches()
     counts: list[dict[str, int]] = []
     for number, switches in enumerate((None, None, version)):  # the first loads the script
@@ -193,13 +193,13 @@ async def test_two_that_turn_a_switch_at_once_both_turn_it(fleet: LocalFleet) ->
     So its number is by three above that of the first.
     """
     async with fleets.connected(fleet) as one, fleets.connected(fleet) as other:
-        began = one._traffic._transport.server_time()
+        began = one._in_flight._transport.server_time()
         await asyncio.gather(
             *(each.deny("twice", reason="closed") for each in (one, other)),
             *(each.allow("twice") for each in (one, other)),
         )
-        switches = one._traffic.available._switches
-        await one._traffic.available.follow_switches()
+        switches = one._in_flight.available._switches
+        await one._in_flight.available.follow_switches()
         states = [switch for switch, _ in switches._known.values() if switch.tool == "twice"]
     assert [switch.number >= int(began * 1000) + 3 for switch in states] == [True]
 
@@ -213,9 +213,9 @@ async def test_a_switch_that_is_set_where_its_earlier_states_were_deleted_holds(
             await live.deny("lost", reason="before")
             await live.allow("lost")
         with connection.open_sync(live._settings) as client:
-            client.delete(Names(live._settings.key_prefix).switches)
+            client.delete(RedisKeys(live._settings.key_prefix).switches)
         async with fleets.connected(fleet) as fresh:
             await fresh.deny("lost", reason="closed")
-        await live._traffic.available.follow_switches()
-        assert [switch.tool for switch in live._traffic.available._switches.denying()] == ["lost"]
+        await live._in_flight.available.follow_switches()
+        assert [switch.tool for switch in live._in_flight.available._switches.denying()] == ["lost"]
         await live.allow("lost")

@@ -10,7 +10,7 @@ import redis
 
 from tests.integration.test_deadlines import worker
 from tests.waiting import eventually
-from toolpool import find
+from toolpool import call_search
 from toolpool.cli import main
 from toolpool.contract import encoding
 from toolpool.contract.envelope import (
@@ -22,25 +22,25 @@ from toolpool.contract.envelope import (
     Toolset,
     WorkerLease,
 )
-from toolpool.contract.inspection import (
+from toolpool.contract.ledger.lua_scripts import LuaScripts
+from toolpool.contract.ledger.protocols import NEW, Claim, Opening
+from toolpool.contract.ledger.redis_ledger import RedisLedger
+from toolpool.contract.operator_messages import (
     Answer,
     CallStatus,
     DispatcherReport,
     answer_stream,
     signed_answer,
 )
-from toolpool.contract.ledger.base import NEW, Claim, Opening
-from toolpool.contract.ledger.client import RedisLedger
-from toolpool.contract.ledger.steps import Steps
-from toolpool.contract.names import Names
+from toolpool.contract.redis_keys import RedisKeys
 from toolpool.contract.server.connection import keyring, open_async
 from toolpool.contract.settings import Settings
 from toolpool.contract.spec import ToolSpec, sealed
 from toolpool.dispatcher.transports.base import TurnNote
 from toolpool.dispatcher.transports.redis import RedisTransport
-from toolpool.fleet import read_fleet, turn_switch
+from toolpool.fleet_reader import read_fleet, turn_switch
 
-NAMES = Names()
+NAMES = RedisKeys()
 Command = Callable[..., tuple[int, Any]]
 
 
@@ -92,7 +92,7 @@ def test_an_answer_to_another_question_is_not_believed(
     report = DispatcherReport(
         id="d", host="h", pid=1, version="1", tenant="default", started_at=0.0
     )
-    answers = find.ask(settings, [report], key="k", cancel=True)
+    answers = call_search.ask(settings, [report], key="k", cancel=True)
     assert [status.cancelled for _, status in answers.calls] == [""]
 
 
@@ -102,7 +102,7 @@ def test_a_handle_of_another_tenant_or_another_handles_copy_is_unknown(
 ) -> None:
     handed_over(settings, client, "one", tenant=tenant)
     client.copy(NAMES.background("one"), NAMES.background("copied"), replace=True)
-    assert find.Finder(settings).handed_over(handle) is None
+    assert call_search.Finder(settings).handed_over(handle) is None
 
 
 def test_an_old_state_of_a_switch_does_not_show_as_denied(settings: Settings, client: Any) -> None:
@@ -185,7 +185,7 @@ async def test_junk_in_place_of_a_record_costs_no_other_call(
 ) -> None:
     """R69: also of those that are in the same step, or are looked at together."""
     connected = open_async(settings)
-    ledger, reply = RedisLedger(Steps(connected), NAMES), NAMES.reply("d")
+    ledger, reply = RedisLedger(LuaScripts(connected), NAMES), NAMES.reply("d")
     give_up_at = time.monotonic() + 9.0
     openings = [Opening(key, 1, True, wait=9.0, deadline=9.0, keep=9.0) for key in ("a", "b")]
 
@@ -239,7 +239,7 @@ async def test_a_record_that_says_it_may_run_twice_makes_no_call_run_twice(
 ) -> None:
     """R63: whether it may is what its signed message says."""
     connected = open_async(settings)
-    ledger, give_up_at = RedisLedger(Steps(connected), NAMES), time.monotonic() + 9.0
+    ledger, give_up_at = RedisLedger(LuaScripts(connected), NAMES), time.monotonic() + 9.0
     opening = Opening("once", 1, False, wait=9.0, deadline=9.0, keep=9.0)
     await ledger.open(
         [opening], nonce="n", reply=NAMES.reply("d"), queue="", message=b"", give_up_at=give_up_at

@@ -15,7 +15,7 @@ import redis
 
 from tests.integration.fleet import call, connected, running
 from tests.waiting import eventually
-from toolpool.contract.names import Names
+from toolpool.contract.redis_keys import RedisKeys
 from toolpool.contract.spec import RunIn
 from toolpool.local import LocalFleet
 
@@ -23,11 +23,11 @@ pytestmark = pytest.mark.long
 
 TOOLS = "tests.fleets.watching"
 QUICK = {
-    "lease_renewed": 0.5,
-    "lease_gone": 2.0,
-    "loop_warn": 0.3,
-    "loop_stall": 1.5,
-    "drain_grace": 0.5,
+    "lease_interval": 0.5,
+    "lease_ttl": 2.0,
+    "event_loop_warning": 0.3,
+    "event_loop_timeout": 1.5,
+    "drain_timeout": 0.5,
 }
 
 
@@ -96,7 +96,7 @@ async def test_one_that_raises_is_logged_and_not_felt(fleet: LocalFleet) -> None
 
 
 async def test_a_message_that_is_refused_is_told(fleet: LocalFleet, moments: Moments) -> None:
-    queue = Names(fleet.settings.key_prefix).queue("default", RunIn.LOOP)
+    queue = RedisKeys(fleet.settings.key_prefix).queue("default", RunIn.LOOP)
     assert fleet.settings.redis_url is not None
     with redis.Redis.from_url(fleet.settings.redis_url) as client:
         client.lpush(queue, b'{"body": "bm90aGluZw==", "headers": {}, "properties": {}}')

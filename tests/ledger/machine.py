@@ -10,7 +10,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from tests.ledger.model import Model
 from tests.ledger.servers import Real
-from toolpool.contract.ledger.base import CloseReason
+from toolpool.contract.ledger.protocols import CloseReason
 
 KEYS = ("a", "b", "c")
 ASKERS = tuple(f"d{number}" for number in range(20))

@@ -6,7 +6,7 @@ Written from the design, not from the Lua. Times are left out: a record's queue 
 from collections import defaultdict
 from dataclasses import dataclass, field
 
-from toolpool.contract.ledger.base import CloseReason
+from toolpool.contract.ledger.protocols import CloseReason
 
 ATTEMPTS = 3
 RELEASES = 3

@@ -8,14 +8,16 @@ from typing import Any, Protocol
 import redis
 
 from tests.chaos.wall_clock import WallClock
-from toolpool.contract.ledger.approvals import (
+from toolpool.contract.ledger.approval_steps import (
     ApprovalLedger,
     Asking,
     Deciding,
     MemoryApprovals,
     RedisApprovals,
 )
-from toolpool.contract.ledger.base import (
+from toolpool.contract.ledger.lua_scripts import LuaScripts
+from toolpool.contract.ledger.memory_server import MemoryServer
+from toolpool.contract.ledger.protocols import (
     Claim,
     CloseReason,
     Closing,
@@ -26,15 +28,13 @@ from toolpool.contract.ledger.base import (
     Settlement,
     SwitchChange,
 )
-from toolpool.contract.ledger.client import RedisLedger
-from toolpool.contract.ledger.memory import MemoryServer
-from toolpool.contract.ledger.steps import Steps
-from toolpool.contract.names import Names
+from toolpool.contract.ledger.redis_ledger import RedisLedger
+from toolpool.contract.redis_keys import RedisKeys
 from toolpool.contract.server import connection
 from toolpool.contract.settings import Settings
 from toolpool.dispatcher.transports.redis import RedisTransport
 
-NAMES = Names()
+NAMES = RedisKeys()
 LONG = 1000.0
 KEPT = 100_000.0
 """Of what the server itself ends, by its own clock: much longer than that may jump."""
@@ -244,7 +244,7 @@ class RealRedis(Real):
         self._sync = redis.Redis.from_url(url)
         self._clock = clock
         self._client = self.run(_made(settings))
-        self._steps = Steps(self._client)
+        self._steps = LuaScripts(self._client)
         self.ledger = RedisLedger(self._steps, NAMES)
         self._kept: dict[bytes, bytes] = {}
         self._copies: dict[str, bytes] = {}

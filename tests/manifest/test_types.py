@@ -17,7 +17,7 @@ def add(first: int, second: int) -> int:
     return first + second
 
 add("1", second=2)
-Settings(queue_wait="long")
+Settings(queue_timeout="long")
 SyncDispatcher.connect(nothing=1)
 '''
 

@@ -11,9 +11,9 @@ from ruamel.yaml import YAML
 
 from tests.conftest import REPOSITORY
 from toolpool.contract.outcome import Code, ErrorType
-from toolpool.contract.telemetry.figures import OK, UNKNOWN_TOOL, Family, Kind
-from toolpool.dispatcher.observers import figures as of_dispatchers
-from toolpool.workers.observers import figures as of_workers
+from toolpool.contract.telemetry.metric_store import OK, UNKNOWN_TOOL, Family, Kind
+from toolpool.dispatcher.observers import dispatcher_metrics as of_dispatchers
+from toolpool.workers.observers import worker_metrics as of_workers
 
 FAMILIES = {f.name: f for f in (*of_dispatchers.FAMILIES, *of_workers.FAMILIES)}
 OF_THE_TARGET = {"job", "instance"}

@@ -51,7 +51,7 @@ class Endings:
 
     async def all(self) -> None:
         """Every ending; the workers and the server are gone after it."""
-        async with self._dispatcher(breaker_calls=10_000) as dispatcher:
+        async with self._dispatcher(circuit_minimum_calls=10_000) as dispatcher:
             await self._run(dispatcher, "works", 410)
             await self._run(dispatcher, "works", 150, tokens=SECRET)
             await self._run(dispatcher, "works", 50, token={"nested": SECRET})
@@ -71,13 +71,15 @@ class Endings:
             await self._run(dispatcher, "works", 10)
             await dispatcher.allow("works")
         async with self._dispatcher(
-            breaker_calls=10_000, in_flight_per_session=1, waiting_per_session=1
+            circuit_minimum_calls=10_000, in_flight_per_session=1, waiting_per_session=1
         ) as dispatcher:
             await self._overloaded(dispatcher)
-        async with self._dispatcher(breaker_calls=5, breaker_rate=0.5) as dispatcher:
+        async with self._dispatcher(
+            circuit_minimum_calls=5, circuit_failure_rate=0.5
+        ) as dispatcher:
             await self._run(dispatcher, "fails", 5, together=1)
             await self._run(dispatcher, "fails", 10)
-        async with self._dispatcher(queue_wait=1.0, breaker_calls=10_000) as dispatcher:
+        async with self._dispatcher(queue_timeout=1.0, circuit_minimum_calls=10_000) as dispatcher:
             await eventually(
                 lambda: asyncio.to_thread(self._are_reported), "all is reported", 120.0
             )
@@ -88,7 +90,7 @@ class Endings:
 
     async def flood(self) -> None:
         """One failure, many times."""
-        async with self._dispatcher(breaker_calls=10_000) as dispatcher:
+        async with self._dispatcher(circuit_minimum_calls=10_000) as dispatcher:
             await self._run(dispatcher, "fails", 60)
 
     async def _misspoken(self, dispatcher: Dispatcher) -> None:

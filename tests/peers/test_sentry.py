@@ -50,7 +50,7 @@ async def ended(
     monkeypatch.setenv("PLANTED", f"{SECRET}-environment")
     for name, value in settings.items():
         monkeypatch.setenv(f"TOOLPOOL_{name.upper()}", str(value))
-    fleet = LocalFleet([TOOLS], Settings(retry_pause=0.01, lease_renewed=0.5, lease_gone=2.0))
+    fleet = LocalFleet([TOOLS], Settings(retry_delay=0.01, lease_interval=0.5, lease_ttl=2.0))
     try:
         endings = Endings(fleet, are_reported)
         await run(endings)

@@ -87,7 +87,7 @@ class Host:
             case "switch on":
                 await dispatcher.allow(case.tool)
             case "fill" | "empty":
-                dispatcher._parts.traffic._transport.is_full = what == "fill"
+                dispatcher._parts.in_flight._transport.is_full = what == "fill"
         return Said()
 
     async def _decide(self, what: str, case: Case) -> bool:

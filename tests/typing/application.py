@@ -88,8 +88,8 @@ class Watching(WorkerObserver):
 SETTINGS = Settings(
     redis_url="redis://localhost:6379/0",
     signing_key=SecretStr("0" * 64),
-    queue_wait=3,
-    loop_action="warn",
+    queue_timeout=3,
+    failure_loop_action="warn",
 )
 
 

@@ -2,10 +2,10 @@
 
 from typing import Any
 
-from toolpool.contract.faults import Failure
+from toolpool.contract.exception_report import Failure
 from toolpool.contract.outcome import Code, Executed
-from toolpool.dispatcher.observe import CallFacts, Ended
-from toolpool.workers.observe import RunEnded, RunFacts
+from toolpool.dispatcher.observer import CallFacts, Ended
+from toolpool.workers.worker_observer import RunEnded, RunFacts
 
 _CALL: dict[str, Any] = {
     "call_id": "c", "tool": "echo", "session": "s", "turn": "m", "key": "k", "queue": "q.loop",

@@ -15,10 +15,10 @@ import jsonschema
 import pytest
 
 from toolpool.contract.errors import ToolError
-from toolpool.workers.catalog import Catalog
 from toolpool.workers.context import ToolContext
 from toolpool.workers.signature import ArgumentsRefused
 from toolpool.workers.tool import Tool
+from toolpool.workers.tool_loading import Catalog
 from toolpool.workers.tools.configured import settings
 
 EXAMPLES = Path(__file__).parents[2] / "examples"

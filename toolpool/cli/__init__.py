@@ -4,7 +4,7 @@ import os
 import sys
 from collections.abc import Sequence
 
-from toolpool.cli.exits import ExitCode
+from toolpool.cli.exit_codes import ExitCode
 
 
 def main(argv: Sequence[str] | None = None) -> int:

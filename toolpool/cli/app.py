@@ -22,8 +22,8 @@ from toolpool.cli import (
     tools,
     worker,
 )
-from toolpool.cli.exits import ExitCode, ExitNow, ReaderGone
-from toolpool.cli.running import run
+from toolpool.cli.exit_codes import ExitCode, ExitNow, ReaderGone
+from toolpool.cli.running import command
 
 _DEBUG_VARIABLE = "TOOLPOOL_TRACEBACK"
 
@@ -36,7 +36,7 @@ app = typer.Typer(
     rich_markup_mode="rich",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-app.command("run")(run.run)
+app.command("run")(command.run)
 app.command("call")(call.call)
 app.command("worker")(worker.worker)
 app.add_typer(tools.app, name="tools")
@@ -97,7 +97,11 @@ def _explain(error: Exception) -> int:
     if isinstance(error, OSError):
         screen.complain(str(error))
         return ExitCode.FAILED
-    from toolpool.contract.errors import BrokerUnreachable, Misconfigured
+    from toolpool.contract.errors import BrokerUnreachable, Misconfigured, ServerUnavailable
+
+    if isinstance(error, ServerUnavailable) or type(error).__module__ == "redis.exceptions":
+        screen.complain(f"the Redis server did not answer: {error}; `toolpool doctor` looks at it")
+        return ExitCode.UNREACHABLE
 
     if isinstance(error, Misconfigured):
         screen.complain(getattr(error, "explained", str(error)))

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Annotated, Literal, TypeVar
 import typer
 
 from toolpool.cli import screen
-from toolpool.cli.exits import ExitCode, ExitNow
+from toolpool.cli.exit_codes import ExitCode, ExitNow
 from toolpool.cli.options import JsonOption, load_settings
 
 if TYPE_CHECKING:
     from toolpool.dispatcher.approvals import Approvals
-    from toolpool.dispatcher.policy.approval import Approval
+    from toolpool.dispatcher.policy.approval_view import Approval
 
 T = TypeVar("T")
 

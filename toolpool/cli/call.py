@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from toolpool.cli import screen
-from toolpool.cli.exits import ExitCode, ExitNow
+from toolpool.cli.exit_codes import ExitCode, ExitNow
 from toolpool.cli.options import (
     JsonOption,
     ToolsOption,
@@ -137,10 +137,10 @@ def _hindrances(settings: "Settings", name: str) -> list[str]:
     """What would hold the call up at the fleet's dispatchers; workers of our own are free."""
     if not settings.redis_url:
         return []
-    from toolpool import standing
-    from toolpool.fleet import read_fleet
+    from toolpool import fleet_state
+    from toolpool.fleet_reader import read_fleet
 
-    return standing.hindrances(settings, read_fleet(settings), name)
+    return fleet_state.hindrances(settings, read_fleet(settings), name)
 
 
 def _preview(name: str, preview: "Preview", warnings: list[str], *, json: bool) -> None:
@@ -167,7 +167,7 @@ def _show(result: "ToolResult", *, json: bool) -> None:
     if json:
         screen.write_json({"id": result.call_id, "name": result.name, **result.payload()})
         return
-    from toolpool.dispatcher.formats.text import as_text
+    from toolpool.dispatcher.formats.result_text import as_text
 
     screen.write(as_text(result))
     if not result.ok and result.code is not None:

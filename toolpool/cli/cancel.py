@@ -5,13 +5,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from toolpool.cli import screen
-from toolpool.cli.exits import ExitCode, ExitNow
+from toolpool.cli.exit_codes import ExitCode, ExitNow
 from toolpool.cli.options import JsonOption, load_settings
 
 if TYPE_CHECKING:
+    from toolpool.call_search import Finder
     from toolpool.contract.envelope import BackgroundCall
     from toolpool.contract.settings import Settings
-    from toolpool.find import Finder
 
 
 def cancel(
@@ -27,7 +27,7 @@ def cancel(
 
     Exits 0 when it is cancelled, 1 when it is not: it had ended, is unknown, or was not confirmed.
     """
-    from toolpool.find import Finder
+    from toolpool.call_search import Finder
 
     settings = load_settings()
     finder = Finder(settings)

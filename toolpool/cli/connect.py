@@ -16,6 +16,6 @@ def connected(settings: "Settings", tools: list[str]) -> Any:
 
     if settings.redis_url:
         return Dispatcher.connect(settings=settings)
-    if "queue_wait" not in settings.model_fields_set:
-        settings = settings.model_copy(update={"queue_wait": _LOCAL_QUEUE_WAIT})
+    if "queue_timeout" not in settings.model_fields_set:
+        settings = settings.model_copy(update={"queue_timeout": _LOCAL_QUEUE_WAIT})
     return Dispatcher.local(tools, settings=settings)

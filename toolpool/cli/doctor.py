@@ -4,11 +4,11 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from toolpool.cli import screen
-from toolpool.cli.exits import ExitCode
+from toolpool.cli.exit_codes import ExitCode
 from toolpool.cli.options import JsonOption, load_settings
 
 if TYPE_CHECKING:
-    from toolpool.doctor import Finding
+    from toolpool.checks import Finding
 
 _STYLES = {"ok": "green", "warn": "yellow", "fail": "bold red"}
 
@@ -18,8 +18,8 @@ def doctor(json: JsonOption = False) -> int:
 
     Exits 1 when something must be put right, 0 when there is at most something to look at.
     """
+    from toolpool.checks import Finding, Level, examine
     from toolpool.contract.errors import Misconfigured
-    from toolpool.doctor import Finding, Level, examine
 
     try:
         findings = examine(load_settings())

@@ -5,11 +5,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from toolpool.cli import screen
-from toolpool.cli.exits import ExitCode
+from toolpool.cli.exit_codes import ExitCode
 from toolpool.cli.options import JsonOption, load_settings
 
 if TYPE_CHECKING:
-    from toolpool.find import Finder
+    from toolpool.call_search import Finder
 
 TargetArgument = Annotated[
     str,
@@ -23,7 +23,7 @@ def find(target: TargetArgument, json: JsonOption = False) -> int:
     Asks every running dispatcher, and reads what the server keeps of background calls and events.
     Exits 1 when nothing is known of it.
     """
-    from toolpool.find import Finder
+    from toolpool.call_search import Finder
 
     finder = Finder(load_settings())
     found = finder.find(target)

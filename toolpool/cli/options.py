@@ -38,9 +38,10 @@ def load_settings(**given: Any) -> "Settings":
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
         name = ".".join(str(part) for part in first["loc"]).upper()
+        where = f"the setting TOOLPOOL_{name}" if name else "a setting"
         more = f" (and {error.error_count() - 1} more)" if error.error_count() > 1 else ""
         message = first["msg"][0].lower() + first["msg"][1:]
-        raise Misconfigured(f"the setting TOOLPOOL_{name} is wrong: {message}{more}") from None
+        raise Misconfigured(f"{where} is wrong: {message}{more}") from None
 
 
 def configure_logging(settings: "Settings", *, quiet: bool) -> None:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from toolpool.cli import screen
-from toolpool.cli.exits import ExitCode
+from toolpool.cli.exit_codes import ExitCode
 from toolpool.cli.options import (
     JsonOption,
     ToolsOption,
@@ -16,8 +16,8 @@ from toolpool.cli.options import (
 )
 
 if TYPE_CHECKING:
-    from toolpool.cli.replaying.recorded import Recorded
-    from toolpool.cli.replaying.verdicts import Report
+    from toolpool.cli.replaying.recorded_calls import Recorded
+    from toolpool.cli.replaying.replay_results import Report
     from toolpool.contract.settings import Settings
 
 _AT_ONCE = 32
@@ -43,7 +43,7 @@ def replay(
     """
     import asyncio
 
-    from toolpool.cli.replaying import recorded, verdicts
+    from toolpool.cli.replaying import recorded_calls, replay_results
     from toolpool.cli.tools import specs_of
 
     if everything and not run:
@@ -51,9 +51,9 @@ def replay(
     settings = load_settings()
     if run and tools:
         require_own_workers(settings)
-    found = recorded.read(records)
-    report = verdicts.Report(unread=found.unread)
-    judge = verdicts.Judge(specs_of(tools), settings)
+    found = recorded_calls.read(records)
+    report = replay_results.Report(unread=found.unread)
+    judge = replay_results.Judge(specs_of(tools), settings)
     accepted = judge.judge(found.calls, report)
     if run:
         chosen = [call for call in accepted if judge.may_run(call, everything=everything)]
@@ -72,7 +72,7 @@ async def _run(
     import asyncio
 
     from toolpool.cli import connect
-    from toolpool.cli.replaying.verdicts import compared_run
+    from toolpool.cli.replaying.replay_results import compared_run
 
     left = iter(calls)
     # What is run here is no part of the record, and what happens to it none of the fleet's events.

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from toolpool.cli.exits import ReaderGone
+from toolpool.cli.exit_codes import ReaderGone
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from toolpool.cli import screen
-from toolpool.cli.exits import ExitCode
+from toolpool.cli.exit_codes import ExitCode
 from toolpool.cli.options import JsonOption, load_settings, seconds_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from toolpool.contract.settings import Settings
-    from toolpool.fleet import Fleet
+    from toolpool.fleet_reader import Fleet
 
 
 def status(
@@ -28,12 +28,12 @@ def status(
 
     Exits 1 when no worker is alive.
     """
-    from toolpool import standing
+    from toolpool import fleet_state
+    from toolpool.checks import server_version
     from toolpool.contract.server.connection import is_nearly_full, require_redis_url
-    from toolpool.contract.server.passwords import without_password
+    from toolpool.contract.server.password_masking import without_password
     from toolpool.contract.version import VERSION
-    from toolpool.doctor import server_version
-    from toolpool.fleet import answering, describe, read_fleet
+    from toolpool.fleet_reader import answering, describe, read_fleet
 
     settings = load_settings()
     url = without_password(require_redis_url(settings))
@@ -69,15 +69,15 @@ def status(
         "refused": fleet.refused(),
         "unserved": fleet.unserved(),
         "withheld": sorted(fleet.withheld()),
-        "dispatchers": standing.described_dispatchers(fleet),
+        "dispatchers": fleet_state.described_dispatchers(fleet),
         "foreign_dispatchers": fleet.foreign_dispatchers,
-        "waiting": standing.waiting(fleet),
-        "switches": standing.switches(fleet),
-        "circuits": standing.circuits(fleet),
-        "limits": standing.limits(settings, fleet),
+        "waiting": fleet_state.waiting(fleet),
+        "switches": fleet_state.switches(fleet),
+        "circuits": fleet_state.circuits(fleet),
+        "limits": fleet_state.limits(settings, fleet),
     }
     if ago is not None:
-        report["failures"] = standing.failures(fleet, fleet.now - ago)
+        report["failures"] = fleet_state.failures(fleet, fleet.now - ago)
     if json:
         screen.write_json(report)
     else:
@@ -89,9 +89,9 @@ def _waiting(
     settings: "Settings", fleet: "Fleet"
 ) -> "tuple[Mapping[str, int], dict[str, Any] | None]":
     """The depth of each queue, and what is known of a broker that is not the server."""
+    from toolpool.broker_queues import depths
     from toolpool.contract.errors import BrokerUnreachable
-    from toolpool.contract.server.passwords import without_password
-    from toolpool.queues import depths
+    from toolpool.contract.server.password_masking import without_password
 
     if settings.broker_url is None:
         return depths(settings, fleet.queues()), None

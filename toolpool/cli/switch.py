@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from toolpool.cli import screen
-from toolpool.cli.exits import ExitCode, ExitNow
+from toolpool.cli.exit_codes import ExitCode, ExitNow
 from toolpool.cli.options import JsonOption, load_settings
 
 if TYPE_CHECKING:
     from toolpool.contract.envelope import Switch
     from toolpool.contract.spec import ToolSpec
-    from toolpool.fleet import Fleet
+    from toolpool.fleet_reader import Fleet
 
 app = typer.Typer(
     help="List the kill switches, deny a tool to the whole fleet, and allow it again.",
@@ -35,8 +35,8 @@ TenantOption = Annotated[
 @app.command("list")
 def list_(json: JsonOption = False) -> int:
     """List the tools that are denied, and why."""
-    from toolpool.fleet import read_fleet
-    from toolpool.standing import switches
+    from toolpool.fleet_reader import read_fleet
+    from toolpool.fleet_state import switches
 
     fleet = read_fleet(load_settings())
     _warn_of_strangers(fleet)
@@ -85,8 +85,8 @@ def _turn(
     tenant: str | None,
     json: bool,
 ) -> int:
-    from toolpool.fleet import read_fleet, turn_switch
-    from toolpool.standing import switches
+    from toolpool.fleet_reader import read_fleet, turn_switch
+    from toolpool.fleet_state import switches
 
     settings = load_settings()
     if (argument is None) != (value is None):
@@ -130,8 +130,8 @@ def _fitting(
     spec: "ToolSpec", argument: str, parsed: Any, text: str | None
 ) -> tuple[Any, str | None]:
     """The value as the schema takes it, parsed or as text; or why no valid call has it."""
+    from toolpool.contract.kill_switches import misfit
     from toolpool.contract.schema.validator import SchemaCache
-    from toolpool.contract.switches import misfit
 
     validator = SchemaCache().validator(spec)
     why = misfit(spec, validator, argument, parsed)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from toolpool.cli import screen
-from toolpool.cli.exits import ExitCode, ExitNow, ReaderGone
+from toolpool.cli.exit_codes import ExitCode, ExitNow, ReaderGone
 from toolpool.cli.options import JsonOption, load_settings
 
 if TYPE_CHECKING:
@@ -42,9 +42,9 @@ def tail(
     """
     import asyncio
 
-    from toolpool.contract.events import Position
+    from toolpool.contract.event_entries import Position
     from toolpool.contract.server.connection import require_redis_url
-    from toolpool.contract.server.passwords import without_password
+    from toolpool.contract.server.password_masking import without_password
     from toolpool.dispatcher.events import CHANNELS, require_channels
 
     settings = load_settings()
@@ -57,19 +57,19 @@ def tail(
 
     async def follow() -> None:
         from toolpool.contract.envelope import Envelope
-        from toolpool.contract.ledger.events import RedisEvents
-        from toolpool.contract.names import Names
+        from toolpool.contract.ledger.event_stream import RedisEvents
+        from toolpool.contract.redis_keys import RedisKeys
         from toolpool.contract.server import connection
-        from toolpool.dispatcher.observers.follow import Following
+        from toolpool.dispatcher.observers.event_reader import EventReader
 
         log = RedisEvents(
             connection.open_async(settings),
             connection.open_async(settings, blocking=True),
-            Names(settings.key_prefix),
-            kept=settings.events_kept,
+            RedisKeys(settings.key_prefix),
+            kept=settings.events_maxlen,
         )
         envelope = Envelope(connection.keyring(settings))
-        following = Following(log, envelope, tenant=settings.tenant)
+        following = EventReader(log, envelope, tenant=settings.tenant)
         try:
             await _say(settings, log, url, sorted(wanted))
             await _write(following.follow(at, wanted), session, tool, json=json)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from toolpool.cli import screen
-from toolpool.cli.exits import ExitCode, ExitNow
+from toolpool.cli.exit_codes import ExitCode, ExitNow
 from toolpool.cli.options import JsonOption, ToolsOption, kinds_of, load_settings, tool_sources
 from toolpool.cli.status import unserved_for
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from toolpool.contract.settings import Settings
     from toolpool.contract.spec import ToolSpec
-    from toolpool.fleet import Fleet
+    from toolpool.fleet_reader import Fleet
 
 CATALOG_FILE_VERSION = 1
 
@@ -142,7 +142,7 @@ def check(
     Exits 1 when something is broken; hints alone do not count.
     """
     from toolpool.cli.checking.declarations import check_sources
-    from toolpool.cli.checking.record import check_record
+    from toolpool.cli.checking.record_report import check_record
 
     settings = load_settings()
     found = check_record(record) if record is not None else []
@@ -164,7 +164,7 @@ def remove(
 
     A worker that still offers the tool publishes it again when it starts, and not before.
     """
-    from toolpool.fleet import read_fleet, remove_tool
+    from toolpool.fleet_reader import read_fleet, remove_tool
 
     settings = load_settings()
     if not remove_tool(settings, name):
@@ -181,7 +181,7 @@ def specs_of(tools: list[str] | None) -> "list[ToolSpec]":
     settings = load_settings()
     if settings.redis_url and not tools:
         return _live(settings).specs()
-    from toolpool.workers.catalog import Catalog
+    from toolpool.workers.tool_loading import Catalog
 
     loaded = Catalog.load(tool_sources(tools, settings)).tools
     return [loaded[name].spec for name in sorted(loaded)]
@@ -189,7 +189,7 @@ def specs_of(tools: list[str] | None) -> "list[ToolSpec]":
 
 def _live(settings: "Settings") -> "Fleet":
     from toolpool.contract.errors import CatalogEmpty
-    from toolpool.fleet import read_fleet
+    from toolpool.fleet_reader import read_fleet
 
     fleet = read_fleet(settings)
     if not fleet.entries:
@@ -205,7 +205,7 @@ def _one(specs: "list[ToolSpec]", name: str) -> "ToolSpec":
     for spec in specs:
         if spec.name == name:
             return spec
-    from toolpool.contract.schema.likeness import closest
+    from toolpool.contract.schema.suggestions import closest
 
     near = closest(name, [spec.name for spec in specs])
     hint = f"did you mean {near}?" if near else "`toolpool tools list` names them all"

@@ -88,8 +88,8 @@ def worker(
     from toolpool.contract.errors import ToolsUnimportable
     from toolpool.contract.spec import RunIn
     from toolpool.workers.celery.app import run_worker
-    from toolpool.workers.running.inside import depth
-    from toolpool.workers.supervision.link import Link
+    from toolpool.workers.running.process_role import depth
+    from toolpool.workers.supervision.supervisor_link import Link
 
     try:
         return run_worker(
@@ -116,7 +116,7 @@ def _settings(
 
     From here on in this process alone: tools run programs that look around.
     """
-    from toolpool.contract.server.secrets import (
+    from toolpool.contract.server.process_secrets import (
         conceal,
         forget,
         received,
@@ -141,7 +141,7 @@ def _without_option(arguments: list[str], option: str) -> list[str]:
 
 
 def _queues(queues: str) -> list[str]:
-    from toolpool.contract.names import is_queue
+    from toolpool.contract.redis_keys import is_queue
 
     names = comma_separated(queues)
     if not names:

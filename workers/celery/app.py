@@ -17,21 +17,21 @@ from celery.signals import worker_shutting_down
 from kombu import Connection, Queue
 
 from toolpool.contract import logs
-from toolpool.contract.names import BATCH_TASK
+from toolpool.contract.redis_keys import BATCH_TASK
 from toolpool.contract.server import connection
 from toolpool.contract.settings import Settings
 from toolpool.contract.spec import RunIn
-from toolpool.workers.catalog import Catalog
 from toolpool.workers.celery.inbox import Inbox
-from toolpool.workers.celery.lanes import Lane, Lanes
 from toolpool.workers.celery.pool import ToolPool
-from toolpool.workers.credentials.sources import Source, source_of
-from toolpool.workers.observe import load
+from toolpool.workers.celery.queue_channels import QueueChannel, QueueChannels
+from toolpool.workers.credentials.secret_sources import Source, source_of
 from toolpool.workers.observers import observing
 from toolpool.workers.observers.log import log
-from toolpool.workers.running import forks, inside
+from toolpool.workers.running import forks, process_role
 from toolpool.workers.service import WorkerService
-from toolpool.workers.supervision.link import Link
+from toolpool.workers.supervision.supervisor_link import Link
+from toolpool.workers.tool_loading import Catalog
+from toolpool.workers.worker_observer import load
 
 lines = logs.logger("worker")
 
@@ -51,20 +51,22 @@ class WorkerApp(Celery):
     """Celery with the service that its pool hands messages to."""
 
     service: WorkerService
-    lanes: Sequence[Lane]
+    lanes: Sequence[QueueChannel]
     has_own_broker: bool
     """Whether the queue is on another server than the records."""
     log_cls = "toolpool.workers.celery.app:OurLogging"
     amqp_cls = "toolpool.workers.celery.inbox:GuardedAMQP"
 
 
-def make_app(settings: Settings, service: WorkerService, lanes: Sequence[Lane]) -> WorkerApp:
+def make_app(
+    settings: Settings, service: WorkerService, lanes: Sequence[QueueChannel]
+) -> WorkerApp:
     """Celery set up as a fast, lossy, duplicating transport: the guarantees are the ledger's."""
     app = WorkerApp("toolpool", set_as_current=False)
     app.service = service
     app.lanes = lanes
     app.has_own_broker = bool(settings.broker_url)
-    app.steps["consumer"].add(Lanes)
+    app.steps["consumer"].add(QueueChannels)
     app.conf.update(
         broker_url=connection.broker_url(settings),
         broker_transport_options=_transport_options(settings),
@@ -130,7 +132,7 @@ def run_worker(
     `observers` are `module:name`. `figures` is the descriptor of memory to count metrics in.
     `variables` are those that hold secrets of tools; by default, of this process.
     """
-    inside.mark()
+    process_role.mark()
     url = connection.broker_url(settings)  # raises, if it cannot be, before anything is started
     if settings.broker_url:
         _require_welcome(url, settings.connect_timeout)

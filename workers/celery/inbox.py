@@ -22,11 +22,11 @@ from redis.exceptions import ConnectionError, DataError, RedisError, ResponseErr
 
 from toolpool.contract import logs
 from toolpool.contract.errors import MessageRejected
-from toolpool.contract.ledger.steps import refuses_writes
-from toolpool.contract.names import BATCH_TASK
-from toolpool.contract.server.mending import Client, is_junk
-from toolpool.workers.celery.form import Form
-from toolpool.workers.supervision.unanswered import Unanswered
+from toolpool.contract.ledger.lua_scripts import refuses_writes
+from toolpool.contract.redis_keys import BATCH_TASK
+from toolpool.contract.server.redis_clients import RedisClient, is_junk
+from toolpool.workers.celery.message_guard import Form
+from toolpool.workers.supervision.stalled_connections import StalledConnections
 
 log = logs.logger("inbox")
 
@@ -159,7 +159,7 @@ class _Guarded:
 
     def _get_client(self) -> Any:
         found = super()._get_client()  # type: ignore[misc]
-        return Client if found is Redis else found
+        return RedisClient if found is Redis else found
 
     def _create_client(self, asynchronous: bool = False) -> Any:
         client = super()._create_client(asynchronous)  # type: ignore[misc]
@@ -178,7 +178,7 @@ class _Guarded:
 
     def _connparams(self, asynchronous: bool = False) -> dict[str, Any]:
         options: dict[str, Any] = super()._connparams(asynchronous=asynchronous)  # type: ignore[misc]
-        watch: Unanswered | None = self.connection.client.unanswered  # type: ignore[attr-defined]
+        watch: StalledConnections | None = self.connection.client.stalled_connections  # type: ignore[attr-defined]
         if watch is not None:
             options["connection_class"] = watch.watched(options["connection_class"])
         return options
@@ -237,14 +237,14 @@ class GuardedConnection(kombu.Connection):
         *args: Any,
         reject: Callable[[str], None] = log.warning,
         form: Form | None = None,
-        unanswered: Unanswered | None = None,
+        stalled_connections: StalledConnections | None = None,
         main_turned: Callable[..., None] = lambda **_: None,
         **options: Any,
     ) -> None:
         super().__init__(*args, **options)
         self.reject = reject
         self.form = form
-        self.unanswered = unanswered
+        self.stalled_connections = stalled_connections
         self._main_turned = main_turned
 
     def get_transport_cls(self) -> Any:
@@ -288,7 +288,7 @@ class GuardedAMQP(AMQP):
             *args,
             reject=service.reject,
             form=service.form,
-            unanswered=service.unanswered,
+            stalled_connections=service.stalled_connections,
             main_turned=service.main_turned,
             **options,
         )

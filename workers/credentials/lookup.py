@@ -12,14 +12,14 @@ from typing import Any
 from toolpool.contract import encoding
 from toolpool.contract.credentials import Credential, Lack, lacking
 from toolpool.contract.envelope import CallMessage
-from toolpool.contract.faults import faults_in, faults_of
+from toolpool.contract.exception_report import faults_in, faults_of
 from toolpool.contract.outcome import Code, Executed, Outcome, failure
 from toolpool.contract.settings import Settings
-from toolpool.workers import words
-from toolpool.workers.credentials.asking import Answer, Asker, is_none, sign_in_of
-from toolpool.workers.credentials.sources import Source
-from toolpool.workers.observe import Unresolved
+from toolpool.workers import safe_text
+from toolpool.workers.credentials.resolver import Answer, Asker, is_none, sign_in_of
+from toolpool.workers.credentials.secret_sources import Source
 from toolpool.workers.tool import Tool
+from toolpool.workers.worker_observer import Unresolved
 
 _TEXT_CHARACTERS = 500
 _VALUE_CHARACTERS = 1 << 16
@@ -104,14 +104,14 @@ class Credentials:
             why = f"it did not answer within {self._seconds:g} s"
             return self._unresolved(tool, name, why, seconds)
         if (sign_in := sign_in_of(answer)) is not None:
-            lack = Credential(lack=Lack.SIGN_IN, name=name, url=words.url_of(sign_in.url))
+            lack = Credential(lack=Lack.SIGN_IN, name=name, url=safe_text.url_of(sign_in.url))
             return lacking(lack, Executed.NO)
         if is_none(answer):
             if self._source.knows_users and user.name is not None:
                 return lacking(Credential(lack=Lack.MISSING, name=name), Executed.NO)
             return self._unresolved(tool, name, "it is not set up", seconds, lack=Lack.MISSING)
         if answer.error is not None:
-            why = f"it raised {words.name_of(answer.error)}"
+            why = f"it raised {safe_text.name_of(answer.error)}"
             return self._unresolved(tool, name, why, seconds, answer.error)
         if why := _fault_of(answer.value):
             return self._unresolved(tool, name, why, seconds)
@@ -139,7 +139,7 @@ class Credentials:
                 is_missing=lack is Lack.MISSING,
                 seconds=round(seconds, 6),
                 faults=faults_in({"faults": faults}),
-                text=words.text_of(error, _TEXT_CHARACTERS) if shows else None,
+                text=safe_text.text_of(error, _TEXT_CHARACTERS) if shows else None,
             )
         )
         return lacking(Credential(lack=lack, name=name), Executed.NO)

@@ -4,7 +4,7 @@ import os
 import sys
 
 from toolpool.contract.settings import Settings
-from toolpool.workers.observe import WorkerObserver
+from toolpool.workers.worker_observer import WorkerObserver
 
 
 def observing(settings: Settings, figures: int | None = None) -> list[WorkerObserver]:

@@ -3,9 +3,9 @@
 import logging
 
 from toolpool.contract import logs
-from toolpool.contract.faults import traceback_of
+from toolpool.contract.exception_report import traceback_of
 from toolpool.contract.outcome import Code, ErrorType
-from toolpool.workers.observe import (
+from toolpool.workers.worker_observer import (
     LeftBehind,
     Received,
     RunEnded,

@@ -12,11 +12,11 @@ from opentelemetry import baggage, propagate, trace
 from opentelemetry.context import attach
 from opentelemetry.trace import Span, SpanKind, StatusCode
 
-from toolpool.contract.faults import traceback_of
+from toolpool.contract.exception_report import traceback_of
 from toolpool.contract.settings import Settings
-from toolpool.contract.telemetry import names
+from toolpool.contract.telemetry import span_attributes
 from toolpool.contract.version import VERSION
-from toolpool.workers.observe import Received, RunEnded, RunFacts, WorkerObserver
+from toolpool.workers.worker_observer import Received, RunEnded, RunFacts, WorkerObserver
 
 _CONTENT = "OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT"
 """The opt-in of OpenTelemetry's own instrumentations for what models and tools say."""
@@ -36,7 +36,7 @@ class OpenTelemetry(WorkerObserver):
     is_quick = True
 
     def __init__(self, settings: Settings) -> None:
-        self._system = names.messaging_system(settings.broker_url)
+        self._system = span_attributes.messaging_system(settings.broker_url)
         self._tracer = trace.get_tracer("toolpool", VERSION)
         self._spans: dict[tuple[str, int], _Spans] = {}
 
@@ -54,27 +54,27 @@ class OpenTelemetry(WorkerObserver):
             context=above,
             kind=SpanKind.CONSUMER,
             attributes={
-                names.MESSAGING_SYSTEM: self._system,
-                names.MESSAGING_OPERATION: "process",
-                names.MESSAGING_OPERATION_TYPE: "process",
-                names.DESTINATION: call.queue,
-                names.MESSAGE_ID: call.key,
-                names.BODY_SIZE: received.bytes,
-                names.BATCH_SIZE: received.calls,
+                span_attributes.MESSAGING_SYSTEM: self._system,
+                span_attributes.MESSAGING_OPERATION: "process",
+                span_attributes.MESSAGING_OPERATION_TYPE: "process",
+                span_attributes.DESTINATION: call.queue,
+                span_attributes.MESSAGE_ID: call.key,
+                span_attributes.BODY_SIZE: received.bytes,
+                span_attributes.BATCH_SIZE: received.calls,
             },
         )
         below = trace.set_span_in_context(process, above)
         given = {
-            names.OPERATION: names.EXECUTE_TOOL,
-            names.TOOL: call.tool,
-            names.TOOL_CALL: call.call_id,
-            names.TOOL_TYPE: "function",
-            names.CONVERSATION: call.session,
-            names.AGENT: baggage.get_baggage(names.AGENT, above),
-            names.PROVIDER: baggage.get_baggage(names.PROVIDER, above),
+            span_attributes.OPERATION: span_attributes.EXECUTE_TOOL,
+            span_attributes.TOOL: call.tool,
+            span_attributes.TOOL_CALL: call.call_id,
+            span_attributes.TOOL_TYPE: "function",
+            span_attributes.CONVERSATION: call.session,
+            span_attributes.AGENT: baggage.get_baggage(span_attributes.AGENT, above),
+            span_attributes.PROVIDER: baggage.get_baggage(span_attributes.PROVIDER, above),
         }
         execute = self._tracer.start_span(
-            names.execute_tool(call.tool),
+            span_attributes.execute_tool(call.tool),
             context=below,
             attributes={name: str(value) for name, value in given.items() if value is not None},
         )
@@ -85,7 +85,7 @@ class OpenTelemetry(WorkerObserver):
         """It is run elsewhere."""
         spans = self._spans.pop((call.key, call.attempt), None)
         if spans is not None:
-            spans.execute.set_attribute(names.EXECUTED, "unknown")
+            spans.execute.set_attribute(span_attributes.EXECUTED, "unknown")
             _end(spans)
 
     def ended(self, call: RunFacts, ended: RunEnded) -> None:
@@ -94,20 +94,20 @@ class OpenTelemetry(WorkerObserver):
         if spans is None:
             return
         execute = spans.execute
-        execute.set_attribute(names.EXECUTED, ended.executed.value)
+        execute.set_attribute(span_attributes.EXECUTED, ended.executed.value)
         if ended.code is not None:
             faults = ended.failure.faults if ended.failure is not None else ()
             kind = faults[-1].name if faults else ended.code.value
-            execute.set_attribute(names.CODE, ended.code.value)
+            execute.set_attribute(span_attributes.CODE, ended.code.value)
             if ended.failure is not None and ended.failure.cause:
-                execute.set_attribute(names.CAUSE, ended.failure.cause)
-            execute.set_attribute(names.ERROR_TYPE, kind)
+                execute.set_attribute(span_attributes.CAUSE, ended.failure.cause)
+            execute.set_attribute(span_attributes.ERROR_TYPE, kind)
             if faults:
                 stack = traceback_of(faults)
                 execute.add_event(
                     "exception", {"exception.type": kind, "exception.stacktrace": stack}
                 )
-            if names.is_fault(ended.code):
+            if span_attributes.is_fault(ended.code):
                 execute.set_status(StatusCode.ERROR, ended.code.value)
                 spans.process.set_status(StatusCode.ERROR, ended.code.value)
         _end(spans)
@@ -120,9 +120,9 @@ class WithContent(OpenTelemetry):
         """The arguments and the result of a call."""
         spans = self._spans.get((call.key, call.attempt))
         if spans is not None and spans.execute.is_recording():
-            spans.execute.set_attribute(names.ARGUMENTS, _text(arguments))
+            spans.execute.set_attribute(span_attributes.ARGUMENTS, _text(arguments))
             if data is not None:
-                spans.execute.set_attribute(names.RESULT, _text(data))
+                spans.execute.set_attribute(span_attributes.RESULT, _text(data))
 
 
 def open_telemetry(settings: Settings) -> OpenTelemetry | None:

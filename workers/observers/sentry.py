@@ -6,12 +6,13 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from toolpool.contract.credentials import UNAVAILABLE
-from toolpool.contract.faults import Fault, Frame, is_own
+from toolpool.contract.exception_report import ExceptionReport, Frame, is_own
 from toolpool.contract.importing import imported
 from toolpool.contract.outcome import SWITCHED_OFF, Code, ErrorType
 from toolpool.contract.settings import Settings
-from toolpool.contract.telemetry import names
-from toolpool.contract.telemetry.carriers import (
+from toolpool.contract.telemetry import span_attributes
+from toolpool.contract.telemetry.sentry_reports import Reports
+from toolpool.contract.telemetry.trace_headers import (
     Parent,
     from_baggage,
     is_sampled,
@@ -19,8 +20,8 @@ from toolpool.contract.telemetry.carriers import (
     new_trace_id,
     sentry_parent,
 )
-from toolpool.contract.telemetry.sentry import Reports
-from toolpool.workers.observe import (
+from toolpool.workers.running.process_role import import_from_here
+from toolpool.workers.worker_observer import (
     Blocked,
     LeftBehind,
     Received,
@@ -29,7 +30,6 @@ from toolpool.workers.observe import (
     Unresolved,
     WorkerObserver,
 )
-from toolpool.workers.running.inside import import_from_here
 
 _STACK_LINE = re.compile(r'File "([^"]+)", line (\d+), in (\S+)(?:\n    (.+))?')
 _HEARTBEAT = {
@@ -54,7 +54,7 @@ class Sentry(WorkerObserver):
     told_together = frozenset({"started", "released", "ended"})
 
     def __init__(self, settings: Settings, dsn: str | None = None) -> None:
-        self._system = names.messaging_system(settings.broker_url)
+        self._system = span_attributes.messaging_system(settings.broker_url)
         self._reports = Reports(
             settings,
             dsn,
@@ -192,18 +192,20 @@ class Sentry(WorkerObserver):
             "trace_id": trace.root.trace_id,
             "span_id": new_span_id(),
             "parent_span_id": trace.root.span_id,
-            "op": names.QUEUE_PROCESS,
+            "op": span_attributes.QUEUE_PROCESS,
             "description": call.queue,
             "origin": "auto.queue.toolpool",
-            "status": names.status_of(ended.code) if names.is_fault(ended.code) else "ok",
+            "status": span_attributes.status_of(ended.code)
+            if span_attributes.is_fault(ended.code)
+            else "ok",
             "data": {
-                names.MESSAGING_SYSTEM: self._system,
-                names.MESSAGE_ID: call.key,
-                names.DESTINATION: call.queue,
-                names.BODY_SIZE: received.bytes,
-                names.BATCH_SIZE: received.calls,
-                names.RETRY_COUNT: call.attempt - 1 + call.retry,
-                names.RECEIVE_LATENCY: round(received.seconds * 1000, 3),
+                span_attributes.MESSAGING_SYSTEM: self._system,
+                span_attributes.MESSAGE_ID: call.key,
+                span_attributes.DESTINATION: call.queue,
+                span_attributes.BODY_SIZE: received.bytes,
+                span_attributes.BATCH_SIZE: received.calls,
+                span_attributes.RETRY_COUNT: call.attempt - 1 + call.retry,
+                span_attributes.RECEIVE_LATENCY: round(received.seconds * 1000, 3),
             },
         }
 
@@ -213,12 +215,12 @@ class Sentry(WorkerObserver):
             self._reports.gauge("toolpool.queue.age", seconds, "second", {"queue": queue})
 
 
-def _fault_at(kind: str, stack: str) -> Fault:
+def _fault_at(kind: str, stack: str) -> ExceptionReport:
     frames = (
         Frame(file=file, line=int(line), function=function, code=code, is_own=is_own(file))
         for file, line, function, code in _STACK_LINE.findall(stack)
     )
-    return Fault(kind=kind, frames=tuple(frames))
+    return ExceptionReport(kind=kind, frames=tuple(frames))
 
 
 def host_function(setting: str, path: str) -> Callable[..., Any] | None:
@@ -233,23 +235,23 @@ def _execute_span(call: RunFacts, ended: RunEnded, process: dict[str, object]) -
     """The run of the tool."""
     who = from_baggage(call.trace)
     data = {
-        names.OPERATION: names.EXECUTE_TOOL,
-        names.TOOL: call.tool,
-        names.TOOL_CALL: call.call_id,
-        names.TOOL_TYPE: "function",
-        names.CONVERSATION: call.session,
-        names.AGENT: who.get(names.AGENT),
-        names.PROVIDER: who.get(names.PROVIDER),
-        names.EXECUTED: ended.executed.value,
-        names.CODE: ended.code.value if ended.code is not None else None,
+        span_attributes.OPERATION: span_attributes.EXECUTE_TOOL,
+        span_attributes.TOOL: call.tool,
+        span_attributes.TOOL_CALL: call.call_id,
+        span_attributes.TOOL_TYPE: "function",
+        span_attributes.CONVERSATION: call.session,
+        span_attributes.AGENT: who.get(span_attributes.AGENT),
+        span_attributes.PROVIDER: who.get(span_attributes.PROVIDER),
+        span_attributes.EXECUTED: ended.executed.value,
+        span_attributes.CODE: ended.code.value if ended.code is not None else None,
     }
     return {
         "trace_id": process["trace_id"],
         "span_id": new_span_id(),
         "parent_span_id": process["span_id"],
-        "op": names.SENTRY_EXECUTE_TOOL,
-        "description": names.execute_tool(call.tool),
+        "op": span_attributes.SENTRY_EXECUTE_TOOL,
+        "description": span_attributes.execute_tool(call.tool),
         "origin": "auto.ai.toolpool",
-        "status": names.status_of(ended.code),
+        "status": span_attributes.status_of(ended.code),
         "data": {name: value for name, value in data.items() if value is not None},
     }

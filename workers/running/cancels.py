@@ -8,7 +8,7 @@ from redis.exceptions import RedisError
 from toolpool.contract import logs
 from toolpool.contract.envelope import Envelope
 from toolpool.contract.errors import MessageRejected
-from toolpool.contract.names import Names
+from toolpool.contract.redis_keys import RedisKeys
 from toolpool.contract.server import connection
 from toolpool.contract.settings import Settings
 from toolpool.workers.running.executor import Executor
@@ -23,7 +23,7 @@ async def follow_cancels(
 ) -> None:
     """Follow them until cancelled, on a connection of its own."""
     client = connection.open_async(settings, blocking=True)
-    name = Names(settings.key_prefix).cancel(worker)
+    name = RedisKeys(settings.key_prefix).cancel(worker)
     while True:
         try:
             async with asyncio.timeout(2 * _CANCELS_SECONDS):  # then the connection is dead

@@ -16,40 +16,40 @@ import time
 
 from toolpool.contract import logs
 from toolpool.contract.errors import Misconfigured
-from toolpool.contract.faults import tools_imported
+from toolpool.contract.exception_report import tools_imported
 from toolpool.contract.outcome import Code, Executed, Outcome, failure
 from toolpool.contract.redaction import NOTHING
-from toolpool.workers.catalog import Catalog
 from toolpool.workers.context import ProgressGate, ToolContext
-from toolpool.workers.running import descendants, forks, frames, inside
+from toolpool.workers.running import descendants, forks, frames, process_role
+from toolpool.workers.running.entry_flag import EntryFlag
 from toolpool.workers.running.heartbeat import BeatGate
 from toolpool.workers.running.invoke import Limits, invoke, raised
-from toolpool.workers.running.mark import Mark
 from toolpool.workers.running.output import Completion
 from toolpool.workers.running.process_state import ProcessState
 from toolpool.workers.supervision.lifeline import die_with_parent
+from toolpool.workers.tool_loading import Catalog
 
 
 def main() -> int:
     """Serve the worker on the other end of `--socket` until it closes it."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--socket", type=int, required=True)
-    parser.add_argument("--mark", type=int, required=True)
+    parser.add_argument("--entry-flag", type=int, required=True)
     parser.add_argument("--parent", type=int, required=True)
-    parser.add_argument("--max-result", type=int, required=True)
+    parser.add_argument("--max-result-bytes", type=int, required=True)
     parser.add_argument("--calls", type=int, required=True)
     parser.add_argument("--imported-at", type=float)
     parser.add_argument("--tools", action="append", default=[])
     options = parser.parse_args()
     die_with_parent(options.parent)
-    inside.mark()
+    process_role.mark()
     logs.configure_child(os.environ)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     descendants.adopt()
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
     os.set_inheritable(options.socket, False)
-    line = _Line(socket.socket(fileno=options.socket), Mark(options.mark))
-    os.close(options.mark)
+    line = _Line(socket.socket(fileno=options.socket), EntryFlag(options.entry_flag))
+    os.close(options.entry_flag)
     try:
         catalog = Catalog.load(options.tools)
     except Misconfigured as error:
@@ -58,7 +58,7 @@ def main() -> int:
     tools_imported(options.imported_at)
     logs.keep_on()
     line.end_strayed_fork()  # of a tools module: it is not this process
-    server = _Server(line, catalog, Limits(options.max_result), ProcessState())
+    server = _Server(line, catalog, Limits(options.max_result_bytes), ProcessState())
     line.say(frames.Ready(pid=line.pid))
     return server.serve(options.calls)
 
@@ -66,9 +66,9 @@ def main() -> int:
 class _Line:
     """The socket to the worker, for this process alone: a fork holds it closed."""
 
-    def __init__(self, connection: socket.socket, mark: Mark) -> None:
+    def __init__(self, connection: socket.socket, entry_flag: EntryFlag) -> None:
         self.pid = os.getpid()
-        self._mark = mark
+        self._entry_flag = entry_flag
         self._connection = connection
         self._file = os.fstat(connection.fileno()).st_ino
         self._reader = frames.Reader(connection)
@@ -83,7 +83,7 @@ class _Line:
     def begin(self, run: int) -> None:
         """What is said from now on is about `run`, whose tool is about to be entered."""
         self._run = run
-        self._mark.leave(run)
+        self._entry_flag.leave(run)
 
     def say_of_run(self, frame: frames.Progressed | frames.Beat) -> None:
         """From any thread; nothing from one that a tool left behind, or from a fork."""

@@ -9,9 +9,9 @@ from typing import Self
 import msgspec
 
 from toolpool.workers.context import ReportProgress
-from toolpool.workers.running import descendants, frames, mark
-from toolpool.workers.running.leftovers import OWN_TASK
-from toolpool.workers.supervision import exits
+from toolpool.workers.running import descendants, entry_flag, frames
+from toolpool.workers.running.leak_check import OWN_TASK
+from toolpool.workers.supervision import exit_status
 
 _EXIT_SECONDS = 1.0
 """How long a child that closed its socket may take to exit, so that its exit code tells why."""
@@ -63,7 +63,7 @@ class Child(asyncio.Protocol):
     @classmethod
     async def start(cls, command: Callable[[int, int], Sequence[str]], *, max_frame: int) -> Self:
         """Start `command`, which is told its descriptors: socket and mark. Raises OSError."""
-        shared = mark.create()
+        shared = entry_flag.create()
         ours, theirs = socket.socketpair()
         try:
             descriptors = theirs.fileno(), shared
@@ -74,7 +74,7 @@ class Child(asyncio.Protocol):
                 start_new_session=True,
             )
             child = cls(max_frame=max_frame)
-            child._mark = mark.Mark(shared)
+            child._entry_flag = entry_flag.EntryFlag(shared)
         except BaseException:
             ours.close()
             raise
@@ -99,7 +99,7 @@ class Child(asyncio.Protocol):
     _process: asyncio.subprocess.Process
     _transport: asyncio.Transport
     _exit: "asyncio.Task[int]"
-    _mark: mark.Mark
+    _entry_flag: entry_flag.EntryFlag
     _mark_before: int = 0
     """What it was when the last run was given to the child."""
 
@@ -124,7 +124,7 @@ class Child(asyncio.Protocol):
 
     def give(self, frame: frames.Run, running: RunningCall) -> None:
         """Have it run a call; it is told nothing else until that has ended."""
-        self._mark_before = self._mark.run
+        self._mark_before = self._entry_flag.run
         if self.lost is not None:
             running.done.set_exception(ChildLost())
             return
@@ -150,12 +150,12 @@ class Child(asyncio.Protocol):
         code = await self.end()
         if not done or code == frames.CUT_OFF:
             return "closed its connection to the worker"
-        return exits.described(code)
+        return exit_status.described(code)
 
     @property
     def has_entered(self) -> bool:
         """Whether the tool of its last run may have been entered; certain once it has ended."""
-        return self._mark.run != self._mark_before
+        return self._entry_flag.run != self._mark_before
 
     @property
     def exit_code(self) -> int | None:

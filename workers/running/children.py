@@ -16,12 +16,12 @@ from toolpool.contract.errors import ToolsUnimportable
 from toolpool.contract.outcome import Code, Executed, failure
 from toolpool.contract.settings import Settings
 from toolpool.contract.spec import RunIn
-from toolpool.workers.catalog import Catalog
 from toolpool.workers.context import ReportProgress
 from toolpool.workers.running import frames
 from toolpool.workers.running.child_handle import Child, ChildLost, RunningCall
 from toolpool.workers.running.heartbeat import Lifetime, interval
 from toolpool.workers.running.output import Completion
+from toolpool.workers.tool_loading import Catalog
 
 log = logs.logger("children")
 
@@ -42,13 +42,13 @@ class ChildPool:
         *,
         size: int,
         tools: Sequence[str],
-        max_result: int,
+        max_result_bytes: int,
         calls_per_child: int,
         imported_at: float | None = None,
     ) -> None:
         self._size = size
         self._tools = tools
-        self._max_result = max_result
+        self._max_result_bytes = max_result_bytes
         self._calls_per_child = calls_per_child
         self._imported_at = time.time() if imported_at is None else imported_at
         self._idle: deque[Child] = deque()
@@ -225,7 +225,7 @@ class ChildPool:
         task.add_done_callback(self._background_tasks.discard)
 
     async def _spawn(self) -> Child:
-        child = await Child.start(self._command, max_frame=4 * self._max_result + _ROOM_BYTES)
+        child = await Child.start(self._command, max_frame=4 * self._max_result_bytes + _ROOM_BYTES)
         try:
             failed = await child.ready(_START_SECONDS)
         except BaseException:
@@ -238,15 +238,15 @@ class ChildPool:
         self._living.add(child)
         return child
 
-    def _command(self, socket: int, mark: int) -> list[str]:
+    def _command(self, socket: int, entry_flag: int) -> list[str]:
         return [
             sys.executable,
             "-m",
             "toolpool.workers.running.child",
             f"--socket={socket}",
-            f"--mark={mark}",
+            f"--entry-flag={entry_flag}",
             f"--parent={os.getpid()}",
-            f"--max-result={self._max_result}",
+            f"--max-result-bytes={self._max_result_bytes}",
             f"--calls={self._calls_per_child}",
             f"--imported-at={self._imported_at!r}",
             *(f"--tools={source}" for source in self._tools),
@@ -273,8 +273,8 @@ async def started_children(
     children = ChildPool(
         size=size,
         tools=tools,
-        max_result=settings.max_result,
-        calls_per_child=settings.child_calls,
+        max_result_bytes=settings.max_result_bytes,
+        calls_per_child=settings.max_calls_per_child,
         imported_at=catalog.imported_at,
     )
     try:

@@ -8,7 +8,10 @@ from functools import partial
 
 from toolpool.contract import logs
 from toolpool.contract.envelope import Batch, CallMessage, Switch
-from toolpool.contract.ledger.base import (
+from toolpool.contract.errors import ServerUnavailable
+from toolpool.contract.kill_switches import KillSwitches
+from toolpool.contract.ledger.lua_scripts import new_nonce
+from toolpool.contract.ledger.protocols import (
     LIMITED,
     STALE,
     STARTED_OR_ENDED,
@@ -16,22 +19,20 @@ from toolpool.contract.ledger.base import (
     Hold,
     WorkerLedger,
 )
-from toolpool.contract.ledger.steps import ServerAway, new_nonce
-from toolpool.contract.limits import Limits
 from toolpool.contract.outcome import Outcome
+from toolpool.contract.rate_limits import RateLimits
 from toolpool.contract.rates import Limit
 from toolpool.contract.spec import RunIn
-from toolpool.contract.switches import Switches
-from toolpool.workers.catalog import Catalog
-from toolpool.workers.observe import WorkerObservers
-from toolpool.workers.running.intake import Intake
-from toolpool.workers.running.known import EarlyCancels, Entered
+from toolpool.workers.running.call_runner import CallRunner, Run
+from toolpool.workers.running.claimed_calls import ClaimedCalls, Delivery
+from toolpool.workers.running.limit_notices import LimitNotices
+from toolpool.workers.running.message_reader import MessageReader
 from toolpool.workers.running.output import Completion
-from toolpool.workers.running.run import Run, Runner
-from toolpool.workers.running.running import Delivery, Running
+from toolpool.workers.running.recent_calls import EarlyCancels, Entered
 from toolpool.workers.running.settler import Settler
 from toolpool.workers.running.slots import Slots
-from toolpool.workers.running.starts import Starts
+from toolpool.workers.tool_loading import Catalog
+from toolpool.workers.worker_observer import WorkerObservers
 
 log = logs.logger("executor")
 
@@ -42,7 +43,7 @@ _REPLY_MARGIN_SECONDS = 0.25
 _DRAIN_LOOK_SECONDS = 0.25
 _SWITCHES_PAUSE_SECONDS = 0.25
 _FRESH = 5 / 8
-"""User code starts only if the lease was confirmed this recently, as a share of `lease_gone`."""
+"""User code starts only if the lease was confirmed this recently, as a share of `lease_ttl`."""
 _ZOMBIE = 6 / 8
 _AWAY, _FAILED = "away", "failed"
 _Waiting = tuple[CallMessage, Delivery]
@@ -56,37 +57,37 @@ class Executor:
         *,
         worker: str,
         catalog: Catalog,
-        runner: Runner,
+        runner: CallRunner,
         ledger: WorkerLedger,
         settler: Settler,
-        intake: Intake,
+        message_reader: MessageReader,
         slots: Slots,
-        switches: Switches,
-        limits: Limits,
-        starts: Starts,
+        switches: KillSwitches,
+        limits: RateLimits,
+        limit_notices: LimitNotices,
         observers: WorkerObservers,
-        lease_gone: float = 8.0,
+        lease_ttl: float = 8.0,
     ) -> None:
         self._worker = worker
         self._catalog = catalog
         self._runner = runner
         self._ledger = ledger
         self._settler = settler
-        self._intake = intake
+        self._message_reader = message_reader
         self._slots = slots
         self._switches = switches
         self._limits = limits
-        self._starts = starts
+        self._limit_notices = limit_notices
         self._limited = frozenset(
             name
             for name, tool in catalog.tools.items()
             if tool.spec.limit is not None or tool.spec.at_once is not None
         )
         self._observers = observers
-        self._fresh_seconds = lease_gone * _FRESH
-        self._zombie_seconds = lease_gone * _ZOMBIE
+        self._fresh_seconds = lease_ttl * _FRESH
+        self._zombie_seconds = lease_ttl * _ZOMBIE
         self._waiting: dict[RunIn, deque[_Waiting]] = {run_in: deque() for run_in in slots.counts}
-        self._running: dict[str, Running] = {}
+        self._running: dict[str, ClaimedCalls] = {}
         self._ending: set[asyncio.Task[None]] = set()
         """Runs that have ended, and are about to free their places and be settled."""
         self._cancels = EarlyCancels()
@@ -116,7 +117,7 @@ class Executor:
 
     def receive(self, data: bytes, acknowledge: Callable[[], None]) -> None:
         """Take a message. `acknowledge` is called once, also where it is dropped."""
-        batch = self._intake.read(data)
+        batch = self._message_reader.read(data)
         if batch is None or not batch.calls:
             acknowledge()
             return
@@ -144,7 +145,7 @@ class Executor:
         elif not running.has_ended:
             self._tell_to_stop(running)
 
-    def _tell_to_stop(self, running: Running) -> None:
+    def _tell_to_stop(self, running: ClaimedCalls) -> None:
         self._slots.tell(running)
         if running.task is not None and running.is_under_way:  # else it would not even start
             running.task.cancel()
@@ -227,11 +228,11 @@ class Executor:
             log.error("lease_lost calls=%d: stopping what is exclusive", len(exclusive))
             self._give_up("its worker lost its lease", exclusive)
 
-    def _is_exclusive(self, running: Running) -> bool:
+    def _is_exclusive(self, running: ClaimedCalls) -> bool:
         tool = self._catalog.tools.get(running.call.tool)
         return tool is not None and tool.spec.is_exclusive
 
-    def _give_up(self, reason: str, calls: Iterable[Running]) -> None:
+    def _give_up(self, reason: str, calls: Iterable[ClaimedCalls]) -> None:
         for running in calls:
             if running.answered or running.given_up:
                 continue
@@ -256,7 +257,7 @@ class Executor:
         )
         self._observers.run("released", call)
 
-    def _settle(self, running: Running, outcome: Outcome, *, busy: bool = False) -> None:
+    def _settle(self, running: ClaimedCalls, outcome: Outcome, *, busy: bool = False) -> None:
         self._settler.settle(running.batch, running.call, outcome, busy=busy)
         self._observers.ended(running.call, outcome, running.seconds, running.facts)
 
@@ -312,7 +313,7 @@ class Executor:
                     now=self._runner.server_time() if is_limited else 0.0,
                 )
                 self._slots.claimed(time.monotonic() - asked_at)
-            except ServerAway:
+            except ServerUnavailable:
                 log.error("claim_unconfirmed calls=%d: the server is away", len(chosen))
                 answers = [_AWAY] * len(chosen)
             except Exception:
@@ -363,7 +364,7 @@ class Executor:
         """A call that was claimed, or may have been, is not started here."""
         self._slots.give_back(run_in)
         if claim.limits:
-            self._starts.never_begun(claim.key, claim.nonce, claim.limits)
+            self._limit_notices.never_begun(claim.key, claim.nonce, claim.limits)
 
     async def _not_denied(self, run_in: RunIn, chosen: list[_Waiting]) -> list[_Waiting]:
         """The calls that no switch denies; the dispatchers of the rest are told."""
@@ -448,7 +449,7 @@ class Executor:
     ) -> None:
         self._settler.started(delivery.batch, call.key)
         now = time.monotonic()
-        running = self._running[call.key] = Running(
+        running = self._running[call.key] = ClaimedCalls(
             run_in,
             call,
             delivery,
@@ -459,7 +460,7 @@ class Executor:
         )
         running.task = asyncio.ensure_future(self._run(running, time_left))
 
-    async def _run(self, running: Running, time_left: float) -> None:
+    async def _run(self, running: ClaimedCalls, time_left: float) -> None:
         call, busy_until = running.call, None
         running.is_under_way = True
         try:
@@ -494,14 +495,14 @@ class Executor:
         self._slots.ended(running)
         self.claim_more()
 
-    async def _free_places(self, running: Running) -> None:
+    async def _free_places(self, running: ClaimedCalls) -> None:
         key, nonce, limits = running.call.key, running.claim_nonce, running.limits
         if running.begun:
-            await self._starts.ended(key, nonce, limits)
+            await self._limit_notices.ended(key, nonce, limits)
         else:
-            self._starts.never_begun(key, nonce, limits)
+            self._limit_notices.never_begun(key, nonce, limits)
 
-    async def _run_call(self, running: Running, time_left: float) -> Run:
+    async def _run_call(self, running: ClaimedCalls, time_left: float) -> Run:
         if running.told_at is not None:  # before it came to its first step
             return Run(Completion(self._runner.never_started(running.call)))
         call, tenant = running.call, running.batch.tenant
@@ -518,7 +519,7 @@ class Executor:
             switches=switches,
         )
 
-    def _has_begun(self, running: Running) -> None:
+    def _has_begun(self, running: ClaimedCalls) -> None:
         """Its tool is entered: from now on it has its timeout."""
         is_first = running.begun_at is None
         running.begun_at = time.monotonic()
@@ -526,18 +527,18 @@ class Executor:
         running.overdue_at = ends_at + _OVERDUE_SECONDS
         if is_first:  # else a child process was lost before it came to it
             if running.limits:
-                self._starts.begun(running.call.key, running.claim_nonce, running.limits)
-            delivery, now = running.delivery, self._intake.server_time()
+                self._limit_notices.begun(running.call.key, running.claim_nonce, running.limits)
+            delivery, now = running.delivery, self._message_reader.server_time()
             running.facts = self._observers.started(
                 running.call, delivery.batch, delivery.size, now
             )
 
-    def _fell_silent(self, running: Running) -> None:
+    def _fell_silent(self, running: ClaimedCalls) -> None:
         """It was told to stop: answered soon, should it not."""
         soon = time.monotonic() + _OVERDUE_SECONDS
         running.overdue_at = min(running.overdue_at, soon)
 
-    async def _keep_whole(self, running: Running, outcome: Outcome, whole: str) -> Outcome:
+    async def _keep_whole(self, running: ClaimedCalls, outcome: Outcome, whole: str) -> Outcome:
         """The tool has ended and its outcome is known, whatever comes of its whole output."""
         running.has_ended = True
         running.overdue_at = running.deadline

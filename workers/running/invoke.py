@@ -13,7 +13,7 @@ from toolpool.contract.content import error_of
 from toolpool.contract.credentials import Credential, Lack, lacking
 from toolpool.contract.envelope import PolicyVerdict, Switch
 from toolpool.contract.errors import NeedsSignIn, ToolError
-from toolpool.contract.faults import faults_of
+from toolpool.contract.exception_report import faults_of
 from toolpool.contract.outcome import (
     NOT_COMPARABLE,
     READ_OTHERWISE,
@@ -25,7 +25,7 @@ from toolpool.contract.outcome import (
 )
 from toolpool.contract.redaction import NOTHING, Redaction
 from toolpool.contract.schema.problem import Problem
-from toolpool.workers import words
+from toolpool.workers import safe_text
 from toolpool.workers.context import ToolContext
 from toolpool.workers.returns import Returns
 from toolpool.workers.running.nesting import nests_deeper_than
@@ -44,9 +44,9 @@ _PLAIN = (str, int, float, list, tuple, dict, type(None))
 
 
 class Limits(msgspec.Struct, frozen=True):
-    """`max_result` bytes are taken from a tool at all."""
+    """`max_result_bytes` bytes are taken from a tool at all."""
 
-    max_result: int
+    max_result_bytes: int
 
 
 async def invoke_coroutine(
@@ -127,9 +127,9 @@ def prepare(
         try:
             objection = check(**given)
         except ValueError as error:
-            objection = words.text_of(error, _MESSAGE_CHARACTERS)
+            objection = safe_text.text_of(error, _MESSAGE_CHARACTERS)
         if issubclass(type(objection), str):
-            objection = words.text_of(objection, _MESSAGE_CHARACTERS)
+            objection = safe_text.text_of(objection, _MESSAGE_CHARACTERS)
             return failure(Code.INVALID_ARGUMENTS, objection, Executed.NO)
     return bound
 
@@ -145,35 +145,35 @@ def returned(tool: Tool, value: Any, limits: Limits, redaction: Redaction = NOTH
     try:
         encoded = _as_json(value)
     except (TypeError, ValueError, RecursionError, pydantic_core.PydanticSerializationError) as why:
-        said = words.text_of(why, 200, redaction.text)
+        said = safe_text.text_of(why, 200, redaction.text)
         reason = f"the tool returned something that is not JSON ({said})"
         return _bad(reason, "not JSON", **_details(why, redaction))
-    if len(encoded) > limits.max_result:
+    if len(encoded) > limits.max_result_bytes:
         return _too_much(encoded, limits)
     if nests_deeper_than(_LEVELS, encoded):
         reason = f"the tool returned data nested more than {_LEVELS} levels deep"
         return _bad(reason, "nested too deep", result_bytes=len(encoded))
     error = error_of(value if isinstance(value, _PLAIN) else encoding.decode(encoded))
     if error is not None:
-        error = words.text_of(error, _MESSAGE_CHARACTERS, redaction.text) or _REPORTED_NOTHING
+        error = safe_text.text_of(error, _MESSAGE_CHARACTERS, redaction.text) or _REPORTED_NOTHING
         return Completion(failure(Code.REPORTED, error, Executed.YES))
     if tool.returns is not None:
         problems = _broken(tool.returns, encoded, whole if whole is not value else None)
         named = tool.returns.by_alias(encoded) if problems else None
-        if named is not None and len(named) <= limits.max_result:
+        if named is not None and len(named) <= limits.max_result_bytes:
             encoded = named
         elif problems:
             reason = "the tool returned something other than it declares"
             size = len(encoded)
             return _bad(reason, "not as declared", problems=problems, result_bytes=size)
     hidden = redaction.json(encoded)
-    if len(hidden) > limits.max_result:  # what stands for a short secret is longer
+    if len(hidden) > limits.max_result_bytes:  # what stands for a short secret is longer
         return _too_much(hidden, limits)
     return fitted(hidden, tool.spec.max_output)
 
 
 def _too_much(encoded: bytes, limits: Limits) -> Completion:
-    taken = f"at most {limits.max_result:,} are taken"
+    taken = f"at most {limits.max_result_bytes:,} are taken"
     reason = f"the tool returned {len(encoded):,} bytes; {taken}"
     return _bad(reason, "too large", result_bytes=len(encoded))
 
@@ -203,20 +203,22 @@ def raised(error: BaseException, redaction: Redaction = NOTHING) -> Outcome:
     """The outcome of a tool that raised. Never raises, whatever the exception's own methods do."""
     hide = redaction.text
     if issubclass(type(error), NeedsSignIn):
-        url = words.url_of(_attribute(error, "url"), hide)
-        text = words.text_of(error, _MESSAGE_CHARACTERS, hide) or _REPORTED_NOTHING
+        url = safe_text.url_of(_attribute(error, "url"), hide)
+        text = safe_text.text_of(error, _MESSAGE_CHARACTERS, hide) or _REPORTED_NOTHING
         return lacking(Credential(lack=Lack.SIGN_IN, url=url), Executed.YES, text)
     if issubclass(type(error), ToolError):
         return failure(
             Code.REPORTED,
-            words.text_of(error, _REPORT_CHARACTERS, hide) or _REPORTED_NOTHING,
+            safe_text.text_of(error, _REPORT_CHARACTERS, hide) or _REPORTED_NOTHING,
             Executed.YES,
-            recommendations=words.recommendations_of(_attribute(error, "recommendations"), hide),
-            retry_after=words.seconds_of(_attribute(error, "retry_after")),
+            recommendations=safe_text.recommendations_of(
+                _attribute(error, "recommendations"), hide
+            ),
+            retry_after=safe_text.seconds_of(_attribute(error, "retry_after")),
         )
     return failure(
         Code.RAISED,
-        words.text_of(error, _MESSAGE_CHARACTERS, hide) or words.short_name_of(error),
+        safe_text.text_of(error, _MESSAGE_CHARACTERS, hide) or safe_text.short_name_of(error),
         Executed.YES,
         details=_details(error, redaction),
     )
@@ -224,8 +226,8 @@ def raised(error: BaseException, redaction: Redaction = NOTHING) -> Outcome:
 
 def _details(error: BaseException, redaction: Redaction) -> dict[str, Any]:
     return {
-        "exception": words.name_of(error),
-        "stack": words.stack_of(error, redaction.text),
+        "exception": safe_text.name_of(error),
+        "stack": safe_text.stack_of(error, redaction.text),
         "faults": faults_of(error),
     }
 
@@ -241,10 +243,10 @@ def _reported(value: dict[str, Any], redaction: Redaction) -> Outcome:
     hide = redaction.text
     return failure(
         Code.REPORTED,
-        words.text_of(value["error"], _MESSAGE_CHARACTERS, hide) or _REPORTED_NOTHING,
+        safe_text.text_of(value["error"], _MESSAGE_CHARACTERS, hide) or _REPORTED_NOTHING,
         Executed.YES,
-        recommendations=words.recommendations_of(value.get("recommendations"), hide),
-        retry_after=words.seconds_of(value.get("retryAfter")),
+        recommendations=safe_text.recommendations_of(value.get("recommendations"), hide),
+        retry_after=safe_text.seconds_of(value.get("retryAfter")),
     )
 
 

@@ -23,8 +23,9 @@ from toolpool.contract.envelope import (
     Started,
     StoredOutput,
 )
-from toolpool.contract.ledger.base import Release, Settlement, WorkerLedger
-from toolpool.contract.ledger.steps import ServerAway, new_nonce
+from toolpool.contract.errors import ServerUnavailable
+from toolpool.contract.ledger.lua_scripts import new_nonce
+from toolpool.contract.ledger.protocols import Release, Settlement, WorkerLedger
 from toolpool.contract.outcome import Code, Executed, Outcome, failure, may_still_run
 from toolpool.contract.rates import Limit
 
@@ -299,7 +300,7 @@ class Settler:
         give_up_at = time.monotonic() + self._keep
         try:
             answers = await self._ledger.settle(settlements, give_up_at=give_up_at)
-        except ServerAway:
+        except ServerUnavailable:
             log.error("outcomes_lost calls=%d: the server stayed away", len(group))
         except Exception:
             log.exception("settle_failed calls=%d", len(group))

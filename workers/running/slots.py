@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from toolpool.contract.spec import RunIn
 from toolpool.workers.running.claim_ahead import ClaimAhead
-from toolpool.workers.running.running import Running
+from toolpool.workers.running.claimed_calls import ClaimedCalls
 
 _STUCK_SECONDS = 3.0
 """What still runs this long after it was told to stop is not going to end soon."""
@@ -21,7 +21,7 @@ class Slots:
         self._free = dict(counts)
         """Less than 0 where calls are claimed ahead."""
         self._ahead = ClaimAhead()
-        self._told: set[Running] = set()
+        self._told: set[ClaimedCalls] = set()
         """What was told to stop, or answered, and still takes its slot."""
 
     def free(self) -> dict[RunIn, int]:
@@ -49,13 +49,13 @@ class Slots:
         """A claim was answered after so long."""
         self._ahead.claimed(seconds)
 
-    def tell(self, running: Running) -> None:
+    def tell(self, running: ClaimedCalls) -> None:
         """A call was told to stop, or answered though it runs."""
         if running.told_at is None:
             running.told_at = time.monotonic()
             self._told.add(running)
 
-    def ended(self, running: Running) -> None:
+    def ended(self, running: ClaimedCalls) -> None:
         """Nothing of a call runs any more."""
         self._told.discard(running)
         if running.begun_at is not None and running.run_in is RunIn.PROCESS:

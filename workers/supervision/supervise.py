@@ -3,7 +3,7 @@
 A worker that says nothing, frozen or hung, is ended. One that still turns but is of no use any
 more (worn out, or deaf to its queues) may hold calls that end well: a successor is started beside
 it, then it takes nothing new, and it exits when what it runs has ended. Nothing that the network
-does alone ends a worker; `toolpool.workers.supervision.unanswered` mends its connections.
+does alone ends a worker; `toolpool.workers.supervision.stalled_connections` mends its connections.
 """
 
 import contextlib
@@ -26,18 +26,18 @@ from redis.exceptions import RedisError
 from toolpool.contract import logs
 from toolpool.contract.errors import Misconfigured
 from toolpool.contract.server import connection
-from toolpool.contract.server.secrets import handed_over, secrets_of, without_secrets
+from toolpool.contract.server.process_secrets import handed_over, secrets_of, without_secrets
 from toolpool.contract.settings import Settings
-from toolpool.workers.supervision import exits
-from toolpool.workers.supervision.ended import EndedWorkers
-from toolpool.workers.supervision.health import Health
+from toolpool.workers.supervision import exit_status
+from toolpool.workers.supervision.ended_workers import EndedWorkers
+from toolpool.workers.supervision.health_probes import Health
 from toolpool.workers.supervision.lifeline import tethered
-from toolpool.workers.supervision.link import Down, Hurry, Link, Recycle, Stalled
-from toolpool.workers.supervision.metrics import Metrics
-from toolpool.workers.supervision.watch import Action, Verdict, Watch
+from toolpool.workers.supervision.merged_metrics import Metrics
+from toolpool.workers.supervision.supervisor_link import Down, Hurry, Link, Recycle, Stalled
+from toolpool.workers.supervision.worker_health import Action, Verdict, WorkerHealth
 
 if TYPE_CHECKING:
-    from toolpool.contract.telemetry.sentry import Reports
+    from toolpool.contract.telemetry.sentry_reports import Reports
 
 log = logs.logger("supervise")
 
@@ -91,10 +91,10 @@ class _Worker:
         """To leave, now that it has a successor."""
         self.has_stalled = False
         self.started_at = time.monotonic()
-        self.watch = Watch(
+        self.watch = WorkerHealth(
             started_at=self.started_at,
-            stall_seconds=settings.worker_stall,
-            loop_seconds=settings.loop_stall,
+            stall_seconds=settings.worker_stall_timeout,
+            loop_seconds=settings.event_loop_timeout,
             knows_depths=not settings.broker_url,
         )
         secrets = secrets_of(settings)
@@ -238,9 +238,9 @@ class Supervisor:
             if code is not None:
                 self._note_end(worker.id, code)
                 self._leaving.remove(worker)
-                log.warning("worker_left id=%s: it %s", worker.id, exits.described(code))
+                log.warning("worker_left id=%s: it %s", worker.id, exit_status.described(code))
                 if code != 0:
-                    self._untold.append(Down(worker.id, exits.described(code)))
+                    self._untold.append(Down(worker.id, exit_status.described(code)))
         if self._current is None or (code := self._current.ended()) is None:
             return None
         worker, self._current = self._current, None
@@ -255,13 +255,13 @@ class Supervisor:
         pause = self._backoff.after(ran, has_stalled=worker.has_stalled)
         self._start_at = time.monotonic() + pause
         if not worker.has_stalled:
-            self._untold.append(Down(worker.id, exits.described(code)))
+            self._untold.append(Down(worker.id, exit_status.described(code)))
         log.error(
             "worker_ended id=%s %s; starting it again in %.1f s",
-            worker.id, exits.described(code), pause,
+            worker.id, exit_status.described(code), pause,
         )  # fmt: skip
         if self._backoff.short_runs >= _CRASH_LOOP:
-            how = "stalled" if worker.has_stalled else exits.described(code)
+            how = "stalled" if worker.has_stalled else exit_status.described(code)
             self._report_crash_loop(worker, how)
         return None
 
@@ -273,7 +273,7 @@ class Supervisor:
             return
         try:
             if self._reports is None:
-                from toolpool.contract.telemetry.sentry import Reports
+                from toolpool.contract.telemetry.sentry_reports import Reports
                 from toolpool.workers.observers.sentry import host_function
 
                 filtered = self._settings.sentry_before_send
@@ -374,7 +374,7 @@ class Supervisor:
     def _stop(self, number: int, frame: object) -> None:
         self._signals += 1
         if self._signals == 1:
-            self._stop_by = time.monotonic() + self._settings.drain_grace + _STOP_MARGIN_SECONDS
+            self._stop_by = time.monotonic() + self._settings.drain_timeout + _STOP_MARGIN_SECONDS
         self._stopping.set()
         for worker in [*self._leaving, self._current]:
             if worker is None or worker.process.poll() is not None:

@@ -14,11 +14,11 @@ from collections.abc import Callable
 from types import FrameType
 
 from toolpool.contract import logs
-from toolpool.contract.faults import stack_of
-from toolpool.workers.observe import Blocked, WorkerObservers
+from toolpool.contract.exception_report import stack_of
+from toolpool.workers.running.claimed_calls import ClaimedCalls
 from toolpool.workers.running.executor import Executor
 from toolpool.workers.running.invoke import invoke_coroutine
-from toolpool.workers.running.running import Running
+from toolpool.workers.worker_observer import Blocked, WorkerObservers
 
 log = logs.logger("watchdog")
 
@@ -44,7 +44,7 @@ class Watchdog:
         warn: float,
         limit: float,
         observers: WorkerObservers,
-        end_call: Callable[[Running], None] = lambda _: None,
+        end_call: Callable[[ClaimedCalls], None] = lambda _: None,
     ) -> None:
         self._end_call = end_call
         self._thread = thread
@@ -54,7 +54,7 @@ class Watchdog:
         self._observers = observers
         self._stopping = threading.Event()
         self._warned = False
-        self._blocking: Running | None = None
+        self._blocking: ClaimedCalls | None = None
         """The call that blocks the loop, as seen at every look since it was late first."""
 
     def start(self) -> None:
@@ -118,12 +118,12 @@ def is_waiting(frame: FrameType | None) -> bool:
     return frame is not None and frame.f_code is _TURN_OF_A_LOOP
 
 
-def running_in(frame: FrameType | None) -> Running | None:
+def running_in(frame: FrameType | None) -> ClaimedCalls | None:
     """The call whose run the frames of a loop's thread are inside of."""
     while frame is not None:
         if frame.f_code is Executor._run.__code__:
             running = frame.f_locals["running"]
-            return running if isinstance(running, Running) else None
+            return running if isinstance(running, ClaimedCalls) else None
         frame = frame.f_back
     return None
 

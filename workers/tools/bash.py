@@ -2,8 +2,8 @@
 
 A command runs as the worker's own user, with that user's reach: it is not confined to the
 workspace, and may use the network. What is kept from it are the worker's environment, open files
-and, unless that user is root, memory (`contract/server/secrets.py`); what is kept from us is what
-it would leave behind (`warden` says what that covers).
+and, unless that user is root, memory (`contract/server/process_secrets.py`); what is kept from us
+is what it would leave behind (`command_runner` says what that covers).
 """
 
 import asyncio
@@ -21,7 +21,7 @@ from pydantic import Field
 from toolpool.contract.errors import ToolError
 from toolpool.workers.context import ToolContext
 from toolpool.workers.tool import tool
-from toolpool.workers.tools import warden
+from toolpool.workers.tools import command_runner
 from toolpool.workers.tools.configured import settings
 
 _LONGEST_RUN = 600
@@ -137,7 +137,7 @@ class _Run:
         reader, writer = _pipe()
         try:
             process = await asyncio.create_subprocess_exec(
-                *(sys.executable, "-I", "-S", warden.__file__, str(writer)),
+                *(sys.executable, "-I", "-S", command_runner.__file__, str(writer)),
                 *(shell, "-c", command),
                 stdin=PIPE,
                 stdout=PIPE,

@@ -180,7 +180,7 @@ async def approvals(scene: Scene) -> None:
     """People approve, deny and cancel while dispatchers, workers and Redis die and clocks jump."""
     clock = WallClock(scene.directory, "server")
     server = await scene.server(environment=clock.environment)
-    settings = scene.settings(server.url, queue_wait=_QUEUE_WAIT_SECONDS)
+    settings = scene.settings(server.url, queue_timeout=_QUEUE_WAIT_SECONDS)
     fleet = await scene.fleet(settings)
     play = _Play(scene, fleet, server, clock)
     await play.start()

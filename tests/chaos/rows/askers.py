@@ -37,7 +37,7 @@ class _Storm:
 async def second_askers(scene: Scene) -> None:
     """2 to 30 dispatchers ask for the same calls with other waits, cancel, and are killed."""
     server = await scene.server()
-    settings = scene.settings(server.url, queue_wait=_LONGEST_WAIT, slots_process=4)
+    settings = scene.settings(server.url, queue_timeout=_LONGEST_WAIT, slots_process=4)
     fleet = await scene.fleet(settings)
     rng = scene.rng
     waits = [_LONGEST_WAIT] + [rng.uniform(0.3, _LONGEST_WAIT) for _ in range(27)]
@@ -46,7 +46,7 @@ async def second_askers(scene: Scene) -> None:
     async with AsyncExitStack() as stack:
         living = []
         for wait in waits:
-            own = settings.model_copy(update={"queue_wait": wait})
+            own = settings.model_copy(update={"queue_timeout": wait})
             living.append(await stack.enter_async_context(Dispatcher.connect(settings=own)))
         mortal = [await _start(scene, settings) for _ in range(2)]
         for _ in range(scene.faults):

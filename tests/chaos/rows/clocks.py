@@ -27,7 +27,7 @@ async def clock_jumps(scene: Scene) -> None:
     """The server's clock jumps, forwards and back, by a minute to an hour."""
     clock = WallClock(scene.directory, "server")
     server = await scene.server(environment=clock.environment)
-    settings = scene.settings(server.url, queue_wait=_LONG_ENOUGH_SECONDS)
+    settings = scene.settings(server.url, queue_timeout=_LONG_ENOUGH_SECONDS)
     await scene.fleet(settings)
     jumps = list(_JUMPS)
     if not scene.long:  # the longest there and back, and two more

@@ -13,7 +13,7 @@ from toolpool import Dispatcher
 
 _PREFIXES = (("pool", "pool-2"), ("pool", "pool.default"), ("pool", "pool:call"), ("a.b", "a:b"))
 """Names that are alike."""
-_ROOMY: dict[str, Any] = {"queue_wait": 30.0, "slots_process": 4}
+_ROOMY: dict[str, Any] = {"queue_timeout": 30.0, "slots_process": 4}
 """Calls may wait longer than workers take to drain and to start."""
 
 

@@ -119,7 +119,7 @@ async def failback(scene: Scene) -> None:
     replica = await scene.server("two", listen="port")
     clients = await scene.proxy(primary)
     replication = await scene.proxy(primary)
-    settings = scene.settings(clients.url, queue_wait=_LONG_ENOUGH_SECONDS, slots_process=6)
+    settings = scene.settings(clients.url, queue_timeout=_LONG_ENOUGH_SECONDS, slots_process=6)
     await _replicate(scene, replica, replication)
     await scene.fleet(settings)
 

@@ -45,7 +45,7 @@ async def overdue(scene: Scene) -> None:
     By the worker as a rule; now and then all workers stand still, and the dispatcher has to.
     """
     server = await scene.server()
-    settings = scene.settings(server.url, queue_wait=3.0, slots_thread=64)
+    settings = scene.settings(server.url, queue_timeout=3.0, slots_thread=64)
     fleet = await scene.fleet(settings)
     async with scene.load(settings, rate=1.0) as load:
         await asyncio.sleep(1.0)

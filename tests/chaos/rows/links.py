@@ -15,7 +15,7 @@ async def slow_link(scene: Scene) -> None:
     server = await scene.server(listen="port")
     proxy = await scene.proxy(server)
     proxy.delay = proxy.way_there = _ROUND_TRIP_SECONDS / 2
-    settings = scene.settings(proxy.url, queue_wait=20.0)
+    settings = scene.settings(proxy.url, queue_timeout=20.0)
     fleet = await scene.fleet(settings)
     pids = [await scene.off_loop(lambda worker=worker: worker.pid) for worker in fleet.workers]
     async with scene.load(settings, rate=_RATE) as load:

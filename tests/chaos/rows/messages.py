@@ -10,12 +10,12 @@ from tests.chaos.rows import row
 from tests.chaos.scene import ALL_MODES, Scene
 from tests.chaos.servers import Server
 from toolpool.contract.envelope import Batch, CallMessage, Envelope
-from toolpool.contract.names import Names
+from toolpool.contract.redis_keys import RedisKeys
 from toolpool.contract.signing import Keyring, generate_key
 from toolpool.contract.spec import RunIn
 from toolpool.dispatcher.transports.celery_message import redis_message
 
-_QUEUES = [Names().queue("default", run_in) for run_in in RunIn]
+_QUEUES = [RedisKeys().queue("default", run_in) for run_in in RunIn]
 _HUGE = 50_000_000
 _WORD = re.compile(r'"(?:[^"\\]|\\.)*"')
 

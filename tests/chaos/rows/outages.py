@@ -16,7 +16,7 @@ _LONG_ENOUGH_SECONDS = 14.0
 async def redis_restart(scene: Scene) -> None:
     """SIGKILL of the server, which starts again with its append-only file 0.2 to 3 s later."""
     server = await scene.server()
-    settings = scene.settings(server.url, queue_wait=_LONG_ENOUGH_SECONDS)
+    settings = scene.settings(server.url, queue_timeout=_LONG_ENOUGH_SECONDS)
     await scene.fleet(settings)
 
     async def restart() -> Collection[str]:

@@ -25,7 +25,7 @@ _VALUES: dict[str, Any] = {"grams": 3, "unit": "kg", "amount": "3"}
 async def rolling_release(scene: Scene) -> None:
     """Worker after worker is restarted with other tools, and then back; nobody is blamed for it."""
     server = await scene.server()
-    settings = scene.settings(server.url, queue_wait=10.0)
+    settings = scene.settings(server.url, queue_timeout=10.0)
     fleet = await scene.fleet(settings, copies=2, groups=_GROUP, tools=_RELEASES[0])
     numbers = itertools.count()
     left_at: list[float] = []

@@ -25,7 +25,7 @@ async def warm_stop(scene: Scene) -> None:
         worker = scene.rng.choice(fleet.workers)
         await _all_back(scene, fleet, worker.run_in)
         worker.stop()
-        await _ended(scene, worker, fleet.settings.drain_grace + _OVERHEAD_SECONDS)
+        await _ended(scene, worker, fleet.settings.drain_timeout + _OVERHEAD_SECONDS)
         await scene.off_loop(worker.start)
         return worker.run_in.split(",")
 
@@ -43,7 +43,7 @@ async def rolling_stop(scene: Scene) -> None:
     async def roll() -> Collection[str]:
         for worker in fleet.workers:
             worker.stop()
-            await _ended(scene, worker, fleet.settings.drain_grace + _OVERHEAD_SECONDS)
+            await _ended(scene, worker, fleet.settings.drain_timeout + _OVERHEAD_SECONDS)
             await scene.off_loop(worker.start)
             await _all_back(scene, fleet)
         return ("loop", "thread", "process")

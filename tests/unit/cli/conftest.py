@@ -10,7 +10,7 @@ import pytest
 from toolpool.cli import main
 from toolpool.contract.outcome import Code, Executed
 from toolpool.contract.result import ToolResult
-from toolpool.dispatcher.formats import intake
+from toolpool.dispatcher.formats import response_reader
 from toolpool.dispatcher.turn import TurnResult
 
 
@@ -59,9 +59,9 @@ class FakeDispatcher:
         self.running += 1
         self.most_running = max(self.most_running, self.running)
         try:
-            found = intake.read(response, format=format, max_bytes=2**20)
+            found = response_reader.read(response, format=format, max_bytes=2**20)
             return TurnResult([await self._run(call) for call in found.calls], format=found.format)
-        except intake.Unreadable as error:
+        except response_reader.UnreadableResponse as error:
             return TurnResult([], format=error.format, error=str(error))
         finally:
             self.running -= 1

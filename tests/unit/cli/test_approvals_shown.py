@@ -3,8 +3,8 @@
 import pytest
 
 from toolpool.cli import approvals
-from toolpool.contract.approval import ApprovalState
-from toolpool.dispatcher.policy.approval import Approval
+from toolpool.contract.approval_messages import ApprovalState
+from toolpool.dispatcher.policy.approval_view import Approval
 
 HOSTILE = "a\x1b[2J\x9b1A\u202eb"
 

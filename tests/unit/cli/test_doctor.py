@@ -9,15 +9,15 @@ import msgspec
 import pytest
 
 from tests.unit.cli.conftest import Ran
-from toolpool import doctor
+from toolpool import checks
+from toolpool.checks import Finding, Level
 from toolpool.cli.status import unserved_for
 from toolpool.contract.envelope import CatalogEntry, WorkerLease
-from toolpool.contract.inspection import DispatcherReport
+from toolpool.contract.operator_messages import DispatcherReport
 from toolpool.contract.settings import Settings
 from toolpool.contract.spec import RunIn, ToolSpec, sealed
 from toolpool.contract.version import VERSION
-from toolpool.doctor import Finding, Level
-from toolpool.fleet import Fleet, Stranger
+from toolpool.fleet_reader import Fleet, Stranger
 
 Run = Callable[..., Ran]
 
@@ -34,7 +34,7 @@ def entry(name: str, run_in: RunIn = RunIn.LOOP) -> CatalogEntry:
 
 
 def found(fleet: Fleet, version: str = "1.0") -> dict[str, Level]:
-    findings = list(doctor.check_fleet(fleet, version))
+    findings = list(checks.check_fleet(fleet, version))
     assert all(bool(each.remedy) == (each.level is not Level.OK) for each in findings)
     return {each.name: each.level for each in findings}
 
@@ -63,7 +63,7 @@ def test_another_version_is_a_warning() -> None:
 
 def test_a_tool_on_a_queue_that_nobody_takes_from_is_a_warning() -> None:
     fleet = Fleet(workers=[lease()], entries={"t": entry("t", RunIn.PROCESS)})
-    [finding] = [each for each in doctor.check_fleet(fleet, "1.0") if each.name == "queues"]
+    [finding] = [each for each in checks.check_fleet(fleet, "1.0") if each.name == "queues"]
     assert "toolpool.default.process" in finding.message
     assert "--queues default --run-in process" in finding.remedy
 
@@ -71,7 +71,7 @@ def test_a_tool_on_a_queue_that_nobody_takes_from_is_a_warning() -> None:
 def test_the_remedy_of_a_wrong_setting_is_to_correct_or_unset_it(
     toolpool: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("TOOLPOOL_QUEUE_WAIT", "soon")
+    monkeypatch.setenv("TOOLPOOL_QUEUE_TIMEOUT", "soon")
     assert "correct the value, or unset the variable" in " ".join(toolpool("doctor").out.split())
 
 
@@ -82,7 +82,7 @@ def test_of_unserved_tools_those_are_withheld_whose_queue_has_workers() -> None:
     fleet = Fleet(workers=[old], entries=entries, offers={"w1": {}}, served=served)
     assert fleet.unserved() == served
     assert fleet.withheld() == {"gone"}
-    told = {each.name: each.message for each in doctor.check_fleet(fleet, "1.0")}
+    told = {each.name: each.message for each in checks.check_fleet(fleet, "1.0")}
     assert "dispatchers withhold gone" in told["tools"]
     assert "(idle): it is still offered" in told["queues"]
     just_up = Fleet(workers=[lease()], entries=entries, offers={"w1": {}}, served=served)
@@ -90,7 +90,7 @@ def test_of_unserved_tools_those_are_withheld_whose_queue_has_workers() -> None:
     scaled_to_zero = Fleet(entries=entries, served=served)
     assert scaled_to_zero.unserved() == served
     assert scaled_to_zero.withheld() == set()
-    told = {each.name: each.message for each in doctor.check_fleet(scaled_to_zero, "1.0")}
+    told = {each.name: each.message for each in checks.check_fleet(scaled_to_zero, "1.0")}
     assert "tools are still offered" in told["workers"]
 
 
@@ -105,33 +105,33 @@ def test_a_tool_that_dispatchers_do_not_offer_fails() -> None:
     spec = sealed(ToolSpec(name="bad", input_schema={"type": "no such type"}))
     bad = CatalogEntry(spec=spec, published_at=1.0, version="1.0")
     fleet = Fleet(workers=[lease()], entries={"t": entry("t"), "bad": bad})
-    [finding] = [each for each in doctor.check_fleet(fleet, "1.0") if each.name == "refused tools"]
+    [finding] = [each for each in checks.check_fleet(fleet, "1.0") if each.name == "refused tools"]
     assert finding.level is Level.FAIL
     assert "do not offer bad: its input_schema does not compile" in finding.message
     assert "toolpool tools remove" in finding.remedy
 
 
 def test_an_old_python_fails() -> None:
-    assert doctor.check_python((3, 10, 4)).level is Level.FAIL
-    assert doctor.check_python().level is Level.OK
+    assert checks.check_python((3, 10, 4)).level is Level.FAIL
+    assert checks.check_python().level is Level.OK
 
 
 def test_no_key_on_a_network_server_fails() -> None:
-    finding = doctor.check_key(Settings(redis_url="redis://redis.example:6379"))
+    finding = checks.check_key(Settings(redis_url="redis://redis.example:6379"))
     assert finding.level is Level.FAIL
     assert "toolpool keygen" in finding.remedy
-    assert doctor.check_key(Settings(redis_url="unix:///s")).level is Level.OK
+    assert checks.check_key(Settings(redis_url="unix:///s")).level is Level.OK
 
 
 def test_a_short_key_fails() -> None:
     settings = Settings.model_validate({"redis_url": "redis://r:1", "signing_key": "short"})
-    assert doctor.check_key(settings).level is Level.FAIL
+    assert checks.check_key(settings).level is Level.FAIL
 
 
 def test_no_server_program_fails_only_where_one_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("toolpool.embedded._candidates", lambda: iter(()))
-    assert doctor.check_embedded(Settings()).level is Level.FAIL
-    assert doctor.check_embedded(Settings(redis_url="unix:///s")).level is Level.WARN
+    assert checks.check_embedded(Settings()).level is Level.FAIL
+    assert checks.check_embedded(Settings(redis_url="unix:///s")).level is Level.WARN
 
 
 def test_the_command_exits_0_where_nothing_fails(toolpool: Run) -> None:
@@ -153,14 +153,14 @@ def test_the_command_exits_1_where_no_server_answers(
 
 
 def test_a_wrong_setting_is_a_finding(toolpool: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TOOLPOOL_QUEUE_WAIT", "soon")
+    monkeypatch.setenv("TOOLPOOL_QUEUE_TIMEOUT", "soon")
     ran = toolpool("doctor", "--json")
     assert ran.code == 1
-    assert "TOOLPOOL_QUEUE_WAIT" in json.loads(ran.out)["findings"][0]["message"]
+    assert "TOOLPOOL_QUEUE_TIMEOUT" in json.loads(ran.out)["findings"][0]["message"]
 
 
 def test_faults_of_a_server_carry_their_remedy() -> None:
-    findings = doctor.server_findings(
+    findings = checks.server_findings(
         {"redis_version": "6.0.1", "redis_mode": "cluster"}, "allkeys-lru"
     )
     assert [each.level for each in findings] == [Level.FAIL] * 3
@@ -170,8 +170,8 @@ def test_faults_of_a_server_carry_their_remedy() -> None:
 
 def test_a_server_is_called_by_its_own_name() -> None:
     both = {"redis_version": "7.2.4", "valkey_version": "9.1.2"}
-    assert doctor.server_version(both) == ("Valkey", "9.1.2")
-    assert doctor.server_version({"redis_version": "6.2.0"}) == ("Redis", "6.2.0")
+    assert checks.server_version(both) == ("Valkey", "9.1.2")
+    assert checks.server_version({"redis_version": "6.2.0"}) == ("Redis", "6.2.0")
 
 
 def test_findings_say_what_to_do() -> None:
@@ -185,9 +185,9 @@ def test_findings_say_what_to_do() -> None:
 def test_bash_beside_readable_keys_is_warned_of(
     monkeypatch: pytest.MonkeyPatch, bash: bool, rights: bool, warns: bool
 ) -> None:
-    monkeypatch.setattr("toolpool.contract.server.secrets.sees_everything", lambda: rights)
-    findings = doctor.check_bash(Settings(bash=bash))
-    assert [finding.level for finding in findings] == [doctor.Level.WARN] * warns
+    monkeypatch.setattr("toolpool.contract.server.process_secrets.sees_everything", lambda: rights)
+    findings = checks.check_bash(Settings(bash=bash))
+    assert [finding.level for finding in findings] == [checks.Level.WARN] * warns
 
 
 @pytest.mark.parametrize(
@@ -203,8 +203,8 @@ def test_bash_beside_readable_keys_is_warned_of(
     ],
 )
 def test_what_a_setting_names_is_looked_at(name: str, value: str, said: str) -> None:
-    assert doctor.check_settings(Settings()) == []
-    [finding] = doctor.check_settings(Settings(**{name: value}))  # type: ignore[arg-type]
+    assert checks.check_settings(Settings()) == []
+    [finding] = checks.check_settings(Settings(**{name: value}))  # type: ignore[arg-type]
     assert (finding.level, bool(finding.remedy)) == (Level.FAIL, True)
     assert finding.message.startswith(f"TOOLPOOL_{name.upper()}: ")
     assert said in finding.message
@@ -212,7 +212,7 @@ def test_what_a_setting_names_is_looked_at(name: str, value: str, said: str) -> 
 
 def test_a_mistyped_variable_is_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TOOLPOOL_POLCY", "rules.toml")
-    [finding] = doctor.check_settings(Settings())
+    [finding] = checks.check_settings(Settings())
     assert (finding.level, finding.message, finding.remedy) == (
         Level.WARN, "TOOLPOOL_POLCY is no setting", "did you mean TOOLPOOL_POLICY?",
     )  # fmt: skip
@@ -222,14 +222,14 @@ def test_r58_rules_and_hooks_are_looked_at(tmp_path: Path) -> None:
     path = tmp_path / "policy.toml"
     path.write_text('[[rule]]\naction = "deny"')
     settings = Settings(policy=str(path), before_call="os:getcwd", after_result="os.path:join")
-    found = {each.name: each.level for each in doctor.check_policy(settings)}
+    found = {each.name: each.level for each in checks.check_policy(settings)}
     assert found == {"policy": Level.OK, "before_call": Level.OK, "after_result": Level.OK}
 
     path.write_text('[[rule]]\naction = "no"')
     settings = Settings(
         policy=str(path), before_call="no_such_module:f", approval_webhook="https://chat.example"
     )
-    wrong = list(doctor.check_policy(settings))
+    wrong = list(checks.check_policy(settings))
     assert [each.level for each in wrong] == [Level.FAIL] * 3
     assert "rule 1" in wrong[0].message and "no_such_module" in wrong[1].message
     assert "SECRET" in wrong[2].message
@@ -250,7 +250,7 @@ def test_r59_it_says_where_secrets_come_from_and_never_what_they_are(
     source: str, level: Level, said: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TOOLPOOL_SECRET_GITHUB", "hunter2")
-    finding = doctor.check_secrets(Settings(secrets=source))
+    finding = checks.check_secrets(Settings(secrets=source))
     assert (finding.level, said in finding.message) == (level, True), finding
     assert "hunter2" not in f"{finding}"
     assert bool(finding.remedy) == (level is not Level.OK)
@@ -263,10 +263,10 @@ def test_r58_a_rule_for_no_tool_there_is_is_named(tmp_path: Path) -> None:
         '[[rule]]\ntool = "ref*"\naction = "ask"\n'
     )
     fleet = Fleet(entries={"refund": entry("refund")})
-    [finding] = doctor.check_rules(Settings(policy=str(path)), fleet)
+    [finding] = checks.check_rules(Settings(policy=str(path)), fleet)
     assert finding.level is Level.WARN and "typo" in finding.message
     assert "rule 2" not in finding.message
-    assert doctor.check_rules(Settings(), fleet) == []
+    assert checks.check_rules(Settings(), fleet) == []
 
 
 def test_a_rule_for_many_tools_whose_argument_none_of_them_has_is_named(tmp_path: Path) -> None:
@@ -278,7 +278,7 @@ def test_a_rule_for_many_tools_whose_argument_none_of_them_has_is_named(tmp_path
     schema = {"type": "object", "properties": {"amount": {"type": "integer"}}}
     spec = sealed(ToolSpec(name="refund", input_schema=schema))
     fleet = Fleet(entries={"refund": CatalogEntry(spec=spec, published_at=1.0, version="1.0")})
-    [finding] = doctor.check_rules(Settings(policy=str(path)), fleet)
+    [finding] = checks.check_rules(Settings(policy=str(path)), fleet)
     assert finding.level is Level.WARN
     assert "typo" in finding.message and "right" not in finding.message
 
@@ -289,7 +289,7 @@ def test_a_rule_that_cannot_be_held_to_a_tool_is_named(tmp_path: Path) -> None:
         '[[rule]]\nname = "odd"\ntool = "refund"\naction = "deny"\n'
         'argument = "lines[*].sku"\nequals = "x"'
     )
-    [finding] = doctor.check_rules(
+    [finding] = checks.check_rules(
         Settings(policy=str(path)), Fleet(entries={"refund": entry("refund")})
     )
     assert finding.level is Level.FAIL
@@ -315,18 +315,18 @@ def test_which_dispatchers_have_which_policy(
     policies: list[str], level: Level | None, told: str
 ) -> None:
     reports = [dispatcher(f"d-{number}", policy) for number, policy in enumerate(policies)]
-    found = list(doctor.check_policies(Settings(), Fleet(dispatchers=reports)))
+    found = list(checks.check_policies(Settings(), Fleet(dispatchers=reports)))
     assert [each.level for each in found] == ([level] if level else [])
     assert all(told in each.message for each in found)
 
 
 def test_tenants_may_have_policies_of_their_own() -> None:
     reports = [dispatcher("d-0", "ab" * 16), dispatcher("d-1", "cd" * 16, tenant="bank")]
-    found = list(doctor.check_policies(Settings(), Fleet(dispatchers=reports)))
+    found = list(checks.check_policies(Settings(), Fleet(dispatchers=reports)))
     assert [each.level for each in found] == [Level.OK, Level.OK]
 
 
 def test_a_dispatcher_without_a_policy_fails_where_one_is_required() -> None:
     settings = Settings(policy_required=True)
-    [finding] = doctor.check_policies(settings, Fleet(dispatchers=[dispatcher("d-0", "")]))
+    [finding] = checks.check_policies(settings, Fleet(dispatchers=[dispatcher("d-0", "")]))
     assert finding.level is Level.FAIL and "d-0" in finding.message

@@ -12,7 +12,7 @@ import pytest
 
 from tests.unit.cli.conftest import Ran
 from toolpool.cli import main
-from toolpool.cli.exits import ExitCode
+from toolpool.cli.exit_codes import ExitCode
 
 Run = Callable[..., Ran]
 REPOSITORY = Path(__file__).resolve().parents[3]

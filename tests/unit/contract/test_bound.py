@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from toolpool import ToolContext, tool
-from toolpool.contract.approval import digest_of
+from toolpool.contract.approval_messages import digest_of
 from toolpool.contract.schema.annotations import without_annotations
 from toolpool.contract.spec import ToolSpec
 

@@ -14,8 +14,8 @@ from pydantic import SecretStr, ValidationError
 from toolpool import Dispatcher
 from toolpool.cli.options import load_settings
 from toolpool.contract.errors import Misconfigured, SigningKeyMissing, ToolDeclarationInvalid
-from toolpool.contract.names import Names, is_queue
-from toolpool.contract.server import connection, passwords, secrets
+from toolpool.contract.redis_keys import RedisKeys, is_queue
+from toolpool.contract.server import connection, password_masking, process_secrets
 from toolpool.contract.settings import Settings, mistyped_variables, warn_of_mistyped_variables
 from toolpool.contract.signing import Keyring, generate_key
 from toolpool.contract.spec import RunIn
@@ -30,16 +30,26 @@ def test_every_setting_has_a_variable_a_default_and_a_description(
     for name, field in Settings.model_fields.items():
         assert field.description, name
         assert not field.is_required(), name
-    monkeypatch.setenv("TOOLPOOL_QUEUE_WAIT", "7.5")
+    monkeypatch.setenv("TOOLPOOL_QUEUE_TIMEOUT", "7.5")
     monkeypatch.setenv("TOOLPOOL_WORKSPACE", "/srv/work")
     settings = Settings()
-    assert (settings.queue_wait, settings.workspace) == (7.5, Path("/srv/work"))
+    assert (settings.queue_timeout, settings.workspace) == (7.5, Path("/srv/work"))
+
+
+def test_a_variable_of_a_renamed_setting_is_refused_with_its_new_name(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("TOOLPOOL_QUEUE_WAIT", "5")
+    with pytest.raises(
+        ValidationError, match="rename TOOLPOOL_QUEUE_WAIT to TOOLPOOL_QUEUE_TIMEOUT"
+    ):
+        Settings()
 
 
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        ("QUEUE_WAIT", "0"), ("QUEUE_WAIT", "soon"), ("MAX_MESSAGE", "-1"),
+        ("QUEUE_TIMEOUT", "0"), ("QUEUE_TIMEOUT", "soon"), ("MAX_MESSAGE_BYTES", "-1"),
         ("BATCH_LOOP", "0"), ("BASH", "perhaps"),
     ],
 )  # fmt: skip
@@ -58,15 +68,15 @@ def test_a_lease_that_is_not_renewed_in_time_is_refused(
     monkeypatch: pytest.MonkeyPatch, renewed: str | None, gone: str | None
 ) -> None:
     """A worker of such a lease would start nothing, or end what it runs."""
-    for name, value in (("RENEWED", renewed), ("GONE", gone)):
+    for name, value in (("INTERVAL", renewed), ("TTL", gone)):
         if value is not None:
             monkeypatch.setenv(f"TOOLPOOL_LEASE_{name}", value)
-    with pytest.raises(Misconfigured, match="TOOLPOOL_LEASE_RENEWED is .* TOOLPOOL_LEASE_GONE"):
+    with pytest.raises(Misconfigured, match="TOOLPOOL_LEASE_INTERVAL is .* TOOLPOOL_LEASE_TTL"):
         load_settings()
 
 
 def test_a_lease_that_is_renewed_often_is_taken() -> None:
-    assert Settings(lease_renewed=1.0, lease_gone=3.0).lease_gone == 3.0
+    assert Settings(lease_interval=1.0, lease_ttl=3.0).lease_ttl == 3.0
 
 
 def test_no_key_is_ever_shown(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -112,9 +122,10 @@ def test_what_is_set_to_nothing_opens_metrics_to_nobody(monkeypatch: pytest.Monk
 @pytest.mark.parametrize(
     ("name", "said"),
     [
-        ("queue_wiat", "there is no setting queue_wiat; did you mean queue_wait?"),
+        ("queue_timoeut", "there is no setting queue_timoeut; did you mean queue_timeout?"),
         ("signing_keys", "there is no setting signing_keys; did you mean signing_key?"),
         ("colour", "there is no setting colour"),
+        ("lease_gone", "there is no setting lease_gone: it is lease_ttl now"),
     ],
 )
 def test_a_setting_that_there_is_not_is_refused_with_the_one_that_was_meant(
@@ -126,7 +137,7 @@ def test_a_setting_that_there_is_not_is_refused_with_the_one_that_was_meant(
     assert "hunter2" not in str(caught.value)
 
 
-@pytest.mark.parametrize("name", ["QUEUE_WAIT", "KEY_PREFIX", "RECORD", "BASH", "REDIS_URL"])
+@pytest.mark.parametrize("name", ["QUEUE_TIMEOUT", "KEY_PREFIX", "RECORD", "BASH", "REDIS_URL"])
 def test_an_empty_variable_is_an_unset_one(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     monkeypatch.setenv(f"TOOLPOOL_{name}", "")
     field = Settings.model_fields[name.lower()]
@@ -167,7 +178,7 @@ def test_a_mistyped_variable_is_named_with_the_one_that_was_meant() -> None:
         ("REDIS_URI", "REDIS_URL"),
         ("BROKER_URI", "BROKER_URL"),
         ("SIGN_KEY", "SIGNING_KEY"),
-        ("RECORD_KEEP", "RECORD_KEPT"),
+        ("RECORD_TLL", "RECORD_TTL"),
         ("POLICIES", "POLICY"),
         ("POLICY_FILE", "POLICY"),
     ],
@@ -251,7 +262,7 @@ def test_the_broker_is_the_same_server_in_celerys_spelling(url: str, expected: s
     ],
 )
 def test_no_message_shows_a_password(url: str, shown: str) -> None:
-    assert passwords.without_password(url) == shown
+    assert password_masking.without_password(url) == shown
     said = connection.unreachable(Settings(redis_url=url), OSError(f"refused {url} s3cret"))
     assert "s3cret" not in said or "s3cret" not in url
     assert shown in said
@@ -317,7 +328,7 @@ def test_a_sound_prefix_is_taken(prefix: str) -> None:
 
 def test_two_prefixes_never_mean_the_same_queue() -> None:
     names = {
-        Names(prefix).queue(queue, kind)
+        RedisKeys(prefix).queue(queue, kind)
         for prefix in ("a", "a.b", "a.b.c")
         for queue in ("b", "c", "d")
         for kind in RunIn
@@ -325,7 +336,7 @@ def test_two_prefixes_never_mean_the_same_queue() -> None:
     }
     assert len(names) == 27
     assert not is_queue("b.c")
-    assert Names().queue("default", RunIn.LOOP) == "toolpool.default.loop"
+    assert RedisKeys().queue("default", RunIn.LOOP) == "toolpool.default.loop"
 
 
 @pytest.mark.parametrize(
@@ -342,8 +353,8 @@ def test_two_prefixes_never_mean_the_same_queue() -> None:
     ],
 )
 def test_no_password_of_any_server_is_shown(url: str, shown: str) -> None:
-    assert passwords.without_password(url) == shown
-    said = passwords.without_passwords_of(url, f"cannot connect to {url}: pw1 pw2 refused")
+    assert password_masking.without_password(url) == shown
+    said = password_masking.without_passwords_of(url, f"cannot connect to {url}: pw1 pw2 refused")
     assert not [word for word in ("pw1", "pw2") if word in url and word in said]
 
 
@@ -461,5 +472,5 @@ def test_a_file_that_is_of_no_use_is_named(monkeypatch: pytest.MonkeyPatch, tmp_
 
 def test_what_names_the_file_of_a_secret_is_forgotten_with_it() -> None:
     environment = {"TOOLPOOL_SIGNING_KEY_FILE": "/run/key", "TOOLPOOL_TENANT": "t"}
-    left = secrets.without_secrets(environment, ["signing_key"])
+    left = process_secrets.without_secrets(environment, ["signing_key"])
     assert left == {"TOOLPOOL_TENANT": "t"}

@@ -16,19 +16,19 @@ from toolpool.contract.envelope import (
     Started,
     WorkerLease,
 )
-from toolpool.contract.ledger.base import NEW, Claim, Opening, Settlement
-from toolpool.contract.ledger.memory import MemoryServer
-from toolpool.contract.ledger.steps import ServerAway
-from toolpool.contract.names import Names
+from toolpool.contract.errors import ServerUnavailable
+from toolpool.contract.ledger.memory_server import MemoryServer
+from toolpool.contract.ledger.protocols import NEW, Claim, Opening, Settlement
 from toolpool.contract.outcome import Outcome
 from toolpool.contract.rates import Limit
 from toolpool.contract.record_keys import root_of
+from toolpool.contract.redis_keys import RedisKeys
 from toolpool.contract.settings import Settings
 from toolpool.contract.signing import Keyring
 from toolpool.contract.spec import RunIn, ToolSpec
 from toolpool.dispatcher.calls.pending import Pending
 from toolpool.dispatcher.calls.services import Calls, Services
-from toolpool.dispatcher.observe import Observers
+from toolpool.dispatcher.observer import Observers
 from toolpool.dispatcher.transports.base import Transport
 from toolpool.dispatcher.transports.memory import MemoryTransport
 
@@ -61,7 +61,7 @@ def pending(
             turn=None if session is None else "turn",
             rerunnable=spec.rerunnable,
         ),
-        queue=Names().queue(spec.queue, spec.run_in),
+        queue=RedisKeys().queue(spec.queue, spec.run_in),
         line=line,
         size=size,
         start_by=now + wait,
@@ -197,7 +197,7 @@ class Hand:
 
     def __init__(self, server: MemoryServer, *queues: str) -> None:
         self._server = server
-        self._queues = queues or (Names().queue("default", RunIn.LOOP),)
+        self._queues = queues or (RedisKeys().queue("default", RunIn.LOOP),)
         self.envelope = Envelope(Keyring.local())
         self.taken: dict[str, CallMessage] = {}
         """What it runs or has run, by the id of the call."""
@@ -246,9 +246,9 @@ class Hand:
         self._server.put(self._replies[call_id], self.envelope.encode_reply(told))
 
 
-def away(*, sent: bool) -> ServerAway:
+def away(*, sent: bool) -> ServerUnavailable:
     """What a step raises when no server confirmed it."""
-    return ServerAway("open", sent=sent)
+    return ServerUnavailable("open", sent=sent)
 
 
 async def turns(count: int = 5) -> None:

@@ -8,7 +8,7 @@ from toolpool.contract.outcome import Code
 from toolpool.contract.result import ToolResult
 from toolpool.contract.settings import Settings
 from toolpool.dispatcher.analytics import Analytics, read_record
-from toolpool.dispatcher.observe import Alert, Observer, Observers
+from toolpool.dispatcher.observer import Alert, Observer, Observers
 
 
 @tool

@@ -10,13 +10,13 @@ import pytest
 from tests.unit.dispatcher.samples import Hand, turns
 from tests.waiting import eventually
 from toolpool.contract.envelope import Envelope, StoredOutput
-from toolpool.contract.ledger.memory import MemoryServer
+from toolpool.contract.ledger.memory_server import MemoryServer
 from toolpool.contract.outcome import Code, Executed, failure
 from toolpool.contract.result import ToolResult
 from toolpool.contract.settings import Settings
 from toolpool.contract.signing import Keyring, generate_key
 from toolpool.contract.spec import Effects, ToolSpec, sealed
-from toolpool.dispatcher import background, completed
+from toolpool.dispatcher import background, completed_handles
 from toolpool.dispatcher.dispatch import Dispatcher
 from toolpool.dispatcher.transports.memory import MemoryTransport
 
@@ -337,7 +337,7 @@ async def test_without_a_session_a_host_is_shown_the_newest_of_this_dispatcher(
 
 async def test_a_whole_output_is_read_page_by_page(bench: Bench) -> None:
     bench.store("o-1", "abcdefgh")
-    async with bench.dispatcher(output_page=3) as dispatcher:
+    async with bench.dispatcher(output_page_characters=3) as dispatcher:
         pages = [await dispatcher.output("o-1", session="s-1", page=n) for n in (1, 2, 3)]
         assert [page["text"] for page in pages] == ["abc", "def", "gh"]
         assert pages[1] == {"handle": "o-1", "tool": "slow", "page": 2, "pages": 3, "text": "def"}
@@ -348,7 +348,7 @@ async def test_a_whole_output_is_read_page_by_page(bench: Bench) -> None:
 @pytest.mark.parametrize(("text", "pages"), [("", 1), ("ab", 1), ("abc", 1), ("abcd", 2)])
 async def test_there_is_no_page_after_the_last(bench: Bench, text: str, pages: int) -> None:
     bench.store("o-1", text)
-    async with bench.dispatcher(output_page=3) as dispatcher:
+    async with bench.dispatcher(output_page_characters=3) as dispatcher:
         last = await dispatcher.output("o-1", session="s-1", page=pages)
         assert (last["page"], last["pages"]) == (pages, pages)
         with pytest.raises(ValueError, match=f"there is no page {pages + 1}: the output has"):
@@ -424,7 +424,7 @@ async def test_whoever_stops_listening_misses_nothing_by_it(
 async def test_of_what_nobody_takes_the_oldest_is_dropped(
     bench: Bench, dispatcher: Dispatcher, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(completed, "_COMPLETED_KEPT", 2)
+    monkeypatch.setattr(completed_handles, "_COMPLETED_KEPT", 2)
     handles = [await hand_over(dispatcher, key) for key in "abc"]
     for key, handle in zip("abc", handles, strict=True):
         await bench.hand.end(key)
@@ -436,7 +436,7 @@ async def test_of_what_nobody_takes_the_oldest_is_dropped(
 async def test_the_sessions_that_nobody_listens_to_are_forgotten_the_oldest_first(
     bench: Bench, dispatcher: Dispatcher, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(completed, "_SESSIONS_KEPT", 2)
+    monkeypatch.setattr(completed_handles, "_SESSIONS_KEPT", 2)
     handles = {}
     for key in "abc":
         handles[key] = await hand_over(dispatcher, key, key)

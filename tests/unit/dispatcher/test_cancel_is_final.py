@@ -10,7 +10,7 @@ import pytest
 from tests.unit.dispatcher.samples import Hand
 from tests.waiting import eventually
 from toolpool.contract.envelope import Envelope
-from toolpool.contract.ledger.memory import MemoryServer
+from toolpool.contract.ledger.memory_server import MemoryServer
 from toolpool.contract.outcome import Code
 from toolpool.contract.settings import Settings
 from toolpool.contract.signing import Keyring

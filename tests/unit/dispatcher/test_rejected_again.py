@@ -7,7 +7,7 @@ import msgspec
 from toolpool import Code, Dispatcher, Executed, ToolResult, tool
 from toolpool.contract.schema.validator import SchemaCache
 from toolpool.dispatcher.admission.catalog import Offer
-from toolpool.dispatcher.calls import opening
+from toolpool.dispatcher.calls import pending_factory
 
 
 @tool(effects="write")
@@ -49,7 +49,7 @@ async def test_a_fresh_call_that_is_wrong_did_not_run_although_the_server_is_awa
         return [None]
 
     async with Dispatcher.in_memory([write]) as dispatcher:
-        monkeypatch.setattr(opening, "were_asked", away)
+        monkeypatch.setattr(pending_factory, "were_asked", away)
         result = await asked(dispatcher, {"id": "c", "name": "write", "input": {"text": 1}})
     assert (result.code, result.executed) == (Code.INVALID_ARGUMENTS, Executed.NO)
 

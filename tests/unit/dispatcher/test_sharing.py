@@ -25,7 +25,7 @@ from toolpool import (
 )
 from toolpool.contract.outcome import Code, Executed
 from toolpool.contract.settings import Settings
-from toolpool.dispatcher.observe import CallFacts, Ended
+from toolpool.dispatcher.observer import CallFacts, Ended
 from toolpool.workers.tool import Tool
 
 
@@ -197,8 +197,8 @@ async def test_retries_of_a_shared_run_are_shared() -> None:
     begun: list[Any] = []
     gate = Gate()
     async with (
-        alone([failing(begun, gate, retries=2)], retry_pause=0.05) as one,
-        second(one, retry_pause=0.05) as other,
+        alone([failing(begun, gate, retries=2)], retry_delay=0.05) as one,
+        second(one, retry_delay=0.05) as other,
     ):
         asked = await _asked(one, 3) + await _asked(other, 3)
         await eventually(lambda: gate.came, "it runs")
@@ -221,8 +221,8 @@ async def test_retries_of_a_shared_run_are_counted_once_for_the_fleet() -> None:
         raise ToolError("not today")
 
     async with (
-        alone([look], retry_pause=0.01) as one,
-        second(one, retry_pause=0.3) as other,
+        alone([look], retry_delay=0.01) as one,
+        second(one, retry_delay=0.3) as other,
     ):
         asked = [
             asyncio.ensure_future(each.dispatch(call("look", f"c{n}"), session="s", turn=f"t{n}"))
@@ -247,10 +247,10 @@ async def test_a_retry_has_the_time_of_those_who_came_later() -> None:
         await gate.wait("look")
         raise ToolError("not today")
 
-    async with alone([look], retry_pause=1_000.0) as dispatcher:  # ten seconds at most
+    async with alone([look], retry_delay=1_000.0) as dispatcher:  # ten seconds at most
         asked = await _asked(dispatcher, 2)
         await eventually(lambda: gate.came, "it runs")
-        first, later = (p for p in dispatcher._traffic.all_open() if p.is_asker)
+        first, later = (p for p in dispatcher._in_flight.all_open() if p.is_asker)
         assert first.share is not None
         assert first.share.run is not None
         first.deadline = first.share.run.deadline = time.monotonic() + 5.0
@@ -274,12 +274,12 @@ async def test_who_comes_to_a_retry_shares_it() -> None:
         await gate.wait("look")
         return len(begun)
 
-    async with alone([look], retry_pause=0.01) as one, second(one) as other:
+    async with alone([look], retry_delay=0.01) as one, second(one) as other:
         asked = await _asked(one, 1)
         await eventually(lambda: gate.came, "it is tried again")
         asked += await _asked(other, 2)
         await eventually(
-            lambda: all(p.share and p.share.run for p in other._traffic.all_open()), "they joined"
+            lambda: all(p.share and p.share.run for p in other._in_flight.all_open()), "they joined"
         )
         gate.open()
         results = await _results(asked)
@@ -489,7 +489,7 @@ async def test_a_run_that_nobody_waits_for_is_cancelled() -> None:
 
 async def test_one_who_joins_waits_no_longer_than_it_would_have_alone() -> None:
     gate = Gate()
-    async with alone([gated(gate)], queue_wait=0.2) as dispatcher:
+    async with alone([gated(gate)], queue_timeout=0.2) as dispatcher:
         asked = await _asked(dispatcher, 1)
         await eventually(lambda: gate.came, "it runs")
         hasty = (await dispatcher.dispatch(call("look", "h"), timeout=0.05))[0]
@@ -649,7 +649,7 @@ async def test_a_run_that_had_failed_before_it_was_joined_is_another_calls(
 async def test_one_that_came_later_than_a_run_that_nobody_started_has_another() -> None:
     """Its own queue wait is not over yet."""
     gate = Gate()
-    async with alone([gated(gate, concurrency=1)], queue_wait=1.0) as dispatcher:
+    async with alone([gated(gate, concurrency=1)], queue_timeout=1.0) as dispatcher:
         busy = asyncio.ensure_future(dispatcher.dispatch(call("look", what="busy")))
         await eventually(lambda: gate.came, "the tool's one place is taken")
         first = asyncio.ensure_future(dispatcher.dispatch(call("look", "first")))
@@ -672,7 +672,7 @@ async def test_what_others_cancel_is_not_cancelled_here() -> None:
         await eventually(
             lambda: [len(r.replies) for r in one._server.records.values()] == [2], "it is joined"
         )
-        one._server.dispatchers.discard(other._parts.traffic._transport.reply)
+        one._server.dispatchers.discard(other._parts.in_flight._transport.reply)
         await one.cancel("s0")
         assert (await asked[0])[0].code is Code.CANCELLED
         gate.open()
@@ -731,7 +731,7 @@ async def test_the_circuit_counts_runs_and_not_those_who_share_them() -> None:
         await gate.wait("look")
         raise OSError("broken")
 
-    settings = Settings(breaker_calls=5, breaker_rate=0.5)
+    settings = Settings(circuit_minimum_calls=5, circuit_failure_rate=0.5)
     async with Dispatcher.in_memory([look], settings=settings, observers=[Circuits()]) as one:
         asked = await _asked(one, 10)
         await eventually(lambda: gate.came, "it runs")
@@ -783,7 +783,7 @@ async def test_a_run_counts_against_the_limit_of_the_session_that_began_it() -> 
         await gate.wait("look")
         return what
 
-    settings = Settings(rate_over="refuse")
+    settings = Settings(rate_limit_action="refuse")
     async with Dispatcher.in_memory([look], settings=settings) as dispatcher:
         spent = asyncio.ensure_future(dispatcher.dispatch(call("look", what="x"), session="a"))
         await eventually(lambda: begun == ["x"], "it has had its one run")

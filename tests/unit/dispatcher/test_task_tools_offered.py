@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from toolpool import AskApproval, Dispatcher, Hooks, Settings, tool
-from toolpool.contract.names import TASK_TOOLS
+from toolpool.contract.redis_keys import TASK_TOOLS
 from toolpool.contract.result import ToolResult
 from toolpool.dispatcher.admission import task_tools
 from toolpool.dispatcher.formats import FORMATS
-from toolpool.dispatcher.words import locales
+from toolpool.dispatcher.messages import locales
 
 NAMED = re.compile(r"\btask_\w+")
 

@@ -12,7 +12,7 @@ import pytest
 from tests.unit.dispatcher.samples import Hand, turns
 from tests.waiting import eventually
 from toolpool.contract.envelope import Envelope
-from toolpool.contract.ledger.memory import MemoryServer
+from toolpool.contract.ledger.memory_server import MemoryServer
 from toolpool.contract.outcome import Code, Executed, Outcome, failure
 from toolpool.contract.settings import Settings
 from toolpool.contract.signing import Keyring
@@ -143,7 +143,7 @@ async def test_turns_of_one_session_do_not_wait_for_each_other(bench: Bench) -> 
 
 async def test_the_times_of_a_call_begin_when_it_has_left_its_barrier() -> None:
     """However long the write before it took."""
-    async with bench_with(queue_wait=0.2) as bench:
+    async with bench_with(queue_timeout=0.2) as bench:
         turn = bench.dispatch("w1 r2")
         await bench.assert_has("w1")
         over = time.monotonic() + 0.2
@@ -169,7 +169,7 @@ async def test_what_comes_after_a_write_waits_for_its_end(bench: Bench) -> None:
 
 async def test_where_nobody_saw_the_end_of_a_write_the_model_is_told() -> None:
     """In the results of the stage after it, and of no other."""
-    async with bench_with(lease_renewed=0.005, lease_gone=0.02) as bench:
+    async with bench_with(lease_interval=0.005, lease_ttl=0.02) as bench:
         turn = bench.dispatch("w1 r2 w3")
         await bench.hand.end("w1", STILL_RUNS)
         await bench.hand.end("r2")
@@ -241,7 +241,7 @@ async def test_turns_of_other_sessions_are_not_cancelled(bench: Bench) -> None:
 
 
 async def test_the_end_of_a_write_is_not_waited_for_where_nothing_ahead_is_wanted() -> None:
-    async with bench_with(lease_gone=60.0) as bench:
+    async with bench_with(lease_ttl=60.0) as bench:
         turn = bench.dispatch("w1 r2 r3")
         await bench.hand.end("w1", STILL_RUNS)
         await eventually(lambda: bench.dispatcher.in_flight() == 0, "the write is answered")

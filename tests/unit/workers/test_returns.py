@@ -32,7 +32,7 @@ from toolpool.contract.outcome import Code, Executed, Outcome
 from toolpool.workers.running.invoke import Limits, returned
 from toolpool.workers.tool import Tool
 
-LIMITS = Limits(max_result=1_000_000)
+LIMITS = Limits(max_result_bytes=1_000_000)
 T = TypeVar("T")
 
 

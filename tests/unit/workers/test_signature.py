@@ -16,7 +16,7 @@ from toolpool import ToolContext
 from toolpool.contract.errors import ToolDeclarationInvalid
 from toolpool.contract.schema.problem import Problem
 from toolpool.contract.schema.validator import SchemaValidator
-from toolpool.dispatcher.words import feedback
+from toolpool.dispatcher.messages import feedback
 from toolpool.workers.signature import ArgumentsRefused, Signature
 from toolpool.workers.tool import tool
 

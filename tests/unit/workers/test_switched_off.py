@@ -18,10 +18,10 @@ from pydantic import (
 
 from toolpool import tool
 from toolpool.contract.envelope import Envelope, Switch
+from toolpool.contract.kill_switches import KillSwitches, misfit
 from toolpool.contract.outcome import Code, Executed, Outcome
 from toolpool.contract.schema.validator import SchemaCache
 from toolpool.contract.signing import Keyring
-from toolpool.contract.switches import Switches, misfit
 from toolpool.workers.running.invoke import prepare
 from toolpool.workers.tool import Tool
 
@@ -126,7 +126,7 @@ def denial(tool: Tool, sent: dict[str, Any], switch: Switch) -> Outcome | str | 
     """What a worker answers, or a dispatcher before it."""
     validator = SchemaCache().validator(tool.spec)
     assert validator is not None and not validator.problems(sent)
-    switches = Switches(Envelope(Keyring.local()), "p")
+    switches = KillSwitches(Envelope(Keyring.local()), "p")
     switches.on = {tool.name: [switch]}
     if reason := switches.denial(tool.name, sent, "t", lambda _, args: validator.canonical(args)):
         return reason

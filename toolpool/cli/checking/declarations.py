@@ -11,14 +11,14 @@ from typing import Any, cast
 
 import msgspec
 
-from toolpool.cli.checking.gaps import Gaps, named
+from toolpool.cli.checking.schema_gaps import Gaps, named
 from toolpool.contract.errors import Misconfigured, ToolDeclarationInvalid, ToolsUnimportable
 from toolpool.contract.schema.dialect import plain
-from toolpool.contract.schema.roots import NO_OBJECT, takes_objects
+from toolpool.contract.schema.root_object import NO_OBJECT, takes_objects
 from toolpool.contract.spec import ToolSpec
 from toolpool.dispatcher.formats import FORMATS, offered_name
-from toolpool.workers.catalog import BUILT_IN, Catalog
 from toolpool.workers.tool import Tool
+from toolpool.workers.tool_loading import BUILT_IN, Catalog
 
 _DEFAULT_DIALECT = "https://json-schema.org/draft/2020-12/schema"
 

@@ -8,7 +8,7 @@ from json import dumps
 from typing import Any
 
 from toolpool.cli import connect, screen
-from toolpool.cli.exits import ReaderGone
+from toolpool.cli.exit_codes import ReaderGone
 from toolpool.cli.running.answer import Answer, answer_line
 from toolpool.cli.running.lines import LineSource
 from toolpool.cli.running.progress import RunProgress

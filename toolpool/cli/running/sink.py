@@ -8,7 +8,7 @@ import threading
 from types import TracebackType
 from typing import Self
 
-from toolpool.cli.exits import ExitNow, ReaderGone
+from toolpool.cli.exit_codes import ExitNow, ReaderGone
 from toolpool.contract.errors import Misconfigured
 
 

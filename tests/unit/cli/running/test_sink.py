@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from toolpool.cli.exits import ExitNow, ReaderGone
+from toolpool.cli.exit_codes import ExitNow, ReaderGone
 from toolpool.cli.running.sink import Sink
 from toolpool.contract.errors import Misconfigured
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from toolpool.contract.events import Position
-from toolpool.contract.ledger.events import _entry
+from toolpool.contract.event_entries import Position
+from toolpool.contract.ledger.event_stream import _entry
 
 
 @pytest.mark.parametrize("count", [b"1", b"-3", b"x", b"", b"7", b"9" * 5_000])

@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from toolpool.contract.ledger.memory import MemoryServer
+from toolpool.contract.ledger.memory_server import MemoryServer
 from toolpool.dispatcher.transports.memory import MemoryTransport
 
 

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
+from toolpool.contract.schema.error_scope import way_to
 from toolpool.contract.schema.focus import Focus, focus_of
-from toolpool.contract.schema.parts import way_to
 from toolpool.contract.schema.validator import SchemaValidator
 
 Object = dict[str, Any]

@@ -13,8 +13,8 @@ from tests.unit.contract.schema.instances import like, values
 from tests.unit.contract.schema.test_validator_attacks import LIMIT
 from toolpool.contract.errors import ToolDeclarationInvalid
 from toolpool.contract.schema.validator import SchemaValidator
-from toolpool.dispatcher.words import feedback
-from toolpool.dispatcher.words.wording import Caps
+from toolpool.dispatcher.messages import feedback
+from toolpool.dispatcher.messages.wording import Caps
 
 Object = dict[str, Any]
 

@@ -17,8 +17,8 @@ from toolpool.contract.errors import ToolDeclarationInvalid
 from toolpool.contract.schema.validator import SchemaCache, SchemaValidator
 from toolpool.contract.spec import ToolSpec, sealed
 from toolpool.dispatcher.admission.catalog import Catalog
-from toolpool.dispatcher.words import feedback
-from toolpool.dispatcher.words.wording import Caps
+from toolpool.dispatcher.messages import feedback
+from toolpool.dispatcher.messages.wording import Caps
 from toolpool.workers.tool import tool
 
 LIMIT = 20.0

@@ -9,11 +9,11 @@ import pytest
 
 from tests.sentry_sink import SentrySink, sentry_sink
 from tests.waiting import wait_until
-from toolpool.contract.faults import Failure, Fault, Frame
+from toolpool.contract.exception_report import ExceptionReport, Failure, Frame
 from toolpool.contract.outcome import Code
 from toolpool.contract.settings import Settings
-from toolpool.contract.telemetry import sentry
-from toolpool.contract.telemetry.sentry import Reports
+from toolpool.contract.telemetry import sentry_reports
+from toolpool.contract.telemetry.sentry_reports import Reports
 
 
 @pytest.fixture
@@ -68,7 +68,7 @@ def test_a_sentry_that_is_away_is_one_warning_and_none_of_urllib3(
 def test_an_issue_is_sent_at_once_and_a_transaction_with_others(
     sink: SentrySink, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sentry, "_GATHER_SECONDS", 60.0)
+    monkeypatch.setattr(sentry_reports, "_GATHER_SECONDS", 60.0)
     reports = Reports(Settings(), sink.dsn)
     reports.open()
     for _ in range(3):
@@ -80,15 +80,15 @@ def test_an_issue_is_sent_at_once_and_a_transaction_with_others(
     reports.close()
 
 
-def fault(code: str = "raise Gone", line: int = 3, **fields: Any) -> Fault:
+def fault(code: str = "raise Gone", line: int = 3, **fields: Any) -> ExceptionReport:
     frame = Frame(
         file="/app/shop/orders/__init__.py", line=line, function="find", module="shop.orders",
         code=code, is_own=True,
     )  # fmt: skip
-    return Fault(kind="Gone", module="shop.errors", frames=(frame,), **fields)
+    return ExceptionReport(kind="Gone", module="shop.errors", frames=(frame,), **fields)
 
 
-def failed(*faults: Fault, **fields: Any) -> Failure:
+def failed(*faults: ExceptionReport, **fields: Any) -> Failure:
     return Failure(text=None, faults=faults, digest="d", arguments_bytes=2, **fields)
 
 
@@ -133,7 +133,7 @@ def test_a_result_that_is_not_taken_is_told_with_its_size(sink: SentrySink) -> N
 
 def test_every_member_of_an_exception_group_is_a_report_of_its_own(sink: SentrySink) -> None:
     members = ((fault("a"),), (fault("b"),), (fault("a", line=9),))
-    group = Fault(kind="ExceptionGroup", members=members)
+    group = ExceptionReport(kind="ExceptionGroup", members=members)
     events = sent(sink, {"failure": failed(group)}, {"failure": failed(fault("b"))})
     lines = [event["exception"]["values"][-1]["stacktrace"]["frames"][0]["context_line"]
              for event in events]  # fmt: skip

@@ -11,7 +11,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 
 from toolpool.contract.settings import Settings
-from toolpool.contract.telemetry.sentry import Reports
+from toolpool.contract.telemetry.sentry_reports import Reports
 
 Answer = Callable[[BaseHTTPRequestHandler], None]
 

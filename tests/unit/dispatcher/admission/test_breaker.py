@@ -5,13 +5,13 @@ import pytest
 from toolpool.contract.outcome import Code, Executed, Outcome, failure
 from toolpool.contract.settings import Settings
 from toolpool.dispatcher.admission.breaker import Breaker
-from toolpool.dispatcher.observe import Observers
+from toolpool.dispatcher.observer import Observers
 
 FAILED = failure(Code.RAISED, "no", Executed.YES, worker="w")
 
 
 def breaker(**settings: float) -> Breaker:
-    changed = {"breaker_calls": 4, "breaker_rate": 0.5} | settings
+    changed = {"circuit_minimum_calls": 4, "circuit_failure_rate": 0.5} | settings
     return Breaker(Settings(**changed), Observers())
 
 
@@ -59,7 +59,7 @@ def test_what_no_worker_has_said_says_nothing_about_it(code: Code) -> None:
 
 
 def test_a_rate_opens_it_and_not_a_count() -> None:
-    made = breaker(breaker_rate=0.7)
+    made = breaker(circuit_failure_rate=0.7)
     for _ in range(10):
         made.note("t", FAILED)
         made.note("t", Outcome(ok=True))
@@ -68,7 +68,7 @@ def test_a_rate_opens_it_and_not_a_count() -> None:
 
 def test_one_call_is_let_through_to_see() -> None:
     """A probe that says nothing is followed by another; one that succeeds closes the circuit."""
-    made = breaker(breaker_pause=1e-6)
+    made = breaker(circuit_reset_timeout=1e-6)
     for _ in range(4):
         made.note("t", FAILED)
     assert [is_open(made), is_open(made)] == [False, True]
@@ -81,7 +81,7 @@ def test_one_call_is_let_through_to_see() -> None:
 
 
 def test_what_ended_well_takes_no_memory() -> None:
-    made = breaker(breaker_calls=10**9)
+    made = breaker(circuit_minimum_calls=10**9)
     made.note("t", FAILED)
     for _ in range(10_000):
         made.note("t", Outcome(ok=True))
@@ -90,7 +90,7 @@ def test_what_ended_well_takes_no_memory() -> None:
 
 def test_a_call_from_before_it_opened_lets_no_second_one_through() -> None:
     """Its end says nothing about the one that tries the tool."""
-    made = breaker(breaker_pause=1e-6)
+    made = breaker(circuit_reset_timeout=1e-6)
     for _ in range(4):
         made.note("t", FAILED)
     assert made.retry_after("t", call="trial") is None

@@ -10,12 +10,12 @@ from hypothesis import strategies as st
 
 from toolpool import Dispatcher, Hooks, ToolError, ToolResult, tool
 from toolpool.contract.call import Flaw, ToolCall
-from toolpool.contract.ledger.loops import MemoryLoops
-from toolpool.contract.ledger.steps import ServerAway
+from toolpool.contract.errors import ServerUnavailable
+from toolpool.contract.ledger.failure_memory import MemoryLoops
 from toolpool.contract.outcome import Code
 from toolpool.contract.settings import Settings
 from toolpool.dispatcher.admission.loop_guard import LoopGuard, digest_of
-from toolpool.dispatcher.observe import Loop, Observer, Observers
+from toolpool.dispatcher.observer import Loop, Observer, Observers
 
 runs: list[str] = []
 
@@ -191,12 +191,16 @@ class Broken(Observer):
 
 
 async def test_the_threshold_and_the_action_are_settings() -> None:
-    async with Dispatcher.in_memory(TOOLS, settings=Settings(loop_threshold=1)) as dispatcher:
+    async with Dispatcher.in_memory(
+        TOOLS, settings=Settings(failure_loop_threshold=1)
+    ) as dispatcher:
         assert await codes(dispatcher, SAME, SAME) == [Code.REPORTED, Code.LOOP]
-    async with Dispatcher.in_memory(TOOLS, settings=Settings(loop_threshold=0)) as dispatcher:
+    async with Dispatcher.in_memory(
+        TOOLS, settings=Settings(failure_loop_threshold=0)
+    ) as dispatcher:
         assert await codes(dispatcher, *[SAME] * 6) == [Code.REPORTED] * 6
     seen = Recording()
-    settings = Settings(loop_action="warn")
+    settings = Settings(failure_loop_action="warn")
     async with Dispatcher.in_memory(TOOLS, settings=settings, observers=[seen]) as dispatcher:
         assert await codes(dispatcher, *[SAME] * 4) == [Code.REPORTED] * 4
     assert [loop.failures for loop in seen.loops] == [3]
@@ -269,15 +273,15 @@ class Away(MemoryLoops):
         return True
 
     async def look(self, *_: Any) -> Any:
-        raise ServerAway("loop", sent=False)
+        raise ServerUnavailable("loop", sent=False)
 
     async def note(self, *_: Any) -> Any:
-        raise ServerAway("loop", sent=False)
+        raise ServerUnavailable("loop", sent=False)
 
 
 async def test_a_server_that_is_away_holds_nothing_up() -> None:
     async with Dispatcher.in_memory(TOOLS) as dispatcher:
-        dispatcher._asking._loops = LoopGuard(Away(), Settings(), Observers())
+        dispatcher._pipeline._loops = LoopGuard(Away(), Settings(), Observers())
         assert await codes(dispatcher, *[SAME] * 5) == [Code.REPORTED] * 5
 
 
@@ -295,7 +299,7 @@ async def test_a_session_without_failures_costs_no_question() -> None:
 
     async with Dispatcher.in_memory(TOOLS) as dispatcher:
         counting = Counting()
-        dispatcher._asking._loops = LoopGuard(counting, Settings(), Observers())
+        dispatcher._pipeline._loops = LoopGuard(counting, Settings(), Observers())
         await codes(dispatcher, *[("flaky", {"key": "k"})] * 5)
         assert counting.asked == 0
         await codes(dispatcher, SAME)

@@ -16,7 +16,7 @@ from toolpool.contract.spec import ToolSpec, sealed
 from toolpool.dispatcher.admission.catalog import Catalog
 from toolpool.dispatcher.admission.validate import Accepted, validate
 from toolpool.dispatcher.formats import offered_name as alias
-from toolpool.dispatcher.words.wording import Wording
+from toolpool.dispatcher.messages.wording import Wording
 
 
 def judged(

@@ -10,13 +10,13 @@ LONG = 60.0
 """Longer than any test."""
 
 
-def late_writes(*noted: str, lease_gone: float = 8.0) -> LateWrites:
+def late_writes(*noted: str, lease_ttl: float = 8.0) -> LateWrites:
     """Of these a worker noted on the server that they ended."""
 
     async def has_ended(key: str) -> bool:
         return key in noted
 
-    return LateWrites(lease_gone=lease_gone, has_ended=has_ended)
+    return LateWrites(lease_ttl=lease_ttl, has_ended=has_ended)
 
 
 async def test_word_of_an_end_is_waited_for_for_two_leases() -> None:
@@ -73,7 +73,7 @@ async def test_word_of_a_write_that_nobody_watches_is_passed_over() -> None:
 
 
 async def test_nothing_is_kept_of_a_write_that_nobody_can_wait_for_any_more() -> None:
-    endings, call = late_writes(lease_gone=0.001), pending("k")
+    endings, call = late_writes(lease_ttl=0.001), pending("k")
     endings.watch(call)
     assert not await endings.wait(call, 0.0), "it is watched for longer than anybody waits"
     await eventually(lambda: endings.wait(call, 0.0), "it is forgotten")
@@ -90,7 +90,7 @@ async def test_a_server_that_cannot_be_asked_says_nothing() -> None:
     async def away(key: str) -> bool:
         raise ConnectionError(key)
 
-    endings, call = LateWrites(lease_gone=8.0, has_ended=away), pending("k")
+    endings, call = LateWrites(lease_ttl=8.0, has_ended=away), pending("k")
     endings.watch(call)
     assert not await endings.wait(call, 0.0)
     endings.heard(["k"])

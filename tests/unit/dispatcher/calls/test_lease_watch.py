@@ -18,7 +18,7 @@ def lease(beat: int, *, worker: str = "w", ended: bool = False) -> WorkerLease:
 
 def watched(looks: Iterable[tuple[float, int | None]], **options: bool) -> LeaseWatch:
     """A watch that was shown, at these times, the worker's beat (None: no lease)."""
-    watch = LeaseWatch(lease_gone=GONE)
+    watch = LeaseWatch(lease_ttl=GONE)
     for at, beat in looks:
         watch.look([] if beat is None else [lease(beat)], at, clock_jumped=False)
     return watch

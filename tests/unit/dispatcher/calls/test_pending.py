@@ -10,7 +10,7 @@ from tests.unit.dispatcher.samples import pending, turns
 from toolpool.contract.outcome import Code, Executed, Outcome, failure
 from toolpool.contract.record_keys import retry_key, root_of
 from toolpool.contract.spec import Effects, ToolSpec
-from toolpool.dispatcher.calls.latch import Latch
+from toolpool.dispatcher.calls.countdown_latch import CountdownLatch
 from toolpool.dispatcher.calls.pending import Pending, Stage, State
 
 READ = ToolSpec(name="t", effects=Effects.READ)
@@ -243,7 +243,7 @@ async def is_open(wait: "asyncio.Task[None]") -> bool:
 async def test_a_latch_opens_with_the_last_answer() -> None:
     calls = [pending(key) for key in "abc"]
     calls[0].answer(DONE)
-    wait = asyncio.create_task(Latch(calls).wait())
+    wait = asyncio.create_task(CountdownLatch(calls).wait())
     assert not await is_open(wait)
     calls[2].answer(FAILED)
     assert not await is_open(wait)
@@ -253,20 +253,20 @@ async def test_a_latch_opens_with_the_last_answer() -> None:
 
 async def test_a_latch_without_open_calls_is_open() -> None:
     call = at(Stage.RUNNING, outcome=DONE)
-    for latch in (Latch([]), Latch([call])):
+    for latch in (CountdownLatch([]), CountdownLatch([call])):
         assert await is_open(asyncio.create_task(latch.wait()))
 
 
 async def test_a_latch_whose_calls_were_answered_before_anybody_waited_is_open() -> None:
     call = pending("k")
-    latch = Latch([call])
+    latch = CountdownLatch([call])
     call.answer(DONE)
     assert await is_open(asyncio.create_task(latch.wait()))
 
 
 async def test_whoever_stops_waiting_harms_neither_the_call_nor_the_others_that_wait() -> None:
     call = pending("k")
-    first, second = (asyncio.create_task(Latch([call]).wait()) for _ in range(2))
+    first, second = (asyncio.create_task(CountdownLatch([call]).wait()) for _ in range(2))
     await turns()
     first.cancel()
     await turns()

@@ -8,14 +8,14 @@ import pytest
 
 from tests.unit.dispatcher.samples import Told, away, pending, services
 from toolpool.contract.envelope import Batch, Envelope, Settled
-from toolpool.contract.ledger.base import Claim, Opening, Settlement
-from toolpool.contract.ledger.memory import MemoryServer
+from toolpool.contract.ledger.memory_server import MemoryServer
+from toolpool.contract.ledger.protocols import Claim, Opening, Settlement
 from toolpool.contract.outcome import Code, Executed, Outcome, failure
 from toolpool.contract.signing import Keyring
 from toolpool.contract.spec import Effects, ToolSpec
 from toolpool.dispatcher.calls.pending import Pending, Stage
 from toolpool.dispatcher.calls.publishing import Publisher
-from toolpool.dispatcher.observe import CallFacts, Observer
+from toolpool.dispatcher.observer import CallFacts, Observer
 from toolpool.dispatcher.transports.memory import MemoryTransport
 
 ENVELOPE = Envelope(Keyring.local())

@@ -8,8 +8,8 @@ import pytest
 
 from tests.unit.dispatcher.samples import HeldTransport, Told, away, pending, services, turns
 from tests.waiting import eventually
-from toolpool.contract.names import Names
 from toolpool.contract.outcome import Code, Executed, Outcome, failure
+from toolpool.contract.redis_keys import RedisKeys
 from toolpool.contract.spec import RunIn
 from toolpool.dispatcher.calls.pending import Pending, Stage
 from toolpool.dispatcher.calls.pump import Pump
@@ -25,7 +25,7 @@ class Bench(Told):
         self.transport = HeldTransport()
         self.answers: dict[str, Outcome] = {}
         self.pump = Pump(services(self.transport, **settings), self)
-        self.pump.set_workers({Names().queue("default", run_in): [1] for run_in in RunIn})
+        self.pump.set_workers({RedisKeys().queue("default", run_in): [1] for run_in in RunIn})
 
     def resolve(self, pending: Pending, outcome: Outcome) -> None:
         """As the dispatcher does: answer, then tell the pump."""
@@ -392,7 +392,9 @@ async def test_idle_workers_share_what_waits(bench: Callable[..., Bench]) -> Non
     made = bench()
     made.pump.set_workers({LOOP: [16, 16, 16, 16]})
     for _ in range(100):  # fast calls: large messages would be best
-        made.pump._queue(pending("x"))._pace.note(Outcome(ok=True, worker="w", duration=1e-4))
+        made.pump._queue(pending("x"))._batch_sizing.note(
+            Outcome(ok=True, worker="w", duration=1e-4)
+        )
     made.submit(*(f"a-{n}" for n in range(64)))
     await turns(20)
     assert [len(batch) for batch in made.transport.batches] == [16, 16, 16, 16]

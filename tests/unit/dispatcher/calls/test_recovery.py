@@ -11,23 +11,23 @@ import pytest
 
 from tests.unit.dispatcher.samples import Told, away, pending, services, turns
 from toolpool.contract.envelope import Batch, Envelope, Settled, Toolset, WorkerLease
-from toolpool.contract.ledger.base import Claim, Release, Settlement
-from toolpool.contract.ledger.base import Recovery as Step
-from toolpool.contract.ledger.memory import MemoryServer
-from toolpool.contract.names import Names, toolset_queue
+from toolpool.contract.ledger.memory_server import MemoryServer
+from toolpool.contract.ledger.protocols import Claim, Release, Settlement
+from toolpool.contract.ledger.protocols import Recovery as Step
 from toolpool.contract.outcome import Code, Executed, Outcome, failure
+from toolpool.contract.redis_keys import RedisKeys, toolset_queue
 from toolpool.contract.signing import Keyring
 from toolpool.contract.spec import Effects, RunIn, ToolSpec, sealed
-from toolpool.dispatcher.calls.fleet import Fleet
+from toolpool.dispatcher.calls.live_workers import LiveWorkers
 from toolpool.dispatcher.calls.pending import Pending, Stage
 from toolpool.dispatcher.calls.pump import Pump
 from toolpool.dispatcher.calls.recovery import Recovery
-from toolpool.dispatcher.observe import CallFacts, Observer
+from toolpool.dispatcher.messages.classify import not_queued
+from toolpool.dispatcher.observer import CallFacts, Observer
 from toolpool.dispatcher.transports.memory import MemoryTransport
-from toolpool.dispatcher.words.classify import not_queued
 
 ENVELOPE = Envelope(Keyring.local())
-QUEUE = Names().queue("default", RunIn.LOOP)
+QUEUE = RedisKeys().queue("default", RunIn.LOOP)
 READ = sealed(ToolSpec(name="t", effects=Effects.READ))
 NEWER_READ = sealed(ToolSpec(name="t", effects=Effects.READ, timeout=5.0))
 WRITE = sealed(ToolSpec(name="t", effects=Effects.WRITE))
@@ -98,7 +98,7 @@ class Bench(Told):
         self.lost = Lost()
         shared = services(self.transport, tenant="us", in_flight_per_session=1000)
         shared.observers.add(self.lost)
-        self.fleet = Fleet(self.transport, ENVELOPE, Names())
+        self.fleet = LiveWorkers(self.transport, ENVELOPE, RedisKeys())
         self.pump = Pump(shared, self)
         self.pump.set_workers({QUEUE: [1000]})
         self.on_answer = self.pump.done
@@ -209,7 +209,7 @@ class Bench(Told):
 @pytest.fixture
 def bench(monkeypatch: pytest.MonkeyPatch) -> Bench:
     clock = Clock()
-    for module in ("recovery", "fleet", "publishing"):
+    for module in ("recovery", "live_workers", "publishing"):
         monkeypatch.setattr(f"toolpool.dispatcher.calls.{module}.time", clock)
     return Bench(clock)
 

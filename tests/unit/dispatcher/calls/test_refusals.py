@@ -9,16 +9,16 @@ import pytest
 from tests.unit.dispatcher.samples import Told, away, pending, services, turns
 from tests.waiting import eventually
 from toolpool.contract.envelope import Envelope, Settled
-from toolpool.contract.ledger.base import NEW, Claim, CloseReason, Closing, Settlement
-from toolpool.contract.ledger.memory import MemoryServer
+from toolpool.contract.ledger.memory_server import MemoryServer
+from toolpool.contract.ledger.protocols import NEW, Claim, CloseReason, Closing, Settlement
 from toolpool.contract.outcome import Code, Executed, Outcome
 from toolpool.contract.signing import Keyring
 from toolpool.contract.spec import Effects, ToolSpec
 from toolpool.dispatcher.calls import refusals
 from toolpool.dispatcher.calls.pending import Pending, Stage
 from toolpool.dispatcher.calls.refusals import Refusals
+from toolpool.dispatcher.messages.classify import not_queued
 from toolpool.dispatcher.transports.memory import MemoryTransport
-from toolpool.dispatcher.words.classify import not_queued
 
 ENVELOPE = Envelope(Keyring.local())
 READ = ToolSpec(name="t", effects=Effects.READ)
@@ -150,13 +150,13 @@ async def test_what_may_be_asked_again_after_a_while_is_run_then(bench: Bench) -
 
 
 @pytest.mark.parametrize(
-    ("queue_wait", "kept"), [(5.0, 40.0), (29.0, 40.0), (31.0, 41.0), (100.0, 110.0)]
+    ("queue_timeout", "kept"), [(5.0, 40.0), (29.0, 40.0), (31.0, 41.0), (100.0, 110.0)]
 )
 async def test_a_refusal_is_kept_for_as_long_as_somebody_may_wait_with_the_call(
-    queue_wait: float, kept: float
+    queue_timeout: float, kept: float
 ) -> None:
     bench = Bench()
-    bench.refusals = Refusals(services(bench.transport, queue_wait=queue_wait), bench)
+    bench.refusals = Refusals(services(bench.transport, queue_timeout=queue_timeout), bench)
     await bench.answer_to(bench.call("k"))
     assert [closing.keep for closing in bench.transport.written[0]] == [kept]
 

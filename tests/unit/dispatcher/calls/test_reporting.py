@@ -10,10 +10,10 @@ import pytest
 from tests.unit.dispatcher.samples import Told, pending, services
 from toolpool.contract.envelope import Envelope, Question
 from toolpool.contract.errors import MessageRejected
-from toolpool.contract.inspection import read_answer, read_report
-from toolpool.contract.ledger.memory import MemoryServer
-from toolpool.contract.names import Names
+from toolpool.contract.ledger.memory_server import MemoryServer
+from toolpool.contract.operator_messages import read_answer, read_report
 from toolpool.contract.outcome import Code, Executed, Outcome
+from toolpool.contract.redis_keys import RedisKeys
 from toolpool.contract.signing import Keyring, generate_key
 from toolpool.dispatcher.admission.breaker import Breaker
 from toolpool.dispatcher.calls.pending import Pending, Stage
@@ -54,7 +54,7 @@ class Bench(Told):
     async def ask(self, ends_in: float = 60.0, **what: Any) -> Any:
         question = Question(id="q", ends_at=time.time() + ends_in, **what)
         await self.reporter.answer(question)
-        stream = Names().reply("q")
+        stream = RedisKeys().reply("q")
         try:
             async with asyncio.timeout(0.01):
                 return read_answer(ENVELOPE, (await self.server.take(stream))[1])

@@ -13,9 +13,9 @@ from tests.cost import cost
 from toolpool.contract.call import ToolCall
 from toolpool.contract.outcome import Code
 from toolpool.dispatcher.formats import arguments
-from toolpool.dispatcher.formats.blocks import Reader
-from toolpool.dispatcher.formats.stops import Ending, Verdict
-from toolpool.dispatcher.words import feedback
+from toolpool.dispatcher.formats.call_blocks import Reader
+from toolpool.dispatcher.formats.stop_reasons import Ending, Verdict
+from toolpool.dispatcher.messages import feedback
 
 READER = Reader("turn", 2**20)
 CUT_OFF = Reader("turn", 2**20, ending=Ending(Verdict.CUT_OFF, "max_tokens"))

@@ -15,7 +15,7 @@ from toolpool.contract.call import ToolCall
 from toolpool.contract.outcome import Code, Executed
 from toolpool.contract.result import ToolResult
 from toolpool.contract.spec import Effects, ToolSpec
-from toolpool.dispatcher.formats import FORMATS, Response, detect, intake
+from toolpool.dispatcher.formats import FORMATS, Response, detect, response_reader
 from toolpool.dispatcher.turn import TurnResult
 
 PNG = base64.b64encode(b"\x89PNG not really").decode()
@@ -23,7 +23,7 @@ PROVIDERS = ["anthropic", "openai_chat", "openai_responses", "gemini", "bedrock"
 
 
 def read(response: Any, **options: Any) -> Response:
-    return intake.read(response, max_bytes=2**20, **options)
+    return response_reader.read(response, max_bytes=2**20, **options)
 
 
 def functions_in(format: str, response: dict[str, Any]) -> Iterator[tuple[str, Any]]:
@@ -564,7 +564,7 @@ def test_a_call_cut_off_by_the_token_limit_is_truncated(format: str, cut: Any) -
 )
 def test_a_response_without_a_content_list_is_one_error(response: Any, format: str) -> None:
     """R14: answered in its provider's form."""
-    with pytest.raises(intake.Unreadable) as caught:
+    with pytest.raises(response_reader.UnreadableResponse) as caught:
         read(response)
     assert caught.value.format == format
 

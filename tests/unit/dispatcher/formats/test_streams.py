@@ -14,14 +14,14 @@ from pydantic import TypeAdapter
 
 from tests.sdk_types import hold
 from toolpool.contract.outcome import Code
-from toolpool.dispatcher.formats import Response, envelopes, intake
+from toolpool.dispatcher.formats import Response, response_reader, response_wrappers
 from toolpool.dispatcher.turn import TurnResult
 
 Events = list[dict[str, Any]]
 
 
 def read(response: Any) -> Response:
-    return intake.read(response, max_bytes=2**20)
+    return response_reader.read(response, max_bytes=2**20)
 
 
 def pieces(text: str) -> Iterator[str]:
@@ -229,7 +229,7 @@ def test_odd_events_hold_no_calls_to_run(odd: Events) -> None:
 
 def test_other_lists_are_no_streams() -> None:
     for other in ([], [{"name": "a", "input": {}}], [{"type": "odd"}], [{"method": "tools/call"}]):
-        assert envelopes.opened(other) == other
+        assert response_wrappers.opened(other) == other
 
 
 def whole_anthropic() -> Events:

@@ -13,7 +13,7 @@ from openai.types.chat import ChatCompletion
 from openai.types.responses import Response as OpenAIResponse
 
 from toolpool import Dispatcher, InvalidResponse, ToolpoolError, tool
-from toolpool.dispatcher.formats import FORMATS, intake
+from toolpool.dispatcher.formats import FORMATS, response_reader
 
 ARGUMENTS = {"place": "Rome"}
 TEXT = json.dumps(ARGUMENTS)
@@ -123,7 +123,7 @@ BARE_MESSAGE = ("openai_chat", CHAT_MESSAGE, "cohere")
 @pytest.mark.parametrize(("own", "response"), CASES)
 def test_a_response_is_read_by_its_own_form(own: str, response: Any) -> None:
     for format in (None, "auto", own):
-        found = intake.read(response, format=format, max_bytes=2**20)
+        found = response_reader.read(response, format=format, max_bytes=2**20)
         assert found.format == own
         assert [(call.name, call.arguments) for call in found.calls] == [("look", ARGUMENTS)]
 
@@ -135,11 +135,11 @@ def test_a_response_read_as_another_form_is_an_error_that_names_both(
     plain = json.loads(response) if isinstance(response, str) else response
     for read_as in FORMATS.keys() - {own}:
         if (own, plain, read_as) == BARE_MESSAGE:
-            [call] = intake.read(response, format=read_as, max_bytes=2**20).calls
+            [call] = response_reader.read(response, format=read_as, max_bytes=2**20).calls
             assert (call.name, call.arguments) == ("look", ARGUMENTS)
             continue
-        with pytest.raises(intake.Unreadable) as caught:
-            intake.read(response, format=read_as, max_bytes=2**20)
+        with pytest.raises(response_reader.UnreadableResponse) as caught:
+            response_reader.read(response, format=read_as, max_bytes=2**20)
         assert f"'{own}'" in str(caught.value)
         assert f"'{read_as}'" in str(caught.value)
         assert caught.value.format == own
@@ -149,8 +149,8 @@ def test_a_response_read_as_another_form_is_an_error_that_names_both(
 def test_what_a_model_writes_in_its_text_or_arguments_is_no_form(format: str) -> None:
     quoted = json.dumps(RESPONSES[format][0])
     said = {"type": "message", "role": "assistant", "content": [{"type": "text", "text": quoted}]}
-    assert intake.read(said, max_bytes=2**20).calls == ()
-    [call] = intake.read(
+    assert response_reader.read(said, max_bytes=2**20).calls == ()
+    [call] = response_reader.read(
         {**said, "content": [{**TOOL_USE, "input": RESPONSES[format][0]}]}
         if isinstance(RESPONSES[format][0], dict)
         else {**said, "content": [TOOL_USE]},
@@ -196,8 +196,8 @@ def test_a_call_of_another_provider_inside_a_response_is_an_error_that_names_bot
     if form == foreign or (foreign == "openai_chat" and form in ("cohere", "ollama")):
         return  # its own
     for format in (None, form):
-        with pytest.raises(intake.Unreadable) as caught:
-            intake.read(with_block(form, BLOCKS[foreign]), format=format, max_bytes=2**20)
+        with pytest.raises(response_reader.UnreadableResponse) as caught:
+            response_reader.read(with_block(form, BLOCKS[foreign]), format=format, max_bytes=2**20)
         assert f"'{foreign}'" in str(caught.value)
 
 
@@ -212,8 +212,8 @@ def test_a_call_of_another_provider_inside_a_response_is_an_error_that_names_bot
 )
 def test_no_part_of_a_response_of_two_forms_is_lost(response: Any, named: str | None) -> None:
     try:
-        found = intake.read(response, max_bytes=2**20)
-    except intake.Unreadable as error:
+        found = response_reader.read(response, max_bytes=2**20)
+    except response_reader.UnreadableResponse as error:
         assert named is None or f"'{named}'" in str(error)  # noqa: PT017
     else:
         assert named is None

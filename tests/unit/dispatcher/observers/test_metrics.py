@@ -12,13 +12,13 @@ from tests.scraping import Figures, by_code, free_port, parsed, scraped, value
 from tests.unit.facts import call_ended, call_facts
 from tests.waiting import eventually
 from toolpool import Dispatcher, Metrics, Settings, ToolError, tool
-from toolpool.contract.observing import moments
+from toolpool.contract.observer_dispatch import moments
 from toolpool.contract.outcome import Code
-from toolpool.contract.telemetry import figures as sheets
+from toolpool.contract.telemetry import metric_store as sheets
 from toolpool.contract.telemetry import scraping
 from toolpool.contract.version import VERSION
-from toolpool.dispatcher.observe import Observer, Pulse, Rejected
-from toolpool.dispatcher.observers import figures
+from toolpool.dispatcher.observer import Observer, Pulse, Rejected
+from toolpool.dispatcher.observers import dispatcher_metrics
 
 
 @tool
@@ -66,7 +66,7 @@ def metrics() -> Metrics:
 
 async def test_r43_every_ending_is_counted_by_tool_and_code() -> None:
     metrics = Metrics()
-    settings = Settings(retry_pause=0.01)
+    settings = Settings(retry_delay=0.01)
     async with Dispatcher.in_memory(TOOLS, settings=settings, observers=[metrics]) as dispatcher:
         await dispatcher.dispatch(
             call("echo", value=1) + call("reports", "d") + call("broken", "e")
@@ -190,7 +190,7 @@ def test_r43_every_moment_has_its_number(metrics: Metrics) -> None:
 def test_the_page_has_every_family_and_no_other(metrics: Metrics) -> None:
     lines = generate_latest(metrics.registry).decode().splitlines()
     named = [line.split()[2] for line in lines if line.startswith("# TYPE")]
-    assert named == [family.name for family in figures.FAMILIES]
+    assert named == [family.name for family in dispatcher_metrics.FAMILIES]
 
 
 async def test_how_a_dispatcher_stands_is_read() -> None:

@@ -13,8 +13,8 @@ import pytest
 from toolpool import Settings
 from toolpool.contract.errors import Misconfigured
 from toolpool.dispatcher.observers import record_file
-from toolpool.dispatcher.observers.record import recorder_of
 from toolpool.dispatcher.observers.record_file import NotAllWritten, RecordFiles, file_name
+from toolpool.dispatcher.observers.session_record import recorder_of
 
 
 def files(path: Path, **options: Any) -> RecordFiles:

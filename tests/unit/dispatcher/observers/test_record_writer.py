@@ -14,8 +14,8 @@ from tests.waiting import wait_until
 from toolpool.contract.outcome import Executed
 from toolpool.dispatcher.observers import record_writer
 from toolpool.dispatcher.observers.record_file import NotAllWritten
+from toolpool.dispatcher.observers.record_rows import Draft, Metadata
 from toolpool.dispatcher.observers.record_writer import Writer
-from toolpool.dispatcher.observers.rows import Draft, Metadata
 
 CAP = 100_000
 

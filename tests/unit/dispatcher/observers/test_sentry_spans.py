@@ -18,7 +18,7 @@ from tests.unit.facts import call_ended, call_facts
 from tests.waiting import eventually, wait_until
 from toolpool import Allow, Dispatcher, Hooks, OpenTelemetry, Sentry, tool
 from toolpool.contract.outcome import Code
-from toolpool.dispatcher.observe import Rejected
+from toolpool.dispatcher.observer import Rejected
 
 
 @tool(effects="read")

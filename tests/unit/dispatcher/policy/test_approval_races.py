@@ -7,9 +7,9 @@ import pytest
 from tests.integration.twins import alone, second
 from tests.waiting import eventually
 from toolpool import Approval, Code, Dispatcher, Executed, Settings, tool
-from toolpool.contract.approval import ApprovalState
-from toolpool.contract.ledger.approvals import Asking, Found, MemoryApprovals
-from toolpool.contract.ledger.memory import MemoryServer
+from toolpool.contract.approval_messages import ApprovalState
+from toolpool.contract.ledger.approval_steps import Asking, Found, MemoryApprovals
+from toolpool.contract.ledger.memory_server import MemoryServer
 
 RAN: list[int] = []
 
@@ -85,7 +85,7 @@ async def test_r57_a_call_whose_asker_is_cancelled_never_runs(session: str | Non
 async def test_r57_a_decision_that_no_dispatcher_was_told_is_found(
     monkeypatch: pytest.MonkeyPatch, decide: str
 ) -> None:
-    monkeypatch.setattr("toolpool.dispatcher.awaiting._UNTOLD_SECONDS", 0.1)
+    monkeypatch.setattr("toolpool.dispatcher.approval_waits._UNTOLD_SECONDS", 0.1)
     async with Dispatcher.in_memory([pay]) as dispatcher:
         asking = [
             asyncio.ensure_future(dispatcher.dispatch(CALL, session=f"s-{i}", wait=60))
@@ -113,7 +113,7 @@ async def test_r57_what_is_approved_before_its_dispatcher_knows_that_it_waits_go
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Its hook, say, is faster than the server's answer."""
-    monkeypatch.setattr("toolpool.dispatcher.awaiting._EVERY_SECONDS", 600.0)
+    monkeypatch.setattr("toolpool.dispatcher.approval_waits._EVERY_SECONDS", 600.0)
     ask = MemoryApprovals.ask
     async with Dispatcher.in_memory([pay]) as dispatcher:
 
@@ -139,7 +139,7 @@ async def pay_rarely(amount: int) -> str:
 
 async def test_r66_an_approved_call_that_two_dispatchers_hold_is_answered_by_its_deadline() -> None:
     """Neither refuses it while the other waits, and neither waits for ever."""
-    settings = {"background_wait": 0.02, "queue_wait": 0.3}
+    settings = {"background_wait": 0.02, "queue_timeout": 0.3}
     async with alone([pay_rarely], **settings) as one, second(one, **settings) as two:
         for id in ("first", "late"):
             call = {"id": id, "name": "pay_rarely", "input": {"amount": 5}}
@@ -164,8 +164,8 @@ async def test_r66_an_approved_call_that_was_not_sent_in_time_is_not_told_that_n
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Its dispatcher has read the decision, and waits for word from another epoch."""
-    monkeypatch.setattr("toolpool.dispatcher.awaiting._EVERY_SECONDS", 600.0)
-    settings = Settings(queue_wait=0.2, approval_expires=0.4)
+    monkeypatch.setattr("toolpool.dispatcher.approval_waits._EVERY_SECONDS", 600.0)
+    settings = Settings(queue_timeout=0.2, approval_expires=0.4)
     async with Dispatcher.in_memory([pay], settings=settings) as dispatcher:
         call = {"id": "c-1", "name": "pay", "input": {"amount": 5}}
         asking = asyncio.ensure_future(dispatcher.dispatch(call, session="s", turn="t", wait=60))
@@ -176,9 +176,9 @@ async def test_r66_an_approved_call_that_was_not_sent_in_time_is_not_told_that_n
         monkeypatch.setattr(MemoryServer, "put", put)
         record = dispatcher._server.records[approval.id]
         record.epoch, record.expires = "another", 0.0
-        wait = dispatcher._parts.awaiting._waiting[approval.id]
-        found = await dispatcher._parts.awaiting._read(approval.id)
-        dispatcher._parts.awaiting._take(wait.pending, found, None)
+        wait = dispatcher._parts.approval_waits._waiting[approval.id]
+        found = await dispatcher._parts.approval_waits._read(approval.id)
+        dispatcher._parts.approval_waits._take(wait.pending, found, None)
         record.epoch = dispatcher._server.epoch  # another dispatcher has said that nobody sent it
         async with asyncio.timeout(15):
             turn = await asking

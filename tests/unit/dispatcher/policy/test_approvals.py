@@ -25,7 +25,7 @@ from toolpool import (
     ToolResult,
     tool,
 )
-from toolpool.dispatcher.observe import Audit, Observer
+from toolpool.dispatcher.observer import Audit, Observer
 
 RAN: list[int] = []
 
@@ -357,7 +357,7 @@ async def half_open(**settings: Any) -> AsyncIterator[tuple[Any, Run]]:
     hooks = Hooks(
         before_call=lambda call: AskApproval() if call.arguments["text"] == "ask" else Allow()
     )
-    made = Settings(breaker_calls=2, breaker_pause=0.05, **settings)
+    made = Settings(circuit_minimum_calls=2, circuit_reset_timeout=0.05, **settings)
     async with Dispatcher.in_memory([failing], hooks=hooks, settings=made) as dispatcher:
 
         async def run(text: str) -> ToolResult:
@@ -368,7 +368,7 @@ async def half_open(**settings: Any) -> AsyncIterator[tuple[Any, Run]]:
         for _ in range(2):
             await run("fails")
         BROKEN.clear()
-        circuits = dispatcher._traffic.available._breaker.open_circuits
+        circuits = dispatcher._in_flight.available._breaker.open_circuits
         await eventually(lambda: circuits() == {"failing": 0.0}, "the pause is over")
         yield dispatcher, run
 

@@ -33,7 +33,7 @@ from toolpool import (
     tool,
 )
 from toolpool.contract import logs
-from toolpool.dispatcher.observe import Audit, HookFailure, Observer
+from toolpool.dispatcher.observer import Audit, HookFailure, Observer
 
 RAN: list[int] = []
 FAILED = "toolpool_hook_failures_total"

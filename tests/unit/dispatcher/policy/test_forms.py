@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from toolpool.dispatcher.policy import conditions
 from toolpool.dispatcher.policy.conditions import Condition
-from toolpool.dispatcher.policy.fit import misfit
+from toolpool.dispatcher.policy.schema_fit import misfit
 
 TEXT, NUMBER, NULL = {"type": "string"}, {"type": "integer"}, {"type": "null"}
 LINE = {"type": "object", "properties": {"sku": TEXT}, "additionalProperties": False}

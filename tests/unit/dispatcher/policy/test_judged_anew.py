@@ -34,7 +34,7 @@ async def pay(amount: int, mode: str = "plain") -> str:
     return f"paid {amount}"
 
 
-QUICK = Settings(background_wait=0.05, queue_wait=5.0)
+QUICK = Settings(background_wait=0.05, queue_timeout=5.0)
 
 
 @pytest.fixture(autouse=True)
@@ -88,10 +88,10 @@ async def test_a_call_whose_own_dispatcher_denies_it_meanwhile_is_denied() -> No
 async def test_by_its_handle_a_dispatcher_that_denies_it_does_not_run_it(
     first: InMemoryDispatcher,
 ) -> None:
-    async with second(first, background_wait=0.05, queue_wait=5.0) as asker:
+    async with second(first, background_wait=0.05, queue_timeout=5.0) as asker:
         handle = (await asked(asker)).handle
         assert handle is not None
-    async with second(first, hooked(Deny("no")), queue_wait=5.0) as other:
+    async with second(first, hooked(Deny("no")), queue_timeout=5.0) as other:
         waiting = asyncio.create_task(other.task_result(handle, session="s", wait=5))
         await approved(other)
         assert denied(await waiting)
@@ -100,7 +100,7 @@ async def test_by_its_handle_a_dispatcher_that_denies_it_does_not_run_it(
 
 async def test_taken_over_a_dispatcher_that_denies_it_does_not_run_it() -> None:
     async with Dispatcher.in_memory([pay], settings=QUICK, hooks=hooked(Deny("no"))) as taker:
-        async with second(taker, background_wait=0.05, queue_wait=5.0) as asker:
+        async with second(taker, background_wait=0.05, queue_timeout=5.0) as asker:
             handle = (await asked(asker)).handle
             assert handle is not None
         await approved(taker)
@@ -111,10 +111,10 @@ async def test_taken_over_a_dispatcher_that_denies_it_does_not_run_it() -> None:
 async def test_somebody_whom_its_policy_does_not_name_has_not_approved_it(
     first: InMemoryDispatcher,
 ) -> None:
-    async with second(first, background_wait=0.05, queue_wait=5.0) as asker:
+    async with second(first, background_wait=0.05, queue_timeout=5.0) as asker:
         handle = (await asked(asker)).handle
         assert handle is not None
-    async with second(first, hooked(AskApproval("", ("boss",))), queue_wait=5.0) as other:
+    async with second(first, hooked(AskApproval("", ("boss",))), queue_timeout=5.0) as other:
         waiting = asyncio.create_task(other.task_result(handle, session="s", wait=5))
         await approved(other, by="anna")
         assert denied(await waiting)
@@ -122,10 +122,10 @@ async def test_somebody_whom_its_policy_does_not_name_has_not_approved_it(
 
 
 async def test_somebody_whom_its_policy_names_has(first: InMemoryDispatcher) -> None:
-    async with second(first, background_wait=0.05, queue_wait=5.0) as asker:
+    async with second(first, background_wait=0.05, queue_timeout=5.0) as asker:
         handle = (await asked(asker)).handle
         assert handle is not None
-    async with second(first, hooked(AskApproval("", ("anna",))), queue_wait=5.0) as other:
+    async with second(first, hooked(AskApproval("", ("anna",))), queue_timeout=5.0) as other:
         waiting = asyncio.create_task(other.task_result(handle, session="s", wait=5))
         await approved(other, by="anna")
         result = await waiting
@@ -135,11 +135,11 @@ async def test_somebody_whom_its_policy_names_has(first: InMemoryDispatcher) -> 
 
 
 async def test_other_arguments_of_a_hook_are_not_followed(first: InMemoryDispatcher) -> None:
-    async with second(first, background_wait=0.05, queue_wait=5.0) as asker:
+    async with second(first, background_wait=0.05, queue_timeout=5.0) as asker:
         handle = (await asked(asker)).handle
         assert handle is not None
     rewrites = hooked(Rewrite({"amount": 9, "mode": "other"}))
-    async with second(first, rewrites, queue_wait=5.0) as other:
+    async with second(first, rewrites, queue_timeout=5.0) as other:
         waiting = asyncio.create_task(other.task_result(handle, session="s", wait=5))
         await approved(other)
         result = await waiting
@@ -163,7 +163,9 @@ async def test_a_hook_that_takes_its_time_is_asked_once_for_an_approval() -> Non
         assert handle is not None
         await approved(dispatcher)
         await eventually(lambda: len(shown) == 2, "the hook is asked anew")
-        await dispatcher._parts.awaiting._follow_once()  # as it does by itself, in the meantime
+        await (
+            dispatcher._parts.approval_waits._follow_once()
+        )  # as it does by itself, in the meantime
         may_answer.set()
         result = await dispatcher.task_result(handle, session="s", wait=5)
         assert result is not None

@@ -21,8 +21,8 @@ from toolpool import (
     ToolResult,
     tool,
 )
-from toolpool.contract.ledger.steps import ServerAway
-from toolpool.dispatcher import awaiting
+from toolpool.contract.errors import ServerUnavailable
+from toolpool.dispatcher import approval_waits
 from toolpool.dispatcher.approvals import Approvals
 from toolpool.dispatcher.calls.pending import Stage
 
@@ -51,7 +51,7 @@ async def fails(amount: int) -> str:
 
 
 TOOLS = [pay, pay_rarely, fails]
-QUICK = Settings(background_wait=0.05, queue_wait=5.0)
+QUICK = Settings(background_wait=0.05, queue_timeout=5.0)
 
 
 @pytest.fixture(autouse=True)
@@ -80,7 +80,7 @@ async def id_of_one(approvals: Approvals) -> str:
 
 async def test_r66_asked_again_after_it_was_refused_for_now_a_person_is_asked() -> None:
     async with Dispatcher.in_memory(TOOLS, settings=QUICK) as dispatcher:
-        transport = dispatcher._traffic._transport
+        transport = dispatcher._in_flight._transport
         transport.is_full = True
         refused = await asked(dispatcher)
         assert (refused.code, refused.executed) == (Code.OVERLOADED, Executed.NO)
@@ -100,7 +100,7 @@ async def test_r66_asked_again_after_it_was_refused_for_now_a_person_is_asked() 
 
 async def test_r66_what_was_approved_and_refused_for_now_stays_approved() -> None:
     async with Dispatcher.in_memory(TOOLS, settings=QUICK) as dispatcher:
-        transport = dispatcher._traffic._transport
+        transport = dispatcher._in_flight._transport
         first = await asked(dispatcher)
         assert first.handle is not None
         id = await id_of_one(dispatcher.approvals)
@@ -120,7 +120,7 @@ async def test_r66_what_was_approved_and_refused_for_now_stays_approved() -> Non
 
 
 async def test_r66_approved_and_left_at_its_rate_limit_it_never_runs() -> None:
-    settings = Settings(background_wait=0.05, queue_wait=120.0)
+    settings = Settings(background_wait=0.05, queue_timeout=120.0)
     async with Dispatcher.in_memory(TOOLS, settings=settings) as dispatcher:
         server = dispatcher._server
         await dispatcher.dispatch([call(1, "pay_rarely")], session="s", turn="t-1", wait=0)
@@ -133,7 +133,7 @@ async def test_r66_approved_and_left_at_its_rate_limit_it_never_runs() -> None:
         await dispatcher.approvals.approve(id, by="anna")
 
         async def waits_for_its_place() -> bool:
-            found = dispatcher._traffic.root(id)
+            found = dispatcher._in_flight.root(id)
             return found is not None and found.limited is not None and found.limited.waits
 
         await eventually(waits_for_its_place, "it waits for its place")
@@ -154,7 +154,7 @@ async def test_r66_what_is_approved_in_its_last_moment_runs() -> None:
             handle = turn[0].handle
             assert handle is not None
             [approval] = await dispatcher.approvals.waiting()
-            left = approval.expires_at - dispatcher._parts.traffic._transport.server_time()
+            left = approval.expires_at - dispatcher._parts.in_flight._transport.server_time()
             await asyncio.sleep(max(0.0, left - 0.002 * number))
             try:
                 await dispatcher.approvals.approve(approval.id, by="anna")
@@ -176,7 +176,7 @@ async def test_r66_waiting_for_a_person_counts_as_waiting() -> None:
         assert len(refused) == 30 and all(r.executed is Executed.NO for r in refused)
         assert len(await dispatcher.approvals.waiting()) == 10
         assert await dispatcher.cancel("s") == 10
-        pump = dispatcher._traffic._pump
+        pump = dispatcher._in_flight._pump
         assert pump.waiting == 0 and pump._shared.sessions == {}
 
 
@@ -234,8 +234,8 @@ async def test_r66_what_became_of_it_is_told_to_whoever_follows_after_a_restart(
 async def test_what_was_approved_and_sent_by_nobody_in_time_is_not_told_as_unapproved(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(awaiting, "_EVERY_SECONDS", 60.0)  # nobody follows what is approved
-    short = {"background_wait": 0.05, "approval_expires": 1.0, "queue_wait": 0.05}
+    monkeypatch.setattr(approval_waits, "_EVERY_SECONDS", 60.0)  # nobody follows what is approved
+    short = {"background_wait": 0.05, "approval_expires": 1.0, "queue_timeout": 0.05}
     async with Dispatcher.in_memory(TOOLS, settings=QUICK) as worker:
         async with second(worker, **short) as first:
             turn = await first.dispatch(call(), session="s", turn="t", timeout=0.05)
@@ -288,10 +288,10 @@ async def test_r66_resumed_when_its_turn_is_not_known_any_more_nobody_is_asked_t
     response = {"id": "msg_01", "type": "message", "role": "assistant", "content": [use]}
     history = [{"role": "user", "content": "pay"}, {"role": "assistant", "content": [use]}]
     async with Dispatcher.in_memory(TOOLS, settings=QUICK) as worker:
-        async with second(worker, turns_kept=0, background_wait=0.05) as gone:
+        async with second(worker, turn_ttl=0, background_wait=0.05) as gone:
             asked_for = {**response, "stop_reason": "tool_use"}
             assert (await gone.dispatch(asked_for, session="s"))[0].is_running
-        async with second(worker, turns_kept=0, background_wait=0.05) as other:
+        async with second(worker, turn_ttl=0, background_wait=0.05) as other:
             resumed = await other.resume(history, session="s")
             assert "may have been run before" in str(resumed[-1])
             id = await id_of_one(other.approvals)
@@ -307,7 +307,7 @@ async def test_r67_a_dispatcher_that_joins_what_waits_answers_at_its_wait_budget
             second(worker, background_wait=0.05) as full,
         ):
             assert (await asked(one)).is_running
-            full._traffic._transport.is_full = True
+            full._in_flight._transport.is_full = True
             async with asyncio.timeout(10):
                 joined = await asked(full)
             assert (joined.state, joined.handle is not None) == (State.WAITING, True)
@@ -319,17 +319,17 @@ async def test_r66_a_call_that_may_have_been_noted_is_not_told_that_it_did_not_r
     is_named: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Somebody may approve it, or has sent it: the answers of the server are lost."""
-    settings = Settings(background_wait=5.0, queue_wait=0.3)
+    settings = Settings(background_wait=5.0, queue_timeout=0.3)
     async with Dispatcher.in_memory(TOOLS, settings=settings) as dispatcher:
-        transport = dispatcher._traffic._transport
+        transport = dispatcher._in_flight._transport
         ask = transport.approvals.ask
 
         async def unanswered(*args: Any, **kwargs: Any) -> Any:
             await ask(*args, **kwargs)
-            raise ServerAway("approval", sent=True)
+            raise ServerUnavailable("approval", sent=True)
 
         async def away(*args: Any, **kwargs: Any) -> Any:
-            raise ServerAway("close", sent=False)
+            raise ServerUnavailable("close", sent=False)
 
         monkeypatch.setattr(transport.approvals, "ask", unanswered)
         monkeypatch.setattr(transport, "close_calls", away)
@@ -350,7 +350,7 @@ async def test_r66_what_was_seen_to_run_is_not_sent_again_where_the_server_lost_
         return f"paid {amount}"
 
     async with Dispatcher.in_memory([slow], settings=QUICK) as dispatcher:
-        traffic = dispatcher._traffic
+        traffic = dispatcher._in_flight
         asked_for = asyncio.ensure_future(
             dispatcher.dispatch([call(5, "slow")], session="s", turn="t", wait=60)
         )
@@ -372,7 +372,7 @@ async def test_a_call_whose_record_the_server_lost_waits_for_every_dispatcher_al
     asker_lives: bool,
 ) -> None:
     """Whoever asked about it notes it once more; where nobody does, it ends in the same words."""
-    times = {"background_wait": 0.05, "queue_wait": 2.0, "lease_gone": 0.6, "lease_renewed": 0.1}
+    times = {"background_wait": 0.05, "queue_timeout": 2.0, "lease_ttl": 0.6, "lease_interval": 0.1}
     async with Dispatcher.in_memory(TOOLS, settings=Settings(**times)) as worker:
         async with AsyncExitStack() as stack:
             asker = await stack.enter_async_context(second(worker, **times))
@@ -405,7 +405,7 @@ async def test_a_record_that_says_it_waits_longer_cannot_be_approved_after_its_s
         [approval] = await dispatcher.approvals.waiting()
         record = dispatcher._server.records[id]
         kept = record.request, record.expires + 3600
-        server_time = dispatcher._traffic._transport.server_time
+        server_time = dispatcher._in_flight._transport.server_time
 
         def waits_again() -> bool:  # after its dispatcher has ended it
             return record.state == "settled" and server_time() > approval.expires_at
@@ -432,7 +432,9 @@ async def test_the_retry_of_an_approved_call_asked_again_has_its_approval_while_
             raise RuntimeError("not yet")
         return "seen"
 
-    never = Settings(background_wait=0.05, queue_wait=1.0, retry_pause=60.0, approval_expires=1.0)
+    never = Settings(
+        background_wait=0.05, queue_timeout=1.0, retry_delay=60.0, approval_expires=1.0
+    )
     async with Dispatcher.in_memory([look], settings=never) as dispatcher:
         asked_for = asyncio.ensure_future(
             dispatcher.dispatch([call(5, "look")], session="s", turn="t", wait=30)
@@ -441,7 +443,7 @@ async def test_the_retry_of_an_approved_call_asked_again_has_its_approval_while_
         await dispatcher.approvals.approve(id, by="anna")
         assert (await asked_for)[0].code is Code.RAISED
         end = dispatcher._server.records[id].expires
-        async with second(dispatcher, retry_pause=0.01) as other:
+        async with second(dispatcher, retry_delay=0.01) as other:
             if is_over:
                 await eventually(lambda: time.time() > end, "its approval is over")
             again = (await other.dispatch([call(5, "look")], session="s", turn="t", wait=30))[0]

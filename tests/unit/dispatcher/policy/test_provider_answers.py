@@ -9,9 +9,9 @@ import pytest
 
 from tests.waiting import eventually
 from toolpool import Approval, AskApproval, Deny, Dispatcher, Hooks, Observer, tool
-from toolpool.contract.ledger.base import CloseReason, Closing
-from toolpool.contract.ledger.steps import ServerAway
-from toolpool.dispatcher.observe import Audit
+from toolpool.contract.errors import ServerUnavailable
+from toolpool.contract.ledger.protocols import CloseReason, Closing
+from toolpool.dispatcher.observer import Audit
 from toolpool.dispatcher.transports.memory import MemoryTransport
 
 HOOKS = Hooks(before_call=lambda _: AskApproval("drops a table"))
@@ -79,7 +79,7 @@ async def test_a_yes_whose_record_could_not_be_used_up_is_used_up_before_it_is_t
         failed += 1
         if is_written:
             await close(self, closings, **options)
-        raise ServerAway("close", sent=True)
+        raise ServerUnavailable("close", sent=True)
 
     monkeypatch.setattr(MemoryTransport, "close_calls", fails_once)
     async with Dispatcher.in_memory([look], hooks=HOOKS) as dispatcher:
@@ -93,7 +93,7 @@ async def test_a_yes_whose_record_could_not_be_used_up_is_used_up_before_it_is_t
 
 async def test_no_yes_is_told_that_could_not_be_written(monkeypatch: pytest.MonkeyPatch) -> None:
     async def away(*_: Any, **__: Any) -> list[bytes]:
-        raise ServerAway("close", sent=False)
+        raise ServerUnavailable("close", sent=False)
 
     monkeypatch.setattr(MemoryTransport, "close_calls", away)
     async with Dispatcher.in_memory([look], hooks=HOOKS) as dispatcher:

@@ -14,7 +14,7 @@ from tests.roads.host import HOOKS, Case, Host, Said
 from tests.roads.walk import Lost, Step, Taking, Walk, steps
 from toolpool import Dispatcher, Settings
 
-OPTIONS = {"background_wait": 0.02, "queue_wait": 5.0, "approval_expires": 1.0}
+OPTIONS = {"background_wait": 0.02, "queue_timeout": 5.0, "approval_expires": 1.0}
 TOOLS = [roads.pay, roads.look_alone, roads.pay_rated, roads.look_again, roads.look]
 
 

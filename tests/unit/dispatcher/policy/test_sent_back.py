@@ -9,14 +9,14 @@ import pytest
 from tests.integration.twins import second
 from tests.waiting import eventually
 from toolpool import Approval, Dispatcher, Hooks, Rewrite, Settings, tool
-from toolpool.contract.ledger.approvals import MemoryApprovals
-from toolpool.contract.ledger.base import LAPSED
-from toolpool.contract.ledger.steps import ServerAway
-from toolpool.dispatcher import awaiting
+from toolpool.contract.errors import ServerUnavailable
+from toolpool.contract.ledger.approval_steps import MemoryApprovals
+from toolpool.contract.ledger.protocols import LAPSED
+from toolpool.dispatcher import approval_waits
 from toolpool.dispatcher.transports.memory import MemoryTransport
 
 RAN: list[int] = []
-QUICK = Settings(background_wait=0.05, queue_wait=5.0)
+QUICK = Settings(background_wait=0.05, queue_timeout=5.0)
 
 
 @tool(effects="write", approval=True)
@@ -55,8 +55,8 @@ async def one_waits(dispatcher: Dispatcher) -> Approval:
 async def test_r66_an_approved_call_that_the_server_sends_back_waits_before_it_is_sent_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(awaiting, "_EVERY_SECONDS", 600.0)
-    monkeypatch.setattr(awaiting, "_SENT_BACK_SECONDS", 600.0, raising=False)
+    monkeypatch.setattr(approval_waits, "_EVERY_SECONDS", 600.0)
+    monkeypatch.setattr(approval_waits, "_SENT_BACK_SECONDS", 600.0, raising=False)
     sent = 0
 
     async def lapsed(*_: Any, **__: Any) -> tuple[str, list[bytes]]:
@@ -67,21 +67,21 @@ async def test_r66_an_approved_call_that_the_server_sends_back_waits_before_it_i
     async with Dispatcher.in_memory([pay], settings=QUICK) as dispatcher:
         await dispatcher.dispatch([call()], session="s", turn="t")
         approval = await one_waits(dispatcher)
-        monkeypatch.setattr(dispatcher._traffic._transport, "publish", lapsed)
+        monkeypatch.setattr(dispatcher._in_flight._transport, "publish", lapsed)
         await dispatcher.approvals.approve(approval.id, by="anna")
         await eventually(lambda: sent, "it is sent")
         for _ in range(200):
             await asyncio.sleep(0)
         assert sent == 1
-        [pending] = dispatcher._traffic.all_open()
+        [pending] = dispatcher._in_flight.all_open()
         assert pending.awaits_approval
     assert RAN == []
 
 
 async def test_r66_a_call_that_comes_back_from_its_rate_limit_takes_one_waiting_place() -> None:
-    settings = Settings(background_wait=0.05, queue_wait=120.0)
+    settings = Settings(background_wait=0.05, queue_timeout=120.0)
     async with Dispatcher.in_memory([pay_rarely], settings=settings) as dispatcher:
-        traffic = dispatcher._traffic
+        traffic = dispatcher._in_flight
         await dispatcher.dispatch([call(1, "pay_rarely")], session="s", turn="t-1", wait=0)
         await dispatcher.approvals.approve((await one_waits(dispatcher)).id, by="anna")
         await eventually(lambda: RAN == [1], "the first one runs")
@@ -107,21 +107,21 @@ async def test_r66_workers_have_the_time_in_which_the_server_answers_to_say_what
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """What the server forgot with its last moments may run: it is not sent while they cannot."""
-    monkeypatch.setattr(awaiting, "_EVERY_SECONDS", 0.01)
+    monkeypatch.setattr(approval_waits, "_EVERY_SECONDS", 0.01)
     survey, is_away = MemoryTransport.survey, False
 
     async def answered(self: MemoryTransport, *args: Any) -> Any:
         if is_away:
-            raise ServerAway("survey", sent=False)
+            raise ServerUnavailable("survey", sent=False)
         return await survey(self, *args)
 
     monkeypatch.setattr(MemoryTransport, "survey", answered)
-    settings = Settings(background_wait=0.05, lease_gone=0.5, lease_renewed=0.05)
+    settings = Settings(background_wait=0.05, lease_ttl=0.5, lease_interval=0.05)
     async with Dispatcher.in_memory([pay], settings=settings) as dispatcher:
         await dispatcher.dispatch([call()], session="s", turn="t")
         record = dispatcher._server.records[(await one_waits(dispatcher)).id]
         is_away, dispatcher._server.epoch = True, "next"
-        later = time.monotonic() + 2 * settings.lease_gone
+        later = time.monotonic() + 2 * settings.lease_ttl
         await eventually(lambda: time.monotonic() > later, "they had no time")
         assert record.epoch != "next"
         is_away = False
@@ -131,20 +131,20 @@ async def test_r66_workers_have_the_time_in_which_the_server_answers_to_say_what
 async def test_r66_what_could_not_be_confirmed_is_confirmed_later(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(awaiting, "_EVERY_SECONDS", 0.01)
+    monkeypatch.setattr(approval_waits, "_EVERY_SECONDS", 0.01)
     read, failed = MemoryApprovals.read, 0
 
     async def fails_once(self: MemoryApprovals, key: str, **options: Any) -> Any:
         nonlocal failed
         if options.get("unsent_in") is not None and not failed:
             failed += 1
-            raise ServerAway("approval", sent=False)
+            raise ServerUnavailable("approval", sent=False)
         return await read(self, key, **options)
 
     monkeypatch.setattr(MemoryApprovals, "read", fails_once)
     async with Dispatcher.in_memory([pay], settings=QUICK) as worker:
         async with second(
-            worker, background_wait=0.05, lease_gone=0.3, lease_renewed=0.05
+            worker, background_wait=0.05, lease_ttl=0.3, lease_interval=0.05
         ) as asker:
             await asker.dispatch([call()], session="s", turn="t")
             record = worker._server.records[(await one_waits(asker)).id]

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from redis.exceptions import ConnectionError, ReadOnlyError, TimeoutError
 
-from toolpool.contract.names import BATCH_TASK
+from toolpool.contract.redis_keys import BATCH_TASK
 from toolpool.workers.celery.inbox import _FreeingQoS, _is_batch
 
 

@@ -17,8 +17,8 @@ from toolpool.contract import logs
 from toolpool.contract.errors import ToolDeclarationInvalid
 from toolpool.contract.outcome import Code, Executed
 from toolpool.contract.result import ToolResult
-from toolpool.workers.credentials import asking
-from toolpool.workers.credentials.sources import Resolve
+from toolpool.workers.credentials import resolver
+from toolpool.workers.credentials.secret_sources import Resolve
 
 RESOLVERS = [vault.resolve, vault.resolve_in_a_thread]
 SIGN_IN = "https://sign-in.example/oauth?for=github"
@@ -26,7 +26,7 @@ SIGN_IN = "https://sign-in.example/oauth?for=github"
 
 @asynccontextmanager
 async def pool(secrets: Resolve | None, /, **settings: Any) -> AsyncIterator[Dispatcher]:
-    made = Settings(retry_pause=0.01, **settings)
+    made = Settings(retry_delay=0.01, **settings)
     async with Dispatcher.in_memory([entrusted], settings=made, secrets=secrets) as dispatcher:
         yield dispatcher
 
@@ -195,7 +195,7 @@ async def test_r59_a_thread_that_hangs_for_one_user_holds_up_no_other() -> None:
 async def test_questions_that_hang_take_no_more_threads_than_there_are(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(asking, "_THREADS", 2)
+    monkeypatch.setattr(resolver, "_THREADS", 2)
     inside: list[str | None] = []
     goes_on = threading.Event()
 
@@ -214,7 +214,7 @@ async def test_questions_that_hang_take_no_more_threads_than_there_are(
 
 
 async def test_r59_a_call_that_ends_while_it_waits_for_its_secret_was_not_run() -> None:
-    async with pool(vault.hangs_politely, hook_timeout=30.0, queue_wait=0.3) as dispatcher:
+    async with pool(vault.hangs_politely, hook_timeout=30.0, queue_timeout=0.3) as dispatcher:
         turn = await dispatcher.dispatch(call("reads"), timeout=0.2, session="s")
         assert (turn[0].code, turn[0].executed) == (Code.EXPIRED, Executed.NO), turn[0]
         waiting = asyncio.ensure_future(dispatcher.dispatch(call("reads"), timeout=20.0))
@@ -272,7 +272,7 @@ async def test_a_result_that_hiding_makes_too_long_is_refused() -> None:
         """Repeat it."""
         return ctx.secret("api-key") * 1_000
 
-    settings = Settings(max_result=7_000)
+    settings = Settings(max_result_bytes=7_000)
     async with Dispatcher.in_memory(
         [repeats], settings=settings, secrets=lambda tenant, user, name: "123456"
     ) as dispatcher:

@@ -3,7 +3,7 @@
 import pytest
 
 from tests.unit.facts import run_ended, run_facts
-from toolpool.contract.faults import Failure
+from toolpool.contract.exception_report import Failure
 from toolpool.contract.outcome import Code
 from toolpool.workers.observers.log import Log
 

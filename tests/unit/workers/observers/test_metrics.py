@@ -10,16 +10,16 @@ from tests.scraping import Figures, by_code, free_port, parsed, scraped, value
 from tests.unit.facts import run_ended, run_facts
 from tests.waiting import wait_until
 from toolpool import Settings
-from toolpool.contract.faults import Failure
-from toolpool.contract.observing import moments
+from toolpool.contract.exception_report import Failure
+from toolpool.contract.observer_dispatch import moments
 from toolpool.contract.outcome import Code
 from toolpool.contract.telemetry.exposition import BookCollector
 from toolpool.contract.version import VERSION
-from toolpool.workers.observe import Blocked, Pulse, Received, WorkerObserver
-from toolpool.workers.observers import figures
+from toolpool.workers.observers import worker_metrics
 from toolpool.workers.observers.metrics import Metrics, metrics_on
-from toolpool.workers.supervision import metrics as supervised
-from toolpool.workers.supervision.health import Health
+from toolpool.workers.supervision import merged_metrics as supervised
+from toolpool.workers.supervision.health_probes import Health
+from toolpool.workers.worker_observer import Blocked, Received, WorkerObserver, WorkerPulse
 
 
 class Supervised:
@@ -40,7 +40,7 @@ class Supervised:
 
     def read(self) -> Figures:
         registry = CollectorRegistry()
-        registry.register(BookCollector(self.metrics._book))
+        registry.register(BookCollector(self.metrics._aggregate))
         return parsed(generate_latest(registry).decode())
 
 
@@ -55,12 +55,12 @@ def test_r43_a_successor_goes_on_where_its_predecessor_was() -> None:
     for code, seconds in ((None, 0.02), (Code.RAISED, 0.02), (Code.TIMEOUT, 7.0)):
         first.started(run_facts(), Received(calls=1, bytes=1, seconds=0.3))
         first.ended(run_facts(), run_ended(code, seconds=seconds))
-    first.pulse(Pulse(lag=0.2, running=3, stuck=1, dropped=2))
+    first.pulse(WorkerPulse(lag=0.2, running=3, stuck=1, dropped=2))
     alone = fleet.read()
     assert value(alone, "toolpool_worker_processes") == 1
     second = fleet.process()
     second.ended(run_facts(), run_ended(seconds=0.02))
-    second.pulse(Pulse(lag=0.0, running=2, stuck=0, dropped=1))
+    second.pulse(WorkerPulse(lag=0.0, running=2, stuck=0, dropped=1))
     both = fleet.read()
     assert value(both, "toolpool_worker_processes") == 2
     assert value(both, "toolpool_running_calls") == 5
@@ -159,10 +159,10 @@ def test_the_supervisor_serves_every_family_while_it_runs() -> None:
 
         wait_until(is_served, "it is served")
     registry = CollectorRegistry()
-    registry.register(BookCollector(fleet.metrics._book))
+    registry.register(BookCollector(fleet.metrics._aggregate))
     lines = generate_latest(registry).decode().splitlines()
     named = [line.split()[2] for line in lines if line.startswith("# TYPE")]
-    assert named == [family.name for family in figures.FAMILIES]
+    assert named == [family.name for family in worker_metrics.FAMILIES]
 
 
 def test_it_hears_only_what_it_counts() -> None:

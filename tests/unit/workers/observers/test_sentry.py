@@ -9,11 +9,11 @@ from tests.sentry_sink import SentrySink, sentry_sink
 from tests.unit.facts import run_ended, run_facts
 from tests.waiting import eventually
 from toolpool import Misconfigured
-from toolpool.contract.faults import Failure
+from toolpool.contract.exception_report import Failure
 from toolpool.contract.outcome import SWITCHED_OFF, Code
 from toolpool.contract.settings import Settings
-from toolpool.workers.observe import Blocked, Received, Unresolved, WorkerObservers
 from toolpool.workers.observers.sentry import Sentry
+from toolpool.workers.worker_observer import Blocked, Received, Unresolved, WorkerObservers
 
 
 @pytest.fixture

@@ -4,16 +4,16 @@ from typing import Any
 
 import pytest
 
-from toolpool.contract.approval import ApprovalDecision, digest_of, signed_decision
+from toolpool.contract.approval_messages import ApprovalDecision, digest_of, signed_decision
 from toolpool.contract.envelope import CallMessage, Envelope
 from toolpool.contract.outcome import Code, Executed
 from toolpool.contract.settings import Settings
 from toolpool.contract.signing import Keyring
-from toolpool.workers.catalog import Catalog
 from toolpool.workers.credentials.lookup import Credentials
+from toolpool.workers.running.call_runner import CallRunner
 from toolpool.workers.running.invoke import Limits
-from toolpool.workers.running.run import Runner
 from toolpool.workers.tool import tool
+from toolpool.workers.tool_loading import Catalog
 
 ENVELOPE = Envelope(Keyring.local())
 NOW = 1_000_000.0
@@ -49,7 +49,7 @@ def decision(envelope: Envelope = ENVELOPE, **changed: Any) -> bytes:
 async def run(approval: bytes | None, amount: int = 5) -> tuple[Code | None, Executed, list[int]]:
     """How the call ends, and what ran."""
     RAN.clear()
-    runner = Runner(
+    runner = CallRunner(
         worker="w",
         catalog=CATALOG,
         limits=Limits(1 << 20),

@@ -14,7 +14,7 @@ import pytest
 from tests.processes import is_running
 from tests.waiting import eventually
 from toolpool.contract import encoding
-from toolpool.contract.faults import faults_in, traceback_of
+from toolpool.contract.exception_report import faults_in, traceback_of
 from toolpool.contract.outcome import Code, Executed, Outcome
 from toolpool.workers.running import frames
 from toolpool.workers.running.children import ChildPool
@@ -54,7 +54,7 @@ class Calls:
 
 
 async def started(size: int, tools: list[str] = TOOLS) -> ChildPool:
-    pool = ChildPool(size=size, tools=tools, max_result=1 << 20, calls_per_child=1000)
+    pool = ChildPool(size=size, tools=tools, max_result_bytes=1 << 20, calls_per_child=1000)
     await pool.start()
     return pool
 
@@ -341,7 +341,7 @@ async def test_what_a_tool_wrote_is_in_no_report_of_the_process_that_replaces_it
         "    if source: (here / 'written.py').write_text(source)\n"
         "    importlib.import_module('written').fails()\n"
     )
-    pool = ChildPool(size=1, tools=[str(tools)], max_result=1_000, calls_per_child=1)
+    pool = ChildPool(size=1, tools=[str(tools)], max_result_bytes=1_000, calls_per_child=1)
     await pool.start()
     try:
         for source in ("def fails(): raise KeyError(jane_doe)", ""):

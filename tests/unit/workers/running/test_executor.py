@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from tests.waiting import eventually
-from toolpool.contract import limits
+from toolpool.contract import rate_limits
 from toolpool.contract.envelope import (
     Batch,
     CallMessage,
@@ -23,29 +23,29 @@ from toolpool.contract.envelope import (
     Settled,
     Switch,
 )
-from toolpool.contract.ledger.base import CloseReason, Closing, Opening
-from toolpool.contract.ledger.memory import MemoryServer
-from toolpool.contract.ledger.rates import MemoryRates
-from toolpool.contract.ledger.steps import new_nonce
+from toolpool.contract.kill_switches import KillSwitches, switch_name
+from toolpool.contract.ledger.lua_scripts import new_nonce
+from toolpool.contract.ledger.memory_server import MemoryServer
+from toolpool.contract.ledger.protocols import CloseReason, Closing, Opening
+from toolpool.contract.ledger.rate_counters import MemoryRates
 from toolpool.contract.outcome import Code, Executed, Outcome, failure
 from toolpool.contract.settings import Settings
 from toolpool.contract.signing import Keyring
 from toolpool.contract.spec import RunIn
-from toolpool.contract.switches import Switches, switch_name
-from toolpool.workers.catalog import Catalog
 from toolpool.workers.context import ToolContext
 from toolpool.workers.credentials.lookup import Credentials
-from toolpool.workers.observe import WorkerObserver, WorkerObservers
 from toolpool.workers.running import slots as slots_module
+from toolpool.workers.running.call_runner import CallRunner
 from toolpool.workers.running.children import ChildPool
 from toolpool.workers.running.executor import Executor
-from toolpool.workers.running.intake import Intake
 from toolpool.workers.running.invoke import Limits
-from toolpool.workers.running.run import Runner
+from toolpool.workers.running.limit_notices import LimitNotices
+from toolpool.workers.running.message_reader import MessageReader
 from toolpool.workers.running.settler import Settler
 from toolpool.workers.running.slots import Slots
-from toolpool.workers.running.starts import Starts
 from toolpool.workers.tool import tool
+from toolpool.workers.tool_loading import Catalog
+from toolpool.workers.worker_observer import WorkerObserver, WorkerObservers
 
 ENVELOPE = Envelope(Keyring.local())
 REPLY = "reply"
@@ -148,13 +148,13 @@ class Bench:
         catalog = catalog or Catalog(tools)
         self.observers = WorkerObservers(settings=Settings(), tools=catalog.tools)
         self.slots = Slots(slots)
-        self.switches = Switches(ENVELOPE, "toolpool")
-        self.intake = Intake(ENVELOPE, self.observers)
+        self.switches = KillSwitches(ENVELOPE, "toolpool")
+        self.message_reader = MessageReader(ENVELOPE, self.observers)
         self.leased_at: Callable[[], float] = time.monotonic
         self.settler = Settler(
             worker="w", ledger=self.ledger, envelope=ENVELOPE, keep=60.0, keep_output=60.0
         )
-        self.runner = Runner(
+        self.runner = CallRunner(
             worker="w",
             catalog=catalog,
             limits=Limits(1 << 20),
@@ -169,12 +169,12 @@ class Bench:
             runner=self.runner,
             ledger=self.ledger,
             settler=self.settler,
-            intake=self.intake,
+            message_reader=self.message_reader,
             observers=self.observers,
             slots=self.slots,
             switches=self.switches,
-            limits=limits.Limits(Settings()),
-            starts=Starts(MemoryRates(lambda _: False), "w"),
+            limits=rate_limits.RateLimits(Settings()),
+            limit_notices=LimitNotices(MemoryRates(lambda _: False), "w"),
         )
         self.executor.leased_at = lambda: self.leased_at()
 
@@ -317,7 +317,7 @@ async def test_a_message_is_refused_after_its_end() -> None:
 
     bench.observers.add(Watching())
     done: list[str] = []
-    bench.intake.server_time = lambda: 1000.0
+    bench.message_reader.server_time = lambda: 1000.0
     for end in (994.0, 996.0):
         batch = Batch(id="b", reply=REPLY, calls=(), sent_at=end - 9.0, ends_at=end)
         bench.executor.receive(ENVELOPE.encode_batch(batch), lambda: done.append("acknowledged"))
@@ -470,13 +470,13 @@ async def test_how_old_a_lease_may_be_follows_from_when_it_is_gone(
         runner=bench.runner,
         ledger=bench.ledger,
         settler=bench.settler,
-        intake=bench.intake,
+        message_reader=bench.message_reader,
         observers=bench.observers,
         slots=Slots({RunIn.LOOP: 2}),
         switches=bench.switches,
-        limits=limits.Limits(Settings()),
-        starts=Starts(MemoryRates(lambda _: False), "w"),
-        lease_gone=2.0,
+        limits=rate_limits.RateLimits(Settings()),
+        limit_notices=LimitNotices(MemoryRates(lambda _: False), "w"),
+        lease_ttl=2.0,
     )
     await bench.call("a", "wait")
     await bench.running(1)
@@ -581,7 +581,7 @@ async def test_a_call_that_is_stopped_before_its_first_step_is_answered(tmp_path
 @pytest.fixture
 async def children() -> AsyncIterator[ChildPool]:
     """One process for two slots."""
-    pool = ChildPool(size=1, tools=[TOOLS], max_result=1 << 20, calls_per_child=100)
+    pool = ChildPool(size=1, tools=[TOOLS], max_result_bytes=1 << 20, calls_per_child=100)
     await pool.start()
     yield pool
     await pool.close()
@@ -761,7 +761,7 @@ async def test_a_drain_waits_for_a_run_that_is_about_to_free_its_places_and_be_s
     async def free(*_: Any) -> None:
         await is_freed.wait()
 
-    bench.executor._starts.ended = free  # type: ignore[method-assign]
+    bench.executor._limit_notices.ended = free  # type: ignore[method-assign]
     await bench.call("k", "quick")
     await eventually(lambda: bool(bench.executor._ending), "it has ended")
     draining = asyncio.ensure_future(bench.executor.drain(5.0))

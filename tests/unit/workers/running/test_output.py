@@ -32,7 +32,7 @@ def ending_of(value: Any) -> Completion:
     def give() -> Any:
         return value
 
-    return invoke(give, {}, ToolContext(call_id="c", tool="give"), Limits(max_result=100_000))
+    return invoke(give, {}, ToolContext(call_id="c", tool="give"), Limits(max_result_bytes=100_000))
 
 
 def data(outcome: Outcome) -> Any:

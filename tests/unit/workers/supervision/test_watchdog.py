@@ -12,9 +12,9 @@ import pytest
 
 from tests.waiting import wait_until
 from toolpool.contract.settings import Settings
-from toolpool.workers.observe import Blocked, WorkerObserver, WorkerObservers
 from toolpool.workers.supervision import watchdog
 from toolpool.workers.supervision.watchdog import Watchdog, is_waiting
+from toolpool.workers.worker_observer import Blocked, WorkerObserver, WorkerObservers
 
 
 class Pager(WorkerObserver):

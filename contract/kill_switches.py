@@ -1,0 +1,193 @@
+"""The kill switch: a tool, or a tool with one argument value, denied to the whole fleet at once.
+
+Kept in Redis, signed, and followed by every dispatcher and worker. A switch stays until it is taken
+back: it must not switch itself off, nor be taken back or set again by somebody who can write to the
+server and has no key.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from decimal import Decimal, InvalidOperation
+from typing import Any, Protocol
+
+import msgspec
+
+from toolpool.contract import encoding
+from toolpool.contract.envelope import Envelope, Switch
+from toolpool.contract.errors import MessageRejected
+from toolpool.contract.ledger.protocols import SwitchChange
+from toolpool.contract.schema.root_object import fields_of
+from toolpool.contract.schema.validator import SchemaValidator
+from toolpool.contract.spec import ToolSpec
+
+Canonical = Callable[[str, dict[str, Any]], dict[str, Any]]
+"""Gives the arguments of a tool, by its name, in the form that its schema determines."""
+_OPEN = ("additionalProperties", "patternProperties", "unevaluatedProperties")
+_LISTS = (list, tuple, set, frozenset)
+States = tuple[str, Mapping[str, bytes]]
+"""The version of all switches, and the signed state of each by its field."""
+
+
+class SwitchLedger(Protocol):
+    """Where switches are kept."""
+
+    async def switches(self, change: SwitchChange | None = None) -> States:
+        """The states of all switches, after a change. Raises what the client does.
+
+        The change is made only if its switch was still in the state `before`.
+        """
+        ...
+
+
+class KillSwitches:
+    """The latest state of each switch that was ever seen, here or on the server.
+
+    A state counts that is signed for this key prefix; of two states of a switch, the one with the
+    higher number.
+    """
+
+    def __init__(self, envelope: Envelope, prefix: str) -> None:
+        self._envelope = envelope
+        self._prefix = prefix
+        self._known: dict[str, tuple[Switch, bytes]] = {}
+        self.on: dict[str, list[Switch]] = {}
+        """Those that deny calls, by tool."""
+        self._found: Mapping[str, bytes] = {}
+        self.version = "unread"
+        """The server's when its switches were last read."""
+
+    async def follow(self, ledger: SwitchLedger) -> list[Switch]:
+        """Read what the server has, and set again what it lost; which switches have changed."""
+        turned = self.take(*await ledger.switches())
+        for change in list(self._lost()):
+            turned += self.take(*await ledger.switches(change))
+        return turned
+
+    def take(self, version: str, found: Mapping[str, bytes]) -> list[Switch]:
+        """Learn the states that the server has; the switches that deny since then, or no longer."""
+        before = self._denying()
+        for data in found.values():
+            try:
+                switch = self._envelope.decode_switch(data)
+            except MessageRejected:
+                continue
+            if switch.prefix == self._prefix:
+                name, state = switch_name(switch), (switch, data)
+                self._known[name] = max(self._known.get(name, state), state, key=_rank)
+        self.version, self._found = version, found
+        now = self._denying()
+        self.on = {}
+        for switch in now.values():
+            self.on.setdefault(switch.tool, []).append(switch)
+        return [self._known[name][0] for name in before.keys() ^ now.keys()]
+
+    def _denying(self) -> dict[str, Switch]:
+        return {name: switch for name, (switch, _) in self._known.items() if switch.on}
+
+    def _lost(self) -> Iterator[SwitchChange]:
+        """What the server lacks, or has in another state: nobody with a key removed it."""
+        for name, (_, body) in self._known.items():
+            if (found := self._found.get(name, b"")) != body:
+                yield SwitchChange(name, found, body)
+
+    def change(self, switch: Switch) -> SwitchChange:
+        """The step from the state that was read last to this one, numbered after it.
+
+        By its time, so that it also comes after a state that the server has lost meanwhile.
+        """
+        name = switch_name(switch)
+        known = self._known.get(name)
+        number = max(known[0].number + 1 if known is not None else 1, int(switch.set_at * 1000))
+        numbered = msgspec.structs.replace(switch, prefix=self._prefix, number=number)
+        body = self._envelope.encode_switch(numbered)
+        return SwitchChange(name, self._found.get(name, b""), body)
+
+    def denying(self) -> list[Switch]:
+        """The switches that deny calls, by tool and age."""
+        return sorted(self._denying().values(), key=lambda switch: (switch.tool, switch.set_at))
+
+    def denial(
+        self,
+        tool: str,
+        arguments: dict[str, Any] | None,
+        tenant: str,
+        canonical: Canonical = lambda _, sent: sent,
+    ) -> str | None:
+        """Why a call is denied; None if it is not. Values are compared in `canonical` form."""
+        for switch in self.on.get(tool, ()):
+            if switch.tenant is not None and switch.tenant != tenant:
+                continue
+            if switch.argument is None:
+                return switch.reason
+            sent, name = arguments or {}, switch.argument
+            judged = canonical(tool, sent)
+            denied = canonical(tool, {**sent, name: switch.value})
+            if name in judged and means(denied[name], judged[name]):
+                return switch.reason
+        return None
+
+    def on_arguments(self, tool: str, tenant: str) -> tuple[Switch, ...]:
+        """The switches on arguments of a tool, for calls of a tenant."""
+        found = (switch for switch in self.on.get(tool, ()) if switch.argument is not None)
+        return tuple(switch for switch in found if switch.tenant in (None, tenant))
+
+
+def switch_name(switch: Switch) -> str:
+    """The field a switch is kept under: its states have the same."""
+    words = [switch.tool, switch.argument, switch.value]
+    return encoding.digest(words if switch.tenant is None else [*words, switch.tenant])
+
+
+def means(denied: Any, value: Any) -> bool:
+    """Whether a switch on the value `denied` is meant for `value`, both as JSON or both typed.
+
+    True is not 1, and 1 is 1.0. A number may be written as text, and a value may stand alone or in
+    a list.
+    """
+    if isinstance(value, _LISTS) and not isinstance(denied, _LISTS):
+        return any(means(denied, each) for each in value)
+    if isinstance(denied, _LISTS) and not isinstance(value, _LISTS):
+        return len(denied) == 1 and means(next(iter(denied)), value)
+    if isinstance(denied, str) != isinstance(value, str):
+        denied, value = _read(denied), _read(value)
+    return isinstance(denied, bool) == isinstance(value, bool) and bool(denied == value)
+
+
+def _read(value: Any) -> Any:
+    """The number or boolean that a text, or a number, may be."""
+    if value in ("true", "false"):
+        return value == "true"
+    if isinstance(value, (str, int, float)) and not isinstance(value, bool):
+        try:
+            number = Decimal(value if isinstance(value, int) else str(value))
+        except InvalidOperation:
+            return value
+        return number if number.is_finite() else value
+    return value
+
+
+def misfit(
+    spec: ToolSpec, validator: SchemaValidator | None, argument: str | None, value: Any
+) -> str | None:
+    """Why no valid call of a tool has this value for an argument, and what to do instead."""
+    schema = spec.input_schema
+    if validator is None or schema is None or argument is None:
+        return None
+    named, _ = fields_of(schema)
+    if argument not in named and all(schema.get(key, False) is False for key in _OPEN):
+        return f"{spec.name} has no argument {argument!r} ({', '.join(sorted(named))})"
+    try:
+        sent = validator.canonical({argument: value})
+    except ValueError:
+        sent = {argument: value}
+    if any(problem.path[:1] == (argument,) for problem in validator.problems(sent)):
+        return (
+            f"no valid call of {spec.name} has this value for {argument!r}: write it as the tool's "
+            "schema shows it, or deny the whole tool"
+        )
+    return None
+
+
+def _rank(state: tuple[Switch, bytes]) -> tuple[int, bool, bytes]:
+    """Of two states with one number, set at once by two operators, the one that denies holds."""
+    switch, body = state
+    return switch.number, switch.on, body

@@ -1,0 +1,334 @@
+"""The steps of calls that wait for a person: asked, decided, and gone on with."""
+
+import math
+import time
+from collections.abc import Sequence
+from typing import Any, NamedTuple, Protocol
+
+import msgspec
+
+from toolpool.contract import encoding
+from toolpool.contract.approval_messages import ApprovalState
+from toolpool.contract.ledger.lua_scripts import LuaScripts, Step
+from toolpool.contract.ledger.memory_record import Record
+from toolpool.contract.ledger.memory_server import MemoryServer
+from toolpool.contract.redis_keys import RedisKeys
+
+_PATIENCE_SECONDS = 5.0
+LOOK_AGAIN_SECONDS = 10.0
+"""After how long a dispatcher looks again at what was approved and is not sent."""
+
+
+class Asking(msgspec.Struct, frozen=True, gc=False):
+    """A call to note as waiting. `ends_at` and `asked_at` are Unix time by the server's clock.
+
+    Its record is kept for `kept` seconds while it is not sent, and its outcome for `keep` seconds.
+    `tried_in` is the epoch of an earlier try that may have been taken, empty if there was none.
+    """
+
+    key: str
+    nonce: str
+    request: bytes
+    rerunnable: bool
+    ends_at: float
+    kept: float
+    keep: float
+    asked_at: float
+    again: bool = False
+    tried_in: str = ""
+
+
+class Deciding(msgspec.Struct, frozen=True, gc=False):
+    """A decision to note. All but `key` and times (`ends_at`: of what is approved) are signed.
+
+    `notice` tells dispatchers. A denied call has the outcome `no`, or `doubtful` where the server
+    may have forgotten that it was sent.
+    """
+
+    key: str
+    nonce: str
+    decision: bytes
+    notice: bytes
+    approved: bool
+    ends_at: float
+    no: bytes = b""
+    doubtful: bytes = b""
+
+
+class Found(NamedTuple):
+    """The record of a call; `state` is empty if there is none. `request` and so on are signed.
+
+    `answer` is that of an `ask`: `new`, `ran` or `moved` (as `DispatcherLedger.open`), else empty.
+    """
+
+    key: str
+    state: str
+    approval: str = ""
+    request: bytes = b""
+    decision: bytes = b""
+    epoch: str = ""
+    outcome: bytes = b""
+    answer: str = ""
+
+    @property
+    def shown(self) -> ApprovalState | None:
+        """What people are told of it; None if it never had to be approved."""
+        if self.approval == "approved" and self.state != "approved":
+            return ApprovalState.SENT
+        try:
+            return ApprovalState(self.approval)
+        except ValueError:
+            return None
+
+
+class ApprovalLedger(Protocol):
+    """Every method may raise `ServerAway`, RedisError or OSError. `now` is the server's time."""
+
+    async def ask(self, asking: Asking, *, now: float) -> Found:
+        """Note a call that is not sent before somebody approves it; one that is known stays."""
+        ...
+
+    async def read(self, key: str, *, now: float, unsent_in: str | None = None) -> Found:
+        """A record. `unsent_in`: the epoch in which the caller knows that nobody has sent the call.
+
+        It becomes the epoch of a record that waits or is approved, if it is the server's.
+        """
+        ...
+
+    async def decide(self, deciding: Deciding, *, now: float) -> str:
+        """Approve or deny what waits; empty if that was done, else its state, or `gone`."""
+        ...
+
+    async def approved(self, *, now: float) -> list[str]:
+        """Keys of what was approved and is to be sent from here: its dispatcher may be dead."""
+        ...
+
+    async def waiting(self, most: int, *, now: float) -> list[Found]:
+        """What waits, the first to expire first."""
+        ...
+
+    async def is_untold(self, key: str) -> bool:
+        """Whether nobody was told what became of a request; to be asked by whoever tells."""
+        ...
+
+
+class RedisApprovals:
+    """On a real server, those of one tenant, for the dispatcher that reads `reply`."""
+
+    def __init__(
+        self,
+        scripts: LuaScripts,
+        names: RedisKeys,
+        reply: str,
+        tenant: str,
+        *,
+        dedup_ttl: float = 86_400.0,
+    ) -> None:
+        self._scripts = scripts
+        self._names = names
+        self._reply = reply
+        self._marks_ms = _ms(dedup_ttl)
+        owner = encoding.digest(tenant)
+        self._shared = (names.epoch, names.approvals(owner), names.approved(owner))
+
+    async def ask(self, asking: Asking, *, now: float) -> Found:
+        """See `ApprovalLedger.ask`."""
+        answers = await self._run(
+            asking.key,
+            "ask",
+            now,
+            asking.nonce,
+            self._reply,
+            self._names.ran_prefix,
+            self._marks_ms,
+            asking.request,
+            int(asking.rerunnable),
+            _ms(asking.ends_at),
+            _ms(asking.kept),
+            _ms(asking.keep),
+            round(asking.asked_at * 1000),
+            int(asking.again),
+            asking.tried_in,
+            asking.key,
+        )
+        return _found(asking.key, answers[1:])
+
+    async def read(self, key: str, *, now: float, unsent_in: str | None = None) -> Found:
+        """See `ApprovalLedger.read`."""
+        return _found(key, (await self._run(key, "read", now, unsent_in or ""))[1:])
+
+    async def decide(self, deciding: Deciding, *, now: float) -> str:
+        """See `ApprovalLedger.decide`."""
+        [answer] = await self._run(
+            deciding.key,
+            "decide",
+            now,
+            "approved" if deciding.approved else "denied",
+            deciding.decision,
+            _ms(deciding.ends_at),
+            deciding.nonce,
+            deciding.notice,
+            deciding.no,
+            deciding.doubtful,
+            deciding.key,
+            self._names.ran_prefix,
+        )
+        return "" if answer == b"done" else bytes(answer).decode(errors="replace")
+
+    async def approved(self, *, now: float) -> list[str]:
+        """See `ApprovalLedger.approved`."""
+        pause = _ms(LOOK_AGAIN_SECONDS)
+        answers = await self._run("", "approved", now, self._reply, pause, self._names.call_prefix)
+        return [bytes(answer).decode(errors="replace") for answer in answers]
+
+    async def waiting(self, most: int, *, now: float) -> list[Found]:
+        """See `ApprovalLedger.waiting`."""
+        answers = await self._run("", "list", now, self._names.call_prefix, most)
+        return [
+            _found(bytes(answers[i]).decode(errors="replace"), [b"", *answers[i + 1 : i + 7]])
+            for i in range(0, len(answers), 7)
+        ]
+
+    async def is_untold(self, key: str) -> bool:
+        """See `ApprovalLedger.is_untold`."""
+        [answer] = await self._run(key, "tell", 0.0)
+        return bool(answer == b"first")
+
+    async def _run(
+        self, key: str, what: str, now: float, *arguments: str | bytes | int
+    ) -> list[Any]:
+        return await self._scripts.run(
+            Step.APPROVAL,
+            [*self._shared, self._names.call(key)],
+            [what, self._scripts.epoch_candidate, round(now * 1000), *arguments],
+            give_up_at=time.monotonic() + _PATIENCE_SECONDS,
+        )
+
+
+def _ms(seconds: float) -> int:
+    return max(1, round(seconds * 1000))
+
+
+def _found(key: str, answers: Sequence[Any]) -> Found:
+    answer, state, approval, request, decision, epoch, outcome = map(bytes, answers)
+    words = [word.decode(errors="replace") for word in (state, approval, epoch, answer)]
+    return Found(key, words[0], words[1], request, decision, words[2], outcome, words[3])
+
+
+class MemoryApprovals:
+    """The steps of a server in this process, for the dispatcher that reads `reply`."""
+
+    def __init__(self, server: MemoryServer, reply: str) -> None:
+        self._server = server
+        self._reply = reply
+
+    async def ask(self, asking: Asking, *, now: float) -> Found:
+        """See `ApprovalLedger.ask`."""
+        server, key = self._server, asking.key
+        record = server.asked_anew(key, asking.asked_at)
+        if record is None and not asking.rerunnable and asking.tried_in not in ("", server.epoch):
+            return Found(key, "", answer="moved")
+        is_asked_again = asking.again and not asking.rerunnable
+        if record is None and (is_asked_again or server.is_marked(key)):
+            server.marks[key] = math.inf
+            return Found(key, "", answer="ran")
+        if record is None:
+            record = server.records[key] = Record(
+                epoch=server.epoch,
+                opened=asking.nonce,
+                attempt=1,
+                rerunnable=asking.rerunnable,
+                until=0.0,
+                deadline=0.0,
+                gone_at=time.monotonic() + asking.kept,
+                replies=[self._reply],
+                state="waiting",
+                keep=asking.keep,
+                approval="waiting",
+                request=asking.request,
+                expires=asking.ends_at,
+                asker=self._reply,
+            )
+        elif record.state != "settled":
+            record.attach(self._reply, server.dispatchers)
+            if record.asker not in server.dispatchers:
+                record.asker = self._reply
+        is_new = record.opened == asking.nonce and record.state != "settled"
+        return _of(key, record)._replace(answer="new" if is_new else "")
+
+    async def read(self, key: str, *, now: float, unsent_in: str | None = None) -> Found:
+        """See `ApprovalLedger.read`."""
+        record = self._server.record(key)
+        is_unsent = record is not None and record.state in ("waiting", "approved")
+        if record is not None and is_unsent and unsent_in == self._server.epoch:
+            record.epoch = self._server.epoch
+        return _of(key, record) if record is not None else Found(key, "")
+
+    async def decide(self, deciding: Deciding, *, now: float) -> str:
+        """See `ApprovalLedger.decide`."""
+        record = self._server.record(deciding.key)
+        if record is None:
+            return "gone"
+        if record.decision == deciding.decision:
+            return ""
+        if record.state != "waiting":
+            return record.approval or record.state
+        if now >= record.expires:
+            return "expired"
+        record.decision = deciding.decision
+        for reply in record.replies:
+            self._server.put(reply, deciding.notice)
+        # As long as a handle may be good that was given while it waited.
+        kept = deciding.ends_at - now + record.keep
+        record.keep = max(kept, record.gone_at - time.monotonic())
+        if deciding.approved:
+            record.state = record.approval = "approved"
+            record.expires = deciding.ends_at
+            record.gone_at = time.monotonic() + record.keep
+        else:
+            record.approval = "denied"
+            is_sure = record.epoch == self._server.epoch
+            is_sure = is_sure and not self._server.is_marked(deciding.key)
+            body = deciding.no if is_sure else deciding.doubtful
+            self._server.finish(record, deciding.nonce, record.keep, body, "")
+            self._server.mark_ended(deciding.key)
+        return ""
+
+    async def approved(self, *, now: float) -> list[str]:
+        """See `ApprovalLedger.approved`."""
+        found: list[str] = []
+        for key, record in self._server.records.items():
+            if record.state != "approved" or record.look_at > now:
+                continue
+            record.look_at = now + LOOK_AGAIN_SECONDS
+            if record.asker == self._reply or record.asker not in self._server.dispatchers:
+                record.asker = self._reply
+                found.append(key)
+        return found
+
+    async def waiting(self, most: int, *, now: float) -> list[Found]:
+        """See `ApprovalLedger.waiting`."""
+        records = self._server.records.items()
+        found = [(k, r) for k, r in records if r.state == "waiting" and r.expires > now]
+        found.sort(key=lambda pair: pair[1].expires)
+        return [_of(key, record) for key, record in found[:most]]
+
+    async def is_untold(self, key: str) -> bool:
+        """See `ApprovalLedger.is_untold`."""
+        record = self._server.record(key)
+        if record is None or record.is_told:
+            return False
+        record.is_told = True
+        return True
+
+
+def _of(key: str, record: Record) -> Found:
+    return Found(
+        key,
+        record.state,
+        record.approval,
+        record.request,
+        record.decision,
+        record.epoch,
+        record.outcome,
+    )

@@ -1,0 +1,178 @@
+"""What failed in a session, remembered for the whole fleet.
+
+A session without failures costs nothing: every dispatcher follows one stream of the sessions that
+have some, and asks the server about those alone.
+"""
+
+import asyncio
+import time
+from collections import OrderedDict, defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import redis.asyncio
+from redis.exceptions import RedisError
+
+from toolpool.contract.ledger.lua_scripts import LuaScripts, Step, send, without_end
+from toolpool.contract.redis_keys import RedisKeys
+
+_SESSIONS_AT_MOST = 100_000
+_READ_AT_MOST = 1_000
+_BLOCK_MS = 5_000
+_PAUSE_SECONDS = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """How often a call has failed, and whether it takes turns with another failing call."""
+
+    failures: int
+    alternates: bool
+
+
+class LoopLedger(Protocol):
+    """The memory of failures. `look` and `note` raise `ServerAway` past `give_up_at`."""
+
+    def suspects(self, session: str) -> bool:
+        """Whether anything failed in this session, as far as is known here; costs nothing."""
+        ...
+
+    async def look(self, session: str, digests: Sequence[str], give_up_at: float) -> list[Seen]:
+        """What is remembered of these calls."""
+        ...
+
+    async def note(
+        self, session: str, ended: Sequence[tuple[str, bool]], give_up_at: float
+    ) -> None:
+        """Remember calls by digest, and whether each failed; a success is forgotten."""
+        ...
+
+    async def follow(self) -> None:
+        """Learn of the sessions in which others saw failures; for ever."""
+        ...
+
+
+class RedisLoops:
+    """On a real server: one list a session, and the stream of sessions."""
+
+    def __init__(
+        self,
+        scripts: LuaScripts,
+        reader: "redis.asyncio.Redis",
+        names: RedisKeys,
+        *,
+        remembered: int,
+        kept: float,
+    ) -> None:
+        self._scripts = scripts
+        self._reader = reader
+        self._names = names
+        self._remembered = remembered
+        self._kept = kept
+        self._touched: OrderedDict[str, float] = OrderedDict()
+        self._last_read = b"0"
+
+    def suspects(self, session: str) -> bool:
+        """See `LoopLedger.suspects`."""
+        until = self._touched.get(session)
+        return until is not None and until > time.monotonic()
+
+    async def look(self, session: str, digests: Sequence[str], give_up_at: float) -> list[Seen]:
+        """See `LoopLedger.look`."""
+        found = await self._run("look", session, digests, give_up_at)
+        pairs = zip(found[::2], found[1::2], strict=True)
+        return [Seen(int(count), turns == b"1") for count, turns in pairs]
+
+    async def note(
+        self, session: str, ended: Sequence[tuple[str, bool]], give_up_at: float
+    ) -> None:
+        """See `LoopLedger.note`."""
+        self._touch(session)
+        words = [word for digest, failed in ended for word in (digest, "1" if failed else "0")]
+        await self._run("note", session, words, give_up_at)
+
+    async def follow(self) -> None:
+        """See `LoopLedger.follow`."""
+        command = ("XREAD", "COUNT", _READ_AT_MOST, "BLOCK", _BLOCK_MS, "STREAMS")
+        while True:
+            try:
+                async with asyncio.timeout(2 * _BLOCK_MS / 1000):  # then the connection is dead
+                    found = await send(self._reader, (*command, self._names.loops, self._last_read))
+                    read: list[Any] = found[0][1] if found else []
+                    entries = await without_end(self._reader, self._names.loops, read)
+            except (RedisError, OSError):
+                self._last_read = b"0"  # another server may count from anywhere
+                await asyncio.sleep(_PAUSE_SECONDS)
+                continue
+            for key, fields in entries:
+                self._last_read = key
+                self._touch(fields[1].decode(errors="replace"))
+
+    async def _run(
+        self, what: str, session: str, words: Sequence[str], give_up_at: float
+    ) -> list[Any]:
+        keys = [self._names.loop(session), self._names.loops]
+        kept_ms = round(self._kept * 1000)
+        arguments: list[str | bytes | int] = [what, kept_ms, self._remembered, session, *words]
+        return await self._scripts.run(Step.LOOP, keys, arguments, give_up_at=give_up_at)
+
+    def _touch(self, session: str) -> None:
+        self._touched.pop(session, None)
+        if len(self._touched) >= _SESSIONS_AT_MOST:
+            self._touched.popitem(last=False)
+        self._touched[session] = time.monotonic() + self._kept
+
+
+class MemoryLoops:
+    """In this process: what several dispatchers of one in-memory server share."""
+
+    def __init__(self, *, remembered: int = 32, kept: float = 3600.0) -> None:
+        self._remembered = remembered
+        self._kept = kept
+        self._failed: defaultdict[str, list[str]] = defaultdict(list)
+        self._until: dict[str, float] = {}
+
+    def suspects(self, session: str) -> bool:
+        """See `LoopLedger.suspects`."""
+        if self._until.get(session, 0.0) > time.monotonic():
+            return True
+        self._forget(session)
+        return False
+
+    async def look(self, session: str, digests: Sequence[str], give_up_at: float) -> list[Seen]:
+        """See `LoopLedger.look`."""
+        failed = self._failed[session]
+        last = failed[-3:]
+        return [
+            Seen(
+                failed.count(digest),
+                len(last) == 3 and last[0] == last[2] != digest and last[1] == digest,
+            )
+            for digest in digests
+        ]
+
+    async def note(
+        self, session: str, ended: Sequence[tuple[str, bool]], give_up_at: float
+    ) -> None:
+        """See `LoopLedger.note`."""
+        failed = self._failed[session]
+        for digest, has_failed in ended:
+            if has_failed:
+                failed.append(digest)
+            else:
+                failed[:] = [other for other in failed if other != digest]
+            if has_failed:
+                self._until[session] = time.monotonic() + self._kept
+        del failed[: -self._remembered]
+        if not failed:
+            self._forget(session)
+        elif len(self._failed) > _SESSIONS_AT_MOST:
+            self._forget(next(iter(self._failed)))
+
+    def _forget(self, session: str) -> None:
+        self._failed.pop(session, None)
+        self._until.pop(session, None)
+
+    async def follow(self) -> None:
+        """See `LoopLedger.follow`: there is nobody else."""

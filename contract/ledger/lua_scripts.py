@@ -1,0 +1,233 @@
+"""The ledger's atomic steps: loads the Lua scripts and runs them, again where a reply was lost.
+
+Every step carries a nonce and repeats its answer to it, so running one twice is safe.
+"""
+
+import asyncio
+import hashlib
+import itertools
+import os
+import re
+import secrets
+import time
+from collections.abc import Iterator, Sequence
+from enum import StrEnum
+from importlib import resources
+from typing import Any
+
+import redis.asyncio
+from redis.exceptions import (
+    BusyLoadingError,
+    MasterDownError,
+    NoScriptError,
+    OutOfMemoryError,
+    ReadOnlyError,
+    ResponseError,
+)
+from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.exceptions import (
+    TimeoutError as RedisTimeoutError,
+)
+
+from toolpool.contract.errors import ServerUnavailable
+from toolpool.contract.server.redis_clients import removals, said
+
+_FIRST_PAUSE = 0.05
+_LONGEST_PAUSE = 1.0
+_DIGITS_OF_MS = 13
+"""Of a date in milliseconds, until the year 2286."""
+REPLY_STREAM_MS = 7_200_000
+"""Longer than an hour, by which the clock may jump."""
+_PASSING = (RedisConnectionError, RedisTimeoutError, BusyLoadingError, OSError)
+_REFUSING = (ReadOnlyError, OutOfMemoryError, MasterDownError)
+_REFUSAL = re.compile(r"(^|-)(READONLY|OOM|MASTERDOWN|NOREPLICAS|MISCONF|BUSY)\b")
+"""In the text of errors that redis-py has no class for, or that a script passes on (before 7.0)."""
+
+
+class Step(StrEnum):
+    """What has to happen at once on the server: the steps of a call, and what is beside them."""
+
+    OPEN = "open"
+    CLAIM = "claim"
+    SETTLE = "settle"
+    CLOSE = "close"
+    RECOVER = "recover"
+    RELEASE = "release"
+    HOLD = "hold"
+    LOOP = "loop"
+    HANDLE = "handle"
+    OUTPUT = "output"
+    BEAT = "beat"
+    SURVEY = "survey"
+    EVENTS = "events"
+    RATE = "rate"
+    APPROVAL = "approval"
+    SHARE = "share"
+    SWITCH = "switch"
+
+
+_WITH_PLACES = (Step.RATE, Step.CLAIM)
+
+
+_boot = secrets.token_hex(6)
+_count = itertools.count()
+
+
+def _boot_again() -> None:
+    """A forked host would use its parent's words, and read its parent's calls."""
+    global _boot
+    _boot = secrets.token_hex(6)
+
+
+os.register_at_fork(after_in_child=_boot_again)
+
+
+def refuses_writes(error: ResponseError) -> bool:
+    """Whether a server that is there takes no writes for now: full, read-only, or alone."""
+    return isinstance(error, _REFUSING) or _REFUSAL.search(str(error)) is not None
+
+
+def new_nonce() -> str:
+    """A word nobody else uses, which makes a step repeatable."""
+    return f"{_boot}{next(_count):x}"
+
+
+def script(step: Step) -> tuple[str, str]:
+    """The step's Lua and its SHA-1, for clients that call it by themselves."""
+    folder = resources.files("toolpool.contract.ledger") / "lua"
+    parts = ["preamble", *(["places"] if step in _WITH_PLACES else []), step.value]
+    source = "".join((folder / f"{part}.lua").read_text() for part in parts)
+    return source, hashlib.sha1(source.encode(), usedforsecurity=False).hexdigest()
+
+
+def has_end(id_: bytes) -> bool:
+    """Whether an entry's id is of no time that comes, so that nothing can be added after it."""
+    return id_.find(b"-") > _DIGITS_OF_MS
+
+
+async def without_end(client: "redis.asyncio.Redis", stream: str, entries: list[Any]) -> list[Any]:
+    """The entries read of a stream, up to one that `has_end`: then the stream is deleted."""
+    for number, entry in enumerate(entries):
+        if has_end(entry[0]):
+            await client.delete(stream)
+            said(1)
+            return entries[:number]
+    return entries
+
+
+class Attempt:
+    """Whether a command may have reached the server."""
+
+    __slots__ = ("sent",)
+
+    def __init__(self) -> None:
+        self.sent = False
+
+
+async def send(
+    client: "redis.asyncio.Redis",
+    command: Sequence[str | bytes | int],
+    attempt: Attempt | None = None,
+) -> Any:
+    """One command on one pooled connection, without redis-py's retries and reply parsing.
+
+    Raises RedisError or OSError; a connection that failed is not used again.
+    """
+    pool: Any = client.connection_pool
+    connection: Any = await pool.get_connection()
+    try:
+        if attempt is not None:
+            attempt.sent = True
+        await connection.send_command(*command)
+        return await connection.read_response()
+    except ResponseError as error:
+        [remove] = removals(error, [command])
+    except BaseException:
+        await connection.disconnect(nowait=True)
+        raise
+    finally:
+        await pool.release(connection)
+    mended: Any = client
+    said(await mended.execute_command(*remove))
+    return await send(client, command, attempt)
+
+
+def growing_pauses(longest: float, first: float = 0.1) -> Iterator[float]:
+    """How long to wait before each next try, in seconds: twice as long each time."""
+    while True:
+        yield first
+        first = min(2 * first, longest)
+
+
+class LuaScripts:
+    """Runs steps on one Redis client (which must not decode responses)."""
+
+    def __init__(self, client: "redis.asyncio.Redis") -> None:
+        self._client = client
+        self._scripts = {step: script(step) for step in Step}
+        self.epoch_candidate = secrets.token_hex(8)
+
+    async def run(
+        self,
+        step: Step,
+        keys: Sequence[str],
+        arguments: Sequence[str | bytes | int],
+        *,
+        give_up_at: float,
+    ) -> list[Any]:
+        """The step's answers. `give_up_at` is on the monotonic clock.
+
+        Raises `ServerUnavailable` when no answer came by then, and RedisError for an answer that no
+        repetition will mend.
+        """
+        source, sha = self._scripts[step]
+        pause = _FIRST_PAUSE
+        command: tuple[str | bytes | int, ...] = ("EVALSHA", sha, len(keys), *keys, *arguments)
+        attempt = Attempt()
+        while True:
+            left = give_up_at - time.monotonic()
+            if left <= 0:
+                raise ServerUnavailable(step.value, sent=attempt.sent)
+            sent_before = attempt.sent
+            try:
+                async with asyncio.timeout(left):
+                    answer = await send(self._client, command, attempt)
+                    return list(answer)
+            except NoScriptError:
+                command = ("EVAL", source, *command[2:])
+                continue
+            except ResponseError as error:
+                if not refuses_writes(error):
+                    raise
+                attempt.sent = sent_before  # a step begins with its first write, or not at all
+            except _PASSING:
+                pass
+            if time.monotonic() + pause >= give_up_at:
+                raise ServerUnavailable(step.value, sent=attempt.sent)
+            await asyncio.sleep(pause)
+            pause = min(pause * 2, _LONGEST_PAUSE)
+
+    async def once(
+        self, step: Step, keys: Sequence[str], arguments: Sequence[str | bytes | int]
+    ) -> list[Any]:
+        """The step's answers, asked for once. Raises RedisError or OSError."""
+        source, sha = self._scripts[step]
+        words = (len(keys), *keys, *arguments)
+        try:
+            return list(await send(self._client, ("EVALSHA", sha, *words)))
+        except NoScriptError:
+            return list(await send(self._client, ("EVAL", source, *words)))
+
+    async def note(self, keys: Sequence[str], *, keep_ms: int) -> None:
+        """Set empty strings, once. Raises RedisError."""
+        pipeline = self._client.pipeline(transaction=False)
+        for key in keys:
+            pipeline.set(key, "", px=keep_ms)
+        await pipeline.execute()
+
+    async def tell(self, stream: str, body: bytes) -> None:
+        """Append to a reply stream, once. Raises RedisError."""
+        pipeline = self._client.pipeline(transaction=False)
+        pipeline.xadd(stream, {"b": body})
+        pipeline.pexpire(stream, REPLY_STREAM_MS)
+        await pipeline.execute()

@@ -1,0 +1,573 @@
+"""A server in this process: the ledger's steps, queues, replies and catalog, without a network.
+
+For users' own tests and `Dispatcher.in_memory`. It takes and gives bytes, as the real one does, and
+one behaviour suite holds both to the same answers.
+"""
+
+import math
+import secrets
+import time
+from collections import defaultdict
+from collections.abc import Sequence
+
+from toolpool.contract.ledger.event_stream import MemoryEvents
+from toolpool.contract.ledger.failure_memory import MemoryLoops
+from toolpool.contract.ledger.lua_scripts import new_nonce
+from toolpool.contract.ledger.memory_queues import Inboxes
+from toolpool.contract.ledger.memory_record import Record
+from toolpool.contract.ledger.protocols import (
+    APPROVED,
+    ATTACHED,
+    ATTEMPTS_AT_MOST,
+    LAPSED,
+    LIMITED,
+    MISSING,
+    MOVED,
+    NEW,
+    OTHERS,
+    RAN,
+    RELEASES_AT_MOST,
+    SENT,
+    STALE,
+    STARTED_OR_ENDED,
+    UNCLAIMED,
+    WAITING,
+    Claim,
+    CloseReason,
+    Closing,
+    Hold,
+    Opening,
+    Recovery,
+    Refusal,
+    Release,
+    Settlement,
+    SwitchChange,
+    again,
+    running,
+)
+from toolpool.contract.ledger.rate_counters import MemoryRates
+from toolpool.contract.ledger.shared_runs import MemoryShared
+
+_OUTPUTS_BYTES = 32 << 20
+_OTHERS_AHEAD_SECONDS = 0.2
+_EARLY_SECONDS = 1.0
+"""Dispatchers end what waits by their own clocks."""
+
+
+class MemoryServer(Inboxes):
+    """Both sides' ledger, and the queues, reply streams and cancel lists between them."""
+
+    def __init__(self, *, failure_loop_memory: int = 32, failure_loop_ttl: float = 3600.0) -> None:
+        super().__init__()
+        self.epoch = f"memory.{secrets.token_hex(8)}"
+        self._began = time.time() - time.monotonic()
+        self.catalog: dict[str, bytes] = {}
+        self.leases: dict[str, bytes] = {}
+        self.dispatchers: set[str] = set()
+        """The reply streams of those that live."""
+        self.handles: dict[str, tuple[str, bytes]] = {}
+        self.switch_states: dict[str, bytes] = {}
+        self.switch_version = ""
+        self.circuits: dict[str, bytes] = {}
+        self.trials: dict[str, tuple[str, float]] = {}
+        """Which dispatcher may try the tool of a circuit, and until when."""
+        self.outputs: dict[str, bytes] = {}
+        self._outputs_of: defaultdict[str, dict[str, int]] = defaultdict(dict)
+        self.marks: dict[str, float] = {}
+        """Until when a call is not claimed that was claimed and may not run twice, or ended."""
+        self.ended: set[str] = set()
+        """Calls whose tools ended after they were answered."""
+        self.loops = MemoryLoops(remembered=failure_loop_memory, kept=failure_loop_ttl)
+        self.events = MemoryEvents()
+        self.rates = MemoryRates(self._is_known, self._is_under_way)
+        self.records: dict[str, Record] = {}
+        """By key; those that `record` would not find among them."""
+        self.shared = MemoryShared(self.record)
+
+    def time(self) -> float:
+        """Fleet time in seconds since 1970: jumps of this host's clock do not count."""
+        return self._began + time.monotonic()
+
+    def state(self, key: str) -> str | None:
+        """The state of a record; None where there is none."""
+        return record.state if (record := self.record(key)) is not None else None
+
+    def _is_known(self, key: str) -> bool:
+        record = self.record(key)
+        if record is None or record.state in ("waiting", "approved"):
+            return False
+        return record.anew_at is None
+
+    def _is_under_way(self, key: str) -> bool | None:
+        record = self.record(key)
+        if record is None:
+            return None
+        return record.state == "open" and record.until > time.monotonic()
+
+    def outcome(self, key: str) -> bytes | None:
+        """The outcome of a record; None where it has none."""
+        return (record.outcome or None) if (record := self.record(key)) is not None else None
+
+    def forget(self) -> None:
+        """Lose every record and start another epoch, as a server does that lost its data."""
+        self.records.clear()
+        self.shared.forget()
+        self.marks.clear()
+        self.switch_states.clear()
+        self.switch_version = ""
+        self.epoch = f"memory.{secrets.token_hex(8)}"
+
+    async def open(
+        self,
+        openings: Sequence[Opening],
+        *,
+        nonce: str,
+        reply: str,
+        queue: str,
+        message: bytes,
+        give_up_at: float,
+        tried_in: str | None = None,
+    ) -> tuple[str, list[bytes]]:
+        """See `DispatcherLedger.open`."""
+        answers: list[bytes] = []
+        created = False
+        for opening in openings:
+            answer = self._open(opening, nonce, reply, tried_in)
+            created = created or answer is None
+            answers.append(NEW if answer is None else answer)
+        if created and message:
+            self.put(queue, message)
+        return self.epoch, answers
+
+    def _open(self, opening: Opening, nonce: str, reply: str, tried_in: str | None) -> bytes | None:
+        """None for a call that has a record only now."""
+        now = time.monotonic()
+        record = self.asked_anew(opening.key, opening.asked_at)
+        if record is None:
+            if not opening.rerunnable and tried_in not in (None, self.epoch):
+                return MOVED
+            is_asked_again = opening.again and not opening.rerunnable
+            if opening.approved or is_asked_again or self.is_marked(opening.key):
+                self.marks[opening.key] = math.inf
+                return RAN
+            self.records[opening.key] = Record(
+                epoch=self.epoch,
+                opened=nonce,
+                attempt=opening.attempt,
+                rerunnable=opening.rerunnable,
+                until=now + opening.wait,
+                deadline=now + opening.deadline,
+                gone_at=now + opening.keep,
+                replies=[reply],
+            )
+            return None
+        if record.state == "settled":
+            return record.outcome
+        if record.opened == nonce:
+            return NEW
+        is_approved = record.state == "approved" and opening.approved
+        if is_approved and (refused := self._not_sendable(record)):
+            return refused
+        record.attach(reply, self.dispatchers)
+        if is_approved:
+            record.state, record.epoch, record.opened = "open", self.epoch, nonce
+            record.attempt, record.until, record.deadline = opening.attempt, 0.0, 0.0
+        elif record.state in ("waiting", "approved"):
+            return WAITING if record.state == "waiting" else APPROVED
+        record.until = max(record.until, now + opening.wait)
+        record.deadline = max(record.deadline, now + opening.deadline)
+        record.gone_at = max(record.gone_at, now + opening.keep)
+        if is_approved:
+            return None
+        return running(record.worker) if record.state == "claimed" else ATTACHED
+
+    def _not_sendable(self, record: Record) -> bytes | None:
+        """Why what a person approved may not be sent; None if it may."""
+        if not record.rerunnable and record.epoch != self.epoch:
+            return MOVED
+        return LAPSED if record.expires <= self.time() else None
+
+    def asked_anew(self, key: str, asked_at: float) -> Record | None:
+        """The record of a call that is asked for; what was refused for a time is not any more.
+
+        What a person approved stays approved.
+        """
+        record = self.record(key)
+        if record is None or record.anew_at is None or asked_at <= record.anew_at:
+            return record
+        record.anew_at = None
+        if record.approval == "approved":
+            record.state, record.outcome, record.settled_by = "approved", b"", ""
+            return record
+        del self.records[key]
+        return None
+
+    async def claim(
+        self,
+        claims: Sequence[Claim],
+        *,
+        worker: str,
+        give_up_at: float,
+        switches: str | None = None,
+        now: float = 0.0,
+    ) -> list[float | Refusal]:
+        """See `WorkerLedger.claim`."""
+        is_stale = switches not in (None, self.switch_version or self.epoch)
+        return [self._claim(claim, worker, is_stale=is_stale) for claim in claims]
+
+    def _claim(self, claim: Claim, worker: str, *, is_stale: bool) -> float | Refusal:
+        now = time.monotonic()
+        record = self.record(claim.key)
+        if record is None:
+            return "absent"
+        if record.state == "settled":
+            return "settled"
+        if record.attempt != claim.attempt:
+            return "attempt"
+        if record.state == "claimed":
+            return record.deadline - now if record.claimed == claim.nonce else "claimed"
+        if (refusal := self._not_startable(claim, record, worker, is_stale)) is not None:
+            return refusal
+        record.state, record.claimed, record.worker = "claimed", claim.nonce, worker
+        record.claims += 1
+        if not (record.rerunnable and claim.rerunnable):
+            self.marks[claim.key] = math.inf
+        return record.deadline - now
+
+    def _not_startable(
+        self, claim: Claim, record: Record, worker: str, is_stale: bool
+    ) -> Refusal | None:
+        """Why a call that nobody has claimed may not be started; None if it may."""
+        if record.state != "open":
+            return record.state
+        if record.approval not in ("", "approved"):
+            return record.approval
+        if record.until <= time.monotonic():
+            return "expired"
+        if not self._may_go(record):
+            return "moved"
+        if is_stale:
+            return STALE
+        reads_mark = claim.approved or not (record.rerunnable and claim.rerunnable)
+        if reads_mark and self.is_marked(claim.key):
+            return STARTED_OR_ENDED
+        if claim.limits and not self.rates.may_start(claim.key, claim.nonce, claim.limits, worker):
+            return LIMITED
+        return None
+
+    async def switches(self, change: SwitchChange | None = None) -> tuple[str, dict[str, bytes]]:
+        """See `SwitchLedger.switches`."""
+        states = self.switch_states
+        if change is not None and states.get(change.field, b"") == change.before:
+            states[change.field] = change.after
+            self.switch_version = new_nonce()
+        return self.switch_version or self.epoch, dict(states)
+
+    async def settle(self, settlements: Sequence[Settlement], *, give_up_at: float) -> list[str]:
+        """See `WorkerLedger.settle`."""
+        return [self._settle(settlement) for settlement in settlements]
+
+    async def hold(self, holds: Sequence[Hold], *, worker: str, give_up_at: float) -> list[str]:
+        """See `WorkerLedger.hold`."""
+        return [self._hold(hold, worker) for hold in holds]
+
+    def _hold(self, hold: Hold, worker: str) -> str:
+        record = self.record(hold.key)
+        if not hold.rerunnable:
+            self.marks[hold.key] = math.inf
+        if record is None:
+            return "absent"
+        if record.state == "settled":
+            return "settled"
+        if record.state == "claimed":
+            return "held" if record.claimed == hold.claim_nonce else "lost"
+        if record.attempt != hold.attempt:
+            return "lost"
+        record.state, record.claimed, record.worker = "claimed", hold.claim_nonce, worker
+        record.claims += 1
+        return "held"
+
+    async def keep_output(self, handle: str, body: bytes, *, owner: str, keep: float) -> bool:
+        """See `WorkerLedger.keep_output`."""
+        kept = self._outputs_of[owner]
+        if len(body) > _OUTPUTS_BYTES:
+            return False
+        while sum(kept.values()) + len(body) > _OUTPUTS_BYTES:
+            oldest = next(iter(kept))
+            del kept[oldest], self.outputs[oldest]
+        self.outputs[handle], kept[handle] = body, len(body)
+        return True
+
+    def keep_longer(self, key: str, keep: float) -> None:
+        """Keep the outcome of a call for so long, whenever it comes."""
+        record = self.record(key)
+        if record is not None:
+            record.keep = max(record.keep, keep)
+            record.gone_at = max(record.gone_at, time.monotonic() + keep)
+
+    async def tell(self, reply: str, body: bytes) -> None:
+        """See `WorkerLedger.tell`."""
+        self.put(reply, body)
+
+    async def note_ended(self, keys: Sequence[str], *, keep: float) -> None:
+        """See `WorkerLedger.note_ended`."""
+        self.ended.update(keys)
+
+    def _settle(self, settlement: Settlement) -> str:
+        record = self.record(settlement.key)
+        if record is None:
+            record = self.records[settlement.key] = self._settled_record([settlement.reply])
+            self.finish(record, settlement.nonce, settlement.keep, settlement.body, "")
+            return "gone"
+        if record.state == "settled":
+            return "first" if record.settled_by == settlement.nonce else "late"
+        self.finish(record, settlement.nonce, settlement.keep, settlement.body, "")
+        return "first"
+
+    def _settled_record(self, replies: list[str]) -> Record:
+        now = time.monotonic()
+        return Record(
+            epoch=self.epoch,
+            opened="",
+            attempt=1,
+            rerunnable=False,
+            until=now,
+            deadline=now,
+            gone_at=now,
+            replies=replies,
+        )
+
+    async def recover(
+        self, recoveries: Sequence[Recovery], *, reply: str, queue: str, give_up_at: float
+    ) -> list[bytes]:
+        """See `DispatcherLedger.recover`."""
+        return [self._recover(recovery, reply, queue) for recovery in recoveries]
+
+    def _recover(self, recovery: Recovery, reply: str, queue: str) -> bytes:
+        record = self.record(recovery.key)
+        if record is None:
+            is_sure = recovery.epoch == self.epoch and not self.is_marked(recovery.key)
+            return UNCLAIMED if is_sure else MISSING
+        if record.state == "settled":
+            return record.outcome
+        record.attach(reply, self.dispatchers)
+        if record.recovered == recovery.nonce:
+            return again(record.attempt)
+        until = max(record.until, time.monotonic() + recovery.wait)
+        if record.state in ("waiting", "approved"):
+            return WAITING if record.state == "waiting" else APPROVED
+        if record.state == "open":
+            if record.attempt > recovery.attempt:
+                is_next = record.attempt == recovery.attempt + 1 and self._may_go(record)
+                if is_next and recovery.next_message:
+                    record.until = until
+                    self.put(queue, recovery.next_message)
+                return again(record.attempt)
+            if not self._may_go(record):
+                if not recovery.had_time:
+                    return MOVED
+                record.goes_on = self.epoch
+            record.until, record.deadline = until, max(record.deadline, until)
+            self.put(queue, recovery.message)
+            return SENT
+        if not recovery.lost_worker or record.worker != recovery.lost_worker:
+            return running(record.worker)
+        if record.rerunnable and record.attempt < ATTEMPTS_AT_MOST and recovery.next_message:
+            record.state, record.worker = "open", ""
+            record.attempt += 1
+            record.until, record.recovered = until, recovery.nonce
+            self.put(queue, recovery.next_message)
+            return again(record.attempt)
+        self.finish(record, recovery.nonce, recovery.keep, recovery.lost, reply)
+        return recovery.lost
+
+    async def release(
+        self, releases: Sequence[Release], *, worker: str, give_up_at: float
+    ) -> list[str]:
+        """See `WorkerLedger.release`."""
+        return [self._release(release) for release in releases]
+
+    def _release(self, release: Release) -> str:
+        record = self.record(release.key)
+        if record is None:
+            return "late"
+        if record.state != "claimed" or record.claimed != release.claim_nonce:
+            ours = (record.released, record.settled_by)
+            return "released" if release.claim_nonce in ours else "late"
+        record.releases += 1
+        if record.releases > RELEASES_AT_MOST:
+            self.finish(record, release.claim_nonce, release.keep, release.too_often, "")
+            return "released"
+        record.state, record.worker, record.released = "open", "", release.claim_nonce
+        record.attempt += 1
+        record.claims -= not release.entered
+        if not release.entered and not record.claims:
+            self.marks.pop(release.key, None)
+        for reply in record.replies:
+            self.put(reply, release.notice)
+        return "released"
+
+    async def close(
+        self, closings: Sequence[Closing], *, reply: str, end: CloseReason, give_up_at: float
+    ) -> list[bytes]:
+        """See `DispatcherLedger.close`."""
+        return [self._close(closing, reply, end) for closing in closings]
+
+    def _close(self, closing: Closing, reply: str, end: CloseReason) -> bytes:
+        record = self.record(closing.key)
+        if record is None:
+            return MISSING if end is CloseReason.UNSTARTED else self._close_absent(closing, end)
+        if record.state == "settled":
+            if end is CloseReason.CANCEL and record.anew_at is not None:
+                self._cancel_refused(record, closing)
+            return record.outcome
+        if record.state in ("waiting", "approved"):
+            return self._close_unsent(record, closing, reply, end)
+        if end in (CloseReason.REFUSED, CloseReason.UNAPPROVED, CloseReason.USED):
+            record.attach(reply, self.dispatchers)
+            return running(record.worker) if record.state == "claimed" else ATTACHED
+        if record.state == "claimed" and end in (CloseReason.UNSTARTED, CloseReason.DENIED):
+            return running(record.worker)
+        if self._others_wait(record, reply, end):
+            record.replies = [other for other in record.replies if other != reply]
+            return OTHERS
+        if record.state == "claimed":
+            body = closing.claimed
+            self.put(f"cancel:{record.worker}", closing.cancel)
+        elif (
+            record.claims == 0
+            and record.epoch == self.epoch == closing.epoch
+            and not self.is_marked(closing.key)
+        ):
+            body = closing.unclaimed
+        else:
+            body = closing.doubtful
+        is_denied = end is CloseReason.DENIED and body is closing.unclaimed
+        anew_after = closing.anew_after if is_denied else None
+        if anew_after is not None:
+            record.anew_at = self.time() + anew_after
+        self.finish(record, closing.nonce, closing.keep, body, reply, tells=anew_after is None)
+        if closing.leaves_mark and anew_after is None:
+            self.mark_ended(closing.key)
+        return body
+
+    def _cancel_refused(self, record: Record, closing: Closing) -> None:
+        """End a call for good that was refused for now."""
+        is_sure = record.epoch == self.epoch and not self.is_marked(closing.key)
+        record.anew_at = None
+        record.approval = "cancelled" if record.approval else ""
+        kept = max(closing.keep, record.gone_at - time.monotonic())
+        body = closing.unclaimed if is_sure else closing.doubtful
+        self.finish(record, closing.nonce, kept, body, "", tells=False)
+        self.mark_ended(closing.key)
+
+    def _close_unsent(
+        self, record: Record, closing: Closing, reply: str, end: CloseReason
+    ) -> bytes:
+        """End a call that a person has to approve, or has, and that nobody sent."""
+        approval = self._approval_after(record, closing, reply, end)
+        if approval is None:
+            is_left = end is CloseReason.DEADLINE and record.state == "approved"
+            if is_left or end is CloseReason.LEAVE:
+                record.replies = [other for other in record.replies if other != reply]
+                return OTHERS
+            record.attach(reply, self.dispatchers)
+            return WAITING if record.state == "waiting" else APPROVED
+        if end is CloseReason.REFUSED and closing.anew_after is not None:
+            record.anew_at = self.time() + closing.anew_after
+        is_current = record.epoch == self.epoch or end is CloseReason.USED
+        is_sure = is_current and not self.is_marked(closing.key)
+        body = closing.unclaimed if is_sure else closing.doubtful
+        has_ended_before = end is CloseReason.USED and not is_sure
+        record.approval = "cancelled" if has_ended_before else approval
+        kept = max(closing.keep, record.gone_at - time.monotonic())
+        is_over = record.approval != "approved"
+        self.finish(record, closing.nonce, kept, body, reply, tells=is_over)
+        if is_over:
+            self.mark_ended(closing.key)
+        return body
+
+    def _approval_after(
+        self, record: Record, closing: Closing, reply: str, end: CloseReason
+    ) -> str | None:
+        """How the approval of a call ends with it; None if the call goes on."""
+        # Not because one dispatcher waits no longer: it may not have known how long others may.
+        early = _EARLY_SECONDS if record.state == "waiting" else 0.0
+        is_over = record.expires <= self.time() + early
+        if end in (CloseReason.DEADLINE, CloseReason.UNAPPROVED) and is_over:
+            return "expired"
+        if end is CloseReason.CANCEL:
+            return "cancelled"
+        if end is CloseReason.USED and record.state == "approved":
+            return "approved"
+        if end is CloseReason.DEADLINE and record.state == "approved":
+            return None if self._others_live(record, reply) else "expired"
+        if end not in (CloseReason.LEAVE, CloseReason.REFUSED) or self._others_live(record, reply):
+            return None
+        if end is CloseReason.LEAVE or closing.anew_after is None:
+            return "cancelled"
+        return "approved" if record.state == "approved" else None
+
+    def _close_absent(self, closing: Closing, end: CloseReason) -> bytes:
+        """What is settled keeps anybody from running the call after this answer."""
+        is_marked = self.is_marked(closing.key)
+        is_sure = closing.unsent and closing.epoch == self.epoch and not is_marked
+        body = closing.unclaimed if is_sure else closing.doubtful
+        record = self.records[closing.key] = self._settled_record([])
+        if is_sure and end is CloseReason.REFUSED and closing.anew_after is not None:
+            record.anew_at = self.time() + closing.anew_after
+        self.finish(record, closing.nonce, closing.keep, body, "")
+        if record.anew_at is None:
+            self.mark_ended(closing.key)
+        return body
+
+    def _others_wait(self, record: Record, reply: str, end: CloseReason) -> bool:
+        now = time.monotonic()
+        left = {
+            CloseReason.CANCEL: 0.0,
+            CloseReason.LEAVE: 1.0,
+            CloseReason.UNSTARTED: record.until - now,
+            CloseReason.DEADLINE: record.deadline - now - _OTHERS_AHEAD_SECONDS,
+            CloseReason.DENIED: 0.0,
+        }
+        return left[end] > 0 and self._others_live(record, reply)
+
+    def _others_live(self, record: Record, reply: str) -> bool:
+        return any(other in self.dispatchers for other in record.replies if other != reply)
+
+    def finish(
+        self,
+        record: Record,
+        nonce: str,
+        keep: float,
+        body: bytes,
+        except_reply: str,
+        *,
+        tells: bool = True,
+    ) -> None:
+        """Settle a record, and tell everybody who asked but one."""
+        record.state, record.settled_by, record.outcome = "settled", nonce, body
+        record.gone_at = time.monotonic() + max(keep, record.keep)
+        for reply in record.replies if tells else ():
+            if reply != except_reply:
+                self.put(reply, body)
+
+    def is_marked(self, key: str) -> bool:
+        """Whether a call was claimed and may not run twice, or ended before it was claimed."""
+        return self.marks.get(key, 0.0) > time.monotonic()
+
+    def mark_ended(self, key: str) -> None:
+        """Mark a settled call for as long as its record is kept."""
+        if not self.is_marked(key):
+            self.marks[key] = self.records[key].gone_at
+
+    def _may_go(self, record: Record) -> bool:
+        return record.rerunnable or self.epoch in (record.epoch, record.goes_on)
+
+    def record(self, key: str) -> Record | None:
+        """A record; None if there is none, or its time is over."""
+        record = self.records.get(key)
+        if record is not None and record.gone_at <= time.monotonic():
+            del self.records[key]
+            return None
+        return record

@@ -1,0 +1,221 @@
+"""The places under rate limits, counted for the whole fleet.
+
+A call takes a place under each of its limits before it is sent, and keeps it until a window after
+its start, so that in no window more calls start than the limit says, however long they lay on a
+queue. A place is named after its call: to take it twice is to take it once, and what its dispatcher
+died with comes free when the call could not have been started any more.
+"""
+
+import math
+import time
+from collections.abc import Callable, Sequence
+from typing import NamedTuple, Protocol
+
+from toolpool.contract.ledger.lua_scripts import LuaScripts, Step
+from toolpool.contract.rates import Limit
+from toolpool.contract.redis_keys import RedisKeys
+
+_LOOK_AGAIN_SECONDS = 0.1
+LONGEST_HOLD_SECONDS = 3_600.0
+"""A place that claims to be held longer for a call that was not started is nobody's."""
+TOLD_SECONDS = 60.0
+"""How much longer a start counts of which its worker does not say when it was."""
+
+
+def start_of(key: str, nonce: str, worker: str = "") -> str:
+    """The place of a start, by the nonce of its claim; of what runs, by its `worker` as well."""
+    return f"{key}#{nonce}@{worker}" if worker else f"{key}#{nonce}"
+
+
+class Ask(NamedTuple):
+    """A call that wants a place under each of its limits. `hold`: seconds until it is started.
+
+    `record` is the key of its ledger record: where there is one, it takes no place. It is empty for
+    a call that a worker found no place for.
+    """
+
+    member: str
+    record: str
+    hold: float
+    limits: tuple[Limit, ...]
+
+
+class Note(NamedTuple):
+    """A call that holds its places no more; one that was `started` now counts from now."""
+
+    member: str
+    limits: tuple[Limit, ...]
+    started: bool = False
+
+
+class Verdict(NamedTuple):
+    """Whether a call may be sent: `granted`, `known` (it has a record, and is not started for
+    this), or that `limit` has no place for so many `seconds`, as far as can be seen.
+    """
+
+    may_go: bool
+    is_known: bool = False
+    seconds: float = 0.0
+    limit: Limit | None = None
+
+
+GRANTED = Verdict(may_go=True)
+KNOWN = Verdict(may_go=True, is_known=True)
+
+
+class RateLedger(Protocol):
+    """The places of the whole fleet."""
+
+    async def take(
+        self, notes: Sequence[Note], asks: Sequence[Ask], *, now: float, give_up_at: float
+    ) -> list[Verdict]:
+        """Take places back, then give places to others, the first that asks first.
+
+        `now` is the server's time. Answers for each that asks. Raises `ServerAway` past
+        `give_up_at` (monotonic).
+        """
+        ...
+
+
+class RedisRates:
+    """On a real server: a sorted set for each limit."""
+
+    def __init__(self, scripts: LuaScripts, names: RedisKeys, *, queue_timeout: float) -> None:
+        self._scripts = scripts
+        self._names = names
+        self._longest_ms = _ms(max(LONGEST_HOLD_SECONDS, queue_timeout))
+
+    async def take(
+        self, notes: Sequence[Note], asks: Sequence[Ask], *, now: float, give_up_at: float
+    ) -> list[Verdict]:
+        """See `RateLedger.take`."""
+        limits = _limits_of(notes, asks)
+        places = {limit: str(place) for place, limit in enumerate(limits, 1)}
+        keys = [self._names.rate(limit.name) for limit in limits]
+        keys += (self._names.call(ask.record) for ask in asks)
+        arguments: list[str | bytes | int] = [
+            len(limits),
+            len(notes),
+            self._longest_ms,
+            f"{self._names.prefix}:",
+            round(now * 1000),
+        ]
+        arguments += (f"{limit.rate.most} {window_ms(limit)}" for limit in limits)
+        for note in notes:
+            of = " ".join(places[limit] for limit in note.limits)
+            arguments.append(f"{note.member} {note.started:d} {of}")
+        for ask in asks:
+            of = " ".join(places[limit] for limit in ask.limits)
+            arguments.append(f"{ask.member} {_ms(ask.hold)} {of}")
+        answers = await self._scripts.run(Step.RATE, keys, arguments, give_up_at=give_up_at)
+        return [_verdict(answer, limits) for answer in answers]
+
+
+def _verdict(answer: bytes, limits: Sequence[Limit]) -> Verdict:
+    if answer in (b"granted", b"known"):
+        return GRANTED if answer == b"granted" else KNOWN
+    ms, _, place = answer.partition(b" ")
+    return Verdict(False, seconds=int(ms) / 1000, limit=limits[int(place) - 1])
+
+
+class MemoryRates:
+    """In this process: what several dispatchers of one in-memory server share.
+
+    `is_known` says whether a call has a record that it is not started anew for, `is_under_way`
+    whether one waits or runs by its record; None where it has none.
+    """
+
+    def __init__(
+        self,
+        is_known: Callable[[str], bool],
+        is_under_way: Callable[[str], bool | None] = lambda key: None,
+    ) -> None:
+        self._is_known = is_known
+        self._is_under_way = is_under_way
+        self._taken: dict[str, dict[str, float]] = {}
+        """By limit: when the place of each call comes free."""
+
+    async def take(
+        self, notes: Sequence[Note], asks: Sequence[Ask], *, now: float, give_up_at: float
+    ) -> list[Verdict]:
+        """See `RateLedger.take`."""
+        at = time.monotonic()
+        self._clean(_limits_of(notes, asks), at)
+        for note in notes:
+            for limit in note.limits:
+                self._taken[limit.name].pop(note.member, None)
+                if note.started:
+                    self._taken[limit.name][note.member] = at + limit.rate.seconds
+        verdicts = [self._ask(ask, at) for ask in asks]
+        for name in [name for name, taken in self._taken.items() if not taken]:
+            del self._taken[name]
+        return verdicts
+
+    def may_start(
+        self, member: str, nonce: str, limits: Sequence[Limit], worker: str = "w"
+    ) -> bool:
+        """Whether a call has a place under each limit, or can have one; it is then counted."""
+        now = time.monotonic()
+        self._clean(limits, now)
+        for limit in limits:
+            if member not in self._taken[limit.name] and self._is_full(limit, now):
+                return False
+        for limit in limits:
+            taken = self._taken[limit.name]
+            taken.pop(member, None)
+            if limit.rate.seconds:
+                until = now + TOLD_SECONDS + limit.rate.seconds
+                taken[start_of(member, nonce)] = until
+            else:
+                taken[start_of(member, nonce, worker)] = now
+        return True
+
+    def _clean(self, limits: Sequence[Limit], now: float) -> None:
+        for limit in limits:
+            taken = self._taken.get(limit.name, {})
+            if limit.rate.seconds:
+                taken = {member: until for member, until in taken.items() if until > now}
+            self._taken[limit.name] = taken
+
+    def _ask(self, ask: Ask, now: float) -> Verdict:
+        if ask.record and self._is_known(ask.record):
+            return KNOWN
+        missing = [x for x in ask.limits if ask.member not in self._taken[x.name]]
+        waits = [(self._free_in(x, now), x) for x in missing if self._is_full(x, now)]
+        if waits:
+            seconds, limit = max(waits, key=lambda wait: wait[0])
+            return Verdict(False, seconds=seconds, limit=limit)
+        for limit in missing:
+            self._taken[limit.name][ask.member] = now + ask.hold + limit.rate.seconds
+        return GRANTED
+
+    def _is_full(self, limit: Limit, now: float) -> bool:
+        taken = self._taken[limit.name]
+        if len(taken) >= limit.rate.most and not limit.rate.seconds:
+            for member, until in list(taken.items()):
+                is_under_way = "@" in member or self._is_under_way(member)
+                if not (until > now if is_under_way is None else is_under_way):
+                    del taken[member]
+        return len(taken) >= limit.rate.most
+
+    def _free_in(self, limit: Limit, now: float) -> float:
+        """One that waits to be started may be at once, and its place is free a window later."""
+        if not limit.rate.seconds:
+            return _LOOK_AGAIN_SECONDS
+        frees = sorted(self._taken[limit.name].values())
+        return max(0.001, min(frees[len(frees) - limit.rate.most] - now, limit.rate.seconds))
+
+
+def _limits_of(notes: Sequence[Note], asks: Sequence[Ask]) -> list[Limit]:
+    """Each limit once."""
+    named = [note.limits for note in notes] + [ask.limits for ask in asks]
+    return list(dict.fromkeys(limit for limits in named for limit in limits))
+
+
+def window_ms(limit: Limit) -> int:
+    """0 for a limit that has no window."""
+    return _ms(limit.rate.seconds) if limit.rate.seconds else 0
+
+
+def _ms(seconds: float) -> int:
+    return max(1, math.ceil(seconds * 1000))

@@ -1,0 +1,275 @@
+"""The ledger: one record a call, changed only by atomic steps (`contract/ledger/lua`).
+
+Dispatchers `open` and `close` (expire, cancel); workers `claim` and `settle`.
+"""
+
+import time
+from collections.abc import Iterable, Sequence
+
+from toolpool.contract.ledger.lua_scripts import LuaScripts, Step, new_nonce
+from toolpool.contract.ledger.protocols import (
+    ATTEMPTS_AT_MOST,
+    RELEASES_AT_MOST,
+    Claim,
+    CloseReason,
+    Closing,
+    Hold,
+    Opening,
+    Recovery,
+    Refusal,
+    Release,
+    Settlement,
+    SwitchChange,
+)
+from toolpool.contract.ledger.rate_counters import LONGEST_HOLD_SECONDS, TOLD_SECONDS, window_ms
+from toolpool.contract.rates import Limit
+from toolpool.contract.redis_keys import RedisKeys
+
+_OUTPUT_SECONDS = 5.0
+_OUTPUTS_SHARE = "0.75"
+"""Of the memory that the server may use: beyond it no whole output is kept, and the oldest go."""
+
+
+def _ms(seconds: float) -> int:
+    return max(1, round(seconds * 1000))
+
+
+class RedisLedger:
+    """Both sides' steps on a real server.
+
+    What may not run twice is remembered for `dedup_ttl` seconds after it was claimed, its record
+    or not. An owner keeps at most `outputs_bytes` of whole outputs.
+    """
+
+    def __init__(
+        self,
+        scripts: LuaScripts,
+        names: RedisKeys,
+        *,
+        dedup_ttl: float = 86_400.0,
+        outputs_bytes: int = 32 << 20,
+    ) -> None:
+        self._scripts = scripts
+        self._names = names
+        self._marks_ms = _ms(dedup_ttl)
+        self._outputs_bytes = outputs_bytes
+
+    async def open(
+        self,
+        openings: Sequence[Opening],
+        *,
+        nonce: str,
+        reply: str,
+        queue: str,
+        message: bytes,
+        give_up_at: float,
+        tried_in: str | None = None,
+    ) -> tuple[str, list[bytes]]:
+        """See `DispatcherLedger.open`."""
+        keys = [self._names.epoch, queue, *(self._names.call(o.key) for o in openings)]
+        arguments: list[str | bytes | int] = [
+            self._scripts.epoch_candidate,
+            nonce,
+            reply,
+            message,
+            tried_in or "",
+            self._names.ran_prefix,
+            self._marks_ms,
+        ]
+        # One string for each: every number by itself would take longer than all the rest.
+        arguments += (
+            f"{opening.attempt} {opening.rerunnable:d} {_ms(opening.wait)} "
+            f"{_ms(opening.deadline)} {_ms(opening.keep)} "
+            f"{round(opening.asked_at * 1000)} {opening.again:d} {opening.approved:d}"
+            for opening in openings
+        )
+        epoch, *answers = await self._scripts.run(Step.OPEN, keys, arguments, give_up_at=give_up_at)
+        return epoch.decode(errors="replace"), answers
+
+    async def close(
+        self, closings: Sequence[Closing], *, reply: str, end: CloseReason, give_up_at: float
+    ) -> list[bytes]:
+        """See `DispatcherLedger.close`."""
+        keys = [self._names.epoch, *(self._names.call(c.key) for c in closings)]
+        arguments: list[str | bytes | int] = [
+            self._scripts.epoch_candidate,
+            reply,
+            self._names.cancel(""),
+            self._names.ran_prefix,
+            end.value,
+        ]
+        for closing in closings:
+            arguments += (
+                closing.nonce,
+                closing.epoch,
+                _ms(closing.keep),
+                closing.unclaimed,
+                closing.claimed,
+                closing.doubtful,
+                closing.cancel,
+                int(closing.unsent),
+                "" if closing.anew_after is None else _ms(closing.anew_after),
+                int(closing.leaves_mark),
+            )
+        return await self._scripts.run(Step.CLOSE, keys, arguments, give_up_at=give_up_at)
+
+    async def recover(
+        self, recoveries: Sequence[Recovery], *, reply: str, queue: str, give_up_at: float
+    ) -> list[bytes]:
+        """See `DispatcherLedger.recover`."""
+        keys = [self._names.epoch, queue, *(self._names.call(r.key) for r in recoveries)]
+        arguments: list[str | bytes | int] = [
+            self._scripts.epoch_candidate,
+            reply,
+            ATTEMPTS_AT_MOST,
+            self._names.ran_prefix,
+        ]
+        for recovery in recoveries:
+            arguments += (
+                recovery.nonce,
+                recovery.lost_worker,
+                recovery.attempt,
+                _ms(recovery.wait),
+                recovery.message,
+                recovery.next_message,
+                _ms(recovery.keep),
+                recovery.lost,
+                int(recovery.had_time),
+                recovery.epoch,
+            )
+        return await self._scripts.run(Step.RECOVER, keys, arguments, give_up_at=give_up_at)
+
+    async def release(
+        self, releases: Sequence[Release], *, worker: str, give_up_at: float
+    ) -> list[str]:
+        """See `WorkerLedger.release`."""
+        keys = [self._names.call(r.key) for r in releases]
+        arguments: list[str | bytes | int] = [worker, RELEASES_AT_MOST, self._names.ran_prefix]
+        for release in releases:
+            arguments += (
+                release.claim_nonce,
+                release.notice,
+                _ms(release.keep),
+                release.too_often,
+                int(release.entered),
+            )
+        answers = await self._scripts.run(Step.RELEASE, keys, arguments, give_up_at=give_up_at)
+        return [answer.decode(errors="replace") for answer in answers]
+
+    async def claim(
+        self,
+        claims: Sequence[Claim],
+        *,
+        worker: str,
+        give_up_at: float,
+        switches: str | None = None,
+        now: float = 0.0,
+    ) -> list[float | Refusal]:
+        """See `WorkerLedger.claim`."""
+        limits: dict[Limit, int] = {}
+        keys = [self._names.epoch, *(self._names.call(c.key) for c in claims)]
+        for claim in claims:
+            for limit in claim.limits:
+                limits.setdefault(limit, len(limits) + 1)
+        keys += [self._names.rate(limit.name) for limit in limits]
+        arguments: list[str | bytes | int] = [
+            self._scripts.epoch_candidate,
+            worker,
+            self._names.ran_prefix,
+            self._marks_ms,
+            switches or "",
+            len(claims),
+            _limits(limits, now) if limits else "",
+        ]
+        for claim in claims:
+            nonce = f"{claim.nonce} {claim.rerunnable * (1 + claim.approved)}"
+            for limit in claim.limits:
+                nonce += f" {limits[limit]}"
+            arguments += (claim.attempt, nonce)
+        answers = await self._scripts.run(Step.CLAIM, keys, arguments, give_up_at=give_up_at)
+        return [_verdict(answer) for answer in answers]
+
+    async def switches(self, change: SwitchChange | None = None) -> tuple[str, dict[str, bytes]]:
+        """See `SwitchLedger.switches`."""
+        keys = [self._names.epoch, self._names.switches]
+        arguments: list[str | bytes | int] = [self._scripts.epoch_candidate]
+        if change is not None:
+            arguments += (change.field, change.before, change.after, new_nonce())
+        return switch_states(await self._scripts.once(Step.SWITCH, keys, arguments))
+
+    async def hold(self, holds: Sequence[Hold], *, worker: str, give_up_at: float) -> list[str]:
+        """See `WorkerLedger.hold`."""
+        keys = [self._names.call(hold.key) for hold in holds]
+        marks = (self._names.ran_prefix, self._marks_ms)
+        arguments: list[str | bytes | int] = [worker, *marks]
+        for hold in holds:
+            arguments += (hold.attempt, hold.claim_nonce, int(hold.rerunnable))
+        answers = await self._scripts.run(Step.HOLD, keys, arguments, give_up_at=give_up_at)
+        return [answer.decode(errors="replace") for answer in answers]
+
+    async def settle(self, settlements: Sequence[Settlement], *, give_up_at: float) -> list[str]:
+        """See `WorkerLedger.settle`."""
+        keys = [self._names.call(s.key) for s in settlements]
+        arguments: list[str | bytes | int] = []
+        for settlement in settlements:
+            arguments += (
+                settlement.nonce,
+                _ms(settlement.keep),
+                settlement.reply,
+                settlement.body,
+            )
+        answers = await self._scripts.run(Step.SETTLE, keys, arguments, give_up_at=give_up_at)
+        return [answer.decode(errors="replace") for answer in answers]
+
+    async def keep_output(self, handle: str, body: bytes, *, owner: str, keep: float) -> bool:
+        """See `WorkerLedger.keep_output`."""
+        answer = await self._outputs(self._names.output(handle), owner, handle, body, keep)
+        return answer == b"kept"
+
+    async def make_room(self) -> None:
+        """Drop the oldest whole outputs where the server is short of memory."""
+        await self._outputs("", "", "", b"", 1.0)
+
+    async def _outputs(self, key: str, owner: str, handle: str, body: bytes, keep: float) -> bytes:
+        (answer,) = await self._scripts.run(
+            Step.OUTPUT,
+            [key, self._names.outputs, self._names.outputs_of(owner), self._names.epoch],
+            [
+                self._names.output(""),
+                handle,
+                body,
+                _ms(keep),
+                self._outputs_bytes,
+                _OUTPUTS_SHARE,
+            ],
+            give_up_at=time.monotonic() + _OUTPUT_SECONDS,
+        )
+        return bytes(answer)
+
+    async def tell(self, reply: str, body: bytes) -> None:
+        """See `WorkerLedger.tell`."""
+        await self._scripts.tell(reply, body)
+
+    async def note_ended(self, keys: Sequence[str], *, keep: float) -> None:
+        """See `WorkerLedger.note_ended`."""
+        await self._scripts.note([self._names.ended(key) for key in keys], keep_ms=_ms(keep))
+
+
+def _limits(limits: Iterable[Limit], now: float) -> str:
+    words = [f"{limit.rate.most} {window_ms(limit)}" for limit in limits]
+    times = f"{round(now * 1000)} {_ms(LONGEST_HOLD_SECONDS)} {_ms(TOLD_SECONDS)}"
+    return f"{times} {' '.join(words)}"
+
+
+def switch_states(answers: Sequence[bytes]) -> tuple[str, dict[str, bytes]]:
+    """What the step answers: the version of the switches, and the state of each."""
+    version, *rest = answers
+    fields = (field.decode(errors="replace") for field in rest[::2])
+    return version.decode(errors="replace"), dict(zip(fields, rest[1::2], strict=True))
+
+
+def _verdict(answer: bytes) -> float | Refusal:
+    try:
+        return int(float(answer)) / 1000
+    except ValueError:
+        return answer.decode(errors="replace")

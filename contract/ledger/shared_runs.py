@@ -1,0 +1,145 @@
+"""Which run equal calls share: a note for each, beside the records that it names.
+
+A note only names a run; what became of it is in its record. So a note that is lost, or that is
+none, costs one run more and nothing else.
+"""
+
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+from toolpool.contract.ledger.lua_scripts import LuaScripts, Step
+from toolpool.contract.ledger.memory_record import Record
+from toolpool.contract.record_keys import retry_key
+from toolpool.contract.redis_keys import RedisKeys
+
+_NO_KEY = "-"
+_DIGEST_CHARACTERS = 32
+
+
+class SharedAsk(NamedTuple):
+    """Equal calls that ask which run is theirs. Times are seconds.
+
+    `digest` stands for all that makes them equal, and begins the key of every run of theirs: `key`
+    is that of a new one, `unless` one that is not to be joined. The run may last `timeout` and wait
+    `wait` to be started; its outcome is good for `cached`, which whoever asks has to judge. `anew`:
+    nothing that began before may be used.
+    """
+
+    digest: str
+    key: str
+    timeout: float
+    wait: float
+    cached: float
+    unless: str = ""
+    anew: bool = False
+
+    @property
+    def noted_for(self) -> float:
+        """How long the note is of any use."""
+        return self.wait + self.timeout + self.cached + 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class SharedFound:
+    """The run of equal calls, or its last retry: `is_new`, in flight, or over with `outcome`."""
+
+    key: str
+    is_new: bool = False
+    outcome: bytes = b""
+
+
+class SharedLedger(Protocol):
+    """Knows which runs are shared, for the whole fleet."""
+
+    async def ask(self, asks: Sequence[SharedAsk]) -> list[SharedFound]:
+        """The run for each of these, in their order. Raises what the client does."""
+        ...
+
+
+class RedisShared:
+    """On a real server."""
+
+    def __init__(self, scripts: LuaScripts, names: RedisKeys) -> None:
+        self._scripts = scripts
+        self._names = names
+
+    async def ask(self, asks: Sequence[SharedAsk]) -> list[SharedFound]:
+        """See `SharedLedger.ask`."""
+        words = await self._scripts.once(
+            Step.SHARE,
+            [self._names.epoch, *(self._names.shared(ask.digest) for ask in asks)],
+            [self._names.call_prefix, *map(_words, asks)],
+        )
+        return [_found(*words[at : at + 3]) for at in range(0, len(words), 3)]
+
+
+def _words(ask: SharedAsk) -> str:
+    times = (ask.timeout, ask.wait, ask.cached, ask.noted_for)
+    numbers = " ".join(str(max(0, round(seconds * 1000))) for seconds in times)
+    return f"{ask.key} {ask.unless or _NO_KEY} {numbers} {ask.anew:d}"
+
+
+def _found(key: bytes, said: bytes, outcome: bytes) -> SharedFound:
+    if said == b"new":
+        return SharedFound(key.decode(errors="replace"), is_new=True)
+    if said == b"open":
+        return SharedFound(key.decode(errors="replace"))
+    return SharedFound(key.decode(errors="replace"), outcome=outcome)
+
+
+class _Note(NamedTuple):
+    key: str
+    taken: float
+    ask: SharedAsk
+
+
+class MemoryShared:
+    """In this process, beside the records of its server."""
+
+    def __init__(self, record: Callable[[str], Record | None]) -> None:
+        self._record = record
+        self._notes: OrderedDict[str, _Note] = OrderedDict()
+
+    async def ask(self, asks: Sequence[SharedAsk]) -> list[SharedFound]:
+        """See `SharedLedger.ask`."""
+        return [self._ask(ask) for ask in asks]
+
+    def forget(self) -> None:
+        """Lose every note."""
+        self._notes.clear()
+
+    def _ask(self, ask: SharedAsk) -> SharedFound:
+        now = time.monotonic()
+        note = self._notes.get(ask.digest)
+        if note is not None and now < note.taken + note.ask.noted_for and not ask.anew:
+            found = self._joined(note, ask, now)
+            if found is not None:
+                return found
+        self._notes.pop(ask.digest, None)  # the oldest stand first
+        self._notes[ask.digest] = _Note(ask.key, now, ask)
+        self._drop_old(now)
+        return SharedFound(ask.key, is_new=True)
+
+    def _joined(self, note: _Note, ask: SharedAsk, now: float) -> SharedFound | None:
+        key = note.key
+        if key == ask.unless or key[:_DIGEST_CHARACTERS] != ask.key[:_DIGEST_CHARACTERS]:
+            return None
+        retry = 1
+        while self._record(retry_key(note.key, retry)) is not None:
+            key, retry = retry_key(note.key, retry), retry + 1
+        record = self._record(key)
+        if record is not None and record.state == "settled":
+            return SharedFound(key, outcome=record.outcome) if ask.cached else None
+        is_coming = record is not None or now - note.taken < note.ask.wait
+        return SharedFound(key) if is_coming and note.ask.timeout >= ask.timeout else None
+
+    def _drop_old(self, now: float) -> None:
+        while self._notes:
+            first = next(iter(self._notes))
+            note = self._notes[first]
+            if now < note.taken + note.ask.noted_for:
+                return
+            del self._notes[first]

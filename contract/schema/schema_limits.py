@@ -1,0 +1,128 @@
+"""What a schema may cost. It comes from wherever a tool comes from.
+
+Its size is bounded by counting, before it is compiled; what it costs to judge one call's arguments
+by `looks`, and to explain them by how much can be wrong with one value.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+from toolpool.contract.errors import ToolDeclarationInvalid
+from toolpool.contract.schema.json_values import list_of, members_of
+from toolpool.contract.schema.references import UNIONS, resolve
+from toolpool.contract.schema.validation_cost import UNBOUND, ValidationCost
+
+NODES_AT_MOST = 10_000
+DEEPEST = 100
+_PATTERN_CHARACTERS = 4_000
+_LOOKS_AT_ONE_VALUE = 10_000
+_OBJECTS = 3
+_REFERENCES = frozenset({"$ref", "$dynamicRef", "$recursiveRef"})
+
+
+@dataclass(slots=True)
+class Extent:
+    """What there is in a schema.
+
+    `longest` is how much an error of it may carry: the values of its longest list. A required field
+    counts for more, because its error carries the whole object.
+    """
+
+    references: bool = False
+    unions: bool = False
+    longest: int = 1
+
+
+def extent(schema: dict[str, Any]) -> Extent:
+    """Raises `ToolDeclarationInvalid` where there is too much of anything."""
+    found = Extent()
+    nodes, depth, level = 0, 0, [schema]
+    while level:
+        nodes += len(level)
+        depth += 1
+        if nodes > NODES_AT_MOST or depth > DEEPEST:
+            raise ToolDeclarationInvalid(
+                f"its input_schema is too large: at most {NODES_AT_MOST:,} values in at most "
+                f"{DEEPEST} levels are compiled"
+            )
+        below: list[Any] = []
+        for node in level:
+            if isinstance(node, dict):
+                _add(found, node)
+                below.extend(node.values())
+            elif isinstance(node, list):
+                below.extend(node)
+        level = below
+    return found
+
+
+def _add(found: Extent, node: dict[str, Any]) -> None:
+    keys = node.keys()
+    found.references = found.references or not _REFERENCES.isdisjoint(keys)
+    found.unions = found.unions or not UNIONS.isdisjoint(keys)
+    if "enum" in keys or "required" in keys:
+        listed = len(list_of(node.get("enum"))), _OBJECTS * len(list_of(node.get("required")))
+        found.longest = max(found.longest, *listed)
+    pattern = node.get("pattern")
+    if isinstance(pattern, str) and len(pattern) > _PATTERN_CHARACTERS:
+        raise ToolDeclarationInvalid(
+            f"its input_schema has a pattern of {len(pattern):,} characters; at most "
+            f"{_PATTERN_CHARACTERS:,} are compiled"
+        )
+
+
+def looks_of(schema: dict[str, Any], found: Extent) -> ValidationCost | None:
+    """What calls have to be held to; None for a schema that cannot ask for much.
+
+    Raises `ToolDeclarationInvalid` where a schema asks for too much at once.
+    """
+    if not found.references:
+        return None  # every subschema looks at a value once, and there are few of them
+    cost = ValidationCost(schema)
+    if cost.at_one_value > _LOOKS_AT_ONE_VALUE:
+        raise ToolDeclarationInvalid(
+            "its input_schema refers to itself so often that one value would be looked at "
+            f"{cost.at_one_value:,} times; at most {_LOOKS_AT_ONE_VALUE:,} are done"
+        )
+    return cost if cost.can_grow else None
+
+
+def fan(schema: dict[str, Any], found: Extent) -> int:
+    """How many errors one value may cause in the branches of a union; 0 where there is none."""
+    if not found.unions:
+        return 0
+    try:
+        return _Fan(schema).widest
+    except RecursionError:
+        return UNBOUND
+
+
+class _Fan:
+    """Adds up what can be wrong with a value, once for every branch that looks at it."""
+
+    def __init__(self, schema: dict[str, Any]) -> None:
+        self.widest = 0
+        self._root = schema
+        self._sizes: dict[int, int] = {}
+        for key in ("$defs", "definitions"):
+            for inner in members_of(schema.get(key)):
+                self._size(inner)
+        self._size(schema)
+
+    def _size(self, node: Any) -> int:
+        node = resolve(node, self._root)
+        if not isinstance(node, dict):
+            return 1
+        if id(node) in self._sizes:
+            return self._sizes[id(node)]
+        self._sizes[id(node)] = 1  # where it refers to itself
+        size = 1 + len(list_of(node.get("required")))
+        for key in ("anyOf", "oneOf"):
+            branches = sum(map(self._size, list_of(node.get(key))))
+            self.widest = max(self.widest, branches)
+            size += branches
+        below = [*list_of(node.get("allOf")), *members_of(node.get("properties"))]
+        below += [node.get("items"), node.get("additionalProperties")]
+        size += sum(map(self._size, below))
+        self._sizes[id(node)] = min(size, UNBOUND)
+        return self._sizes[id(node)]

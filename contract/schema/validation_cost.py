@@ -1,0 +1,297 @@
+"""How often a validator looks at values: once for every schema that applies to each.
+
+References can make that number double with every level of the arguments. A schema where it cannot
+grow needs no watching; of any other the looks at one call's arguments are counted before they are
+made, each pair of a schema and a value once, which is cheap where the looks themselves are not.
+"""
+
+from collections import defaultdict
+from dataclasses import dataclass, field
+from typing import Any
+
+from toolpool.contract.schema.json_values import list_of, members_of
+from toolpool.contract.schema.references import at_pointer, resolve
+
+_LEVELS = 16
+_ORDINARY = 100
+_PAIRS = 40_000
+UNBOUND = 1 << 62
+
+_HERE = {
+    **dict.fromkeys(("allOf", "anyOf", "oneOf", "not", "if", "then", "else"), "schemas"),
+    **dict.fromkeys(("dependentSchemas", "dependencies"), "map"),
+    **dict.fromkeys(("$ref", "$dynamicRef", "$recursiveRef"), "reference"),
+}
+_BELOW = {
+    **dict.fromkeys(
+        ("items", "additionalProperties", "additionalItems", "unevaluatedItems", "prefixItems",
+         "unevaluatedProperties", "contains", "propertyNames"), "schemas"),
+    "patternProperties": "map",
+    "properties": "named",
+}  # fmt: skip
+_APPLYING = _HERE.keys() | _BELOW.keys()
+
+
+@dataclass(slots=True, eq=False)
+class _Node:
+    """A schema, and those it applies: to the same value, by field name, to any field or item."""
+
+    schema: dict[str, Any]
+    here: list["_Node"] = field(default_factory=list)
+    named: dict[str, list["_Node"]] = field(default_factory=dict)
+    every: list["_Node"] = field(default_factory=list)
+    tags: dict[str, str] = field(default_factory=dict)
+    cost: int = 0
+
+    @property
+    def asked(self) -> int:
+        """The errors that one look at an object may come to: a missing field is one each."""
+        return 1 + len(list_of(self.schema.get("required")))
+
+
+class ValidationTooCostly(Exception):
+    """Raised where a call would cost more looks than it may."""
+
+
+class ValidationCost:
+    """The looks that one schema asks for."""
+
+    def __init__(self, schema: dict[str, Any]) -> None:
+        self._root = schema
+        self._nodes: dict[int, _Node] = {}
+        self._by_name = _names(schema)
+        self._leaf = _Node({})
+        self._found: list[_Node] = [self._leaf]
+        self._start = self._node(schema)
+        for node in self._found:  # which grows meanwhile
+            self._connect(node)
+        self._in_order = _ordered(self._found)
+        self._by_depth = self._bounds()
+
+    @property
+    def at_one_value(self) -> int:
+        """The looks at a value that holds no others."""
+        return self._start.cost
+
+    @property
+    def can_grow(self) -> bool:
+        """Whether there is anything to be watched."""
+        return max(self._by_depth) > _ORDINARY
+
+    def require_few(self, arguments: Any, most: int, *, is_explained: bool = False) -> None:
+        """Raises `ValidationTooCostly` where a validator would look more than `most` times.
+
+        A validator that only decides passes over the branches of a union whose tag is another.
+        """
+        if self._may_take_more(arguments, most):
+            count = _Count(use_tags=not is_explained)
+            try:
+                cost = count.looks(self._start, arguments)
+            except RecursionError:
+                raise ValidationTooCostly from None
+            if cost > most:
+                raise ValidationTooCostly
+
+    def require_few_errors(self, arguments: Any, most: int) -> None:
+        """Raises `ValidationTooCostly` if unions may yield more than `most` errors."""
+        count = _Count(use_tags=False, errors=True, pairs=most)
+        try:
+            found = count.looks(self._start, arguments)
+        except RecursionError:
+            raise ValidationTooCostly from None
+        if found > most:
+            raise ValidationTooCostly
+
+    def _may_take_more(self, arguments: Any, most: int) -> bool:
+        """Whether the number of values at each depth allows for more looks."""
+        total, level = 0, [arguments]
+        for cost in self._by_depth:
+            total += cost * len(level)
+            if total > most:
+                return True
+            level = [inner for value in level for inner in _inside(value)]
+            if not level:
+                return False
+        return total + self._by_depth[-1] * sum(map(_size, level)) > most
+
+    def _bounds(self) -> list[int]:
+        """For each depth the most looks at one value there; the last holds for all below it."""
+        counts: dict[_Node, int] = {self._start: 1}
+        bounds: list[int] = []
+        for _ in range(_LEVELS):
+            here = self._spread(counts)
+            bounds.append(min(sum(here.values()), UNBOUND))
+            below = _one_level_down(here)
+            if below == counts or not below:
+                return bounds
+            if bounds[-1] == UNBOUND:
+                break
+            counts = below
+        return [*bounds, UNBOUND]
+
+    def _spread(self, counts: dict[_Node, int]) -> dict[_Node, int]:
+        """Also what these apply to the same value."""
+        here = defaultdict(int, counts)
+        for node in self._in_order:
+            times = here.get(node)
+            if times:
+                for inner in node.here:
+                    here[inner] = min(here[inner] + times, UNBOUND)
+        return dict(here)
+
+    def _node(self, schema: dict[str, Any]) -> _Node:
+        if _APPLYING & schema.keys() == {"$ref"}:
+            target = resolve(schema, self._root)
+            schema = target if isinstance(target, dict) else {}
+        if _APPLYING.isdisjoint(schema) and "required" not in schema:
+            return self._leaf
+        node = self._nodes.get(id(schema))
+        if node is None:
+            node = self._nodes[id(schema)] = _Node(schema)
+            self._found.append(node)
+        return node
+
+    def _connect(self, node: _Node) -> None:
+        """Find what the schema applies to the same value, and to what is inside it."""
+        for key, inner in node.schema.items():
+            if key in _HERE:
+                node.here += self._each(_HERE[key], inner)
+            elif key == "properties" and isinstance(inner, dict):
+                node.named = {name: self._each("schemas", each) for name, each in inner.items()}
+                node.tags = {
+                    name: each["const"]
+                    for name, each in inner.items()
+                    if isinstance(each, dict) and isinstance(each.get("const"), str)
+                }
+            elif key in _BELOW:
+                node.every += self._each(_BELOW[key], inner)
+
+    def _each(self, how: str, value: Any) -> list[_Node]:
+        if how == "map":
+            value = members_of(value)
+        elif how == "reference":
+            value = self._targets(value) if isinstance(value, str) else []
+        listed = value if isinstance(value, list) else [value]
+        return [self._node(schema) for schema in listed if isinstance(schema, dict)]
+
+    def _targets(self, reference: str) -> list[Any]:
+        base, _, fragment = reference.partition("#")
+        if not base and (not fragment or fragment.startswith("/")):
+            return [at_pointer(self._root, fragment)]
+        name = fragment if fragment and not fragment.startswith("/") else base.rpartition("/")[2]
+        return self._by_name.get(name, [])
+
+
+class _Count:
+    """Counts the looks at one call's arguments, or the errors that they may come to."""
+
+    def __init__(self, *, use_tags: bool, errors: bool = False, pairs: int = _PAIRS) -> None:
+        self._use_tags = use_tags
+        self._errors = errors
+        self._pairs = pairs
+        self._known: dict[tuple[int, int], int] = {}
+
+    def looks(self, node: _Node, value: Any) -> int:
+        """Raises `ValidationTooCostly` where even counting is."""
+        inside = isinstance(value, (dict, list))
+        if not inside:
+            return node.cost
+        key = (id(node), id(value))
+        known = self._known.get(key)
+        if known is not None:
+            return known
+        if len(self._known) > self._pairs:
+            raise ValidationTooCostly
+        self._known[key] = 0  # where it comes back to itself a validator stops
+        total = node.asked if self._errors else 1
+        for inner in node.here:
+            total += 1 if self._is_other(inner, value) else self.looks(inner, value)
+        if isinstance(value, dict):
+            for name, field_value in value.items():
+                for inner in node.named.get(name, ()):
+                    total += self.looks(inner, field_value)
+                for inner in node.every:
+                    total += self.looks(inner, field_value)
+        else:
+            for item in value:
+                for inner in node.every:
+                    total += self.looks(inner, item)
+        self._known[key] = total
+        return total
+
+    def _is_other(self, node: _Node, value: Any) -> bool:
+        """Whether a field of the value is not the text by which the schema is known."""
+        if not self._use_tags or not isinstance(value, dict):
+            return False
+        return any(name in value and value[name] != tag for name, tag in node.tags.items())
+
+
+def _one_level_down(here: dict[_Node, int]) -> dict[_Node, int]:
+    """What may look at a value inside: of all fields, whatever asks for most."""
+    by_name: dict[str, dict[_Node, int]] = defaultdict(lambda: defaultdict(int))
+    every: dict[_Node, int] = defaultdict(int)
+    for node, times in here.items():
+        for name, inner in node.named.items():
+            for target in inner:
+                by_name[name][target] += times
+        for target in node.every:
+            every[target] += times
+    most: dict[_Node, int] = {}
+    for counts in by_name.values():
+        for target, times in counts.items():
+            most[target] = max(most.get(target, 0), times)
+    for target, times in every.items():
+        most[target] = most.get(target, 0) + times
+    return {target: min(times, UNBOUND) for target, times in most.items()}
+
+
+def _ordered(nodes: list[_Node]) -> list[_Node]:
+    """Each before what it applies to the same value, with its cost; circles are cut open."""
+    done: list[_Node] = []
+    seen: set[_Node] = set()
+    for start in nodes:
+        stack = [(start, iter(start.here))] if start not in seen else []
+        seen.add(start)
+        open_nodes = {start}
+        while stack:
+            node, rest = stack[-1]
+            inner = next(rest, None)
+            if inner is None:
+                stack.pop()
+                open_nodes.discard(node)
+                node.here = [each for each in node.here if each.cost and each not in open_nodes]
+                node.cost = min(1 + sum(each.cost for each in node.here), UNBOUND)
+                done.append(node)
+            elif inner not in seen:
+                seen.add(inner)
+                open_nodes.add(inner)
+                stack.append((inner, iter(inner.here)))
+    return done[::-1]
+
+
+def _names(schema: Any) -> dict[str, list[Any]]:
+    """Anchors and ids, by their last part: more may be found than is meant, never less."""
+    found: dict[str, list[Any]] = defaultdict(list)
+    level = [schema]
+    for node in level:
+        if isinstance(node, dict):
+            for key in ("$anchor", "$dynamicAnchor", "$id", "id"):
+                if isinstance(node.get(key), str):
+                    name = node[key].rstrip("#").rpartition("/")[2].lstrip("#")
+                    found[name].append(node)
+            level.extend(node.values())
+        elif isinstance(node, list):
+            level.extend(node)
+    return dict(found)
+
+
+def _inside(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else members_of(value)
+
+
+def _size(value: Any) -> int:
+    count, level = 0, [value]
+    for holder in level:
+        count += 1
+        level.extend(_inside(holder))
+    return count

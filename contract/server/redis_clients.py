@@ -1,0 +1,144 @@
+"""Redis clients to which a value of another type than theirs is lost data.
+
+Somebody without the signing key may write to the server. What they put in place of one of our keys
+would otherwise fail every command on it until an operator deletes it.
+"""
+
+from collections.abc import Iterable
+from typing import Any
+
+import redis
+import redis.asyncio
+import redis.asyncio.client
+import redis.client
+from redis.exceptions import ResponseError
+
+from toolpool.contract import logs
+
+log = logs.logger("server")
+
+_PROBES: dict[str, tuple[str, ...]] = {
+    "B": ("LLEN",),
+    "L": ("LLEN",),
+    "R": ("LLEN",),
+    "H": ("HGET", ""),
+    "Z": ("ZCARD",),
+    "X": ("XREVRANGE", "+", "-", "COUNT", "1"),
+    "S": ("SMEMBERS",),
+    "G": ("GET",),
+    "I": ("INCRBY", "0"),
+}
+"""A command that fails on what another one fails on, by the other's first letter."""
+_REMOVE = """
+local found = redis.pcall(ARGV[1], KEYS[1], unpack(ARGV, 2))
+local err = type(found) == 'table' and found.err or ''
+local is_junk = string.find(err, 'WRONGTYPE') or string.find(err, 'not an integer')
+return is_junk and redis.call('DEL', KEYS[1]) or 0
+"""
+
+
+def is_junk(error: ResponseError) -> bool:
+    """Whether a command failed because of the value that its key holds."""
+    text = str(error)
+    return "WRONGTYPE" in text or "not an integer" in text
+
+
+def removal(command: Any) -> tuple[Any, ...] | None:
+    """The command that deletes the key of another where that one's value is junk.
+
+    None for a command that is not about one key.
+    """
+    name = str(command[0]).upper()
+    probe = _PROBES.get(name[0])
+    if probe is None or len(command) < 2 or name.startswith("SET"):  # which takes any type's place
+        return None
+    at = 1
+    if name == "XREAD":
+        at += next(i for i, word in enumerate(command) if word in ("STREAMS", b"STREAMS"))
+    key = command[at]
+    if isinstance(key, list):
+        [key] = key
+    return ("EVAL", _REMOVE, 1, key, *probe)
+
+
+def removals(error: ResponseError, commands: Iterable[Any]) -> list[tuple[Any, ...]]:
+    """What to send before these commands are sent again. Raises `error` if that would not help."""
+    found = [command for command in map(removal, commands) if command] if is_junk(error) else []
+    if not found:
+        raise error
+    return found
+
+
+def said(removed: Any) -> None:
+    """Log that a key was deleted, if it was. Its name may say whose session it was of."""
+    if removed:
+        log.warning("junk_removed: a key held what no process of the fleet writes")
+
+
+_Redis: Any = redis.Redis
+_AsyncRedis: Any = redis.asyncio.Redis
+
+
+class RedisClient(_Redis):  # type: ignore[misc]
+    """For threads and commands."""
+
+    def execute_command(self, *args: Any, **options: Any) -> Any:
+        """One command, again where its key held junk."""
+        try:
+            return super().execute_command(*args, **options)
+        except ResponseError as error:
+            [command] = removals(error, [args])
+        said(super().execute_command(*command))
+        return super().execute_command(*args, **options)
+
+    def pipeline(self, transaction: Any = True, shard_hint: Any = None) -> redis.client.Pipeline:
+        """A pipeline, sent again where a key of it held junk."""
+        return _Pipeline(self.connection_pool, self.response_callbacks, transaction, shard_hint)
+
+
+class _Pipeline(redis.client.Pipeline):
+    def execute(self, raise_on_error: bool = True) -> list[Any]:
+        commands = list(self.command_stack)
+        try:
+            return super().execute(raise_on_error)
+        except ResponseError as error:
+            needed = removals(error, (args for args, _ in commands))
+        client = _Redis(connection_pool=self.connection_pool)
+        for command in needed:
+            said(client.execute_command(*command))
+        self.command_stack = commands
+        return super().execute(raise_on_error)
+
+
+class AsyncRedisClient(_AsyncRedis):  # type: ignore[misc]
+    """For event loops."""
+
+    async def execute_command(self, *args: Any, **options: Any) -> Any:
+        """One command, again where its key held junk."""
+        try:
+            return await super().execute_command(*args, **options)
+        except ResponseError as error:
+            [command] = removals(error, [args])
+        said(await super().execute_command(*command))
+        return await super().execute_command(*args, **options)
+
+    def pipeline(
+        self, transaction: bool = True, shard_hint: str | None = None
+    ) -> redis.asyncio.client.Pipeline:
+        """A pipeline, sent again where a key of it held junk."""
+        callbacks = self.response_callbacks
+        return _AsyncPipeline(self.connection_pool, callbacks, transaction, shard_hint)
+
+
+class _AsyncPipeline(redis.asyncio.client.Pipeline):
+    async def execute(self, raise_on_error: bool = True) -> list[Any]:
+        commands = list(self.command_stack)
+        try:
+            return await super().execute(raise_on_error)
+        except ResponseError as error:
+            needed = removals(error, (args for args, _ in commands))
+        client = _AsyncRedis(connection_pool=self.connection_pool)
+        for command in needed:
+            said(await client.execute_command(*command))
+        self.command_stack = commands
+        return await super().execute(raise_on_error)

@@ -1,0 +1,446 @@
+"""Sends issues, transactions, check-ins and metrics to Sentry, from a thread of its own.
+
+The client is ours alone, so that a host's own Sentry is left as it is. What is sent is made here
+from facts; nothing is collected from the process: no local variables, breadcrumbs, or arguments.
+"""
+
+import contextlib
+import copy
+import logging
+import os
+import platform
+import queue
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, cast
+
+import sentry_sdk
+from sentry_sdk.scope import use_scope
+from sentry_sdk.transport import HttpTransport
+from sentry_sdk.utils import BadDsn
+
+from toolpool.contract import logs
+from toolpool.contract.encoding import printable
+from toolpool.contract.errors import Misconfigured
+from toolpool.contract.exception_report import (
+    ExceptionReport,
+    Failure,
+    Frame,
+    own_frame,
+    reported_apart,
+)
+from toolpool.contract.observer_dispatch import guarded
+from toolpool.contract.outcome import Code
+from toolpool.contract.settings import Settings
+from toolpool.contract.telemetry.throttle import Throttle
+from toolpool.contract.telemetry.trace_headers import Parent, new_span_id, new_trace_id
+from toolpool.contract.version import VERSION
+
+log = logs.logger("sentry")
+
+_DSN = "SENTRY_DSN"
+_RELEASE, _ENVIRONMENT = "SENTRY_RELEASE", "SENTRY_ENVIRONMENT"
+_SAMPLE_RATE = "SENTRY_TRACES_SAMPLE_RATE"
+_WAITING_AT_MOST = 2_000
+_FLUSH_SECONDS = 2.0
+_MINUTE_SECONDS = 60.0
+_GATHER_SECONDS = 0.5
+_TAG_CHARACTERS = 200
+_RUNTIME = {"name": platform.python_implementation(), "version": platform.python_version()}
+_DROPPED_KEYS = ("breadcrumbs", "request", "user", "extra", "modules", "sys.argv")
+
+_TITLES: dict[str, str] = {
+    Code.WORKER_LOST: "A worker was lost while it ran calls",
+    Code.QUEUE_UNREACHABLE: "No server took a call",
+    Code.EXPIRED: "No worker started a call in time",
+    Code.OVERLOADED: "A call was refused: too many wait, or its rate limit is reached",
+    Code.CIRCUIT_OPEN: "{tool} is left alone: it failed too often",
+    Code.TIMEOUT: "{tool} did not end in time",
+    Code.CRASHED: "The process that ran {tool} {cause}",
+    Code.DENIED: "{tool} was not run: {cause}",
+    Code.BAD_RESULT: "{tool} returned a result that is {cause}",
+}
+_OF_THE_POOL = frozenset({Code.WORKER_LOST, Code.QUEUE_UNREACHABLE, Code.EXPIRED, Code.OVERLOADED})
+"""Codes that one outage causes for calls of every tool: one issue each, over all tools."""
+
+Event = dict[str, Any]
+BeforeSend = Callable[[Event, dict[str, Any]], Event | None]
+"""Takes an event and Sentry's hint, and returns the event to send, or None to drop it."""
+Fingerprint = Callable[[Event], Sequence[str] | None]
+"""Takes an event and returns the strings to group it by, or None for the default grouping."""
+
+
+class Reports:
+    """A way to one Sentry project. Raises `Misconfigured` for settings that cannot be used."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        dsn: str | None = None,
+        *,
+        every_minute: Callable[[], None] = lambda: None,
+        before_send: BeforeSend | None = None,
+        fingerprint: Fingerprint | None = None,
+    ) -> None:
+        dsn = dsn or os.environ.get(_DSN)
+        if not dsn:
+            raise Misconfigured(
+                f"there is no Sentry to report to: set {_DSN} to your project's DSN"
+            )
+        self.sample_rate = _sample_rate()
+        self.release = os.environ.get(_RELEASE) or f"toolpool@{VERSION}"
+        self.environment = os.environ.get(_ENVIRONMENT) or "production"
+        self._dsn = dsn
+        self._before_send, self._fingerprint = before_send, fingerprint
+        self._client = self._new_client()
+        self._public_key = dsn.partition("//")[2].partition("@")[0].partition(":")[0]
+        self._scope = sentry_sdk.Scope(client=self._client)
+        self._throttle = Throttle(
+            of_each=settings.sentry_per_issue, in_all=settings.sentry_per_minute
+        )
+        self._waiting: queue.Queue[Callable[[], Event] | None] = queue.Queue(_WAITING_AT_MOST)
+        self._thread: threading.Thread | None = None
+        self._every_minute = every_minute
+        self._hurries = threading.Event()
+        """Set where something is to be sent at once."""
+        self._users = 0
+
+    def open(self) -> None:
+        """Begin to send; for each that opens it until the last of them has closed it."""
+        self._users += 1
+        if self._users > 1:
+            return
+        if self._client.transport is None:  # closed before, and used again
+            self._client = self._new_client()
+            self._scope = sentry_sdk.Scope(client=self._client)
+        self._thread = threading.Thread(target=self._send, name="toolpool-sentry", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """Send what waits, for two seconds at most."""
+        self._users = max(0, self._users - 1)
+        if self._thread is None or self._users:
+            return
+        give_up_at = time.monotonic() + _FLUSH_SECONDS
+        self._say_held_back()
+        self._hurries.set()
+        try:
+            self._waiting.put(None, timeout=_FLUSH_SECONDS)
+        except queue.Full:
+            log.warning("sentry_too_slow: what waited for it at the end was not sent")
+        self._thread.join(max(0.0, give_up_at - time.monotonic()))
+        left = max(0.1, give_up_at - time.monotonic())
+        self._client.close(timeout=left)
+        self._thread = None
+
+    def issue(
+        self,
+        *,
+        tool: str,
+        code: str,
+        level: str,
+        title: str = "",
+        faults: Sequence[ExceptionReport] = (),
+        cause: str = "",
+        tags: Mapping[str, object],
+        seconds: float = 0.0,
+        failure: Failure | None = None,
+        parent: Parent | None = None,
+    ) -> None:
+        """Report what an operator has to see; a flood of the same is held back and counted.
+
+        Events without an exception show `title`, and are grouped by `cause`; both default to those
+        of the failure and its code. `seconds` is how long it took to fail. Each member of an
+        exception group is reported separately.
+        """
+        context: dict[str, object] = {"seconds": round(seconds, 3)}
+        if failure is not None:
+            faults, cause = faults or failure.faults, cause or failure.cause
+            context["arguments_digest"] = failure.digest
+            context["arguments_bytes"] = failure.arguments_bytes
+            if failure.result_bytes:
+                context["result_bytes"] = failure.result_bytes
+        title = title or _TITLES.get(code, "{tool} failed: {code}").format(
+            tool=tool, code=code, cause=cause or "failed"
+        )
+        event: Event = {
+            "platform": "python",
+            "level": level,
+            "timestamp": time.time(),
+            "logger": "toolpool",
+            "transaction": tool,
+            "tags": {
+                name: _tag(value)
+                for name, value in {"tool": tool, "code": code, "cause": cause, **tags}.items()
+                if value not in (None, "")
+            },
+            "contexts": {"tool call": context, "trace": _trace_under(parent), "runtime": _RUNTIME},
+        }
+        chains = {_fingerprint(tool, code, cause, chain): chain for chain in reported_apart(faults)}
+        for fingerprint, chain in chains.items():
+            self._issue(event, fingerprint, title, chain)
+
+    def _issue(
+        self,
+        event: Event,
+        fingerprint: tuple[str, ...],
+        title: str,
+        faults: Sequence[ExceptionReport],
+    ) -> None:
+        if not self._throttle.admits(fingerprint):
+            return
+        event = {**event, "fingerprint": list(fingerprint)}
+        if held := self._throttle.held_back(fingerprint):
+            context = {**event["contexts"]["tool call"], "held_back": held}
+            event["contexts"] = {**event["contexts"], "tool call": context}
+        self._put(lambda: _described(event, title, faults))
+        self._hurries.set()
+
+    def transaction(self, event: Event) -> None:
+        """Send a transaction, as `sampled_trace` made its context."""
+        self._put(lambda: {**event, "type": "transaction", "platform": "python"})
+
+    def sampled_trace(self, parent: Parent) -> Mapping[str, str]:
+        """The dynamic sampling context of a trace that begins here."""
+        return {
+            "trace_id": parent.trace_id,
+            "public_key": self._public_key,
+            "sampled": "true",
+            "sample_rate": f"{self.sample_rate:g}",
+            "release": self.release,
+            "environment": self.environment,
+        }
+
+    def check_in(self, monitor: str, config: Mapping[str, object]) -> None:
+        """Say that what a cron monitor waits for has happened."""
+        self._put(
+            lambda: {
+                "type": "check_in",
+                "monitor_slug": monitor,
+                "check_in_id": new_trace_id(),
+                "status": "ok",
+                "monitor_config": dict(config),
+                "environment": self.environment,
+                "release": self.release,
+            }
+        )
+
+    def count(self, name: str, value: float, attributes: Mapping[str, str]) -> None:
+        """Add to a counter."""
+        with use_scope(self._scope):
+            sentry_sdk.metrics.count(name, value, attributes=dict(attributes))
+
+    def gauge(self, name: str, value: float, unit: str, attributes: Mapping[str, str]) -> None:
+        """Say how much of something there is."""
+        with use_scope(self._scope):
+            sentry_sdk.metrics.gauge(name, value, unit=unit, attributes=dict(attributes))
+
+    def _put(self, make: Callable[[], Event]) -> None:
+        try:
+            self._waiting.put_nowait(make)
+        except queue.Full:
+            log.warning("sentry_too_slow: it takes less than there is to report; dropping reports")
+
+    def _send(self) -> None:
+        """Send what came in half a second together: code that is seldom run is slow each time.
+
+        An issue takes along what has come until then: its process may not live half a second.
+        """
+        minute_ends = time.monotonic() + _MINUTE_SECONDS
+        is_open = True
+        while is_open:
+            with contextlib.suppress(queue.Empty):
+                make = self._waiting.get(timeout=max(0.0, minute_ends - time.monotonic()))
+                if make is not None:
+                    self._hurries.wait(_GATHER_SECONDS)
+                    self._hurries.clear()
+                while make is not None:
+                    self._capture(make)
+                    make = self._waiting.get_nowait()
+                is_open = False
+            if time.monotonic() >= minute_ends:
+                minute_ends = time.monotonic() + _MINUTE_SECONDS
+                self._say_held_back()
+                guarded(self._every_minute)()
+        guarded(self._every_minute)()
+
+    def _capture(self, make: Callable[[], Event]) -> None:
+        try:
+            self._client.capture_event(cast("Any", make()), scope=self._scope)
+        except Exception:
+            log.exception("report_not_sent: a fault of toolpool's own")
+
+    def _new_client(self) -> "sentry_sdk.Client":
+        return _client(self._dsn, self.release, self.environment, self._prepared)
+
+    def _prepared(self, event: Event, hint: dict[str, Any]) -> Event | None:
+        """The event to send, scrubbed and passed through the host's functions; None to drop it.
+
+        If one of them raises, the error is logged and the event is not changed by it.
+        """
+        event = scrubbed(event)
+        if event.get("type") is not None:  # a check-in
+            return event
+        if self._fingerprint is not None:
+            try:
+                parts = self._fingerprint(copy.deepcopy(event))
+                if parts is not None:
+                    parts = [parts] if isinstance(parts, str) else parts
+                    event["fingerprint"] = list(map(str, parts))
+            except BaseException:  # sys.exit() here would end the thread
+                log.exception("sentry_fingerprint_failed: grouping the event as toolpool does")
+        if self._before_send is not None:
+            try:
+                return self._before_send(copy.deepcopy(event), hint)
+            except BaseException:
+                log.exception("sentry_before_send_failed: sending the event as it is")
+        return event
+
+    def _say_held_back(self) -> None:
+        if held := self._throttle.all_held_back():
+            self._put(lambda: self._held_back(held))
+
+    def _held_back(self, count: int) -> Event:
+        return {
+            "platform": "python",
+            "level": "warning",
+            "timestamp": time.time(),
+            "logger": "toolpool",
+            "logentry": {"formatted": f"{count} reports of failed tool calls were held back"},
+            "fingerprint": ["toolpool", "held back"],
+            "contexts": {"tool call": {"held_back": count}},
+        }
+
+
+def _is_no_retry(record: logging.LogRecord) -> bool:
+    """Leave out urllib3's warning of each retry: lost reports are logged once, by `_Transport`."""
+    return "/envelope/" not in record.getMessage()
+
+
+class _Transport(HttpTransport):
+    """The SDK's, which logs the reports that are lost."""
+
+    def record_lost_event(self, reason: str, *args: Any, **options: Any) -> None:
+        """Note that something was not sent."""
+        super().record_lost_event(reason, *args, **options)
+        if reason in ("network_error", "queue_overflow", "ratelimit_backoff"):
+            log.warning(
+                "sentry_unreached reason=%s: reports are lost; check %s and the way to it; "
+                "tool calls are not affected",
+                reason,
+                _DSN,
+            )
+
+
+def _client(
+    dsn: str, release: str, environment: str, before_send: BeforeSend
+) -> "sentry_sdk.Client":
+    logging.getLogger("urllib3.connectionpool").addFilter(_is_no_retry)  # once, however often
+    try:
+        return sentry_sdk.Client(
+            dsn=dsn,
+            release=release,
+            environment=environment,
+            transport=_Transport,
+            transport_queue_size=_WAITING_AT_MOST,
+            shutdown_timeout=_FLUSH_SECONDS,
+            default_integrations=False,
+            auto_enabling_integrations=False,
+            include_local_variables=False,
+            attach_stacktrace=False,
+            max_breadcrumbs=0,
+            before_send=cast("Any", before_send),
+        )
+    except (BadDsn, ValueError) as error:
+        raise Misconfigured(
+            f"{_DSN} is not a DSN ({error}): copy it whole from your project's settings in Sentry, "
+            "as https://key@host/1"
+        ) from None
+
+
+def scrubbed(event: Event) -> Event:
+    """An event without what could hold values, however it came to be there."""
+    for name in _DROPPED_KEYS:
+        event.pop(name, None)
+    for exception in (event.get("exception") or {}).get("values", ()):
+        exception["value"] = ""
+        for frame in (exception.get("stacktrace") or {}).get("frames", ()):
+            frame.pop("vars", None)
+    return event
+
+
+def _sample_rate() -> float:
+    given = os.environ.get(_SAMPLE_RATE, "0")
+    try:
+        rate = float(given)
+    except ValueError:
+        rate = -1.0
+    if not 0.0 <= rate <= 1.0:
+        raise Misconfigured(f"{_SAMPLE_RATE} is {given!r}: set it to a number from 0 to 1")
+    return rate
+
+
+def _trace_under(parent: Parent | None) -> dict[str, str]:
+    if parent is None:
+        return {"trace_id": new_trace_id(), "span_id": new_span_id()}
+    return {
+        "trace_id": parent.trace_id,
+        "span_id": new_span_id(),
+        "parent_span_id": parent.span_id,
+    }
+
+
+def _described(event: Event, title: str, faults: Sequence[ExceptionReport]) -> Event:
+    if not faults:
+        return {**event, "logentry": {"formatted": title}}
+    return {**event, "exception": {"values": list(map(_exception, faults))}}
+
+
+def _fingerprint(
+    tool: str, code: str, cause: str, faults: Sequence[ExceptionReport]
+) -> tuple[str, ...]:
+    """What an issue is grouped by: the text of the line that raised, not its number."""
+    frame = own_frame(faults)
+    is_of_the_pool = code in _OF_THE_POOL or (code == Code.INTERNAL and frame is not None)
+    name = faults[-1].name if faults else cause
+    where = f"{Path(frame.file).name}:{frame.function}" if frame is not None else ""
+    line = frame.code if frame is not None else ""
+    return ("toolpool", "" if is_of_the_pool else tool, code, name, where, line)
+
+
+def _relative(frame: Frame) -> str:
+    """The file's path relative to the directory that its module is imported from."""
+    path = Path(frame.file)
+    parts = len(frame.module.split(".")) + (path.stem == "__init__")
+    return "/".join(path.parts[-parts:]) if parts < len(path.parts) else path.name
+
+
+def _exception(fault: ExceptionReport) -> Event:
+    frames = [
+        {
+            "filename": _relative(frame),
+            "module": frame.module or None,
+            "abs_path": frame.file,
+            "function": frame.function,
+            "lineno": frame.line,
+            "context_line": frame.code or None,
+            "in_app": frame.is_own,
+        }
+        for frame in fault.frames
+    ]
+    exception: Event = {
+        "type": fault.kind,
+        "module": fault.module or None,
+        "value": "",
+        "mechanism": {"type": "toolpool", "handled": False},
+    }
+    if frames:
+        exception["stacktrace"] = {"frames": frames}
+    return exception
+
+
+def _tag(value: object) -> str:
+    text = printable(str(value))[:_TAG_CHARACTERS]
+    return "".join(c if c.isprintable() else "?" for c in text)

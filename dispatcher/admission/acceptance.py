@@ -1,0 +1,79 @@
+"""Which calls this dispatcher accepts, and which tools it shows."""
+
+from collections.abc import Collection
+
+from toolpool.contract.call import ToolCall
+from toolpool.contract.ledger.failure_memory import Seen
+from toolpool.contract.outcome import Code
+from toolpool.contract.result import ToolResult
+from toolpool.contract.settings import Settings
+from toolpool.dispatcher.admission.catalog import Catalog, Offer
+from toolpool.dispatcher.admission.validate import Accepted, validate
+from toolpool.dispatcher.messages import feedback
+from toolpool.dispatcher.messages.classify import rejected
+from toolpool.dispatcher.messages.wording import Wording
+from toolpool.dispatcher.turn_context import tool_names
+
+
+class Acceptance:
+    """The dispatcher's own allow-list, and what is asked under it.
+
+    Raises ValueError for a list that is no list of names.
+    """
+
+    def __init__(
+        self,
+        catalog: Catalog,
+        settings: Settings,
+        wording: Wording,
+        only: Collection[str] | None,
+    ) -> None:
+        self._catalog = catalog
+        self._settings = settings
+        self._wording = wording
+        self._allowed = tool_names("only", only)
+
+    def allowed(self, only: Collection[str] | None) -> Collection[str] | None:
+        """The names that a narrower list leaves; None is all. Raises ValueError."""
+        asked = tool_names("only", only)
+        if asked is None or self._allowed is None:
+            return self._allowed if asked is None else asked
+        return asked & self._allowed
+
+    def offers(self, name: str) -> bool:
+        """Whether the allow-list has a tool."""
+        return self._allowed is None or name in self._allowed
+
+    def has(self, name: str) -> bool:
+        """Whether there is a tool of this name, also one that is not allowed or withheld."""
+        return self._catalog.spec_of(name) is not None
+
+    def shares(self, name: str) -> bool:
+        """Whether equal calls of a tool may share a run: then none has a record of its own."""
+        spec = self._catalog.spec_of(name)
+        return spec is not None and spec.is_shared
+
+    def listed(self, only: Collection[str] | None) -> dict[str, Offer]:
+        """What a model is offered."""
+        allowed = self.allowed(only)
+        offers = self._catalog.offers
+        return {n: offer for n, offer in offers.items() if allowed is None or n in allowed}
+
+    def judge(
+        self, call: ToolCall, allowed: Collection[str] | None, format: str, seen: Seen | None = None
+    ) -> Accepted | ToolResult:
+        """The call to queue, or its rejection. See `validate`."""
+        cap = self._settings.calls_per_turn
+        if call.index >= cap:
+            text = feedback.too_many_calls(cap, self._wording)
+            return rejected(call, Code.TOO_MANY_CALLS, text, self._wording)
+        return validate(
+            call,
+            self._catalog.offers,
+            allowed,
+            self._wording,
+            aliases=self._catalog.aliases,
+            format=format,
+            repairs=self._settings.repair,
+            seen=seen,
+        )

@@ -1,0 +1,506 @@
+"""Calls that wait for a person: asked about once, and sent by whichever dispatcher lives then.
+
+Such a call has its record from the first moment, with what is asked and what was decided: bound to
+the exact arguments. A dispatcher only remembers for whom it waits; what one that is gone left
+behind, another sends when it is approved.
+"""
+
+import asyncio
+import time
+from collections.abc import Coroutine
+from contextlib import suppress
+from typing import Any, NamedTuple
+
+import msgspec
+from redis.exceptions import RedisError
+
+from toolpool.contract import logs
+from toolpool.contract.approval_messages import (
+    ApprovalDecision,
+    ApprovalRequest,
+    digest_of,
+    may_decide,
+    read_decision,
+    signed_request,
+    trusted_request,
+)
+from toolpool.contract.call import ToolCall
+from toolpool.contract.envelope import BackgroundCall
+from toolpool.contract.errors import MessageRejected, ServerUnavailable
+from toolpool.contract.ledger.approval_steps import Asking, Found
+from toolpool.contract.ledger.lua_scripts import growing_pauses, new_nonce
+from toolpool.contract.outcome import Code
+from toolpool.contract.record_keys import root_of
+from toolpool.contract.spec import ToolSpec
+from toolpool.dispatcher.admission.catalog import Catalog
+from toolpool.dispatcher.calls import pending_factory
+from toolpool.dispatcher.calls.in_flight import InFlightCalls
+from toolpool.dispatcher.calls.pending import CLOCK_MARGIN_SECONDS, Pending
+from toolpool.dispatcher.calls.services import Services
+from toolpool.dispatcher.messages import feedback
+from toolpool.dispatcher.messages.classify import forgotten, not_queued
+from toolpool.dispatcher.policy.approval_webhook import ApprovalNotifier
+from toolpool.dispatcher.policy.policy import Policy
+from toolpool.dispatcher.policy.verdicts import AskApproval
+from toolpool.dispatcher.turn_context import TurnContext
+
+log = logs.logger("approvals")
+
+_EVERY_SECONDS = 0.5
+_SENT_BACK_SECONDS = 0.5
+"""How long an approved call waits that was sent and came back before it is sent again."""
+_LONGEST_PAUSE_SECONDS = 5.0
+_LEAVING_SECONDS = 2.0
+_UNTOLD_SECONDS = 5.0
+"""How often decisions are looked for that this dispatcher may not have been told."""
+_LOOKED_AT_ONCE = 256
+_AWAY = (ServerUnavailable, RedisError, OSError, TimeoutError)
+
+
+class _Wait(NamedTuple):
+    """A call that waits here, and the request that its record has."""
+
+    pending: Pending
+    request: ApprovalRequest
+
+
+class ApprovalWaits:
+    """One dispatcher's."""
+
+    def __init__(
+        self,
+        services: Services,
+        in_flight: InFlightCalls,
+        catalog: Catalog,
+        notifier: ApprovalNotifier,
+        policy: Policy,
+    ) -> None:
+        self._ledger = services.transport.approvals
+        self._transport = services.transport
+        self._envelope = services.envelope
+        self._settings = services.settings
+        self._observers = services.observers
+        self._in_flight = in_flight
+        self._catalog = catalog
+        self._notifier = notifier
+        self._policy = policy
+        self._waiting: dict[str, _Wait] = {}
+        self._judging: set[str] = set()
+        """The roots of approved calls that the policy decides about."""
+        self._confirmed_in: str | None = None
+        """The epoch of the server in which all that waited was confirmed to be unsent."""
+        self._looked_at = time.monotonic()
+        self._leaving: set[asyncio.Task[None]] = set()
+        in_flight.approvals = self
+
+    def start(self) -> None:
+        """Follow what is approved, on the running loop."""
+        self._in_flight.in_background(self._follow())
+
+    async def close(self) -> None:
+        """Cancel what somebody still waits for here; the rest waits on without this dispatcher."""
+        here = [w.pending for w in self._waiting.values() if not w.pending.in_background]
+        await self._in_flight.leave(here)
+        if self._leaving:
+            await asyncio.wait(self._leaving, timeout=_LEAVING_SECONDS)
+
+    def ask(
+        self,
+        call: ToolCall,
+        spec: ToolSpec,
+        turn: TurnContext,
+        since: float,
+        approval: AskApproval,
+        by: str,
+    ) -> Pending:
+        """Have a call wait for a person, or join it if it is open already."""
+        pending, is_new = self._in_flight.hold(call, spec, turn, since)
+        if is_new and pending.is_open:
+            good = approval.expires or self._settings.approval_expires
+            self._hold(pending, good)
+            now, message = self._transport.server_time(), pending.message
+            request = ApprovalRequest(
+                tenant=self._settings.tenant,
+                prefix=self._settings.key_prefix,
+                message=message,
+                digest=digest_of(message.tool, message.arguments, spec.bound_digest),
+                asked_at=now,
+                expires_at=now + good,
+                start_within=self._settings.queue_timeout + message.timeout,
+                reason=approval.reason,
+                approvers=tuple(approval.approvers),
+                by=by,
+                provider=pending.provider,
+                origin=call.origin,
+                long_id=call.long_id,
+                id_given=call.id_given,
+            )
+            self._in_flight.in_background(self._ask(pending, request))
+        return pending
+
+    async def adopt(
+        self, found: BackgroundCall, *, is_wanted: bool = True
+    ) -> BackgroundCall | Pending:
+        """The call of a handle that a person has to approve, if nobody has sent it.
+
+        One that is not wanted is only to be cancelled, and is not sent. Of any other call what its
+        handle stands for, with the decision. Raises what the ledger does.
+        """
+        record = await self._read(found.message.key)
+        request = self._request(record)
+        if request is not None and record.state in ("waiting", "approved"):
+            return self._resumed(request, record if is_wanted else None)
+        decision = self._decision(record, request) if request and record.decision else None
+        approved = record.decision if decision is not None and decision.approved else None
+        return msgspec.structs.replace(
+            found, message=msgspec.structs.replace(found.message, approval=approved)
+        )
+
+    def decided(self, pending: Pending, decision: bytes) -> None:
+        """Somebody decided; a denial is also the call's outcome, which comes by itself."""
+        wait = self._waiting.get(pending.root)
+        if wait is not None:
+            record = Found(pending.root, "waiting", decision=decision)
+            read = self._decision(record, wait.request)
+            if read is not None and read.approved:
+                self._go_on(pending, wait.request, decision, read)
+            elif read is not None:
+                self._tell_once("denied", wait.request, read)
+        elif pending.awaits_approval:  # before it is known here what is asked
+            self._in_flight.in_background(self._look(pending))
+
+    def look(self, pending: Pending) -> None:
+        """See what the ledger says of a call that a person has to approve, or has approved."""
+        pause = 0.0
+        if not pending.awaits_approval:
+            pause = _SENT_BACK_SECONDS if pending.approval else 0.0
+            self._hold(pending, self._settings.queue_timeout)
+        self._in_flight.in_background(self._look(pending, pause))
+
+    async def _look(self, pending: Pending, pause: float = 0.0) -> None:
+        await asyncio.sleep(pause)
+        for next_pause in growing_pauses(_LONGEST_PAUSE_SECONDS):
+            if not pending.is_open:
+                return
+            try:
+                found = await self._read(pending.root)
+            except _AWAY as error:
+                log.warning("approval_not_read call=%s: %s", pending.call.id, error)
+            else:
+                if found.state or found.answer:
+                    self._take(pending, found, None)
+                    return
+            await asyncio.sleep(next_pause)  # a record that the server lost is noted once more
+
+    async def _ask(self, pending: Pending, request: ApprovalRequest) -> None:
+        """Note the request, or learn what became of it; take back what may be noted or not."""
+        body, nonce = signed_request(self._envelope, request), new_nonce()
+        give_up_at = time.monotonic() + self._settings.queue_timeout
+        pauses, epoch = growing_pauses(_LONGEST_PAUSE_SECONDS), ""
+        while pending.is_open:
+            try:
+                found = await self._note(pending, request, body, nonce, epoch)
+            except _AWAY as error:
+                epoch = epoch or self._transport.epoch or ""
+                log.warning("approval_not_asked call=%s: %s", pending.call.id, error)
+                pause = next(pauses)
+                if time.monotonic() + pause > give_up_at:
+                    self._in_flight.refuse(pending, not_queued(Code.QUEUE_UNREACHABLE))
+                    self._leave(self._take_back(pending))
+                    return
+                await asyncio.sleep(pause)
+            else:
+                if pending.is_open:
+                    self._take(pending, found, request)
+                    return
+        self._leave(self._take_back(pending))
+
+    async def _note(
+        self, pending: Pending, request: ApprovalRequest, body: bytes, nonce: str, epoch: str
+    ) -> Found:
+        now, server_now = time.monotonic(), self._transport.server_time()
+        kept = max(self._settings.background_result_ttl, self._settings.dedup_ttl)
+        return await self._ledger.ask(
+            Asking(
+                key=pending.root,
+                nonce=nonce,
+                request=body,
+                rerunnable=pending.message.rerunnable,
+                ends_at=request.expires_at,
+                kept=request.expires_at - server_now + request.start_within + kept,
+                keep=kept,
+                asked_at=server_now - (now - pending.began) - CLOCK_MARGIN_SECONDS,
+                again=pending.again,
+                tried_in=epoch,
+            ),
+            now=server_now,
+        )
+
+    def _take(self, pending: Pending, found: Found, own: ApprovalRequest | None) -> None:
+        """Do what the ledger says of a call; `own` is the request where it was asked from here."""
+        if not pending.is_open or not pending.awaits_approval:
+            return
+        if found.answer in ("ran", "moved"):
+            self._in_flight.resolve(pending, forgotten())
+            return
+        if found.state == "settled":
+            self._tell_end(found)
+            self._note_approval(pending, found)
+            self._in_flight.known(pending, found.outcome)
+            return
+        request = own if own is not None and found.answer == "new" else self._request(found)
+        if request is None:  # nobody whom we trust wrote it: no leave, and its time ends as ever
+            if own is not None:
+                self._waiting[pending.root] = _Wait(pending, own)
+            return
+        spec = self._catalog.spec_of(request.message.tool)
+        if spec is not None and request.digest != _digest(spec, request):
+            self._in_flight.refuse(pending, not_queued(Code.DENIED, feedback.CHANGED_SINCE))
+            return
+        pending.asked_about(request.message)
+        self._waiting[pending.root] = _Wait(pending, request)
+        if found.state == "waiting":
+            left = request.expires_at - self._transport.server_time()
+            pending.decided(None)
+            self._hold(pending, max(0.0, left))
+        elif (decision := self._decision(found, request)) is not None and decision.approved:
+            if spec is not None:
+                self._go_on(pending, request, found.decision, decision, found)
+            else:
+                pending.decided(found.decision)
+                log.warning("approved_call_waits tool=%s: no worker has it", request.message.tool)
+        if own is not None and found.answer == "new":
+            self._tell("asked", request, request.by, request.reason)
+            self._in_flight.in_background(self._notifier.asked(request))
+
+    def _note_approval(self, pending: Pending, found: Found) -> None:
+        """A call that ran with its approval may have retries, which need it too."""
+        request = self._request(found) if found.approval == "approved" else None
+        decision = self._decision(found, request) if request is not None else None
+        if request is not None and decision is not None and decision.approved:
+            pending.asked_about(request.message)
+            pending.decided(found.decision)
+
+    def _decision(self, found: Found, request: ApprovalRequest) -> ApprovalDecision | None:
+        """The decision of somebody who may; what else is there is told, and decides nothing."""
+        try:
+            decision = read_decision(
+                self._envelope,
+                found.decision,
+                key=request.message.key,
+                tenant=request.tenant,
+                prefix=request.prefix,
+                digest=request.digest,
+            )
+            if not may_decide(decision.by, request.approvers):
+                raise MessageRejected("foreign", "by somebody who may not decide")
+        except MessageRejected as error:
+            log.error("message_rejected reason=%s approval=%s: %s", error.reason, request.id, error)
+            return None
+        return decision
+
+    def _go_on(
+        self,
+        pending: Pending,
+        request: ApprovalRequest,
+        body: bytes,
+        decision: ApprovalDecision,
+        found: Found | None = None,
+    ) -> None:
+        """Send a call that was approved, or join it where another dispatcher has sent it."""
+        pending.decided(body)  # if it ends unsent, it is told as expired, and not as unapproved
+        left = decision.ends_at - self._transport.server_time()
+        is_sent = found is not None and found.state in ("open", "claimed")
+        if left <= 0 and not is_sent:
+            pending.approved(start_by=pending.start_by, deadline=pending.deadline)
+            self._in_flight.unapproved(pending)
+            return
+        if found is not None and not is_sent and self._may_be_sent_already(found):
+            return  # it is looked at again when that is known
+        if is_sent or not self._policy.asks_somebody:
+            self._approved(pending, request, decision, is_sent=is_sent)
+        elif pending.root not in self._judging:
+            self._judging.add(pending.root)
+            self._in_flight.in_background(self._judge(pending, request, decision))
+
+    async def _judge(
+        self, pending: Pending, request: ApprovalRequest, decision: ApprovalDecision
+    ) -> None:
+        """Send an approved call, unless the policy of this dispatcher denies it by now."""
+        try:
+            offer = self._catalog.offers.get(request.message.tool)
+            if offer is None:
+                log.warning("approved_call_waits tool=%s: no worker has it", request.message.tool)
+                return
+            call, turn = pending.as_run, pending_factory.turn_of(request)
+            judgement = await self._policy.judge_approved((call, offer), turn, decision.by)
+        finally:
+            self._judging.discard(pending.root)
+        if not pending.is_open or not pending.awaits_approval:
+            return
+        if judgement.refusal is not None:
+            self._in_flight.refuse(pending, judgement.refusal)
+        else:
+            pending.judged(judgement.call.verdict)
+            self._approved(pending, request, decision, is_sent=False)
+
+    def _approved(
+        self,
+        pending: Pending,
+        request: ApprovalRequest,
+        decision: ApprovalDecision,
+        *,
+        is_sent: bool,
+    ) -> None:
+        self._waiting.pop(pending.root, None)
+        self._tell_once("approved", request, decision)
+        now = time.monotonic()
+        start_by = now + self._settings.queue_timeout
+        deadline = start_by + pending.message.timeout + pending_factory.ANSWER_MARGIN_SECONDS
+        pending.approved(start_by=start_by, deadline=deadline)
+        self._in_flight.go_on(pending, is_sent=is_sent)
+
+    def _may_be_sent_already(self, found: Found) -> bool:
+        """Whether the server may have forgotten, with its last moments, that it was sent."""
+        return bool(self._transport.epoch) and found.epoch != self._transport.epoch
+
+    def _answered(self, pending: Pending) -> None:
+        """A call that waited has its answer."""
+        wait, outcome = self._waiting.pop(pending.root, None), pending.outcome
+        if wait is None or outcome is None:
+            return
+        if outcome.code is Code.DENIED and outcome.error == feedback.NOBODY_APPROVED:
+            self._tell_once("expired", wait.request, None)
+
+    def _leave(self, work: Coroutine[Any, Any, None]) -> None:
+        task = self._in_flight.in_background(work)
+        self._leaving.add(task)
+        task.add_done_callback(self._leaving.discard)
+
+    async def _take_back(self, pending: Pending) -> None:
+        """End the record of a call that was answered, until the ledger has it."""
+        for pause in growing_pauses(_LONGEST_PAUSE_SECONDS):
+            if await self._in_flight.end_record(pending) or time.monotonic() >= pending.start_by:
+                return
+            await asyncio.sleep(pause)
+
+    async def _follow(self) -> None:
+        while True:
+            await asyncio.sleep(_EVERY_SECONDS)
+            try:
+                await self._follow_once()
+            except _AWAY as error:
+                log.warning("approvals_not_followed: %s", error)
+            except Exception:
+                log.exception("approvals_not_followed: a fault of toolpool's own")
+
+    async def _follow_once(self) -> None:
+        epoch = self._in_flight.reported_epoch
+        if epoch is not None and epoch != self._confirmed_in:
+            await self._confirm(epoch)
+            self._confirmed_in = epoch
+        if time.monotonic() - self._looked_at >= _UNTOLD_SECONDS:
+            await self._look_for_untold()
+        for key in await self._ledger.approved(now=self._transport.server_time()):
+            pending = self._in_flight.root(key)
+            if pending is None or pending.awaits_approval:
+                await self._go_on_with(key, pending, epoch)
+
+    async def _look_for_untold(self) -> None:
+        """Look for what was decided and this dispatcher was not told, as where its lease lapsed."""
+        self._looked_at = time.monotonic()
+        waits = list(self._waiting.values())[:_LOOKED_AT_ONCE]
+        states = await self._transport.states([wait.pending.root for wait in waits])
+        for (pending, _), state in zip(waits, states, strict=True):
+            if (wait := self._waiting.pop(pending.root, None)) is not None:
+                self._waiting[pending.root] = wait  # others are looked at before it the next time
+            if state not in ("waiting", None) and pending.is_open:
+                self._take(pending, await self._read(pending.root), None)
+
+    async def _go_on_with(self, key: str, pending: Pending | None, epoch: str | None) -> None:
+        found = await self._read(key, unsent_in=epoch)
+        if pending is not None:
+            self._take(pending, found, None)
+        elif (request := self._request(found)) is not None and not request.is_foreign:
+            self._resumed(request, found)
+
+    async def _confirm(self, epoch: str) -> None:
+        """Say of what waits here that nobody sent it; the server may have lost some of it."""
+        for key, (pending, request) in list(self._waiting.items()):
+            found = await self._read(key, unsent_in=epoch)
+            if not found.state and pending.is_open:
+                body = signed_request(self._envelope, request)
+                found = await self._note(pending, request, body, new_nonce(), "")
+            if found.state != "waiting":
+                self._take(pending, found, None)
+
+    async def _read(self, key: str, *, unsent_in: str | None = None) -> Found:
+        return await self._ledger.read(
+            root_of(key), now=self._transport.server_time(), unsent_in=unsent_in
+        )
+
+    def _resumed(self, request: ApprovalRequest, found: Found | None) -> Pending:
+        """The call of a request that another dispatcher noted, waited for or sent from here."""
+        known = self._in_flight.root(request.message.key)
+        if known is not None:
+            return known
+        tool = request.message.tool
+        spec = self._catalog.spec_of(tool) or ToolSpec(name=tool)
+        left = max(0.0, request.expires_at - self._transport.server_time())
+        pending = self._in_flight.take_over(request, spec, left=left)
+        self._hold(pending, left)
+        if found is not None:
+            self._take(pending, found, None)
+        return pending
+
+    def _hold(self, pending: Pending, good: float) -> None:
+        """Have a call wait for so many seconds, and answer it although the server is away."""
+        until = time.monotonic() + good
+        pending.awaits(until=until, queue_timeout=self._settings.queue_timeout)
+        pending.when_answered = self._answered
+        self._in_flight.keep_approval(pending)
+
+    def _request(self, found: Found) -> ApprovalRequest | None:
+        return trusted_request(
+            self._envelope,
+            found.request,
+            key=found.key,
+            tenant=self._settings.tenant,
+            prefix=self._settings.key_prefix,
+        )
+
+    def _tell_end(self, found: Found) -> None:
+        request = self._request(found) if found.approval in ("denied", "expired") else None
+        if request is None:
+            return
+        decision = self._decision(found, request) if found.approval == "denied" else None
+        if found.approval == "expired" or decision is not None:
+            self._tell_once(found.approval, request, decision)
+
+    def _tell_once(
+        self, what: str, request: ApprovalRequest, decision: ApprovalDecision | None
+    ) -> None:
+        """Audit a decision, which several dispatchers may learn of."""
+        by, reason = (decision.by, decision.reason) if decision is not None else ("", "")
+
+        async def tell() -> None:
+            with suppress(*_AWAY):
+                if await self._ledger.is_untold(request.id):
+                    self._tell(what, request, by, reason)
+
+        self._leave(tell())
+
+    def _tell(self, what: str, request: ApprovalRequest, by: str, reason: str) -> None:
+        self._observers.audited(
+            what,
+            tool=request.message.tool,
+            call_id=request.message.id,
+            session=request.message.session,
+            by=by,
+            reason=reason,
+            approval=request.id,
+        )
+
+
+def _digest(spec: ToolSpec, request: ApprovalRequest) -> str:
+    return digest_of(request.message.tool, request.message.arguments, spec.bound_digest)

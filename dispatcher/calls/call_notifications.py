@@ -1,0 +1,39 @@
+"""What observers are told of a call once it was sent."""
+
+from toolpool.contract.envelope import Progress
+from toolpool.contract.outcome import Outcome
+from toolpool.dispatcher.calls.pending import Pending
+from toolpool.dispatcher.observer import Observers, Progressed
+
+
+class CallNotifications:
+    """Tells each start and each end once."""
+
+    def __init__(self, observers: Observers) -> None:
+        self._observers = observers
+
+    def start(self, pending: Pending, worker: str) -> None:
+        """A worker has the call."""
+        if self._observers.hear("started") and pending.start_is_untold():
+            for heard_by in pending.heard_by:
+                self._observers.call("started", heard_by, worker)
+
+    def end(self, pending: Pending, outcome: Outcome) -> None:
+        """The call was answered."""
+        self._observers.ended(
+            pending,
+            pending.message,
+            outcome,
+            seconds=pending.ended - pending.began,
+            queued_seconds=pending.queued_at - pending.began if pending.queued_at else 0.0,
+            is_first=pending.is_news and not pending.is_attached,
+            shared=pending.shared_as,
+        )
+
+    def progress(self, pending: Pending, progress: Progress) -> None:
+        """A tool says how far it is; its word may come before its worker's."""
+        if self._observers.hear("progressed"):
+            self.start(pending, pending.worker)
+            told = Progressed(done=progress.done, total=progress.total, message=progress.message)
+            for heard_by in pending.heard_by:
+                self._observers.call("progressed", heard_by, told)

@@ -1,0 +1,305 @@
+"""Keeps every deadline from this process's own clock, whatever Redis does.
+
+At the end of the queue wait a call that nobody started is ended; from 100 ms
+before the deadline the ledger is asked to expire it; at the deadline it is answered.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+
+from toolpool.contract import logs
+from toolpool.contract.envelope import Cancel
+from toolpool.contract.ledger.lua_scripts import new_nonce
+from toolpool.contract.ledger.protocols import (
+    APPROVED,
+    ATTACHED,
+    MISSING,
+    OTHERS,
+    WAITING,
+    CloseReason,
+    Closing,
+    running_on,
+)
+from toolpool.contract.outcome import Code, Executed, Outcome, failure
+from toolpool.dispatcher.calls.countdown_latch import CountdownLatch
+from toolpool.dispatcher.calls.pending import Pending, Stage
+from toolpool.dispatcher.calls.services import Calls, Services
+from toolpool.dispatcher.messages import feedback
+from toolpool.dispatcher.messages.classify import left_to_others, not_queued, unconfirmed
+
+log = logs.logger("keeper")
+
+_AHEAD_SECONDS = 0.1
+_LONGEST_ASK = 1.0
+_CANCEL_SECONDS = 6.0
+_CANCEL_AGAIN_SECONDS = 1.0
+_GROUP = 64
+_GROUPS_AT_ONCE = 4
+
+
+_ASKED_FOR = {
+    CloseReason.UNSTARTED: 30.0,
+    CloseReason.DEADLINE: 60.0,
+    CloseReason.CANCEL: 5.0,
+    CloseReason.LEAVE: 5.0,
+    CloseReason.UNAPPROVED: 60.0,
+}
+"""How long the ledger is asked to close calls, in seconds."""
+
+
+_UNWANTED = (CloseReason.CANCEL, CloseReason.LEAVE)
+
+
+def _code(reason: CloseReason) -> Code:
+    """What a call comes to that was not started."""
+    return Code.CANCELLED if reason in _UNWANTED else Code.EXPIRED
+
+
+def _end_of(pending: Pending) -> CloseReason:
+    return CloseReason.CANCEL if pending.is_cancelled else CloseReason.LEAVE
+
+
+class Deadlines:
+    """Expires and cancels."""
+
+    def __init__(self, services: Services, calls: Calls) -> None:
+        self._transport = services.transport
+        self._envelope = services.envelope
+        self._calls = calls
+        # Queue waits end in the order they began, so one timer serves them all: a timer each costs
+        # more than the rest of keeping a call that is answered soon.
+        self._line: dict[Pending, None] = {}
+        self._line_timer: asyncio.TimerHandle | None = None
+        self._due: dict[CloseReason, list[Pending]] = {reason: [] for reason in _ASKED_FOR}
+        self._turns = {reason: asyncio.Semaphore(_GROUPS_AT_ONCE) for reason in _ASKED_FOR}
+        self._closing: set[asyncio.Task[None]] = set()
+
+    def watch(self, pending: Pending, *, alone: bool = False) -> None:
+        """Keep a call's times from now on; `alone` for one that is not like the others."""
+        last = next(reversed(self._line), None)
+        if alone:
+            self._at(pending.start_by, self._queue_wait_over, pending)
+            return
+        if last is not None and pending.start_by < last.start_by:
+            self._at(pending.start_by, self._queue_wait_over, pending)
+            return
+        self._line[pending] = None
+        if self._line_timer is None:
+            self._wait_for_head()
+
+    def watch_approval(self, pending: Pending) -> None:
+        """Keep the times of a call that a person has to approve by its `start_by`."""
+        self._line.pop(pending, None)
+        ends_at = min(pending.start_by, pending.deadline - _AHEAD_SECONDS)
+        self._at(ends_at, self.close_unapproved, pending)
+
+    def close_unapproved(self, pending: Pending) -> None:
+        """End a call that nobody approved in time, or sent while it was approved."""
+        last_call = pending.deadline - _AHEAD_SECONDS
+        if pending.is_open and last_call <= time.monotonic():
+            self._nearly_over(pending)
+        elif pending.is_open:
+            self._at(last_call, self._nearly_over, pending)
+            self._add_due(pending, CloseReason.UNAPPROVED)
+
+    async def end_record(self, pending: Pending) -> bool:
+        """End the record of an answered call; one that nobody cancelled only if no other waits.
+
+        Returns whether the server confirmed it.
+        """
+        reason = _end_of(pending)
+        closing = self._closing_of(pending, reason)
+        give_up_at = time.monotonic() + _ASKED_FOR[reason]
+        try:
+            await self._transport.close_calls([closing], end=reason, give_up_at=give_up_at)
+        except Exception as error:  # noqa: BLE001 - whatever it was, it is tried again
+            log.warning("calls_not_closed calls=1: %s", error)
+            return False
+        return True
+
+    def forget(self, pending: Pending) -> None:
+        """Keep a call's times no more."""
+        self._line.pop(pending, None)
+        if pending.timer is not None:
+            pending.timer.cancel()
+
+    async def cancel(self, calls: Sequence[Pending], *, everywhere: bool) -> None:
+        """End calls; each is answered `aborted.cancelled`.
+
+        If not `everywhere`, and always for a run that calls share, a call goes on while another
+        dispatcher waits for it. A background call stays open if the server does not confirm its
+        end within a few seconds; it is then tried again until the call has ended.
+        """
+        calls = [pending for pending in calls if pending.is_open]
+        for pending in calls:
+            pending.unwanted(everywhere=everywhere and not pending.is_run)
+            if not pending.queue:  # one of the pool's own tools is at it
+                self._calls.resolve(pending, _unknown(Code.CANCELLED))
+            elif pending.is_unsent and not pending.may_be_known:
+                self._calls.resolve(pending, not_queued(Code.CANCELLED))
+            else:
+                self.close_unwanted([pending])
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_CANCEL_SECONDS):
+                await CountdownLatch(calls).wait()
+
+    def close_unwanted(self, calls: Sequence[Pending]) -> None:
+        """End the records of calls, answered or not, so that no worker starts them."""
+        for pending in calls:
+            self._add_due(pending, _end_of(pending))
+
+    def close(self) -> None:
+        """Stop every background step."""
+        if self._line_timer is not None:
+            self._line_timer.cancel()
+        for task in self._closing:
+            task.cancel()
+
+    def _wait_for_head(self) -> None:
+        head = next(iter(self._line), None)
+        self._line_timer = None
+        if head is not None:
+            loop = asyncio.get_running_loop()
+            delay = max(0.0, head.start_by - time.monotonic())
+            self._line_timer = loop.call_later(delay, self._heads_are_due)
+
+    def _heads_are_due(self) -> None:
+        now = time.monotonic()
+        due: list[Pending] = []
+        for pending in self._line:
+            if pending.start_by > now:
+                break
+            due.append(pending)
+        try:
+            for pending in due:
+                del self._line[pending]
+                self._queue_wait_over(pending)
+        finally:
+            self._wait_for_head()  # whatever happened: without it no call would be kept any more
+
+    def _at(self, when: float, call: Callable[[Pending], None], pending: Pending) -> None:
+        loop = asyncio.get_running_loop()
+        delay = when - time.monotonic()
+        if pending.timer is not None:  # the next one takes its place
+            pending.timer.cancel()
+        pending.timer = loop.call_later(max(0.0, delay), call, pending)
+
+    def _queue_wait_over(self, pending: Pending) -> None:
+        if not pending.is_open:
+            return
+        self._at(pending.deadline - _AHEAD_SECONDS, self._nearly_over, pending)
+        if pending.stage is Stage.WAITING:
+            self._calls.refuse(pending, not_queued(Code.EXPIRED))
+        elif pending.stage is Stage.NEW:
+            self._calls.held_too_long(pending)
+        elif pending.stage in (Stage.QUEUED, Stage.STRANDED):
+            self._add_due(pending, CloseReason.UNSTARTED)
+
+    def _nearly_over(self, pending: Pending) -> None:
+        if not pending.is_open:
+            return
+        # A process that stood still asks before it answers: the outcome may have been settled.
+        now = time.monotonic()
+        behind = now - (pending.deadline - _AHEAD_SECONDS)
+        self._at(max(pending.deadline, now + min(behind, _LONGEST_ASK)), self._over, pending)
+        self._add_due(pending, CloseReason.DEADLINE)
+
+    def _over(self, pending: Pending) -> None:
+        if pending.is_open:
+            self._calls.resolve(
+                pending,
+                unconfirmed(
+                    started=pending.stage is Stage.RUNNING,
+                    sent=not pending.is_unsent or pending.may_be_known,
+                    is_full=self._transport.is_full,
+                ),
+            )
+
+    def _add_due(self, pending: Pending, reason: CloseReason) -> None:
+        """Calls that are due in the same turn of the loop are closed together."""
+        due = self._due[reason]
+        due.append(pending)
+        if len(due) == 1:
+            asyncio.get_running_loop().call_soon(self._close_due, reason)
+
+    def _close_due(self, reason: CloseReason) -> None:
+        due, self._due[reason] = self._due[reason], []
+        for start in range(0, len(due), _GROUP):
+            task = asyncio.ensure_future(self._close(due[start : start + _GROUP], reason))
+            self._closing.add(task)
+            task.add_done_callback(self._closing.discard)
+
+    async def _close(self, calls: Sequence[Pending], reason: CloseReason) -> None:
+        give_up_at = time.monotonic() + _ASKED_FOR[reason]
+        try:
+            async with asyncio.timeout(_ASKED_FOR[reason]), self._turns[reason]:
+                answers = await self._transport.close_calls(
+                    [self._closing_of(pending, reason) for pending in calls],
+                    end=reason,
+                    give_up_at=give_up_at,
+                )
+        except Exception as error:  # noqa: BLE001 - a call is answered whatever closing it raises
+            log.warning("calls_not_closed calls=%d: %s", len(calls), error)
+            for pending in calls if reason in _UNWANTED else ():
+                if reason is CloseReason.LEAVE or not pending.in_background:
+                    self._calls.resolve(pending, _unknown(_code(reason)))
+                elif pending.is_open:
+                    asyncio.get_running_loop().call_later(
+                        _CANCEL_AGAIN_SECONDS, self._cancel_again, pending
+                    )
+        else:
+            for pending, answer in zip(calls, answers, strict=True):
+                self._take(pending, answer, reason)
+
+    def _cancel_again(self, pending: Pending) -> None:
+        if pending.is_open:
+            self._add_due(pending, CloseReason.CANCEL)
+
+    def _take(self, pending: Pending, answer: bytes, reason: CloseReason) -> None:
+        is_left = answer in (WAITING, APPROVED, ATTACHED)
+        if is_left or (reason is CloseReason.UNAPPROVED and running_on(answer) is not None):
+            self._calls.has_to_be_approved(pending)  # it was approved, or sent, meanwhile
+        elif (worker := running_on(answer)) is not None:
+            self._calls.started(pending, worker)
+        elif answer == OTHERS:
+            is_running = reason is CloseReason.DEADLINE and pending.stage is Stage.RUNNING
+            has_left = reason is CloseReason.LEAVE
+            told = _unknown(Code.CANCELLED) if has_left else left_to_others(started=is_running)
+            self._calls.resolve(pending, told)
+        elif answer != MISSING:
+            self._calls.settled(answer)
+        elif not pending.epoch:  # adopted, and whoever had it never sent it
+            self._calls.resolve(pending, _unknown(Code.WORKER_LOST))
+
+    def _closing_of(self, pending: Pending, reason: CloseReason) -> Closing:
+        code = _code(reason)
+        claimed = Code.CANCELLED if code is Code.CANCELLED else Code.TIMEOUT
+        signed = self._envelope.encode_settled
+        return Closing(
+            key=pending.key,
+            nonce=new_nonce(),
+            epoch=pending.epoch or pending.accepted_in,
+            keep=pending.keep,
+            unclaimed=signed(pending.key, _unclaimed(pending, reason)),
+            claimed=signed(pending.key, failure(claimed, "", Executed.UNKNOWN)),
+            doubtful=signed(pending.key, _unknown(code)),
+            cancel=self._envelope.encode_cancel(Cancel(key=pending.key)),
+            unsent=pending.nobody_ran_it,
+            leaves_mark=pending.leaves_mark,
+        )
+
+
+def _unclaimed(pending: Pending, reason: CloseReason) -> Outcome:
+    """What a call comes to that nobody started."""
+    if reason is CloseReason.UNAPPROVED and pending.message.approval is None:
+        return not_queued(Code.DENIED, feedback.NOBODY_APPROVED)
+    code, before = _code(reason), pending.ran_before
+    if before is None:
+        return failure(code, "", Executed.NO)
+    return before if code is Code.EXPIRED else failure(code, "", before.executed)
+
+
+def _unknown(code: Code) -> Outcome:
+    return failure(code, "", Executed.UNKNOWN)

@@ -1,0 +1,88 @@
+"""Circuits that are open for the whole fleet: told to the others, and followed with each look.
+
+Each dispatcher judges a tool by the calls that it sees end itself. What one opens is open for all;
+when the pause is over one of them lets a call through, and tells the others how that went.
+"""
+
+from toolpool.contract import encoding, logs
+from toolpool.contract.circuit_state import CircuitState, read_state, signed_state
+from toolpool.contract.errors import MessageRejected
+from toolpool.contract.ledger.lua_scripts import new_nonce
+from toolpool.dispatcher.admission.breaker import Breaker
+from toolpool.dispatcher.calls.services import Services
+
+log = logs.logger("circuits")
+
+_TRIAL_SECONDS = 10.0
+"""How long the right to try a tool outlives a dispatcher that does not renew it."""
+_KEPT_SECONDS = 3_600.0
+"""How much longer than it is open a circuit's state is kept."""
+
+
+class FleetCircuits:
+    """The circuits of one dispatcher, in step with those of the others."""
+
+    def __init__(self, services: Services, breaker: Breaker) -> None:
+        self._transport = services.transport
+        self._envelope = services.envelope
+        self._prefix = services.settings.key_prefix
+        self._keep = services.settings.circuit_reset_timeout + _KEPT_SECONDS
+        self._breaker = breaker
+        self._known: dict[str, CircuitState] = {}
+        self._own_name = new_nonce()
+        self._trials: set[str] = set()
+
+    async def follow(self) -> None:
+        """Tell what changed here, take what changed elsewhere, and ask to try what may be tried.
+
+        Nothing where each dispatcher judges for itself. Raises what the transport does.
+        """
+        if not self._breaker.is_fleet_wide:
+            return
+        now = self._transport.server_time()
+        for body in await self._transport.circuits():
+            self._take(body, now)
+        for tool, pause in self._breaker.changes().items():
+            await self._tell(tool, pause, now)
+        wanted = self._breaker.trials_wanted()
+        for tool in self._trials - wanted:
+            await self._transport.end_trial(_name(tool), self._own_name)
+        self._trials &= wanted
+        for tool in wanted:
+            has_right = await self._transport.try_circuit(
+                _name(tool), self._own_name, keep=_TRIAL_SECONDS
+            )
+            if has_right:
+                self._trials.add(tool)
+                self._breaker.may_try(tool)
+
+    def _take(self, body: bytes, now: float) -> None:
+        """What is not signed for this key prefix, or older than what is known, says nothing."""
+        try:
+            state = read_state(self._envelope, body)
+        except MessageRejected:
+            return
+        known = self._known.get(state.tool)
+        if state.prefix != self._prefix or (known is not None and known.set_at >= state.set_at):
+            return
+        self._known[state.tool] = state
+        if state.set_at < now - self._keep:
+            return
+        self._breaker.told(state.tool, state.open_until - now if state.open_until else None)
+
+    async def _tell(self, tool: str, pause: float | None, now: float) -> None:
+        known = self._known.get(tool)
+        set_at = now if known is None else max(now, known.set_at + 0.001)
+        open_until = 0.0 if pause is None else now + pause
+        state = CircuitState(prefix=self._prefix, tool=tool, open_until=open_until, set_at=set_at)
+        self._known[tool] = state
+        body = signed_state(self._envelope, state)
+        try:
+            await self._transport.set_circuit(_name(tool), body, keep=self._keep)
+        except BaseException:
+            self._breaker.untold(tool)
+            raise
+
+
+def _name(tool: str) -> str:
+    return encoding.digest([tool])

@@ -1,0 +1,534 @@
+"""The calls on their way: from the pump through the workers to one outcome each."""
+
+import asyncio
+import time
+from collections.abc import Callable, Collection, Coroutine, Iterable, Sequence
+from typing import Any, Protocol
+
+import msgspec
+
+from toolpool.contract.approval_messages import ApprovalRequest
+from toolpool.contract.call import ToolCall
+from toolpool.contract.envelope import BackgroundCall, Progress, Question
+from toolpool.contract.kill_switches import KillSwitches
+from toolpool.contract.outcome import Code, Executed, Outcome, failure, may_still_run
+from toolpool.contract.rates import Limit
+from toolpool.contract.record_keys import root_of
+from toolpool.contract.redis_keys import RedisKeys
+from toolpool.contract.spec import Effects, ToolSpec
+from toolpool.dispatcher.admission.availability import Availability
+from toolpool.dispatcher.admission.breaker import Breaker
+from toolpool.dispatcher.admission.catalog import Catalog
+from toolpool.dispatcher.calls import pending_factory
+from toolpool.dispatcher.calls.background_tasks import BackgroundTasks
+from toolpool.dispatcher.calls.call_notifications import CallNotifications
+from toolpool.dispatcher.calls.deadlines import Deadlines
+from toolpool.dispatcher.calls.fleet_circuits import FleetCircuits
+from toolpool.dispatcher.calls.late_writes import LateWrites
+from toolpool.dispatcher.calls.live_workers import LiveWorkers
+from toolpool.dispatcher.calls.pending import Pending, Stage
+from toolpool.dispatcher.calls.pulse import beat
+from toolpool.dispatcher.calls.pump import Pump
+from toolpool.dispatcher.calls.rate_gate import RateGate
+from toolpool.dispatcher.calls.recovery import Recovery
+from toolpool.dispatcher.calls.refusals import Refusals
+from toolpool.dispatcher.calls.reply_reader import ReplyReader
+from toolpool.dispatcher.calls.reporting import Reporter
+from toolpool.dispatcher.calls.retries import Retries
+from toolpool.dispatcher.calls.run_sharing import RunSharing
+from toolpool.dispatcher.calls.server_monitor import ServerMonitor
+from toolpool.dispatcher.calls.services import Calls, Services
+from toolpool.dispatcher.calls.shared_run import equality_of
+from toolpool.dispatcher.messages.classify import not_queued
+from toolpool.dispatcher.turn_context import TurnContext
+
+
+class Approvals(Protocol):
+    """What knows of calls that wait for a person."""
+
+    def look(self, pending: Pending) -> None:
+        """See what the ledger says of a call that has to be approved, or was."""
+        ...
+
+    def decided(self, pending: Pending, decision: bytes) -> None:
+        """Somebody decided about a call."""
+        ...
+
+
+class InFlightCalls(Calls):
+    """Every call that was accepted and has no outcome yet, and all that moves it along."""
+
+    approvals: Approvals
+
+    def __init__(self, services: Services, catalog: Catalog, *, follows_catalog: bool) -> None:
+        settings, observers = services.settings, services.observers
+        self._transport = services.transport
+        self._settings = settings
+        self._observers = observers
+        self._open: dict[str, Pending] = {}
+        """By root."""
+        self._fleet = LiveWorkers(
+            services.transport, services.envelope, RedisKeys(settings.key_prefix)
+        )
+        self._breaker = Breaker(settings, observers)
+        self.available = Availability(
+            self._transport,
+            observers,
+            tenant=settings.tenant,
+            switches=KillSwitches(services.envelope, settings.key_prefix),
+            breaker=self._breaker,
+            canonical=catalog.canonical,
+        )
+        self._late_writes = LateWrites(
+            lease_ttl=settings.lease_ttl, has_ended=self._transport.has_ended
+        )
+        self._pump = Pump(services, self)
+        self._rate_gate = RateGate(services, self, pump=self._pump)
+        self._refusals = Refusals(services, self)
+        self._deadlines = Deadlines(services, self)
+        self._recovery = Recovery(services, self, pump=self._pump, fleet=self._fleet)
+        self._reply_reader = ReplyReader(services, self)
+        self._run_sharing = RunSharing(services, self)
+        self.reporter = Reporter(
+            services, self, pump=self._pump, breaker=self._breaker, cancel=self.cancel
+        )
+        self._server_monitor = ServerMonitor(
+            services,
+            self,
+            catalog=catalog,
+            pump=self._pump,
+            recovery=self._recovery,
+            fleet=self._fleet,
+            available=self.available,
+            circuits=FleetCircuits(services, self._breaker),
+            reporter=self.reporter,
+            follows_catalog=follows_catalog,
+        )
+        self._retries = Retries(
+            services, pump=self._pump, deadlines=self._deadlines, submit=self._submit_again
+        )
+        self._notifications = CallNotifications(observers)
+        self._tasks = BackgroundTasks()
+        self._is_closed = False
+
+    async def start(self) -> None:
+        """Connect, look around once, and keep reading and following. Raises `Misconfigured`."""
+        await self._transport.open()
+        await self._server_monitor.once()
+        self.in_background(self._reply_reader.run())
+        self.in_background(self._server_monitor.run())
+        if self._observers.hear("pulse"):
+            self.in_background(beat(self, self._pump, self._observers))
+
+    async def wait_for_tools(self, seconds: float) -> None:
+        """Return as soon as there is a tool. Raises `CatalogEmpty` or `Misconfigured`."""
+        await self._server_monitor.wait_for_tools(seconds)
+
+    async def close(self) -> None:
+        """Cancel what somebody still waits for and let go of every connection. Idempotent.
+
+        Background calls go on: their handles are adopted by whoever asks for them next.
+        """
+        self._is_closed = True
+        await self.leave([p for p in self._open.values() if not p.in_background])
+        self._run_sharing.close()
+        await self._rate_gate.close()
+        await self._tasks.end()
+        for pending in self._open.values():
+            self._deadlines.forget(pending)
+            pending.answer(failure(Code.CANCELLED, "", Executed.UNKNOWN))  # to whoever waits here
+        self._open.clear()
+        self._deadlines.close()
+        self._pump.close()
+        await self._transport.close()
+
+    def submit(
+        self,
+        call: ToolCall,
+        spec: ToolSpec,
+        turn: TurnContext,
+        since: float,
+        *,
+        is_behind: bool = False,
+    ) -> Pending:
+        """Send an accepted call on its way, or join it if it is already open.
+
+        Its times run from `since`, when it left its barrier. One that `is_behind` others of its
+        turn is not answered with what began before.
+        """
+        equal = equality_of(call, spec, turn, self._settings.tenant) if spec.is_shared else None
+        pending, is_new = self._accept(call, spec, turn, since, is_watched=equal is None)
+        if is_new and equal is not None:
+            self._run_sharing.submit(pending, equal, anew=is_behind)
+        elif is_new:
+            self._send(pending)
+        return pending
+
+    def send_run(self, run: Pending) -> None:
+        """See `sharing.Runs`."""
+        self._open[run.root] = run
+        self._deadlines.watch(run, alone=True)
+        self._pass_on(run)
+
+    def hold(
+        self, call: ToolCall, spec: ToolSpec, turn: TurnContext, since: float
+    ) -> tuple[Pending, bool]:
+        """A call that is not sent before `go_on`, and whether it is to be asked about.
+
+        It counts as waiting: where there is no room for it, it is refused as any other.
+        """
+        pending, is_new = self._accept(call, spec, turn, since, is_watched=False)
+        if is_new:
+            pending.held(is_held := self._pump.hold(pending))
+            return pending, is_held
+        return pending, False
+
+    def take_over(self, request: ApprovalRequest, spec: ToolSpec, *, left: float) -> Pending:
+        """The same, of a call that another dispatcher held."""
+        pending = self._open[root_of(request.message.key)] = pending_factory.taken_over(
+            request,
+            spec,
+            left=left,
+            queue=self._fleet.queue_for(spec),
+            settings=self._settings,
+            server_now=self._transport.server_time(),
+        )
+        return pending
+
+    def keep_approval(self, pending: Pending) -> None:
+        """See that a call that a person has to approve is answered, whatever the server does."""
+        if not pending.is_held:
+            pending.held(True)
+            self._pump.hold(pending, always=True)
+        self._deadlines.watch_approval(pending)
+
+    def unapproved(self, pending: Pending) -> None:
+        """End a call that nobody approved in time, or sent while it was approved."""
+        self._deadlines.close_unapproved(pending)
+
+    async def end_record(self, pending: Pending) -> bool:
+        """End the record of a call that was answered here; whether the server says that it did."""
+        return await self._deadlines.end_record(pending)
+
+    def go_on(self, pending: Pending, *, is_sent: bool) -> None:
+        """Send a call that was approved, if it may still be; join one that `is_sent`."""
+        self._let_go(pending)
+        self._deadlines.watch(pending, alone=True)
+        if is_sent:
+            self.join(pending)
+        else:
+            self._unless_refused(pending, self._send)
+
+    def has_to_be_approved(self, pending: Pending) -> None:
+        """See `Calls.has_to_be_approved`."""
+        if not pending.is_open:
+            return
+        if pending.stage is Stage.RUNNING and not pending.message.rerunnable:
+            pending.held_by("")  # the server lost that it was started: only its outcome may come
+            self._pump.stranded(pending)
+        else:
+            if pending.limited is not None:
+                self._rate_gate.ended(pending)
+            self._pump.take_back(pending)
+            pending.unsent()
+            self.approvals.look(pending)
+
+    @property
+    def reported_epoch(self) -> str | None:
+        """See `Recovery.reported_epoch`."""
+        return self._recovery.reported_epoch
+
+    def waits_again(self, pending: Pending) -> None:
+        """See `Calls.waits_again`."""
+        pending.waits_again(time.monotonic() + self._settings.queue_timeout)
+        self._deadlines.watch(pending, alone=True)
+
+    def decided(self, pending: Pending, decision: bytes) -> None:
+        """See `Calls.decided`."""
+        self.approvals.decided(pending, decision)
+
+    def _let_go(self, pending: Pending) -> None:
+        if pending.is_held:
+            pending.held(False)
+            self._pump.let_go(pending)
+
+    def _send(self, pending: Pending) -> None:
+        if (headers := self._observers.trace(pending)) is not None:
+            pending.traced(headers)
+        self._observers.call("accepted", pending)
+        self._pass_on(pending)
+
+    def _pass_on(self, pending: Pending) -> None:
+        """To the pump; what is under a limit passes the gate before."""
+        spec, unset = pending.spec, msgspec.UNSET
+        if (
+            spec.rate is not unset
+            or spec.concurrency_scope is not unset
+            or self._rate_gate.holds_all
+        ):
+            self._rate_gate.submit(pending)
+        else:
+            self._pump.submit(pending)
+
+    def answer(
+        self, call: ToolCall, spec: ToolSpec, turn: TurnContext, since: float, refusal: Outcome
+    ) -> Pending:
+        """A call that is not sent; one that was asked before has its own result all the same."""
+        pending, is_new = self._accept(call, spec, turn, since)
+        if is_new:
+            self.refuse(pending, refusal)
+        return pending
+
+    async def were_asked(
+        self, calls: Sequence[ToolCall], turn: TurnContext
+    ) -> Sequence[bool | None]:
+        """See `Turns.were_asked`."""
+        return await pending_factory.were_asked(self._transport, calls, turn, self._settings)
+
+    def _accept(
+        self,
+        call: ToolCall,
+        spec: ToolSpec,
+        turn: TurnContext,
+        since: float,
+        *,
+        is_watched: bool = True,
+    ) -> tuple[Pending, bool]:
+        """The open call, its times kept from now on; whether there was none before."""
+        is_own = spec.secrets is not msgspec.UNSET
+        user = pending_factory.user_of(turn, self._settings) if is_own else None
+        key = pending_factory.key_of(call, turn, self._settings.tenant, user)
+        known = self._open.get(key)
+        if known is not None:
+            return known, False
+        pending = self._open[key] = pending_factory.accepted(
+            key,
+            call,
+            spec,
+            turn,
+            since=since,
+            settings=self._settings,
+            queue=self._fleet.queue_for(spec),
+            epoch=self._transport.epoch or "",
+        )
+        if is_watched:
+            self._deadlines.watch(pending)
+        return pending, True
+
+    def run_here(
+        self,
+        call: ToolCall,
+        spec: ToolSpec,
+        session: str | None,
+        work: Coroutine[Any, Any, Outcome],
+    ) -> Pending:
+        """A call that this dispatcher answers itself, by `work`, which never raises."""
+        pending = pending_factory.answered_here(call, spec, session)
+        self._open[pending.root] = pending
+        self._notifications.start(pending, "")
+
+        async def run() -> None:
+            self.resolve(pending, await work)
+
+        pending.answered_by(self.in_background(run()))
+        return pending
+
+    async def adopt(
+        self, found: BackgroundCall, spec: ToolSpec, *, is_wanted: bool = True
+    ) -> Pending:
+        """Go on with a call that another dispatcher published; its outcome, if it has one.
+
+        One that is not wanted is only to be cancelled, and is not sent again. Raises what the
+        transport does where the ledger cannot be asked.
+        """
+        states = await self._transport.states(pending_factory.record_keys(found, spec))
+        root = root_of(found.message.key)
+        if (known := self._open.get(root)) is not None:  # somebody else asked meanwhile
+            return known
+        pending = self._open[root] = pending_factory.adopted(
+            found,
+            spec,
+            states,
+            queue=self._fleet.home(found.queue, spec),
+            settings=self._settings,
+            server_now=self._transport.server_time(),
+        )
+        self._pump.adopt(pending)
+        self._deadlines.watch(pending, alone=True)
+        if not is_wanted:
+            return pending
+        now = time.monotonic()
+        has_record = states[pending.retries] is not None
+        if found.approval and not has_record:  # lost: whoever asked about it notes it once more
+            self.approvals.look(pending)
+        elif has_record or (pending.message.rerunnable and pending.deadline > now):
+            await self._recovery.released(pending)
+        elif pending.start_by > now and pending.start_by != pending.deadline:
+            self._pump.stranded(pending)
+        else:
+            self.resolve(pending, failure(Code.WORKER_LOST, "", Executed.UNKNOWN))
+        return pending
+
+    def root(self, key: str) -> Pending | None:
+        """The open call that this record, or that of another of its tries, belongs to."""
+        return self._open.get(root_of(key))
+
+    def refuse(self, pending: Pending, outcome: Outcome) -> None:
+        """See `Calls.refuse`."""
+        if self._is_closed and pending.may_be_known:
+            self.resolve(pending, msgspec.structs.replace(outcome, executed=Executed.UNKNOWN))
+            return
+        self._refusals.refuse(pending, outcome)
+
+    def join(self, pending: Pending) -> None:
+        """See `Calls.join`."""
+        self._pump.adopt(pending)
+        self.released(pending)
+
+    def refusal(self, call: ToolCall, *, is_sent: bool = True) -> Outcome | None:
+        """Why a call may not be sent now: see `Availability.refusal`."""
+        if self._is_closed:
+            return not_queued(Code.CANCELLED)
+        return self.available.refusal(call, is_sent=is_sent)
+
+    def denial(self, pending: Pending) -> Outcome | None:
+        """See `Calls.denial`."""
+        return self.available.denial(pending.as_run)
+
+    def held_too_long(self, pending: Pending) -> None:
+        """See `Calls.held_too_long`."""
+        self._rate_gate.held_too_long(pending)
+
+    def handed_over(self, pending: Pending, kept: float) -> None:
+        """Nobody waits for the call any more; its outcome is kept for `kept` seconds."""
+        self._pump.handed_over(pending)
+        pending.handed_over(kept)
+
+    async def end_of_write(self, pending: Pending) -> bool:
+        """Whether an answered write has ended; see `LateWrites.end_of`."""
+        return await self._late_writes.end_of(pending)
+
+    async def cancel(self, calls: Sequence[Pending]) -> None:
+        """End calls for every dispatcher; each is answered `aborted.cancelled`.
+
+        A background call stays open if the server does not confirm its end.
+        """
+        shared = [p for p in calls if p.is_asker and p.in_background and p.is_open]
+        for pending in shared:
+            pending.unwanted(everywhere=True)
+        self._deadlines.close_unwanted(shared)  # another dispatcher would run what its handle names
+        await self._end(calls, everywhere=True)
+
+    async def leave(self, calls: Sequence[Pending]) -> None:
+        """End calls unless another dispatcher waits for them; each is answered here."""
+        await self._end(calls, everywhere=False)
+
+    async def _end(self, calls: Sequence[Pending], *, everywhere: bool) -> None:
+        if calls and (left := self._run_sharing.leave(calls)):
+            await self._deadlines.cancel(left, everywhere=everywhere)
+
+    def resolve(self, pending: Pending, outcome: Outcome) -> None:
+        """Answer a call; only the first answer counts."""
+        if not pending.is_open:
+            return
+        if pending.limited is not None:
+            self._rate_gate.ended(pending)
+        outcome, worker = pending.as_of_all_tries(outcome), outcome.worker
+        is_asker = pending.is_asker
+        if pending.queue:
+            if pending.is_news and not is_asker:
+                self._breaker.note(pending.call.name, outcome, call=pending.call.id)
+            else:
+                self._breaker.release(pending.call.name, call=pending.call.id)
+            if self._retries.try_again(pending, outcome):
+                return
+        outcome = pending.answer(outcome)
+        if pending.work is not None:
+            pending.work.cancel()
+        if pending.spec.effects is Effects.WRITE and may_still_run(outcome):
+            self._late_writes.watch(pending)
+        if pending.is_news and not is_asker and worker:
+            self._notifications.start(pending, worker)  # too short to be announced
+            self._recovery.noticed_start(pending)
+        if pending.is_news and not pending.is_run:
+            self._notifications.end(pending, outcome)
+        self._deadlines.forget(pending)
+        del self._open[pending.root]
+        self._let_go(pending)
+        self._pump.done(pending)
+        if pending.share is not None:
+            self._run_sharing.over(pending)
+
+    def _submit_again(self, pending: Pending) -> None:
+        if pending.is_open:
+            self._unless_refused(pending, self._pass_on)
+
+    def _unless_refused(self, pending: Pending, send: Callable[[Pending], None]) -> None:
+        """What may have been accepted long ago is sent as things stand now."""
+        pending.rerouted(self._fleet.home(pending.queue, pending.spec))
+        refusal = self.refusal(pending.as_run)
+        if refusal is not None:
+            self.refuse(pending, refusal)
+        else:
+            send(pending)
+
+    def started(self, pending: Pending, worker: str) -> None:
+        """See `Calls.started`."""
+        pending.held_by(worker)
+        self._recovery.noticed_start(pending)
+        self._notifications.start(pending, worker)
+        self._pump.started(pending)
+
+    def progressed(self, pending: Pending, progress: Progress) -> None:
+        """See `Calls.progressed`."""
+        self._notifications.progress(pending, progress)
+
+    def released(self, pending: Pending) -> None:
+        """See `Calls.released`."""
+        self._observers.call("released", pending)
+        self.in_background(self._recovery.released(pending))
+
+    def limited(self, pending: Pending, limits: tuple[Limit, ...]) -> None:
+        """See `Calls.limited`."""
+        if pending.is_open and pending.stage is Stage.QUEUED:
+            self._rate_gate.hold_again(pending, limits)
+
+    def passed(self, pending: Pending, reason: str) -> None:
+        """See `Calls.passed`."""
+        self.in_background(self._recovery.passed(pending, reason))
+        if reason and not pending.republished:  # one that is passed again waits for the next look
+            self._server_monitor.soon()
+
+    def ended(self, keys: Iterable[str]) -> None:
+        """See `Calls.ended`."""
+        self._late_writes.heard(keys)
+
+    def asked(self, question: Question) -> None:
+        """See `Calls.asked`."""
+        self.in_background(self.reporter.answer(question))
+
+    def settled(self, reply: bytes) -> None:
+        """See `Calls.settled`."""
+        self._reply_reader.take(reply)
+
+    def known(self, pending: Pending, reply: bytes) -> None:
+        """See `Calls.known`."""
+        pending.known_before()
+        self._reply_reader.take(reply)
+
+    def unwanted(self, calls: Sequence[Pending]) -> None:
+        """See `Calls.unwanted`."""
+        self._deadlines.close_unwanted(calls)
+
+    def find(self, key: str) -> Pending | None:
+        """See `Calls.find`."""
+        pending = self._open.get(key) or self._open.get(root_of(key))
+        return pending if pending is not None and pending.key == key else None
+
+    def all_open(self) -> Collection[Pending]:
+        """See `Calls.all_open`."""
+        return self._open.values()
+
+    def in_background(self, work: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
+        """Let work go on that ends with this dispatcher at the latest."""
+        return self._tasks.start(work)

@@ -1,0 +1,197 @@
+"""The living workers: how many slots each queue has, and which version of a tool runs where.
+
+While a release rolls, workers of one queue offer different tools. A call goes where its tool, in
+the version that its arguments were validated against, is known to run.
+"""
+
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+
+from toolpool.contract.envelope import Envelope, Toolset, WorkerLease
+from toolpool.contract.errors import MessageRejected
+from toolpool.contract.redis_keys import RedisKeys, common_queue, toolset_queue
+from toolpool.contract.spec import ToolSpec
+from toolpool.dispatcher.transports.base import Transport
+
+_LIVE_SECONDS = 10.0
+"""After its last worker was seen, a version counts as running: a worker may be on its way back.
+
+Not if that worker said that it leaves for good, as in a release.
+"""
+
+
+class LiveWorkers:
+    """Fed with the leases of every survey."""
+
+    def __init__(self, transport: Transport, envelope: Envelope, names: RedisKeys) -> None:
+        self._transport = transport
+        self._names = names
+        self._envelope = envelope
+        self._toolsets: dict[str, Toolset] = {}
+        self._seen_at: dict[str, float] = {}
+        self._by_queue: dict[str, dict[str, int]] = {}
+        """Slots by toolset, by queue."""
+        self._routes: dict[str, str] = {}
+        self._started_at: dict[str, float] = {}
+        """When the oldest living worker of each queue started: Unix time."""
+        self._absent_since: dict[str, float] = {}
+        """Since when no worker of its queue has a tool, on the monotonic clock."""
+        self._unserved: frozenset[str] = frozenset()
+        self._compared: tuple[object, object] | None = None
+        self.slots: dict[str, list[int]] = {}
+        """The slots of each living worker, by queue."""
+        self.live: dict[str, frozenset[str]] = {}
+        """The digests of each tool that living workers offer."""
+
+    async def follow(self, leases: Sequence[WorkerLease]) -> None:
+        """Take the leases of one look. Raises what the transport does.
+
+        What was learnt stays where a toolset cannot be read yet.
+        """
+        now = time.monotonic()
+        by_queue: dict[str, dict[str, int]] = {}
+        slots: dict[str, list[int]] = {}
+        started_at: dict[str, float] = {}
+        leaving = {lease.toolset for lease in leases if lease.leaving}
+        for lease in leases:
+            if lease.ended or lease.leaving:
+                continue
+            self._seen_at[lease.toolset] = now
+            leaving.discard(lease.toolset)
+            for queue, count in lease.slots.items():
+                slots.setdefault(queue, []).append(count)
+                started_at[queue] = min(lease.started_at, started_at.get(queue, lease.started_at))
+                slots.setdefault(toolset_queue(queue, lease.toolset), []).append(count)
+                sets = by_queue.setdefault(queue, {})
+                sets[lease.toolset] = sets.get(lease.toolset, 0) + count
+        self.slots, self._started_at = slots, started_at
+        gone = [
+            digest
+            for digest, seen_at in self._seen_at.items()
+            if digest in leaving or now - seen_at > _LIVE_SECONDS
+        ]
+        for digest in gone:
+            del self._seen_at[digest]
+            self._toolsets.pop(digest, None)
+        learnt = await self._learn([d for d in self._seen_at if d and d not in self._toolsets])
+        if learnt or gone or by_queue != self._by_queue:
+            self._by_queue = by_queue
+            self._routes.clear()
+            live: dict[str, set[str]] = {}
+            for toolset in self._toolsets.values():
+                for tool, version in toolset.tools.items():
+                    live.setdefault(tool, set()).add(version)
+            self.live = {tool: frozenset(versions) for tool, versions in live.items()}
+
+    async def _learn(self, digests: Sequence[str]) -> bool:
+        if not digests:
+            return False
+        bodies = await self._transport.toolsets(digests)
+        known = len(self._toolsets)
+        for digest, body in zip(digests, bodies, strict=True):
+            try:
+                toolset = self._envelope.decode_toolset(body) if body is not None else None
+            except MessageRejected:
+                continue
+            if toolset is not None and toolset.digest == digest:
+                self._toolsets[digest] = toolset
+        return len(self._toolsets) > known
+
+    async def unserved(self, specs: Sequence[ToolSpec], *, after: float) -> frozenset[str]:
+        """The tools that no living worker of their queue has had for `after` seconds.
+
+        A queue without workers keeps its tools: it may be scaled to zero. Raises what the
+        transport does.
+        """
+        if (
+            self._compared is None
+            or self._compared[0] is not specs
+            or (self._compared[1] is not self.live)
+        ):
+            absent = [spec for spec in specs if self._is_absent(spec)]
+            new = [spec for spec in absent if spec.name not in self._absent_since]
+            found = await self._absent_for(new) if new else {}
+            now = time.monotonic()
+            self._absent_since = {
+                spec.name: self._absent_since.get(spec.name, now - found.get(spec.name, 0.0))
+                for spec in absent
+            }
+            self._compared = (specs, self.live)
+        gone_by = time.monotonic() - after
+        self._unserved = frozenset(n for n, at in self._absent_since.items() if at <= gone_by)
+        return self._unserved
+
+    def _is_absent(self, spec: ToolSpec) -> bool:
+        if spec.name in self.live:
+            return False
+        sets = self._by_queue.get(self._names.queue(spec.queue, spec.run_in))
+        if not sets:  # what its last workers did not have does not come back without workers
+            return spec.name in self._unserved
+        return all(map(self._is_known, sets))
+
+    async def _absent_for(self, specs: Sequence[ToolSpec]) -> dict[str, float]:
+        """For how many seconds workers have taken from a tool's queue and none had the tool."""
+        ages = await self._transport.toolset_ages()
+        bodies = await self._transport.toolsets(list(ages))
+        last_had: dict[str, float] = {}
+        for age, body in zip(ages.values(), bodies, strict=True):
+            with suppress(MessageRejected):
+                for tool in self._envelope.decode_toolset(body).tools if body is not None else ():
+                    last_had[tool] = min(age, last_had.get(tool, age))
+        server_now = self._transport.server_time()
+        return {
+            spec.name: max(
+                0.0,
+                min(
+                    last_had.get(spec.name, 0.0),
+                    server_now - self._started_at[self._names.queue(spec.queue, spec.run_in)],
+                ),
+            )
+            for spec in specs
+        }
+
+    def queue_for(self, spec: ToolSpec) -> str:
+        """The queue on which every worker runs this version of the tool, as far as is known."""
+        queue = self._routes.get(spec.digest)
+        if queue is None:
+            queue = self._routes[spec.digest] = self._route(spec)
+        return queue
+
+    def queue_for_another(self, spec: ToolSpec) -> str | None:
+        """A queue whose workers run the tool in whatever version; None where none is known."""
+        queue = self._names.queue(spec.queue, spec.run_in)
+        fit = {
+            toolset: slots
+            for toolset, slots in self._by_queue.get(queue, {}).items()
+            if self._is_known(toolset) and spec.name in self._toolsets[toolset].tools
+        }
+        return toolset_queue(queue, max(fit, key=fit.__getitem__)) if fit else None
+
+    def home(self, queue: str, spec: ToolSpec) -> str:
+        """`queue`, or another where nobody takes from it any more: its toolset is gone."""
+        common = common_queue(queue)
+        if queue in (common, *self.slots):
+            return queue
+        route = self.queue_for(spec)
+        return route if route in self.slots else common
+
+    def runs(self, spec: ToolSpec) -> bool:
+        """Whether a living worker is known to run this version of the tool."""
+        sets = self._by_queue.get(self._names.queue(spec.queue, spec.run_in), {})
+        return any(self._has(toolset, spec) for toolset in sets)
+
+    def _route(self, spec: ToolSpec) -> str:
+        queue = self._names.queue(spec.queue, spec.run_in)
+        sets = self._by_queue.get(queue, {})
+        fit = {toolset: slots for toolset, slots in sets.items() if self._has(toolset, spec)}
+        if not fit or len(fit) == len(sets) or any(not self._is_known(s) for s in sets):
+            return queue
+        return toolset_queue(queue, max(fit, key=fit.__getitem__))
+
+    def _is_known(self, toolset: str) -> bool:
+        return toolset in self._toolsets
+
+    def _has(self, toolset: str, spec: ToolSpec) -> bool:
+        known = self._toolsets.get(toolset)
+        return known is not None and known.tools.get(spec.name) == spec.digest

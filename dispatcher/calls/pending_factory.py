@@ -1,0 +1,279 @@
+"""Makes the calls that are moved: accepted now, answered here, or sent by another dispatcher."""
+
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+from redis.exceptions import RedisError
+
+from toolpool.contract import encoding, logs
+from toolpool.contract.approval_messages import ApprovalRequest
+from toolpool.contract.call import ToolCall
+from toolpool.contract.envelope import BackgroundCall, CallMessage
+from toolpool.contract.ledger.lua_scripts import new_nonce
+from toolpool.contract.outcome import Code, Executed, failure
+from toolpool.contract.record_keys import retry_key, retry_of, root_of
+from toolpool.contract.settings import Settings
+from toolpool.contract.spec import ToolSpec
+from toolpool.dispatcher.calls.pending import Pending
+from toolpool.dispatcher.transports.base import Transport
+from toolpool.dispatcher.turn_context import TurnContext
+
+log = logs.logger("traffic")
+
+ANSWER_MARGIN_SECONDS = 1.0
+"""Between the end of a tool's time and its call's deadline, for the answer to arrive."""
+
+
+def user_of(turn: TurnContext, settings: Settings) -> Any:
+    """Whose calls they are: of a tool that is given a user's secrets, nobody else's is the same."""
+    return None if turn.context is None else turn.context.get(settings.secrets_user)
+
+
+def key_of(call: ToolCall, turn: TurnContext, tenant: str, user: Any = None) -> str:
+    """Stable for the same call of the same turn of the same session; else random."""
+    if turn.session is None or turn.id is None:
+        return new_nonce()
+    where = [turn.id, call.index] if not call.has_own_key else []
+    sent = call.text or (call.arguments if call.as_asked is None else call.as_asked)
+    whose = [] if user is None else ["user", user]
+    try:
+        return encoding.digest([tenant, turn.session, *where, call.id, call.name, sent, *whose])
+    except TypeError:  # keys that are no text, as a host may have put them together
+        return new_nonce()
+
+
+async def were_asked(
+    transport: Transport, calls: Sequence[ToolCall], turn: TurnContext, settings: Settings
+) -> Sequence[bool | None]:
+    """Whether each call was dispatched in this turn before; None where nobody can say."""
+    users = (None, user_of(turn, settings))
+    keys = [key_of(call, turn, settings.tenant, user) for call in calls for user in users]
+    try:
+        states = await transport.states(keys)
+    except (RedisError, OSError, TimeoutError) as error:
+        log.warning("records_not_looked_up: %s", error)
+        return [None for _ in calls]
+    found = [state is not None for state in states]
+    return [one or other for one, other in zip(found[::2], found[1::2], strict=True)]
+
+
+def accepted(
+    key: str,
+    call: ToolCall,
+    spec: ToolSpec,
+    turn: TurnContext,
+    *,
+    since: float,
+    settings: Settings,
+    queue: str,
+    epoch: str,
+) -> Pending:
+    """A call whose times run from `since`, accepted in this epoch of the server."""
+    assert call.arguments is not None
+    message = CallMessage(
+        key=key,
+        id=call.id,
+        tool=call.name,
+        digest=spec.digest,
+        arguments=call.arguments,
+        index=call.index,
+        session=turn.session,
+        turn=turn.id,
+        context=turn.context,
+        timeout=timeout_of(spec, turn),
+        rerunnable=spec.rerunnable,
+        retries=spec.retries if spec.rerunnable else 0,
+        verdict=call.verdict,
+    )
+    return Pending(
+        root=key,
+        call=call,
+        spec=spec,
+        message=message,
+        queue=queue,
+        line=turn.line,
+        size=len(encoding.encode(message.arguments)) + turn.context_bytes,
+        start_by=since + settings.queue_timeout,
+        deadline=deadline_of(spec, turn, since=since, queue_timeout=settings.queue_timeout),
+        keep=settings.result_ttl,
+        began=since,
+        again=turn.again,
+        accepted_in=epoch,
+        provider=turn.provider,
+    )
+
+
+def shared_by(askers: Sequence[Pending], key: str, *, keep: float) -> Pending:
+    """The run of equal calls, which is nobody's own: it may last as long as any of them waits.
+
+    The first of them stands for all: its session queues it, and its worker and the observers are
+    told of it. A tool without a `ToolContext` sees none of that, and no host's context.
+    """
+    first, retries = askers[0], retry_of(key)
+    spec, message = first.spec, first.message
+    return Pending(
+        root=root_of(key),
+        call=first.call,
+        spec=spec,
+        message=msgspec.structs.replace(
+            message,
+            key=key,
+            timeout=max(asker.message.timeout for asker in askers),
+            context=message.context if spec.injected else None,
+            keep=keep,
+            retries=max(0, spec.retries - retries),
+        ),
+        queue=first.queue,
+        line=first.line,
+        size=first.size,
+        start_by=max(asker.start_by for asker in askers),
+        deadline=max(asker.deadline for asker in askers),
+        keep=keep,
+        began=first.began,
+        accepted_in=first.accepted_in,
+        provider=first.provider,
+        retries=retries,
+        told_as=first.root,
+        is_run=True,
+    )
+
+
+def timeout_of(spec: ToolSpec, turn: TurnContext) -> float:
+    """How long a tool may run for whoever asks, in seconds."""
+    return turn.timeout if turn.timeout is not None else spec.timeout
+
+
+def deadline_of(spec: ToolSpec, turn: TurnContext, *, since: float, queue_timeout: float) -> float:
+    """When whoever asks at `since` is answered at the latest, on the monotonic clock."""
+    return since + queue_timeout + timeout_of(spec, turn) + ANSWER_MARGIN_SECONDS
+
+
+def answered_here(call: ToolCall, spec: ToolSpec, session: str | None) -> Pending:
+    """A call that this dispatcher answers itself: it is on no queue, and has no deadline."""
+    now = time.monotonic()
+    message = CallMessage(
+        key=new_nonce(),
+        id=call.id,
+        tool=call.name,
+        digest=spec.digest,
+        arguments={},
+        session=session,
+    )
+    return Pending(
+        root=message.key,
+        call=call,
+        spec=spec,
+        message=message,
+        queue="",
+        line="",
+        size=0,
+        start_by=now,
+        deadline=now,
+        keep=0.0,
+        began=now,
+    )
+
+
+def _call_of(message: CallMessage, kept: ApprovalRequest | BackgroundCall) -> ToolCall:
+    """A call as another dispatcher had it, by what it kept of it."""
+    return ToolCall(
+        index=message.index,
+        id=message.id,
+        name=message.tool,
+        arguments=message.arguments,
+        origin=kept.origin,
+        long_id=kept.long_id,
+        id_given=kept.id_given,
+    )
+
+
+def taken_over(
+    request: ApprovalRequest,
+    spec: ToolSpec,
+    *,
+    left: float,
+    queue: str,
+    settings: Settings,
+    server_now: float,
+) -> Pending:
+    """A call that another dispatcher asked a person about, who has `left` seconds to approve it."""
+    message, now = request.message, time.monotonic()
+    return Pending(
+        root=root_of(message.key),
+        call=_call_of(message, request),
+        spec=spec,
+        message=msgspec.structs.replace(message, keep=settings.background_result_ttl),
+        queue=queue,
+        line=message.session or message.key,
+        size=len(encoding.encode(message.arguments)),
+        start_by=now + left,
+        deadline=now + left + message.timeout + ANSWER_MARGIN_SECONDS,
+        keep=settings.background_result_ttl,
+        in_background=True,
+        began=now - max(0.0, server_now - request.asked_at),
+        provider=request.provider,
+    )
+
+
+def turn_of(request: ApprovalRequest) -> TurnContext:
+    """What is known of the turn of a call that a person was asked about."""
+    message = request.message
+    return TurnContext(
+        id=message.turn,
+        session=message.session,
+        line=message.session or message.key,
+        context=message.context,
+        provider=request.provider,
+    )
+
+
+def record_keys(found: BackgroundCall, spec: ToolSpec) -> list[str]:
+    """The records that a call of another dispatcher may have: its own and those of retries."""
+    root = root_of(found.message.key)
+    return [retry_key(root, number) for number in range(spec.retries + 1)]
+
+
+def adopted(
+    found: BackgroundCall,
+    spec: ToolSpec,
+    states: Sequence[str | None],
+    *,
+    queue: str,
+    settings: Settings,
+    server_now: float,
+) -> Pending:
+    """A call of another dispatcher, in the last of its tries; `states` are those of its records.
+
+    Where it has none, whoever gave the handle may not have sent it: it may still be started.
+    """
+    now = time.monotonic()
+    deadline = now + max(0.0, found.deadline - server_now)
+    last = max((n for n, state in enumerate(states) if state is not None), default=0)
+    message = msgspec.structs.replace(
+        found.message,
+        key=record_keys(found, spec)[last],
+        retries=spec.retries - last if spec.rerunnable else 0,
+    )
+    start_by = now + found.started_at + settings.queue_timeout - server_now
+    may_still_start = states[last] is None and start_by > now
+    return Pending(
+        root=root_of(message.key),
+        call=_call_of(message, found),
+        spec=spec,
+        message=message,
+        queue=queue,
+        line=message.session or message.key,
+        size=0,
+        start_by=start_by if may_still_start else deadline,
+        deadline=deadline,
+        keep=settings.background_result_ttl,
+        in_background=True,
+        is_attached=True,
+        began=now - max(0.0, server_now - found.started_at),
+        published_at=now,
+        retries=last,
+        ran_before=failure(Code.EXPIRED, "", Executed.UNKNOWN) if last else None,
+        is_news=states[last] not in (None, "settled"),
+    )

@@ -1,0 +1,330 @@
+"""Where calls over a rate limit wait, before the pump: round robin over the sessions.
+
+Places are counted by the server for the whole fleet, and asked for as they come free: no dispatcher
+takes any for later. What is asked and told in one turn of the loop goes in one step; while one is
+under way, the next gathers. A start is counted as its worker claims the call, which then needs a
+place as well: one that found none comes back here.
+"""
+
+import asyncio
+import math
+import time
+from collections import OrderedDict, deque
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
+from itertools import islice
+
+from toolpool.contract import logs
+from toolpool.contract.errors import ServerUnavailable
+from toolpool.contract.ledger.rate_counters import GRANTED, Ask, Note, Verdict
+from toolpool.contract.outcome import Code, Outcome
+from toolpool.contract.rate_limits import RateLimits
+from toolpool.contract.rates import AT_ONCE, Limit
+from toolpool.dispatcher.admission.rate_limited import RateLimited
+from toolpool.dispatcher.calls.pending import Pending
+from toolpool.dispatcher.calls.pump import Pump
+from toolpool.dispatcher.calls.services import Calls, Services
+from toolpool.dispatcher.messages.classify import not_queued, over_rate
+
+log = logs.logger("gate")
+
+_AT_ONCE = 256
+"""Calls that ask, and notes that are told, in one step."""
+_NOTES_AT_MOST = 10_000
+_PATIENCE_SECONDS = 2.0
+_SHORTEST_PAUSE_SECONDS = 0.01
+_LONGEST_PAUSE_SECONDS = 1.0
+"""Places may come free sooner than was seen: of calls that end without having been started."""
+_LAST_WORD_SECONDS = 1.0
+_LOOK_SECONDS = 0.5
+"""How often those that wait are looked through for who waits in vain: they may be thousands."""
+_AGAIN_SECONDS = 1.0
+"""When to ask again for a tool that runs as often as it may: nobody knows when a call ends."""
+_TOO_LATE_SECONDS = 0.1
+"""Before the end of its queue wait a call is not sent any more: no worker could start it."""
+
+
+@dataclass(slots=True, eq=False)
+class _Group:
+    """The calls that wait under the same limits, by session."""
+
+    limits: tuple[Limit, ...]
+    lines: OrderedDict[str, OrderedDict[Pending, None]] = field(default_factory=OrderedDict)
+    free_at: float = 0.0
+    """When there may be a place, where there was none; on the monotonic clock."""
+    full: Limit | None = None
+    """The limit that had no place the last time."""
+    looked_at: float = -_LOOK_SECONDS
+    """When it was looked last who waits in vain."""
+    has_to_wait: bool = False
+    """Whether it does not ask until there may be a place."""
+    timer: asyncio.TimerHandle | None = None
+
+    def in_turn(self) -> Iterator[Pending]:
+        """One call of each session in turn, as many as may be started in one window."""
+        left = min(_AT_ONCE, *(limit.rate.most for limit in self.limits))
+        lines = deque(iter(line) for line in islice(self.lines.values(), left))
+        while lines and left:
+            line = lines.popleft()
+            pending = next(line, None)
+            if pending is not None:
+                left -= 1
+                lines.append(line)
+                yield pending
+
+    def soonest(self, ahead: int) -> float:
+        """When a call may be started at the soonest that has so many of its session before it."""
+        return self.free_at + max(x.rate.seconds * (ahead // x.rate.most) for x in self.limits)
+
+
+class RateGate:
+    """The calls of one dispatcher that are under limits."""
+
+    def __init__(self, services: Services, calls: Calls, *, pump: Pump) -> None:
+        self._rates = services.transport.rates
+        self._server_time = services.transport.server_time
+        self._tenant = services.settings.tenant
+        self._refuses = services.settings.rate_limit_action == "refuse"
+        self._too_late = min(_TOO_LATE_SECONDS, services.settings.queue_timeout / 4)
+        self._limits = RateLimits(services.settings)
+        self.holds_all = self._limits.hold_all
+        """Whether calls of tools without a rate have to pass here too."""
+        self._calls = calls
+        self._pump = pump
+        self._groups: dict[tuple[Limit, ...], _Group] = {}
+        self._ready: dict[_Group, None] = {}
+        """Those that may ask now, whose turn is next first."""
+        self._notes: deque[Note] = deque(maxlen=_NOTES_AT_MOST)
+        self._asking: asyncio.Task[None] | None = None
+        self._server_is_away = False
+        self._is_closed = False
+
+    def submit(self, pending: Pending) -> None:
+        """Take a call; it goes on to the pump when it has a place under each of its limits.
+
+        Where it cannot have one within its queue wait, it is `exception.overloaded` at once.
+        """
+        limits = self._limits.of(pending.spec, pending.message.session, self._tenant)
+        if not limits:
+            self._pump.submit(pending)
+        elif self._pump.hold(pending):
+            self._wait_for_place(pending, RateLimited(limits))
+
+    def hold_again(self, pending: Pending, limits: tuple[Limit, ...]) -> None:
+        """Take a call back that a worker found no place for, under its limits and ours."""
+        self._pump.take_back(pending)
+        self._pump.hold(pending, always=True)
+        self._wait_for_place(pending, RateLimited(limits, is_sent=True))
+
+    def _wait_for_place(self, pending: Pending, limited: RateLimited) -> None:
+        pending.under(limited)
+        limits = limited.limits
+        group = self._groups.get(limits)
+        if group is None:
+            group = self._groups[limits] = _Group(limits)
+        line = group.lines.setdefault(pending.line, OrderedDict())
+        line[pending] = None
+        if not group.has_to_wait:
+            self._may_ask(group)
+        elif self._is_late(group, soonest := group.soonest(len(line) - 1), pending):
+            self._refuse(group, pending, soonest)
+
+    def ended(self, pending: Pending) -> None:
+        """A call was answered, wherever it was: it holds no place any more."""
+        limited = pending.limited
+        if limited is None:
+            return
+        if limited.waits:
+            self._leave(pending, limited)
+        elif limited.has_places and not pending.is_attached:
+            self._give_back(pending.key, limited.limits)
+        pending.limited = None
+
+    def held_too_long(self, pending: Pending) -> None:
+        """The queue wait of a call is over: where it waits here, it is told why."""
+        limited = pending.limited
+        if limited is None or not limited.waits:
+            return
+        group = self._groups[limited.limits]
+        self._leave(pending, limited)
+        if self._server_is_away or group.full is None:
+            self._calls.refuse(pending, not_queued(Code.QUEUE_UNREACHABLE))
+        else:
+            self._calls.refuse(pending, _over(group.full, group.free_at))
+
+    async def close(self) -> None:
+        """Ask for nothing more, and tell the server what became of the calls that had places."""
+        for group in self._groups.values():
+            if group.timer is not None:
+                group.timer.cancel()
+        self._is_closed = True
+        self._ready.clear()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_LAST_WORD_SECONDS):
+                if self._asking is not None:
+                    await asyncio.wait({self._asking})
+                while self._notes:
+                    await self._ask_once()
+
+    def _leave(self, pending: Pending, limited: RateLimited) -> None:
+        """A call waits here no more, and is not sent either."""
+        self._take_out(pending, limited)
+        self._pump.let_go(pending)
+
+    def _take_out(self, pending: Pending, limited: RateLimited) -> None:
+        limited.waits = False
+        group = self._groups[limited.limits]
+        line = group.lines[pending.line]
+        del line[pending]
+        if line:
+            return
+        del group.lines[pending.line]
+        if not group.lines:
+            del self._groups[limited.limits]
+            self._ready.pop(group, None)
+            if group.timer is not None:
+                group.timer.cancel()
+
+    def _may_ask(self, group: _Group) -> None:
+        group.has_to_wait = False
+        if group.timer is not None:
+            group.timer.cancel()
+            group.timer = None
+        if not self._is_closed:
+            self._ready[group] = None
+            self._wake()
+
+    def _give_back(self, member: str, limits: tuple[Limit, ...]) -> None:
+        self._notes.append(Note(member, limits))
+        self._wake()
+        for group in self._groups.values():
+            if group.has_to_wait and group.full in limits:
+                self._may_ask(group)
+
+    def _wake(self) -> None:
+        if self._asking is None and not self._is_closed:
+            self._asking = self._calls.in_background(self._ask())
+
+    async def _ask(self) -> None:
+        try:
+            while self._notes or self._ready:
+                await self._ask_once()
+        finally:
+            self._asking = None
+
+    async def _ask_once(self) -> None:
+        notes = [self._notes.popleft() for _ in range(min(_AT_ONCE, len(self._notes)))]
+        drawn = [(pending, pending.key, limits) for pending, limits in self._draw()]
+        now = time.monotonic()
+        asks = [
+            Ask(key, "" if _is_sent(pending) else key, max(0.0, pending.start_by - now), limits)
+            for pending, key, limits in drawn
+        ]
+        if not notes and not asks:
+            return
+        try:
+            verdicts = await self._rates.take(
+                notes, asks, now=self._server_time(), give_up_at=now + _PATIENCE_SECONDS
+            )
+        except ServerUnavailable:
+            # What has waited too long is told so by the keeper; the rest asks again. What cannot be
+            # noted any more does no harm: a place is held for as long as its call may be started.
+            self._server_is_away = True
+            if len(self._notes) + len(notes) <= _NOTES_AT_MOST:
+                self._notes.extendleft(reversed(notes))
+            return
+        except Exception:
+            log.exception("rates_not_counted calls=%d", len(asks))
+            verdicts = [GRANTED] * len(asks)
+        self._server_is_away = False
+        for (pending, key, limits), verdict in zip(drawn, verdicts, strict=True):
+            self._take(pending, key, limits, verdict)
+
+    def _draw(self) -> list[tuple[Pending, tuple[Limit, ...]]]:
+        """The calls that ask next, one of each group in turn. What may not be sent leaves."""
+        drawn: list[tuple[Pending, tuple[Limit, ...]]] = []
+        groups = deque((group, group.in_turn()) for group in self._ready)
+        while groups and len(drawn) < _AT_ONCE:
+            group, calls = groups.popleft()
+            pending = next(calls, None)
+            if pending is not None:
+                drawn.append((pending, group.limits))
+                groups.append((group, calls))
+                self._ready[group] = self._ready.pop(group)  # others come first the next time
+        return [each for each in drawn if self._may_be_sent(each[0])]
+
+    def _may_be_sent(self, pending: Pending) -> bool:
+        denial = self._calls.denial(pending)
+        if denial is None and not pending.is_unwanted:
+            return True
+        if (limited := pending.limited) is not None:
+            self._leave(pending, limited)
+        if denial is not None and not pending.is_unwanted:
+            self._calls.refuse(pending, denial)
+        return False
+
+    def _take(
+        self, pending: Pending, key: str, limits: tuple[Limit, ...], verdict: Verdict
+    ) -> None:
+        limited = pending.limited
+        if limited is None or not limited.waits or pending.key != key:  # answered meanwhile
+            if verdict.may_go and not verdict.is_known:
+                self._give_back(key, limits)
+        elif verdict.may_go:
+            group = self._groups[limits]
+            self._take_out(pending, limited)
+            if pending.line in group.lines:
+                group.lines.move_to_end(pending.line)
+            limited.has_places = not verdict.is_known
+            if verdict.is_known:
+                pending.limited = None
+            if limited.is_sent:
+                self._pump.let_go(pending)
+                self._calls.join(pending)
+            else:
+                self._pump.admit(pending)
+        elif (group := self._groups[limits]) in self._ready:
+            self._wait(group, verdict)
+
+    def _wait(self, group: _Group, verdict: Verdict) -> None:
+        """There is no place for a group now: who could have none in time is told so."""
+        del self._ready[group]
+        group.has_to_wait = True
+        now = time.monotonic()
+        group.full, group.free_at = verdict.limit, now + verdict.seconds
+        if self._refuses or now - group.looked_at >= _LOOK_SECONDS:
+            group.looked_at = now
+            self._refuse_late(group)
+        if group.lines:
+            pause = min(max(verdict.seconds, _SHORTEST_PAUSE_SECONDS), _LONGEST_PAUSE_SECONDS)
+            loop = asyncio.get_running_loop()
+            group.timer = loop.call_later(pause, self._may_ask, group)
+
+    def _refuse_late(self, group: _Group) -> None:
+        for line in list(group.lines.values()):
+            for ahead, pending in enumerate(list(line)):
+                if self._is_late(group, soonest := group.soonest(ahead), pending):
+                    self._refuse(group, pending, soonest)
+
+    def _is_late(self, group: _Group, soonest: float, pending: Pending) -> bool:
+        is_rate = group.full is not None and group.full.rate.unit != AT_ONCE
+        return (self._refuses and is_rate) or soonest > pending.start_by - self._too_late
+
+    def _refuse(self, group: _Group, pending: Pending, soonest: float) -> None:
+        limited, full = pending.limited, group.full
+        if limited is not None and full is not None:
+            self._leave(pending, limited)
+            self._calls.refuse(pending, _over(full, soonest))
+
+
+def _over(limit: Limit, free_at: float) -> Outcome:
+    """The answer for a call that a limit has no place for until then."""
+    least = _AGAIN_SECONDS if limit.rate.unit == AT_ONCE else 0.1
+    seconds = max(least, free_at - time.monotonic())
+    about = over_rate(limit.kind, limit.rate)
+    return not_queued(Code.OVERLOADED, about, retry_after=math.ceil(seconds * 10) / 10)
+
+
+def _is_sent(pending: Pending) -> bool:
+    return pending.limited is not None and pending.limited.is_sent

@@ -1,0 +1,101 @@
+"""Reads the reply stream and hands each reply to the call it belongs to."""
+
+import asyncio
+
+from toolpool.contract import logs
+from toolpool.contract.envelope import (
+    Decided,
+    Passed,
+    Progress,
+    Question,
+    Released,
+    RunsEnded,
+    Settled,
+    Started,
+)
+from toolpool.contract.errors import MessageRejected
+from toolpool.contract.outcome import is_for_now
+from toolpool.contract.record_keys import root_of
+from toolpool.dispatcher.calls.services import Calls, Services
+
+log = logs.logger("collect")
+
+_LONGEST_PAUSE_SECONDS = 1.0
+
+
+class ReplyReader:
+    """Runs until cancelled; a fault is logged and the reading goes on."""
+
+    def __init__(self, services: Services, calls: Calls) -> None:
+        self._transport = services.transport
+        self._envelope = services.envelope
+        self._observers = services.observers
+        self._calls = calls
+
+    async def run(self) -> None:
+        """Read replies for ever."""
+        pause = 0.05
+        while True:
+            try:
+                replies = await self._transport.receive()
+                pause = 0.05
+            except Exception as error:  # noqa: BLE001 - reading goes on, whatever it was
+                log.warning("replies_unread: %s", str(error) or type(error).__name__)
+                await asyncio.sleep(pause)
+                pause = min(pause * 2, _LONGEST_PAUSE_SECONDS)
+                continue
+            for reply in replies:
+                try:
+                    self.take(reply, is_record=False)
+                except Exception:
+                    log.exception("reply_not_taken")  # the others are not to wait for ever
+
+    def take(self, data: bytes, *, is_record: bool = True) -> None:
+        """One signed reply; one for a call that is answered, or not ours, is passed over.
+
+        `is_record`: it is the outcome that the call's record has now.
+        """
+        try:
+            reply = self._envelope.decode_reply(data)
+        except MessageRejected as error:
+            log.warning("reply_rejected reason=%s: %s", error.reason, error)
+            return
+        match reply:
+            case Settled():
+                outcome = reply.outcome
+                if is_record or outcome.ok or not is_for_now(outcome):  # else of an earlier try
+                    self._take_outcome(reply)
+            case Started():
+                for key in reply.keys:
+                    if (pending := self._calls.find(key)) is not None:
+                        self._calls.started(pending, reply.worker)
+            case RunsEnded():
+                self._calls.ended(reply.keys)
+            case Question():
+                self._calls.asked(reply)
+            case _:
+                self._take_word_of_one(reply)
+
+    def _take_outcome(self, reply: Settled) -> None:
+        pending = self._calls.find(reply.key)
+        if pending is not None and pending.is_open:
+            self._calls.resolve(pending, reply.outcome)
+        else:
+            self._observers.tell("late", root_of(reply.key), reply.outcome.worker)
+
+    def _take_word_of_one(self, reply: Released | Passed | Progress | Decided) -> None:
+        pending = self._calls.find(reply.key)
+        if pending is None:
+            return
+        if isinstance(reply, Progress):
+            self._calls.progressed(pending, reply)
+        elif isinstance(reply, Decided):
+            self._calls.decided(pending, reply.decision)
+        elif isinstance(reply, Passed):
+            if pending.message.attempt == reply.attempt:
+                if reply.limits:
+                    self._calls.limited(pending, reply.limits)
+                else:
+                    self._calls.passed(pending, reply.reason)
+        elif pending.message.attempt <= reply.attempt:
+            self._calls.released(pending)

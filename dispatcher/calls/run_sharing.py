@@ -1,0 +1,291 @@
+"""Equal reads that share a run, or a result that is kept for a while, where their tool says so.
+
+Each call is its own all the way: accepted, waited for and answered under its own id. The run that
+answers them is one more call on the road, which nobody asked for by itself. Which run that is, the
+ledger says for the whole fleet; where it cannot be asked, the calls of this dispatcher alone share.
+"""
+
+import asyncio
+import time
+from collections import defaultdict
+from collections.abc import Collection, Sequence
+from typing import Protocol
+
+import msgspec
+
+from toolpool.contract import logs
+from toolpool.contract.envelope import Settled
+from toolpool.contract.errors import MessageRejected
+from toolpool.contract.ledger.shared_runs import SharedFound
+from toolpool.contract.outcome import Code, Executed, Outcome, failure
+from toolpool.dispatcher.calls import pending_factory
+from toolpool.dispatcher.calls.pending import Pending, Stage
+from toolpool.dispatcher.calls.services import Calls, Services
+from toolpool.dispatcher.calls.shared_run import KEPT_SECONDS, SharedRun
+from toolpool.dispatcher.messages.classify import left_to_others, not_queued
+
+log = logs.logger("sharing")
+
+_ASK_SECONDS = 1.0
+_GROUP = 128
+_LATE_SECONDS = 1.5
+"""How much later than at its deadline a run is answered at the latest, by whoever keeps that."""
+_LEAST_WAIT_SECONDS = 0.2
+_RETRY_AFTER_SECONDS = 1.0
+_CLOCKS_APART_SECONDS = 2.0
+"""How far a worker's reading of fleet time may be ahead of this dispatcher's."""
+_NOT_TRIED = frozenset({Code.EXPIRED, Code.CANCELLED, Code.OVERLOADED})
+"""What a run comes to for reasons of others: whoever has time left may have another."""
+
+
+class Runs(Calls, Protocol):
+    """The calls of one dispatcher, and the runs that they share."""
+
+    def root(self, key: str) -> Pending | None:
+        """The open call that this record belongs to."""
+        ...
+
+    def send_run(self, run: Pending) -> None:
+        """Send what calls share."""
+        ...
+
+    async def leave(self, calls: Sequence[Pending]) -> None:
+        """End calls unless another dispatcher waits for them."""
+        ...
+
+
+class RunSharing:
+    """One dispatcher's."""
+
+    def __init__(self, services: Services, calls: Runs) -> None:
+        self._transport = services.transport
+        self._ledger = services.transport.shared
+        self._envelope = services.envelope
+        self._settings = services.settings
+        self._observers = services.observers
+        self._calls = calls
+        self._joinable: dict[str, SharedRun] = {}
+        self._anew: dict[str, SharedRun] = {}
+        """Those of this turn of the loop that may use nothing from before it."""
+        self._gathered: list[SharedRun] = []
+        self._askers = 0
+        self._is_closed = False
+
+    def close(self) -> None:
+        """Nothing is asked for any more; what is open is answered by whoever closes."""
+        self._is_closed = True
+
+    def submit(self, asker: Pending, digest: str, *, anew: bool) -> None:
+        """Have an accepted call answered with the run of its equals, its own if there is none."""
+        if (headers := self._observers.trace(asker)) is not None:
+            asker.traced(headers)
+        self._observers.call("accepted", asker)
+        share = (self._anew if anew else self._joinable).get(digest)
+        if share is None or not share.takes(asker):
+            share = SharedRun(digest, anew=anew)
+            self._gather(share)
+        self._askers += 1
+        self._add(share, asker)
+        if self._askers > self._settings.waiting_per_dispatcher:
+            full = not_queued(Code.OVERLOADED, retry_after=_RETRY_AFTER_SECONDS)
+            self._answer(asker, full)
+
+    def leave(self, calls: Collection[Pending]) -> list[Pending]:
+        """Wait for calls no longer; what is left to be ended: others, and runs of nobody's."""
+        rest = [p for p in calls if p.share is None or (p.is_run and not p.share.askers)]
+        leaving: defaultdict[SharedRun, list[Pending]] = defaultdict(list)
+        for asker in calls:
+            if asker.is_asker and asker.is_open and asker.share is not None:
+                leaving[asker.share].append(asker)
+        for share, askers in leaving.items():
+            is_last = len(askers) == len(share.askers)
+            if is_last and share.run is not None and share.run.is_open:
+                self._join_no_more(share)
+                rest.append(share.run)  # its askers are told what that comes to
+                continue
+            executed = Executed.NO if is_last else Executed.UNKNOWN
+            for asker in askers:
+                self._answer(asker, failure(Code.CANCELLED, "", executed))
+        return rest
+
+    def over(self, pending: Pending) -> None:
+        """A call that shares a run has its answer, or a run that is shared."""
+        share = pending.share
+        if share is None:
+            return
+        if pending.is_run:
+            self._ended(share, pending)
+        elif pending in share.askers:
+            self._askers -= 1
+            share.remove(pending)
+            if not share.askers:
+                self._join_no_more(share)
+
+    def _ended(self, share: SharedRun, run: Pending) -> None:
+        """Tell those who share a run what it came to, or look for another for them."""
+        outcome = run.outcome
+        assert outcome is not None
+        is_wanted = not share.is_over and not self._is_closed
+        self._join_no_more(share)
+        if not share.askers:
+            return
+        if not outcome.ok and is_wanted and share.was_over(run):
+            self._again(share, run)
+            return
+        patient = self._patient(share, run, outcome) if is_wanted else []
+        for asker in list(share.askers):
+            if asker not in patient:
+                self._tell(asker, run, outcome)
+        if patient:
+            for asker in patient:
+                asker.ran_as(outcome)
+            self._again(share, run)
+
+    def _patient(self, share: SharedRun, run: Pending, outcome: Outcome) -> list[Pending]:
+        """Those who came later than a run that nobody started, or that others would not have."""
+        if outcome.code not in _NOT_TRIED or outcome.executed is Executed.YES:
+            return []
+        since = time.monotonic() + _LEAST_WAIT_SECONDS
+        if outcome.code is Code.EXPIRED:
+            since = max(since, run.start_by)
+        patient = [asker for asker in share.askers if asker.start_by > since]
+        if outcome.code is Code.OVERLOADED:  # another session may have room
+            patient = [a for a in patient if a.line != run.line and not share.was_refused]
+            share.was_refused = True
+        return patient
+
+    def _tell(self, asker: Pending, run: Pending, outcome: Outcome) -> None:
+        """Answer a call with the outcome of its run."""
+        share = run.share
+        assert share is not None
+        if share.is_joined or run.told_as != asker.root:
+            asker.shared("joined")
+            is_own_session = asker.message.session == run.message.session and not share.is_joined
+            if outcome.output is not None and not (asker.spec.injected or is_own_session):
+                # The whole output is another session's, as its handle is.
+                outcome = msgspec.structs.replace(outcome, output=None)
+        asker.ran_for(run)
+        self._answer(asker, outcome)
+
+    def _answer(self, asker: Pending, outcome: Outcome) -> None:
+        self._calls.resolve(asker, outcome)
+
+    def _gather(self, share: SharedRun) -> None:
+        self._joinable[share.digest] = share
+        if share.anew:
+            self._anew[share.digest] = share
+        self._gathered.append(share)
+        if len(self._gathered) == 1:
+            asyncio.get_running_loop().call_soon(self._ask_gathered)
+
+    def _join_no_more(self, share: SharedRun) -> None:
+        share.is_over = True
+        for known in (self._joinable, self._anew):
+            if known.get(share.digest) is share:
+                del known[share.digest]
+
+    def _again(self, share: SharedRun, run: Pending) -> None:
+        if share.askers and not self._is_closed:
+            share.again(unless=run.root)
+            self._gather(share)
+
+    def _ask_gathered(self) -> None:
+        gathered, self._gathered = self._gathered, []
+        self._anew.clear()
+        for start in range(0, len(gathered), _GROUP):
+            self._calls.in_background(self._ask(gathered[start : start + _GROUP]))
+
+    async def _ask(self, shares: Sequence[SharedRun]) -> None:
+        shares = [share for share in shares if share.askers]
+        if not shares:
+            return
+        try:
+            async with asyncio.timeout(_ASK_SECONDS):
+                answers = await self._ledger.ask([share.asks() for share in shares])
+        except Exception as error:  # noqa: BLE001 - whatever it was, the calls run all the same
+            log.warning("shared_runs_not_looked_up runs=%d: %s", len(shares), error)
+            answers = [SharedFound(share.key, is_new=True) for share in shares]
+        for share, found in zip(shares, answers, strict=True):
+            if share.askers and not self._is_closed:
+                self._take(share, found)
+
+    def _take(self, share: SharedRun, found: SharedFound) -> None:
+        if found.is_new or not found.key.startswith(share.digest):  # a note may be anybody's
+            self._begin(share, share.key, is_joined=False)
+            return
+        if found.outcome:
+            reply = self._good(found, share)
+            if reply is not None:
+                self._join_no_more(share)
+                age = max(0.0, self._transport.server_time() - reply.at)
+                for asker in list(share.askers):
+                    asker.shared("cached", age)
+                    self._answer(asker, reply.outcome)
+                return
+        elif (known := self._calls.root(found.key)) is None:
+            self._begin(share, found.key, is_joined=True)
+            return
+        elif (open_share := known.share) is not None and not open_share.is_over:
+            self._merge(share, open_share)
+            return
+        share.again(unless=found.key)  # it failed, is too old, or is being cancelled here
+        self._gather(share)
+
+    def _good(self, found: SharedFound, share: SharedRun) -> Settled | None:
+        """A kept result, if it is one that others may be given: a success, all of it, not too old.
+
+        Its age is by its signed time: what the server says of it may be anybody's.
+        """
+        try:
+            reply = self._envelope.decode_reply(found.outcome)
+        except MessageRejected as error:
+            log.warning("kept_result_rejected reason=%s: %s", error.reason, error)
+            return None
+        if not isinstance(reply, Settled) or reply.key != found.key:
+            return None
+        age = self._transport.server_time() - reply.at
+        is_fresh = -_CLOCKS_APART_SECONDS < age < next(iter(share.askers)).spec.cached_for
+        is_whole = reply.outcome.ok and not reply.outcome.output_bytes
+        return reply if is_fresh and is_whole else None
+
+    def _begin(self, share: SharedRun, key: str, *, is_joined: bool) -> None:
+        askers = list(share.askers)
+        keep = askers[0].spec.cached_for + KEPT_SECONDS
+        run = pending_factory.shared_by(askers, key, keep=keep)
+        share.begins(run, is_joined=is_joined)
+        self._calls.send_run(run)
+
+    def _merge(self, share: SharedRun, into: SharedRun) -> None:
+        """Somebody here is at the same run already."""
+        self._join_no_more(share)
+        for asker in list(share.askers):
+            share.remove(asker)
+            self._add(into, asker)
+        self._joinable.setdefault(into.digest, into)
+
+    def _add(self, share: SharedRun, asker: Pending) -> None:
+        share.add(asker, self._timer(asker, asker.deadline - time.monotonic()))
+        if (run := share.run) is not None and run.stage is Stage.RUNNING:
+            self._observers.call("started", asker, run.worker)
+
+    def _timer(self, asker: Pending, seconds: float) -> asyncio.TimerHandle:
+        return asyncio.get_running_loop().call_later(max(0.0, seconds), self._is_due, asker)
+
+    def _is_due(self, asker: Pending) -> None:
+        """One that joined waits no longer than it would have alone."""
+        share = asker.share
+        if not asker.is_open or share is None:
+            return
+        run, now = share.run, time.monotonic()
+        if run is not None and run.is_open:
+            is_answered_soon = (
+                run.deadline <= asker.deadline + pending_factory.ANSWER_MARGIN_SECONDS / 10
+            )
+            if is_answered_soon and now < asker.deadline + _LATE_SECONDS:
+                share.remove(asker)
+                share.add(asker, self._timer(asker, _LATE_SECONDS))
+                return
+        started = run is not None and run.stage is Stage.RUNNING
+        self._answer(asker, left_to_others(started=started))
+        if not share.askers and run is not None and run.is_open:
+            self._calls.in_background(self._calls.leave([run]))

@@ -1,0 +1,150 @@
+"""Follows the server: which tools are published, which workers live, what may be lost."""
+
+import asyncio
+import time
+from collections.abc import Iterable
+from contextlib import suppress
+
+from toolpool.contract import logs
+from toolpool.contract.envelope import WorkerLease
+from toolpool.contract.errors import CatalogEmpty, MessageRejected, Misconfigured
+from toolpool.dispatcher.admission.availability import Availability
+from toolpool.dispatcher.admission.catalog import Catalog
+from toolpool.dispatcher.calls.fleet_circuits import FleetCircuits
+from toolpool.dispatcher.calls.live_workers import LiveWorkers
+from toolpool.dispatcher.calls.pump import Pump
+from toolpool.dispatcher.calls.recovery import Recovery
+from toolpool.dispatcher.calls.reporting import Reporter
+from toolpool.dispatcher.calls.services import Calls, Services
+
+log = logs.logger("follow")
+
+_LONGEST_PAUSE_SECONDS = 1.0
+_TOOLS_EVERY_SECONDS = 0.05
+
+
+class ServerMonitor:
+    """Surveys the server about once a second; a fault is logged, and the next survey comes.
+
+    `follows_catalog` is false where the tools come from a file.
+    """
+
+    def __init__(
+        self,
+        services: Services,
+        calls: Calls,
+        *,
+        catalog: Catalog,
+        pump: Pump,
+        recovery: Recovery,
+        fleet: LiveWorkers,
+        available: Availability,
+        circuits: FleetCircuits | None = None,
+        reporter: Reporter | None = None,
+        follows_catalog: bool,
+    ) -> None:
+        self._transport = services.transport
+        self._envelope = services.envelope
+        self._observers = services.observers
+        self._calls = calls
+        self._catalog = catalog
+        self._pump = pump
+        self._recovery = recovery
+        self._fleet = fleet
+        self._available = available
+        self._circuits = circuits
+        self._reporter = reporter
+        self._follows_catalog = follows_catalog
+        # A look must not seem to be missing: several belong into the time of a lease.
+        self._every = min(_LONGEST_PAUSE_SECONDS, services.settings.lease_ttl / 8)
+        self._unserved_after = services.settings.unserved_after
+        self._strangers = 0
+        self._workers: set[str] = set()
+        self._looking = asyncio.Lock()
+        self._is_due = asyncio.Event()
+
+    async def run(self) -> None:
+        """Follow for ever."""
+        while True:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(self._every):
+                    await self._is_due.wait()
+            self._is_due.clear()
+            await self.once()
+
+    def soon(self) -> None:
+        """Look now, and not only when it is time."""
+        self._is_due.set()
+
+    async def wait_for_tools(self, seconds: float) -> None:
+        """Return as soon as there is a tool. Raises `CatalogEmpty` or `Misconfigured`."""
+        give_up_at = time.monotonic() + seconds
+        while not self._catalog.has_tools:
+            if self._catalog.refused:
+                name, reason = next(iter(self._catalog.refused.items()))
+                raise Misconfigured(f"no tool can be offered: {name}: {reason}")
+            if time.monotonic() >= give_up_at:
+                raise CatalogEmpty(
+                    f"no worker has published a tool in {seconds:g} s: start one with `toolpool "
+                    "worker --tools …` on the same Redis, key prefix and signing key"
+                )
+            await asyncio.sleep(_TOOLS_EVERY_SECONDS)
+            await self.once()
+
+    async def once(self) -> None:
+        """One look. Never raises."""
+        try:
+            async with self._looking:  # one at a time: an older look must not come last
+                await self._look()
+        except Exception as error:  # noqa: BLE001 - what was known stays good
+            self._recovery.interrupted()
+            self._pump.interrupted()
+            log.warning("server_not_followed: %s", error)
+
+    async def _look(self) -> None:
+        if self._follows_catalog:
+            entries = await self._transport.catalog()
+            if entries is not None:
+                self._catalog.replace_published(entries, self._envelope)
+            self._catalog.forget_gone()
+        calls = [p for p in self._calls.all_open() if not p.awaits_approval]
+        survey = await self._transport.survey(
+            sorted({pending.queue for pending in calls if pending.queue}),
+            self._reporter.report() if self._reporter is not None else b"",
+        )
+        await self._available.follow_switches()
+        if self._circuits is not None:
+            await self._circuits.follow()
+        leases = self._read(survey.leases)
+        await self._fleet.follow(leases)
+        self._tell(leases)
+        if self._follows_catalog:
+            self._catalog.follow_live(self._fleet.live)
+            self._catalog.withhold(
+                await self._fleet.unserved(self._catalog.published, after=self._unserved_after)
+            )
+        self._pump.set_workers(self._fleet.slots)
+        await self._recovery.examine(survey, leases, calls)
+
+    def _tell(self, leases: Iterable[WorkerLease]) -> None:
+        """Which workers came and went since the last look."""
+        seen = {lease.id for lease in leases if not (lease.ended or lease.leaving)}
+        for worker in seen - self._workers:
+            self._observers.tell("worker_up", worker)
+        for worker in self._workers - seen:
+            self._observers.tell("worker_down", worker)
+        self._workers = seen
+
+    def _read(self, bodies: Iterable[bytes]) -> list[WorkerLease]:
+        """Those that somebody we trust has signed; how many others there are is said once."""
+        leases: list[WorkerLease] = []
+        strangers = 0
+        for body in bodies:
+            try:
+                leases.append(self._envelope.decode_lease(body))
+            except MessageRejected:
+                strangers += 1
+        if strangers != self._strangers:
+            self._strangers = strangers
+            log.warning("leases_rejected count=%d: not signed with our key", strangers)
+        return leases

@@ -1,0 +1,229 @@
+"""Reading one tool-call block, the same for every provider."""
+
+import hashlib
+import re
+from dataclasses import dataclass
+from typing import Any, TypeGuard
+
+from toolpool.contract.call import Flaw, ToolCall
+from toolpool.contract.encoding import printable
+from toolpool.contract.outcome import Code
+from toolpool.dispatcher.formats import arguments, text_repair
+from toolpool.dispatcher.formats.stop_reasons import WHOLE, Ending, Verdict
+from toolpool.dispatcher.messages import feedback
+from toolpool.dispatcher.messages.wording import PLAIN, Wording
+
+LONGEST_NAME = 256
+_PARTS = re.compile(r"[A-Za-z0-9]+")
+_AFTER_DIGIT = re.compile(r"[0-9](?=[A-Za-z])")
+_LONG, _SHORT, _DIGITS, _LETTERS = 16, 8, 10, 20
+_OF_CONTENT = re.compile(r"turn-[0-9a-f]{12}-[0-9]+")
+
+
+class NotAResponse(Exception):
+    """Raised when a response holds no content list at all.
+
+    `reason` names the sentence in a locale's `unreadable`, with what fills its blanks.
+    """
+
+    def __init__(self, reason: str, **blanks: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.blanks = blanks
+
+
+NO_APPROVER = Flaw(Code.DENIED, "no_approver")
+"""Of what a provider asks leave for, and nobody here has given."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reader:
+    """Makes calls of blocks. `turn` names calls that came without an id: stable, never random.
+
+    `doubled_keys` says that some object in the response had a key twice. `wording` has the language
+    of the notes on what was assumed. `ending` is how the response ended.
+    """
+
+    turn: str
+    max_bytes: int
+    doubled_keys: bool = False
+    wording: Wording = PLAIN
+    ending: Ending = WHOLE
+
+    def call(
+        self,
+        index: int,
+        *,
+        id: Any,
+        name: Any,
+        raw: Any,
+        namespace: Any = None,
+        is_text: bool = False,
+        is_last: bool = False,
+        is_partial: bool = False,
+        flaw: Flaw | None = None,
+        asks: bool = False,
+        id_is_optional: bool = False,
+        **kept: Any,
+    ) -> ToolCall:
+        """The call in a block, or the flaw that keeps it from being one.
+
+        A `namespace` is part of the name, unless the API made it of the name. `is_text`: `raw` is
+        free text, and no arguments. `is_last`: nothing of the response came after it, so that a
+        limit may have cut it off; `is_partial`: its provider says that it is not whole. `asks`:
+        its provider runs it, and only asks whether it may. `kept` are `origin`, `has_own_key` and
+        `mark` of the `ToolCall`.
+        """
+        note = long_id = text = values = None
+        verdict = self.ending.verdict
+        if flaw is None and (is_partial or verdict is not Verdict.RUN):
+            flaw = self._ended(is_partial=is_partial)
+        given = isinstance(id, str) and bool(id)
+        if not given:
+            is_usual, id = id is None and id_is_optional, f"{self.turn}-{index}"
+            note = None if is_usual else feedback.made_up_id(id, self.wording)
+        elif not is_usable(id):
+            id, long_id = stand_in(id), id
+        if flaw is None and (not isinstance(name, str) or not name):
+            flaw = Flaw(Code.UNPARSEABLE, "no_name")
+        if not isinstance(name, str):
+            name = ""
+        elif isinstance(namespace, str) and namespace not in ("", name):
+            name = f"{namespace}.{name}"
+        if flaw is None:
+            cut_off = is_last and verdict is Verdict.CUT_OFF
+            if is_text:
+                text, flaw = self._text(raw, cut_off=cut_off)
+            else:
+                parsed = arguments.parse(raw, max_bytes=self.max_bytes)
+                if isinstance(parsed, Flaw) or cut_off or self.doubled_keys:
+                    values, flaw, note = self._judged(raw, parsed, note, cut_off=cut_off)
+                else:
+                    values = parsed
+        if asks and flaw is None:
+            flaw = NO_APPROVER
+        return ToolCall(
+            index=index,
+            id=id,
+            name=printable(name[:LONGEST_NAME]),
+            arguments=values,
+            flaw=flaw,
+            note=note,
+            id_given=given,
+            long_id=long_id,
+            text=text,
+            **kept,
+        )
+
+    def _judged(
+        self, raw: Any, parsed: dict[str, Any] | Flaw, note: str | None, *, cut_off: bool
+    ) -> tuple[dict[str, Any] | None, Flaw | None, str | None]:
+        """The arguments, or their flaw, and the note on what was assumed.
+
+        Of a call that may be cut off only text can show that it is whole.
+        """
+        if self.doubled_keys and (key := arguments.doubled_key(raw)) is not None:
+            return None, arguments.doubled(key), note
+        is_flawed = isinstance(parsed, Flaw)
+        if cut_off and (is_flawed or not isinstance(raw, str) or not raw.strip()):
+            return None, Flaw(Code.TRUNCATED, "cut_off"), note
+        if not isinstance(parsed, Flaw):
+            return parsed, None, note
+        if isinstance(raw, str) and parsed.code is Code.UNPARSEABLE:
+            return self._repaired(raw, parsed, note)
+        return None, parsed, note
+
+    def _text(self, raw: Any, *, cut_off: bool) -> tuple[str | None, Flaw | None]:
+        """The input of a call that is free text: it cannot show that it is whole."""
+        if cut_off:
+            return None, Flaw(Code.TRUNCATED, "cut_off")
+        if not isinstance(raw, str):
+            return None, Flaw(Code.UNPARSEABLE, "no_form")
+        accepted = arguments.accept({"input": raw}, self.max_bytes)
+        return (None, accepted) if isinstance(accepted, Flaw) else (raw, None)
+
+    def _ended(self, *, is_partial: bool) -> Flaw | None:
+        """Why the response's end, or the block's own state, keeps a call from being run."""
+        verdict = self.ending.verdict
+        if is_partial or verdict is Verdict.BROKEN_OFF:
+            return Flaw(Code.TRUNCATED, "broken_off")
+        if verdict is Verdict.REFUSE:
+            return Flaw(Code.DENIED, "stopped", {"stop": self.ending.stop or ""})
+        if verdict is Verdict.MALFORMED:
+            return Flaw(Code.UNPARSEABLE, "malformed_call", {"why": self.ending.why})
+        return None
+
+    def _repaired(
+        self, raw: str, flaw: Flaw, note: str | None
+    ) -> tuple[dict[str, Any] | None, Flaw | None, str | None]:
+        """What the text certainly means all the same: its values and a note, or its flaw."""
+        repaired = text_repair.repaired(raw)
+        if repaired is None:
+            if flaw.reason == "not_json.unclosed" and self.ending.stop is None:
+                flaw = Flaw(Code.TRUNCATED, "broken_off")  # text that ends inside a string
+            return None, flaw, note
+        values = arguments.accept(repaired[0], self.max_bytes)
+        if isinstance(values, Flaw):
+            return None, values, note
+        told = feedback.text_repaired(repaired[1], self.wording)
+        return values, None, f"{note} {told}" if note else told
+
+    def unreadable(self, index: int, *, id: Any = None, name: Any = None) -> ToolCall:
+        """The call in a block that is not of the provider's form."""
+        return self.call(
+            index,
+            id=id,
+            name=name if isinstance(name, str) else "",
+            raw=None,
+            flaw=Flaw(Code.UNPARSEABLE, "no_form"),
+        )
+
+
+def last_block(content: list[Any]) -> int:
+    """Where the last block is that says anything: some providers end with an empty text."""
+    for position in range(len(content) - 1, -1, -1):
+        block = content[position]
+        if not (isinstance(block, dict) and block.get("text") == ""):
+            return position
+    return -1
+
+
+def another_choice(number: int) -> tuple[Flaw, dict[str, Any]]:
+    """Of a call in a choice beyond the first: they are alternatives, and one conversation goes on.
+
+    Its flaw, and the origin by which its answer is told from those of the first choice.
+    """
+    return Flaw(Code.DENIED, "another_choice"), {"choice": number}
+
+
+def is_usable(id: Any) -> TypeGuard[str]:
+    """Whether an id can go on the wire as it is."""
+    return isinstance(id, str) and 0 < len(id) <= LONGEST_NAME and printable(id) == id
+
+
+def is_distinct(id: Any, tool: str) -> bool:
+    """Whether no other call has this id: some providers count from 0 in every response.
+
+    It has a part that no word, no counter and no tool's name is. What is made up here for a
+    response without an id is as equal as the responses are.
+    """
+    if not isinstance(id, str) or _OF_CONTENT.fullmatch(id):
+        return False
+    return any(map(_is_random, _PARTS.findall(id.replace(tool, " ") if tool else id)))
+
+
+def _is_random(part: str) -> bool:
+    """A word and a number after it are not: letters follow on digits, in short parts more often."""
+    if len(part) < _SHORT:
+        return False
+    if part.isdigit():
+        return len(part) >= _DIGITS and not part.startswith("00")
+    turns = len(_AFTER_DIGIT.findall(part))
+    if len(part) >= _LONG:
+        return turns > 0 or (part.isalpha() and len(part) >= _LETTERS)
+    return turns > 1 or (turns > 0 and part.lower() != part != part.upper())
+
+
+def stand_in(id: str) -> str:
+    """What goes on the wire for an id that is not usable; the same for the same id."""
+    return f"id-{hashlib.blake2b(id.encode('utf-8', 'surrogatepass'), digest_size=16).hexdigest()}"

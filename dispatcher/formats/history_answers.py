@@ -1,0 +1,89 @@
+"""Which answer in a history is which call's.
+
+An answer names a call by its id, which some providers give again in every response, or by the name
+of its tool alone. It is that of the newest response before it that has such a call without an
+answer; equal calls of one response are answered in their order.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+
+from toolpool.contract.call import ToolCall
+from toolpool.dispatcher.formats.call_blocks import is_distinct
+from toolpool.dispatcher.formats.history import Answer, Spoken, Told
+from toolpool.dispatcher.formats.tool_names import PLAIN, alias
+
+Responses = Sequence[tuple[Spoken, Sequence[ToolCall]]]
+_Place = tuple[int, int]
+"""A call: the number of its response, and its own within that."""
+
+
+def matched(
+    responses: Responses, answers: Sequence[Told], *, has_ids: bool
+) -> list[list[Told | None]]:
+    """For each call of each response the answer that it has anywhere; None where it has none.
+
+    `has_ids` says that the provider takes no answer without an id for a call that has one.
+    """
+    found: list[list[Told | None]] = [[None] * len(calls) for _, calls in responses]
+    open_calls: dict[str, list[_Place]] = defaultdict(list)
+    early: list[Told] = []
+    number = 0
+    for told in answers:
+        while number < len(responses) and responses[number][0].at[-1] < told.at:
+            for index, call in enumerate(responses[number][1]):
+                for key in _keys_of(call, has_ids=has_ids):
+                    open_calls[key].append((number, index))
+            number += 1
+        place = _newest(open_calls, found, told.answer)
+        if place is None:
+            early.append(told)
+        else:
+            found[place[0]][place[1]] = told
+    _match_early(responses, found, early)
+    return found
+
+
+def _match_early(
+    responses: Responses, found: list[list[Told | None]], early: Iterable[Told]
+) -> None:
+    """An answer that stands before its call; an id that is given again is an older call's."""
+    left = {told.answer.id: told for told in early if isinstance(told.answer.id, str)}
+    for (_, calls), told in zip(responses, found, strict=True):
+        for index, call in enumerate(calls if left else ()):
+            if told[index] is None and call.id_given and is_distinct(call.provider_id, call.name):
+                told[index] = left.pop(call.provider_id, None)
+
+
+def _newest(
+    open_calls: dict[str, list[_Place]], found: list[list[Told | None]], answer: Answer
+) -> _Place | None:
+    """The first of the newest response's open calls that an answer may be of."""
+    places = open_calls.get(_key_of(answer))
+    while places and found[places[-1][0]][places[-1][1]] is not None:
+        places.pop()  # answered under another of its names
+    if not places:
+        return None
+    newest = places[-1][0]
+    at = len(places) - 1
+    while at and places[at - 1][0] == newest:
+        at -= 1
+    while found[places[at][0]][places[at][1]] is not None:
+        at += 1
+    return places[at]
+
+
+def _key_of(answer: Answer) -> str:
+    if answer.id:
+        return f"id {answer.id}"
+    return "any" if answer.name is None else f"name {answer.name}"
+
+
+def _keys_of(call: ToolCall, *, has_ids: bool) -> set[str]:
+    """What an answer to a call may name."""
+    if call.doubled_id is not None:
+        return {f"id {call.id}", f"id {call.doubled_id}"}
+    keys = {f"id {call.provider_id}"} if call.id_given else set()
+    if not (has_ids and call.id_given):
+        keys |= {"any", f"name {call.name}", f"name {alias(call.name, PLAIN)}"}
+    return keys

@@ -1,0 +1,244 @@
+"""From whatever a caller hands in to the calls in it."""
+
+import inspect
+import itertools
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from toolpool.contract import encoding, logs
+from toolpool.contract.call import ToolCall
+from toolpool.contract.encoding import printable
+from toolpool.contract.errors import InvalidResponse, ToolpoolError
+from toolpool.contract.outcome import Code
+from toolpool.dispatcher.formats import (
+    FORMATS,
+    Format,
+    NotAResponse,
+    Response,
+    arguments,
+    detect,
+    named,
+    response_wrappers,
+)
+from toolpool.dispatcher.formats.bare_calls import NAME as BARE
+from toolpool.dispatcher.formats.call_blocks import Reader, is_usable, stand_in
+from toolpool.dispatcher.formats.foreign_calls import foreign_form
+from toolpool.dispatcher.formats.sdk_objects import plain_data
+from toolpool.dispatcher.formats.stop_reasons import WHOLE, Ending, Verdict, ending
+from toolpool.dispatcher.messages import feedback
+from toolpool.dispatcher.messages.wording import PLAIN, Wording
+
+log = logs.logger("formats")
+
+_LONGEST_TYPE = 60
+_TYPES = (
+    "",
+    "message",
+    "ai",
+    "AIMessageChunk",
+    "response",
+    "response.done",
+    "tool_call",
+    "function",
+)
+_EVENTS = ("anthropic_agents", "openai_agents")
+_ANY_SIZE = 2**62
+
+
+class UnreadableResponse(ToolpoolError):
+    """Raised when a response holds no calls that could be answered one by one.
+
+    Its text asks the model for a valid response. `format` is the provider whose form the answer
+    should have.
+    """
+
+    def __init__(self, text: str, format: str = BARE) -> None:
+        super().__init__(text)
+        self.format = format
+
+
+def read(
+    response: Any,
+    *,
+    turn: str | None = None,
+    format: str | None = None,
+    stop: str | None = None,
+    max_bytes: int,
+    wording: Wording = PLAIN,
+) -> Response:
+    """The calls in `response`: JSON text, plain data, or an SDK's response object.
+
+    `stop` replaces what the response says of its end; empty text is no word at all. `wording` has
+    the language of what is told of them. Raises `UnreadableResponse`, `InvalidResponse` for what no
+    model can have sent, and ValueError for a `format` that does not exist.
+    """
+    given = None if format in (None, "auto") else named(str(format))
+    try:
+        plain, doubled_keys = _plain(response)
+        plain = response_wrappers.opened(plain)
+        name = given or detect(plain)
+        if name is None or (given is None and not _is_known(plain, name)):
+            raise _unknown(plain)
+    except response_wrappers.NoResponse as error:
+        return Response(format=given or BARE, calls=(), stop=error.why)
+    except NotAResponse as error:
+        raise _unreadable(error, given or BARE, wording) from None
+    module, response_id, model, end = FORMATS[name], None, None, WHOLE
+    calls: list[ToolCall] = []
+    not_a_response: NotAResponse | None = None
+    if not isinstance(plain, (dict, list) if module.TAKES_LISTS else dict):
+        not_a_response = NotAResponse("unknown_form")
+    else:
+        response_id, model = module.identity(plain)
+        turn = turn or _named(response_id)
+        end = ending(name, *module.stopped(plain)) if stop is None else ending(name, stop)
+        reader = Reader(turn or _stable_name(plain), max_bytes, doubled_keys, wording, end)
+        try:
+            calls = _parsed(module, plain, reader)
+        except NotAResponse as error:
+            not_a_response = error
+    is_foreign = given is not None and not (module.recognises(plain) or _is_chat_message(plain))
+    is_sound = bool(calls) and calls[0].flaw is None  # as mostly, and cheaper to ask than the rest
+    other = None
+    if is_foreign or not (is_sound or any(map(_is_read, calls))):
+        other = _form_of_calls(plain, name, end, calls)
+    if other is not None or (other := foreign_form(plain, name)) is not None:
+        log.error("wrong_format read_as=%s response=%s: its calls are not run", name, other)
+        wrong = NotAResponse("wrong_format", format=name, other=other)
+        raise _unreadable(wrong, other, wording)
+    if not_a_response is not None:
+        raise _unreadable(not_a_response, name, wording)
+    if len(calls) > 1 and module.HISTORY is not None and module.HISTORY.has_ids:
+        calls = _told_apart(calls)
+    return Response(
+        format=name,
+        calls=tuple(calls),
+        id=turn,
+        model=model if is_usable(model) else None,
+        stop=None if end.verdict is Verdict.RUN else end.stop,
+    )
+
+
+def _parsed(module: Format, plain: Any, reader: Reader) -> list[ToolCall]:
+    """The calls of a response. Raises `NotAResponse`."""
+    verdict = reader.ending.verdict
+    calls = module.parse(plain, reader) if verdict is not Verdict.LEAVE else []
+    if verdict is Verdict.MALFORMED and not calls:
+        raise NotAResponse("malformed_call", why=reader.ending.why)
+    return calls
+
+
+def _is_read(call: ToolCall) -> bool:
+    """Whether a call was found where its form has it, with a name and arguments."""
+    return call.flaw is None or call.flaw.code is not Code.UNPARSEABLE
+
+
+def _is_chat_message(plain: Any) -> bool:
+    """Whether it is the message alone, which several providers have in the same form."""
+    return isinstance(plain, dict) and isinstance(plain.get("tool_calls"), list)
+
+
+def _form_of_calls(plain: Any, name: str, end: Ending, calls: Sequence[ToolCall]) -> str | None:
+    """The other form in which a response holds calls that were not read; None if there is none."""
+    is_own = FORMATS[name].recognises(plain)
+    if is_own and end.verdict is not Verdict.RUN:
+        return None  # it says itself why no call of it is run
+    for other, module in FORMATS.items():
+        if other == name or not module.recognises(plain):
+            continue
+        if not isinstance(plain, (dict, list) if module.TAKES_LISTS else dict):
+            continue
+        try:
+            found = module.parse(plain, Reader("turn", _ANY_SIZE))
+        except NotAResponse:
+            continue
+        if any(map(_is_read, found)) or (found and not calls and other != BARE):
+            return other
+    return None
+
+
+def _told_apart(calls: list[ToolCall]) -> list[ToolCall]:
+    """Each with an id of its own, where a model gave one to several calls of a response.
+
+    Those of another choice are in another conversation.
+    """
+    ids = [(call.provider_id, (call.origin or {}).get("choice")) for call in calls]
+    taken = set(ids)
+    if len(taken) == len(calls):
+        return calls
+    seen: set[tuple[str, Any]] = set()
+    for at, ((id, choice), call) in enumerate(zip(ids, calls, strict=True)):
+        if (id, choice) in seen:
+            names = (f"{call.id}-{number}" for number in itertools.count(2))
+            own = next(name for name in names if (name, choice) not in taken)
+            taken.add((own, choice))
+            calls[at] = msgspec.structs.replace(
+                call, id=own, id_given=False, long_id=None, doubled_id=id
+            )
+        seen.add((id, choice))
+    return calls
+
+
+def _named(id: Any) -> str | None:
+    """A response's id as a turn's name: what is too long, or no Unicode, has one that is."""
+    if not isinstance(id, str) or not id:
+        return None
+    return id if is_usable(id) else stand_in(id)
+
+
+def _is_known(plain: Any, format: str) -> bool:
+    """Whether an object is of a type that responses have, or an event."""
+    kind = plain.get("type") if isinstance(plain, dict) else None
+    return kind is None or kind in _TYPES or format in _EVENTS
+
+
+def _unknown(plain: Any) -> NotAResponse:
+    """Of what form it is not; what names its own type is refused by that name."""
+    kind = plain.get("type") if isinstance(plain, dict) else None
+    if isinstance(kind, str) and kind:
+        return NotAResponse("unknown_type", type=printable(kind)[:_LONGEST_TYPE])
+    return NotAResponse("unknown_form")
+
+
+def _unreadable(error: NotAResponse, format: str, wording: Wording) -> UnreadableResponse:
+    return UnreadableResponse(feedback.no_response(error.reason, error.blanks, wording), format)
+
+
+def _plain(response: Any) -> tuple[Any, bool]:
+    """Plain data, and whether an object in it had a key twice.
+
+    Raises `InvalidResponse` for what no model can have sent.
+    """
+    if isinstance(response, (str, bytes)):
+        try:
+            return arguments.load(response)
+        except (ValueError, RecursionError):
+            raise NotAResponse("not_json") from None
+    plain = plain_data(response)
+    if not isinstance(plain, (dict, list)):
+        raise InvalidResponse(_what_was_passed(response))
+    return plain, False
+
+
+def _what_was_passed(response: Any) -> str:
+    kind = type(response).__name__
+    if inspect.iscoroutine(response) or inspect.isawaitable(response):
+        return f"a {kind} was passed in place of a model's response: await it first"
+    if response is None:
+        kind = "None"
+    elif inspect.isasyncgen(response) or inspect.isgenerator(response):
+        kind += " (collect a stream's events into a list first)"
+    return (
+        f"{kind} was passed in place of a model's response: pass an SDK's response object, its "
+        "data as a dict or a list, or its JSON as text"
+    )
+
+
+def _stable_name(plain: Any) -> str:
+    """A name for a response without one: the same response has the same."""
+    try:
+        return f"turn-{encoding.digest(plain)[:12]}"
+    except (TypeError, ValueError, RecursionError):
+        return "turn-unnamed"

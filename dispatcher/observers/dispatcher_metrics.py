@@ -1,0 +1,117 @@
+"""What a dispatcher counts, as Prometheus calls it."""
+
+from toolpool.contract.telemetry.families import BUILD, DROPPED, LAG, STALL
+from toolpool.contract.telemetry.metric_store import CALLS, SECONDS, Family, Kind
+
+ENDED = Family(
+    "toolpool_calls_total",
+    Kind.COUNTER,
+    "Calls that have their result, each counted by one dispatcher; ok where it went well.",
+    ("tool", "error_type", "code"),
+)
+FAILED_VALIDATION = Family(
+    "toolpool_validation_failures_total",
+    Kind.COUNTER,
+    "Rejected calls by what was wrong; one with several kinds of faults counts under each.",
+    ("tool", "keyword"),
+)
+FIRST_TRIES = Family(
+    "toolpool_first_tries_total",
+    Kind.COUNTER,
+    "Calls that do not mend a rejected one, and whether their arguments were valid.",
+    ("tool", "verdict"),
+)
+CALL_SECONDS = Family(
+    "toolpool_call_duration_seconds",
+    Kind.HISTOGRAM,
+    "Seconds from the acceptance of a call to its result.",
+    ("tool",),
+    SECONDS,
+)
+EXECUTED_UNKNOWN = Family(
+    "toolpool_executed_unknown_total",
+    Kind.COUNTER,
+    "Calls of which nobody can say whether they ran to their end.",
+    ("tool",),
+)
+LOST = Family(
+    "toolpool_lost_calls_total",
+    Kind.COUNTER,
+    "Times that the worker of a call was lost while it ran.",
+    ("tool",),
+)
+REDISPATCHED = Family(
+    "toolpool_redispatches_total",
+    Kind.COUNTER,
+    "Times that a call was sent once more: its worker or its message was lost, or it was given "
+    "back.",
+    ("tool",),
+)
+RETRIED = Family(
+    "toolpool_retries_total",
+    Kind.COUNTER,
+    "Times that the pool runs a call again which failed, because its tool asks for it.",
+    ("tool",),
+)
+SHARED = Family(
+    "toolpool_shared_calls_total",
+    Kind.COUNTER,
+    "Calls answered with an equal call's run: joined while it went on, or cached.",
+    ("tool", "how"),
+)
+HOOK_FAILED = Family(
+    "toolpool_hook_failures_total",
+    Kind.COUNTER,
+    "Failures of hooks, policy rules and the webhook; most of them deny the call.",
+    ("hook",),
+)
+LATE = Family(
+    "toolpool_late_results_total",
+    Kind.COUNTER,
+    "Outcomes that came for calls which had been answered before.",
+)
+BATCH = Family(
+    "toolpool_batch_calls", Kind.HISTOGRAM, "Calls in one message to a queue.", buckets=CALLS
+)
+WAITING = Family(
+    "toolpool_waiting_calls", Kind.SUM, "Accepted calls that a worker is still to start."
+)
+IN_FLIGHT = Family("toolpool_in_flight_calls", Kind.SUM, "Accepted calls without a result.")
+OLDEST = Family(
+    "toolpool_oldest_waiting_call_age_seconds",
+    Kind.MOST,
+    "Age of the oldest call that no worker has started, unless its own tool's or session's limit "
+    "holds it back; 0 if there is none.",
+)
+APPROVALS = Family("toolpool_waiting_approvals", Kind.SUM, "Calls that wait for a person.")
+OLDEST_APPROVAL = Family(
+    "toolpool_oldest_waiting_approval_age_seconds",
+    Kind.MOST,
+    "Age of the oldest call that waits for a person; 0 if there is none.",
+)
+WORKERS = Family(
+    "toolpool_workers_alive", Kind.MOST, "Workers whose leases this dispatcher sees renewed."
+)
+
+FAMILIES = (
+    BUILD, ENDED, FAILED_VALIDATION, FIRST_TRIES, CALL_SECONDS, EXECUTED_UNKNOWN, LOST,
+    REDISPATCHED, RETRIED, SHARED, HOOK_FAILED, LATE, BATCH, WAITING, IN_FLIGHT, OLDEST, APPROVALS,
+    OLDEST_APPROVAL, WORKERS, LAG, STALL, DROPPED,
+)  # fmt: skip
+
+HOOKS = (
+    "before_call", "after_result", "on_approval", "on_event", "on_loop", "rule", "webhook",
+)  # fmt: skip
+"""What may fail; see `HookFailure`."""
+
+KEYWORDS = frozenset({
+    "additionalItems", "additionalProperties", "allOf", "anyOf", "const", "contains",
+    "contentEncoding", "contentMediaType", "dependencies", "dependentRequired",
+    "dependentSchemas", "else", "enum", "exclusiveMaximum", "exclusiveMinimum", "falseSchema",
+    "format", "if", "items", "maxContains", "maxItems", "maxLength", "maxProperties", "maximum",
+    "minContains", "minItems", "minLength", "minProperties", "minimum", "multipleOf", "not",
+    "oneOf", "pattern", "patternProperties", "prefixItems", "properties", "propertyNames",
+    "required", "then", "type", "unevaluatedItems", "unevaluatedProperties", "uniqueItems",
+    "null", "schema", "tooDeep", "value",
+})  # fmt: skip
+"""JSON Schema's, and after them the kinds of problems that are our own. See `Problem.kind`."""

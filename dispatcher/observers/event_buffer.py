@@ -1,0 +1,81 @@
+"""Events of one dispatcher alone, from its memory: where they are not published."""
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Iterable
+
+from toolpool.contract.event_entries import BEGINNING, Note, Position
+from toolpool.dispatcher.events import Channel, Event, events_of, gap
+
+_KEPT = 10_000
+
+
+class EventBuffer:
+    """The last events. `begin` is called when somebody follows, and nothing is kept before."""
+
+    def __init__(self, begin: Callable[[], None]) -> None:
+        self._begin: Callable[[], None] | None = begin
+        self._start = int(time.time() * 1000)
+        self._last = 0
+        self._notes: deque[tuple[int, Note]] = deque(maxlen=_KEPT)
+        self._more = asyncio.Event()
+        self._is_closed = False
+
+    def add(self, notes: Iterable[Note]) -> None:
+        """Keep them; the oldest make room."""
+        for note in notes:
+            self._last += note.events
+            self._notes.append((self._last, note))
+        self._more.set()
+
+    async def close(self) -> None:
+        """Followers get what there is, and no more."""
+        self._is_closed = True
+        self._more.set()
+
+    async def follow(
+        self, since: Position | None, wanted: frozenset[Channel]
+    ) -> AsyncIterator[Event]:
+        """Those kept after a place, and those to come; only those to come where it is None."""
+        if self._begin is not None:
+            begin, self._begin = self._begin, None
+            begin()
+        at = since if since is not None else Position(self._start, self._last)
+        told = self._unknown(at)
+        if told is not None:
+            at = Position.parse(told.bookmark)
+            yield told
+        while True:
+            for last, note in self._after(at):
+                place = Position(self._start, last)
+                if at.start == self._start and last - note.events > at.number:
+                    missing = last - note.events - at.number
+                    until = Position(self._start, last - note.events)
+                    yield gap(at, until, note.at, "no longer kept", missing)
+                for event in events_of(note, place, "", after=at):
+                    if event.channel in wanted:
+                        yield event
+                at = place
+            if self._last <= at.number or not self._notes:
+                if self._is_closed:
+                    return
+                self._more.clear()
+                await self._more.wait()
+
+    def _unknown(self, at: Position) -> Event | None:
+        """What is told of a place that is not in these events: they are read from their start."""
+        if at == BEGINNING or (at.start == self._start and at.number <= self._last):
+            return None
+        until = Position(self._start, self._last if at.start == self._start else 0)
+        why = "this dispatcher does not have this bookmark"
+        return gap(at, until, int(time.time() * 1000), why, None)
+
+    def _after(self, at: Position) -> list[tuple[int, Note]]:
+        known = at.number if at.start == self._start else 0
+        found: list[tuple[int, Note]] = []
+        for last, note in reversed(self._notes):
+            if last <= known:
+                break
+            found.append((last, note))
+        return found[::-1]

@@ -1,0 +1,185 @@
+"""Follows the stream of events from a bookmark on, and tells whoever follows what was missed.
+
+Every follower reads for itself: a slow one holds up nobody, and keeps one page in memory.
+"""
+
+import asyncio
+import time
+from collections import OrderedDict
+from collections.abc import AsyncIterator, Iterator
+
+from redis.exceptions import RedisError
+
+from toolpool.contract import logs
+from toolpool.contract.envelope import Envelope
+from toolpool.contract.errors import MessageRejected
+from toolpool.contract.event_entries import BEGINNING, EventBatch, Position
+from toolpool.contract.ledger.event_stream import Entry, EventLog
+from toolpool.dispatcher.events import Channel, Event, events_of, gap
+
+log = logs.logger("events")
+
+_PAUSE_SECONDS = 1.0
+_SOURCES_KNOWN = 1_000
+_AWAY = (RedisError, OSError, TimeoutError)
+
+
+class EventReader:
+    """Follows one stream, for any number of followers, until it is closed."""
+
+    def __init__(self, stream: EventLog, envelope: Envelope, *, tenant: str) -> None:
+        self._stream = stream
+        self._envelope = envelope
+        self._tenant = tenant
+        self._closed = asyncio.Event()
+        self._pages: set[asyncio.Task[list[Event]]] = set()
+        self.rejected = 0
+        """How many entries were passed over that nobody we trust has signed."""
+
+    async def close(self) -> None:
+        """Followers that wait get what there is by now, and all of them end."""
+        self._closed.set()
+        if self._pages:
+            await asyncio.wait(set(self._pages), timeout=_PAUSE_SECONDS)
+
+    async def follow(
+        self, since: Position | None, wanted: frozenset[Channel]
+    ) -> AsyncIterator[Event]:
+        """Those after a place, and those to come; only those to come where it is None."""
+        reader = _Reader(self, since, wanted)
+        while not self._closed.is_set():
+            page = asyncio.ensure_future(self._page(reader))
+            self._pages.add(page)
+            page.add_done_callback(self._pages.discard)
+            try:
+                for event in await page:
+                    yield event
+            finally:
+                page.cancel()
+
+    async def _page(self, reader: "_Reader") -> list[Event]:
+        """The next events; where it is closed meanwhile, those that are there by then."""
+        reading = asyncio.ensure_future(reader.page(self._stream))
+        closed = asyncio.ensure_future(self._closed.wait())
+        try:
+            await asyncio.wait({reading, closed}, return_when=asyncio.FIRST_COMPLETED)
+            if reading.done():
+                return reading.result()
+        finally:
+            reading.cancel()
+            closed.cancel()
+        await asyncio.wait({reading})
+        return await reader.page(self._stream, wait=False)
+
+    def decoded(self, body: bytes) -> EventBatch | None:
+        """The events of an entry; None for one that is not ours, which is told once."""
+        try:
+            return self._envelope.decode_events(body)
+        except MessageRejected as error:
+            self.rejected += 1
+            if self.rejected == 1:
+                log.warning(
+                    "events_rejected reason=%s: an entry of the stream is passed over, as are all "
+                    "like it: give every dispatcher the same TOOLPOOL_SIGNING_KEY, or a "
+                    "TOOLPOOL_KEY_PREFIX of its own",
+                    error.reason,
+                )
+            return None
+
+    @property
+    def tenant(self) -> str:
+        """Whose events are told."""
+        return self._tenant
+
+
+class _Reader:
+    """One follower's place in the stream."""
+
+    def __init__(
+        self, following: EventReader, since: Position | None, wanted: frozenset[Channel]
+    ) -> None:
+        self._following = following
+        self._since = since
+        self._wanted = wanted
+        self._at: Position | None = None
+        self._batches: OrderedDict[str, int] = OrderedDict()
+        self._is_away = False
+
+    async def page(self, stream: EventLog, *, wait: bool = True) -> list[Event]:
+        """The next events; none after a while without, or while the server is away."""
+        try:
+            found = [] if self._at is not None else await self._begin(stream)
+            assert self._at is not None
+            entries = [] if found else await stream.read(self._at, wait=wait)
+            if not found and not entries:
+                found = await self._look_back(stream)
+        except _AWAY as error:
+            if not self._is_away:
+                log.warning("events_not_read: %s: %s; tried again", type(error).__name__, error)
+            self._is_away = True
+            await asyncio.sleep(_PAUSE_SECONDS if wait else 0.0)
+            return []
+        self._is_away = False
+        for entry in entries:
+            found += self._take(entry)
+        return found
+
+    async def _begin(self, stream: EventLog) -> list[Event]:
+        """Where to read from. A place that the stream does not have is told."""
+        last = await stream.last()
+        if self._since is None:
+            self._at = last or BEGINNING
+            return []
+        self._at = self._since
+        return self._jump(last)
+
+    async def _look_back(self, stream: EventLog) -> list[Event]:
+        """Whether the stream has lost what was read of it."""
+        return self._jump(await stream.last())
+
+    def _jump(self, last: Position | None) -> list[Event]:
+        at = self._at
+        assert at is not None
+        if at == BEGINNING or (last is not None and last >= at):
+            return []
+        until = last if last is not None and last.start == at.start else BEGINNING
+        self._at = until
+        return [gap(at, until, _now(), "the server does not have this bookmark", None)]
+
+    def _take(self, entry: Entry) -> Iterator[Event]:
+        at = self._at
+        assert at is not None
+        yield from self._missed(at, entry)
+        self._at = entry.last
+        batch = self._following.decoded(entry.body)
+        if batch is None or batch.tenant != self._following.tenant or self._is_known(batch):
+            return
+        place = Position(entry.last.start, entry.last.number - batch.events)
+        for note in batch.notes:
+            place = Position(place.start, place.number + note.events)
+            for event in events_of(note, place, batch.source, after=at):
+                if event.channel is None or event.channel in self._wanted:
+                    yield event
+
+    def _missed(self, at: Position, entry: Entry) -> Iterator[Event]:
+        """What is missing before an entry: of one stream it can be counted."""
+        before = Position(entry.last.start, entry.last.number - entry.events)
+        if at == BEGINNING:
+            return
+        if at.start != before.start:
+            yield gap(at, before, _now(), "the stream began anew", None)
+        elif before.number > at.number:
+            missing = before.number - at.number
+            yield gap(at, before, _now(), "no longer kept", missing)
+
+    def _is_known(self, batch: EventBatch) -> bool:
+        """Whether it was published twice, because the first answer was lost."""
+        known = self._batches.pop(batch.source, 0)
+        self._batches[batch.source] = max(known, batch.number)
+        if len(self._batches) > _SOURCES_KNOWN:
+            self._batches.popitem(last=False)
+        return batch.number <= known
+
+
+def _now() -> int:
+    return int(time.time() * 1000)

@@ -1,0 +1,205 @@
+"""Makes a note of each moment that is an event, for whoever keeps or publishes them."""
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from toolpool.contract.encoding import printable, rounded
+from toolpool.contract.event_entries import Note
+from toolpool.contract.observer_dispatch import moments
+from toolpool.contract.outcome import Code, Executed, is_retryable
+from toolpool.dispatcher.admission.catalog import Offer
+from toolpool.dispatcher.events import events_of_error
+from toolpool.dispatcher.observer import (
+    Alert,
+    Audit,
+    CallFacts,
+    Ended,
+    HookFailure,
+    Loop,
+    Observer,
+    Progressed,
+    Rejected,
+    Turned,
+)
+
+_LONGEST_NAME = 256
+
+
+class EventRecorder(Observer):
+    """Hands the notes of one turn of the event loop to `keep`, which must return at once.
+
+    The start of a call that ended soon after is told by the note of its end. `offers` are today's
+    tools: whether a failed call may be repeated goes by its tool.
+    """
+
+    is_quick = True
+    told_together = frozenset(moments(Observer))
+
+    def __init__(
+        self, keep: Callable[[Sequence[Note]], None], offers: Callable[[], Mapping[str, Offer]]
+    ) -> None:
+        self._keep_all = keep
+        self._offers = offers
+        self._notes: list[Note] = []
+        self._begun: CallFacts | None = None
+        """The call whose start was told last, where that is not noted yet."""
+
+    def all_told(self) -> None:
+        """See `Listening.all_told`."""
+        if self._begun is not None:
+            self._note_start()
+        notes, self._notes = self._notes, []
+        if notes:
+            self._keep_all(notes)
+
+    def _keep(self, note: Note) -> None:
+        if self._begun is not None:
+            self._note_start()
+        self._notes.append(note)
+
+    def _note_start(self) -> None:
+        begun, self._begun = self._begun, None
+        assert begun is not None
+        self._notes.append(_note("start", begun, None, 1))
+
+    def started(self, call: CallFacts, worker: str) -> None:
+        """A worker runs the call, or this dispatcher does."""
+        if self._begun is not None:
+            self._note_start()
+        self._begun = call
+
+    def progressed(self, call: CallFacts, progressed: Progressed) -> None:
+        """The tool says how far it is."""
+        detail: dict[str, Any] = {
+            "done": progressed.done,
+            "total": progressed.total,
+            "message": progressed.message,
+        }
+        self._keep(_note("progress", call, detail, 1))
+
+    def ended(self, call: CallFacts, ended: Ended) -> None:
+        """The call was answered."""
+        starts = self._begun is call
+        if starts:
+            self._begun = None
+        detail: dict[str, Any] = {"seconds": rounded(ended.seconds)}
+        if ended.shared:  # its tool was run for another: that is told once
+            detail["shared"] = ended.shared
+        if ended.code is None:
+            kind, events = "end", 1 if ended.shared else 2
+        else:
+            detail |= self._failed(call.tool, ended.code, ended.executed)
+            kind, events = "error", 2 if ended.shared else events_of_error(ended.executed)
+        self._keep(_note(kind, call, detail, events + starts, starts=starts))
+
+    def rejected(self, rejected: Rejected) -> None:
+        """A call was answered at once. Its names are the model's: they may be of any length."""
+        tool = _short(rejected.tool)
+        note = Note(
+            kind="error",
+            at=_now(),
+            tool=tool,
+            call_id=_short(rejected.call_id),
+            session=rejected.session,
+            turn=rejected.turn,
+            events=events_of_error(Executed.NO),
+            detail=self._failed(tool, rejected.code, Executed.NO),
+        )
+        self._keep(note)
+
+    def looped(self, loop: Loop) -> None:
+        """The loop guard caught a call, whatever becomes of it."""
+        note = Note(
+            kind="loop",
+            at=_now(),
+            tool=_short(loop.tool),
+            call_id=_short(loop.call_id),
+            session=loop.session,
+            turn=loop.turn,
+            detail={"failures": loop.failures, "alternates": loop.alternates},
+        )
+        self._keep(note)
+
+    def alerted(self, alert: Alert) -> None:
+        """More of a tool's calls are rejected than should be: its schema may be at fault."""
+        detail = {"field": _short(alert.field), "rate": alert.rate}
+        self._keep(Note(kind="rejections", at=_now(), tool=_short(alert.tool), detail=detail))
+
+    def circuit(self, tool: str, state: str) -> None:
+        """A tool's circuit is `open`, `half_open` or `closed`."""
+        self._keep(Note(kind="circuit", at=_now(), tool=tool, detail={"circuit": state}))
+
+    def switched(self, turned: Turned) -> None:
+        """A tool, or a tool with some value of an argument, is denied to the fleet, or no more."""
+        detail: dict[str, Any] = {"denied": turned.denied}
+        if turned.argument is not None:
+            detail["argument"] = turned.argument
+        self._keep(Note(kind="switch", at=_now(), tool=turned.tool, detail=detail))
+
+    def audited(self, audit: Audit) -> None:
+        """Somebody decided about calls."""
+        named = {"what": audit.what, "by": audit.by, "reason": audit.reason}
+        detail: dict[str, Any] = {key: value for key, value in named.items() if value}
+        if audit.approval:
+            detail["approval"] = audit.approval
+        note = Note(
+            kind="audit",
+            at=_now(),
+            tool=audit.tool,
+            call_id=_short(audit.call_id) or None,
+            session=audit.session,
+            detail=detail,
+        )
+        self._keep(note)
+
+    def hook_failed(self, failure: HookFailure) -> None:
+        """A hook, policy rule or webhook failed."""
+        note = Note(
+            kind="hook",
+            at=_now(),
+            tool=_short(failure.tool),
+            call_id=_short(failure.call_id) or None,
+            detail={"hook": failure.hook, "why": failure.why},
+        )
+        self._keep(note)
+
+    def _failed(self, tool: str, code: Code, executed: Executed) -> dict[str, Any]:
+        offer = self._offers().get(tool)
+        spec = offer.spec if offer is not None else None
+        return {
+            "code": code.value,
+            "executed": executed.value,
+            "retryable": is_retryable(code, executed, spec),
+        }
+
+
+def _note(
+    kind: str,
+    call: CallFacts,
+    detail: dict[str, Any] | None,
+    events: int,
+    *,
+    starts: bool = False,
+) -> Note:
+    return Note(
+        kind=kind,
+        at=_now(),
+        tool=call.tool,
+        call_id=call.call_id,
+        session=call.session,
+        turn=call.turn,
+        attempt=call.attempt,
+        retry=call.retry,
+        starts=starts,
+        events=events,
+        detail=detail,
+    )
+
+
+def _now() -> int:
+    return time.time_ns() // 1_000_000
+
+
+def _short(name: str) -> str:
+    return printable(name[:_LONGEST_NAME])

@@ -1,0 +1,90 @@
+"""Puts together what watches one dispatcher: its events and its session record."""
+
+from collections.abc import AsyncIterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from toolpool.contract.event_entries import Position
+from toolpool.dispatcher.admission.catalog import Catalog, Offer
+from toolpool.dispatcher.calls.services import Services
+from toolpool.dispatcher.events import CHANNELS, Event, require_channels
+from toolpool.dispatcher.host.hook import Hook, HookFailed
+from toolpool.dispatcher.lifetime import in_a_thread
+from toolpool.dispatcher.observers.event_buffer import EventBuffer
+from toolpool.dispatcher.observers.event_publisher import Publisher
+from toolpool.dispatcher.observers.event_reader import EventReader
+from toolpool.dispatcher.observers.event_recorder import EventRecorder
+from toolpool.dispatcher.observers.record_rows import RecordSink
+from toolpool.dispatcher.observers.session_record import (
+    AuditRows,
+    Recorder,
+    SessionRecord,
+    recorder_of,
+)
+
+Record = SessionRecord | RecordSink | str | Path
+"""What a host names as its session record: a path, a sink of its own, or either with `redact`."""
+
+
+class ObserverSetup:
+    """Raises `Misconfigured` on `start` for a record that cannot be written."""
+
+    def __init__(self, services: Services, catalog: Catalog, record: Record | None) -> None:
+        settings = services.settings
+        self._observers = services.observers
+        self._catalog = catalog
+        self._transport = services.transport
+        self.recorder: Recorder | None = recorder_of(record, settings)
+        self._publisher: Publisher | None = None
+        self._events: EventBuffer | EventReader
+        if settings.events:
+            log, tenant = services.transport.events, settings.tenant
+            self._publisher = Publisher(log, services.envelope, tenant=tenant)
+            self._events = EventReader(log, services.envelope, tenant=tenant)
+        else:
+            self._events = kept = EventBuffer(
+                lambda: self._observers.add(EventRecorder(kept.add, self._offers))
+            )
+
+    def _offers(self) -> Mapping[str, Offer]:
+        return self._catalog.offers
+
+    def start(self) -> None:
+        """Watch from now on. Raises `Misconfigured`."""
+        if self.recorder is not None:
+            self.recorder.start()
+            self._observers.add(AuditRows(self.recorder))
+        if self._publisher is not None:
+            self._observers.add(EventRecorder(self._publisher.add, self._offers))
+            self._publisher.start()
+
+    def follow(self, since: Any, channels: Any) -> AsyncIterator[Event]:
+        """Events as they come; see `Dispatcher.events`. Raises ValueError."""
+        at = Position.parse(since) if since is not None else None
+        return self._events.follow(at, require_channels(channels))
+
+    async def hand_events(self, hook: Hook) -> None:
+        """Tell a hook of the host every event from now on, until cancelled."""
+        async for event in self._events.follow(None, frozenset(CHANNELS)):
+            try:
+                await hook.ask(event)
+            except HookFailed as error:
+                if event.kind != "monitor:hook":  # which would go round in a circle
+                    self._observers.hook_failed(hook.name, error.kind, error.__cause__)
+
+    async def leave(self) -> None:
+        """The dispatcher is about to close: what it answers its waiters then is no final result."""
+        if self.recorder is not None:
+            self.recorder.follow_no_more()
+        if self._publisher is None:
+            await self._events.close()
+
+    async def close(self) -> None:
+        """Write and publish what waits, and let go of everything."""
+        if self._publisher is not None:
+            await self._publisher.close()
+            await self._events.close()
+        await self._transport.events.close()
+        if self.recorder is not None:
+            await self.recorder.settle()
+            await in_a_thread(self.recorder.close)

@@ -1,0 +1,407 @@
+"""Conversations that go on after their host died: which turn a call was dispatched in is noted.
+
+A call is asked for again by its turn, which is mostly the response's id, and the id is not in the
+history that a host keeps. So the turn is noted by what the history has: the session and the calls.
+Which note is whose is in `recalled`. A note that is missing costs nothing but certainty: its calls
+are asked for as ones that may have run.
+"""
+
+import asyncio
+import hashlib
+import time
+from collections.abc import Callable, Coroutine, Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+from redis.exceptions import RedisError, ResponseError
+
+from toolpool.contract import encoding, logs
+from toolpool.contract.call import ToolCall
+from toolpool.contract.ledger.lua_scripts import new_nonce, refuses_writes
+from toolpool.contract.settings import Settings
+from toolpool.dispatcher.formats import FORMATS, Response, history_format, named, response_reader
+from toolpool.dispatcher.formats.call_blocks import is_distinct
+from toolpool.dispatcher.formats.history import Edit, History, Spoken, Told
+from toolpool.dispatcher.formats.history_answers import matched
+from toolpool.dispatcher.formats.sdk_objects import sendable
+from toolpool.dispatcher.formats.stop_reasons import Verdict, ending
+from toolpool.dispatcher.transports.base import Transport, TurnNote
+from toolpool.dispatcher.turn import TurnResult
+from toolpool.dispatcher.turn_context import TurnContext
+from toolpool.dispatcher.turn_matching import Notes, Said
+from toolpool.dispatcher.turn_pipeline import TurnPipeline
+
+log = logs.logger("histories")
+
+_NOTES_AT_MOST = 10_000
+_LOOK_UP_SECONDS = 5.0
+_CLOSE_SECONDS = 1.0
+_WRITE_AGAIN_SECONDS = 0.2
+"""Sooner than calls are published again, which the server was away for as well."""
+_JOINED_AT_MOST = 16
+_NAME_LENGTH = 20
+"""Of a digest, in the notes: each of its characters is kept for every response."""
+
+
+@dataclass(slots=True)
+class _Part:
+    """One response as a history has it, with the answers that its calls have there."""
+
+    spoken: Spoken
+    calls: Sequence[ToolCall]
+    found: Sequence[Told | None] = ()
+
+    def open(self, calls: Sequence[ToolCall]) -> list[ToolCall]:
+        """Those of its calls that have no answer."""
+        return [call for call, told in zip(calls, self.found, strict=True) if told is None]
+
+    @property
+    def is_open(self) -> bool:
+        return None in self.found
+
+    @property
+    def is_astray(self) -> bool:
+        return any(told is not None and self.spoken.is_astray(told) for told in self.found)
+
+
+_Turn = list[_Part]
+"""What was one response when it was dispatched: one part, or several with answers between."""
+
+
+class Resume:
+    """Notes turns, many at once, and completes histories."""
+
+    def __init__(
+        self,
+        transport: Transport,
+        settings: Settings,
+        pipeline: TurnPipeline,
+        in_background: Callable[[Coroutine[Any, Any, None]], "asyncio.Task[None]"],
+    ) -> None:
+        self._transport = transport
+        self._settings = settings
+        self._pipeline = pipeline
+        self._in_background = in_background
+        self._notes: list[TurnNote] = []
+        self._writing: list[TurnNote] = []
+        self._holes: set[str] = set()
+        """Sessions of which a note was dropped."""
+        self._sending: asyncio.Task[None] | None = None
+        self.is_behind = False
+        """Whether a write failed, and notes wait for the next."""
+        self._caught_up = asyncio.Event()
+
+    def note(self, response: Any, found: Response, shared: TurnContext) -> TurnNote | None:
+        """Remember the turn of a response's calls; no call waits for it.
+
+        What it gives is for `told`, and None where that makes no difference.
+        """
+        history = FORMATS[found.format].HISTORY
+        if shared.session is None or shared.id is None or history is None:
+            return None
+        if not self._settings.turn_ttl:
+            return None
+        calls = found.calls
+        if found.stop is not None:  # as the history has them, which does not say why it ended
+            try:
+                whole = self._pipeline.read(response, format=found.format, turn=shared.id, stop="")
+            except response_reader.UnreadableResponse:
+                return None  # there are none
+            calls = whole.calls
+        if not calls:
+            return None
+        name = _name(calls, history)
+        note = TurnNote(self._session(shared.session), shared.id, name, found.stop or "")
+        self._remember(note)
+        return None if _are_distinct(calls, history) else note
+
+    def told(self, note: TurnNote | None) -> None:
+        """Remember that the host has the answers of a turn: of equal calls, this is not the one."""
+        if note is not None:
+            self._remember(TurnNote(note.session, note.turn, told=True))
+
+    def _session(self, session: str) -> str:
+        return encoding.digest([self._settings.tenant, session])[:_NAME_LENGTH]
+
+    def _remember(self, note: TurnNote) -> None:
+        if len(self._writing) + len(self._notes) < _NOTES_AT_MOST:
+            self._notes.append(note)
+        elif len(self._holes) < _NOTES_AT_MOST:
+            self._holes.add(note.session)
+        else:
+            log.warning("turns_not_noted: too many wait for the server")
+        if self._sending is None:
+            self._sending = self._in_background(self._send())
+
+    async def _send(self) -> None:
+        """What gathers while one is under way leaves with the next."""
+        try:
+            while self._notes or self._holes:
+                await self._write(self._transport.server_time())
+                self._writing, self.is_behind = [], False
+                self._caught_up.set()
+        finally:
+            self._sending = None
+
+    async def _write(self, at: float) -> None:
+        """Write all notes until the server has them; the same `at` makes that repeatable."""
+        while True:
+            self._writing += self._notes
+            self._writing += (TurnNote(session, "") for session in self._holes)
+            self._notes, self._holes = [], set()
+            try:
+                return await self._transport.note_turns(self._writing, at)
+            except (RedisError, OSError, TimeoutError) as error:
+                if isinstance(error, ResponseError) and not refuses_writes(error):
+                    log.warning("turns_not_noted: %s", error)
+                    return None
+                if not self.is_behind:
+                    log.warning("turns_not_noted_yet: %s", error)
+                self.is_behind = True
+                self._caught_up.clear()
+                await asyncio.sleep(_WRITE_AGAIN_SECONDS)
+
+    async def catch_up(self, session: str | None) -> None:
+        """Wait a while until the notes of a session are written, before it has other calls."""
+        if session is not None and self._unwritten(self._session(session)):
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_LOOK_UP_SECONDS):
+                    await self._caught_up.wait()
+
+    async def close(self) -> None:
+        """Write what is left. A server that is away is not waited for."""
+        if not self.is_behind:
+            await self._flush(_CLOSE_SECONDS)
+
+    async def _flush(self, seconds: float) -> None:
+        if self._sending is not None:
+            await asyncio.wait({self._sending}, timeout=seconds)
+
+    def _unwritten(self, session: str) -> list[TurnNote]:
+        return [note for note in self._writing + self._notes if note.session == session]
+
+    async def resume(
+        self,
+        messages: Sequence[Any],
+        shared: TurnContext,
+        format: str | None,
+    ) -> list[Any]:
+        """The history with every call answered. Raises ValueError for one that nobody can read."""
+        if isinstance(messages, (str, bytes, dict)) or not isinstance(messages, Sequence):
+            raise ValueError(f"messages must be a list, not {type(messages).__name__}")
+        if shared.session is None:
+            raise ValueError("resume needs the session that the calls were dispatched in")
+        plain = [_plain(message) for message in messages]
+        name = history_format(plain) if format is None else named(format)
+        if name is None:
+            return list(messages)  # nothing was called
+        history = FORMATS[name].HISTORY
+        if history is None:
+            raise ValueError(f"a history of {name} is kept by the provider, or there is none")
+        parts = self._read(history, plain, name)
+        if not any(part.is_open or part.is_astray for part in parts):
+            return list(messages)
+        edit = Edit(messages, plain)
+        notes = Notes(await self._noted(shared.session))
+        turns = _joined(parts, history, notes)
+        said = [_said(turn, history) for turn in turns]
+        known = notes.of(said)
+        unknown = _unknown(turns, said, known, plain)
+        for turn, each, note in zip(turns, said, known, strict=True):
+            if each.is_open:
+                id = note.turn if note is not None else unknown[turn[0].spoken.at]
+                stop = note.stop if note is not None else notes.stop_of_equals(each, said)
+                context = msgspec.structs.replace(shared, id=id, again=True, provider=name)
+                await self._complete(edit, history, turn, name, stop, context)
+                if note is not None and not each.is_distinct:
+                    self.told(note)
+            elif any(part.is_astray for part in turn):
+                for part in turn:
+                    history.place(edit, part.spoken, part.found, [])
+        return edit.done()
+
+    def _read(self, history: History, messages: Sequence[Any], format: str) -> list[_Part]:
+        """The responses in a history that have calls, and which of these have an answer.
+
+        Why one ended is left out, as in the notes: few histories say so.
+        """
+        parts: list[_Part] = []
+        for spoken in history.spoken(messages):
+            try:
+                calls = self._pipeline.read(spoken.response, format=format, stop="").calls
+            except response_reader.UnreadableResponse:
+                continue
+            if calls:
+                parts.append(_Part(spoken, calls))
+        responses = [(part.spoken, part.calls) for part in parts]
+        found = matched(responses, history.told(messages), has_ids=history.has_ids)
+        for part, answers in zip(parts, found, strict=True):
+            part.found = answers
+        return parts
+
+    async def _noted(self, session: str) -> list[TurnNote]:
+        await self._flush(_LOOK_UP_SECONDS)  # its own notes first
+        name = self._session(session)
+        try:
+            async with asyncio.timeout(_LOOK_UP_SECONDS):
+                return await self._transport.turns(name) + self._unwritten(name)
+        except (RedisError, OSError, TimeoutError) as error:
+            log.warning("turns_not_looked_up: %s", error)
+            return []
+
+    async def _complete(
+        self,
+        edit: Edit,
+        history: History,
+        turn: _Turn,
+        format: str,
+        stop: str | None,
+        shared: TurnContext,
+    ) -> None:
+        """Answer the calls of one turn that have no answer."""
+        calls = self._dispatched(turn, format, shared.id, stop)
+        if [len(each) for each in calls] != [len(part.calls) for part in turn]:
+            return  # it goes on in a later response: nobody answers it
+        missing = [call for each, part in zip(calls, turn, strict=True) for call in part.open(each)]
+        found = Response(format=format, calls=tuple(missing))
+        results = iter(await self._pipeline.run(found, shared, time.monotonic()))
+        for each, part in zip(calls, turn, strict=True):
+            told = [next(results) for _ in part.open(each)]
+            _name_calls(edit, part, each, format)
+            if told or part.is_astray:
+                answers = TurnResult(told, format=format).messages()
+                history.place(edit, part.spoken, part.found, answers)
+
+    def _dispatched(
+        self, turn: _Turn, format: str, id: str | None, stop: str | None
+    ) -> list[Sequence[ToolCall]]:
+        """The calls as they were dispatched: the turn names those without an id, the stop refuses
+        some. The last part alone is what a limit may have cut off. Without a stop, what the history
+        says of its end holds.
+        """
+        is_cut = ending(format, stop).verdict is Verdict.CUT_OFF
+        calls: list[Sequence[ToolCall]] = []
+        first = 0
+        for part in turn:
+            its_stop = "" if is_cut and part is not turn[-1] else stop
+            options = {"format": format, "turn": id, "stop": its_stop}
+            read = self._pipeline.read(part.spoken.response, **options).calls
+            calls.append(
+                [msgspec.structs.replace(call, index=first + call.index) for call in read]
+                if first
+                else read
+            )
+            first += len(read)
+        return calls
+
+
+def _name(calls: Iterable[ToolCall], history: History) -> str:
+    """What a history has of the calls of a response."""
+    said = [
+        [call.mark, _id_in(call, history), call.name,
+         call.arguments, call.text, call.flaw and call.flaw.reason]
+        for call in calls
+        if not (call.origin or {}).get("choice")
+    ]  # fmt: skip
+    return encoding.digest(said)[:_NAME_LENGTH]
+
+
+def _id_in(call: ToolCall, history: History) -> str | None:
+    """A call's id, where a history has it."""
+    return call.id if history.has_ids or call.id_given else None
+
+
+def _are_distinct(calls: Iterable[ToolCall], history: History) -> bool:
+    """Whether no other response has these calls: one that is like no other is enough."""
+    return any(call.mark or is_distinct(_id_in(call, history), call.name) for call in calls)
+
+
+def _said(turn: _Turn, history: History) -> Said:
+    calls = [call for part in turn for call in part.calls]
+    is_open = any(part.is_open for part in turn)
+    return Said(_name(calls, history), _are_distinct(calls, history), is_open)
+
+
+def _joined(parts: Sequence[_Part], history: History, notes: Notes) -> list[_Turn]:
+    """The parts by the turns that they were dispatched in.
+
+    A host may have put answers between the calls of one response: with nothing else between them,
+    they are one where they were noted as one.
+    """
+    turns: list[_Turn] = []
+    at = 0
+    while at < len(parts):
+        count = _length(parts, at, history, notes)
+        turns.append(list(parts[at : at + count]))
+        at += count
+    return turns
+
+
+def _length(parts: Sequence[_Part], at: int, history: History, notes: Notes) -> int:
+    """How many parts from here on were one response; at least this one."""
+    most = 1
+    while most < _JOINED_AT_MOST and at + most < len(parts) and parts[at + most].spoken.joins:
+        most += 1
+    for count in range(most, 1, -1):
+        some = parts[at : at + count]
+        calls = [call for part in some for call in part.calls]
+        is_open = any(part.is_open for part in some)
+        if is_open and _name(calls, history) in notes:
+            return count
+    return 1
+
+
+def _unknown(
+    turns: Sequence[_Turn],
+    said: Sequence[Said],
+    known: Sequence[TurnNote | None],
+    messages: Sequence[Any],
+) -> dict[tuple[int, ...], str]:
+    """A turn for each of which nothing is known, by where it stands.
+
+    Nothing was dispatched under it, and whoever resumes the same history has the same. What is like
+    other calls is told from them by all that stands before it.
+    """
+    names: dict[tuple[int, ...], str] = {}
+    before, hashed = hashlib.blake2b(digest_size=16), 0
+    for turn, each, note in zip(turns, said, known, strict=True):
+        if note is not None or not each.is_open:
+            continue
+        at = turn[0].spoken.at
+        if each.is_distinct:
+            names[at] = f"resumed-{each.name}"
+            continue
+        try:
+            for message in messages[hashed : at[-1] + 1]:
+                before.update(encoding.canonical(message))
+            names[at] = f"resumed-{before.hexdigest()}"
+        except (TypeError, ValueError, RecursionError):
+            names[at] = f"resumed-{new_nonce()}"
+        hashed = at[-1] + 1
+    return names
+
+
+def _name_calls(edit: Edit, part: _Part, calls: Sequence[ToolCall], format: str) -> None:
+    """Give calls without an id, or with that of another, the one that their answers name."""
+    history = FORMATS[format].HISTORY
+    if history is None or not history.has_ids:
+        return
+    ids = {
+        index: call.id
+        for index, (call, told) in enumerate(zip(calls, part.found, strict=True))
+        if told is None and not call.id_given and "function" not in (call.origin or {})
+    }
+    said = FORMATS[format].said(part.spoken.response, ids) if ids else []
+    for at, message in zip(part.spoken.at, said, strict=False):
+        kept = edit.plain[at]
+        edit.change(at, {**kept, **history.as_kept(message, kept)})
+
+
+def _plain(message: Any) -> dict[str, Any]:
+    """A message as data; what is none has no calls."""
+    if isinstance(message, (str, bytes)):
+        return {}
+    plain = sendable(message)
+    return plain if isinstance(plain, dict) else {}

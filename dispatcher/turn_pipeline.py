@@ -1,0 +1,246 @@
+"""From the calls of one response to their results: judged, looked up, run, counted."""
+
+import asyncio
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from toolpool.contract.call import ToolCall
+from toolpool.contract.ledger.failure_memory import Seen
+from toolpool.contract.outcome import Code, Executed
+from toolpool.contract.result import ToolResult
+from toolpool.contract.settings import Settings
+from toolpool.dispatcher.admission.acceptance import Acceptance
+from toolpool.dispatcher.admission.availability import Availability
+from toolpool.dispatcher.admission.loop_guard import LoopGuard
+from toolpool.dispatcher.admission.validate import Accepted
+from toolpool.dispatcher.analytics import Analytics
+from toolpool.dispatcher.calls.pending import Pending
+from toolpool.dispatcher.formats import Response, response_reader
+from toolpool.dispatcher.messages.classify import not_queued
+from toolpool.dispatcher.messages.wording import Wording
+from toolpool.dispatcher.observer import Observers
+from toolpool.dispatcher.observers.session_record import Recorder
+from toolpool.dispatcher.policy.policy import Judgement, Policy
+from toolpool.dispatcher.policy.verdicts import Preview
+from toolpool.dispatcher.provider_approvals import ProviderApprovals
+from toolpool.dispatcher.results import Results
+from toolpool.dispatcher.turn_context import TurnContext, turn_context
+from toolpool.dispatcher.turns import Answered, Turns
+
+
+class TurnPipeline:
+    """Asks for the calls of responses, for `dispatch` and for histories."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        wording: Wording,
+        observers: Observers,
+        *,
+        acceptance: Acceptance,
+        availability: Availability,
+        turns: Turns,
+        loops: LoopGuard,
+        analytics: Analytics,
+        recorder: Recorder | None,
+        policy: Policy,
+        told: Results,
+        foreign: ProviderApprovals,
+    ) -> None:
+        self._settings = settings
+        self._wording = wording
+        self._observers = observers
+        self._acceptance = acceptance
+        self._availability = availability
+        self._turns = turns
+        self._loops = loops
+        self._analytics = analytics
+        self._recorder = recorder
+        self._policy = policy
+        self._told = told
+        self._foreign = foreign
+
+    def read(self, response: Any, **named: str | None) -> Response:
+        """The calls in a response. Raises `intake.Unreadable`."""
+        cap = self._settings.max_argument_bytes
+        return response_reader.read(response, max_bytes=cap, wording=self._wording, **named)
+
+    def shared(
+        self,
+        turn: str | None,
+        session: str | None,
+        *,
+        context: Mapping[str, Any] | None,
+        timeout: float | None,
+        wait: float | None,
+        again: bool,
+        only: Collection[str] | None,
+        provider: str = "",
+    ) -> TurnContext:
+        """What a host asks for, checked. Raises ValueError."""
+        return turn_context(
+            turn,
+            session,
+            provider=provider,
+            only=self._acceptance.allowed(only),
+            context=context,
+            timeout=timeout,
+            wait=wait,
+            again=again,
+            max_bytes=self._settings.max_argument_bytes,
+        )
+
+    async def preview(self, found: Response, shared: TurnContext) -> list[Preview]:
+        """What would become of each call."""
+        return [await self._preview(call, found.format, shared) for call in found.calls]
+
+    async def _preview(self, call: ToolCall, format: str, shared: TurnContext) -> Preview:
+        verdict = self._acceptance.judge(call, shared.only, format)
+        if isinstance(verdict, ToolResult):
+            return Preview(rejection=verdict, decision="deny")
+        preview = await self._policy.preview(verdict, shared)
+        if preview.decision == "deny":
+            return preview
+        as_run = msgspec.structs.replace(verdict[0], arguments=preview.arguments)
+        refusal = self._availability.refusal(as_run, is_sent=False)
+        if refusal is None:
+            return preview
+        if refusal.code is Code.DENIED:
+            return Preview(decision="deny", by="the kill switch", reason=refusal.error)
+        return msgspec.structs.replace(preview, retry_after=refusal.retry_after)
+
+    async def run(self, found: Response, shared: TurnContext, since: float) -> list[ToolResult]:
+        """A result for each call, in their order; in the session record, if there is one.
+
+        The first calls' times run from `since`, on the monotonic clock.
+        """
+        rejected: dict[int, ToolResult] = {}
+        sent: dict[int, Pending] = {}
+        if self._recorder is None:
+            return await self._run(found, shared, since, rejected, sent)
+        rows = self._recorder.asked(found, shared)
+        try:
+            results = await self._run(found, shared, since, rejected, sent)
+        except BaseException:
+            rows.broken_off(rejected, sent, self._told)
+            raise
+        rows.answered(results, sent, self._told)
+        return results
+
+    async def _run(
+        self,
+        found: Response,
+        shared: TurnContext,
+        since: float,
+        rejected: dict[int, ToolResult],
+        sent: dict[int, Pending],
+    ) -> list[ToolResult]:
+        """The same; `rejected` and `sent` hold what is known of each call at any time."""
+        accepted: list[Accepted] = []
+        looping = await self._loops.look(found.calls, shared.session)
+        if looping and shared.session is not None:
+            looping = await self._without_known(looping, found, shared)
+            looping = await self._loops.refused(found.calls, looping, shared.session, shared.id)
+        decides = self._policy.asks_somebody
+        foreign: Mapping[int, ToolResult] = {}
+        if decides and (flawed := [call for call in found.calls if call.flaw is not None]):
+            foreign = await self._foreign.decide(flawed, shared, since)
+        for call in found.calls:
+            answer = foreign.get(call.index) if foreign else None
+            if answer is not None and answer.ok:
+                rejected[call.index] = answer
+                continue
+            verdict = answer or self._acceptance.judge(
+                call, shared.only, found.format, looping.get(call.index)
+            )
+            if isinstance(verdict, ToolResult):
+                rejected[call.index] = verdict
+                is_known = self._acceptance.has(verdict.name)
+                self._observers.rejected(
+                    verdict, shared.session, shared.id, found.format, is_known=is_known
+                )
+            else:
+                accepted.append(verdict)
+                decides = decides or verdict[1].spec.approval is True
+        await self._own_up(found, shared, rejected)
+        judged: dict[int, Judgement] = {}
+        if decides and accepted:
+            judged = await self._judge(accepted, shared)
+        answered = await self._turns.run(accepted, shared, since, sent, judged)
+        if self._told.policy is not None:
+            await self._show(answered, sent)
+        results: list[ToolResult] = []
+        news: list[ToolResult | None] = []
+        for call in found.calls:
+            result, is_news = rejected.get(call.index), True
+            if result is None:
+                result, is_news = answered[call.index]
+            if call.origin is not None:  # another asker's call may have had none
+                result = msgspec.structs.replace(result, origin=call.origin)
+            results.append(result)
+            news.append(result if is_news else None)
+        await self._loops.note(found.calls, news, shared.session)
+        self._analytics.note(results, session=shared.session, model=found.model)
+        return results
+
+    async def _judge(self, accepted: list[Accepted], shared: TurnContext) -> dict[int, Judgement]:
+        """What a policy decides about calls, whose arguments it may replace in `accepted`."""
+        with self._turns.ahead(shared.session, accepted) as cancelled:
+            judged = await self._policy.judge(accepted, shared)
+        for number, (call, offer) in enumerate(accepted):
+            if call.index in cancelled:
+                judged[call.index] = Judgement(call, not_queued(Code.CANCELLED))
+            if call.index in judged:
+                accepted[number] = judged[call.index].call, offer
+        return judged
+
+    async def _show(self, answered: dict[int, Answered], sent: dict[int, Pending]) -> None:
+        """Let the host's policy see every result before it is told."""
+        shown = await asyncio.gather(
+            *(self._told.shown(answer.result, sent[i]) for i, answer in answered.items())
+        )
+        for (index, answer), result in zip(list(answered.items()), shown, strict=True):
+            answered[index] = Answered(result, answer.is_news)
+
+    async def _without_known(
+        self, looping: dict[int, Seen], found: Response, shared: TurnContext
+    ) -> dict[int, Seen]:
+        """Without calls that were dispatched before: those have results of their own."""
+        if shared.session is None or shared.id is None:
+            return looping
+        judge, only = self._acceptance.judge, shared.only
+        verdicts = [judge(c, only, found.format) for c in found.calls if c.index in looping]
+        calls = [verdict[0] for verdict in verdicts if not isinstance(verdict, ToolResult)]
+        asked = await self._turns.were_asked(calls, shared) if calls else []
+        known = {call.index for call, known in zip(calls, asked, strict=True) if known is not False}
+        return {index: seen for index, seen in looping.items() if index not in known}
+
+    async def _own_up(
+        self, found: Response, shared: TurnContext, rejected: dict[int, ToolResult]
+    ) -> None:
+        """Of a call that is rejected now but was dispatched before, say that it may have run.
+
+        As under an earlier release of its tool, or where other tools or sizes are allowed.
+        """
+        if shared.session is None or shared.id is None:
+            return
+        calls = [
+            msgspec.structs.replace(call, name=rejected[call.index].name)
+            for call in found.calls
+            if call.index in rejected
+            and self._acceptance.has(rejected[call.index].name)
+            and (call.flaw is None or rejected[call.index].code is Code.UNKNOWN_TOOL)
+        ]
+        asked: Sequence[bool | None] = [None for _ in calls]
+        if calls and not shared.again:  # else a record that is gone says nothing
+            asked = await self._turns.were_asked(calls, shared)
+        for call, was_asked in zip(calls, asked, strict=True):
+            result = rejected[call.index]
+            if result.code is Code.UNKNOWN_TOOL and self._acceptance.shares(call.name):
+                was_asked = None
+            if was_asked is None:  # nobody can say: most rejected calls were never dispatched
+                was_asked = shared.again or result.code is Code.UNKNOWN_TOOL
+            if was_asked:
+                rejected[call.index] = msgspec.structs.replace(result, executed=Executed.UNKNOWN)

@@ -1,0 +1,108 @@
+"""Puts together the parts of one dispatcher, so that each is given what it needs."""
+
+from collections.abc import Collection, Sequence
+from itertools import chain
+
+from toolpool.contract.envelope import Envelope
+from toolpool.contract.settings import Settings, warn_of_mistyped_variables
+from toolpool.dispatcher.admission.acceptance import Acceptance
+from toolpool.dispatcher.admission.catalog import Catalog
+from toolpool.dispatcher.admission.loop_guard import LoopGuard
+from toolpool.dispatcher.analytics import Analytics
+from toolpool.dispatcher.approval_waits import ApprovalWaits
+from toolpool.dispatcher.approvals import Approvals
+from toolpool.dispatcher.background import Background
+from toolpool.dispatcher.calls.in_flight import InFlightCalls
+from toolpool.dispatcher.calls.services import Services
+from toolpool.dispatcher.classifier import Classifier
+from toolpool.dispatcher.messages.wording import Wording, wording_of
+from toolpool.dispatcher.observer import Observer, Observers
+from toolpool.dispatcher.observers.log import log
+from toolpool.dispatcher.observers.observer_setup import ObserverSetup, Record
+from toolpool.dispatcher.policy.approval_webhook import ApprovalNotifier
+from toolpool.dispatcher.policy.hooks import Hooks, HostHooks
+from toolpool.dispatcher.policy.policy import Policy
+from toolpool.dispatcher.policy.result_policy import ResultPolicy
+from toolpool.dispatcher.provider_approvals import ProviderApprovals
+from toolpool.dispatcher.results import Results
+from toolpool.dispatcher.resume import Resume
+from toolpool.dispatcher.transports.base import Transport
+from toolpool.dispatcher.turn_pipeline import TurnPipeline
+from toolpool.dispatcher.turns import Turns
+
+
+class Wiring:
+    """One dispatcher's. Raises `Misconfigured` for hooks, rules or a record that cannot be used."""
+
+    def __init__(
+        self,
+        transport: Transport,
+        settings: Settings,
+        envelope: Envelope,
+        *,
+        only: Collection[str] | None,
+        follows_catalog: bool,
+        hooks: Hooks | None,
+        observers: Sequence[Observer],
+        record: Record | None,
+    ) -> None:
+        warn_of_mistyped_variables()
+        self.hooks = HostHooks(hooks, settings)
+        self.observers = Observers([log(), *observers], with_texts=settings.error_texts)
+        self.catalog = Catalog()
+        wording = wording_of(settings)
+        self.acceptance = Acceptance(self.catalog, settings, wording, only)
+        services = Services(transport, envelope, settings, self.observers)
+        self.watching = ObserverSetup(services, self.catalog, record)
+        self.in_flight = InFlightCalls(services, self.catalog, follows_catalog=follows_catalog)
+        classify = Classifier(wording, self.acceptance, with_texts=settings.error_texts)
+        told = Results(classify, self._result_policy(settings, wording), settings.tenant)
+        self.approvals = Approvals(services)
+        self.notifier = ApprovalNotifier(settings, self.hooks.on_approval, self.observers)
+        self.policy = policy = Policy(
+            settings,
+            wording,
+            self.observers,
+            rules=self.hooks.rules,
+            hook=self.hooks.before_call,
+        )
+        self.in_flight.reporter.policy = lambda: policy.digest
+        self.approval_waits = ApprovalWaits(
+            services, self.in_flight, self.catalog, self.notifier, policy
+        )
+        self.background = Background(
+            services, self.in_flight, self.catalog, told, wording, self.approval_waits
+        )
+        self.in_flight.reporter.handed_out = self.background.handed_out
+        self.turns = Turns(self.in_flight, self.background, self.approval_waits, settings, classify)
+        self.loops = LoopGuard(transport.loops, settings, self.observers, self.hooks.on_loop)
+        self.analytics = Analytics(
+            alert_rate=settings.rejection_alert_rate, observers=self.observers
+        )
+        self.foreign = ProviderApprovals(
+            services, policy, wording, self.notifier, self.in_flight.available
+        )
+        self.in_flight.reporter.held_back = lambda: chain(
+            self.turns.held_back(), self.foreign.held_back()
+        )
+        self.pipeline = TurnPipeline(
+            settings,
+            wording,
+            self.observers,
+            acceptance=self.acceptance,
+            availability=self.in_flight.available,
+            turns=self.turns,
+            loops=self.loops,
+            analytics=self.analytics,
+            recorder=self.watching.recorder,
+            policy=policy,
+            told=told,
+            foreign=self.foreign,
+        )
+        self.resumer = Resume(transport, settings, self.pipeline, self.in_flight.in_background)
+
+    def _result_policy(self, settings: Settings, wording: Wording) -> ResultPolicy | None:
+        hook = self.hooks.after_result
+        if hook is None:
+            return None
+        return ResultPolicy(settings, wording, self.observers, hook)

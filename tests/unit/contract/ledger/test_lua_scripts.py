@@ -1,0 +1,82 @@
+"""Words that make a step repeatable are nobody else's, and what carries one goes back."""
+
+import os
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from redis.exceptions import ResponseError
+
+from toolpool.contract.ledger.lua_scripts import Attempt, new_nonce, send
+from toolpool.contract.ledger.protocols import again_in
+
+
+def test_a_forked_host_has_words_of_its_own() -> None:
+    """As web servers fork it: it would read its parent's calls."""
+    known = {new_nonce() for _ in range(3)}
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.write(writer, new_nonce().encode())
+        os._exit(0)
+    os.waitpid(child, 0)
+    said = os.read(reader, 100).decode()
+    os.close(reader)
+    os.close(writer)
+    assert said not in known | {new_nonce() for _ in range(3)}
+    assert "." not in said
+
+
+class Pool:
+    """One connection, whose answer may be an exception; notes what becomes of it."""
+
+    def __init__(self, answer: Any) -> None:
+        self._answer = answer
+        self.said: list[str] = []
+
+    async def get_connection(self) -> "Pool":
+        return self
+
+    async def send_command(self, *command: Any) -> None:
+        self.said.append("sent")
+
+    async def read_response(self) -> Any:
+        if isinstance(self._answer, BaseException):
+            raise self._answer
+        return self._answer
+
+    async def disconnect(self, *, nowait: bool) -> None:
+        self.said.append("disconnected")
+
+    async def release(self, connection: Any) -> None:
+        self.said.append("released")
+
+
+@pytest.mark.parametrize(
+    ("answer", "said"),
+    [
+        (b"OK", ["sent", "released"]),
+        (ResponseError("no"), ["sent", "released"]),  # an answer: the connection is as good
+        (ConnectionError("cut"), ["sent", "disconnected", "released"]),
+        (KeyboardInterrupt(), ["sent", "disconnected", "released"]),
+    ],
+    ids=["answered", "refused", "cut", "interrupted"],
+)
+async def test_a_connection_goes_back_to_the_pool_whatever_happens(
+    answer: Any, said: list[str]
+) -> None:
+    """Else a dispatcher runs out of them."""
+    pool, attempt = Pool(answer), Attempt()
+    client: Any = SimpleNamespace(connection_pool=pool)
+    if isinstance(answer, BaseException):
+        with pytest.raises(type(answer)):
+            await send(client, ["PING"], attempt)
+    else:
+        assert await send(client, ["PING"], attempt) == answer
+    assert pool.said == said
+    assert attempt.sent
+
+
+@pytest.mark.parametrize("attempt", [b"", b"x", b"-1", b"9" * 5000])
+def test_an_outcome_that_nobody_signed_is_no_attempt(attempt: bytes) -> None:
+    assert again_in(b"again " + attempt) is None

@@ -1,0 +1,267 @@
+"""Each reply reaches the call that it is about, and no fault ends the reading."""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator
+
+import pytest
+
+from tests.unit.dispatcher.samples import Told, pending, services
+from tests.waiting import eventually
+from toolpool.contract.envelope import (
+    Envelope,
+    Passed,
+    Progress,
+    Released,
+    Reply,
+    RunsEnded,
+    Settled,
+    Started,
+)
+from toolpool.contract.ledger.memory_server import MemoryServer
+from toolpool.contract.outcome import Code, Executed, Outcome, failure
+from toolpool.contract.signing import Keyring, generate_key
+from toolpool.dispatcher.calls.pending import Pending, Stage
+from toolpool.dispatcher.calls.reply_reader import ReplyReader
+from toolpool.dispatcher.observer import Observer
+from toolpool.dispatcher.transports.memory import MemoryTransport
+
+ENVELOPE = Envelope(Keyring.local())
+STRANGERS = Envelope(Keyring([generate_key()]))
+REPLY = "reply:memory"
+DONE = Outcome(ok=True, data=1, worker="w-1")
+
+
+class Late(Observer):
+    """Notes outcomes that came too late."""
+
+    def __init__(self) -> None:
+        self.told: list[tuple[str, str]] = []
+
+    def late(self, key: str, worker: str) -> None:
+        """See `Observer.late`."""
+        self.told.append((key, worker))
+
+
+class Failing(MemoryTransport):
+    """Cannot be read from a few times."""
+
+    failures = 0
+
+    async def receive(self) -> list[bytes]:
+        """See `Transport.receive`."""
+        if self.failures:
+            self.failures -= 1
+            raise OSError("the server is away")
+        return await super().receive()
+
+
+class Bench(Told):
+    """A collector, its server, and what it said of which call."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.server = MemoryServer()
+        self.transport = Failing(self.server)
+        self.late = Late()
+        shared = services(self.transport)
+        shared.observers.add(self.late)
+        self.collector = ReplyReader(shared, self)
+
+    def call(self, key: str, *, attempt: int = 1) -> Pending:
+        """A call that is on its way."""
+        made = self.calls[key] = pending(key)
+        made.stage = Stage.QUEUED
+        made.in_attempt(attempt)
+        return made
+
+    def take(self, reply: Reply) -> None:
+        self.collector.take(ENVELOPE.encode_reply(reply))
+
+    def put(self, reply: Reply) -> None:
+        """Let a worker say it."""
+        self.server.put(REPLY, ENVELOPE.encode_reply(reply))
+
+
+@pytest.fixture
+def bench() -> Bench:
+    return Bench()
+
+
+@pytest.fixture
+async def reading(bench: Bench) -> AsyncIterator[Bench]:
+    """A bench whose collector runs."""
+    task = asyncio.create_task(bench.collector.run())
+    yield bench
+    assert not task.done(), "the reading goes on"
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+
+
+def test_an_outcome_answers_its_call(bench: Bench) -> None:
+    call, other = bench.call("k"), bench.call("other")
+    bench.take(Settled(key="k", outcome=DONE))
+    assert call.outcome == DONE
+    assert other.is_open
+    assert bench.late.told == []
+
+
+def test_an_outcome_for_an_answered_call_is_only_told(bench: Bench) -> None:
+    call = bench.call("k")
+    first = Outcome(ok=False, code=Code.TIMEOUT, executed=Executed.UNKNOWN)
+    call.answer(first)
+    bench.take(Settled(key="k", outcome=DONE))
+    assert call.outcome is first
+    assert bench.late.told == [("k", "w-1")]
+
+
+@pytest.mark.parametrize("key", ["k", "k.2"])
+def test_an_outcome_for_an_unknown_call_is_told_by_the_name_of_its_first_record(
+    bench: Bench, key: str
+) -> None:
+    bench.take(Settled(key=key, outcome=DONE))
+    assert bench.late.told == [("k", "w-1")]
+    assert bench.said == []
+
+
+def test_a_start_is_passed_on_for_each_call_of_ours_in_the_batch(bench: Bench) -> None:
+    bench.call("a")
+    bench.call("b")
+    bench.take(Started(batch="x", worker="w-1", keys=("a", "stranger", "b")))
+    assert bench.said == [("started", "a"), ("started", "b")]
+    assert {call.worker for call in bench.calls.values()} == {"w-1"}
+
+
+def test_the_end_of_tools_is_passed_on_though_their_calls_were_answered(bench: Bench) -> None:
+    bench.take(RunsEnded(worker="w-1", keys=("a", "b")))
+    assert bench.said == [("ended", "a"), ("ended", "b")]
+
+
+def test_progress_is_passed_on(bench: Bench) -> None:
+    bench.call("k")
+    progress = Progress(key="k", done=1.0, total=2.0, message="half")
+    bench.take(progress)
+    assert bench.progress == [progress]
+
+
+@pytest.mark.parametrize(
+    ("attempt", "of_reply", "expected"),
+    [(1, 1, ["passed"]), (2, 2, ["passed"]), (2, 1, []), (1, 2, [])],
+)
+def test_a_call_is_passed_on_in_its_present_attempt_only(
+    bench: Bench, attempt: int, of_reply: int, expected: list[str]
+) -> None:
+    """An old message that a worker lacks the tool for says nothing about the one sent since."""
+    bench.call("k", attempt=attempt)
+    bench.take(Passed(key="k", attempt=of_reply, worker="w-1"))
+    assert bench.words("k") == expected
+
+
+def test_why_a_call_was_passed_is_handed_on(bench: Bench) -> None:
+    bench.call("k")
+    bench.take(Passed(key="k", attempt=1, worker="w-1", reason="switch"))
+    assert bench.words("k") == ["passed: switch"]
+
+
+@pytest.mark.parametrize(
+    ("attempt", "of_reply", "expected"),
+    [(1, 1, ["released"]), (1, 2, ["released"]), (2, 1, []), (3, 2, [])],
+)
+def test_a_release_of_an_attempt_that_is_over_is_old_news(
+    bench: Bench, attempt: int, of_reply: int, expected: list[str]
+) -> None:
+    """One of a later attempt is not: another dispatcher may have sent it."""
+    bench.call("k", attempt=attempt)
+    bench.take(Released(key="k", attempt=of_reply, worker="w-1"))
+    assert bench.words("k") == expected
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        Started(batch="x", worker="w-1", keys=("k",)),
+        Progress(key="k", done=1.0),
+        Passed(key="k", attempt=1, worker="w-1"),
+        Released(key="k", attempt=1, worker="w-1"),
+    ],
+)
+def test_word_of_a_call_that_is_not_ours_is_passed_over(bench: Bench, reply: Reply) -> None:
+    bench.call("other")
+    bench.take(reply)
+    assert (bench.said, bench.progress, bench.late.told) == ([], [], [])
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"no reply",
+        STRANGERS.encode_reply(Settled(key="k", outcome=DONE)),
+        ENVELOPE.encode_reply(Settled(key="k", outcome=DONE))[:-1],
+    ],
+    ids=["empty", "malformed", "a stranger's", "cut"],
+)
+def test_bytes_that_are_no_reply_of_ours_are_logged_and_passed_over(
+    bench: Bench, data: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    call = bench.call("k")
+    bench.collector.take(data)
+    assert call.is_open
+    assert "reply_rejected" in caplog.text
+
+
+async def test_replies_are_read_as_they_come(reading: Bench) -> None:
+    calls = [reading.call(key) for key in "abc"]
+    for call in calls:
+        reading.put(Settled(key=call.key, outcome=DONE))
+    await eventually(lambda: not reading.all_open(), "all are answered")
+
+
+async def test_a_bad_reply_does_not_keep_the_next_from_its_call(reading: Bench) -> None:
+    call = reading.call("k")
+    reading.server.put(REPLY, b"no reply")
+    reading.put(Settled(key="k", outcome=DONE))
+    await eventually(lambda: not call.is_open, "it is answered")
+
+
+async def test_reading_goes_on_after_the_server_was_away(
+    reading: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
+    first, second = reading.call("a"), reading.call("b")
+    reading.transport.failures = 2
+    reading.put(Settled(key="a", outcome=DONE))
+    await eventually(lambda: not first.is_open, "what was there is taken")
+    reading.put(Settled(key="b", outcome=DONE))
+    await eventually(lambda: not second.is_open, "what came meanwhile is taken too")
+    assert reading.transport.failures == 0
+    assert "the server is away" in caplog.text
+
+
+async def test_a_fault_with_one_reply_does_not_keep_the_others_waiting(
+    reading: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(call: Pending) -> None:
+        if call.key == "a":
+            raise ZeroDivisionError
+
+    reading.on_answer = fail
+    reading.call("a")
+    call = reading.call("b")
+    with caplog.at_level(logging.ERROR):
+        for key in "ab":
+            reading.put(Settled(key=key, outcome=DONE))
+        await eventually(lambda: not call.is_open, "the other is answered")
+    assert "reply_not_taken" in caplog.text
+
+
+def test_a_refusal_of_an_earlier_try_answers_nothing_unless_its_record_says_so(
+    bench: Bench,
+) -> None:
+    """It is never sent: what comes by the stream was put there again."""
+    call = bench.call("k")
+    no = failure(Code.OVERLOADED, "", Executed.NO, retry_after=1.0)
+    refusal = ENVELOPE.encode_settled("k", no)
+    bench.collector.take(refusal, is_record=False)
+    assert call.is_open
+    bench.collector.take(refusal)
+    assert call.outcome == no

@@ -1,0 +1,175 @@
+"""A rule that cannot be held to a tool's arguments denies the tool, and operators are told."""
+
+from decimal import Decimal
+from pathlib import Path
+from typing import Annotated, Any
+from uuid import UUID
+
+import msgspec
+import pytest
+from pydantic import Base64Str, BaseModel, Json
+
+from tests.waiting import eventually
+from toolpool import Code, Dispatcher, Hooks, tool
+from toolpool.dispatcher.observer import HookFailure, Observer
+from toolpool.dispatcher.policy.rules import parse
+
+ID = "00000000-0000-4000-8000-00000000000a"
+RAN: list[Any] = []
+
+
+class Line(BaseModel):
+    sku: str
+    qty: int = 1
+
+
+@tool(effects="write")
+async def order(
+    account: UUID,
+    amount: float,
+    lines: list[Line],
+    either: list[Line] | Line,
+    by_zone: dict[str, Line],
+    kind: str | None = None,
+    limit: int = 10,
+    price: Decimal = Decimal(0),
+    anything: Any = None,
+    mode: Annotated[str, "one of two"] = "fast",
+    data: Base64Str | None = None,
+    text: Json[dict[str, str]] | None = None,
+) -> str:
+    """Order."""
+    RAN.append(lines)
+    return "ordered"
+
+
+MISFITS = [
+    ('argument = "amount"\nmatches = "1"', "amount is no text"),
+    ('argument = "data"\nequals = "evil"', "data is encoded"),
+    ('argument = "text"\nmatches = "evil"', "text is encoded"),
+    ('argument = "kind"\nabove = 1', "kind is no number"),
+    ('argument = "amount"\nlonger_than = 1', "amount has no length"),
+    ('argument = "lines[*].sku"\nat_most = 3', "lines[*].sku is no number"),
+    ('argument = "either[*].sku"\nequals = "x"', "may be one object in place of a list"),
+    ('argument = "anything[*].sku"\nequals = "x"', "may be anything"),
+    ('argument = "anything.deep[0].down"\nequals = 1', "may be anything"),
+    ('argument = "amuont"\nabove = 5', "its schema has no amuont"),
+    ('argument = "lines[*].price"\nabove = 5', "its schema has no lines[*].price"),
+    ('argument = "amount"\nequals = "5"', "amount is never what it is compared with"),
+    ('argument = "limit"\nmissing = true', "limit is never missing"),
+    ('argument = "price"\nequals = 500', "may be a number or its text"),
+    ('argument = "price"\nnone_of = ["500"]', "may be a number or its text"),
+    (f'argument = "account"\nequals = "{ID.upper()}"', f"write it as {ID}"),
+]
+FITTING = [
+    'argument = "lines[*].sku"\nmatches = "x"',
+    'argument = "lines[0].qty"\nabove = 1',
+    'argument = "by_zone[*].qty"\nabove = 1',
+    'argument = "by_zone.north.qty"\nabove = 1',
+    'argument = "either"\nlonger_than = 3',
+    'argument = "kind"\nmissing = true',
+    'argument = "anything.deep.down"\nequals = 1',
+    'argument = "amount"\nequals = 5',
+    'argument = "price"\nat_most = 5',
+    'argument = "price"\nequals = "free"',
+    f'argument = "account"\none_of = ["{ID}"]',
+    'context = "amuont"\nabove = 5',
+]
+
+
+def misfit(condition: str, name: str = "order") -> str:
+    text = f'[[rule]]\naction = "deny"\ntool = "{name}"\n{condition}'
+    return parse(text, "p").misfit(order.spec)
+
+
+@pytest.mark.parametrize(("condition", "told"), MISFITS)
+def test_a_rule_that_cannot_be_held_to_a_schema_says_why(condition: str, told: str) -> None:
+    assert told in misfit(condition)
+
+
+@pytest.mark.parametrize("condition", FITTING)
+def test_a_rule_that_can_be_held_to_a_schema(condition: str) -> None:
+    assert misfit(condition) == ""
+
+
+@pytest.mark.parametrize(
+    ("lines", "told"),
+    [
+        ({"allOf": [{"type": "array", "items": {"type": "string"}}, {"minItems": 1}]}, ""),
+        ({"allOf": [{"type": "array"}, {"items": {"type": "string"}}]}, ""),
+        ({"$ref": "#/$defs/L", "description": "Lines."}, ""),
+        ({"anyOf": [{"type": "array"}, {}]}, "may be anything"),
+        ({"anyOf": [{"type": "array"}, {"type": "object"}]}, ""),
+        ({"oneOf": [{"type": "array"}, {"$ref": "#/$defs/O"}]}, "one object in place"),
+        ({"type": ["array", "object"], "properties": {"a": {}}}, "one object in place"),
+        ({"prefixItems": [{"type": "integer"}], "type": "array", "items": False}, "no text"),
+    ],
+)
+def test_what_a_schema_takes_is_found_wherever_it_says_so(lines: Any, told: str) -> None:
+    defs = {
+        "L": {"type": "array", "items": {"type": "string"}},
+        "O": {"type": "object", "properties": {"sku": {}}, "additionalProperties": False},
+    }
+    schema = {"type": "object", "properties": {"lines": lines}, "$defs": defs}
+    spec = msgspec.structs.replace(order.spec, input_schema=schema)
+    text = '[[rule]]\naction = "deny"\nargument = "lines[*]"\nmatches = "x"'
+    found = parse(text, "p").misfit(spec)
+    assert told in found if told else not found
+
+
+def test_a_rule_for_many_tools_needs_no_path_in_each_of_them() -> None:
+    assert misfit('argument = "amuont"\nabove = 5', "*") == ""
+    assert misfit('argument = "amount"\nequals = "5"', "ord*") == ""
+    assert "no number" in misfit('argument = "kind"\nabove = 1', "ord*")
+
+
+def test_a_schema_that_is_not_checked_says_nothing_of_a_list() -> None:
+    unchecked = msgspec.structs.replace(order.spec, check_schema=False, digest="x")
+    text = '[[rule]]\naction = "deny"\nargument = "lines[*].sku"\nmatches = "x"'
+    assert "may be anything" in parse(text, "p").misfit(unchecked)
+
+
+def test_a_rule_for_other_tools_is_not_looked_at() -> None:
+    assert misfit('argument = "amuont"\nabove = 5', "other") == ""
+    assert misfit('argument = "amuont"\nabove = 5\neffects = "read"') == ""
+
+
+class Failures(Observer):
+    """Keeps what failed."""
+
+    def __init__(self) -> None:
+        self.seen: list[HookFailure] = []
+
+    def hook_failed(self, failure: HookFailure) -> None:
+        """See `Observer.hook_failed`."""
+        self.seen.append(failure)
+
+
+async def test_a_tool_is_denied_by_a_rule_that_cannot_be_held_to_it(tmp_path: Path) -> None:
+    policy = tmp_path / "policy.toml"
+    policy.write_text(
+        '[[rule]]\nname = "no knives"\ntool = "order"\naction = "deny"\n'
+        'argument = "either[*].sku"\nequals = "knife"'
+    )
+    failures = Failures()
+    line = {"sku": "knife"}
+    arguments = {"account": ID, "amount": 1, "lines": [], "either": line, "by_zone": {}}
+    async with Dispatcher.in_memory(
+        [order], hooks=Hooks(policy=policy), observers=[failures]
+    ) as dispatcher:
+        await eventually(lambda: failures.seen, "operators are told before any call")
+        [told] = failures.seen
+        assert (told.hook, told.tool) == ("rule", "order") and "no knives" in told.why
+        turn = await dispatcher.dispatch({"id": "c", "name": "order", "input": arguments})
+        assert turn[0].code is Code.DENIED and RAN == []
+
+
+def test_a_rule_that_can_decide_no_call_of_any_tool_is_idle() -> None:
+    """Also where another tool has other effects."""
+    other = msgspec.structs.replace(order.spec, name="look", effects="read")
+    text = (
+        '[[rule]]\nname = "typo"\naction = "deny"\neffects = "write"\nargument = "modee"\n'
+        'equals = "x"\n[[rule]]\nname = "good"\naction = "deny"\neffects = "write"\n'
+        'argument = "mode"\nequals = "x"\n'
+    )
+    assert parse(text, "p.toml").idle([order.spec, other]) == ["typo"]

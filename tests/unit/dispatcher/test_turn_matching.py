@@ -1,0 +1,123 @@
+"""Which noted turn is a response's of a history (R50): only what is certain."""
+
+import pytest
+
+from toolpool.dispatcher.formats.call_blocks import is_distinct
+from toolpool.dispatcher.transports.base import TurnNote
+from toolpool.dispatcher.turn_matching import Notes, Said
+
+
+def turns(noted: str, history: str, *, distinct: str = "") -> list[str | None]:
+    """Notes and a history in letters: `A` is a response, `a` says that the last `A` was told.
+
+    In a history a capital is a response without an answer. Turns are numbered from 1.
+    """
+    notes: list[TurnNote] = []
+    for letter in noted:
+        name = letter.upper()
+        if letter.isupper():
+            count = sum(note.name == name for note in notes)
+            notes.append(TurnNote("s", f"{name}{count + 1}", name))
+        else:
+            turn = [note.turn for note in notes if note.name == name][-1]
+            notes.append(TurnNote("s", turn, told=True))
+    said = [Said(each.upper(), each.upper() in distinct, each.isupper()) for each in history]
+    return [note and note.turn for note in Notes(notes).of(said)]
+
+
+@pytest.mark.parametrize(
+    ("noted", "history", "expected"),
+    [
+        ("", "A", [None]),
+        ("A", "A", ["A1"]),  # the host died in it
+        ("Aa", "A", [None]),  # it may be another, of which nothing is noted
+        ("AaA", "aA", [None, "A2"]),
+        ("AaA", "A", ["A2"]),  # the history has lost the first
+        ("AaAaA", "aA", [None, "A3"]),
+        ("AaAa", "aA", [None, None]),  # the last one was never dispatched, and the first is cut
+        ("AB", "AB", ["A1", "B1"]),  # two open turns
+        ("AB", "A", [None]),  # the session has gone on without it
+        ("ABb", "Ab", ["A1", None]),
+        ("AXx", "xA", [None, None]),  # it was dropped, and said again later
+        ("AA", "A", [None]),  # which of the two
+        ("AA", "AA", ["A1", "A2"]),
+        ("A", "AA", [None, None]),
+        ("AaB", "aB", [None, "B1"]),
+    ],
+)
+def test_what_others_are_like_is_known_while_nobody_has_its_answers(
+    noted: str, history: str, expected: list[str | None]
+) -> None:
+    assert turns(noted, history) == expected
+
+
+@pytest.mark.parametrize(
+    ("noted", "history", "expected"),
+    [
+        ("A", "A", ["A1"]),
+        ("Aa", "A", ["A1"]),
+        ("AXx", "xA", [None, "A1"]),
+        ("A", "aA", ["A1", None]),
+        ("AA", "A", [None]),
+        ("AA", "aA", ["A1", "A2"]),
+    ],
+)
+def test_what_no_other_is_like_is_known(
+    noted: str, history: str, expected: list[str | None]
+) -> None:
+    assert turns(noted, history, distinct="A") == expected
+
+
+def test_a_turn_that_is_asked_for_again_has_no_answers_yet() -> None:
+    note = TurnNote("s", "t", "A")
+    told = TurnNote("s", "t", told=True)
+    [known] = Notes([note, told, note]).of([Said("A", False, True)])
+    assert known == note
+    assert Notes([note, told, note, told]).of([Said("A", False, True)]) == [None]
+
+
+def test_where_a_note_was_dropped_what_others_are_like_is_unknown() -> None:
+    notes = [TurnNote("s", "t", "A", "refusal"), TurnNote("s", "")]
+    like_others, distinct = Said("A", False, True), Said("A", True, True)
+    assert Notes(notes).of([like_others]) == [None]
+    assert Notes(notes).stop_of_equals(like_others, [like_others]) is None
+    assert Notes(notes).of([distinct]) == notes[:1]
+
+
+@pytest.mark.parametrize(
+    "id",
+    [
+        "toolu_01A09q90qw90lq917835lq9",
+        "call_9pw1qnYScqvGrCH58HWCvFH6",
+        "chatcmpl-tool-3f2b8a1096c84d0f8e",
+        "3f2b8a10-96c8-4d0f-8e1a-2b3c4d5e6f70",
+        "tooluse_kZJMlvQmRJ6eAyJE5GIl7Q",
+        "function-call-12345678901234567890",
+        "chatcmpl-AbCdEf0g1h2i3j4k5l6-0",
+        "zIoNpPvQmRJxeAyJEzGIl",
+    ],
+)
+def test_ids_of_which_there_are_no_two(id: str) -> None:
+    assert is_distinct(id, "look")
+
+
+@pytest.mark.parametrize(
+    ("id", "tool"),
+    [
+        ("call_0", "look"),
+        ("", "look"),
+        (None, "look"),
+        (7, "look"),
+        ("0", "look"),
+        ("call_12", "look"),
+        ("functions.search2web4all:0", "search2web4all"),
+        ("call00000001", "look"),
+        ("call_0000000001", "look"),
+        ("getWeatherForecast_1", "look"),
+        ("step2call", "look"),
+        ("turn-0a1b2c3d4e5f-0", "look"),
+        ("toolcall0000000000000001", "look"),
+    ],
+)
+def test_ids_that_may_be_given_again(id: object, tool: str) -> None:
+    assert not is_distinct(id, tool)

@@ -1,0 +1,122 @@
+"""Asks what knows the secrets, where it can hold up nobody else.
+
+On an event loop of its own, in a thread of its own, and in further threads where it is no
+coroutine: what it blocks is neither the worker's event loop nor a slot for tools.
+"""
+
+import asyncio
+import contextlib
+import inspect
+import threading
+from dataclasses import dataclass
+
+from toolpool.contract.errors import NeedsSignIn
+from toolpool.workers.credentials.secret_sources import Resolve
+from toolpool.workers.running.threads import ThreadPool
+
+_THREADS = 32
+"""A question that hangs keeps its thread for as long as it does."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What came back, or what was raised. Has no repr of its own: the value is a secret."""
+
+    value: object = None
+    error: BaseException | None = None
+
+    def __repr__(self) -> str:
+        return "Answer()"
+
+
+class Asker:
+    """Asks one `Resolve`. Starts nothing before the first question."""
+
+    def __init__(self, resolve: Resolve) -> None:
+        self._resolve = resolve
+        called = resolve if inspect.isroutine(resolve) else type(resolve).__call__
+        self._is_coroutine = inspect.iscoroutinefunction(called)
+        self._threads = ThreadPool()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._free: asyncio.Semaphore
+
+    async def ask(self, *, tenant: str, user: str | None, name: str) -> Answer:
+        """The answer; cancelling it leaves the question. Raises nothing of the resolver's."""
+        asked = asyncio.run_coroutine_threadsafe(self._ask(tenant, user, name), self._started())
+        return await asyncio.wrap_future(asked)
+
+    def close(self) -> None:
+        """End the loop and the threads that wait; what hangs ends with this process."""
+        if self._loop is not None:
+            self._loop.call_soon_threadsafe(self._loop.stop)
+        self._threads.close()
+
+    def _started(self) -> asyncio.AbstractEventLoop:
+        if self._loop is None:
+            self._loop = asyncio.new_event_loop()
+            self._free = asyncio.Semaphore(_THREADS)
+            threading.Thread(target=self._turn, name="secrets", daemon=True).start()
+        return self._loop
+
+    def _turn(self) -> None:
+        assert self._loop is not None
+        asyncio.set_event_loop(self._loop)
+        try:
+            self._loop.run_forever()
+            left = asyncio.all_tasks(self._loop)
+            for task in left:
+                task.cancel()
+            self._loop.run_until_complete(asyncio.gather(*left, return_exceptions=True))
+        finally:
+            self._loop.close()
+
+    async def _ask(self, tenant: str, user: str | None, name: str) -> Answer:
+        try:
+            if self._is_coroutine:
+                given: object = self._resolve(tenant=tenant, user=user, name=name)
+            else:
+                answer = await self._in_thread(tenant, user, name)
+                if answer.error is not None:
+                    return answer
+                given = answer.value
+            return Answer(await given if inspect.isawaitable(given) else given)
+        except asyncio.CancelledError as error:
+            task = asyncio.current_task()
+            if task is not None and task.cancelling():
+                raise
+            return Answer(error=error)
+        except BaseException as error:  # noqa: BLE001 - sys.exit() would end the loop
+            return Answer(error=error)
+
+    async def _in_thread(self, tenant: str, user: str | None, name: str) -> Answer:
+        loop = asyncio.get_running_loop()
+        answered: asyncio.Future[Answer] = loop.create_future()
+
+        def note(answer: Answer) -> None:
+            self._free.release()
+            if not answered.done():
+                answered.set_result(answer)
+
+        def work() -> None:
+            try:
+                answer = Answer(self._resolve(tenant=tenant, user=user, name=name))
+            except BaseException as error:  # noqa: BLE001 - it is passed on
+                answer = Answer(error=error)
+            with contextlib.suppress(RuntimeError):  # the loop ended before this thread did
+                loop.call_soon_threadsafe(note, answer)
+
+        await self._free.acquire()
+        self._threads.submit(work)
+        return await answered
+
+
+def is_none(answer: Answer) -> bool:
+    """Whether it says that there is no such secret."""
+    if answer.error is not None:
+        return isinstance(answer.error, KeyError)
+    return answer.value is None or answer.value == ""
+
+
+def sign_in_of(answer: Answer) -> NeedsSignIn | None:
+    """What it says of a sign-in, where it asks for one."""
+    return answer.error if isinstance(answer.error, NeedsSignIn) else None

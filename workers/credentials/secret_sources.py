@@ -1,0 +1,134 @@
+"""Where secrets come from: the environment, a folder, or what a host knows of its users."""
+
+import inspect
+import os
+import re
+import stat
+from collections.abc import Awaitable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
+
+from toolpool.contract.errors import Misconfigured
+from toolpool.contract.importing import loaded
+from toolpool.contract.redis_keys import is_secret
+from toolpool.contract.server.process_secrets import VARIABLE, variables_of
+from toolpool.workers.running.process_role import import_from_here
+
+_FILE = "file:"
+_MOST_BYTES = 1 << 16
+_NOT_IN_A_VARIABLE = re.compile(r"[^A-Z0-9]")
+
+
+class Resolve(Protocol):
+    """Gives a secret of this name for this user of this tenant, plain or awaitable.
+
+    None, "" or a KeyError: there is none. `NeedsSignIn`: not before its user has signed in.
+    `user` is None where the call's context names none.
+    """
+
+    def __call__(
+        self, *, tenant: str, user: str | None, name: str
+    ) -> str | Awaitable[str | None] | None:
+        """The secret, or what is awaited for it."""
+        ...
+
+
+class Source(NamedTuple):
+    """What is asked for secrets, and what operators know it by.
+
+    `knows_users`: a secret that it does not have may be its user's to set up.
+    """
+
+    name: str
+    resolve: Resolve
+    knows_users: bool = True
+
+
+def source_of(setting: str, variables: Mapping[str, str] | None = None) -> Source | None:
+    """What TOOLPOOL_SECRETS stands for; None where it is empty.
+
+    `variables` are the TOOLPOOL_SECRET_… ones, of this process by default. Raises `Misconfigured`
+    with what is wrong with it.
+    """
+    if not setting:
+        return None
+    if setting == "env":
+        held = variables_of(os.environ) if variables is None else variables
+        return Source(setting, _environment(held), knows_users=False)
+    if setting.startswith(_FILE):
+        return Source(setting, _folder(Path(setting.removeprefix(_FILE))), knows_users=False)
+    return Source(setting, _callable(setting))
+
+
+def variable_of(name: str) -> str:
+    """The variable that holds a secret: it ends in STRIPE_KEY for `stripe-key`."""
+    return VARIABLE + _NOT_IN_A_VARIABLE.sub("_", name.upper())
+
+
+def held_variables() -> list[str]:
+    """The names of the variables of this process that hold secrets, sorted."""
+    return sorted(variables_of(os.environ))
+
+
+def _environment(variables: Mapping[str, str]) -> Resolve:
+    def resolve(*, tenant: str, user: str | None, name: str) -> str | None:
+        return variables.get(variable_of(name))
+
+    return resolve
+
+
+def _folder(folder: Path) -> Resolve:
+    if not folder.is_dir():
+        raise Misconfigured(
+            f"TOOLPOOL_SECRETS names the folder {folder}, which is not there: make it, with a file "
+            "for each secret"
+        )
+    folder = folder.absolute()  # a tool may change the current one
+
+    def resolve(*, tenant: str, user: str | None, name: str) -> str | None:
+        return _content(folder / name) if is_secret(name) else None
+
+    return resolve
+
+
+def _content(path: Path) -> str | None:
+    """What a file holds, without its last line's end. A pipe in its place is not waited for."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return None
+    with open(descriptor, "rb") as file:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise OSError(f"{path} is no file")
+        data = file.read(_MOST_BYTES + 1)
+    if len(data) > _MOST_BYTES:
+        raise OSError(f"{path} has more than {_MOST_BYTES:,} bytes")
+    return data.decode().removesuffix("\n").removesuffix("\r")
+
+
+def _callable(setting: str) -> Resolve:
+    if not all(setting.partition(":")):
+        raise Misconfigured(
+            f"TOOLPOOL_SECRETS is {setting!r}: use `env`, `file:DIRECTORY` or `module:callable`, "
+            "as in shop.vault:secret_of"
+        )
+    import_from_here()
+    return usable(loaded("TOOLPOOL_SECRETS", setting), f"TOOLPOOL_SECRETS names {setting}, which")
+
+
+def usable(resolve: Any, what: str) -> Resolve:
+    """`resolve`, which takes what it will be given. Raises `Misconfigured`, about `what`."""
+    if not callable(resolve) or isinstance(resolve, type):
+        raise Misconfigured(
+            f"{what} is {type(resolve).__name__}, not a function of tenant, user and name"
+        )
+    try:
+        inspect.signature(resolve).bind(tenant="", user=None, name="")
+    except TypeError as error:
+        raise Misconfigured(
+            f"{what} cannot be called with (tenant=…, user=…, name=…): {error}"
+        ) from None
+    except ValueError:  # it has no signature that could be looked at
+        pass
+    found: Resolve = resolve
+    return found

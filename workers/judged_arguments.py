@@ -1,0 +1,240 @@
+"""Whether a tool reads its arguments as a policy judged them.
+
+The values that the tool gets are compared, and never what its author's serializers make of them.
+"""
+
+import base64
+import contextlib
+import dataclasses
+import functools
+import re
+from collections import deque
+from collections.abc import Iterator
+from decimal import Decimal, InvalidOperation
+from enum import Enum
+from typing import Any
+from zoneinfo import ZoneInfo
+
+from pydantic import AliasChoices, BaseModel, RootModel, Secret, SecretBytes, SecretStr, TypeAdapter
+from pydantic.fields import FieldInfo
+from pydantic_core import PydanticSerializationError, from_json, to_jsonable_python
+
+from toolpool.contract import encoding
+from toolpool.contract.envelope import PolicyVerdict
+from toolpool.contract.outcome import NOT_COMPARABLE, READ_OTHERWISE
+from toolpool.contract.schema.problem import Problem
+
+Path = tuple[str | int, ...]
+Steps = tuple[str | int | None, ...]
+
+_SCALARS = frozenset({str, int, float, bool, type(None)})
+_LISTS = (list, tuple, set, frozenset, deque)
+_READS = frozenset({"__getitem__", "__iter__", "__missing__", "get", "items", "keys", "values"})
+"""How the content of a dict, list or set is read."""
+_ENCODED = re.compile(rb'"content(?:Encoding|MediaType)":|"format":"(?:base64|base64url|binary)"')
+
+
+def read_otherwise(
+    judged: dict[str, Any], values: BaseModel, verdict: PolicyVerdict
+) -> tuple[Problem, ...]:
+    """Where `values`, typed from the arguments, are not what was judged; empty if nowhere.
+
+    What a rule compares must be the same with the defaults that only the types know, and decoded
+    where the type is `Base64Str` or `Json`. Of the rest, if a hook or a person judged it, what was
+    sent must be the same. In neither may the types leave out a field: it may be another name of one
+    whose default was judged. Problems of the kind `NOT_COMPARABLE` expect the class of the value.
+    """
+    found: list[Problem] = []
+    if verdict.paths:
+        differences = _differences(judged, values, (), None)
+        found = [each for each, gone in differences if gone or is_judged(each.path, verdict)]
+    if verdict.is_whole:
+        found += [each for each, _ in _differences(judged, values, (), _encoded(type(values)))]
+    return tuple(dict.fromkeys(found))
+
+
+def is_judged(path: Path, verdict: PolicyVerdict) -> bool:
+    """Whether a rule looks at the value at `path`, at what it is in, or at what is in it."""
+    return any(_meet(scripts, path) for scripts in verdict.paths)
+
+
+def _meet(scripts: Steps, path: Path) -> bool:
+    """Whether one leads to, or through, where the other does; a list may stand for one value."""
+    if not scripts or not path:
+        return True
+    step, own = scripts[0], path[0]
+    if isinstance(step, str):
+        is_element = isinstance(own, int)
+        return (is_element or step == own) and _meet(scripts[not is_element :], path[1:])
+    return (not step and _meet(scripts[1:], path)) or (
+        (step is None or step == own) and _meet(scripts[1:], path[1:])
+    )
+
+
+@functools.cache
+def _encoded(model: type[BaseModel]) -> frozenset[str]:
+    """The arguments in which there may be text that the types decode, as their schemas say."""
+    return frozenset(
+        _shown(name, field)
+        for name, field in model.model_fields.items()
+        if _ENCODED.search(encoding.encode(TypeAdapter(field.rebuild_annotation()).json_schema()))
+    )
+
+
+def _differences(
+    judged: Any, typed: Any, path: Path, encoded: frozenset[str] | None
+) -> Iterator[tuple[Problem, bool]]:
+    """Where a typed value is not what was judged, and whether what was judged is gone there.
+
+    Where all that was sent was judged, `encoded` are the arguments that may have been decoded, and
+    what was not sent is not compared.
+    """
+    typed = _unwrapped(typed)
+    try:
+        parts = _parts(judged, typed, is_whole=encoded is not None)
+        is_same = parts is not None or _is_same(judged, typed)
+        if not is_same and not (encoded and path[0] in encoded and _is_decoded(judged, typed)):
+            yield Problem(path, READ_OTHERWISE), False
+    except PydanticSerializationError:
+        yield Problem(path, NOT_COMPARABLE, expected=type(typed).__name__), False
+        return
+    ours, theirs = parts or ({}, {})
+    for step in {**ours, **theirs}:
+        if step not in ours or step not in theirs:
+            yield Problem((*path, step), READ_OTHERWISE), step in ours
+            continue
+        one, other = ours[step], theirs[step]
+        kind = type(other)
+        if kind not in _SCALARS or kind is not type(one) or one != other:  # most are the same
+            yield from _differences(one, other, (*path, step), encoded)
+
+
+def _unwrapped(typed: Any) -> Any:
+    """The value that a root model, a member of an enumeration or a secret stands for."""
+    if isinstance(typed, RootModel):
+        return _unwrapped(typed.root)
+    if isinstance(typed, Enum):
+        return _unwrapped(typed.value)
+    return (
+        _unwrapped(typed.get_secret_value())
+        if isinstance(typed, (Secret, SecretStr, SecretBytes))
+        else typed
+    )
+
+
+def _parts(
+    judged: Any, typed: Any, *, is_whole: bool
+) -> tuple[dict[Any, Any], dict[Any, Any]] | None:
+    """The fields or elements of both, by name or number; None if either has none."""
+    if isinstance(typed, (dict, *_LISTS)) and _reads_by_itself(type(typed)):
+        raise PydanticSerializationError("its class may give the tool something else")
+    if isinstance(judged, dict):
+        fields = _fields(typed, judged, is_whole=is_whole)
+        return None if fields is None else (judged, fields)
+    if not isinstance(judged, list) or not isinstance(typed, _LISTS) or len(judged) != len(typed):
+        return None
+    if isinstance(typed, (set, frozenset)):
+        judged, typed = sorted(judged, key=_order), sorted(typed, key=_order)
+    return dict(enumerate(judged)), dict(enumerate(typed))
+
+
+@functools.cache
+def _reads_by_itself(container: type) -> bool:
+    """Whether it is a class that overrides how its content is read."""
+    own = (base for base in container.__mro__ if base.__module__ not in ("builtins", "collections"))
+    return any(_READS & vars(base).keys() for base in own)
+
+
+def _fields(typed: Any, judged: dict[str, Any], *, is_whole: bool) -> dict[str, Any] | None:
+    """The fields of an object by the names that the schema has for them; None if it is none."""
+    if isinstance(typed, dict):
+        made = {_name(key): value for key, value in typed.items()}
+        return made if len(made) == len(typed) else None
+    if isinstance(typed, BaseModel):
+        fields: dict[str, Any] = dict(type(typed).model_fields)
+        added = fields.keys() - typed.model_fields_set
+        more = typed.__pydantic_extra__ or {}
+    elif dataclasses.is_dataclass(typed) and not isinstance(typed, type):
+        described, held = getattr(typed, "__pydantic_fields__", {}), getattr(typed, "__dict__", {})
+        own = dataclasses.fields(typed)
+        fields = {field.name: described.get(field.name) for field in own if field.init}
+        added = set()
+        more = {name: held[name] for name in judged.keys() & held.keys() - fields.keys()}
+    else:
+        return None
+    named = {_shown(name, field): name for name, field in fields.items() if hasattr(typed, name)}
+    return more | {
+        shown: getattr(typed, name)
+        for shown, name in named.items()
+        if not is_whole or shown in judged or name not in added
+    }
+
+
+def _shown(name: str, field: FieldInfo | None) -> str:
+    """The name of a field in the schema."""
+    alias = field.validation_alias if field is not None else None
+    if isinstance(alias, AliasChoices):
+        alias = alias.choices[0]
+    return alias if isinstance(alias, str) else name
+
+
+def _name(key: Any) -> str:
+    plain = _plain(_unwrapped(key))
+    return plain if isinstance(plain, str) else encoding.encode(plain).decode()
+
+
+def _order(element: Any) -> tuple[bytes, bytes]:
+    """Sorts the elements of a set as their JSON is sorted, whatever the order of sets in them."""
+    plain = to_jsonable_python(_unwrapped(element), serialize_unknown=True)
+    return encoding.canonical(_sorted(plain)), encoding.canonical(plain)
+
+
+def _sorted(plain: Any) -> Any:
+    """The value with each of its lists sorted."""
+    if isinstance(plain, dict):
+        return {name: _sorted(value) for name, value in plain.items()}
+    if isinstance(plain, list):
+        return sorted(map(_sorted, plain), key=encoding.canonical)
+    return plain
+
+
+def _is_same(judged: Any, typed: Any) -> bool:
+    """As JSON has it: true is not 1, and 1 is 1.0. A Decimal is compared as a number."""
+    if isinstance(typed, Decimal) and not isinstance(judged, bool):
+        try:
+            return Decimal(str(judged)) == typed
+        except InvalidOperation:
+            return False
+    plain = _plain(typed)
+    if isinstance(judged, bool) or isinstance(plain, bool):
+        return judged is plain
+    return bool(judged == plain)
+
+
+def _plain(typed: Any) -> Any:
+    """A value of a standard type as JSON. Raises `PydanticSerializationError` for any other."""
+    kind = type(typed)
+    if kind in _SCALARS:
+        return typed
+    if isinstance(typed, bytes):
+        return typed.decode(errors="replace")
+    if kind is ZoneInfo or kind.__module__ == "pydantic.networks":
+        return str(typed)
+    if isinstance(typed, (dict, BaseModel, *_LISTS)) or dataclasses.is_dataclass(typed):
+        return ...  # which is equal to nothing
+    if isinstance(typed, Iterator) or hasattr(kind, "__pydantic_serializer__"):
+        raise PydanticSerializationError("it is serialized by code of its own, or only once")
+    return to_jsonable_python(typed)
+
+
+def _is_decoded(judged: Any, typed: Any) -> bool:
+    """Whether a value is what a text says in JSON or base64, as of `Json` and `Base64Str`."""
+    if not isinstance(judged, str):
+        return False
+    content = typed.encode() if isinstance(typed, str) else typed
+    with contextlib.suppress(ValueError):
+        if isinstance(content, bytes) and base64.urlsafe_b64decode(judged) == content:
+            return True
+    with contextlib.suppress(ValueError):
+        return not any(_differences(from_json(judged), typed, ("",), frozenset({""})))
+    return False

@@ -1,0 +1,60 @@
+"""What a worker counts, as Prometheus calls it. Its supervisor adds up what its processes count."""
+
+from toolpool.contract.telemetry.families import BUILD, DROPPED, LAG, STALL
+from toolpool.contract.telemetry.metric_store import SECONDS, Family, Kind
+
+RAN = Family(
+    "toolpool_runs_total",
+    Kind.COUNTER,
+    "Calls that a worker answered, each attempt by itself; ok where it went well.",
+    ("tool", "error_type", "code", "cause"),
+)
+RUN_SECONDS = Family(
+    "toolpool_run_duration_seconds",
+    Kind.HISTOGRAM,
+    "Seconds for which a tool ran, from when its call was given to what runs it.",
+    ("tool",),
+    SECONDS,
+)
+QUEUE_WAIT = Family(
+    "toolpool_queue_wait_seconds",
+    Kind.HISTOGRAM,
+    "Seconds from the sending of a call's message to the start of its tool.",
+    ("queue",),
+    SECONDS,
+)
+RUNNING = Family("toolpool_running_calls", Kind.SUM, "Calls that run, or are claimed to.")
+STUCK = Family(
+    "toolpool_stuck_slots", Kind.SUM, "Slots held by calls that do not end, though told to."
+)
+RELEASED = Family(
+    "toolpool_released_calls_total",
+    Kind.COUNTER,
+    "Calls that were given back, to be run by another worker.",
+    ("tool",),
+)
+REFUSED = Family(
+    "toolpool_refused_messages_total",
+    Kind.COUNTER,
+    "Messages that were dropped: not ours, not whole, or too late.",
+    ("reason",),
+)
+BLOCKED = Family(
+    "toolpool_event_loop_blocked_total",
+    Kind.COUNTER,
+    "Times that a tool blocked the event loop for longer than TOOLPOOL_EVENT_LOOP_WARNING.",
+    ("tool",),
+)
+PROCESSES = Family(
+    "toolpool_worker_processes", Kind.SUM, "Worker processes of this supervisor that run."
+)
+FAILURES = Family(
+    "toolpool_worker_process_failures_total",
+    Kind.COUNTER,
+    "Worker processes that ended by themselves, were killed, or had to be.",
+)
+
+FAMILIES = (
+    BUILD, RAN, RUN_SECONDS, QUEUE_WAIT, RUNNING, STUCK, RELEASED, REFUSED, BLOCKED, LAG, STALL,
+    DROPPED, PROCESSES, FAILURES,
+)  # fmt: skip

@@ -1,0 +1,394 @@
+"""One claimed call to one `Outcome`, on the loop, in a thread, or in a child process."""
+
+import asyncio
+import contextlib
+import itertools
+import threading
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from secrets import randbits
+from typing import Any
+
+import msgspec
+
+from toolpool.contract import logs
+from toolpool.contract.approval_messages import digest_of, read_decision
+from toolpool.contract.envelope import CallMessage, Envelope, Switch
+from toolpool.contract.errors import MessageRejected, ToolDeclarationInvalid
+from toolpool.contract.exception_report import faults_of
+from toolpool.contract.outcome import (
+    BLOCKED_LOOP,
+    NOT_JUDGED,
+    Code,
+    Executed,
+    Outcome,
+    failure,
+)
+from toolpool.contract.record_keys import idempotency_key, root_of
+from toolpool.contract.schema.validator import SchemaCache
+from toolpool.contract.spec import RunIn
+from toolpool.workers.context import ProgressGate, ReportProgress, ToolContext
+from toolpool.workers.credentials.lookup import Credentials
+from toolpool.workers.running import forks, frames
+from toolpool.workers.running.children import ChildPool
+from toolpool.workers.running.claimed_calls import ClaimedCalls
+from toolpool.workers.running.heartbeat import Lifetime
+from toolpool.workers.running.invoke import Limits, invoke, invoke_coroutine
+from toolpool.workers.running.output import Completion
+from toolpool.workers.running.threads import ThreadPool
+from toolpool.workers.tool import Tool
+from toolpool.workers.tool_loading import Catalog
+
+log = logs.logger("run")
+
+_REPLY_MARGIN_SECONDS = 0.25
+"""A run ends this much before the caller's deadline, so that its outcome still arrives."""
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """A completion, and what still occupies the slot (a thread that outlived its timeout)."""
+
+    completion: Completion
+    busy_until: Awaitable[None] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Given:
+    """What a run has beside its call."""
+
+    secrets: Mapping[str, str] = field(repr=False)
+    report_progress: ReportProgress
+    on_silence: Callable[[], None]
+    on_begin: Callable[[], None]
+    switches: tuple[Switch, ...]
+
+
+class CallRunner:
+    """Runs calls. Nothing a tool does is raised from `run`; only cancellation passes."""
+
+    def __init__(
+        self,
+        *,
+        worker: str,
+        catalog: Catalog,
+        limits: Limits,
+        children: ChildPool | None,
+        credentials: Credentials,
+        envelope: Envelope,
+        prefix: str,
+        policy_required: bool = False,
+    ) -> None:
+        self._policy_required = policy_required
+        self._worker = worker
+        self._catalog = catalog
+        self._limits = limits
+        self._children = children
+        self._credentials = credentials
+        self._envelope = envelope
+        self._prefix = prefix
+        self.server_time: Callable[[], float] = time.time
+        """Unix time as the server has it."""
+        self._threads = ThreadPool()
+        self._schemas = SchemaCache()
+        self._numbers = itertools.count(1 + randbits(62))
+
+    async def run(
+        self,
+        call: CallMessage,
+        time_left: float,
+        report_progress: ReportProgress,
+        on_silence: Callable[[], None] = lambda: None,
+        on_begin: Callable[[], None] = lambda: None,
+        *,
+        tenant: str,
+        switches: tuple[Switch, ...] = (),
+    ) -> Run:
+        """Run `call`, which is claimed, within its timeout and the `time_left` to its deadline.
+
+        `tenant` is whose call it is, `switches` those on arguments of the tool.
+
+        `report_progress` is called on the event loop, and so are `on_begin` as the tool is entered,
+        and `on_silence` where a coroutine is told to stop for want of a sign of life.
+        """
+        began = time.monotonic()
+        tool = self._catalog.tools.get(call.tool)
+        assert tool is not None  # the executor releases what this worker does not have
+        refusal = None
+        if self._policy_required or tool.spec.approval is True or call.approval is not None:
+            refusal = self._not_allowed(tool, call, tenant)
+        if refusal := refusal or self._refuse(tool, call):
+            done = Run(Completion(refusal))
+        else:
+            ends_at = began + time_left - _REPLY_MARGIN_SECONDS
+            secrets = await self._secrets(tool, call, ends_at, tenant) if tool.secrets else {}
+            if isinstance(secrets, Outcome):
+                done = Run(Completion(secrets))
+            else:
+                left = ends_at - time.monotonic()
+                given = _Given(secrets, report_progress, on_silence, on_begin, switches)
+                done = await self._run(tool, call, left, given)
+        outcome = self._signed_off(done.completion.outcome, call, time.monotonic() - began)
+        return Run(Completion(outcome, done.completion.whole), done.busy_until)
+
+    def can_run(self, call: CallMessage) -> bool:
+        """Whether this worker has the call's tool, in a version that takes its arguments."""
+        tool = self._catalog.tools.get(call.tool)
+        if tool is None:
+            return False
+        return call.final or self._refuse(tool, call) is None
+
+    def canonical(self, name: str, arguments: dict[str, Any]) -> dict[str, Any]:
+        """Arguments as the schema of a tool determines them; as they are if it does not."""
+        tool = self._catalog.tools.get(name)
+        try:
+            validator = self._schemas.validator(tool.spec) if tool is not None else None
+            return arguments if validator is None else validator.canonical(arguments)
+        except (ToolDeclarationInvalid, ValueError):
+            return arguments
+
+    def cannot_hold(self, switch: Switch) -> bool:
+        """Whether no call can have the value that a switch denies: its type does not take it."""
+        tool = self._catalog.tools.get(switch.tool)
+        if tool is None or switch.argument is None or not switch.on:
+            return False
+        return not tool.signature.can_read(switch.argument, switch.value)
+
+    def started_before(self, call: CallMessage) -> Outcome:
+        """The outcome of a call that this worker has started once, though its record denies it."""
+        return self._signed_off(failure(Code.WORKER_LOST, "forgotten", Executed.UNKNOWN), call, 0.0)
+
+    def cancelled(self, call: CallMessage) -> Outcome:
+        """The outcome of a run that was cancelled."""
+        return self._signed_off(failure(Code.CANCELLED, "", Executed.UNKNOWN), call, 0.0)
+
+    def never_started(self, call: CallMessage) -> Outcome:
+        """The outcome of a call that was cancelled while it was being claimed."""
+        return self._signed_off(failure(Code.CANCELLED, "", Executed.NO), call, 0.0)
+
+    def lost(self, call: CallMessage, reason: str) -> Outcome:
+        """The outcome of a run whose end this worker will not see."""
+        outcome = failure(Code.WORKER_LOST, reason, Executed.UNKNOWN)
+        return self._signed_off(outcome, call, 0.0)
+
+    def failed(self, call: CallMessage, error: BaseException) -> Outcome:
+        """The outcome of a run that failed for no reason of its tool's."""
+        reason, details = type(error).__name__, {"faults": faults_of(error)}
+        outcome = failure(Code.INTERNAL, reason, Executed.UNKNOWN, details=details)
+        return self._signed_off(outcome, call, 0.0)
+
+    def released_too_often(self, call: CallMessage) -> Outcome:
+        """The outcome of a call that no worker would start."""
+        outcome = failure(Code.INTERNAL, "no worker would start it", Executed.NO)
+        return self._signed_off(outcome, call, 0.0)
+
+    def not_stoppable(self, call: CallMessage) -> Outcome:
+        """The outcome of a run that goes on although it was told to stop."""
+        outcome = failure(
+            Code.TIMEOUT, "it did not stop when told to", Executed.UNKNOWN, still_running=True
+        )
+        return self._signed_off(outcome, call, call.timeout)
+
+    def blocked(self, running: ClaimedCalls) -> Outcome:
+        """The outcome of a run that blocked the event loop until its worker was ended."""
+        outcome = failure(Code.TIMEOUT, BLOCKED_LOOP, Executed.UNKNOWN)
+        return self._signed_off(outcome, running.call, running.seconds)
+
+    def _signed_off(self, outcome: Outcome, call: CallMessage, duration: float) -> Outcome:
+        if outcome.executed is Executed.NO and call.attempt > 1 and call.rerunnable:
+            # An attempt before this one may have entered the tool; of calls that may not be run
+            # again only such come back as never did.
+            outcome = msgspec.structs.replace(outcome, executed=Executed.UNKNOWN)
+        return msgspec.structs.replace(
+            outcome, worker=self._worker, attempt=call.attempt, duration=round(duration, 6)
+        )
+
+    def _not_allowed(self, tool: Tool, call: CallMessage, tenant: str) -> Outcome | None:
+        """Why a call may not run that a policy, or a person, has to allow."""
+        if self._policy_required and (call.verdict is None or not call.verdict.policy):
+            details = {"cause": "no policy judged it"}
+            return failure(Code.DENIED, NOT_JUDGED, Executed.NO, details=details)
+        needs_approval = tool.spec.approval is True or call.approval is not None
+        return self._not_approved(tool, call, tenant) if needs_approval else None
+
+    def _not_approved(self, tool: Tool, call: CallMessage, tenant: str) -> Outcome | None:
+        """Why a call may not run that a person has to approve, of the tool as it is here."""
+        try:
+            decision = read_decision(
+                self._envelope,
+                call.approval or b"",
+                key=root_of(call.key),
+                tenant=tenant,
+                prefix=self._prefix,
+                digest=digest_of(call.tool, call.arguments, tool.spec.bound_digest),
+            )
+        except MessageRejected as error:
+            log.error("message_rejected reason=%s tool=%s: %s", error.reason, call.tool, error)
+            return failure(Code.DENIED, "not_approved", Executed.NO)
+        if not decision.approved:
+            return failure(Code.DENIED, "not_approved", Executed.NO)
+        is_over = self.server_time() >= decision.ends_at
+        return failure(Code.EXPIRED, "", Executed.NO) if is_over else None
+
+    def _refuse(self, tool: Tool, call: CallMessage) -> Outcome | None:
+        """Arguments validated against another version of the tool are validated again here."""
+        if call.digest == tool.spec.digest:
+            return None
+        judged = call.verdict.tool if call.verdict is not None else ""
+        if judged and judged != tool.spec.bound_digest:
+            return failure(Code.EXPIRED, "changed", Executed.NO)
+        try:
+            validator = self._schemas.validator(tool.spec)
+        except ToolDeclarationInvalid as error:
+            return failure(Code.INTERNAL, str(error), Executed.NO)
+        problems = validator.problems(call.arguments) if validator else ()
+        if problems:
+            # Valid where they were asked for: the release that rolls is at fault, not the model.
+            return failure(Code.EXPIRED, "changed", Executed.NO)
+        return None
+
+    async def _secrets(
+        self, tool: Tool, call: CallMessage, ends_at: float, tenant: str
+    ) -> Mapping[str, str] | Outcome:
+        """What the tool declares; how the call ended where it cannot be had."""
+        left = ends_at - time.monotonic()
+        if left <= 0:
+            return failure(Code.EXPIRED, "", Executed.NO)
+        try:
+            return await self._credentials.of(tool, call, tenant=tenant, within=left)
+        except asyncio.CancelledError:
+            return failure(Code.CANCELLED, "", Executed.NO)
+
+    async def _run(self, tool: Tool, call: CallMessage, left: float, given: "_Given") -> Run:
+        if left <= 0:
+            return Run(Completion(failure(Code.EXPIRED, "", Executed.NO)))
+        if tool.spec.run_in is RunIn.PROCESS:
+            return Run(await self._run_in_child(tool, call, left, given))
+        given.on_begin()
+        seconds = min(call.timeout, left)
+        if tool.spec.run_in is RunIn.THREAD:
+            return await self._run_in_thread(tool, call, seconds, given)
+        gate = _gate(given.report_progress)
+        life = Lifetime(seconds, tool.spec.silence, given.on_silence)
+        is_injected = tool.signature.injected
+        context = _context(call, seconds, gate, life, given.secrets) if is_injected else None
+        try:
+            async with life:
+                completion = await invoke_coroutine(
+                    tool, call.arguments, context, self._limits, call.verdict, given.switches
+                )
+                forks.end_stray()
+                return Run(completion)
+        except TimeoutError:
+            return Run(Completion(life.outcome()))
+        finally:
+            gate.close()
+
+    async def _run_in_child(
+        self, tool: Tool, call: CallMessage, left: float, given: "_Given"
+    ) -> Completion:
+        if self._children is None:
+            reason = "this worker runs no child processes"
+            return Completion(failure(Code.INTERNAL, reason, Executed.NO))
+        run = frames.Run(
+            run=next(self._numbers),
+            call_id=call.id,
+            tool=call.tool,
+            arguments=call.arguments,
+            timeout=call.timeout,
+            heartbeat=tool.spec.silence,
+            session=call.session,
+            attempt=call.attempt,
+            idempotency_key=idempotency_key(call.key),
+            context=call.context,
+            trace=call.trace,
+            secrets=dict(given.secrets) or None,
+            verdict=call.verdict,
+            switches=given.switches,
+        )
+        return await self._children.run(
+            run, given.report_progress, within=left, on_begin=given.on_begin
+        )
+
+    async def _run_in_thread(
+        self, tool: Tool, call: CallMessage, seconds: float, given: "_Given"
+    ) -> Run:
+        """A thread cannot be killed: it is told, answered for, and its slot stays taken."""
+        loop = asyncio.get_running_loop()
+        ended: asyncio.Future[Completion] = loop.create_future()
+        stopped = threading.Event()
+
+        gate = _gate(given.report_progress)
+        life = Lifetime(seconds, tool.spec.silence)
+        context = _context(call, seconds, gate, life, given.secrets, stopped.is_set)
+
+        def work() -> None:
+            completion = invoke(
+                tool, call.arguments, context, self._limits, call.verdict, given.switches
+            )
+            forks.end_stray()
+            gate.close()
+            with contextlib.suppress(RuntimeError):  # the loop ended before this thread did
+                loop.call_soon_threadsafe(_resolve, ended, completion)
+
+        self._threads.submit(work)
+        try:
+            async with life:
+                await asyncio.wait({ended})
+            return Run(ended.result())
+        except TimeoutError:
+            if ended.done():
+                return Run(ended.result())
+            outcome = life.outcome("its thread cannot be stopped", still_running=True)
+        except asyncio.CancelledError:
+            outcome = msgspec.structs.replace(self.cancelled(call), still_running=True)
+        stopped.set()
+        return Run(Completion(outcome), asyncio.ensure_future(_wait_for(ended)))
+
+    def close(self) -> None:
+        """Let idle threads end."""
+        self._threads.close()
+
+
+def _gate(report_progress: ReportProgress) -> ProgressGate:
+    """Reports on this event loop, from whichever thread the tool does."""
+    loop = asyncio.get_running_loop()
+
+    def send(done: float, total: float | None, message: str | None) -> None:
+        loop.call_soon_threadsafe(report_progress, done, total, message)
+
+    return ProgressGate(send)
+
+
+def _context(
+    call: CallMessage,
+    seconds: float,
+    report_progress: ReportProgress,
+    life: Lifetime,
+    secrets: Mapping[str, str],
+    is_cancelled: Callable[[], bool] = lambda: False,
+) -> ToolContext:
+    return ToolContext(
+        call_id=call.id,
+        tool=call.tool,
+        session=call.session,
+        attempt=call.attempt,
+        idempotency_key=idempotency_key(call.key),
+        context=call.context or {},
+        trace=call.trace or {},
+        ends_at=time.monotonic() + seconds,
+        report_progress=report_progress,
+        beat=life.beat,
+        is_cancelled=is_cancelled,
+        secrets=secrets,
+    )
+
+
+def _resolve(future: "asyncio.Future[Completion]", completion: Completion) -> None:
+    if not future.done():
+        future.set_result(completion)
+
+
+async def _wait_for(future: "asyncio.Future[Completion]") -> None:
+    await future

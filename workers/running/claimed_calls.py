@@ -1,0 +1,71 @@
+"""What an executor holds: the messages it took, and the calls that it claimed."""
+
+import asyncio
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from toolpool.contract.envelope import Batch, CallMessage
+from toolpool.contract.rates import Limit
+from toolpool.contract.spec import RunIn
+from toolpool.workers.worker_observer import RunFacts
+
+
+@dataclass(slots=True, eq=False)
+class Delivery:
+    """One message: acknowledged when its last call is claimed or refused."""
+
+    batch: Batch
+    undecided: int
+    acknowledge: Callable[[], None]
+    size: int = 0
+    """Bytes."""
+
+    def decided(self, count: int = 1) -> None:
+        """So many of its calls were claimed or refused."""
+        self.undecided -= count
+        if self.undecided == 0:
+            self.acknowledge()
+
+
+@dataclass(slots=True, eq=False)
+class ClaimedCalls:
+    """A claimed call, in a slot for `run_in`. Times are on the monotonic clock.
+
+    `overdue_at` is when even a tool that cannot be stopped is answered; `answered` says that it
+    was. `told_at` is when it was first told to stop, `has_ended` that its outcome is known.
+    `begun_at` is when its tool was entered; one that was `given_up` before that goes to another
+    worker.
+    """
+
+    run_in: RunIn
+    call: CallMessage
+    delivery: Delivery
+    claim_nonce: str
+    limits: tuple[Limit, ...]
+    deadline: float
+    overdue_at: float
+    task: asyncio.Task[None] | None = None
+    is_under_way: bool = False
+    begun_at: float | None = None
+    given_up: bool = False
+    answered: bool = False
+    has_ended: bool = False
+    told_at: float | None = None
+    facts: RunFacts | None = None
+    """What observers were told of its start."""
+
+    @property
+    def batch(self) -> Batch:
+        """What it came in."""
+        return self.delivery.batch
+
+    @property
+    def begun(self) -> bool:
+        """Whether its tool was entered."""
+        return self.begun_at is not None
+
+    @property
+    def seconds(self) -> float:
+        """How long ago its tool was entered; 0 where it was not."""
+        return 0.0 if self.begun_at is None else time.monotonic() - self.begun_at

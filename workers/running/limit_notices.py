@@ -1,0 +1,84 @@
+"""Tells the server of calls under limits: when they were started, and that they run no more."""
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Callable
+
+from toolpool.contract import logs
+from toolpool.contract.errors import ServerUnavailable
+from toolpool.contract.ledger.rate_counters import Note, RateLedger, start_of
+from toolpool.contract.rates import AT_ONCE, Limit
+
+log = logs.logger("starts")
+
+_AT_ONCE = 256
+_AT_MOST = 10_000
+_PATIENCE_SECONDS = 30.0
+_END_SECONDS = 1.0
+"""How long an outcome waits until its place is free, so that whoever reads it can have that."""
+
+
+class LimitNotices:
+    """One worker's. What the server does not take is told again."""
+
+    def __init__(self, rates: RateLedger, worker: str) -> None:
+        self._rates = rates
+        self._worker = worker
+        self.server_time: Callable[[], float] = time.time
+        """Unix time as the server has it."""
+        self._notes: deque[Note] = deque(maxlen=_AT_MOST)
+        self._telling: asyncio.Task[None] | None = None
+
+    def begun(self, key: str, nonce: str, limits: tuple[Limit, ...]) -> None:
+        """A tool was entered."""
+        if windows := _windows(limits):
+            self._notes.append(Note(start_of(key, nonce), windows, started=True))
+            self._flush()
+
+    def never_begun(self, key: str, nonce: str, limits: tuple[Limit, ...]) -> None:
+        """A call was claimed, or may have been, and is not run here: it counts no more at all."""
+        if windows := _windows(limits):
+            self._notes.append(Note(start_of(key, nonce), windows))
+        if running := _running(limits):
+            self._notes.append(Note(start_of(key, nonce, self._worker), running))
+        self._flush()
+
+    async def ended(self, key: str, nonce: str, limits: tuple[Limit, ...]) -> None:
+        """Nothing of a call runs any more. Returns when its place is free, or after a moment."""
+        if running := _running(limits):
+            self._notes.append(Note(start_of(key, nonce, self._worker), running))
+            await asyncio.wait({self._flush()}, timeout=_END_SECONDS)
+
+    def _flush(self) -> "asyncio.Task[None]":
+        if self._telling is None:
+            self._telling = asyncio.ensure_future(self._tell())
+        return self._telling
+
+    async def _tell(self) -> None:
+        try:
+            while self._notes:
+                notes = [self._notes[n] for n in range(min(_AT_ONCE, len(self._notes)))]
+                give_up_at = time.monotonic() + _PATIENCE_SECONDS
+                try:
+                    await self._rates.take(notes, [], now=self.server_time(), give_up_at=give_up_at)
+                except ServerUnavailable:
+                    log.warning("places_not_told notes=%d: they are told again", len(self._notes))
+                    continue
+                except Exception:
+                    log.exception("places_not_told notes=%d", len(notes))
+                for note in notes:
+                    if self._notes and self._notes[0] is note:  # else it was dropped meanwhile
+                        self._notes.popleft()
+        finally:
+            self._telling = None
+
+
+def _windows(limits: tuple[Limit, ...]) -> tuple[Limit, ...]:
+    """Those that count starts."""
+    return tuple(limit for limit in limits if limit.rate.unit != AT_ONCE)
+
+
+def _running(limits: tuple[Limit, ...]) -> tuple[Limit, ...]:
+    """Those that count what runs."""
+    return tuple(limit for limit in limits if limit.rate.unit == AT_ONCE)

@@ -1,0 +1,61 @@
+"""Reads the messages that come, and drops what is none of ours or comes too late."""
+
+import time
+from collections.abc import Callable
+
+from toolpool.contract import logs
+from toolpool.contract.envelope import Batch, Envelope
+from toolpool.contract.errors import MessageRejected
+from toolpool.workers.worker_observer import WorkerObservers
+
+log = logs.logger("intake")
+
+_LATE_SECONDS = 5.0
+"""How much later than its end a message is still looked at: clocks are not read exactly."""
+_WINDOW_SECONDS = 60.0
+_LINES = 50
+"""What is dropped is logged with a few lines a minute, however much it is."""
+
+
+class MessageReader:
+    """Counts what it reads. Not for several threads at once."""
+
+    def __init__(self, envelope: Envelope, observers: WorkerObservers) -> None:
+        self._envelope = envelope
+        self._observers = observers
+        self.server_time: Callable[[], float] = time.time
+        """The server's clock, Unix time in seconds."""
+        self.received = 0
+        """Messages that reached this worker, bad ones too."""
+        self._window_ends = 0.0
+        self._in_window = 0
+
+    def read(self, data: bytes) -> Batch | None:
+        """The batch of a message; None where it was dropped."""
+        self.received += 1
+        try:
+            batch = self._envelope.decode_batch(data)
+        except MessageRejected as error:
+            self.refuse(error.reason, str(error))
+            return None
+        if batch.ends_at and self.server_time() > batch.ends_at + _LATE_SECONDS:
+            self.refuse("late", "nobody waits for its calls any more")
+            return None
+        return batch
+
+    def refuse(self, reason: str, why: str) -> None:
+        """Log a message that is dropped; `why` in words, without its content."""
+        self._observers.tell("refused", reason)
+        now = time.monotonic()
+        if now >= self._window_ends:
+            self._say_rest()
+            self._window_ends, self._in_window = now + _WINDOW_SECONDS, 0
+        self._in_window += 1
+        if self._in_window <= _LINES:
+            log.warning("message_rejected reason=%s: %s", reason, why)
+        if self._in_window == _LINES:
+            log.warning("message_rejected: more within a minute are only counted")
+
+    def _say_rest(self) -> None:
+        if self._in_window > _LINES:
+            log.warning("messages_rejected more=%d", self._in_window - _LINES)

@@ -1,0 +1,128 @@
+"""Ends connections to the broker whose answers do not come any more.
+
+A link can die without a word to either end. kombu waits for its answer for ever, and with it the
+worker, while the lease, on a connection of its own, is renewed. A connection that is ended raises
+in kombu, and Celery connects again while the calls that run go on.
+"""
+
+import select
+import socket
+import struct
+import sys
+import threading
+import time
+import weakref
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+from toolpool.contract import logs
+
+log = logs.logger("broker")
+
+_LOOK_SECONDS = 1.0
+_LAST_DATA_RECEIVED = struct.Struct("=52xI")  # tcpi_last_data_recv of struct tcp_info, in ms
+
+
+class StalledConnections:
+    """Watches kombu's Redis connections.
+
+    One is dead when a command on it has had no answer for `patience` seconds though the server
+    answered, in the later half of them, elsewhere: `confirmed_at` says when it was last asked
+    something that it answered. kombu's longest command, BRPOP, takes a second.
+    """
+
+    def __init__(self, *, patience: float, confirmed_at: Callable[[], float]) -> None:
+        self._patience = patience
+        self._confirmed_at = confirmed_at
+        self._connections: weakref.WeakSet[Any] = weakref.WeakSet()
+        self._lock = threading.Lock()
+        self._stopping = threading.Event()
+
+    def start(self) -> None:
+        """Watch until `stop`, in a thread of its own."""
+        threading.Thread(target=self._watch, name="unanswered", daemon=True).start()
+
+    def stop(self) -> None:
+        """End the watch."""
+        self._stopping.set()
+
+    def watched(self, connection_class: Any) -> Any:
+        """The class of redis-py connections, with a note of what was asked and not answered."""
+        watch = self
+
+        class Watched(connection_class):  # type: ignore[misc]
+            asked_at: float | None = None
+
+            def __init__(self, *args: Any, **options: Any) -> None:
+                super().__init__(*args, **options)
+                with watch._lock:
+                    watch._connections.add(self)
+
+            def send_packed_command(self, *args: Any, **options: Any) -> None:
+                self.asked_at = time.monotonic()
+                try:
+                    super().send_packed_command(*args, **options)
+                except BaseException:
+                    self.asked_at = None
+                    raise
+                if self.asked_at is None:  # it had to connect first, and was answered that
+                    self.asked_at = time.monotonic()
+
+            def read_response(self, *args: Any, **options: Any) -> Any:
+                if self.asked_at is None:  # a further answer to the same commands
+                    self.asked_at = time.monotonic()
+                try:
+                    return super().read_response(*args, **options)
+                finally:
+                    self.asked_at = None
+
+            def disconnect(self, *args: Any, **options: Any) -> None:
+                self.asked_at = None
+                super().disconnect(*args, **options)
+
+        return Watched
+
+    def look(self) -> int:
+        """End what is dead; how many there were."""
+        with self._lock:
+            connections = list(self._connections)
+        now, ended = time.monotonic(), 0
+        for connection in connections:
+            asked_at, sock = connection.asked_at, connection._sock
+            if asked_at is None or sock is None or now - asked_at < self._patience:
+                continue
+            if self._confirmed_at() < asked_at + self._patience / 2:
+                continue  # the server may be away: then every connection waits
+            if _has_answer(sock) or _received_within(sock, self._patience):
+                continue
+            log.error("connection_unanswered for %.1f s: ending it", now - asked_at)
+            with suppress(OSError):
+                socket.socket.shutdown(sock, socket.SHUT_RDWR)  # TLS has nothing to say any more
+            ended += 1
+        return ended
+
+    def _watch(self) -> None:
+        while not self._stopping.wait(_LOOK_SECONDS):
+            self.look()
+
+
+def _has_answer(sock: socket.socket) -> bool:
+    """Whether something waits to be read: kombu leaves an answer there while it has no room."""
+    try:
+        poll = select.poll()
+        poll.register(sock, select.POLLIN)
+        return bool(poll.poll(0))
+    except (OSError, ValueError):
+        return True  # closed meanwhile
+
+
+def _received_within(sock: socket.socket, seconds: float) -> bool:
+    """Whether a part of an answer has come: a large one over a slow link takes its time."""
+    if sys.platform != "linux" or sock.family not in (socket.AF_INET, socket.AF_INET6):
+        return False
+    try:
+        info = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _LAST_DATA_RECEIVED.size)
+        return bool(_LAST_DATA_RECEIVED.unpack(info)[0] < seconds * 1000)
+    except (OSError, struct.error):
+        return False

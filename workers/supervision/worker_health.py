@@ -1,0 +1,136 @@
+"""Decides from what a worker says whether it is well, has had its day, or must be ended. No I/O."""
+
+from dataclasses import dataclass
+from enum import Enum
+
+from toolpool.workers.supervision.supervisor_link import Frame, LoopTurned, MainTurned
+
+_START_SECONDS = 90.0
+_MAIN_TIMES = 2
+_DEAF_TIMES = 3
+"""How many times as long as a frozen worker's one is borne with that may heal itself."""
+
+
+class Action(Enum):
+    """What to do about a worker: kill it, or start another and let it leave."""
+
+    END = "end"
+    REPLACE = "replace"
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What to do, and why in words for the log."""
+
+    action: Action
+    reason: str
+
+
+class WorkerHealth:
+    """One worker's state, as heard. Times are on the monotonic clock.
+
+    It is frozen when neither loop says anything for `stall_seconds`; an event loop that is silent
+    alone is left to the worker's own watchdog, for `loop_seconds` more.
+    """
+
+    def __init__(
+        self,
+        *,
+        started_at: float,
+        stall_seconds: float,
+        loop_seconds: float = 10.0,
+        knows_depths: bool = True,
+    ) -> None:
+        self._stall_seconds = stall_seconds
+        self._loop_seconds = loop_seconds
+        self._knows_depths = knows_depths
+        self._loop_at = self._main_at = started_at + _START_SECONDS - stall_seconds
+        self._looked_at = started_at
+        self._loop_heard = self._main_heard = False
+        self._consumed = -1
+        self._idle_since: float | None = None
+        self._worn_out = False
+        self.consumes = self.is_leased = False
+        self.free: dict[str, int] = {}
+        """Free slots by queue, as said last."""
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether it has begun to take messages."""
+        return self._main_heard
+
+    def fault(self, now: float) -> str:
+        """Which of its loops does not turn; empty while both do, and while it starts."""
+        loop_silent = now - self._loop_at
+        if loop_silent > self._stall_seconds:
+            return f"its event loop has not turned for {loop_silent:.0f} s"
+        silence = self._main_silence(now)
+        return silence.reason if silence is not None else ""
+
+    def heard(self, frame: Frame, now: float) -> None:
+        """A frame came from the worker."""
+        if isinstance(frame, LoopTurned):
+            self._loop_at, self._loop_heard = now, True
+            self.free, self._worn_out = frame.free, frame.worn_out
+            self.is_leased = frame.leased
+            if frame.consumed != self._consumed:
+                self._consumed, self._idle_since = frame.consumed, None
+        elif isinstance(frame, MainTurned):
+            self._main_at, self._main_heard = now, True
+            self.consumes = frame.consumes
+
+    def look(
+        self, depths: dict[str, int] | None, now: float, *, is_leaving: bool = False
+    ) -> Verdict | None:
+        """What to do; None while the worker is well.
+
+        `depths` are the messages that wait by queue, None while the server does not answer.
+        """
+        if now - self._looked_at > self._stall_seconds:
+            self._forgive(now - self._looked_at)  # this process, or the machine, stood still
+        self._looked_at = now
+        if silence := self._silence(now):
+            return Verdict(Action.END, silence)
+        if is_leaving or not self._loop_heard:
+            return None
+        if self._worn_out:
+            return Verdict(Action.REPLACE, "half its slots of a kind do not end")
+        if depths is None and self._knows_depths:
+            self._main_at = max(self._main_at, now - self._stall_seconds)
+            self._idle_since = None
+            return None
+        return self._main_silence(now) or self._deafness(depths or {}, now)
+
+    def _silence(self, now: float) -> str | None:
+        loop_silent, main_silent = now - self._loop_at, now - self._main_at
+        if min(loop_silent, main_silent) > self._stall_seconds:
+            return f"it has said nothing for {min(loop_silent, main_silent):.0f} s"
+        if loop_silent > self._stall_seconds + self._loop_seconds:
+            return f"its event loop has not turned for {loop_silent:.0f} s"
+        return None
+
+    def _main_silence(self, now: float) -> Verdict | None:
+        if not self._main_heard and not self._knows_depths:
+            return None
+        silent = now - self._main_at
+        if silent <= self._stall_seconds * _MAIN_TIMES:
+            return None
+        return Verdict(Action.REPLACE, f"it has not looked at its queues for {silent:.0f} s")
+
+    def _deafness(self, depths: dict[str, int], now: float) -> Verdict | None:
+        waits = any(depths.get(queue, 0) and free for queue, free in self.free.items())
+        if not waits or not self._main_heard:
+            self._idle_since = None
+            return None
+        if self._idle_since is None:
+            self._idle_since = now
+        idle = now - self._idle_since
+        if idle <= self._stall_seconds * _DEAF_TIMES:
+            return None
+        return Verdict(Action.REPLACE, f"it took no message for {idle:.0f} s with slots free")
+
+    def _forgive(self, seconds: float) -> None:
+        self._loop_at += seconds
+        self._main_at += seconds
+        if self._idle_since is not None:
+            self._idle_since += seconds
