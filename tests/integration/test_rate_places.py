@@ -64,7 +64,7 @@ class PlacesMachine(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.real = RealRedis(self.url)
-        self.redis = RedisRates(self.real._scripts, NAMES, queue_timeout=30.0)
+        self.redis = RedisRates(self.real._steps, NAMES, queue_timeout=30.0)
         self.known: set[str] = set()
         self.under_way: dict[str, bool] = {}
         self.memory = MemoryRates(self.known.__contains__, self.under_way.get)
@@ -118,7 +118,7 @@ class PlacesMachine(RuleBasedStateMachine):
     def start(self, member: str, limits: tuple[Limit, ...], again: bool, ends: bool) -> None:
         """A worker claims the call, which needs a place under each of its limits."""
         self.open_record(member, anew=False, state="open")
-        nonce, ledger = new_nonce(), RedisLedger(self.real._scripts, NAMES)
+        nonce, ledger = new_nonce(), RedisLedger(self.real._steps, NAMES)
         claim = Claim(member, 1, nonce, limits)
         may_start = self.memory.may_start(member, nonce, limits)
         for _ in range(1 + again):  # its client repeats it where it lost the answer
@@ -205,7 +205,7 @@ def test_a_place_comes_free_by_itself(redis_url: str) -> None:
     """Of a dispatcher that took it and is no more, as soon as its call could not be started."""
     real = RealRedis(redis_url)
     limit = Limit("one", Instant(1, "s"), "")
-    redis = RedisRates(real._scripts, NAMES, queue_timeout=30.0)
+    redis = RedisRates(real._steps, NAMES, queue_timeout=30.0)
     for rates in (MemoryRates(lambda record: False), redis):
         for member in "abc":
             asked = [Ask(member, member, 0.001, (limit,))]
