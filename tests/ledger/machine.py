@@ -268,8 +268,16 @@ class LedgerMachine(RuleBasedStateMachine):
     @rule(key=keys, attempt=attempts, worker=workers)
     def claim(self, key: str, attempt: int, worker: str) -> None:
         """By a worker that has read the switches once, and by one that looks at none."""
-        read = self._read.get(worker)
-        self._do("claim", key=key, attempt=attempt, nonce=self._nonce(), worker=worker, read=read)
+        record = self.model.records.get(key)
+        self._do(
+            "claim",
+            key=key,
+            attempt=attempt,
+            nonce=self._nonce(),
+            worker=worker,
+            read=self._read.get(worker),
+            approved=record is not None and bool(record.approval),
+        )
 
     @rule(worker=workers)
     def read_switches(self, worker: str) -> None:
@@ -488,10 +496,14 @@ class LedgerMachine(RuleBasedStateMachine):
     def _do(self, name: str, **arguments: Any) -> None:
         type(self).steps_taken += 1
         before, marks = set(self.model.records), set(self.model.marks)
+        anew = [key for key, record in self.model.records.items() if record.anew]
         expected = getattr(self.model, name)(**arguments)
         answer = getattr(self.real, name)(**arguments)
         assert answer == expected, f"{name} {arguments}: {answer!r}, not {expected!r}"
         self._done.append((name, arguments))
+        for key in anew:  # it was refused for a time, and may be asked again or cancelled
+            if key not in self.model.records or not self.model.records[key].anew:
+                self.histories[key].outcome = None
         match name:
             case "open":
                 self._after_open(arguments, answer, before, marks)

@@ -209,7 +209,7 @@ class Model:
         return dict(self.switches)
 
     def claim(
-        self, key: str, attempt: int, nonce: str, worker: str, read: int | None = None
+        self, key: str, attempt: int, nonce: str, worker: str, read: int | None, approved: bool
     ) -> str:
         """`read` is `changes` when the worker read the switches last; None does not look at it."""
         record = self.records.get(key)
@@ -229,7 +229,7 @@ class Model:
             return "moved"
         if read not in (None, self.changes):
             return "stale"
-        if key in self.marks and (record.approval or not record.rerun):
+        if key in self.marks and (approved or not record.rerun):
             return "ran"
         record.claimed, record.worker = nonce, worker
         record.claims += 1
@@ -288,6 +288,12 @@ class Model:
                 self.marks.setdefault(key, True)
             return bodies["no" if is_sure else "unknown"]
         if record.outcome is not None:
+            if end is CloseReason.CANCEL and record.anew:
+                is_sure = record.epoch == self.epoch and key not in self.marks
+                record.anew, record.approval = False, "cancelled" if record.approval else ""
+                body = bodies["no" if is_sure else "unknown"]
+                self._end(record, nonce, body, is_told=False)
+                self.marks.setdefault(key, True)
             return record.outcome
         if record.unsent:
             return self._close_unsent(key, record, nonce, reply, end, bodies, anew)
@@ -310,8 +316,7 @@ class Model:
         else:
             body = bodies["unknown"]
         self._end(record, nonce, body, but=reply)
-        if record.approval or not record.rerun:
-            self.marks.setdefault(key, True)
+        self.marks.setdefault(key, True)
         return body
 
     def _close_unsent(
@@ -347,7 +352,7 @@ class Model:
             record.anew = end is CloseReason.REFUSED and anew
             is_sure = record.epoch == self.epoch and key not in self.marks
             body = bodies["no" if is_sure else "unknown"]
-            self._end(record, nonce, body, but=reply)
+            self._end(record, nonce, body, but=reply, is_told=approval != "approved")
             if approval != "approved":
                 self.marks.setdefault(key, True)
             return body
@@ -428,10 +433,12 @@ class Model:
         record.over = False
         self.sent["queue"].append(message)
 
-    def _end(self, record: Record, nonce: str, body: bytes, but: str = "") -> None:
+    def _end(
+        self, record: Record, nonce: str, body: bytes, but: str = "", *, is_told: bool = True
+    ) -> None:
         record.outcome, record.settled, record.claimed, record.unsent = body, nonce, "", False
         for asker in record.askers:
-            if asker != but:
+            if is_told and asker != but:
                 self.sent[asker].append(body)
 
 

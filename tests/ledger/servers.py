@@ -142,9 +142,9 @@ class Real:
         return dict(states)
 
     def claim(
-        self, key: str, attempt: int, nonce: str, worker: str, read: int | None = None
+        self, key: str, attempt: int, nonce: str, worker: str, read: int | None, approved: bool
     ) -> str:
-        claims = [Claim(key, attempt, nonce)]
+        claims = [Claim(key, attempt, nonce, approved=approved)]
         version = None if read is None else self._versions[read]
         (answer,) = self.run(
             self.ledger.claim(claims, worker=worker, give_up_at=_soon(), switches=version)
