@@ -95,7 +95,7 @@ bench: $(SET_UP) ## Measure throughput and latency beside bare Celery
 lock: ## Resolve pyproject.toml into requirements.lock again (needs uv; newer versions: ARGS=--upgrade)
 	@uv --version >/dev/null 2>&1 || { echo "make lock needs uv: pip install uv" >&2; exit 1; }
 	@uv pip compile --no-config --quiet --universal --python-version 3.11 --extra dev \
-	  --generate-hashes --no-emit-index-url --no-emit-find-links \
+	  --generate-hashes --no-strip-extras --no-emit-index-url --no-emit-find-links \
 	  --custom-compile-command "make lock" --output-file requirements.lock $(ARGS) pyproject.toml
 
 clean: ## Remove .venv and everything else that was made here
