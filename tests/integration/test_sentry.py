@@ -308,9 +308,9 @@ def test_a_worker_with_a_wrong_dsn_does_not_start(redis_url: str) -> None:
 LEAKS = """
 import asyncio
 from toolpool import tool
-from toolpool.workers.running import leftovers
+from toolpool.workers.running import leak_check
 
-leftovers._LOOK_SECONDS, leftovers._MANY = 0.1, 20
+leak_check._LOOK_SECONDS, leftovers._MANY = 0.1, 20
 
 async def polls():
     await asyncio.sleep(3600)

@@ -13,7 +13,7 @@ from tests.conftest import REPOSITORY
 LOCK = (REPOSITORY / "requirements.lock").read_text(encoding="utf-8")
 PROJECT = tomllib.loads((REPOSITORY / "pyproject.toml").read_text(encoding="utf-8"))
 # Each with all that belongs to it: its markers, its hashes, and who wants it, on indented lines.
-REQUIREMENTS = re.findall(r"^([\w.-]+)==(\S+)(.*(?:\n .*)*)", LOCK, re.MULTILINE)
+REQUIREMENTS = re.findall(r"^([\w.-]+)(?:\[[\w,.-]+\])?==(\S+)(.*(?:\n .*)*)", LOCK, re.MULTILINE)
 
 
 def normal(name: str) -> str:
