@@ -59,13 +59,13 @@ class BrokerUnreachable(Misconfigured):
 
 
 class ServerUnavailable(ToolpoolError):
-    """Raised when the Redis server did not confirm a step in time: it is away, or full.
+    """Raised when the Redis server did not confirm a step: it is away, or full.
 
     `sent` says whether the step was sent at all: only then may it have happened nevertheless.
     """
 
-    def __init__(self, step: str, *, sent: bool) -> None:
-        super().__init__(f"the server did not confirm {step!r} in time")
+    def __init__(self, step: str, *, sent: bool, reason: str = "in time") -> None:
+        super().__init__(f"the server did not confirm {step!r} {reason}")
         self.sent = sent
 
 

@@ -37,7 +37,7 @@ _EXPIRED = "expired: the call was answered, and is not run"
 class Approvals:
     """The approvals of one dispatcher's tenant, whichever dispatcher waits for them.
 
-    Every method raises ServerAway, RedisError or OSError where the server does not answer.
+    Every method raises `ServerUnavailable` if Redis does not answer.
     """
 
     @classmethod
@@ -70,7 +70,9 @@ class Approvals:
         """What waits for a person, the first to expire first; of one session, or of all."""
         found: list[Approval] = []
         now = self._transport.server_time()
-        for record in await self._ledger.waiting(_LISTED_AT_MOST, now=now):
+        with connection.mapped_errors("approvals"):
+            records = await self._ledger.waiting(_LISTED_AT_MOST, now=now)
+        for record in records:
             request = self._request(record)
             if request is not None and session in (None, request.message.session):
                 found.append(approval_of(request))
@@ -133,7 +135,8 @@ class Approvals:
             ends_at=request.expires_at + request.start_within,
             reason=reason,
         )
-        refused = await self._ledger.decide(self._deciding(decision), now=now)
+        with connection.mapped_errors("decide"):
+            refused = await self._ledger.decide(self._deciding(decision), now=now)
         if refused == ApprovalState.EXPIRED:
             raise ApprovalRefused("decided", f"approval {id} is {_EXPIRED}")
         if refused:  # somebody was faster
@@ -172,7 +175,8 @@ class Approvals:
 
     async def _find(self, id: Any) -> tuple[Found, ApprovalRequest]:
         if isinstance(id, str) and id and printable(id) == id and ":" not in id:
-            record = await self._ledger.read(id, now=self._transport.server_time())
+            with connection.mapped_errors("approval"):
+                record = await self._ledger.read(id, now=self._transport.server_time())
             request = self._request(record)
             if request is not None:
                 return record, request

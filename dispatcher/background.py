@@ -23,6 +23,7 @@ from toolpool.contract.ledger.lua_scripts import growing_pauses
 from toolpool.contract.outcome import Code, Executed, Outcome, failure
 from toolpool.contract.record_keys import retry_key, root_of
 from toolpool.contract.result import State, ToolResult
+from toolpool.contract.server.connection import mapped_errors
 from toolpool.contract.spec import ToolSpec
 from toolpool.dispatcher.admission.catalog import Catalog
 from toolpool.dispatcher.admission.task_tools import (
@@ -381,7 +382,8 @@ class Background:
         """
         inbox = self._completed.follow(session)
         try:
-            await self._adopt_all(session)
+            with mapped_errors("completed"):
+                await self._adopt_all(session)
             while handle := await inbox.get():
                 yield handle
         finally:

@@ -260,7 +260,8 @@ class Dispatcher(Handles):
         With `tenant` only for calls of that tenant. No worker starts such a call from now on; calls
         are answered `aborted.denied` with `reason`, which the model reads. Calls that already run
         go on. `by` is who did so, for the audit. Raises ValueError for what could not be followed,
-        and for a value that no valid call of the tool has, as this catalog shows it.
+        and for a value that no valid call of the tool has, as this catalog shows it, and
+        `ServerUnavailable` if Redis does not answer.
         """
         self._lifetime.require()
         asked = make_switch(tool, argument, value, reason, set_at=0.0, on=True, tenant=tenant)
@@ -268,7 +269,8 @@ class Dispatcher(Handles):
         if offer and (why := misfit(offer.spec, offer.validator, asked.argument, asked.value)):
             raise ValueError(why)
         turn = self._in_flight.available.turn_switch
-        await turn(tool, argument, value, reason, on=True, tenant=tenant, by=by)
+        with connection.mapped_errors("deny"):
+            await turn(tool, argument, value, reason, on=True, tenant=tenant, by=by)
 
     async def allow(
         self,
@@ -282,14 +284,15 @@ class Dispatcher(Handles):
         """Take a `deny` with the same tool, argument, value and tenant back."""
         self._lifetime.require()
         turn = self._in_flight.available.turn_switch
-        await turn(tool, argument, value, "", on=False, tenant=tenant, by=by)
+        with connection.mapped_errors("allow"):
+            await turn(tool, argument, value, "", on=False, tenant=tenant, by=by)
 
     def check(
         self, response: Any, *, only: Collection[str] | None = None
     ) -> list[ToolResult | None]:
         """What would happen to each call: its rejection, or None where it would be queued.
 
-        Raises `intake.Unreadable` for a response without calls to check.
+        Raises `UnreadableResponse` for a response without calls to check.
         """
         self._lifetime.require_open()
         allowed = self._acceptance.allowed(only)

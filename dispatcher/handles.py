@@ -4,6 +4,7 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 from toolpool.contract.result import ToolResult
+from toolpool.contract.server.connection import mapped_errors
 from toolpool.dispatcher.background import NO_SUCH_HANDLE, Background
 from toolpool.dispatcher.lifetime import Lifetime
 from toolpool.dispatcher.turn_context import page_number, patience, require_name
@@ -20,11 +21,12 @@ class Handles:
     ) -> ToolResult | None:
         """The final result of a background call, waited for `wait` seconds; None while it runs.
 
-        Raises KeyError for a handle that is unknown, expired, or another session's, and ValueError
-        for a `wait` that is no number of seconds.
+        Raises KeyError if the handle is unknown, expired, or another session's, ValueError if
+        `wait` is not a number of seconds, and `ServerUnavailable` if Redis does not answer.
         """
         self._require(session)
-        found = await self._background.result(handle, session, patience(wait))
+        with mapped_errors("task_result"):
+            found = await self._background.result(handle, session, patience(wait))
         self._lifetime.require()  # it may have been closed meanwhile
         return found
 
@@ -36,20 +38,24 @@ class Handles:
     async def task_list(self, *, session: str | None = None) -> list[dict[str, Any]]:
         """A session's background calls: handle, tool, state, seconds since the start.
 
-        Without a session those that this very dispatcher handed out, the last thousand at most.
+        Without a session, those that this dispatcher handed out, the last thousand at most.
+        Raises `ServerUnavailable` if Redis does not answer.
         """
         self._require(session)
-        return await self._background.listed(session)
+        with mapped_errors("task_list"):
+            return await self._background.listed(session)
 
     async def output(
         self, handle: str, *, session: str | None = None, page: int = 1
     ) -> dict[str, Any]:
         """A page of a whole output: `page`, `pages`, `text`.
 
-        Raises KeyError as `task_result` does, and ValueError for a page that there is none of.
+        Raises KeyError and `ServerUnavailable` as `task_result` does, and ValueError if there is
+        no such page.
         """
         self._require(session)
-        found = await self._background.page(handle, session, page_number(page))
+        with mapped_errors("output"):
+            found = await self._background.page(handle, session, page_number(page))
         if found is None:
             raise KeyError(NO_SUCH_HANDLE)
         return found
@@ -57,7 +63,8 @@ class Handles:
     def completed(self, *, session: str | None = None) -> AsyncIterator[str]:
         """The handles of a session's background calls as they end, for a host to push on.
 
-        The stream ends when the dispatcher is closed.
+        The stream ends when the dispatcher is closed. It raises `ServerUnavailable` if Redis does
+        not answer when it begins.
         """
         self._require(session)
         return self._background.completed(session)

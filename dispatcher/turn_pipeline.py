@@ -63,7 +63,7 @@ class TurnPipeline:
         self._foreign = foreign
 
     def read(self, response: Any, **named: str | None) -> Response:
-        """The calls in a response. Raises `intake.Unreadable`."""
+        """The calls in a response. Raises `UnreadableResponse`."""
         cap = self._settings.max_argument_bytes
         return response_reader.read(response, max_bytes=cap, wording=self._wording, **named)
 

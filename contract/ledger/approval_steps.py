@@ -82,7 +82,7 @@ class Found(NamedTuple):
 
 
 class ApprovalLedger(Protocol):
-    """Every method may raise `ServerAway`, RedisError or OSError. `now` is the server's time."""
+    """Methods raise `ServerUnavailable`, RedisError or OSError. `now` is the server's time."""
 
     async def ask(self, asking: Asking, *, now: float) -> Found:
         """Note a call that is not sent before somebody approves it; one that is known stays."""

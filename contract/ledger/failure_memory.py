@@ -32,7 +32,7 @@ class Seen:
 
 
 class LoopLedger(Protocol):
-    """The memory of failures. `look` and `note` raise `ServerAway` past `give_up_at`."""
+    """The memory of failures. `look` and `note` raise `ServerUnavailable` past `give_up_at`."""
 
     def suspects(self, session: str) -> bool:
         """Whether anything failed in this session, as far as is known here; costs nothing."""

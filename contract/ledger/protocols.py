@@ -194,7 +194,7 @@ class Release(msgspec.Struct, frozen=True, gc=False):
 
 
 class DispatcherLedger(Protocol):
-    """The steps of the asking side. All raise `ServerAway` past `give_up_at` (monotonic)."""
+    """The steps of the asking side. All raise `ServerUnavailable` past `give_up_at` (monotonic)."""
 
     async def open(
         self,
@@ -237,7 +237,7 @@ class DispatcherLedger(Protocol):
 
 
 class WorkerLedger(Protocol):
-    """The steps of the running side. All raise `ServerAway` past `give_up_at` (monotonic)."""
+    """The steps of workers. All raise `ServerUnavailable` past `give_up_at` (monotonic)."""
 
     async def claim(
         self,

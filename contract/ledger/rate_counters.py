@@ -71,7 +71,7 @@ class RateLedger(Protocol):
     ) -> list[Verdict]:
         """Take places back, then give places to others, the first that asks first.
 
-        `now` is the server's time. Answers for each that asks. Raises `ServerAway` past
+        `now` is the server's time. Answers for each that asks. Raises `ServerUnavailable` past
         `give_up_at` (monotonic).
         """
         ...

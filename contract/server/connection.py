@@ -1,6 +1,8 @@
 """Opens Redis clients the way toolpool needs them, and says what is wrong with a server."""
 
 import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
 from typing import Any
 from urllib.parse import urlsplit
@@ -16,6 +18,7 @@ from redis.retry import Retry
 from toolpool.contract.errors import (
     BrokerUnreachable,
     Misconfigured,
+    ServerUnavailable,
     ServerUnsuitable,
     SigningKeyMissing,
 )
@@ -252,6 +255,15 @@ async def require_fit_server(client: "redis.asyncio.Redis", settings: Settings) 
     faults = server_faults(info, policy)
     if faults:
         raise ServerUnsuitable(f"{url}: " + "; ".join(faults))
+
+
+@contextmanager
+def mapped_errors(step: str) -> Iterator[None]:
+    """Raise `ServerUnavailable` in place of the errors of redis-py and of the network."""
+    try:
+        yield
+    except (RedisError, OSError) as error:
+        raise ServerUnavailable(step, sent=True, reason=f"({error})") from error
 
 
 def described(settings: Settings) -> str:

@@ -48,7 +48,8 @@ class Catalog:
         self._withheld: dict[str, ToolSpec] = {}
         self.published: Sequence[ToolSpec] = ()
         """Of each tool in the catalog the version to offer."""
-        self._strangers = 0
+        self.strangers = 0
+        """How many entries are not signed with our key."""
         self._schemas = SchemaCache()
         self.refused: dict[str, str] = {}
         """Why a tool is not offered, by name."""
@@ -125,8 +126,8 @@ class Catalog:
             known = versions.get(entry.spec.digest)
             if known is None or entry.published_at > known.published_at:
                 versions[entry.spec.digest] = entry
-        if strangers != self._strangers:
-            self._strangers = strangers
+        if strangers != self.strangers:
+            self.strangers = strangers
             log.warning("catalog_entries_rejected count=%d: not signed with our key", strangers)
         self._published = {
             name: found

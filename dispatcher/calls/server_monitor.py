@@ -84,6 +84,11 @@ class ServerMonitor:
                 name, reason = next(iter(self._catalog.refused.items()))
                 raise Misconfigured(f"no tool can be offered: {name}: {reason}")
             if time.monotonic() >= give_up_at:
+                if self._catalog.strangers:
+                    raise CatalogEmpty(
+                        f"{self._catalog.strangers} tools are published there, signed with another "
+                        "key: set TOOLPOOL_SIGNING_KEY to the one that the workers have"
+                    )
                 raise CatalogEmpty(
                     f"no worker has published a tool in {seconds:g} s: start one with `toolpool "
                     "worker --tools …` on the same Redis, key prefix and signing key"

@@ -40,7 +40,7 @@ class TurnNote(NamedTuple):
 
 
 class Transport(Protocol):
-    """Carries batches out and replies in. Methods raise `ServerAway` past `give_up_at`."""
+    """Carries batches out and replies in. Methods raise `ServerUnavailable` past `give_up_at`."""
 
     is_full: bool
     """Whether the server had hardly any memory left when it was last looked at: new calls are
