@@ -1,1 +1,1 @@
-"""What both sides of toolpool agree on: data, bytes, names and errors. Imports neither side."""
+"""What dispatchers and workers share: messages, encodings, names and errors."""

@@ -1,4 +1,4 @@
-"""What waits for a person's approval, and what a person decides: signed, as it is acted on."""
+"""Signed approval requests and decisions."""
 
 from collections.abc import Collection
 from enum import StrEnum
@@ -17,7 +17,7 @@ _DECISION = "decision"
 
 
 class ApprovalState(StrEnum):
-    """How far an approval is. `sent` is an approved call that is on its way, or further."""
+    """The state of an approval. `sent` is an approved call that was sent or has ended."""
 
     WAITING = "waiting"
     APPROVED = "approved"
@@ -28,13 +28,13 @@ class ApprovalState(StrEnum):
 
 
 class ApprovalRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A call that waits for approval: enough for any dispatcher to go on with it.
+    """A call that waits for approval, with all that any dispatcher needs to continue it.
 
-    It is kept in the record of the call, whose key `message` has, of a deployment with this
-    `prefix`. `digest` is that of the tool and of its exact arguments, which the approval is bound
-    to. Times are Unix time in seconds, by the server's clock: somebody may decide until
-    `expires_at`, and the call may be started for `start_within` seconds after that. The last three
-    are of the `ToolCall`.
+    It is stored in the ledger record that `message.key` names, in the deployment with this key
+    `prefix`. The approval is bound to `digest`, the digest of the tool and its exact arguments.
+    Times are Unix time in seconds by the server's clock: the request can be decided until
+    `expires_at`, and an approved call may start within `start_within` seconds. The last three
+    fields come from the `ToolCall`.
     """
 
     tenant: str
@@ -47,24 +47,24 @@ class ApprovalRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=T
     reason: str = ""
     approvers: tuple[str, ...] = ()
     by: str = ""
-    """What asked for it: a rule, a hook or the tool's declaration."""
+    """What required the approval: a rule, a hook or the tool's declaration."""
     provider: str = ""
     is_foreign: bool = False
-    """Whether a provider runs the tool, and only asks: nothing is sent when it is approved."""
+    """Whether a provider runs the tool and only asks for approval: nothing is sent on approval."""
     origin: dict[str, Any] | None = None
     long_id: str | None = None
     id_given: bool = True
 
     @property
     def id(self) -> str:
-        """The approval's id: the key of the call's record."""
+        """The approval's id: the key of the call's ledger record."""
         return self.message.key
 
 
 class ApprovalDecision(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What a person decided about the request with this key and digest.
+    """A person's decision about the request with this key and digest.
 
-    An approved call may be started until `ends_at`, Unix time by the server's clock.
+    An approved call may start until `ends_at`, Unix time by the server's clock.
     """
 
     key: str
@@ -84,37 +84,37 @@ _encoder = msgspec.json.Encoder()
 
 
 def digest_of(tool: str, arguments: dict[str, Any], bound: str = "") -> str:
-    """Stands for a tool with exactly these arguments; `bound` is the spec's `bound_digest`."""
+    """Digest of a tool and its exact arguments; `bound` is the spec's `bound_digest`."""
     return encoding.digest([tool, arguments, bound])
 
 
 def signed_request(envelope: Envelope, request: ApprovalRequest) -> bytes:
-    """The request as it is stored."""
+    """Encode and sign the request for storage."""
     return envelope.seal(_REQUEST, _encoder.encode(request))
 
 
 def signed_decision(envelope: Envelope, decision: ApprovalDecision) -> bytes:
-    """The decision as it is stored."""
+    """Encode and sign the decision for storage."""
     return envelope.seal(_DECISION, _encoder.encode(decision))
 
 
 def read_request(
     envelope: Envelope, data: bytes, *, key: str, tenant: str, prefix: str
 ) -> ApprovalRequest:
-    """The request in the record `key`. Raises `MessageRejected` for any other."""
+    """Decode the request of the record `key`. Raises `MessageRejected` for any other."""
     try:
         request = _requests.decode(envelope.unseal(_REQUEST, data))
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
-        raise MessageRejected("malformed", f"no request for approval: {error}") from None
+        raise MessageRejected("malformed", f"not an approval request: {error}") from None
     if (request.message.key, request.tenant, request.prefix) != (key, tenant, prefix):
-        raise MessageRejected("foreign", "a request for another call")
+        raise MessageRejected("foreign", "an approval request for another call")
     return request
 
 
 def trusted_request(
     envelope: Envelope, data: bytes, *, key: str, tenant: str, prefix: str
 ) -> ApprovalRequest | None:
-    """The request in the record `key`; None if nobody whom we trust signed it for this call."""
+    """The request of the record `key`; None if its signature is not trusted for this call."""
     if not data:
         return None
     try:
@@ -127,20 +127,20 @@ def trusted_request(
 def read_decision(
     envelope: Envelope, data: bytes, *, key: str, tenant: str, prefix: str, digest: str
 ) -> ApprovalDecision:
-    """The decision about the call with this key and digest. Raises `MessageRejected` for any other.
+    """Decode the decision for this key and digest. Raises `MessageRejected` for any other.
 
-    Whether its time is over is for the caller to see.
+    The caller checks whether the decision has expired.
     """
     try:
         decision = _decisions.decode(envelope.unseal(_DECISION, data))
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
-        raise MessageRejected("malformed", f"no decision: {error}") from None
+        raise MessageRejected("malformed", f"not an approval decision: {error}") from None
     about = (decision.key, decision.tenant, decision.prefix, decision.digest)
     if about != (key, tenant, prefix, digest):
-        raise MessageRejected("foreign", "a decision about another call")
+        raise MessageRejected("foreign", "an approval decision for another call")
     return decision
 
 
 def may_decide(by: str, approvers: Collection[str]) -> bool:
-    """Whether somebody may approve or deny a call; where no `approvers` are named, anybody may."""
+    """Whether `by` may decide about a call; an empty `approvers` allows everybody."""
     return bool(by) and (not approvers or by in approvers)

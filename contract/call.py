@@ -9,9 +9,9 @@ from toolpool.contract.outcome import Code
 
 
 class Flaw(msgspec.Struct, frozen=True):
-    """Why a block could not become a call: its code, and the reason's name with its blanks filled.
+    """Why a block could not become a call: a code, and a message key with its placeholders.
 
-    The sentence is written in the model's language by `toolpool.dispatcher.messages.feedback`.
+    `toolpool.dispatcher.messages.feedback` renders the sentence in the model's language.
     """
 
     code: Code
@@ -20,18 +20,18 @@ class Flaw(msgspec.Struct, frozen=True):
 
 
 class ToolCall(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """A tool call at its place in a turn.
+    """A tool call at its position in a turn.
 
-    `arguments` are None where a `flaw` says why they could not be read. `note` tells the model what
-    was assumed (a missing id, for one); `id_given` is False where the provider sent none.
-    `long_id` is the provider's own where `id`, which goes on the wire, only stands for it. `origin`
-    is what the provider's form must have back with the answer. `text` is the input of a call that
-    is free text and has no arguments. `has_own_key` says that its provider gives no id twice, so
-    that the same call may come in several responses. `mark` tells a call without an id from others.
-    `doubled_id` is the provider's where another call of the response has it, and `id` was made up.
-    `as_asked` are the arguments that the model sent, where they were repaired, or a policy judged
-    or gave others;
-    `verdict` is what the policy said, and `policy_note` tells the model which arguments it changed.
+    `arguments` are None if they could not be read; `flaw` then says why. `note` tells the model
+    what was assumed, such as a missing id. `id_given` is False if the provider sent no id.
+    `long_id` is the provider's id where the shorter `id` replaces it on the wire. `origin` is data
+    that the provider's format needs back with the result. `text` is the input of a free-text call,
+    which has no arguments. `has_own_key` says that the provider never reuses an id, so that the
+    same call may appear in several responses. `mark` distinguishes calls without an id.
+    `doubled_id` is the provider's id if another call of the response has it; `id` was then
+    generated. `as_asked` are the arguments that the model sent, if they were repaired, judged by a
+    policy or replaced by it; `verdict` is the policy's verdict, and `policy_note` tells the model
+    which arguments it changed.
     """
 
     index: int
@@ -53,5 +53,5 @@ class ToolCall(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     @property
     def provider_id(self) -> str:
-        """What the answer must name, so that the provider knows which call it is for."""
+        """The id that the result must carry so that the provider can match it to the call."""
         return self.id if self.long_id is None else self.long_id

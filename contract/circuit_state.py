@@ -1,4 +1,4 @@
-"""What one dispatcher tells the others of a tool's circuit."""
+"""The signed state of a tool's circuit, shared between dispatchers."""
 
 import msgspec
 
@@ -9,10 +9,10 @@ _CIRCUIT = "circuit"
 
 
 class CircuitState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A tool that is left alone until `open_until`, or is well again where that is 0.
+    """A circuit that is open until `open_until`; 0 if it is closed.
 
-    Both are fleet time in seconds; of two states of one tool under a key prefix the one that was
-    `set_at` later holds.
+    Both times are fleet time in seconds. Of two states of a tool under one key prefix, the one with
+    the later `set_at` holds.
     """
 
     tool: str
@@ -26,13 +26,13 @@ _encoder = msgspec.json.Encoder()
 
 
 def signed_state(envelope: Envelope, state: CircuitState) -> bytes:
-    """The state as it is stored."""
+    """Encode and sign the state for storage."""
     return envelope.seal(_CIRCUIT, _encoder.encode(state))
 
 
 def read_state(envelope: Envelope, data: bytes) -> CircuitState:
-    """Raises `MessageRejected` for what nobody we trust has signed."""
+    """Verify and decode a state. Raises `MessageRejected`."""
     try:
         return _states.decode(envelope.unseal(_CIRCUIT, data))
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
-        raise MessageRejected("malformed", f"no circuit: {error}") from None
+        raise MessageRejected("malformed", f"not a circuit state: {error}") from None

@@ -1,8 +1,8 @@
-"""Content blocks in what a tool returned, for workers and for the providers' forms.
+"""Content blocks in tool results, as workers return them and providers take them.
 
-A tool returns MCP's blocks, or those of Anthropic's results (a document, a search result, a
-reference to a tool), as a list, or as a `CallToolResult` object around that list. What a provider
-cannot show is named in words, with its type and size, so that the model knows of it.
+A tool returns MCP blocks or Anthropic result blocks (a document, a search result, a tool reference)
+as a list, or in a `CallToolResult` object. A block that a provider cannot show is described in
+words, with its type and size.
 """
 
 import re
@@ -25,11 +25,11 @@ _BASE64 = re.compile(r"[A-Za-z0-9+/]*={0,2}")
 _RESULT_KEYS = frozenset({"content", "structuredContent", "isError", "_meta", "resultType"})
 
 IMAGE_TYPES = frozenset({"image/jpeg", "image/png", "image/gif", "image/webp"})
-"""The images that models take."""
+"""The image types that models accept."""
 
 
 def blocks_of(data: Any) -> list[dict[str, Any]] | None:
-    """The content blocks that `data` is made of; None for ordinary data."""
+    """The content blocks in `data`; None for ordinary data."""
     if isinstance(data, dict):
         if "content" not in data or not _RESULT_KEYS.issuperset(data):
             return None
@@ -40,7 +40,7 @@ def blocks_of(data: Any) -> list[dict[str, Any]] | None:
 
 
 def error_of(data: Any) -> str | None:
-    """What an MCP result with `isError` says; None for a success and for ordinary data."""
+    """The text of an MCP result with `isError`; None for a success or ordinary data."""
     if not isinstance(data, dict) or data.get("isError") is not True:
         return None
     blocks = data.get("content")
@@ -82,7 +82,7 @@ def _are_texts(blocks: Any) -> bool:
 
 
 def _source_of(block: dict[str, Any]) -> dict[str, Any] | None:
-    """Where Anthropic's images and documents come from; None for a source that is not known."""
+    """The source of an Anthropic image or document; None if it has no known source."""
     source = block.get("source")
     kind = source.get("type") if isinstance(source, dict) else None
     fields = _SOURCES.get(kind) if isinstance(kind, str) else None
@@ -90,7 +90,7 @@ def _source_of(block: dict[str, Any]) -> dict[str, Any] | None:
 
 
 def is_anthropic(block: dict[str, Any]) -> bool:
-    """Whether a block is of Anthropic's own form, and goes there as it is."""
+    """Whether a block has Anthropic's own format and is passed to Anthropic unchanged."""
     source = _source_of(block)
     if source is not None:
         return source["type"] != "base64" or media_of(block) is not None
@@ -98,7 +98,7 @@ def is_anthropic(block: dict[str, Any]) -> bool:
 
 
 def media_of(block: dict[str, Any]) -> tuple[str, str] | None:
-    """The MIME type and base64 data of an image, a sound or a binary resource; None of text."""
+    """The MIME type and base64 data of an image, audio or binary resource; None otherwise."""
     found = _media_of(block)
     if found is None or len(found[1]) % 4 or not _BASE64.fullmatch(found[1]):
         return None
@@ -106,7 +106,7 @@ def media_of(block: dict[str, Any]) -> tuple[str, str] | None:
 
 
 def _media_of(block: dict[str, Any]) -> tuple[str, str] | None:
-    """The same, whether or not the data are base64."""
+    """As `media_of`, without checking that the data are valid base64."""
     source = _source_of(block)
     if source is not None:
         return (source["media_type"], source["data"]) if source["type"] == "base64" else None
@@ -119,13 +119,13 @@ def _media_of(block: dict[str, Any]) -> tuple[str, str] | None:
 
 
 def image_url_of(block: dict[str, Any]) -> str | None:
-    """The address of an image that is not in the block itself."""
+    """The URL of an image that is referenced rather than embedded."""
     source = _source_of(block) if block["type"] == "image" else None
     return source["url"] if source is not None and source["type"] == "url" else None
 
 
 def words_for(block: dict[str, Any]) -> str:
-    """A block as text: what it says, or what it is where it cannot be said."""
+    """A block as text: its content, or a description if it has no text."""
     kind = block["type"]
     if kind == "text":
         text: str = block["text"]

@@ -1,4 +1,4 @@
-"""What a call lacks that cannot be run, or cannot go on, for want of a secret."""
+"""A credential that a call needed and did not have."""
 
 from enum import StrEnum
 from typing import Any
@@ -8,21 +8,21 @@ import msgspec
 from toolpool.contract.outcome import Code, Executed, Outcome, failure
 
 UNAVAILABLE = "credentials"
-"""The reason of a call whose secrets could not be asked for."""
+"""The reason of a call whose secrets could not be resolved."""
 
 
 class Lack(StrEnum):
-    """Why there is none."""
+    """Why a credential is lacking."""
 
-    MISSING = "missing"  # nobody has set it up
-    SIGN_IN = "sign_in"  # whose call it is has to sign in first
-    UNAVAILABLE = "unavailable"  # what should know it failed, or did not answer
+    MISSING = "missing"  # the operator has not configured it
+    SIGN_IN = "sign_in"  # the call's user has to sign in first
+    UNAVAILABLE = "unavailable"  # the resolver failed or did not answer
 
 
 class Credential(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A secret that a call lacks: never its value. It stands in an outcome's details.
+    """A secret that a call lacks, without its value, as stored in an outcome's details.
 
-    `name` is empty where the tool itself asked for a sign-in; `url` is where to sign in.
+    `name` is empty if the tool itself asked for a sign-in; `url` is where to sign in.
     """
 
     lack: Lack
@@ -35,9 +35,9 @@ class _Details(msgspec.Struct, frozen=True):
 
 
 def lacking(credential: Credential, executed: Executed, error: str = "") -> Outcome:
-    """The outcome of a call that lacks it; one that is unavailable is a fault of the pool's.
+    """The outcome of a call that lacks a credential; an unavailable one is a fault of the pool.
 
-    `error` is what dispatchers say that know nothing of credentials.
+    `error` is the text for dispatchers of a version that does not know credentials.
     """
     details = {"credential": msgspec.to_builtins(credential)}
     if credential.lack is Lack.UNAVAILABLE:
@@ -47,7 +47,7 @@ def lacking(credential: Credential, executed: Executed, error: str = "") -> Outc
 
 
 def lacked(details: dict[str, Any] | None) -> Credential | None:
-    """The credential that these details of an outcome or a result say was lacking."""
+    """The lacking credential that the details of an outcome or result name, if any."""
     if not details or "credential" not in details:
         return None
     try:

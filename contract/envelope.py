@@ -1,7 +1,8 @@
-"""The one door between calls and bytes: batches to workers, replies and cancels back.
+"""Encodes, signs, verifies and decodes the messages between dispatchers and workers.
 
 `docs/wire-format.md` describes the bytes; golden files in `tests/contract/` pin them. Fields added
-later have defaults, so that old and new understand each other; unknown fields are passed over.
+later have defaults and unknown fields are ignored, so that old and new versions understand each
+other.
 """
 
 import re
@@ -22,12 +23,12 @@ T = TypeVar("T")
 
 
 class PolicyVerdict(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
-    """Says that a policy let a call run, and what of it was judged.
+    """A policy's permission to run a call, and what the policy judged.
 
-    `policy` is the digest of the rules and the hook that decided, empty where only the tool's
-    declaration asked for approval; `by` is the rule or hook. `tool` is the `bound_digest` of the
-    tool. `paths` lead to the arguments that rules compare, by names, positions, and None for every
-    element; `is_whole` says that a hook or a person saw everything that was sent.
+    `policy` is the digest of the rules and the hook that decided; empty if only the tool's
+    declaration required approval. `by` names the rule or hook. `tool` is the tool's `bound_digest`.
+    `paths` lead to the arguments that rules compare: names, positions, and None for every element.
+    `is_whole` says that a hook or a person saw all arguments.
     """
 
     policy: str = ""
@@ -40,16 +41,16 @@ class PolicyVerdict(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
 class CallMessage(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """One call on its way to a worker.
 
-    `keep` is how long its outcome is kept, in seconds, where the worker's setting does not hold.
+    `keep` is how long its outcome is kept in seconds, if not for the worker's configured time.
 
-    `key` names its ledger record, `digest` the spec it was validated against. `timeout` bounds the
-    run, in seconds; `rerunnable` says whether a second start does no harm. `final`: no worker has
-    the version of the tool that it was validated against, so whoever has another judges it.
-    `retries`: how often the pool may yet run it again, should it fail. `trace`: the headers of the
-    trace that it belongs to, by their names (https://www.w3.org/TR/trace-context/). `approval`: the
-    signed decision of the person who approved it, where it had to be. `verdict` is there where a
-    policy judged the call: its arguments are then those that were judged. `limits` are those
-    that its dispatcher counts it under.
+    `key` names its ledger record, `digest` the spec that it was validated against. `timeout` bounds
+    the run in seconds; `rerunnable` says whether a second start does no harm. `final`: no worker
+    has the version of the tool that the call was validated against, so a worker with another
+    version validates it again. `retries`: how many retries the pool has left for the call. `trace`:
+    its trace headers by name (https://www.w3.org/TR/trace-context/). `approval`: the signed
+    decision of the person who approved it, if approval was required. `verdict` is set if a policy
+    judged the call: `arguments` are then the judged ones. `limits` are those under which its
+    dispatcher counts it.
     """
 
     key: str
@@ -77,8 +78,8 @@ class CallMessage(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True,
 class Batch(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Calls that travel in one Celery message.
 
-    `sent_at` and `ends_at`, by the server's clock (Unix seconds), bound the time in which a worker
-    takes it: a copy that comes later is none of ours. 0.0: not said, as by older versions.
+    A worker takes the batch only between `sent_at` and `ends_at` (Unix time in seconds by the
+    server's clock) and discards later copies. 0.0: not set, as by older versions.
     """
 
     id: str
@@ -91,7 +92,7 @@ class Batch(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class _Versioned(msgspec.Struct, frozen=True):
-    """All that is sure of a message from a later version."""
+    """The only fields that a message of a later version is sure to have."""
 
     version: int = VERSION
 
@@ -105,9 +106,9 @@ class Started(msgspec.Struct, frozen=True, kw_only=True, tag="started"):
 
 
 class Settled(msgspec.Struct, frozen=True, kw_only=True, tag="settled", omit_defaults=True):
-    """The first outcome of a call; it is stored in the ledger in this form.
+    """The first outcome of a call, as stored in the ledger.
 
-    `at` is when a run that equal calls share ended, in fleet time (Unix seconds); else 0.0.
+    `at` is the fleet time (Unix seconds) at which a shared run ended; 0.0 if it is not shared.
     """
 
     key: str
@@ -124,14 +125,14 @@ class Released(msgspec.Struct, frozen=True, kw_only=True, tag="released"):
 
 
 class RunsEnded(msgspec.Struct, frozen=True, kw_only=True, tag="ended"):
-    """Tools ended whose calls had been answered before: nothing of them runs any more."""
+    """The tools of these calls, which were answered earlier, have now ended."""
 
     worker: str
     keys: tuple[str, ...]
 
 
 class Progress(msgspec.Struct, frozen=True, kw_only=True, tag="progress"):
-    """How far a running call says it is."""
+    """Progress that a running call reported."""
 
     key: str
     done: float
@@ -142,8 +143,8 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True, tag="progress"):
 class Passed(msgspec.Struct, frozen=True, kw_only=True, tag="passed", omit_defaults=True):
     """A worker took a message of this call and did not claim it.
 
-    `reason` is `switch` where a switch denies the call. If empty, the worker lacks the tool in this
-    version; or the call is under these `limits`, and one of them had no place for it.
+    `reason` is `switch` if a kill switch denies the call. If it is empty, the worker lacks this
+    version of the tool, or one of the `limits` of the call is exhausted.
     """
 
     key: str
@@ -156,8 +157,8 @@ class Passed(msgspec.Struct, frozen=True, kw_only=True, tag="passed", omit_defau
 class Question(msgspec.Struct, frozen=True, kw_only=True, tag="asked", omit_defaults=True):
     """An operator asks a dispatcher for its open calls, by call id, record key or session.
 
-    The answer goes to the reply stream called `id`. `ends_at`, Unix time by the server's clock: a
-    copy that is read later is not answered. `cancel`: the calls are to be ended first.
+    The answer goes to the reply stream `id`. A question that is read after `ends_at` (Unix time by
+    the server's clock) is not answered. `cancel`: cancel the calls before answering.
     """
 
     id: str
@@ -169,7 +170,7 @@ class Question(msgspec.Struct, frozen=True, kw_only=True, tag="asked", omit_defa
 
 
 class Decided(msgspec.Struct, frozen=True, kw_only=True, tag="decided"):
-    """Somebody decided about a call that waits for approval; `decision` is signed."""
+    """A call that waited for approval was decided; `decision` is signed."""
 
     key: str
     decision: bytes
@@ -181,7 +182,7 @@ Reply = Started | Settled | Released | Passed | RunsEnded | Progress | Question 
 class CatalogEntry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A tool as a worker publishes it. `published_at` is Unix time in seconds.
 
-    `removed`: an operator has taken this version out, at that time.
+    `removed`: when an operator removed this version.
     """
 
     spec: ToolSpec
@@ -191,7 +192,7 @@ class CatalogEntry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
 
 
 class Toolset(msgspec.Struct, frozen=True, kw_only=True):
-    """What workers of one release offer: digests of specs by tool name; `digest` names it all."""
+    """The tools of one worker release: spec digests by tool name; `digest` identifies the set."""
 
     digest: str
     tools: dict[str, str]
@@ -200,9 +201,9 @@ class Toolset(msgspec.Struct, frozen=True, kw_only=True):
 class Switch(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Denies a tool, or only calls where `argument` has this `value`, under a key prefix.
 
-    Of two states of one switch the one with the higher `number` holds. `tenant` is None for all
-    tenants. `on` is False where it was taken back: that, too, is signed and kept. `set_at` is fleet
-    time in seconds.
+    Of two states of a switch the one with the higher `number` holds. `tenant` is None for all
+    tenants. `on` is False once the switch was removed: that state is signed and kept too. `set_at`
+    is fleet time in seconds.
     """
 
     tool: str
@@ -217,7 +218,7 @@ class Switch(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class StoredOutput(msgspec.Struct, frozen=True, kw_only=True):
-    """The whole output of a call that returned more than a model is shown."""
+    """The whole output of a call that returned more than the model is shown."""
 
     handle: str
     tenant: str
@@ -227,10 +228,10 @@ class StoredOutput(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BackgroundCall(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What a handle stands for: enough for any dispatcher to go on with the call.
+    """The call behind a handle, with all that any dispatcher needs to continue it.
 
-    `started_at` and `deadline` are Unix time in seconds; `origin`, `long_id` and `id_given` are of
-    the `ToolCall`, `approval` is the id of the one that it waits for, if it does.
+    `started_at` and `deadline` are Unix time in seconds; `origin`, `long_id` and `id_given` are
+    those of the `ToolCall`; `approval` is the id of the approval that it waits for, if any.
     """
 
     handle: str
@@ -247,15 +248,15 @@ class BackgroundCall(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
 
 
 ENDED_SAID_SECONDS = 60
-"""How long a lease is kept that says that its worker has ended."""
+"""Seconds for which a lease is kept that says that its worker has ended."""
 
 
 class WorkerLease(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A worker's description of itself, renewed with its lease. `started_at` is Unix time.
 
     `slots` and `free` are counted by queue name; `received` counts messages since the start, `beat`
-    renewals. `toolset` names the tools it offers. `leaving`: it was told to stop, and starts
-    nothing more. `ended`: it runs nothing any more, as it said itself or its supervisor saw.
+    renewals. `toolset` identifies its tools. `leaving`: it is shutting down and starts no more
+    calls. `ended`: the worker or its supervisor reported that nothing runs in it any more.
     """
 
     id: str
@@ -282,7 +283,7 @@ class Cancel(msgspec.Struct, frozen=True, kw_only=True):
 
 
 _SETTLED = re.compile(rb'\{"type":"settled","key":"([0-9A-Za-z_:.-]+)","outcome":')
-"""How a `Settled` begins, however deep what follows is nested."""
+"""The start of a `Settled`, matched without decoding the nested outcome."""
 
 _versions = msgspec.json.Decoder(_Versioned)
 
@@ -326,32 +327,32 @@ class Envelope:
         return self._keyring.key_id
 
     def seal(self, purpose: str, body: bytes) -> bytes:
-        """Bytes of one purpose, signed."""
+        """Sign bytes for one purpose."""
         return self._keyring.sign(purpose, body)
 
     def unseal(self, purpose: str, data: bytes) -> bytes:
-        """What was signed for this purpose. Raises `MessageRejected`."""
+        """Verify bytes for one purpose and return them unsigned. Raises `MessageRejected`."""
         return self._keyring.verify(purpose, data)
 
     def encode_batch(self, batch: Batch) -> bytes:
-        """Raises TypeError, ValueError or RecursionError where arguments are not JSON."""
+        """Encode and sign. Raises TypeError, ValueError or RecursionError if not JSON."""
         return self._keyring.sign(_BATCH, _encoder.encode(batch))
 
     def decode_batch(self, data: bytes) -> Batch:
-        """The batch in `data`, whole and by a holder of a key."""
+        """Decode a batch that a holder of a key signed."""
         if len(data) > self._max_bytes:
             raise MessageRejected("too_large", f"a message of {len(data)} bytes is over the cap")
         body = self._keyring.verify(_BATCH, data)
         try:
             batch = _decode(_batches, body)
         except MessageRejected:
-            _require_known(_decode(_versions, body).version)  # its form may be what is newer
+            _require_known(_decode(_versions, body).version)  # a newer one may differ in form
             raise
         _require_known(batch.version)
         return batch
 
     def encode_reply(self, reply: Reply) -> bytes:
-        """Raises TypeError, ValueError or RecursionError where the outcome is not JSON."""
+        """Encode and sign. Raises TypeError, ValueError or RecursionError if not JSON."""
         return self._keyring.sign(_REPLY, _encoder.encode(reply))
 
     def encode_settled(self, key: str, outcome: Outcome) -> bytes:
@@ -359,10 +360,10 @@ class Envelope:
         return self.encode_reply(Settled(key=key, outcome=outcome))
 
     def decode_reply(self, data: bytes) -> Reply:
-        """A reply of a worker, or an operator's `Question`.
+        """Decode a worker's reply or an operator's `Question`.
 
-        A call whose outcome cannot be read has ended all the same, and nobody else will say so: it
-        is `Settled` with a fault of the pool.
+        A `Settled` with an unreadable outcome is returned with an internal error as its outcome,
+        because no other reply will end the call.
         """
         body = self._keyring.verify(_REPLY, data)
         try:
@@ -376,67 +377,67 @@ class Envelope:
             return Settled(key=settled[1].decode(), outcome=outcome)
 
     def encode_cancel(self, cancel: Cancel) -> bytes:
-        """The cancel, signed."""
+        """Encode and sign the cancel."""
         return self._keyring.sign(_CANCEL, _encoder.encode(cancel))
 
     def decode_cancel(self, data: bytes) -> Cancel:
-        """The cancel in `data`."""
+        """Verify and decode a cancel."""
         return _decode(_cancels, self._keyring.verify(_CANCEL, data))
 
     def encode_entry(self, entry: CatalogEntry) -> bytes:
-        """The catalog entry, signed."""
+        """Encode and sign the catalog entry."""
         return self._keyring.sign(_CATALOG, _encoder.encode(entry))
 
     def decode_entry(self, data: bytes) -> CatalogEntry:
-        """The catalog entry in `data`."""
+        """Verify and decode a catalog entry."""
         return _decode(_entries, self._keyring.verify(_CATALOG, data))
 
     def encode_toolset(self, toolset: Toolset) -> bytes:
-        """The toolset, signed."""
+        """Encode and sign the toolset."""
         return self._keyring.sign(_TOOLSET, _encoder.encode(toolset))
 
     def decode_toolset(self, data: bytes) -> Toolset:
-        """The toolset in `data`."""
+        """Verify and decode a toolset."""
         return _decode(_toolsets, self._keyring.verify(_TOOLSET, data))
 
     def encode_switch(self, switch: Switch) -> bytes:
-        """The switch, signed."""
+        """Encode and sign the switch."""
         return self._keyring.sign(_SWITCH, _encoder.encode(switch))
 
     def decode_switch(self, data: bytes) -> Switch:
-        """The switch in `data`."""
+        """Verify and decode a switch."""
         return _decode(_switches, self._keyring.verify(_SWITCH, data))
 
     def encode_output(self, output: StoredOutput) -> bytes:
-        """The stored output, signed. Raises UnicodeEncodeError for half of a surrogate pair."""
+        """Encode and sign the output. Raises UnicodeEncodeError for a lone surrogate."""
         return self._keyring.sign(_OUTPUT, _encoder.encode(output))
 
     def decode_output(self, data: bytes) -> StoredOutput:
-        """The stored output in `data`."""
+        """Verify and decode a stored output."""
         return _decode(_outputs, self._keyring.verify(_OUTPUT, data))
 
     def encode_background(self, call: BackgroundCall) -> bytes:
-        """The background call, signed."""
+        """Encode and sign the background call."""
         return self._keyring.sign(_BACKGROUND, _encoder.encode(call))
 
     def decode_background(self, data: bytes) -> BackgroundCall:
-        """The background call in `data`."""
+        """Verify and decode a background call."""
         return _decode(_background, self._keyring.verify(_BACKGROUND, data))
 
     def encode_events(self, batch: EventBatch | EncodedEvents) -> bytes:
-        """The events, signed. Raises TypeError or ValueError for a note that is not JSON."""
+        """Encode and sign the events. Raises TypeError or ValueError for a non-JSON entry."""
         return self._keyring.sign(_EVENTS, _encoder.encode(batch))
 
     def decode_events(self, data: bytes) -> EventBatch:
-        """The events in `data`."""
+        """Verify and decode events."""
         return _decode(_events, self._keyring.verify(_EVENTS, data))
 
     def encode_lease(self, lease: WorkerLease) -> bytes:
-        """The lease, signed."""
+        """Encode and sign the lease."""
         return self._keyring.sign(_LEASE, _encoder.encode(lease))
 
     def decode_lease(self, data: bytes) -> WorkerLease:
-        """The lease in `data`."""
+        """Verify and decode a lease."""
         return _decode(_leases, self._keyring.verify(_LEASE, data))
 
 
@@ -453,4 +454,4 @@ def _decode(decoder: "msgspec.json.Decoder[T]", body: bytes) -> T:
     try:
         return decoder.decode(body)
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
-        raise MessageRejected("malformed", f"the message is not of the form: {error}") from None
+        raise MessageRejected("malformed", f"the message is malformed: {error}") from None

@@ -8,15 +8,15 @@ ToolpoolError
 │   ├── ServerUnsuitable           Redis is too old, evicts keys or is a Cluster
 │   ├── BrokerUnreachable          no Redis or broker answers at the URL
 │   └── CatalogEmpty               no worker has published a tool
-├── InvalidResponse            what was dispatched cannot be a model's response
-├── UnreadableResponse         a response without calls that could be answered one by one
+├── InvalidResponse            the dispatched value is not a model response
+├── UnreadableResponse         the response has no calls that could be answered one by one
 ├── ServerUnavailable          the Redis server did not confirm a step in time
-├── MessageRejected            bytes from the network that are not ours, or not whole
-├── ApprovalRefused            a person's decision about a call cannot be taken
+├── MessageRejected            bytes from the network are foreign or damaged
+├── ApprovalRefused            a decision about a call is not accepted
 └── ToolError                  raised by a tool: it ran, and reports failure to the model
-    └── NeedsSignIn                by a tool, or by what knows its secrets: the user has to sign in
+    └── NeedsSignIn                raised by a tool or a credential resolver: the user must sign in
 
-What a model gets wrong is never an exception: it is a `ToolResult`.
+A model's mistake is never an exception: it is a `ToolResult`.
 """
 
 from collections.abc import Sequence
@@ -37,8 +37,8 @@ class ToolDeclarationInvalid(Misconfigured):
 class ToolsUnimportable(Misconfigured):
     """Raised when a tools module does not exist or fails while it is imported.
 
-    `explained` also has the text of what the module raised, which may hold a secret: it is for
-    whoever started the process, and for no log.
+    `explained` includes the text of the module's exception, which may hold a secret: show it to the
+    user who started the process and do not log it.
     """
 
     def __init__(self, message: str, explained: str = "") -> None:
@@ -61,7 +61,7 @@ class BrokerUnreachable(Misconfigured):
 class ServerUnavailable(ToolpoolError):
     """Raised when the Redis server did not confirm a step: it is away, or full.
 
-    `sent` says whether the step was sent at all: only then may it have happened nevertheless.
+    `sent` says whether the step was sent; if so, it may have been executed.
     """
 
     def __init__(self, step: str, *, sent: bool, reason: str = "in time") -> None:
@@ -74,13 +74,13 @@ class CatalogEmpty(Misconfigured):
 
 
 class InvalidResponse(ToolpoolError, ValueError):
-    """Raised when the host passes what no model can have sent: None, a coroutine, a number ..."""
+    """Raised when the host passes something that is not a model response, such as None."""
 
 
 class MessageRejected(ToolpoolError):
-    """Raised when bytes cannot be accepted: malformed, unsigned, foreign, too large or too new.
+    """Raised when bytes are rejected: malformed, unsigned, foreign, too large or too new.
 
-    `reason` is a short word for counters; the text never holds the payload.
+    `reason` is one word for counters; the message never contains the payload.
     """
 
     def __init__(self, reason: str, message: str) -> None:
@@ -89,10 +89,10 @@ class MessageRejected(ToolpoolError):
 
 
 class ApprovalRefused(ToolpoolError):
-    """Raised when a decision about a call cannot be taken; the message says why.
+    """Raised when a decision about a call is refused; the message says why.
 
-    `reason` is `decided` (somebody did before, or its time is over), `not_allowed` (it is not for
-    this person to decide) or `other_arguments`.
+    `reason` is `decided` (already decided, or expired), `not_allowed` (this person may not decide)
+    or `other_arguments`.
     """
 
     def __init__(self, reason: str, message: str) -> None:
@@ -121,11 +121,11 @@ class ToolError(ToolpoolError):
 
 
 class NeedsSignIn(ToolError):
-    """Raised where a call can do nothing before its user has signed in, at `url` if there is one.
+    """Raised when a call needs its user to sign in, at `url` if there is one.
 
-    By what resolves secrets, for a user whose it does not have; by a tool, where the API behind it
-    does not take the secret any more. The model and the host are shown the URL, and records keep
-    it: it must hold nothing that is secret.
+    A credential resolver raises it for a user without a credential, a tool when its API rejects the
+    credential. The model and the host see the URL, and records keep it: it must not contain
+    secrets.
     """
 
     def __init__(self, url: str | None = None, message: str = "sign-in is needed") -> None:

@@ -1,4 +1,4 @@
-"""What dispatchers publish of what happens, and where in the stream of it somebody stands."""
+"""Event entries that dispatchers publish, and positions in the event stream."""
 
 import re
 from typing import Any, NamedTuple
@@ -9,10 +9,10 @@ _BOOKMARK = re.compile(r"(\d{1,15})-(\d{1,15})")
 
 
 class Note(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
-    """One moment, as it is published: whoever reads it makes `events` events of it.
+    """One published moment, from which readers derive `events` events.
 
-    `at` is Unix time in milliseconds. An `end` or `error` that `starts` tells the start of its call
-    as well, as the first of its events. Holds no argument, no result, and nothing that was raised.
+    `at` is Unix time in milliseconds. An `end` or `error` with `starts` also stands for the start
+    of its call, as the first of its events. Holds no arguments, results or exceptions.
     """
 
     kind: str
@@ -29,7 +29,7 @@ class Note(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=Fal
 
 
 class EventBatch(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Moments that one dispatcher published together; `number` counts its batches, from 1."""
+    """Entries that one dispatcher published together; `number` counts its batches, from 1."""
 
     source: str
     number: int
@@ -38,12 +38,12 @@ class EventBatch(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def events(self) -> int:
-        """How many events there are in it."""
+        """The number of events in the batch."""
         return sum(note.events for note in self.notes)
 
 
 class EncodedEvents(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """An `EventBatch` whose notes are a list in JSON already."""
+    """An `EventBatch` whose notes are already encoded as a JSON list."""
 
     source: str
     number: int
@@ -52,9 +52,9 @@ class EncodedEvents(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
 
 
 class Position(NamedTuple):
-    """The place of one event: its number, counted from 1 since the stream began at `start`.
+    """The position of one event: its number, counted from 1 since the stream began at `start`.
 
-    A stream that was lost, or has expired, begins anew: at a later millisecond of Unix time.
+    A stream that was lost or has expired begins again at a later `start`, in Unix milliseconds.
     """
 
     start: int
@@ -62,7 +62,7 @@ class Position(NamedTuple):
 
     @classmethod
     def parse(cls, bookmark: Any) -> "Position":
-        """The place that a bookmark names; `0` is before everything. Raises ValueError."""
+        """Parse a bookmark; `0` is before the first event. Raises ValueError."""
         if bookmark == "0":
             return BEGINNING
         found = _BOOKMARK.fullmatch(bookmark) if isinstance(bookmark, str) else None
@@ -75,7 +75,7 @@ class Position(NamedTuple):
 
     @property
     def bookmark(self) -> str:
-        """What it is called outside: on a server, an id of the stream."""
+        """The position as text; on a server, the stream id."""
         return f"{self.start}-{self.number}"
 
 

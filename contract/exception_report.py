@@ -1,7 +1,6 @@
-"""What a tool raised, as data: classes and frames, and never the text that an exception holds.
+"""A tool's exceptions as data: classes and frames, without the exceptions' text.
 
-The text of an exception may hold anything, an argument or a secret too. What is here may go to logs
-and to Sentry.
+The text may hold anything, also arguments or secrets. The data here may go to logs and to Sentry.
 """
 
 import hashlib
@@ -34,7 +33,7 @@ _TEXT_OF_LINES = re.compile(
     r"""|"(?:\\.|[^"\\\n])*"?|'(?:\\.|[^'\\\n])*'?""",
     re.DOTALL,
 )
-"""A comment or a text of a file; which of them it is that a quotation mark is part of."""
+"""A comment or a string literal; it decides which of them a quotation mark belongs to."""
 _LINES_REMEMBERED = 1_000
 _FILE_CHARACTERS = 1_000_000
 _QUOTES = re.compile(r"""(["'])…\1|["']""")
@@ -51,20 +50,20 @@ _LIBRARIES = tuple(
     )
 )
 _COMPILED = (*EXTENSION_SUFFIXES, ".pyc")
-"""Modules without a source file: their code names a file of the machine that built them."""
+"""Modules without a source file: their code names a file of the build machine."""
 _NAME = type.__dict__["__qualname__"]
 _MODULE = type.__dict__["__module__"]
 _MRO = type.__dict__["__mro__"]
 _MADE_AT_RUN_TIME = "(code made at run time)"
 
 _imported_at = math.inf
-"""When this process imported its tools, in Unix time."""
+"""When this process finished importing its tools, in Unix time."""
 
 
 class Frame(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One line of a traceback. `is_own`: it is of the tool's author, not of a library.
+    """One line of a traceback. `is_own`: the file belongs to the tool's author, not to a library.
 
-    Of code made at run time, which a model may have written, only the line number is given.
+    For code made at run time, which a model may have written, only the line number is given.
     """
 
     file: str
@@ -76,11 +75,11 @@ class Frame(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class ExceptionReport(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One exception: its class, and where it was raised, the outermost frame first.
+    """One exception: its class and the frames of its traceback, outermost first.
 
-    `left_out` counts frames in the middle that are not here. `is_cause`: the next one of the list
-    was raised from it; otherwise while it was handled. `members`: those of an exception group, each
-    with what led to it; a group in a group is not told by itself.
+    `left_out` counts omitted frames in the middle. `is_cause`: the next exception in the list was
+    raised from this one; otherwise while this one was handled. `members`: those of an exception
+    group, each with the exceptions that led to it; nested groups are flattened.
     """
 
     kind: str
@@ -92,17 +91,18 @@ class ExceptionReport(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=T
 
     @property
     def name(self) -> str:
-        """Module and class."""
+        """The qualified class name; the module is omitted for builtins."""
         is_known = self.module in ("", "builtins")
         return self.kind if is_known else f"{self.module}.{self.kind}"
 
 
 class Failure(msgspec.Struct, frozen=True, kw_only=True):
-    """What is told of a call that failed. `digest` stands for its arguments, of so many bytes.
+    """A failed call as observers see it. `digest` identifies its arguments.
 
-    `cause` is how the tool's process ended, or what is wrong with the result, which has
-    `result_bytes`; "" and 0 where that does not apply. `text` is what the tool or the pool said. It
-    may hold anything, so it is None unless the setting `error_texts` allows it.
+    `arguments_bytes` is their size. `cause` says how the tool's process ended, or what is wrong
+    with the result of `result_bytes` bytes; "" and 0 if not applicable. `text` is the error message
+    of the tool or the pool. It may hold anything, so it is None unless the setting `error_texts`
+    allows it.
     """
 
     text: str | None
@@ -114,7 +114,7 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def failure_of(outcome: Outcome, arguments: dict[str, Any], *, with_text: bool) -> Failure | None:
-    """What is told of an outcome; None of one that is ok."""
+    """The `Failure` of an outcome; None if it is ok."""
     if outcome.ok:
         return None
     encoded = canonical(arguments)
@@ -131,10 +131,10 @@ def failure_of(outcome: Outcome, arguments: dict[str, Any], *, with_text: bool) 
 
 
 def tools_imported(at: float | None = None) -> float:
-    """Hide code from files that change after the import of the tools; returns its Unix time.
+    """Hide code of files that change after the tools were imported; returns that Unix time.
 
-    The import ended now, or `at`: a child that replaces another gets the time of its worker's
-    import, and `inf` hides nothing.
+    The import ended now, or `at`: a replacement child gets the time of its worker's import, and
+    `inf` hides nothing.
     """
     global _imported_at
     _imported_at = time.time() if at is None else at
@@ -142,15 +142,15 @@ def tools_imported(at: float | None = None) -> float:
 
 
 def is_own(file: str) -> bool:
-    """Whether code in this file is the tool author's: neither the pool's nor a library's."""
+    """Whether a file belongs to the tool's author rather than to toolpool or a library."""
     return not _is_ours(file) and not file.startswith((*_LIBRARIES, "<frozen ", _MADE_AT_RUN_TIME))
 
 
 def faults_of(error: BaseException) -> list[dict[str, Any]]:
-    """`ExceptionReport`s as JSON: what led to `error` first, itself last. Never raises."""
+    """`ExceptionReport`s as JSON: causes first, `error` last. Never raises."""
     try:
         return [_encoded(fault) for fault in _chain(error, set())]
-    except BaseException:  # noqa: BLE001 - causes and contexts are attributes of a tool's objects
+    except BaseException:  # noqa: BLE001 - a tool may override __cause__ and __context__
         return []
 
 
@@ -165,7 +165,7 @@ def faults_in(details: dict[str, Any] | None) -> tuple[ExceptionReport, ...]:
 def own_frame(faults: Sequence[ExceptionReport]) -> Frame | None:
     """The deepest frame of the tool's author, in the last exception that has one.
 
-    Where all are of libraries, as of tools that were installed as one, where the tool begins.
+    If all frames belong to libraries, as for tools installed as a package, the outermost frame.
     """
     for fault in reversed(faults):
         for frame in reversed(fault.frames):
@@ -180,7 +180,7 @@ def reported_apart(faults: Sequence[ExceptionReport]) -> Sequence[Sequence[Excep
 
 
 def traceback_of(faults: Iterable[ExceptionReport]) -> str:
-    """The traceback as Python prints it, but for what the exceptions say."""
+    """The traceback as Python prints it, without the exceptions' messages."""
     parts: list[str] = []
     for fault in faults:
         if fault.frames:
@@ -202,7 +202,7 @@ def _encoded(fault: ExceptionReport) -> dict[str, Any]:
 
 
 def _chain(error: BaseException, seen: set[int]) -> list[ExceptionReport]:
-    """The exception and what led to it, oldest first, without those that are `seen` already."""
+    """The exception and its causes, oldest first, without those already in `seen`."""
     chain: list[ExceptionReport] = []
     current: BaseException | None = error
     is_cause = False
@@ -237,7 +237,7 @@ def _fault(error: BaseException, seen: set[int], *, is_cause: bool) -> Exception
 
 
 def _members(error: BaseException) -> Iterator[BaseException]:
-    """The members of a group and of the groups in it, up to a limit; none if it is no group."""
+    """The members of a group and of its nested groups, up to a limit."""
     left = [error] if isinstance(error, BaseExceptionGroup) else []
     found = 0
     while left and found < _MEMBERS_AT_MOST:
@@ -250,7 +250,7 @@ def _members(error: BaseException) -> Iterator[BaseException]:
 
 
 def _named_class(error: BaseException) -> type:
-    """The first class in the MRO that its module holds by its name; a model may name others."""
+    """The first class in the MRO that is importable by its name; a model may create others."""
     mro: tuple[type, ...] = _MRO.__get__(type(error))
     return next(filter(_is_in_module, mro), BaseException)
 
@@ -260,7 +260,7 @@ def _is_in_module(kind: type) -> bool:
     for part in _NAME.__get__(kind).split("."):
         try:
             found = vars(found).get(part)
-        except TypeError:  # it has no attributes of its own
+        except TypeError:  # no __dict__
             return False
     return found is kind
 
@@ -271,7 +271,7 @@ def _module_of(kind: type) -> str:
 
 
 def _frames(traceback: TracebackType | None) -> list[tuple[FrameType, int]]:
-    """The frames and lines of a traceback, without those of the pool that called the tool."""
+    """The frames and lines of a traceback, without toolpool's frames above the tool's."""
     frames: list[tuple[FrameType, int]] = []
     while traceback is not None:
         if frames or not _is_ours(traceback.tb_frame.f_code.co_filename):
@@ -281,10 +281,7 @@ def _frames(traceback: TracebackType | None) -> list[tuple[FrameType, int]]:
 
 
 def stack_of(frame: FrameType | None, at_most: int) -> str:
-    """The lines that a frame and those above it are at, the outermost first, as Python prints them.
-
-    What stands between quotes is left out.
-    """
+    """A frame and its callers as Python prints them, outermost first, without string contents."""
     frames: list[Frame] = []
     while frame is not None and len(frames) < at_most:
         frames.append(_frame(frame, frame.f_lineno or 0))
@@ -303,7 +300,7 @@ def _frame(frame: FrameType, line: int) -> Frame:
     if not _was_imported(file, module):
         return Frame(file=_MADE_AT_RUN_TIME, line=line, function="?")
     found, own = linecache.getline(file, line), is_own(file)
-    if own:  # to look through a library's file as well would take long, and it knows no secret
+    if own:  # library files hold no secrets, and masking them would take long
         found = _without_texts_of_lines(file, line, found)
     return Frame(
         file=_on_one_line(file),
@@ -316,10 +313,10 @@ def _frame(frame: FrameType, line: int) -> Frame:
 
 
 def _was_imported(file: str, module: str) -> bool:
-    """Whether code belongs to a loaded module whose file is unchanged since tools were imported.
+    """Whether the code belongs to a loaded module whose file is unchanged since the import.
 
-    Anything else may have been written by what a tool ran. Compares ctime, because a program can
-    set a file's mtime.
+    Other code may have been written by a tool's program. Compares ctime, because a program can set
+    a file's mtime.
     """
     if _imported_at == math.inf:
         return True
@@ -338,17 +335,19 @@ def _was_imported(file: str, module: str) -> bool:
 
 @lru_cache(_LINES_REMEMBERED)
 def _without_texts_of_lines(file: str, line: int, found: str) -> str:
-    """A line without what is part of a text that began, or ends, in another one."""
+    """A line without its parts of multi-line strings."""
     text = "".join(linecache.getlines(file))
     if len(text) > _FILE_CHARACTERS:
-        return ""  # to look through it would hold the worker up
+        return ""  # masking it would block the worker
     blanked = _TEXT_OF_LINES.sub(_blank, text).split("\n")
     return blanked[line - 1] if 0 < line <= len(blanked) else found
 
 
 def _blank(text: re.Match[str]) -> str:
-    """A text without what is in it. One that has open braces may be of an f-string that holds
-    others, as it can from Python 3.12 on: its quotation mark then closes nothing.
+    """A string literal without its contents.
+
+    Unbalanced braces may mean an f-string with nested quotes (Python 3.12+): its quotation mark
+    then closes nothing.
     """
     found = text[0]
     if found[0] == "#":
@@ -358,17 +357,17 @@ def _blank(text: re.Match[str]) -> str:
 
 
 def _without_texts(line: str) -> str:
-    """A line of code without what stands between its quotes, which may be a password."""
+    """A line of code without the contents of its string literals, which may be passwords."""
     blanked = _TEXT.sub(_blank, line[:_LINE_CHARACTERS])
     for quotes in _QUOTES.finditer(blanked):
-        if len(quotes[0]) == 1:  # of a text that goes on in the next line
+        if len(quotes[0]) == 1:  # a string that continues on the next line
             blanked = blanked[: quotes.start()] + "…"
             break
     return _on_one_line(blanked[:_CODE_CHARACTERS])
 
 
 def _is_ours(file: str) -> bool:
-    """Whether it is the pool's own; the tools that come with it count as anybody's tools."""
+    """Whether a file is toolpool's own; the built-in tools count as tools."""
     return file.startswith(_OURS) and not file.startswith(_TOOLS)
 
 
@@ -377,7 +376,7 @@ def _short(name: str) -> str:
 
 
 def _on_one_line(text: str) -> str:
-    """A name that was made of something from outside must not pass for a line of its own."""
+    """Escape line breaks so that outside text cannot forge lines of its own."""
     text = printable(text)
     if text.isprintable():
         return text

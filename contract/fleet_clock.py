@@ -1,7 +1,7 @@
-"""Fleet time: the server's clock without its jumps, as every process of the fleet follows it.
+"""Fleet time: the server's clock without its jumps, shared by all processes of the fleet.
 
 The server keeps an offset to its clock (`contract/ledger/lua/preamble.lua`). A process that sees
-fleet time go on by more or less than its own clock corrects the offset, and signs it. Hosts' wall
+fleet time drift from its own monotonic clock corrects the offset and signs it. The hosts' wall
 clocks are not used: they may be hours apart.
 """
 
@@ -26,9 +26,9 @@ _BETWEEN_SECONDS = 0.25
 """How long after the jump another process must have agreed at least: readings are not exact."""
 _AGREED_WITHIN_SECONDS = 4.0
 _PATIENCE_SECONDS = 3.0
-"""Longer than the processes of a fleet take to look at the server."""
+"""Longer than the interval at which the processes of a fleet read the server's clock."""
 DOUBT_SECONDS = 0.2
-"""How long to wait before the next look where a reading is doubtful."""
+"""How long to wait before the next reading if a reading is doubtful."""
 _PURPOSE = "clock"
 _MILLISECONDS = re.compile(r"-?\d{1,15}")
 
@@ -36,12 +36,12 @@ _CLOCK = getattr(time, "CLOCK_BOOTTIME", None)
 
 
 def elapsed() -> float:
-    """A monotonic clock, in seconds, that counts the time in which the machine is suspended."""
+    """A monotonic clock in seconds that includes the time in which the machine is suspended."""
     return time.clock_gettime(_CLOCK) if _CLOCK is not None else time.monotonic()
 
 
 def fleet_time(client: "redis.Redis", settings: Settings) -> float:
-    """Fleet time as the server has it, in seconds since 1970. Raises RedisError.
+    """Read fleet time from the server, in seconds since 1970. Raises RedisError.
 
     An offset that none of our keys signed counts as 0.
     """
@@ -55,7 +55,7 @@ def fleet_time(client: "redis.Redis", settings: Settings) -> float:
 
 
 class _State(NamedTuple):
-    """The value of the epoch key. `agreed`: when a process last agreed, by fleet time."""
+    """The value of the epoch key. `agreed`: when a process last agreed, in fleet time."""
 
     random: str
     offset_ms: int = 0
@@ -64,7 +64,7 @@ class _State(NamedTuple):
 
     @classmethod
     def parse(cls, raw: bytes) -> "_State":
-        """A value of another form has no offset."""
+        """Parse the value; an unknown format counts as no offset."""
         words = raw.decode(errors="replace").split(" ")
         random, offset, agreed, _, signature = (*words, *[""] * 5)[:5]
         if not _MILLISECONDS.fullmatch(offset):
@@ -73,7 +73,7 @@ class _State(NamedTuple):
         return cls(random, int(offset), agreed_ms / 1000 or float("-inf"), signature)
 
     def is_signed(self, keyring: Keyring, prefix: str) -> bool:
-        """Whether a process with the key has agreed with this offset at that time."""
+        """Whether a holder of the key agreed with this offset at that time."""
         agreed_ms = round(self.agreed * 1000) if self.agreed > 0 else 0
         body = _body(prefix, self.random, self.offset_ms, agreed_ms)
         try:
@@ -87,7 +87,7 @@ def _body(prefix: str, random: str, offset_ms: int, agreed_ms: int) -> bytes:
 
 
 class _Dispute(NamedTuple):
-    """A reading that is not taken: its raw value, the right offset, and how often in a row."""
+    """A rejected reading: its raw value, the right offset, and the rejections in a row."""
 
     seen: str
     right_ms: int
@@ -101,10 +101,10 @@ class _Reading(NamedTuple):
 
 
 class FleetClock:
-    """Fleet time in seconds since 1970. Before the first reading it is this host's time.
+    """Fleet time in seconds since 1970; this host's time before the first reading.
 
-    `keyring` and `prefix`: an offset counts if one of these keys signed it for this deployment.
-    `forgets_after`: a jump forward by more seconds makes the server lose data (its keys expire).
+    An offset counts if one of the keys of `keyring` signed it for the deployment `prefix`.
+    `forgets_after`: a forward jump by more seconds makes the server lose data (its keys expire).
     """
 
     def __init__(
@@ -120,25 +120,25 @@ class FleetClock:
         self._dispute: _Dispute | None = None
         self._doubted_since: float | None = None
         self._read_since = math.inf
-        """When the first reading was taken, by `elapsed`."""
+        """When the first reading was accepted, by `elapsed`."""
 
     @property
     def _is_new(self) -> bool:
-        """Whether the first reading may have been of a jump that others are about to correct."""
+        """Whether the first reading may have seen a jump that others are about to correct."""
         return elapsed() - self._read_since < _PATIENCE_SECONDS
 
     @property
     def is_doubtful(self) -> bool:
-        """Whether there is no reading yet: others may be about to correct fleet time."""
+        """Whether no reading was accepted yet: others may be about to correct fleet time."""
         return self._last is None
 
     @property
     def is_disputed(self) -> bool:
-        """Whether the last reading was not taken: the next ask corrects the offset."""
+        """Whether the last reading was rejected: the next request corrects the offset."""
         return self._dispute is not None
 
     def agreement(self) -> tuple[str, str, str]:
-        """What the server's script is asked to agree with: see `agree_on_time` in Lua."""
+        """The arguments of `agree_on_time` in Lua."""
         if self._last is None or (self._is_new and self._dispute is None):
             return "", "", ""
         seen, right_ms, _ = self._dispute or _Dispute("", self._offset_ms, 0)
@@ -150,18 +150,17 @@ class FleetClock:
     def read(
         self, server_time: float, state: str | bytes, asked_at: float, answered_at: float
     ) -> bool:
-        """Take a reading of the server's clock and of the epoch key's value.
+        """Take a reading of the server's clock and of the epoch key; whether the clock jumped.
 
-        It was asked for and came at these times of `elapsed`.
-        Whether the server's clock jumped since the reading before, by what is seen here or by what
-        another process has corrected.
+        `asked_at` and `answered_at` are the times of request and reply by `elapsed`. A jump is
+        noticed here, or by the correction that another process made.
         """
         raw = state.encode() if isinstance(state, str) else state
         known, last = _State.parse(raw), self._last
         self._random = known.random
         if not (is_signed := known.is_signed(self._keyring, self._prefix)):
             known = known._replace(agreed=float("-inf"))
-        # What somebody without the key wrote, or put back, counts as if nothing had been changed.
+        # An offset that was written or restored without the key counts as unchanged.
         is_trusted = self._is_trusted(known, server_time, is_signed=is_signed)
         offset_ms = known.offset_ms if is_trusted else self._offset_ms
         fleet_time = server_time + offset_ms / 1000
@@ -188,16 +187,16 @@ class FleetClock:
         return was_corrected or abs(ahead) > _TOLERANCE_SECONDS
 
     def _is_trusted(self, known: _State, server_time: float, *, is_signed: bool) -> bool:
-        """Whether the offset is what a process with the key has set; a change, just now."""
+        """Whether a process with the key set this offset; a changed offset must be recent."""
         if self._last is None:
-            return is_signed or not known.offset_ms  # which every server begins with
+            return is_signed or not known.offset_ms  # every server begins with 0
         agreed_ago = server_time + known.offset_ms / 1000 - known.agreed
         return known.offset_ms == self._offset_ms or abs(agreed_ago) <= _AGREED_WITHIN_SECONDS
 
     def _is_in_doubt(self, agreed_ago: float) -> bool:
-        """Whether a first reading is not taken yet: none of those that know the time agrees.
+        """Whether to reject a first reading because no running process agreed with it recently.
 
-        Either there are none, or the server's clock jumped and they have not looked since.
+        Either there is no such process, or the server's clock jumped and none has read it since.
         """
         if agreed_ago == float("inf") or abs(agreed_ago) <= _AGREED_WITHIN_SECONDS:
             return False
@@ -206,10 +205,10 @@ class FleetClock:
         return elapsed() - self._doubted_since < _PATIENCE_SECONDS
 
     def _is_wrong(self, ahead: float, agreed_ago: float) -> bool:
-        """Whether fleet time is to be corrected, and not this process.
+        """Whether fleet time is wrong, rather than this process's clock.
 
-        A monotonic clock may stand still with its virtual machine, but is never fast. So where
-        fleet time is behind, it is wrong. Where it is ahead, others may have agreed meanwhile.
+        A monotonic clock may stop with its virtual machine but never runs fast. So fleet time that
+        is behind is wrong; fleet time that is ahead is right if others agreed meanwhile.
         """
         if abs(ahead) <= _CORRECTED_FROM_SECONDS or self._tries >= _TRIES:
             return False
@@ -226,5 +225,5 @@ class FleetClock:
         return self._dispute.tries if self._dispute is not None else 0
 
     def time(self) -> float:
-        """Now; Unix time in seconds."""
+        """The current fleet time as Unix time in seconds."""
         return self._offset + elapsed()

@@ -1,4 +1,4 @@
-"""Finds what a setting or an option names."""
+"""Imports the objects that settings and options name."""
 
 from collections.abc import Callable
 from importlib import import_module
@@ -8,12 +8,12 @@ from toolpool.contract.errors import Misconfigured
 
 
 def comma_separated(text: str) -> list[str]:
-    """The words between the commas."""
+    """Split at commas."""
     return [word.strip() for word in text.split(",") if word.strip()]
 
 
 def loaded(name: str, path: str) -> Any:
-    """What is at `module:name`. Raises `Misconfigured`, whatever its module raises."""
+    """Import the object at `module:name`. Raises `Misconfigured` for any failure of the import."""
     module, _, attribute = path.partition(":")
     if not module or not attribute:
         raise Misconfigured(f"{name} must be named as module:name, not {path!r}")
@@ -29,9 +29,9 @@ def loaded(name: str, path: str) -> Any:
 
 
 def imported(name: str, path: str) -> Callable[..., Any]:
-    """The function at `module:name`. Raises `Misconfigured`."""
+    """Import the function at `module:name`. Raises `Misconfigured`."""
     found = loaded(name, path)
     if not callable(found):
-        raise Misconfigured(f"{name}: {path!r} is a {type(found).__name__}, and no function")
+        raise Misconfigured(f"{name}: {path!r} is a {type(found).__name__}, not a function")
     function: Callable[..., Any] = found
     return function

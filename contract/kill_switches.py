@@ -1,8 +1,8 @@
-"""The kill switch: a tool, or a tool with one argument value, denied to the whole fleet at once.
+"""The kill switch: denies a tool, or one value of an argument, in the whole fleet at once.
 
-Kept in Redis, signed, and followed by every dispatcher and worker. A switch stays until it is taken
-back: it must not switch itself off, nor be taken back or set again by somebody who can write to the
-server and has no key.
+Switches are kept in Redis, signed, and followed by every dispatcher and worker. A switch stays on
+until it is removed: it never expires, and nobody without a signing key can remove or restore it by
+writing to the server.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -20,7 +20,7 @@ from toolpool.contract.schema.validator import SchemaValidator
 from toolpool.contract.spec import ToolSpec
 
 Canonical = Callable[[str, dict[str, Any]], dict[str, Any]]
-"""Gives the arguments of a tool, by its name, in the form that its schema determines."""
+"""Converts the arguments of the named tool to the canonical form of its schema."""
 _OPEN = ("additionalProperties", "patternProperties", "unevaluatedProperties")
 _LISTS = (list, tuple, set, frozenset)
 States = tuple[str, Mapping[str, bytes]]
@@ -28,21 +28,21 @@ States = tuple[str, Mapping[str, bytes]]
 
 
 class SwitchLedger(Protocol):
-    """Where switches are kept."""
+    """Stores switches."""
 
     async def switches(self, change: SwitchChange | None = None) -> States:
-        """The states of all switches, after a change. Raises what the client does.
+        """The states of all switches, after applying `change`. Raises what the client raises.
 
-        The change is made only if its switch was still in the state `before`.
+        The change is made only if its switch is still in the state `before`.
         """
         ...
 
 
 class KillSwitches:
-    """The latest state of each switch that was ever seen, here or on the server.
+    """The latest known state of each switch.
 
-    A state counts that is signed for this key prefix; of two states of a switch, the one with the
-    higher number.
+    Only states signed for this key prefix count; of two states of a switch the one with the higher
+    number holds.
     """
 
     def __init__(self, envelope: Envelope, prefix: str) -> None:
@@ -50,20 +50,20 @@ class KillSwitches:
         self._prefix = prefix
         self._known: dict[str, tuple[Switch, bytes]] = {}
         self.on: dict[str, list[Switch]] = {}
-        """Those that deny calls, by tool."""
+        """The switches that deny calls, by tool."""
         self._found: Mapping[str, bytes] = {}
         self.version = "unread"
-        """The server's when its switches were last read."""
+        """The server's version when its switches were last read."""
 
     async def follow(self, ledger: SwitchLedger) -> list[Switch]:
-        """Read what the server has, and set again what it lost; which switches have changed."""
+        """Read the server's switches and restore those it lost; returns the changed switches."""
         turned = self.take(*await ledger.switches())
         for change in list(self._lost()):
             turned += self.take(*await ledger.switches(change))
         return turned
 
     def take(self, version: str, found: Mapping[str, bytes]) -> list[Switch]:
-        """Learn the states that the server has; the switches that deny since then, or no longer."""
+        """Merge the server's states; returns the switches that began or stopped denying."""
         before = self._denying()
         for data in found.values():
             try:
@@ -84,15 +84,16 @@ class KillSwitches:
         return {name: switch for name, (switch, _) in self._known.items() if switch.on}
 
     def _lost(self) -> Iterator[SwitchChange]:
-        """What the server lacks, or has in another state: nobody with a key removed it."""
+        """The states that the server lacks or has changed: no holder of a key removed them."""
         for name, (_, body) in self._known.items():
             if (found := self._found.get(name, b"")) != body:
                 yield SwitchChange(name, found, body)
 
     def change(self, switch: Switch) -> SwitchChange:
-        """The step from the state that was read last to this one, numbered after it.
+        """The step from the last read state to this one, with the next number.
 
-        By its time, so that it also comes after a state that the server has lost meanwhile.
+        The number is at least the time, so that it also exceeds that of a state that the server
+        lost.
         """
         name = switch_name(switch)
         known = self._known.get(name)
@@ -126,19 +127,19 @@ class KillSwitches:
         return None
 
     def on_arguments(self, tool: str, tenant: str) -> tuple[Switch, ...]:
-        """The switches on arguments of a tool, for calls of a tenant."""
+        """The switches on arguments of a tool that apply to a tenant."""
         found = (switch for switch in self.on.get(tool, ()) if switch.argument is not None)
         return tuple(switch for switch in found if switch.tenant in (None, tenant))
 
 
 def switch_name(switch: Switch) -> str:
-    """The field a switch is kept under: its states have the same."""
+    """The hash field of a switch; all states of a switch share it."""
     words = [switch.tool, switch.argument, switch.value]
     return encoding.digest(words if switch.tenant is None else [*words, switch.tenant])
 
 
 def means(denied: Any, value: Any) -> bool:
-    """Whether a switch on the value `denied` is meant for `value`, both as JSON or both typed.
+    """Whether a switch on the value `denied` applies to `value`; both are JSON, or both typed.
 
     True is not 1, and 1 is 1.0. A number may be written as text, and a value may stand alone or in
     a list.
@@ -153,7 +154,7 @@ def means(denied: Any, value: Any) -> bool:
 
 
 def _read(value: Any) -> Any:
-    """The number or boolean that a text, or a number, may be."""
+    """The number or boolean that a value may stand for."""
     if value in ("true", "false"):
         return value == "true"
     if isinstance(value, (str, int, float)) and not isinstance(value, bool):

@@ -1,4 +1,4 @@
-"""What operators' commands read of a dispatcher: its report, and its answer to a question."""
+"""What the operator commands read from a dispatcher: its report and its answers."""
 
 from typing import TypeVar
 
@@ -18,9 +18,9 @@ class WaitingCalls(msgspec.Struct, frozen=True, kw_only=True):
     """Calls of one tool that wait for the same thing; `oldest` is the longest wait in seconds.
 
     `waits_for` is one of: `turn` (calls before it in its turn, or the policy), `approval`, `retry`,
-    `rate_limit` (also one on how many run at once in the fleet), `concurrency` (of its tool, in
-    this dispatcher), `session_limit`, `workers` (not sent: all slots are taken, or there are none),
-    `server` (being sent), and `slot` (sent, and not started).
+    `rate_limit` (also a limit on calls that run at once in the fleet), `concurrency` (of its tool,
+    in this dispatcher), `session_limit`, `workers` (not sent: no worker has a free slot), `server`
+    (being sent) and `slot` (sent, not started).
     """
 
     tool: str
@@ -41,8 +41,8 @@ class EndedCalls(msgspec.Struct, frozen=True, kw_only=True):
 class DispatcherReport(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A dispatcher's description of itself, renewed about once a second with its lease.
 
-    `circuits` are the open ones: seconds until each tool is tried again. `ended` goes back to
-    `ended_since` (Unix time), an hour at most.
+    `circuits` are the open circuits: seconds until each tool is tried again. `ended` goes back to
+    `ended_since` (Unix time), at most an hour.
     """
 
     id: str
@@ -58,16 +58,16 @@ class DispatcherReport(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=
     ended: list[EndedCalls] = []
     ended_since: float = 0.0
     refuses_new_calls: bool = False
-    """Because the server's memory is nearly full."""
+    """Whether it refuses calls because the server's memory is nearly full."""
     policy: str = ""
-    """The digest of its rules and hook; empty where it has none."""
+    """The digest of its rules and hook; empty if it has none."""
 
 
 class CallStatus(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """An open call as its dispatcher sees it. Seconds: `age` since it was accepted, `start_within`
-    and `deadline_in` from now. `key` is that of its ledger record.
+    """An open call as its dispatcher sees it; `key` is that of its ledger record.
 
-    `cancelled` is the code that it ended with, where the question was to cancel it.
+    In seconds: `age` since it was accepted, `start_within` and `deadline_in` from now. `cancelled`
+    is the code that it ended with, if the question asked to cancel it.
     """
 
     call: str
@@ -91,7 +91,7 @@ class CallStatus(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True):
-    """What a dispatcher says to a question. `more`: how many calls it left out."""
+    """A dispatcher's answer to a question. `more`: the number of calls left out."""
 
     question: str
     dispatcher: str
@@ -105,27 +105,27 @@ _encoder = msgspec.json.Encoder()
 
 
 def signed_report(envelope: Envelope, report: DispatcherReport) -> bytes:
-    """The report as it is stored."""
+    """Encode and sign the report for storage."""
     return envelope.seal(_REPORT, _encoder.encode(report))
 
 
 def read_report(envelope: Envelope, data: bytes) -> DispatcherReport:
-    """Raises `MessageRejected` for one that nobody we trust has signed, or of another form."""
+    """Verify and decode a report. Raises `MessageRejected`."""
     return _read(_reports, envelope.unseal(_REPORT, data))
 
 
 def signed_answer(envelope: Envelope, answer: Answer) -> bytes:
-    """The answer as it is sent."""
+    """Encode and sign the answer."""
     return envelope.seal(_ANSWER, _encoder.encode(answer))
 
 
 def read_answer(envelope: Envelope, data: bytes) -> Answer:
-    """Raises `MessageRejected` as `read_report` does."""
+    """Verify and decode an answer. Raises `MessageRejected`."""
     return _read(_answers, envelope.unseal(_ANSWER, data))
 
 
 def answer_stream(names: RedisKeys, question: Question) -> str:
-    """Where a question is answered: no dispatcher writes to a key that a question names."""
+    """The stream for the answer; derived, so that a question cannot name a key to write to."""
     return names.reply(question.id)
 
 
@@ -133,4 +133,4 @@ def _read(decoder: "msgspec.json.Decoder[T]", body: bytes) -> T:
     try:
         return decoder.decode(body)
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
-        raise MessageRejected("malformed", f"not of the form: {error}") from None
+        raise MessageRejected("malformed", f"the message is malformed: {error}") from None

@@ -52,7 +52,7 @@ class Code(StrEnum):
 class Executed(StrEnum):
     """Whether the tool ran. Never guessed."""
 
-    NO = "no"  # nobody ran it and nobody can any more
+    NO = "no"  # it did not run and cannot run any more
     YES = "yes"  # it returned or raised
     UNKNOWN = "unknown"  # it started, or may have, and its end was not seen
 
@@ -60,8 +60,8 @@ class Executed(StrEnum):
 def is_retryable(code: Code, executed: Executed, spec: ToolSpec | None) -> bool:
     """Whether the same arguments may be sent again. `spec` is None for an unknown tool.
 
-    A failure of the pool may be repeated where the tool is a read, is idempotent or certainly did
-    not run; a failure of the tool also where its effects are not declared.
+    A failure of the pool may be retried if the tool is a read, is idempotent or certainly did not
+    run; a failure of the tool also if its effects are not declared.
     """
     match code.error_type:
         case ErrorType.LOGICAL:
@@ -76,11 +76,11 @@ def is_retryable(code: Code, executed: Executed, spec: ToolSpec | None) -> bool:
 class Outcome(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """The end of one call, as a worker reports it or a dispatcher concludes it.
 
-    `error` is the bare message; `dispatcher/words` makes the sentence the model reads. `details`
-    are for operators (exception class, stack) and never reach the model. Where `data` is cut,
-    the whole output of `output_bytes` is kept under the handle `output`. `still_running`: the
-    worker answered for a tool that it cannot stop. `silence`: it was ended for giving no sign
-    of life for so long. Times are seconds.
+    `error` is the bare message; `dispatcher/messages` writes the sentence that the model reads.
+    `details` (exception class, stack) are for operators and never reach the model. If `data` is
+    truncated, the whole output of `output_bytes` is stored under the handle `output`.
+    `still_running`: the worker answered for a tool that it cannot stop. `silence`: the tool was
+    stopped after so long without a heartbeat. Times are in seconds.
     """
 
     ok: bool
@@ -103,7 +103,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=
 
 
 def may_still_run(outcome: Outcome) -> bool:
-    """Whether the tool may go on after its call was answered, so that order cannot rest on it."""
+    """Whether the tool may still run after its answer, so that order is not guaranteed."""
     if outcome.executed is not Executed.UNKNOWN:
         return False
     was_seen = outcome.worker and outcome.code is not Code.WORKER_LOST
@@ -111,22 +111,22 @@ def may_still_run(outcome: Outcome) -> bool:
 
 
 def is_for_now(outcome: Outcome) -> bool:
-    """Whether a call was refused for a time: it did not run, and may run when it is asked again."""
+    """Whether a call was refused temporarily: it did not run and may run if it is asked again."""
     return outcome.executed is Executed.NO and outcome.retry_after is not None
 
 
 BLOCKED_LOOP = "blocked_loop"
-"""The reason of a call that blocked its worker's event loop until the worker was ended."""
+"""The reason of a call that blocked its worker's event loop until the worker was killed."""
 READ_OTHERWISE = "read_otherwise"
-"""The reason of a call whose arguments the tool would not read as a policy judged them."""
+"""The reason of a call whose arguments the tool would read differently than the policy did."""
 NOT_COMPARABLE = "not_comparable"
-"""The reason of a call with an argument of a type that cannot be compared with what was judged."""
+"""The reason of a call with an argument type that cannot be compared with the judged one."""
 NOT_JUDGED = "not_judged"
-"""The reason of a call that no policy judged, where the worker requires one."""
+"""The reason of a call without a policy's verdict, where the worker requires one."""
 SWITCHED_OFF = "a kill switch denies what it reads its arguments as"
-"""The cause of a denial by a worker that is no fault: somebody set the switch."""
+"""The cause of a worker's denial that is not a fault: an operator set the switch."""
 
 
 def failure(code: Code, error: str, executed: Executed, **fields: Any) -> Outcome:
-    """An outcome that is not ok."""
+    """An outcome with `ok=False`."""
     return Outcome(ok=False, code=code, error=error, executed=executed, **fields)

@@ -1,4 +1,4 @@
-"""Which limits a call is under: its tool's own, and those of its session and tenant."""
+"""The rate limits that apply to a call: its tool's, its session's and its tenant's."""
 
 from collections.abc import Callable
 from functools import lru_cache
@@ -14,17 +14,17 @@ _REMEMBERED = 10_000
 
 
 class RateLimits:
-    """What dispatchers look at before they send a call, and workers before they start it."""
+    """Finds the limits that dispatchers check before sending and workers before starting a call."""
 
     def __init__(self, settings: Settings) -> None:
         self._of_tenant = _rate(settings.tenant_rate)
         self._of_session = _rate(settings.session_rate)
         self.hold_all = self._of_tenant is not None or self._of_session is not None
-        """Whether there is a limit for calls of whatever tool."""
+        """Whether there is a limit for the calls of all tools."""
         self._limits: Callable[..., tuple[Limit, ...]] = lru_cache(_REMEMBERED)(self._make)
 
     def of(self, spec: ToolSpec, session: str | None, tenant: str) -> tuple[Limit, ...]:
-        """Those of a call; a call without a session is under no limit of sessions."""
+        """The limits of a call; session limits do not apply to a call without a session."""
         if spec.rate is msgspec.UNSET:
             session = session if self._of_session is not None else None
             if spec.concurrency_scope is msgspec.UNSET:

@@ -1,9 +1,8 @@
-"""Hides the secrets that a call was given in what is said of it afterwards.
+"""Masks the secrets that a call was given in its results, errors and logs.
 
-A text is searched as it is and with its escapes decoded: those of JSON, of URLs and of Python, up
-to three times over. A value is also found in base64, and by each long line of one that has several.
-It is a net, not a wall: what a tool makes of a secret in another way, half of it or its hash, is
-not known again.
+Text is searched as it is and with its escapes decoded (JSON, URL and Python, up to three levels). A
+value is also found in base64, and a multi-line value by each of its long lines. This is best
+effort: a secret that a tool transforms in another way, such as a hash or a half, is not found.
 """
 
 import base64
@@ -16,16 +15,16 @@ from typing import Any, Self
 from toolpool.contract import encoding
 
 LEAST_CHARACTERS = 6
-"""What is shorter is not hidden: it would be found in everything."""
+"""Shorter values are not masked: they would match everywhere."""
 _LEAST_LINE, _LINES_AT_MOST = 20, 200
 _TIMES = 3
-"""How often a text may be escaped: as JSON within JSON within a URL."""
+"""How many levels of escapes are decoded: JSON within JSON within a URL."""
 
 _HEX = "[0-9A-Fa-f]"
 
 
 def _bytes_after(mark: str) -> str:
-    """A character as one byte, or as UTF-8 has it, each byte in hexadecimal after a mark."""
+    """A pattern for a character as one byte or in UTF-8, each byte in hexadecimal after a mark."""
     more = f"{mark}[89ABab]{_HEX}"
     return (
         f"{mark}[CDcd]{_HEX}{more}|{mark}[Ee]{_HEX}{more}{more}|{mark}[Ff][0-7]{more}{more}{more}|"
@@ -43,14 +42,14 @@ _LETTERS = {
 }  # fmt: skip
 
 _active: "list[Redaction]" = []
-"""Of the calls that run in this process, for its log. Changed in single steps, without a lock: a
-fork of a tool may come by while another thread holds one."""
+"""The redactions of the running calls, for the log. Changed in single steps, without a lock: a tool
+may fork while another thread would hold one."""
 
 
 class Redaction:
-    """Puts `[secret NAME]` in the place of values, which are given by name.
+    """Replaces values, given by name, with `[secret NAME]`.
 
-    In `with redaction:` it holds for all that this process logs as well.
+    Within `with redaction:` it also applies to all logs of this process.
     """
 
     __slots__ = ("_marks", "_pattern", "_spellings")
@@ -77,7 +76,7 @@ class Redaction:
         return "".join((*pieces, text[end:]))
 
     def json(self, encoded: bytes) -> bytes:
-        """A JSON document without the values, also where one is a key or a number."""
+        """A JSON document without the values, also where a value is a key or a number."""
         if not self._spellings or not self._is_in(encoded.decode(errors="replace")):
             return encoded
         return encoding.encode(self._within(encoding.decode(encoded)))
@@ -92,11 +91,11 @@ class Redaction:
         return self._is_plainly_in(text)
 
     def _is_plainly_in(self, text: str) -> bool:
-        spaced = text.replace("+", " ")  # as forms write a space
+        spaced = text.replace("+", " ")  # forms encode a space as +
         return any(spelling in spaced for spelling in self._spellings)
 
     def _find(self, text: str) -> list[tuple[int, int, str]]:
-        """Where values are in a text, from and to, and what stands in their place."""
+        """The positions of values in a text (start, end) and their replacements."""
         found: list[tuple[int, int, str]] = []
         layers: list[_Decoded] = []
         while True:
@@ -139,7 +138,7 @@ class Redaction:
 
 
 NOTHING = Redaction({})
-"""Hides nothing, at no cost."""
+"""Masks nothing, at no cost."""
 
 
 def are_in_use() -> bool:
@@ -156,7 +155,7 @@ def without_secrets_in_use(text: str) -> str:
 
 
 def _unescaped(text: str) -> str:
-    """A text with its escapes decoded once, as `_Decoded` has it, where nobody asks for places."""
+    """A text with its escapes decoded once, without recording positions."""
     return "\\".join(map(_unescaped_piece, text.split("\\\\")))
 
 
@@ -170,14 +169,14 @@ def _unescaped_piece(text: str) -> str:
 
 
 class _Decoded:
-    """A text with its escapes decoded once, and where each part of it stood."""
+    """A text with its escapes decoded once, and the original position of each part."""
 
     __slots__ = ("_decoded_at", "_escaped_at", "text")
 
     def __init__(self, escaped: str) -> None:
         pieces: list[str] = []
         self._decoded_at, self._escaped_at = [0], [0]
-        """Where each piece begins: one that has no escape is as long in both texts."""
+        """Where each piece begins; a piece without escapes has the same length in both texts."""
         length = end = 0
         for match in _ESCAPE.finditer(escaped):
             for piece, to in ((escaped[end : match.start()], match.start()), (None, match.end())):
@@ -190,7 +189,7 @@ class _Decoded:
         self.text = "".join(pieces)
 
     def span(self, first: int, last: int) -> tuple[int, int]:
-        """The same part of the escaped text; `last` is behind it."""
+        """The corresponding range of the escaped text; `last` is exclusive."""
         return self._at(first), self._at(last - 1, is_last=True)
 
     def _at(self, decoded: int, *, is_last: bool = False) -> int:
@@ -204,7 +203,7 @@ class _Decoded:
 
 
 def _decoded(escape: str) -> str:
-    """The character of an escape; the escape itself if it has none."""
+    """The character of an escape; the escape itself if it is invalid."""
     if escape[0] == "%" or escape[1] == "x":
         raw = bytes.fromhex(escape.replace("%", "").replace("\\x", ""))
         try:
@@ -233,7 +232,7 @@ def _spellings_of(value: str) -> Iterator[str]:
 
 
 def _in_base64(value: bytes) -> Iterator[str]:
-    """What base64 makes of it for certain, whatever stands before and behind: `user:password`."""
+    """The parts of a value's base64 that its neighbours cannot change (`user:password`)."""
     for before, unsure in ((0, 0), (1, 2), (2, 3)):
         whole = (before + len(value)) * 8 // 6
         for alphabet in (base64.b64encode, base64.urlsafe_b64encode):

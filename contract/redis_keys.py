@@ -5,9 +5,9 @@ import re
 from toolpool.contract.spec import RunIn
 
 BATCH_TASK = "toolpool.batch"
-"""The one Celery task: its single argument is a signed batch."""
+"""The only Celery task; its single argument is a signed batch."""
 TASK_TOOLS = frozenset({"task_result", "task_cancel", "task_list"})
-"""The pool's own tools, which dispatchers answer."""
+"""The pool's own tools, which dispatchers answer themselves."""
 
 
 _KINDS = frozenset(kind.value for kind in RunIn)
@@ -17,33 +17,33 @@ _SECRET = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 
 
 def toolset_queue(queue: str, toolset: str) -> str:
-    """The queue beside `queue` that only workers with this toolset take from."""
+    """The queue beside `queue` that only workers with this toolset consume."""
     return f"{queue}.{toolset[:8]}"
 
 
 def common_queue(queue: str) -> str:
-    """The queue that `queue`, which may be one of a toolset, stands beside."""
+    """The base queue of `queue`, which may be a toolset's queue."""
     rest, _, last = queue.rpartition(".")
     return queue if last in _KINDS else rest
 
 
 def is_prefix(text: str) -> bool:
-    """Whether it may stand before every name: no pattern to a server, and no two words."""
+    """Whether `text` is a valid key prefix: no glob pattern and no whitespace."""
     return _PREFIX.fullmatch(text) is not None
 
 
 def is_queue(text: str) -> bool:
-    """Whether tools may name it. Without dots, so that no two deployments mean the same queue."""
+    """Whether `text` is a valid queue name; without dots, so that deployments cannot collide."""
     return _QUEUE.fullmatch(text) is not None
 
 
 def is_secret(text: str) -> bool:
-    """Whether a secret may be called so: also the name of a file that is in no other folder."""
+    """Whether `text` is a valid secret name, which is also safe as a file name."""
     return _SECRET.fullmatch(text) is not None
 
 
 KEYS_WITHOUT_EXPIRY = frozenset({"epoch", "switches", "unacked", "unacked_index"})
-"""Key kinds (the word after the prefix) that may live for ever; every other key must expire."""
+"""Key kinds (the word after the prefix) that may live forever; every other key must expire."""
 
 
 class RedisKeys:
@@ -59,17 +59,17 @@ class RedisKeys:
         self.circuits = f"{prefix}:circuits"
         self.workers = f"{prefix}:workers"
         self.toolsets = f"{prefix}:toolsets"
-        """When a worker last renewed a lease that names each toolset: a sorted set."""
+        """A sorted set: when a worker last renewed a lease with each toolset."""
         self.dispatchers = f"{prefix}:dispatchers"
         self.loops = f"{prefix}:loops"
         self.outputs = f"{prefix}:outputs"
         self.alive = f"{prefix}:alive"
-        """Which worker said last that the pool is alive."""
+        """The worker that last reported the pool alive."""
         self.events = f"{prefix}:events"
         self.call_prefix = f"{prefix}:call:"
         self.ran_prefix = f"{prefix}:ran:"
         self.unacked = f"{prefix}:unacked"
-        """What Celery has taken and not acknowledged, on Redis; two more stand beside it."""
+        """Celery's unacknowledged messages on Redis; two more keys stand beside it."""
 
     def queue(self, queue: str, run_in: RunIn) -> str:
         """The Celery queue of tools declared with `queue=` that run in `run_in`."""
@@ -77,11 +77,11 @@ class RedisKeys:
 
     @staticmethod
     def catalog_field(tool: str, digest: str, key_id: str) -> str:
-        """The field of one tool's spec, as one signer publishes it, in the catalog hash."""
+        """The catalog hash field of one tool's spec as one signer publishes it."""
         return f"{tool}\0{digest}\0{key_id}"
 
     def toolset(self, digest: str) -> str:
-        """What workers of one release offer: a string."""
+        """The toolset of one worker release: a string."""
         return f"{self.prefix}:toolset:{digest}"
 
     def call(self, key: str) -> str:
@@ -93,11 +93,11 @@ class RedisKeys:
         return f"{self.prefix}:shared:{digest}"
 
     def approvals(self, owner: str) -> str:
-        """Which calls of a tenant wait for approval, by when that is too late: a sorted set."""
+        """A tenant's calls that wait for approval, by expiry: a sorted set."""
         return f"{self.prefix}:approvals:{owner}"
 
     def approved(self, owner: str) -> str:
-        """Which of a tenant's were approved and not sent, by when to look again: a sorted set."""
+        """A tenant's approved calls that were not sent, by next check: a sorted set."""
         return f"{self.prefix}:approved:{owner}"
 
     def reply(self, dispatcher: str) -> str:
@@ -105,43 +105,43 @@ class RedisKeys:
         return f"{self.prefix}:reply:{dispatcher}"
 
     def background(self, handle: str) -> str:
-        """What a handle stands for."""
+        """The background call behind a handle: a string."""
         return f"{self.prefix}:background:{handle}"
 
     def ran(self, key: str) -> str:
-        """The mark of a call that was claimed and may not run twice; it outlives the record."""
+        """The mark of a claimed call that may not run twice; it outlives the record."""
         return self.ran_prefix + key
 
     def ended(self, key: str) -> str:
-        """Says that the tool of a call ended after the call was answered: a string."""
+        """Set when a tool ends after its call was answered: a string."""
         return f"{self.prefix}:ended:{key}"
 
     def output(self, handle: str) -> str:
-        """The whole output of a call."""
+        """The whole output of a call: a string."""
         return f"{self.prefix}:output:{handle}"
 
     def outputs_of(self, owner: str) -> str:
-        """The whole outputs of one session, the oldest first: a sorted set."""
+        """The whole outputs of one session, oldest first: a sorted set."""
         return f"{self.prefix}:outputs:{owner}"
 
     def handles(self, owner: str) -> str:
-        """The handles of one session, by when they were given: a sorted set."""
+        """The handles of one session, by creation time: a sorted set."""
         return f"{self.prefix}:handles:{owner}"
 
     def loop(self, session: str) -> str:
-        """What failed in a session: a list of digests."""
+        """The failed calls of a session: a list of digests."""
         return f"{self.prefix}:loop:{session}"
 
     def rate(self, limit: str) -> str:
-        """The calls that one rate limit counts, by when it no longer does: a sorted set."""
+        """The calls that a rate limit counts, by expiry: a sorted set."""
         return f"{self.prefix}:rate:{limit}"
 
     def trial(self, circuit: str) -> str:
-        """Which dispatcher may try the tool of an open circuit: a string."""
+        """The dispatcher that may try the tool of an open circuit: a string."""
         return f"{self.prefix}:trial:{circuit}"
 
     def turns(self, hour: int) -> str:
-        """The turns that calls were dispatched in within an hour of Unix time: a sorted set."""
+        """The turns whose calls were dispatched in one hour of Unix time: a sorted set."""
         return f"{self.prefix}:turns:{hour}"
 
     def worker(self, worker: str) -> str:
@@ -149,9 +149,9 @@ class RedisKeys:
         return f"{self.prefix}:worker:{worker}"
 
     def dispatcher(self, dispatcher: str) -> str:
-        """A dispatcher's lease, with its signed report. Others leave it its calls meanwhile."""
+        """A dispatcher's lease with its report; while it lives, others leave its calls alone."""
         return f"{self.prefix}:dispatcher:{dispatcher}"
 
     def cancel(self, worker: str) -> str:
-        """The list a worker takes cancels from."""
+        """The list that a worker reads cancels from."""
         return f"{self.prefix}:cancel:{worker}"

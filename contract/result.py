@@ -9,10 +9,10 @@ from toolpool.contract.outcome import Code, ErrorType, Executed
 
 
 class State(StrEnum):
-    """What the state of a call is called everywhere; the last two are final.
+    """The public states of a call; the last two are final.
 
-    A call is `PENDING` until it is sent (it waits for others of its turn, for room, or for a place
-    under a limit), and `WAITING` while a person has to approve it.
+    A call is `PENDING` until it is sent (it waits for others of its turn, for room, or for a rate
+    limit), and `WAITING` until a person approves it.
     """
 
     PENDING = "PENDING"
@@ -24,12 +24,12 @@ class State(StrEnum):
 
 
 class ToolResult(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """What became of one tool call.
+    """The outcome of one tool call.
 
     `data` is what the tool returned; `error` is the text the model reads. `retry_after` and
     `duration` (from leaving the order barrier to the result) are in seconds. `details` hold the
-    exception class and stack for operators; `payload()` leaves them out. `id_given` is False where
-    the model's call had no id of its own, `origin` what its provider's form must have back.
+    exception class and stack for operators; `payload()` omits them. `id_given` is False if the
+    model's call had no id; `origin` is data that the provider's format needs back.
     """
 
     call_id: str
@@ -57,19 +57,19 @@ class ToolResult(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     @property
     def is_running(self) -> bool:
-        """Whether the call goes on in the background, so that this is not its result yet."""
+        """Whether the call continues in the background, so that this is not its final result."""
         return self.ok and self.executed is Executed.UNKNOWN
 
     @property
     def state(self) -> State:
-        """How far the call is; `WAITING` for one that a person has to approve."""
+        """The state of the call; `WAITING` if a person has to approve it."""
         if not self.is_running:
             return State.COMPLETED if self.ok else State.FAILED
         said = self.data.get("state") if isinstance(self.data, dict) else None
         return State(said) if said in list(State) else State.RUNNING
 
     def payload(self) -> dict[str, Any]:
-        """The result as the model's JSON; absent fields are left out."""
+        """The result as the model's JSON; absent fields are omitted."""
         if self.ok:
             payload: dict[str, Any] = {"ok": True, "data": self.data}
             if self.note is not None:

@@ -1,4 +1,4 @@
-"""Settings whose value is in a file, as containers are given secrets: `TOOLPOOL_<NAME>_FILE`."""
+"""Settings read from files, as containers mount secrets: `TOOLPOOL_<NAME>_FILE`."""
 
 import os
 from typing import Any
@@ -14,14 +14,14 @@ _LONGEST_BYTES = 1 << 16
 
 
 class SettingFiles(PydanticBaseSettingsSource):
-    """Reads them when settings are made. Raises `Misconfigured` for a file that is of no use."""
+    """Reads setting files. Raises `Misconfigured` for an unreadable or empty file."""
 
     def get_field_value(self, field: FieldInfo, field_name: str) -> tuple[Any, str, bool]:
-        """See `PydanticBaseSettingsSource`."""
+        """Return no value: `__call__` reads all files."""
         return self().get(field_name), field_name, False
 
     def __call__(self) -> dict[str, Any]:
-        """The settings that were named by a file."""
+        """The settings that files provide."""
         environment = {name.upper(): value for name, value in os.environ.items()}
         found = {}
         for name in IN_FILES:
@@ -30,14 +30,14 @@ class SettingFiles(PydanticBaseSettingsSource):
                 continue
             if environment.get(variable):
                 raise Misconfigured(f"{variable} and {variable}_FILE are both set: unset one")
-            if name in self.current_state:  # it was given by name
+            if name in self.current_state:  # passed as an argument
                 continue
             found[name] = _read(f"{variable}_FILE", path)
         return found
 
 
 def _read(variable: str, path: str) -> str:
-    """The text of a file without the end of its last line."""
+    """The text of a file without its trailing newline."""
     try:
         with open(path, encoding="utf-8") as file:
             text = file.read(_LONGEST_BYTES).removesuffix("\n").removesuffix("\r")

@@ -1,8 +1,8 @@
-"""Signatures on everything that one side reads back and acts on.
+"""Signatures for all messages and stored data.
 
-HMAC-SHA256 (RFC 2104) over the purpose, the key prefix and the body, written as
-`<key id>.<base64url>.<body>`. The purpose keeps a signed outcome from passing for a signed batch,
-the prefix a message of one deployment from passing in another that has the same key.
+HMAC-SHA256 (RFC 2104) over the purpose, the key prefix and the body, written as `<key
+id>.<base64url>.<body>`. The purpose prevents a signed outcome from passing as a signed batch, the
+prefix a message of one deployment from passing in another with the same key.
 """
 
 import base64
@@ -24,9 +24,9 @@ def generate_key() -> str:
 
 
 class Keyring:
-    """Signing keys: the first signs, all verify, so that keys can be rotated without a stop.
+    """Signing keys: the first signs, all verify, so that keys can be rotated without downtime.
 
-    What is signed is good under one key prefix. Raises `Misconfigured` when a key is shorter than
+    Signatures are valid under one key prefix only. Raises `Misconfigured` if a key is shorter than
     16 characters.
     """
 
@@ -46,16 +46,16 @@ class Keyring:
 
     @classmethod
     def parse(cls, text: str, prefix: str = _DEFAULT_PREFIX) -> "Keyring":
-        """Keys from one comma-separated setting."""
+        """Parse a comma-separated list of keys."""
         return cls((part.strip() for part in text.split(",") if part.strip()), prefix)
 
     @classmethod
     def local(cls, prefix: str = _DEFAULT_PREFIX) -> "Keyring":
-        """The fixed key of a private unix socket: it finds damage, it keeps nobody out."""
+        """The fixed key for a private unix socket: it detects damage and gives no protection."""
         return cls(["toolpool-local-unix-socket"], prefix)
 
     def sign(self, purpose: str, body: bytes) -> bytes:
-        """`body` with the signing key's id and signature in front."""
+        """`body` prefixed with the signing key's id and the signature."""
         return b"%s.%s.%s" % (
             self.key_id.encode(),
             _mac(self._signing_key, purpose.encode() + self._scope + body),
@@ -63,7 +63,7 @@ class Keyring:
         )
 
     def verify(self, purpose: str, signed: bytes) -> bytes:
-        """The body of `signed`. Raises `MessageRejected` when no known key signed it for this."""
+        """The body of `signed`. Raises `MessageRejected` without a valid signature."""
         head, _, rest = signed.partition(b".")
         signature, _, body = rest.partition(b".")
         if len(head) != 8 or len(signature) != _DIGEST_CHARACTERS:

@@ -1,4 +1,4 @@
-"""What a tool is to everybody but its own worker: name, schema, how it runs, what it may do."""
+"""A tool as workers publish it: its name, schema, execution mode and permissions."""
 
 from enum import StrEnum
 from typing import Any
@@ -11,7 +11,7 @@ from toolpool.contract.schema.annotations import without_annotations
 
 DEFAULT_TIMEOUT = 60.0
 BACKGROUND_TIMEOUT = 86_400.0
-"""Seconds a tool may run from its claim, where its declaration does not say."""
+"""Seconds a tool may run from its claim, unless its declaration says otherwise."""
 
 
 class RunIn(StrEnum):
@@ -23,27 +23,27 @@ class RunIn(StrEnum):
 
 
 class Effects(StrEnum):
-    """What a tool does to the world. Undeclared effects are `None`."""
+    """What a tool does to the outside world. Undeclared effects are `None`."""
 
     READ = "read"
     WRITE = "write"
 
 
 class ToolSpec(msgspec.Struct, frozen=True, kw_only=True):
-    """One tool as workers publish it and dispatchers follow it.
+    """One tool as workers publish it and dispatchers use it.
 
-    `input_schema` is JSON Schema (None: any object is taken). `timeout` is in seconds from the
-    claim, `heartbeat` the seconds it may give no sign of life for, `max_output` in bytes; `retries`
-    counts attempts by the pool beyond the first. An `exclusive` tool is stopped where its worker
-    cannot be sure any more that nobody else runs the call. `text_parameter` is the one argument of
-    a tool whose input is free text, `text_format` the grammar that the text has. `output_schema` is
-    the JSON Schema of its results. `title`, `strict`, `defer_loading`, `allowed_callers` and
-    `input_examples` go to the providers that take them. `rate` is how often it may be started, as
-    `100/min`, counted for each `rate_per` (the fleet where that is UNSET). `concurrency` holds for
-    each dispatcher, or for all where `concurrency_scope` is `fleet`. Equal calls of a
-    `single_flight` tool share a run, whose result is given to others for `cache_seconds`. `version`
-    is the author's name for what the tool does: a verdict on one holds for no other. What is UNSET
-    is not written, so that a tool without it has the digest that older versions give it.
+    `input_schema` is JSON Schema (None accepts any object). `timeout` is in seconds from the claim,
+    `heartbeat` the longest time without a sign of life in seconds, `max_output` in bytes; `retries`
+    counts attempts by the pool beyond the first. An `exclusive` tool is stopped if its worker can
+    no longer be sure that no other worker runs the call. `text_parameter` is the one argument of a
+    free-text tool, `text_format` the grammar of that text. `output_schema` is the JSON Schema of
+    its results. `title`, `strict`, `defer_loading`, `allowed_callers` and `input_examples` are
+    passed to providers that support them. `rate` limits its starts, as `100/min`, counted per
+    `rate_per` (UNSET: the fleet). `concurrency` applies to each dispatcher, or to the fleet if
+    `concurrency_scope` is `fleet`. Equal calls of a `single_flight` tool share a run, and its
+    result is reused for `cache_seconds`. `version` is the author's version of the tool's behaviour:
+    a policy verdict is bound to it. UNSET fields are not encoded, so that a tool without them keeps
+    the digest of older versions.
     """
 
     name: str
@@ -84,17 +84,17 @@ class ToolSpec(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def bound_digest(self) -> str:
-        """Stands for what an approval or a policy's verdict is bound to besides the arguments.
+        """The digest of a tool that approvals and policy verdicts are bound to.
 
-        That is how the arguments are read, what the tool does to the world, which secrets it uses,
-        and the author's version; not how any of it is described.
+        It covers how arguments are read, the effects, the secrets used and the author's version;
+        not the descriptions.
         """
         schema = without_annotations(self.input_schema)
         return encoding.digest([schema, self.effects, self.secrets or (), self.version or ""])
 
     @property
     def silence(self) -> float | None:
-        """Seconds it may give no sign of life for; None where that is not watched."""
+        """The longest time without a sign of life in seconds; None if it is not watched."""
         return None if self.heartbeat is msgspec.UNSET else self.heartbeat
 
     @property
@@ -104,20 +104,20 @@ class ToolSpec(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_shared(self) -> bool:
-        """Whether equal calls may share a run. Of anything but a read nobody may declare that."""
+        """Whether equal calls may share a run; only foreground reads may."""
         is_declared = self.single_flight is True or self.cache_seconds is not msgspec.UNSET
         return is_declared and self.effects is Effects.READ and not self.background
 
     @property
     def cached_for(self) -> float:
-        """Seconds for which a result is given to equal calls; 0.0 where it is not kept."""
+        """Seconds for which a result is reused for equal calls; 0.0 if it is not cached."""
         return 0.0 if self.cache_seconds is msgspec.UNSET else max(0.0, self.cache_seconds)
 
     @property
     def limit(self) -> tuple[Rate, RatePer] | None:
-        """How often it may be started, and what that is counted for; None for as often as you like.
+        """The rate limit and its scope; None if there is none.
 
-        Raises ValueError for what this version does not know.
+        Raises ValueError for a rate or scope that this version does not know.
         """
         if self.rate is msgspec.UNSET:
             return None
@@ -126,9 +126,9 @@ class ToolSpec(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def at_once(self) -> int | None:
-        """How many of its calls may run at once in the whole fleet; None where that is not said.
+        """How many of its calls may run at once in the fleet; None if not limited.
 
-        Raises ValueError for what this version does not know.
+        Raises ValueError for a scope that this version does not know.
         """
         if self.concurrency_scope is msgspec.UNSET:
             return None
@@ -138,7 +138,7 @@ class ToolSpec(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def text_input(self) -> str | None:
-        """The argument that takes a call's free text; None for a tool of JSON arguments."""
+        """The argument that takes a free-text call's input; None for a tool with JSON arguments."""
         return None if self.text_parameter is msgspec.UNSET else self.text_parameter
 
     @property
@@ -148,6 +148,6 @@ class ToolSpec(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def sealed(spec: ToolSpec) -> ToolSpec:
-    """`spec` with its digest, which changes with anything a caller could notice."""
+    """`spec` with its digest, which changes with anything that callers could notice."""
     bare = msgspec.structs.replace(spec, digest="")
     return msgspec.structs.replace(spec, digest=encoding.digest(bare))
