@@ -1,1 +1,1 @@
-"""The record of every call, and the steps that may change it. In Redis and in memory."""
+"""The record of every call and the atomic steps that change it, on Redis and in memory."""

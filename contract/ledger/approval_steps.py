@@ -1,4 +1,4 @@
-"""The steps of calls that wait for a person: asked, decided, and gone on with."""
+"""The ledger steps of calls that need approval: request, read, decide, list."""
 
 import math
 import time
@@ -16,14 +16,14 @@ from toolpool.contract.redis_keys import RedisKeys
 
 _PATIENCE_SECONDS = 5.0
 LOOK_AGAIN_SECONDS = 10.0
-"""After how long a dispatcher looks again at what was approved and is not sent."""
+"""The interval at which dispatchers look for approved calls that were not sent."""
 
 
 class Asking(msgspec.Struct, frozen=True, gc=False):
-    """A call to note as waiting. `ends_at` and `asked_at` are Unix time by the server's clock.
+    """A call to store as waiting. `ends_at` and `asked_at` are Unix time by the server's clock.
 
     Its record is kept for `kept` seconds while it is not sent, and its outcome for `keep` seconds.
-    `tried_in` is the epoch of an earlier try that may have been taken, empty if there was none.
+    `tried_in` is the epoch of an earlier attempt that may have been accepted, or empty.
     """
 
     key: str
@@ -39,10 +39,10 @@ class Asking(msgspec.Struct, frozen=True, gc=False):
 
 
 class Deciding(msgspec.Struct, frozen=True, gc=False):
-    """A decision to note. All but `key` and times (`ends_at`: of what is approved) are signed.
+    """A decision to store. All fields except `key` and the times are signed.
 
-    `notice` tells dispatchers. A denied call has the outcome `no`, or `doubtful` where the server
-    may have forgotten that it was sent.
+    `ends_at` is the expiry of an approval. `notice` informs the dispatchers. A denied call gets the
+    outcome `no`, or `doubtful` if the server may have forgotten that it was sent.
     """
 
     key: str
@@ -56,9 +56,9 @@ class Deciding(msgspec.Struct, frozen=True, gc=False):
 
 
 class Found(NamedTuple):
-    """The record of a call; `state` is empty if there is none. `request` and so on are signed.
+    """The record of a call; `state` is empty if there is none. The bytes are signed.
 
-    `answer` is that of an `ask`: `new`, `ran` or `moved` (as `DispatcherLedger.open`), else empty.
+    `answer` is set by `ask`: `new`, `ran` or `moved` (as in `DispatcherLedger.open`), else empty.
     """
 
     key: str
@@ -72,7 +72,7 @@ class Found(NamedTuple):
 
     @property
     def shown(self) -> ApprovalState | None:
-        """What people are told of it; None if it never had to be approved."""
+        """The public approval state; None if the call never needed approval."""
         if self.approval == "approved" and self.state != "approved":
             return ApprovalState.SENT
         try:
@@ -85,35 +85,35 @@ class ApprovalLedger(Protocol):
     """Methods raise `ServerUnavailable`, RedisError or OSError. `now` is the server's time."""
 
     async def ask(self, asking: Asking, *, now: float) -> Found:
-        """Note a call that is not sent before somebody approves it; one that is known stays."""
+        """Store a call that waits for approval; an existing record is left as it is."""
         ...
 
     async def read(self, key: str, *, now: float, unsent_in: str | None = None) -> Found:
-        """A record. `unsent_in`: the epoch in which the caller knows that nobody has sent the call.
+        """Read a record. `unsent_in`: the epoch in which the caller knows the call was not sent.
 
-        It becomes the epoch of a record that waits or is approved, if it is the server's.
+        If it is the server's epoch, it becomes that of a waiting or approved record.
         """
         ...
 
     async def decide(self, deciding: Deciding, *, now: float) -> str:
-        """Approve or deny what waits; empty if that was done, else its state, or `gone`."""
+        """Approve or deny a waiting call; empty if done, else its state, or `gone`."""
         ...
 
     async def approved(self, *, now: float) -> list[str]:
-        """Keys of what was approved and is to be sent from here: its dispatcher may be dead."""
+        """The approved calls to send from this dispatcher, also those of a dead dispatcher."""
         ...
 
     async def waiting(self, most: int, *, now: float) -> list[Found]:
-        """What waits, the first to expire first."""
+        """The calls that wait for approval, earliest expiry first."""
         ...
 
     async def is_untold(self, key: str) -> bool:
-        """Whether nobody was told what became of a request; to be asked by whoever tells."""
+        """Claim the notification of a request's end; True for the first caller."""
         ...
 
 
 class RedisApprovals:
-    """On a real server, those of one tenant, for the dispatcher that reads `reply`."""
+    """The approvals of one tenant on Redis, for the dispatcher that reads `reply`."""
 
     def __init__(
         self,
@@ -132,7 +132,7 @@ class RedisApprovals:
         self._shared = (names.epoch, names.approvals(owner), names.approved(owner))
 
     async def ask(self, asking: Asking, *, now: float) -> Found:
-        """See `ApprovalLedger.ask`."""
+        """Store a call that waits for approval; an existing record is left as it is."""
         answers = await self._run(
             asking.key,
             "ask",
@@ -154,11 +154,11 @@ class RedisApprovals:
         return _found(asking.key, answers[1:])
 
     async def read(self, key: str, *, now: float, unsent_in: str | None = None) -> Found:
-        """See `ApprovalLedger.read`."""
+        """Read a record."""
         return _found(key, (await self._run(key, "read", now, unsent_in or ""))[1:])
 
     async def decide(self, deciding: Deciding, *, now: float) -> str:
-        """See `ApprovalLedger.decide`."""
+        """Approve or deny a waiting call; empty if done, else its state, or `gone`."""
         [answer] = await self._run(
             deciding.key,
             "decide",
@@ -176,13 +176,13 @@ class RedisApprovals:
         return "" if answer == b"done" else bytes(answer).decode(errors="replace")
 
     async def approved(self, *, now: float) -> list[str]:
-        """See `ApprovalLedger.approved`."""
+        """The approved calls to send from this dispatcher."""
         pause = _ms(LOOK_AGAIN_SECONDS)
         answers = await self._run("", "approved", now, self._reply, pause, self._names.call_prefix)
         return [bytes(answer).decode(errors="replace") for answer in answers]
 
     async def waiting(self, most: int, *, now: float) -> list[Found]:
-        """See `ApprovalLedger.waiting`."""
+        """The calls that wait for approval, earliest expiry first."""
         answers = await self._run("", "list", now, self._names.call_prefix, most)
         return [
             _found(bytes(answers[i]).decode(errors="replace"), [b"", *answers[i + 1 : i + 7]])
@@ -190,7 +190,7 @@ class RedisApprovals:
         ]
 
     async def is_untold(self, key: str) -> bool:
-        """See `ApprovalLedger.is_untold`."""
+        """Claim the notification of a request's end; True for the first caller."""
         [answer] = await self._run(key, "tell", 0.0)
         return bool(answer == b"first")
 
@@ -216,14 +216,14 @@ def _found(key: str, answers: Sequence[Any]) -> Found:
 
 
 class MemoryApprovals:
-    """The steps of a server in this process, for the dispatcher that reads `reply`."""
+    """Approvals in memory, for the dispatcher that reads `reply`."""
 
     def __init__(self, server: MemoryServer, reply: str) -> None:
         self._server = server
         self._reply = reply
 
     async def ask(self, asking: Asking, *, now: float) -> Found:
-        """See `ApprovalLedger.ask`."""
+        """Store a call that waits for approval; an existing record is left as it is."""
         server, key = self._server, asking.key
         record = server.asked_anew(key, asking.asked_at)
         if record is None and not asking.rerunnable and asking.tried_in not in ("", server.epoch):
@@ -257,7 +257,7 @@ class MemoryApprovals:
         return _of(key, record)._replace(answer="new" if is_new else "")
 
     async def read(self, key: str, *, now: float, unsent_in: str | None = None) -> Found:
-        """See `ApprovalLedger.read`."""
+        """Read a record."""
         record = self._server.record(key)
         is_unsent = record is not None and record.state in ("waiting", "approved")
         if record is not None and is_unsent and unsent_in == self._server.epoch:
@@ -265,7 +265,7 @@ class MemoryApprovals:
         return _of(key, record) if record is not None else Found(key, "")
 
     async def decide(self, deciding: Deciding, *, now: float) -> str:
-        """See `ApprovalLedger.decide`."""
+        """Approve or deny a waiting call; empty if done, else its state, or `gone`."""
         record = self._server.record(deciding.key)
         if record is None:
             return "gone"
@@ -278,7 +278,7 @@ class MemoryApprovals:
         record.decision = deciding.decision
         for reply in record.replies:
             self._server.put(reply, deciding.notice)
-        # As long as a handle may be good that was given while it waited.
+        # A handle that was given while the call waited may be valid for so long.
         kept = deciding.ends_at - now + record.keep
         record.keep = max(kept, record.gone_at - time.monotonic())
         if deciding.approved:
@@ -295,7 +295,7 @@ class MemoryApprovals:
         return ""
 
     async def approved(self, *, now: float) -> list[str]:
-        """See `ApprovalLedger.approved`."""
+        """The approved calls to send from this dispatcher."""
         found: list[str] = []
         for key, record in self._server.records.items():
             if record.state != "approved" or record.look_at > now:
@@ -307,14 +307,14 @@ class MemoryApprovals:
         return found
 
     async def waiting(self, most: int, *, now: float) -> list[Found]:
-        """See `ApprovalLedger.waiting`."""
+        """The calls that wait for approval, earliest expiry first."""
         records = self._server.records.items()
         found = [(k, r) for k, r in records if r.state == "waiting" and r.expires > now]
         found.sort(key=lambda pair: pair[1].expires)
         return [_of(key, record) for key, record in found[:most]]
 
     async def is_untold(self, key: str) -> bool:
-        """See `ApprovalLedger.is_untold`."""
+        """Claim the notification of a request's end; True for the first caller."""
         record = self._server.record(key)
         if record is None or record.is_told:
             return False

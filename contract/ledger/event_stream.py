@@ -1,6 +1,6 @@
-"""The stream of events that all dispatchers publish to and everybody may follow.
+"""The event stream that all dispatchers publish to.
 
-Its events are numbered without a hole, so that whoever reads it sees what it has missed.
+Events are numbered without gaps, so that readers detect missed ones.
 """
 
 import asyncio
@@ -17,13 +17,13 @@ from toolpool.contract.redis_keys import RedisKeys
 _READ_AT_MOST = 8
 _BLOCK_SECONDS = 2.0
 _SILENCE_SECONDS = 3.0
-"""Longer than a blocking read lasts: then its connection is dead, though nobody closed it."""
+"""Longer than a blocking read lasts; after that, the connection is dead."""
 _KEPT_SECONDS = 86_400
 _DIGITS = 15
 
 
 class Entry(NamedTuple):
-    """What was published together: `last` is the place of the last of so many `events`."""
+    """Events that were published together; `last` is the position of the last of them."""
 
     last: Position
     events: int
@@ -31,31 +31,31 @@ class Entry(NamedTuple):
 
 
 class EventLog(Protocol):
-    """The stream. Methods may raise RedisError, OSError or TimeoutError."""
+    """The event stream. Methods may raise RedisError, OSError or TimeoutError."""
 
     async def add(self, body: bytes, *, count: int, known: Position) -> Position:
-        """Append signed events; the place of the last of them.
+        """Append signed events; returns the position of the last one.
 
-        `known` is the last place that the publisher knows of: a stream that has not got as far has
-        lost it, and begins anew.
+        `known` is the last position that the publisher knows. If the stream ends before it, the
+        stream was lost and begins again.
         """
         ...
 
     async def last(self) -> Position | None:
-        """The place of the newest event; None where nothing is kept."""
+        """The position of the newest event; None if the stream is empty."""
         ...
 
     async def read(self, after: Position, *, wait: bool = True) -> list[Entry]:
-        """Some of the entries with events after a place; waits a little where there are none."""
+        """Some entries with events after a position; waits a little if there are none."""
         ...
 
     async def close(self) -> None:
-        """Let go of every connection."""
+        """Close all connections."""
         ...
 
 
 class RedisEvents:
-    """On a real server, over connections of its own: whoever follows takes none from the calls."""
+    """The stream on Redis, on its own connections, so that followers do not delay calls."""
 
     def __init__(
         self,
@@ -72,7 +72,7 @@ class RedisEvents:
         self._kept = kept
 
     async def add(self, body: bytes, *, count: int, known: Position) -> Position:
-        """See `EventLog.add`."""
+        """Append signed events; returns the position of the last one."""
         [id_] = await self._scripts.once(
             Step.EVENTS,
             [self._key],
@@ -81,13 +81,13 @@ class RedisEvents:
         return _position(id_)
 
     async def last(self) -> Position | None:
-        """See `EventLog.last`."""
+        """The position of the newest event; None if the stream is empty."""
         found = await send(self._writer, ("XREVRANGE", self._key, "+", "-", "COUNT", 1))
         found = await without_end(self._writer, self._key, found)
         return _position(found[0][0]) if found else None
 
     async def read(self, after: Position, *, wait: bool = True) -> list[Entry]:
-        """See `EventLog.read`."""
+        """Some entries with events after a position; waits a little if there are none."""
         block = ("BLOCK", round(_BLOCK_SECONDS * 1000)) if wait else ()
         command = ("XREAD", "COUNT", _READ_AT_MOST, *block, "STREAMS", self._key, after.bookmark)
         async with asyncio.timeout(_BLOCK_SECONDS + _SILENCE_SECONDS):
@@ -96,7 +96,7 @@ class RedisEvents:
         return [_entry(id_, fields) for id_, fields in entries]
 
     async def close(self) -> None:
-        """See `EventLog.close`."""
+        """Close all connections."""
         await self._writer.aclose()
         await self._reader.aclose()
 
@@ -107,7 +107,7 @@ def _position(id_: bytes) -> Position:
 
 
 def _entry(id_: bytes, fields: list[bytes]) -> Entry:
-    """What another hand wrote is taken for one event, or as many as can be before its place."""
+    """Decode an entry. A foreign entry counts as one event, or as many as its position allows."""
     found = dict(zip(fields[::2], fields[1::2], strict=False))
     last, count = _position(id_), found.get(b"n", b"1")
     events = int(count[:_DIGITS]) if count.isdigit() else 1
@@ -115,7 +115,7 @@ def _entry(id_: bytes, fields: list[bytes]) -> Entry:
 
 
 class MemoryEvents:
-    """In this process, for all dispatchers of one server in memory."""
+    """The stream in memory, shared by the dispatchers of one in-memory server."""
 
     def __init__(self) -> None:
         self.kept = 100_000
@@ -123,7 +123,7 @@ class MemoryEvents:
         self._more = asyncio.Event()
 
     async def add(self, body: bytes, *, count: int, known: Position) -> Position:
-        """See `EventLog.add`."""
+        """Append events; returns the position of the last one."""
         newest = self._entries[-1].last if self._entries else BEGINNING
         if newest < known or not self._entries:
             newest = Position(max(int(time.time() * 1000), known.start + 1, newest.start + 1), 0)
@@ -135,11 +135,11 @@ class MemoryEvents:
         return last
 
     async def last(self) -> Position | None:
-        """See `EventLog.last`."""
+        """The position of the newest event; None if the stream is empty."""
         return self._entries[-1].last if self._entries else None
 
     async def read(self, after: Position, *, wait: bool = True) -> list[Entry]:
-        """See `EventLog.read`."""
+        """Some entries with events after a position; waits a little if there are none."""
         if wait and (not self._entries or self._entries[-1].last <= after):
             self._more.clear()
             try:
@@ -147,15 +147,15 @@ class MemoryEvents:
             except TimeoutError:
                 return []
         found: list[Entry] = []
-        for entry in reversed(self._entries):  # whoever follows closely looks at few
+        for entry in reversed(self._entries):  # a follower that is up to date reads only a few
             if entry.last <= after:
                 break
             found.append(entry)
         return found[::-1][:_READ_AT_MOST]
 
     async def close(self) -> None:
-        """Nothing to let go of."""
+        """Do nothing: there are no connections."""
 
     def forget(self) -> None:
-        """Lose them all, as a server does that lost its data."""
+        """Drop all events, as a server does that lost its data."""
         self._entries.clear()

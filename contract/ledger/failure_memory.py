@@ -1,7 +1,7 @@
-"""What failed in a session, remembered for the whole fleet.
+"""The failed calls of each session, shared by the whole fleet to detect loops.
 
-A session without failures costs nothing: every dispatcher follows one stream of the sessions that
-have some, and asks the server about those alone.
+Sessions without failures cost nothing: every dispatcher follows one stream of the sessions with
+failures, and queries the server for those only.
 """
 
 import asyncio
@@ -25,7 +25,7 @@ _PAUSE_SECONDS = 1.0
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """How often a call has failed, and whether it takes turns with another failing call."""
+    """How often a call has failed, and whether it alternates with another failing call."""
 
     failures: int
     alternates: bool
@@ -35,26 +35,26 @@ class LoopLedger(Protocol):
     """The memory of failures. `look` and `note` raise `ServerUnavailable` past `give_up_at`."""
 
     def suspects(self, session: str) -> bool:
-        """Whether anything failed in this session, as far as is known here; costs nothing."""
+        """Whether this session has failures, by local knowledge only."""
         ...
 
     async def look(self, session: str, digests: Sequence[str], give_up_at: float) -> list[Seen]:
-        """What is remembered of these calls."""
+        """The failures of these calls."""
         ...
 
     async def note(
         self, session: str, ended: Sequence[tuple[str, bool]], give_up_at: float
     ) -> None:
-        """Remember calls by digest, and whether each failed; a success is forgotten."""
+        """Store the failed calls by digest, and remove those that succeeded."""
         ...
 
     async def follow(self) -> None:
-        """Learn of the sessions in which others saw failures; for ever."""
+        """Follow the sessions in which other dispatchers saw failures; never returns."""
         ...
 
 
 class RedisLoops:
-    """On a real server: one list a session, and the stream of sessions."""
+    """Failures on Redis: one list per session, and the stream of sessions."""
 
     def __init__(
         self,
@@ -74,12 +74,12 @@ class RedisLoops:
         self._last_read = b"0"
 
     def suspects(self, session: str) -> bool:
-        """See `LoopLedger.suspects`."""
+        """Whether this session has failures, by local knowledge only."""
         until = self._touched.get(session)
         return until is not None and until > time.monotonic()
 
     async def look(self, session: str, digests: Sequence[str], give_up_at: float) -> list[Seen]:
-        """See `LoopLedger.look`."""
+        """The failures of these calls."""
         found = await self._run("look", session, digests, give_up_at)
         pairs = zip(found[::2], found[1::2], strict=True)
         return [Seen(int(count), turns == b"1") for count, turns in pairs]
@@ -87,22 +87,22 @@ class RedisLoops:
     async def note(
         self, session: str, ended: Sequence[tuple[str, bool]], give_up_at: float
     ) -> None:
-        """See `LoopLedger.note`."""
+        """Store the failed calls by digest, and remove those that succeeded."""
         self._touch(session)
         words = [word for digest, failed in ended for word in (digest, "1" if failed else "0")]
         await self._run("note", session, words, give_up_at)
 
     async def follow(self) -> None:
-        """See `LoopLedger.follow`."""
+        """Follow the sessions in which other dispatchers saw failures; never returns."""
         command = ("XREAD", "COUNT", _READ_AT_MOST, "BLOCK", _BLOCK_MS, "STREAMS")
         while True:
             try:
-                async with asyncio.timeout(2 * _BLOCK_MS / 1000):  # then the connection is dead
+                async with asyncio.timeout(2 * _BLOCK_MS / 1000):  # past it the connection is dead
                     found = await send(self._reader, (*command, self._names.loops, self._last_read))
                     read: list[Any] = found[0][1] if found else []
                     entries = await without_end(self._reader, self._names.loops, read)
             except (RedisError, OSError):
-                self._last_read = b"0"  # another server may count from anywhere
+                self._last_read = b"0"  # a replaced server may have other ids
                 await asyncio.sleep(_PAUSE_SECONDS)
                 continue
             for key, fields in entries:
@@ -125,7 +125,7 @@ class RedisLoops:
 
 
 class MemoryLoops:
-    """In this process: what several dispatchers of one in-memory server share."""
+    """Failures in memory, shared by the dispatchers of one in-memory server."""
 
     def __init__(self, *, remembered: int = 32, kept: float = 3600.0) -> None:
         self._remembered = remembered
@@ -134,14 +134,14 @@ class MemoryLoops:
         self._until: dict[str, float] = {}
 
     def suspects(self, session: str) -> bool:
-        """See `LoopLedger.suspects`."""
+        """Whether this session has failures."""
         if self._until.get(session, 0.0) > time.monotonic():
             return True
         self._forget(session)
         return False
 
     async def look(self, session: str, digests: Sequence[str], give_up_at: float) -> list[Seen]:
-        """See `LoopLedger.look`."""
+        """The failures of these calls."""
         failed = self._failed[session]
         last = failed[-3:]
         return [
@@ -155,7 +155,7 @@ class MemoryLoops:
     async def note(
         self, session: str, ended: Sequence[tuple[str, bool]], give_up_at: float
     ) -> None:
-        """See `LoopLedger.note`."""
+        """Store the failed calls by digest, and remove those that succeeded."""
         failed = self._failed[session]
         for digest, has_failed in ended:
             if has_failed:
@@ -175,4 +175,4 @@ class MemoryLoops:
         self._until.pop(session, None)
 
     async def follow(self) -> None:
-        """See `LoopLedger.follow`: there is nobody else."""
+        """Wait forever: the failures of all dispatchers are already shared."""

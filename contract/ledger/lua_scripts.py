@@ -1,4 +1,4 @@
-"""The ledger's atomic steps: loads the Lua scripts and runs them, again where a reply was lost.
+"""Loads and runs the Lua scripts of the ledger's atomic steps, again if a reply is lost.
 
 Every step carries a nonce and repeats its answer to it, so running one twice is safe.
 """
@@ -35,17 +35,17 @@ from toolpool.contract.server.redis_clients import removals, said
 _FIRST_PAUSE = 0.05
 _LONGEST_PAUSE = 1.0
 _DIGITS_OF_MS = 13
-"""Of a date in milliseconds, until the year 2286."""
+"""The digits of a date in milliseconds, until the year 2286."""
 REPLY_STREAM_MS = 7_200_000
-"""Longer than an hour, by which the clock may jump."""
+"""Longer than an hour, the largest clock jump that is tolerated."""
 _PASSING = (RedisConnectionError, RedisTimeoutError, BusyLoadingError, OSError)
 _REFUSING = (ReadOnlyError, OutOfMemoryError, MasterDownError)
 _REFUSAL = re.compile(r"(^|-)(READONLY|OOM|MASTERDOWN|NOREPLICAS|MISCONF|BUSY)\b")
-"""In the text of errors that redis-py has no class for, or that a script passes on (before 7.0)."""
+"""Matches errors without a class in redis-py, or passed on by a script (before Redis 7.0)."""
 
 
 class Step(StrEnum):
-    """What has to happen at once on the server: the steps of a call, and what is beside them."""
+    """The atomic steps of calls and of the fleet's other state; each has a script."""
 
     OPEN = "open"
     CLAIM = "claim"
@@ -74,7 +74,7 @@ _count = itertools.count()
 
 
 def _boot_again() -> None:
-    """A forked host would use its parent's words, and read its parent's calls."""
+    """After a fork: the child must not reuse its parent's nonces."""
     global _boot
     _boot = secrets.token_hex(6)
 
@@ -83,17 +83,17 @@ os.register_at_fork(after_in_child=_boot_again)
 
 
 def refuses_writes(error: ResponseError) -> bool:
-    """Whether a server that is there takes no writes for now: full, read-only, or alone."""
+    """Whether a reachable server refuses writes for now: full, read-only or without replicas."""
     return isinstance(error, _REFUSING) or _REFUSAL.search(str(error)) is not None
 
 
 def new_nonce() -> str:
-    """A word nobody else uses, which makes a step repeatable."""
+    """A unique word that makes a step repeatable."""
     return f"{_boot}{next(_count):x}"
 
 
 def script(step: Step) -> tuple[str, str]:
-    """The step's Lua and its SHA-1, for clients that call it by themselves."""
+    """The step's Lua source and its SHA-1."""
     folder = resources.files("toolpool.contract.ledger") / "lua"
     parts = ["preamble", *(["places"] if step in _WITH_PLACES else []), step.value]
     source = "".join((folder / f"{part}.lua").read_text() for part in parts)
@@ -101,12 +101,12 @@ def script(step: Step) -> tuple[str, str]:
 
 
 def has_end(id_: bytes) -> bool:
-    """Whether an entry's id is of no time that comes, so that nothing can be added after it."""
+    """Whether an entry's id is so far in the future that nothing can be added after it."""
     return id_.find(b"-") > _DIGITS_OF_MS
 
 
 async def without_end(client: "redis.asyncio.Redis", stream: str, entries: list[Any]) -> list[Any]:
-    """The entries read of a stream, up to one that `has_end`: then the stream is deleted."""
+    """The entries before the first that `has_end`; if there is one, the stream is deleted."""
     for number, entry in enumerate(entries):
         if has_end(entry[0]):
             await client.delete(stream)
@@ -129,7 +129,7 @@ async def send(
     command: Sequence[str | bytes | int],
     attempt: Attempt | None = None,
 ) -> Any:
-    """One command on one pooled connection, without redis-py's retries and reply parsing.
+    """Send one command on one pooled connection, without redis-py's retries and reply parsing.
 
     Raises RedisError or OSError; a connection that failed is not used again.
     """
@@ -153,7 +153,7 @@ async def send(
 
 
 def growing_pauses(longest: float, first: float = 0.1) -> Iterator[float]:
-    """How long to wait before each next try, in seconds: twice as long each time."""
+    """Exponential backoff: pauses in seconds, each twice as long as the one before."""
     while True:
         yield first
         first = min(2 * first, longest)
@@ -175,10 +175,10 @@ class LuaScripts:
         *,
         give_up_at: float,
     ) -> list[Any]:
-        """The step's answers. `give_up_at` is on the monotonic clock.
+        """Run a step until it is answered. `give_up_at` is on the monotonic clock.
 
-        Raises `ServerUnavailable` when no answer came by then, and RedisError for an answer that no
-        repetition will mend.
+        Raises `ServerUnavailable` if no answer came by then, and RedisError for an error that a
+        retry cannot fix.
         """
         source, sha = self._scripts[step]
         pause = _FIRST_PAUSE
@@ -199,7 +199,7 @@ class LuaScripts:
             except ResponseError as error:
                 if not refuses_writes(error):
                     raise
-                attempt.sent = sent_before  # a step begins with its first write, or not at all
+                attempt.sent = sent_before  # a step that failed has written nothing
             except _PASSING:
                 pass
             if time.monotonic() + pause >= give_up_at:
@@ -210,7 +210,7 @@ class LuaScripts:
     async def once(
         self, step: Step, keys: Sequence[str], arguments: Sequence[str | bytes | int]
     ) -> list[Any]:
-        """The step's answers, asked for once. Raises RedisError or OSError."""
+        """Run a step without retries. Raises RedisError or OSError."""
         source, sha = self._scripts[step]
         words = (len(keys), *keys, *arguments)
         try:
@@ -219,14 +219,14 @@ class LuaScripts:
             return list(await send(self._client, ("EVAL", source, *words)))
 
     async def note(self, keys: Sequence[str], *, keep_ms: int) -> None:
-        """Set empty strings, once. Raises RedisError."""
+        """Set empty strings, without retries. Raises RedisError."""
         pipeline = self._client.pipeline(transaction=False)
         for key in keys:
             pipeline.set(key, "", px=keep_ms)
         await pipeline.execute()
 
     async def tell(self, stream: str, body: bytes) -> None:
-        """Append to a reply stream, once. Raises RedisError."""
+        """Append to a reply stream, without retries. Raises RedisError."""
         pipeline = self._client.pipeline(transaction=False)
         pipeline.xadd(stream, {"b": body})
         pipeline.pexpire(stream, REPLY_STREAM_MS)

@@ -1,4 +1,4 @@
-"""The queues, reply streams and cancel lists of a server in this process."""
+"""The queues, reply streams and cancel lists of the in-memory server."""
 
 import asyncio
 from collections import defaultdict, deque
@@ -12,7 +12,7 @@ class _Inbox:
 
 
 class Inboxes:
-    """Each by its name, made where it is first used."""
+    """Named queues, each created on first use."""
 
     def __init__(self) -> None:
         self._inboxes: defaultdict[str, _Inbox] = defaultdict(_Inbox)
@@ -24,7 +24,7 @@ class Inboxes:
         inbox.filled.set()
 
     async def take(self, *names: str) -> tuple[str, bytes]:
-        """The next item of the first of `names` that has one; waits for it."""
+        """Wait for an item in one of `names`; returns the queue's name and the item."""
         while True:
             for name in names:
                 inbox = self._inboxes[name]
@@ -39,5 +39,5 @@ class Inboxes:
                     wait.cancel()
 
     def waiting(self, name: str) -> int:
-        """How many items a queue, stream or list holds."""
+        """The length of a queue, stream or list."""
         return len(self._inboxes[name].items)

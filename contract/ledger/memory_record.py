@@ -1,4 +1,4 @@
-"""A call's record in the in-memory server, as the real one keeps it in a hash."""
+"""A call's record in the in-memory server; on Redis it is a hash."""
 
 from dataclasses import dataclass
 
@@ -7,7 +7,7 @@ _REPLIES_AT_MOST = 16
 
 @dataclass(slots=True)
 class Record:
-    """Times are on the monotonic clock, where nothing else is said."""
+    """Times are on the monotonic clock unless noted otherwise."""
 
     epoch: str
     opened: str
@@ -29,20 +29,20 @@ class Record:
     goes_on: str = ""
     keep: float = 0.0
     approval: str = ""
-    """How far the approval of a call is that a person has to approve; empty for any other."""
+    """The approval state; empty if the call needs no approval."""
     request: bytes = b""
     decision: bytes = b""
     expires: float = 0.0
-    """By when it is decided, or once it is approved opened; Unix time in seconds."""
+    """When a waiting call expires, or an approved one that was not opened; Unix time in seconds."""
     asker: str = ""
     look_at: float = 0.0
-    """When the next dispatcher may look at what is approved; Unix time in seconds."""
+    """When the next dispatcher may take over the approved call; Unix time in seconds."""
     is_told: bool = False
     anew_at: float | None = None
-    """When a call that was refused, and never ran, may be asked again; Unix time in seconds."""
+    """When a refused call that never ran may be asked again; Unix time in seconds."""
 
     def attach(self, reply: str, alive: set[str]) -> None:
-        """Note a reply stream; where there are many, those of dead dispatchers make room."""
+        """Add a reply stream; if there are too many, streams of dead dispatchers are dropped."""
         if reply in self.replies:
             return
         if len(self.replies) >= _REPLIES_AT_MOST:

@@ -1,7 +1,7 @@
-"""A server in this process: the ledger's steps, queues, replies and catalog, without a network.
+"""The in-memory server: the ledger's steps, queues, replies and catalog without a network.
 
-For users' own tests and `Dispatcher.in_memory`. It takes and gives bytes, as the real one does, and
-one behaviour suite holds both to the same answers.
+For users' own tests and `Dispatcher.in_memory`. It takes and returns bytes as Redis does, and one
+behaviour suite tests both.
 """
 
 import math
@@ -51,7 +51,7 @@ from toolpool.contract.ledger.shared_runs import MemoryShared
 _OUTPUTS_BYTES = 32 << 20
 _OTHERS_AHEAD_SECONDS = 0.2
 _EARLY_SECONDS = 1.0
-"""Dispatchers end what waits by their own clocks."""
+"""Dispatchers end waiting calls by their own clocks, which may be ahead by this much."""
 
 
 class MemoryServer(Inboxes):
@@ -64,32 +64,32 @@ class MemoryServer(Inboxes):
         self.catalog: dict[str, bytes] = {}
         self.leases: dict[str, bytes] = {}
         self.dispatchers: set[str] = set()
-        """The reply streams of those that live."""
+        """The reply streams of living dispatchers."""
         self.handles: dict[str, tuple[str, bytes]] = {}
         self.switch_states: dict[str, bytes] = {}
         self.switch_version = ""
         self.circuits: dict[str, bytes] = {}
         self.trials: dict[str, tuple[str, float]] = {}
-        """Which dispatcher may try the tool of a circuit, and until when."""
+        """The dispatcher that may try the tool of an open circuit, and until when."""
         self.outputs: dict[str, bytes] = {}
         self._outputs_of: defaultdict[str, dict[str, int]] = defaultdict(dict)
         self.marks: dict[str, float] = {}
-        """Until when a call is not claimed that was claimed and may not run twice, or ended."""
+        """Until when a call cannot be claimed: it ended, or was claimed and may not run twice."""
         self.ended: set[str] = set()
         """Calls whose tools ended after they were answered."""
         self.loops = MemoryLoops(remembered=failure_loop_memory, kept=failure_loop_ttl)
         self.events = MemoryEvents()
         self.rates = MemoryRates(self._is_known, self._is_under_way)
         self.records: dict[str, Record] = {}
-        """By key; those that `record` would not find among them."""
+        """All records by key, including expired ones."""
         self.shared = MemoryShared(self.record)
 
     def time(self) -> float:
-        """Fleet time in seconds since 1970: jumps of this host's clock do not count."""
+        """Fleet time in seconds since 1970, unaffected by jumps of this host's clock."""
         return self._began + time.monotonic()
 
     def state(self, key: str) -> str | None:
-        """The state of a record; None where there is none."""
+        """The state of a record; None if there is no record."""
         return record.state if (record := self.record(key)) is not None else None
 
     def _is_known(self, key: str) -> bool:
@@ -105,11 +105,11 @@ class MemoryServer(Inboxes):
         return record.state == "open" and record.until > time.monotonic()
 
     def outcome(self, key: str) -> bytes | None:
-        """The outcome of a record; None where it has none."""
+        """The outcome of a record; None if it has none."""
         return (record.outcome or None) if (record := self.record(key)) is not None else None
 
     def forget(self) -> None:
-        """Lose every record and start another epoch, as a server does that lost its data."""
+        """Drop every record and start another epoch, as a server does that lost its data."""
         self.records.clear()
         self.shared.forget()
         self.marks.clear()
@@ -128,7 +128,7 @@ class MemoryServer(Inboxes):
         give_up_at: float,
         tried_in: str | None = None,
     ) -> tuple[str, list[bytes]]:
-        """See `DispatcherLedger.open`."""
+        """Create or join the records of calls and publish their message."""
         answers: list[bytes] = []
         created = False
         for opening in openings:
@@ -140,7 +140,7 @@ class MemoryServer(Inboxes):
         return self.epoch, answers
 
     def _open(self, opening: Opening, nonce: str, reply: str, tried_in: str | None) -> bytes | None:
-        """None for a call that has a record only now."""
+        """The answer for one call; None if a new record was created."""
         now = time.monotonic()
         record = self.asked_anew(opening.key, opening.asked_at)
         if record is None:
@@ -182,15 +182,15 @@ class MemoryServer(Inboxes):
         return running(record.worker) if record.state == "claimed" else ATTACHED
 
     def _not_sendable(self, record: Record) -> bytes | None:
-        """Why what a person approved may not be sent; None if it may."""
+        """Why an approved call may not be sent; None if it may."""
         if not record.rerunnable and record.epoch != self.epoch:
             return MOVED
         return LAPSED if record.expires <= self.time() else None
 
     def asked_anew(self, key: str, asked_at: float) -> Record | None:
-        """The record of a call that is asked for; what was refused for a time is not any more.
+        """The record of a call that is asked for; a temporary refusal that has expired is removed.
 
-        What a person approved stays approved.
+        An approved call stays approved.
         """
         record = self.record(key)
         if record is None or record.anew_at is None or asked_at <= record.anew_at:
@@ -211,7 +211,7 @@ class MemoryServer(Inboxes):
         switches: str | None = None,
         now: float = 0.0,
     ) -> list[float | Refusal]:
-        """See `WorkerLedger.claim`."""
+        """Claim calls; answers the seconds left for each, or why it was refused."""
         is_stale = switches not in (None, self.switch_version or self.epoch)
         return [self._claim(claim, worker, is_stale=is_stale) for claim in claims]
 
@@ -237,7 +237,7 @@ class MemoryServer(Inboxes):
     def _not_startable(
         self, claim: Claim, record: Record, worker: str, is_stale: bool
     ) -> Refusal | None:
-        """Why a call that nobody has claimed may not be started; None if it may."""
+        """Why an unclaimed call may not be started; None if it may."""
         if record.state != "open":
             return record.state
         if record.approval not in ("", "approved"):
@@ -256,7 +256,7 @@ class MemoryServer(Inboxes):
         return None
 
     async def switches(self, change: SwitchChange | None = None) -> tuple[str, dict[str, bytes]]:
-        """See `SwitchLedger.switches`."""
+        """The version and states of all switches, after a change."""
         states = self.switch_states
         if change is not None and states.get(change.field, b"") == change.before:
             states[change.field] = change.after
@@ -264,11 +264,11 @@ class MemoryServer(Inboxes):
         return self.switch_version or self.epoch, dict(states)
 
     async def settle(self, settlements: Sequence[Settlement], *, give_up_at: float) -> list[str]:
-        """See `WorkerLedger.settle`."""
+        """Store outcomes; answers `first`, `late` or `gone` for each."""
         return [self._settle(settlement) for settlement in settlements]
 
     async def hold(self, holds: Sequence[Hold], *, worker: str, give_up_at: float) -> list[str]:
-        """See `WorkerLedger.hold`."""
+        """Confirm running claims; answers `held`, `settled`, `absent` or `lost` for each."""
         return [self._hold(hold, worker) for hold in holds]
 
     def _hold(self, hold: Hold, worker: str) -> str:
@@ -288,7 +288,7 @@ class MemoryServer(Inboxes):
         return "held"
 
     async def keep_output(self, handle: str, body: bytes, *, owner: str, keep: float) -> bool:
-        """See `WorkerLedger.keep_output`."""
+        """Store a whole output; whether there was room."""
         kept = self._outputs_of[owner]
         if len(body) > _OUTPUTS_BYTES:
             return False
@@ -299,18 +299,18 @@ class MemoryServer(Inboxes):
         return True
 
     def keep_longer(self, key: str, keep: float) -> None:
-        """Keep the outcome of a call for so long, whenever it comes."""
+        """Extend the time for which the outcome of a call is kept, even before it is settled."""
         record = self.record(key)
         if record is not None:
             record.keep = max(record.keep, keep)
             record.gone_at = max(record.gone_at, time.monotonic() + keep)
 
     async def tell(self, reply: str, body: bytes) -> None:
-        """See `WorkerLedger.tell`."""
+        """Put a message on a reply stream."""
         self.put(reply, body)
 
     async def note_ended(self, keys: Sequence[str], *, keep: float) -> None:
-        """See `WorkerLedger.note_ended`."""
+        """Record that the tools of answered calls have ended."""
         self.ended.update(keys)
 
     def _settle(self, settlement: Settlement) -> str:
@@ -340,7 +340,7 @@ class MemoryServer(Inboxes):
     async def recover(
         self, recoveries: Sequence[Recovery], *, reply: str, queue: str, give_up_at: float
     ) -> list[bytes]:
-        """See `DispatcherLedger.recover`."""
+        """Restart or settle calls whose message or worker is lost."""
         return [self._recover(recovery, reply, queue) for recovery in recoveries]
 
     def _recover(self, recovery: Recovery, reply: str, queue: str) -> bytes:
@@ -384,7 +384,7 @@ class MemoryServer(Inboxes):
     async def release(
         self, releases: Sequence[Release], *, worker: str, give_up_at: float
     ) -> list[str]:
-        """See `WorkerLedger.release`."""
+        """Give claimed calls back; answers `released` or `late` for each."""
         return [self._release(release) for release in releases]
 
     def _release(self, release: Release) -> str:
@@ -410,7 +410,7 @@ class MemoryServer(Inboxes):
     async def close(
         self, closings: Sequence[Closing], *, reply: str, end: CloseReason, give_up_at: float
     ) -> list[bytes]:
-        """See `DispatcherLedger.close`."""
+        """End calls; answers the outcome or state of each."""
         return [self._close(closing, reply, end) for closing in closings]
 
     def _close(self, closing: Closing, reply: str, end: CloseReason) -> bytes:
@@ -452,7 +452,7 @@ class MemoryServer(Inboxes):
         return body
 
     def _cancel_refused(self, record: Record, closing: Closing) -> None:
-        """End a call for good that was refused for now."""
+        """End a temporarily refused call for good."""
         is_sure = record.epoch == self.epoch and not self.is_marked(closing.key)
         record.anew_at = None
         record.approval = "cancelled" if record.approval else ""
@@ -464,7 +464,7 @@ class MemoryServer(Inboxes):
     def _close_unsent(
         self, record: Record, closing: Closing, reply: str, end: CloseReason
     ) -> bytes:
-        """End a call that a person has to approve, or has, and that nobody sent."""
+        """End a call that needs approval and was not sent."""
         approval = self._approval_after(record, closing, reply, end)
         if approval is None:
             is_left = end is CloseReason.DEADLINE and record.state == "approved"
@@ -490,8 +490,8 @@ class MemoryServer(Inboxes):
     def _approval_after(
         self, record: Record, closing: Closing, reply: str, end: CloseReason
     ) -> str | None:
-        """How the approval of a call ends with it; None if the call goes on."""
-        # Not because one dispatcher waits no longer: it may not have known how long others may.
+        """The final approval state of a call that ends; None if the call continues."""
+        # One dispatcher's timeout is not enough: others may wait longer.
         early = _EARLY_SECONDS if record.state == "waiting" else 0.0
         is_over = record.expires <= self.time() + early
         if end in (CloseReason.DEADLINE, CloseReason.UNAPPROVED) and is_over:
@@ -509,7 +509,7 @@ class MemoryServer(Inboxes):
         return "approved" if record.state == "approved" else None
 
     def _close_absent(self, closing: Closing, end: CloseReason) -> bytes:
-        """What is settled keeps anybody from running the call after this answer."""
+        """Create a settled record, so that the call cannot run after this answer."""
         is_marked = self.is_marked(closing.key)
         is_sure = closing.unsent and closing.epoch == self.epoch and not is_marked
         body = closing.unclaimed if is_sure else closing.doubtful
@@ -545,7 +545,7 @@ class MemoryServer(Inboxes):
         *,
         tells: bool = True,
     ) -> None:
-        """Settle a record, and tell everybody who asked but one."""
+        """Settle a record and notify all of its dispatchers except `except_reply`."""
         record.state, record.settled_by, record.outcome = "settled", nonce, body
         record.gone_at = time.monotonic() + max(keep, record.keep)
         for reply in record.replies if tells else ():
@@ -565,7 +565,7 @@ class MemoryServer(Inboxes):
         return record.rerunnable or self.epoch in (record.epoch, record.goes_on)
 
     def record(self, key: str) -> Record | None:
-        """A record; None if there is none, or its time is over."""
+        """A record; None if there is none or it has expired."""
         record = self.records.get(key)
         if record is not None and record.gone_at <= time.monotonic():
             del self.records[key]

@@ -1,4 +1,4 @@
-"""What both sides ask of the ledger, and what it answers."""
+"""The steps that dispatchers and workers request from the ledger, and its answers."""
 
 from collections.abc import Sequence
 from enum import StrEnum
@@ -9,14 +9,14 @@ import msgspec
 from toolpool.contract.rates import Limit
 
 Refusal = str
-"""Why a claim was not won: absent, settled, waiting, approved, attempt, claimed, expired, moved,
+"""Why a claim was refused: absent, settled, waiting, approved, attempt, claimed, expired, moved,
 `STALE`, `LIMITED` or `STARTED_OR_ENDED`."""
 LIMITED = "limited"
-"""Why a claim was not won: a limit has no place for it."""
+"""A claim was refused: a rate limit is exhausted."""
 STARTED_OR_ENDED = "ran"
-"""The call was claimed before and may not run twice, or it ended: its record was put back."""
+"""A claim was refused: the call was claimed before and may not run twice, or it ended."""
 STALE = "stale"
-"""A switch has changed since the worker read them: it reads them, and claims what they allow."""
+"""A claim was refused: a switch changed since the worker read them; it reads them and retries."""
 
 ATTEMPTS_AT_MOST = 3
 RELEASES_AT_MOST = 3
@@ -27,23 +27,23 @@ MISSING = b"missing"
 SENT = b"sent"
 MOVED = b"moved"
 RAN = b"ran"
-"""There is no record, and the call may have been run: nobody knows how it ended."""
+"""There is no record, and the call may have run: its end is unknown."""
 UNCLAIMED = b"unclaimed"
-"""There is no record any more, and nobody had claimed the call: it may be opened again."""
+"""The record is gone, and the call was never claimed: it may be opened again."""
 WAITING = b"waiting"
-"""A person has to approve the call: it was not sent."""
+"""The call waits for approval: it was not sent."""
 APPROVED = b"approved"
-"""A person has approved the call, and nobody has sent it yet."""
+"""The call is approved and was not sent yet."""
 LAPSED = b"lapsed"
-"""The call was approved, and nobody sent it while it was."""
+"""The call was approved, but not sent before the approval expired."""
 OTHERS = b"others"
-"""Another living dispatcher waits for the call longer: it goes on, without the one that asked."""
+"""The call continues without the caller: another living dispatcher waits for it longer."""
 _RUNNING = b"running "
 _AGAIN = b"again "
 
 
 def running(worker: str) -> bytes:
-    """The answer for a call that a worker has."""
+    """The answer for a call that a worker runs."""
     return _RUNNING + worker.encode()
 
 
@@ -67,22 +67,22 @@ def again_in(answer: bytes) -> int | None:
 class CloseReason(StrEnum):
     """Why a dispatcher closes calls."""
 
-    UNSTARTED = "unstarted"  # the queue wait is over: what runs is left alone
+    UNSTARTED = "unstarted"  # queue timeout: running calls are left alone
     DEADLINE = "deadline"
-    CANCEL = "cancel"  # somebody said so: it ends for every dispatcher
-    LEAVE = "leave"  # the caller waits no longer: it goes on while another dispatcher waits
-    REFUSED = "refused"  # by a dispatcher that will not send it: what others asked is left alone
-    UNAPPROVED = "unapproved"  # nobody approved it in time, or sent it while it was approved
-    USED = "used"  # what its provider runs was approved: that is said once
-    DENIED = "denied"  # it was sent, and may not be started any more: what runs is left alone
+    CANCEL = "cancel"  # cancelled: it ends for every dispatcher
+    LEAVE = "leave"  # the caller stops waiting: it continues while another dispatcher waits
+    REFUSED = "refused"  # this dispatcher will not send it: others' calls are left alone
+    UNAPPROVED = "unapproved"  # not approved in time, or not sent before the approval expired
+    USED = "used"  # the approval of a provider-run call was used: it is valid once
+    DENIED = "denied"  # sent, and may no longer be started: running calls are left alone
 
 
 class Opening(msgspec.Struct, frozen=True, gc=False):
-    """A call to note. `wait` (to be claimed), `deadline` and `keep` are seconds from now.
+    """A call to open. `wait` (to be claimed), `deadline` and `keep` are seconds from now.
 
-    It was asked at `asked_at`, Unix time by the server's clock. `again`: it may have been asked
+    It was asked at `asked_at`, Unix time by the server's clock. `again`: it may have been opened
     before, so that without a record it is not run (`RAN`) unless it may run twice. `approved`: the
-    caller has the decision of a person who may; without a record it is not run either.
+    caller has a signed approval; without a record the call is not run either.
     """
 
     key: str
@@ -97,10 +97,10 @@ class Opening(msgspec.Struct, frozen=True, gc=False):
 
 
 class Claim(msgspec.Struct, frozen=True, gc=False):
-    """A call that a worker has a free slot for, and the limits that it is under.
+    """A call that a worker has a free slot for, and its limits.
 
-    It may run twice only if it is `rerunnable`, as its signed message says, and its record says so.
-    `approved`: its message has the decision of a person.
+    It may run twice only if both its signed message (`rerunnable`) and its record say so.
+    `approved`: its message has a signed approval.
     """
 
     key: str
@@ -121,7 +121,7 @@ class Hold(msgspec.Struct, frozen=True, gc=False):
 
 
 class Settlement(msgspec.Struct, frozen=True, gc=False):
-    """An outcome to store for `keep` seconds; `reply` is told even if the record is gone."""
+    """An outcome to store for `keep` seconds; `reply` is notified even if the record is gone."""
 
     key: str
     nonce: str
@@ -131,12 +131,12 @@ class Settlement(msgspec.Struct, frozen=True, gc=False):
 
 
 class Closing(msgspec.Struct, frozen=True, gc=False):
-    """A call to end, with the signed outcome for each thing the record may say.
+    """A call to end, with a signed outcome for each possible state of its record.
 
-    `epoch` is the one it was opened in. Of an `unsent` call, which this dispatcher never opened, it
-    is the one in which it was accepted; where it has no record, one is made that is settled. One
-    that is refused may be asked again after `anew_after` seconds, or not while its record is kept.
-    `leaves_mark`: it is not started after its end although somebody puts its record back.
+    `epoch` is the one it was opened in. If it is `unsent` (never opened by this dispatcher), it is
+    the epoch in which the call was accepted; without a record, a settled one is created. A refused
+    call may be asked again after `anew_after` seconds; None: not while its record is kept.
+    `leaves_mark`: it cannot be started after its end even if its record is restored.
     """
 
     key: str
@@ -155,10 +155,9 @@ class Closing(msgspec.Struct, frozen=True, gc=False):
 class Recovery(msgspec.Struct, frozen=True, gc=False):
     """A call whose message, or whose `lost_worker`, is believed lost. Times are seconds.
 
-    `message` is for the attempt it is believed to be in, `next_message` for the one after it; if
-    that is empty, a call whose worker is lost is not started again.
-    `had_time`: since the server's epoch changed, a worker that runs it could have said so.
-    `epoch` is the one it was opened in.
+    `message` is for the presumed attempt, `next_message` for the one after it; if the latter is
+    empty, a call with a lost worker is not started again. `had_time`: a worker that runs it has had
+    time to report it in the current epoch. `epoch` is the one it was opened in.
     """
 
     key: str
@@ -175,7 +174,7 @@ class Recovery(msgspec.Struct, frozen=True, gc=False):
 
 
 class SwitchChange(msgspec.Struct, frozen=True, gc=False):
-    """A switch's new signed state, to be set in place of the one `before` (empty: none)."""
+    """A switch's new signed state, which replaces the state `before` (empty: none)."""
 
     field: str
     before: bytes
@@ -207,11 +206,11 @@ class DispatcherLedger(Protocol):
         give_up_at: float,
         tried_in: str | None = None,
     ) -> tuple[str, list[bytes]]:
-        """Note calls and publish their message, if it is not empty.
+        """Create or join the records of calls and publish their message, if it is not empty.
 
-        Answers the server's epoch, and for each call `NEW`, `ATTACHED` or `running_on` (somebody
-        asked before), `MOVED`, `RAN`, `WAITING` or `APPROVED` (a person has to approve it, or
-        has, and the opening does not say so), `LAPSED`, or the signed outcome it already has.
+        Answers the server's epoch, and for each call `NEW`, `ATTACHED` or `running_on` (opened
+        before), `MOVED`, `RAN`, `WAITING` or `APPROVED` (it needs approval, or has it, and the
+        opening does not say so), `LAPSED`, or its signed outcome.
         """
         ...
 
@@ -220,15 +219,15 @@ class DispatcherLedger(Protocol):
     ) -> list[bytes]:
         """End calls.
 
-        Answers for each its outcome, `running_on`, `ATTACHED`, `WAITING` or `APPROVED` (all: left
-        alone), `OTHERS` or `MISSING`.
+        Answers for each its outcome, `OTHERS`, `MISSING`, or, if it is left alone, `running_on`,
+        `ATTACHED`, `WAITING` or `APPROVED`.
         """
         ...
 
     async def recover(
         self, recoveries: Sequence[Recovery], *, reply: str, queue: str, give_up_at: float
     ) -> list[bytes]:
-        """Start calls again that may be, and settle as lost those that may not.
+        """Restart the calls that may run again, and settle the others as lost.
 
         Answers for each call `SENT`, `again_in`, `running_on`, `MOVED`, `UNCLAIMED`, `MISSING`,
         `WAITING`, `APPROVED` or its outcome.
@@ -248,19 +247,19 @@ class WorkerLedger(Protocol):
         switches: str | None = None,
         now: float = 0.0,
     ) -> list[float | Refusal]:
-        """Take calls. Answers for each the seconds left to its deadline, or why it was lost.
+        """Claim calls. Answers the seconds left to the deadline of each, or a `Refusal`.
 
-        `switches` is their version that the worker knows; with None they are not looked at. `now`
+        `switches` is the version of the switches that the worker knows; None skips the check. `now`
         is the server's time, by which calls under limits are counted.
         """
         ...
 
     async def switches(self, change: SwitchChange | None = None) -> tuple[str, dict[str, bytes]]:
-        """See `SwitchLedger.switches`."""
+        """The version and states of all switches, after a change."""
         ...
 
     async def hold(self, holds: Sequence[Hold], *, worker: str, give_up_at: float) -> list[str]:
-        """Say again what is claimed. Answers `held`, `settled`, `absent` or `lost` for each."""
+        """Confirm running claims. Answers `held`, `settled`, `absent` or `lost` for each."""
         ...
 
     async def settle(self, settlements: Sequence[Settlement], *, give_up_at: float) -> list[str]:
@@ -274,19 +273,19 @@ class WorkerLedger(Protocol):
         ...
 
     async def keep_output(self, handle: str, body: bytes, *, owner: str, keep: float) -> bool:
-        """Store a whole output for `keep` seconds, within its owner's share; whether it was.
+        """Store a whole output for `keep` seconds, within its owner's share; whether it was stored.
 
-        Raises what the client does.
+        Raises what the client raises.
         """
         ...
 
     async def tell(self, reply: str, body: bytes) -> None:
-        """Put a message on a reply stream; best effort, raises what the client does."""
+        """Put a message on a reply stream; best effort. Raises what the client raises."""
         ...
 
     async def note_ended(self, keys: Sequence[str], *, keep: float) -> None:
-        """Note that tools ended whose calls had been answered; best effort, raises as `tell`.
+        """Record for `keep` seconds that the tools of answered calls have ended.
 
-        It is kept for `keep` seconds.
+        Best effort. Raises what the client raises.
         """
         ...

@@ -1,9 +1,9 @@
-"""The places under rate limits, counted for the whole fleet.
+"""Rate limit counters for the whole fleet.
 
-A call takes a place under each of its limits before it is sent, and keeps it until a window after
-its start, so that in no window more calls start than the limit says, however long they lay on a
-queue. A place is named after its call: to take it twice is to take it once, and what its dispatcher
-died with comes free when the call could not have been started any more.
+A call takes a place under each of its limits before it is sent, and keeps it until one window after
+its start. So no window has more starts than the limit allows, however long calls are queued. A
+place is named after its call, so taking it twice has no effect. The places of a dead dispatcher
+become free once its calls can no longer be started.
 """
 
 import math
@@ -17,21 +17,21 @@ from toolpool.contract.redis_keys import RedisKeys
 
 _LOOK_AGAIN_SECONDS = 0.1
 LONGEST_HOLD_SECONDS = 3_600.0
-"""A place that claims to be held longer for a call that was not started is nobody's."""
+"""An unstarted call that claims to hold its place for longer is ignored."""
 TOLD_SECONDS = 60.0
-"""How much longer a start counts of which its worker does not say when it was."""
+"""How much longer a start counts whose worker does not report its time."""
 
 
 def start_of(key: str, nonce: str, worker: str = "") -> str:
-    """The place of a start, by the nonce of its claim; of what runs, by its `worker` as well."""
+    """The member name of a start, by its claim's nonce; a running call adds its `worker`."""
     return f"{key}#{nonce}@{worker}" if worker else f"{key}#{nonce}"
 
 
 class Ask(NamedTuple):
     """A call that wants a place under each of its limits. `hold`: seconds until it is started.
 
-    `record` is the key of its ledger record: where there is one, it takes no place. It is empty for
-    a call that a worker found no place for.
+    `record` is the key of its ledger record: if there is one, the call takes no place. It is empty
+    for a call that a worker passed because of a limit.
     """
 
     member: str
@@ -41,7 +41,7 @@ class Ask(NamedTuple):
 
 
 class Note(NamedTuple):
-    """A call that holds its places no more; one that was `started` now counts from now."""
+    """A call that gives up its places; one that was `started` counts from now on."""
 
     member: str
     limits: tuple[Limit, ...]
@@ -49,8 +49,10 @@ class Note(NamedTuple):
 
 
 class Verdict(NamedTuple):
-    """Whether a call may be sent: `granted`, `known` (it has a record, and is not started for
-    this), or that `limit` has no place for so many `seconds`, as far as can be seen.
+    """Whether a call may be sent.
+
+    `is_known`: it has a record and takes no place. Otherwise `limit` is exhausted for about
+    `seconds`.
     """
 
     may_go: bool
@@ -64,12 +66,12 @@ KNOWN = Verdict(may_go=True, is_known=True)
 
 
 class RateLedger(Protocol):
-    """The places of the whole fleet."""
+    """The rate limit counters of the fleet."""
 
     async def take(
         self, notes: Sequence[Note], asks: Sequence[Ask], *, now: float, give_up_at: float
     ) -> list[Verdict]:
-        """Take places back, then give places to others, the first that asks first.
+        """Free places, then assign places in the order of the requests.
 
         `now` is the server's time. Answers for each that asks. Raises `ServerUnavailable` past
         `give_up_at` (monotonic).
@@ -78,7 +80,7 @@ class RateLedger(Protocol):
 
 
 class RedisRates:
-    """On a real server: a sorted set for each limit."""
+    """Counters on Redis: one sorted set per limit."""
 
     def __init__(self, scripts: LuaScripts, names: RedisKeys, *, queue_timeout: float) -> None:
         self._scripts = scripts
@@ -88,7 +90,7 @@ class RedisRates:
     async def take(
         self, notes: Sequence[Note], asks: Sequence[Ask], *, now: float, give_up_at: float
     ) -> list[Verdict]:
-        """See `RateLedger.take`."""
+        """Free places, then assign places in the order of the requests."""
         limits = _limits_of(notes, asks)
         places = {limit: str(place) for place, limit in enumerate(limits, 1)}
         keys = [self._names.rate(limit.name) for limit in limits]
@@ -119,10 +121,10 @@ def _verdict(answer: bytes, limits: Sequence[Limit]) -> Verdict:
 
 
 class MemoryRates:
-    """In this process: what several dispatchers of one in-memory server share.
+    """Counters in memory, shared by the dispatchers of one in-memory server.
 
-    `is_known` says whether a call has a record that it is not started anew for, `is_under_way`
-    whether one waits or runs by its record; None where it has none.
+    `is_known` says whether a call has a record and needs no place, `is_under_way` whether its
+    record waits or runs; None if there is no record.
     """
 
     def __init__(
@@ -133,12 +135,12 @@ class MemoryRates:
         self._is_known = is_known
         self._is_under_way = is_under_way
         self._taken: dict[str, dict[str, float]] = {}
-        """By limit: when the place of each call comes free."""
+        """By limit: when the place of each call becomes free."""
 
     async def take(
         self, notes: Sequence[Note], asks: Sequence[Ask], *, now: float, give_up_at: float
     ) -> list[Verdict]:
-        """See `RateLedger.take`."""
+        """Free places, then assign places in the order of the requests."""
         at = time.monotonic()
         self._clean(_limits_of(notes, asks), at)
         for note in notes:
@@ -154,7 +156,7 @@ class MemoryRates:
     def may_start(
         self, member: str, nonce: str, limits: Sequence[Limit], worker: str = "w"
     ) -> bool:
-        """Whether a call has a place under each limit, or can have one; it is then counted."""
+        """Count a start if the call has, or can get, a place under each limit; whether it did."""
         now = time.monotonic()
         self._clean(limits, now)
         for limit in limits:
@@ -199,7 +201,7 @@ class MemoryRates:
         return len(taken) >= limit.rate.most
 
     def _free_in(self, limit: Limit, now: float) -> float:
-        """One that waits to be started may be at once, and its place is free a window later."""
+        """Seconds until a place may be free, if the calls that wait start now."""
         if not limit.rate.seconds:
             return _LOOK_AGAIN_SECONDS
         frees = sorted(self._taken[limit.name].values())
@@ -207,13 +209,13 @@ class MemoryRates:
 
 
 def _limits_of(notes: Sequence[Note], asks: Sequence[Ask]) -> list[Limit]:
-    """Each limit once."""
+    """The distinct limits."""
     named = [note.limits for note in notes] + [ask.limits for ask in asks]
     return list(dict.fromkeys(limit for limits in named for limit in limits))
 
 
 def window_ms(limit: Limit) -> int:
-    """0 for a limit that has no window."""
+    """The window in milliseconds; 0 if the limit has none."""
     return _ms(limit.rate.seconds) if limit.rate.seconds else 0
 
 

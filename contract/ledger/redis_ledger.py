@@ -1,4 +1,4 @@
-"""The ledger: one record a call, changed only by atomic steps (`contract/ledger/lua`).
+"""The ledger on Redis: one record per call, changed only by Lua scripts.
 
 Dispatchers `open` and `close` (expire, cancel); workers `claim` and `settle`.
 """
@@ -27,7 +27,7 @@ from toolpool.contract.redis_keys import RedisKeys
 
 _OUTPUT_SECONDS = 5.0
 _OUTPUTS_SHARE = "0.75"
-"""Of the memory that the server may use: beyond it no whole output is kept, and the oldest go."""
+"""The share of the server's memory above which no outputs are stored and the oldest are dropped."""
 
 
 def _ms(seconds: float) -> int:
@@ -35,10 +35,10 @@ def _ms(seconds: float) -> int:
 
 
 class RedisLedger:
-    """Both sides' steps on a real server.
+    """Both sides' ledger steps on Redis.
 
-    What may not run twice is remembered for `dedup_ttl` seconds after it was claimed, its record
-    or not. An owner keeps at most `outputs_bytes` of whole outputs.
+    A call that may not run twice is remembered for `dedup_ttl` seconds after its claim, even
+    without its record. An owner keeps at most `outputs_bytes` of whole outputs.
     """
 
     def __init__(
@@ -65,7 +65,7 @@ class RedisLedger:
         give_up_at: float,
         tried_in: str | None = None,
     ) -> tuple[str, list[bytes]]:
-        """See `DispatcherLedger.open`."""
+        """Create or join the records of calls and publish their message."""
         keys = [self._names.epoch, queue, *(self._names.call(o.key) for o in openings)]
         arguments: list[str | bytes | int] = [
             self._scripts.epoch_candidate,
@@ -76,7 +76,7 @@ class RedisLedger:
             self._names.ran_prefix,
             self._marks_ms,
         ]
-        # One string for each: every number by itself would take longer than all the rest.
+        # One string per call: encoding every number by itself dominates the cost.
         arguments += (
             f"{opening.attempt} {opening.rerunnable:d} {_ms(opening.wait)} "
             f"{_ms(opening.deadline)} {_ms(opening.keep)} "
@@ -89,7 +89,7 @@ class RedisLedger:
     async def close(
         self, closings: Sequence[Closing], *, reply: str, end: CloseReason, give_up_at: float
     ) -> list[bytes]:
-        """See `DispatcherLedger.close`."""
+        """End calls; answers the outcome or state of each."""
         keys = [self._names.epoch, *(self._names.call(c.key) for c in closings)]
         arguments: list[str | bytes | int] = [
             self._scripts.epoch_candidate,
@@ -116,7 +116,7 @@ class RedisLedger:
     async def recover(
         self, recoveries: Sequence[Recovery], *, reply: str, queue: str, give_up_at: float
     ) -> list[bytes]:
-        """See `DispatcherLedger.recover`."""
+        """Restart or settle calls whose message or worker is lost."""
         keys = [self._names.epoch, queue, *(self._names.call(r.key) for r in recoveries)]
         arguments: list[str | bytes | int] = [
             self._scripts.epoch_candidate,
@@ -142,7 +142,7 @@ class RedisLedger:
     async def release(
         self, releases: Sequence[Release], *, worker: str, give_up_at: float
     ) -> list[str]:
-        """See `WorkerLedger.release`."""
+        """Give claimed calls back; answers `released` or `late` for each."""
         keys = [self._names.call(r.key) for r in releases]
         arguments: list[str | bytes | int] = [worker, RELEASES_AT_MOST, self._names.ran_prefix]
         for release in releases:
@@ -165,7 +165,7 @@ class RedisLedger:
         switches: str | None = None,
         now: float = 0.0,
     ) -> list[float | Refusal]:
-        """See `WorkerLedger.claim`."""
+        """Claim calls; answers the seconds left for each, or why it was refused."""
         limits: dict[Limit, int] = {}
         keys = [self._names.epoch, *(self._names.call(c.key) for c in claims)]
         for claim in claims:
@@ -190,7 +190,7 @@ class RedisLedger:
         return [_verdict(answer) for answer in answers]
 
     async def switches(self, change: SwitchChange | None = None) -> tuple[str, dict[str, bytes]]:
-        """See `SwitchLedger.switches`."""
+        """The version and states of all switches, after a change."""
         keys = [self._names.epoch, self._names.switches]
         arguments: list[str | bytes | int] = [self._scripts.epoch_candidate]
         if change is not None:
@@ -198,7 +198,7 @@ class RedisLedger:
         return switch_states(await self._scripts.once(Step.SWITCH, keys, arguments))
 
     async def hold(self, holds: Sequence[Hold], *, worker: str, give_up_at: float) -> list[str]:
-        """See `WorkerLedger.hold`."""
+        """Confirm running claims; answers `held`, `settled`, `absent` or `lost` for each."""
         keys = [self._names.call(hold.key) for hold in holds]
         marks = (self._names.ran_prefix, self._marks_ms)
         arguments: list[str | bytes | int] = [worker, *marks]
@@ -208,7 +208,7 @@ class RedisLedger:
         return [answer.decode(errors="replace") for answer in answers]
 
     async def settle(self, settlements: Sequence[Settlement], *, give_up_at: float) -> list[str]:
-        """See `WorkerLedger.settle`."""
+        """Store outcomes; answers `first`, `late` or `gone` for each."""
         keys = [self._names.call(s.key) for s in settlements]
         arguments: list[str | bytes | int] = []
         for settlement in settlements:
@@ -222,12 +222,12 @@ class RedisLedger:
         return [answer.decode(errors="replace") for answer in answers]
 
     async def keep_output(self, handle: str, body: bytes, *, owner: str, keep: float) -> bool:
-        """See `WorkerLedger.keep_output`."""
+        """Store a whole output; whether there was room."""
         answer = await self._outputs(self._names.output(handle), owner, handle, body, keep)
         return answer == b"kept"
 
     async def make_room(self) -> None:
-        """Drop the oldest whole outputs where the server is short of memory."""
+        """Drop the oldest outputs if the server is short of memory."""
         await self._outputs("", "", "", b"", 1.0)
 
     async def _outputs(self, key: str, owner: str, handle: str, body: bytes, keep: float) -> bytes:
@@ -247,11 +247,11 @@ class RedisLedger:
         return bytes(answer)
 
     async def tell(self, reply: str, body: bytes) -> None:
-        """See `WorkerLedger.tell`."""
+        """Put a message on a reply stream; best effort."""
         await self._scripts.tell(reply, body)
 
     async def note_ended(self, keys: Sequence[str], *, keep: float) -> None:
-        """See `WorkerLedger.note_ended`."""
+        """Record that the tools of answered calls have ended."""
         await self._scripts.note([self._names.ended(key) for key in keys], keep_ms=_ms(keep))
 
 
@@ -262,7 +262,7 @@ def _limits(limits: Iterable[Limit], now: float) -> str:
 
 
 def switch_states(answers: Sequence[bytes]) -> tuple[str, dict[str, bytes]]:
-    """What the step answers: the version of the switches, and the state of each."""
+    """Parse the step's answer: the version of the switches, and the state of each."""
     version, *rest = answers
     fields = (field.decode(errors="replace") for field in rest[::2])
     return version.decode(errors="replace"), dict(zip(fields, rest[1::2], strict=True))

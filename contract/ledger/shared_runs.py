@@ -1,7 +1,7 @@
-"""Which run equal calls share: a note for each, beside the records that it names.
+"""Finds the run that equal calls share.
 
-A note only names a run; what became of it is in its record. So a note that is lost, or that is
-none, costs one run more and nothing else.
+A note per digest names the run's record. The record holds its state, so a lost or invalid note
+costs one additional run and nothing else.
 """
 
 import time
@@ -20,12 +20,12 @@ _DIGEST_CHARACTERS = 32
 
 
 class SharedAsk(NamedTuple):
-    """Equal calls that ask which run is theirs. Times are seconds.
+    """Equal calls that ask for their run. Times are seconds.
 
-    `digest` stands for all that makes them equal, and begins the key of every run of theirs: `key`
-    is that of a new one, `unless` one that is not to be joined. The run may last `timeout` and wait
-    `wait` to be started; its outcome is good for `cached`, which whoever asks has to judge. `anew`:
-    nothing that began before may be used.
+    `digest` identifies equal calls and is the prefix of the keys of their runs: `key` is that of a
+    new run, `unless` one that must not be joined. The run may last `timeout` and wait `wait` to be
+    started; its outcome is valid for `cached`, which the caller checks. `anew`: ignore runs that
+    began before.
     """
 
     digest: str
@@ -38,13 +38,13 @@ class SharedAsk(NamedTuple):
 
     @property
     def noted_for(self) -> float:
-        """How long the note is of any use."""
+        """How long the note is of use, in seconds."""
         return self.wait + self.timeout + self.cached + 1.0
 
 
 @dataclass(frozen=True, slots=True)
 class SharedFound:
-    """The run of equal calls, or its last retry: `is_new`, in flight, or over with `outcome`."""
+    """The run of equal calls or its last retry: new, in flight, or ended with `outcome`."""
 
     key: str
     is_new: bool = False
@@ -52,22 +52,22 @@ class SharedFound:
 
 
 class SharedLedger(Protocol):
-    """Knows which runs are shared, for the whole fleet."""
+    """Finds shared runs for the whole fleet."""
 
     async def ask(self, asks: Sequence[SharedAsk]) -> list[SharedFound]:
-        """The run for each of these, in their order. Raises what the client does."""
+        """The run for each request, in order. Raises what the client raises."""
         ...
 
 
 class RedisShared:
-    """On a real server."""
+    """Shared runs on Redis."""
 
     def __init__(self, scripts: LuaScripts, names: RedisKeys) -> None:
         self._scripts = scripts
         self._names = names
 
     async def ask(self, asks: Sequence[SharedAsk]) -> list[SharedFound]:
-        """See `SharedLedger.ask`."""
+        """The run for each request, in order."""
         words = await self._scripts.once(
             Step.SHARE,
             [self._names.epoch, *(self._names.shared(ask.digest) for ask in asks)],
@@ -97,18 +97,18 @@ class _Note(NamedTuple):
 
 
 class MemoryShared:
-    """In this process, beside the records of its server."""
+    """Shared runs beside the records of an in-memory server."""
 
     def __init__(self, record: Callable[[str], Record | None]) -> None:
         self._record = record
         self._notes: OrderedDict[str, _Note] = OrderedDict()
 
     async def ask(self, asks: Sequence[SharedAsk]) -> list[SharedFound]:
-        """See `SharedLedger.ask`."""
+        """The run for each request, in order."""
         return [self._ask(ask) for ask in asks]
 
     def forget(self) -> None:
-        """Lose every note."""
+        """Drop every note."""
         self._notes.clear()
 
     def _ask(self, ask: SharedAsk) -> SharedFound:
@@ -118,7 +118,7 @@ class MemoryShared:
             found = self._joined(note, ask, now)
             if found is not None:
                 return found
-        self._notes.pop(ask.digest, None)  # the oldest stand first
+        self._notes.pop(ask.digest, None)  # insertion order is age order
         self._notes[ask.digest] = _Note(ask.key, now, ask)
         self._drop_old(now)
         return SharedFound(ask.key, is_new=True)

@@ -1,1 +1,1 @@
-"""JSON Schema: what is taken as one, whether arguments fit, and why they do not."""
+"""JSON Schema: compiling schemas, validating arguments and explaining errors."""

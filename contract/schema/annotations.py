@@ -1,4 +1,4 @@
-"""One walk over a schema, and a schema without what only describes it."""
+"""Transforms schemas recursively, and removes annotations."""
 
 from collections.abc import Callable, Collection
 from typing import Any
@@ -9,14 +9,14 @@ _VALUES = frozenset({"const", "default", "enum", "examples"})
 
 
 def changed(node: Any, change: Callable[[dict[str, Any]], dict[str, Any]]) -> Any:
-    """The schema `node` with every schema in it changed, the innermost first."""
+    """Apply `change` to the schema `node` and its subschemas, innermost first."""
     if isinstance(node, list):
         return [changed(inner, change) for inner in node]
     if not isinstance(node, dict):
         return node
     made = {}
     for key, inner in node.items():
-        if key in _NAMED and isinstance(inner, dict):  # names of fields, and not keywords
+        if key in _NAMED and isinstance(inner, dict):  # field names, not keywords
             made[key] = {name: changed(schema, change) for name, schema in inner.items()}
         else:
             made[key] = inner if key in _VALUES else changed(inner, change)
@@ -24,7 +24,7 @@ def changed(node: Any, change: Callable[[dict[str, Any]], dict[str, Any]]) -> An
 
 
 def without(node: Any, keywords: Collection[str]) -> Any:
-    """The schema `node`, and every schema in it, without these keywords."""
+    """The schema `node` and its subschemas without these keywords."""
     return changed(node, lambda made: {key: made[key] for key in made if key not in keywords})
 
 

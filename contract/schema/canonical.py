@@ -1,7 +1,7 @@
-"""Arguments as a schema determines them: defaults filled in, and each value in one spelling.
+"""Canonical arguments: defaults filled in, and each value in one spelling.
 
-A policy judges these, and a call that was judged runs with them: a field that a model leaves out,
-or writes in another way, is judged by the value that the tool gets.
+A policy judges these, and a judged call runs with them: a field that a model omits or spells
+differently is judged by the value that the tool gets.
 """
 
 import copy
@@ -33,7 +33,7 @@ _TYPES: Mapping[str, type] = {
     "uri": AnyUrl,
     "uuid": UUID,
 }
-"""Formats whose values have one spelling: as pydantic, which types them in the worker, has it."""
+"""Formats with one canonical spelling, as pydantic writes the type that workers use."""
 
 
 class _Field(NamedTuple):
@@ -45,7 +45,7 @@ class _Field(NamedTuple):
 
 
 class Canonical:
-    """Gives arguments their canonical form. `fits` says whether a value fits the schema at a place.
+    """Converts arguments to canonical form. `fits` tests a value against the schema at a place.
 
     A place is a JSON pointer into the schema.
     """
@@ -55,23 +55,23 @@ class Canonical:
         self._fits = fits
         self._hides_siblings = hides_siblings(schema)
         self._fields: dict[str, dict[str, _Field]] = {}
-        """By the place of the schema that has them."""
+        """Cached by the place of the schema that has the fields."""
 
     def of(self, arguments: dict[str, Any]) -> dict[str, Any]:
-        """The canonical form of arguments that fit; what is not changed is shared with them.
+        """The canonical form of valid arguments; unchanged parts are shared with them.
 
-        Raises ValueError where the schema refers to itself too often to be followed.
+        Raises ValueError if the schema's references recurse too deeply.
         """
         try:
             found: dict[str, Any] = self._value(arguments, self._root, "", [_STEPS_AT_MOST])
         except RecursionError:
-            raise ValueError("the defaults of the schema have no end") from None
+            raise ValueError("the defaults of the schema recurse without end") from None
         return found
 
     def _value(self, value: Any, node: Any, place: str, steps: list[int]) -> Any:
         steps[0] -= 1
         if steps[0] < 0:
-            raise ValueError("the defaults of the schema have no end")
+            raise ValueError("the defaults of the schema recurse without end")
         if not isinstance(node, dict):
             return value
         if not node.keys().isdisjoint(_CARRIERS):
@@ -94,7 +94,7 @@ class Canonical:
         return value
 
     def _of_union(self, value: Any, branches: list[Any], place: str, steps: list[int]) -> Any:
-        """By the branches that the value fits, if all of them come to the same."""
+        """The result of the branches that the value fits, if they all agree."""
         found = [
             self._value(value, branch, f"{place}/{number}", steps)
             for number, branch in enumerate(branches)
@@ -128,7 +128,7 @@ class Canonical:
         return value if is_same else made
 
     def _fields_of(self, node: dict[str, Any], place: str) -> dict[str, "_Field"]:
-        """What a schema says of the fields that it names, by name."""
+        """The named fields of a schema, by name."""
         properties = node.get("properties")
         found = {}
         for name, inner in properties.items() if isinstance(properties, dict) else ():
@@ -152,7 +152,7 @@ class Canonical:
         return value if is_same else made
 
     def _default(self, node: Any, place: str) -> Any:
-        """The default of a field; `_ABSENT` if it has none, or one that it would not take."""
+        """The default of a field; `_ABSENT` if it has none or an invalid one."""
         default = _ABSENT
         for holder in (node, resolve(node, self._root)):
             if default is _ABSENT and isinstance(holder, dict):
@@ -161,7 +161,7 @@ class Canonical:
 
 
 def spelled(format: Any, text: str) -> str:
-    """A text in the one spelling that its format has for it."""
+    """A text in the canonical spelling of its format."""
     adapter = _adapter(format) if isinstance(format, str) else None
     if adapter is None:
         return text

@@ -1,7 +1,7 @@
-"""Schemas written in another dialect, as the JSON Schema they mean.
+"""Converts schemas in Gemini's dialect to JSON Schema.
 
-Gemini's own form writes types in capitals and has `nullable`; both are common in catalogs that
-were made for it. Any other schema is left exactly as it is.
+Gemini writes types in capitals and uses `nullable`; both are common in catalogs that were made for
+it. Any other schema is left unchanged.
 """
 
 from typing import Any
@@ -13,7 +13,7 @@ _SCHEMAS = ("items", "additionalProperties", "not")
 
 
 def plain(schema: dict[str, Any]) -> dict[str, Any]:
-    """`schema`, or what it means in JSON Schema where its root type is one of Gemini's."""
+    """`schema`, converted if its root type is one of Gemini's."""
     return _rewritten(schema) if _is_capital(schema) else schema
 
 

@@ -1,4 +1,4 @@
-"""What tells the branches of a union apart: the types of values, or a field that is their tag."""
+"""Distinguishes the branches of a union by value type or by a tag field."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -17,10 +17,10 @@ _OBJECT = ("object",)
 
 
 def tag_of(nodes: Sequence[Any], root: dict[str, Any]) -> tuple[str, list[list[Any]]] | None:
-    """The field that tells these schemas apart, and the values that each of them wants there.
+    """The tag field of these schemas, and the values that each of them allows there.
 
-    Every one requires it and lists its values, and no value is listed twice: `kind: "circle"` in
-    one and `kind: "square"` in the other. None where there is no such field.
+    Every schema requires the field and lists its values, and no value is listed twice: `kind:
+    "circle"` in one and `kind: "square"` in the other. None if there is no such field.
     """
     if len(nodes) < 2 or not all(isinstance(node, dict) for node in nodes):
         return None
@@ -39,9 +39,9 @@ def tag_of(nodes: Sequence[Any], root: dict[str, Any]) -> tuple[str, list[list[A
 
 
 def are_apart(branches: Sequence[Any], kinds: Kinds | None, root: dict[str, Any]) -> bool:
-    """Whether it is certain that no value is of two branches: by their types, or by a tag.
+    """Whether no value can match two branches, by their types or by a tag.
 
-    `kinds` are the types that are left by what stands around them.
+    `kinds` are the types that the surrounding schema leaves.
     """
     if len(branches) < 2:
         return True
@@ -77,13 +77,13 @@ def _are_tagged_objects(
 
 
 def _are_all_different(lists: Sequence[Sequence[Any]]) -> bool:
-    """Whether no value is in two of these lists."""
+    """Whether the lists are disjoint."""
     texts = [text for values in lists for text in {literal(value) for value in values}]
     return len(texts) == len(set(texts))
 
 
 def _tags(node: dict[str, Any], root: dict[str, Any]) -> dict[str, list[Any]]:
-    """The required fields whose values are listed."""
+    """The required fields that list their values."""
     found = {}
     for name in list_of(node.get("required")):
         values = _listed_for(node, name, root) if isinstance(name, str) else None
@@ -93,7 +93,7 @@ def _tags(node: dict[str, Any], root: dict[str, Any]) -> dict[str, list[Any]]:
 
 
 def _listed_for(node: dict[str, Any], name: str, root: dict[str, Any]) -> list[Any] | None:
-    """The values that are listed for a field, where the field is required."""
+    """The values listed for a field, if it is required."""
     properties = node.get("properties")
     if name not in list_of(node.get("required")) or not isinstance(properties, dict):
         return None

@@ -1,4 +1,4 @@
-"""The smallest parts of a schema that hold what a call got wrong."""
+"""Finds the smallest parts of a schema that contain a call's errors."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from toolpool.contract.schema.shape import Shapes
 
 Path = tuple[str | int, ...]
 Way = list[tuple[Path, dict[str, Any]]]
-"""The schemas that looked at a value and at what it is in, outermost first, with their paths."""
+"""The schemas that validated a value and its containers, outermost first, with their paths."""
 
 _BESIDE_A_REFERENCE = frozenset({"$ref", "title", "description", "default", "examples", "$comment"})
 _BESIDE_A_UNION = (_BESIDE_A_REFERENCE | UNIONS | {"discriminator"}) - {"$ref"}
@@ -18,17 +18,17 @@ _BESIDE_A_UNION = (_BESIDE_A_REFERENCE | UNIONS | {"discriminator"}) - {"$ref"}
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A part of a schema, and where in the arguments it applies."""
+    """A part of a schema, and the path in the arguments where it applies."""
 
     node: dict[str, Any]
     paths: tuple[Path, ...]
 
 
 def way_to(problem: Problem, shapes: Shapes) -> Way:
-    """How a validator came to what is wrong.
+    """The schemas on the validator's way to a problem.
 
-    A reference and the branch of a union that was taken narrow down what a value should be; parts
-    of an `allOf` do not, because a value has to satisfy all of them.
+    References and chosen union branches narrow down what a value should be; parts of an `allOf` do
+    not, because a value has to satisfy all of them.
     """
     way: Way = []
     depth, is_narrowed = -1, True
@@ -53,7 +53,7 @@ def smallest(ways: Sequence[Way]) -> list[Part]:
 
 
 def around(ways: Sequence[Way]) -> Part:
-    """The smallest part that all of these ways lead through."""
+    """The smallest part that all of these ways pass through."""
     node = ways[0][0][1]
     for _, candidate in ways[0]:
         if all(any(inner is candidate for _, inner in way) for way in ways):
@@ -63,7 +63,7 @@ def around(ways: Sequence[Way]) -> Part:
 
 
 def _is_only_a_choice(node: dict[str, Any]) -> bool:
-    """Whether a schema only refers to another, or only lists alternatives."""
+    """Whether a schema consists only of a reference or of alternatives."""
     if "$ref" in node:
         return node.keys() <= _BESIDE_A_REFERENCE
     return node.keys() <= _BESIDE_A_UNION

@@ -1,4 +1,4 @@
-"""From a validator's errors to problems that a model can act on."""
+"""Converts a validator's errors to problems that a model can act on."""
 
 import functools
 from collections.abc import Iterable, Iterator, Sequence
@@ -25,12 +25,12 @@ from toolpool.contract.schema.shape_types import COMBINED
 
 _ERRORS_AT_MOST = 1_000
 _UNKNOWN_AT_MOST = 200
-"""Of one object; more than any line has room for."""
+"""Per object; more than fit into a line."""
 _INLINE_CHARACTERS = 300
 TOO_LONG = "…"
-"""The shape of what is too long for a line about one error."""
+"""The shape that replaces one that is too long for a line about one error."""
 _OTHERS = COMBINED | {"patternProperties"}
-"""What may allow more fields than `properties` names."""
+"""Keywords that may allow more fields than `properties` names."""
 _SAID_BY_THE_SHAPE = frozenset({"not", "contains", "unevaluatedItems"})
 _SAYS_NOTHING = frozenset({"any", "string"})
 _PARAMETERS = {
@@ -53,10 +53,10 @@ class Explainer:
         self._lists: dict[tuple[int, str], Listed] = {}
 
     def problems(self, errors: Iterable[Error], arguments: Any) -> tuple[Problem, ...]:
-        """What is wrong, the most useful first, nothing twice.
+        """The distinct problems, most useful first.
 
-        First what decides a union, because the rest depends on it; last the fields that are merely
-        too many and resemble none.
+        Union choices come first, because the others depend on them; unknown fields that resemble no
+        known one come last.
         """
         ranked: dict[tuple[Any, ...], tuple[int, Problem]] = {}
         hints = Hints()
@@ -70,7 +70,7 @@ class Explainer:
                 rank = 2 if idle else 0 if in_union else 1
                 said = (problem.path, problem.kind, problem.expected, problem.allowed)
                 ranked.setdefault(said, (rank, problem))
-        if not ranked:  # a validator that cannot say why has still refused them
+        if not ranked:  # the validator refused the arguments without a reason
             return (Problem((), "schema", received=json_type(arguments)),)
         found = [problem for _, problem in sorted(ranked.values(), key=lambda pair: pair[0])]
         found = found[:_ERRORS_AT_MOST]
@@ -82,7 +82,7 @@ class Explainer:
         return has_key(self._schema, "")
 
     def _has_its_path(self, error: Error) -> bool:
-        """Whether a validator names each step to the value: it passes over a field without name."""
+        """Whether the validator names each step of the path: it skips empty field names."""
         if self._schema_has_an_empty_key:
             return False
         *_, (depth, _) = looked_at(_place(error), self._schema)
@@ -119,8 +119,8 @@ class Explainer:
             yield Problem(path, name, received=json_type(value), place=_place(error))
         else:
             parameter = str(getattr(kind, _PARAMETERS.get(name, ""), ""))
-            # Which fields there are to choose from, which items are counted, and what exactly is
-            # excluded, the shape says.
+            # The shape already lists the available fields, the counted items and the excluded
+            # values.
             is_open = name in _SAID_BY_THE_SHAPE or (
                 name == "minProperties" and bool(properties_of(self._subschema(error) or {}))
             )
@@ -129,7 +129,7 @@ class Explainer:
             )
 
     def _missing(self, error: Error, path: Path, value: Any, hints: Hints) -> Problem:
-        """A field that is not there, or that came under another name."""
+        """A missing field, or one that was sent under another name."""
         name: str = getattr(error.kind, "property")  # noqa: B009 - the stubs know one class of kinds
         holder = self._subschema(error) or {}
         wanted = properties_of(holder).get(name)
@@ -159,11 +159,11 @@ class Explainer:
         pairs = hints.fields(value, holder)
         others = {"patternProperties"} if error.kind.name == "additionalProperties" else _OTHERS
         allowed = tuple(absent[:MEMBERS_AT_MOST])
-        # Where only the first error was asked for, it names only the first field.
+        # If only the first error was requested, it names only the first field.
         is_all = error.kind.name == "additionalProperties" and "patternProperties" not in holder
         if is_all and holder.get("additionalProperties") is False:
             fields = [name for name in present if name not in properties]
-        elif error.kind.name == "unevaluatedProperties":  # of what does not fit, all are
+        elif error.kind.name == "unevaluatedProperties":  # all unevaluated fields are unknown
             known = always_named(holder, self._schema)
             fields = [name for name in fields if name not in known]
         told = fields[:_UNKNOWN_AT_MOST]
@@ -180,10 +180,10 @@ class Explainer:
             )
 
     def _union(self, error: Error, path: Path, arguments: Any, hints: Hints) -> Iterator[Problem]:
-        """The branch that was certainly meant; what there is to choose where none was.
+        """The problems of the branch that was certainly meant, else the choice of branches.
 
-        Certain is the only branch that takes such a type, then the one whose tag was sent, then
-        the only one of which no field is missing and that knows all that were sent.
+        A branch is certain if it alone accepts the type, else if its tag was sent, else if it alone
+        lacks no field and knows all fields that were sent.
         """
         kind: Any = error.kind
         branches: list[list[Error]] = getattr(kind, "context", [])
@@ -213,7 +213,7 @@ class Explainer:
             else:
                 chosen = union_branches.branch_by_names(branches, numbers, path)
         if len(numbers) == 1 and union_branches.listed_in([nodes[numbers[0]]])[1]:
-            chosen = None  # all that is listed in the others may have been meant as well
+            chosen = None  # a value of another branch's list may have been meant
         if chosen is not None:
             for inner in branches[chosen]:
                 yield from self._explain(inner, arguments, hints)
@@ -223,7 +223,7 @@ class Explainer:
     def _undecided(
         self, error: Error, path: Path, value: Any, numbers: list[int], hints: Hints
     ) -> Iterator[Problem]:
-        """What is wrong whichever of these branches was meant."""
+        """The problems that all of these branches have in common."""
         branches: list[list[Error]] = getattr(error.kind, "context", [])
         listed, is_all = union_branches.listed_in(self._branches(error, len(branches)))
         if numbers and is_all:
@@ -245,7 +245,7 @@ class Explainer:
             yield problem
 
     def _no_form(self, error: Error, path: Path, value: Any, *, is_unsure: bool) -> Problem:
-        """That a value has none of a union's forms, and which there are."""
+        """The problem that a value matches no branch of a union."""
         name = error.kind.name
         holder = self._subschema(error) or {}
         types = list(dict.fromkeys(self._types({name: holder.get(name, [])})))
@@ -289,7 +289,7 @@ class Explainer:
         return self._lists[key]
 
     def _types(self, node: Any, depth: int = 3) -> list[str]:
-        """The types that a schema takes, as far as it says so."""
+        """The types that a schema names."""
         node = resolve(node, self._schema)
         if not isinstance(node, dict):
             return []
@@ -307,14 +307,14 @@ class Explainer:
         return ["object"] if "properties" in node else []
 
     def _inline(self, node: Any) -> str | None:
-        """The shape of what is wanted in one place."""
+        """The shape of the failed schema."""
         if not isinstance(node, dict):
             return None
         shape = self._shapes.whole(node, _INLINE_CHARACTERS)
         return TOO_LONG if shape is None else shape.line
 
     def _may_be_left_out(self, error: Error, path: Path) -> bool:
-        """Whether the value is a field that its object's schema names and does not require."""
+        """Whether the value is a named, optional field of its object."""
         way = list(looked_at(_place(error), self._schema))
         holders = [node for depth, node in way if depth == way[-1][0] - 1]
         if not path or not holders or path[-1] not in properties_of(holders[-1]):
@@ -322,7 +322,7 @@ class Explainer:
         return not any(path[-1] in holder.get("required", ()) for holder in holders)
 
     def _subschema(self, error: Error) -> dict[str, Any] | None:
-        """The schema object that holds the failed keyword; None where a reference hides it."""
+        """The schema object that holds the failed keyword; None behind a reference."""
         node: Any = self._schema
         for step in error.schema_path[:-1]:
             try:
@@ -333,12 +333,12 @@ class Explainer:
 
 
 def _unsure(problem: Problem, union: Error) -> Problem:
-    """A problem of every branch of a union that may have been meant."""
+    """Mark a problem of each possible branch of a union as unsure."""
     return msgspec.structs.replace(problem, place=_place(union), is_unsure=True)
 
 
 def _held(value: Any, types: Sequence[str]) -> str:
-    """What a string holds where a list or an object is wanted."""
+    """Whether a string holds the wanted list or object, as `array`, `object` or `list`."""
     if not isinstance(value, str) or "string" in types:
         return ""
     ends = value.lstrip()[:1] + value.rstrip()[-1:]
@@ -355,7 +355,7 @@ def _is_nested(types: Sequence[str]) -> bool:
 
 
 def _may_fit(value: Any, wanted: Any) -> bool:
-    """Whether a value that came under another name is plainly of the wanted type."""
+    """Whether a misnamed field's value is clearly of the wanted type."""
     if not isinstance(wanted, dict) or isinstance(value, (dict, list)):
         return False
     if isinstance(wanted.get("enum"), list):
@@ -366,7 +366,7 @@ def _may_fit(value: Any, wanted: Any) -> bool:
 
 
 def _enumerated(path: Path, kind: str, listed: Listed, value: Any, hints: Hints) -> Problem:
-    """The problem of a value that is none of those that are listed."""
+    """The problem of a value that is not in a list."""
     return Problem(
         path,
         kind,
@@ -383,7 +383,7 @@ def _place(error: Error) -> Path:
 
 
 def _path(error: Error, arguments: Any) -> Path:
-    """The way to the value; the validator takes a field that is called `0` for an index."""
+    """The path to the value; the validator reports a field named `0` as an index."""
     steps: list[str | int] = []
     for step in error.instance_path:
         if isinstance(arguments, dict) and step not in arguments:

@@ -1,6 +1,7 @@
-"""What a shape has to dwell on where there is no room for all of it, and what it may pass over.
+"""Which parts of a schema a shortened shape details, and which it omits.
 
-Who sent a field right knows it already. Who left one out, or sent it wrong, does not.
+The model already knows the fields that it sent correctly; it needs those that it omitted or sent
+wrong.
 """
 
 from collections.abc import Iterator, Sequence
@@ -17,15 +18,15 @@ if TYPE_CHECKING:
 
 
 _MANY = 500
-"""Problems, beyond which it is not certain that no other was left out."""
+"""With more problems than this, the list of problems may be incomplete."""
 
 
 @dataclass(frozen=True, slots=True)
 class Focus:
-    """Parts of a schema, by their identity.
+    """Parts of a schema, by identity.
 
-    `wrong` are those on the way to something that is wrong or missing. `right` are the fields of
-    objects on such a way that were sent right wherever they were sent.
+    `wrong` are those that contain an error or a missing field. `right` are the fields of these
+    parts that were correct wherever they were sent.
     """
 
     wrong: frozenset[int] = frozenset()
@@ -35,7 +36,7 @@ class Focus:
 def focus_of(
     problems: Sequence[Problem], ways: "Sequence[Way]", root: dict[str, Any], arguments: Any
 ) -> Focus:
-    """`arguments` are None where it is not known that nothing else is wrong with them."""
+    """`arguments` are None if other errors may be unreported."""
     wrong = {id(node) for way in ways for _, node in way}
     missing = [_wanted(problem, way) for problem, way in zip(problems, ways, strict=True)]
     for node in missing:
@@ -47,13 +48,13 @@ def focus_of(
     right = _right(problems, ways, arguments)
     others = [node for problem, way in zip(problems, ways, strict=True)
               for node in _may_be_meant(problem, way)]  # fmt: skip
-    for node in _reached([*missing, *others], root):  # may be wanted where it was not sent
+    for node in _reached([*missing, *others], root):    # possible where they were not sent
         right.pop(id(node), None)
     return Focus(frozenset(wrong), frozenset((key, names) for key, names in right.items() if names))
 
 
 def _right(problems: Sequence[Problem], ways: "Sequence[Way]", arguments: Any) -> dict[int, Any]:
-    """The fields at which, in which and around which nothing is wrong."""
+    """The fields without an error in or around them."""
     wrong = {problem.path for problem in problems}
     around = {path[:length] for path in wrong for length in range(len(path) + 1)}
     seen: set[tuple[int, Path]] = set()
@@ -73,7 +74,7 @@ def _right(problems: Sequence[Problem], ways: "Sequence[Way]", arguments: Any) -
 
 
 def _wanted(problem: Problem, way: "Way") -> Any:
-    """The schema of what is to be found out; None where it is only what to leave out."""
+    """The schema to describe for a problem; None if a field only has to be removed."""
     node = way[-1][1]
     if problem.kind == "additionalProperties" and not problem.is_unsure:
         return None
@@ -83,14 +84,14 @@ def _wanted(problem: Problem, way: "Way") -> Any:
 
 
 def _may_be_meant(problem: Problem, way: "Way") -> Iterator[Any]:
-    """The schemas of the fields that an unknown one may stand for."""
+    """The schemas of the fields that an unknown field may stand for."""
     properties = properties_of(way[-1][1])
     if problem.kind == "additionalProperties":
         yield from (properties[name] for name in problem.allowed if name in properties)
 
 
 def _required(node: Any, root: dict[str, Any]) -> Iterator[Any]:
-    """The schemas of the required fields of an object, and of those that it may be one of."""
+    """The schemas of the required fields of an object and of its alternatives."""
     node = resolve(node, root)
     if isinstance(node, dict):
         branches = [each for key in ("anyOf", "oneOf", "allOf") for each in list_of(node.get(key))]
@@ -103,7 +104,7 @@ def _required(node: Any, root: dict[str, Any]) -> Iterator[Any]:
 
 
 def _reached(nodes: list[Any], root: dict[str, Any]) -> list[Any]:
-    """All that is inside these, and what they refer to."""
+    """The subschemas of these, with those that they refer to."""
     seen: set[int] = set()
     reached: list[Any] = []
     left = list(nodes)

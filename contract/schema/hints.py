@@ -1,4 +1,4 @@
-"""What was meant by the names and values of one call, found out once and in bounded time."""
+"""Suggests corrections for the names and values of one call, within a fixed budget."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -7,14 +7,14 @@ from toolpool.contract.schema import suggestions
 from toolpool.contract.schema.json_values import json_type, literal, types_of
 
 FIELDS_AT_MOST = 20
-"""Unknown fields of one object that are named, and that a hint is looked for."""
+"""The most unknown fields of one object that are reported with a hint."""
 MEMBERS_AT_MOST = 400
 _COMPARED_AT_MOST = 8_000
 """Pairs of names in all; each costs a microsecond or two."""
 
 
 class Listed:
-    """The values that a schema lists, as they are told."""
+    """The values that a schema lists, in display form."""
 
     __slots__ = ("literals", "more", "texts", "types")
 
@@ -26,7 +26,7 @@ class Listed:
 
 
 class Hints:
-    """The hints for one call."""
+    """The suggestions for one call."""
 
     def __init__(self) -> None:
         self._left = _COMPARED_AT_MOST
@@ -34,7 +34,7 @@ class Hints:
         self._values: dict[tuple[Listed, str, Any], str | None] = {}
 
     def fields(self, value: Any, holder: dict[str, Any]) -> dict[str, str]:
-        """The fields that an object lacks, by the unknown ones that were certainly meant for them.
+        """The missing field that each unknown field was certainly meant for.
 
         `holder` is the schema that has the object's fields.
         """
@@ -50,7 +50,7 @@ class Hints:
         return self._fields[key]
 
     def member(self, value: Any, listed: Listed) -> str | None:
-        """The text that was certainly meant; for a number or boolean the one that spells it."""
+        """The listed text that was certainly meant; a number or boolean may be meant as text."""
         if not isinstance(value, (str, bool, int, float)) or not listed.texts:
             return None
         key = (listed, json_type(value), value)

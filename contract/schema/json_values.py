@@ -1,4 +1,4 @@
-"""JSON values as texts and types."""
+"""JSON types, paths and display forms of values."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -24,19 +24,19 @@ def types_of(values: Iterable[Any]) -> str:
 
 
 def literal(value: Any) -> str:
-    """A value of the schema's own as JSON, all of it printable."""
+    """A value of the schema as printable JSON."""
     return printable(encoding.encode(value).decode())
 
 
 def printable(text: str) -> str:
-    """`text` with its line breaks and other unseen characters as escapes."""
+    """`text` with line breaks and other unprintable characters escaped."""
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
 def at_path(value: Any, path: Sequence[str | int]) -> Any:
-    """What this way leads to inside `value`; None where it leads nowhere."""
+    """The value at a path; None if there is none."""
     for step in path:
         try:
             value = value[step]
@@ -46,7 +46,7 @@ def at_path(value: Any, path: Sequence[str | int]) -> Any:
 
 
 def has_key(value: Any, key: str) -> bool:
-    """Whether any object inside `value` has such a field."""
+    """Whether any object inside `value` has this field."""
     level, seen = [value], set[int]()
     for holder in level:
         if not isinstance(holder, (dict, list, tuple)) or id(holder) in seen:
@@ -62,10 +62,10 @@ def has_key(value: Any, key: str) -> bool:
 
 
 def list_of(value: Any) -> list[Any]:
-    """`value`, where it is a list."""
+    """`value` if it is a list, else an empty list."""
     return value if isinstance(value, list) else []
 
 
 def members_of(value: Any) -> list[Any]:
-    """The values of the fields of `value`, where it is an object."""
+    """The values of the fields of `value` if it is an object, else an empty list."""
     return list(value.values()) if isinstance(value, dict) else []

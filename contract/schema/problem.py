@@ -1,27 +1,26 @@
-"""One thing that is wrong with a call's arguments: where, what was expected, what arrived.
+"""One problem of a call's arguments: path, expected value, received value.
 
-A problem never holds the rejected value, which may be a secret, and no sentence: those are
-written in the model's language by `toolpool.dispatcher.messages.feedback`.
+A problem holds neither the rejected value, which may be a secret, nor a sentence:
+`toolpool.dispatcher.messages.feedback` writes those in the model's language.
 """
 
 import msgspec
 
 
 class Problem(msgspec.Struct, frozen=True, omit_defaults=True):
-    """`path` is the way to the value (object keys and list indexes; empty at the root).
+    """`path` is the path to the value (object keys and list indexes; empty at the root).
 
-    `kind` is the schema keyword that failed (`required`, `type`, `enum`, …), or `value` for what a
-    typed parameter says in its own words. `expected` is what the keyword asks for: type names
-    joined by `|`, a limit, a pattern, a format. `received` is the JSON type that came, and `holds`
-    what a string held in its place: `array`, `object`, or `list` for items between commas.
-    `allowed` lists enum members or field names, `more` counts those that are left out; `closest` is
-    the one that was certainly meant, or of a `required` field the one that was sent in its place.
-    `shape` is what was wanted there, in one line; `…` where that is too long for a line about one
-    error. `is_optional` says that null came for a field that may simply be left out. `place` is the
-    way through the schema to what looked at the value, or to the union of which no branch fits.
-    `is_unsure` says that it is not known which branch of that union was meant, or which fields
-    there are besides those that are named. `also` counts the unknown fields of the same object for
-    which there is no problem of their own, because they are too many.
+    `kind` is the schema keyword that failed (`required`, `type`, `enum`, …), or `value` for an
+    error message of a parameter's type. `expected` is what the keyword asks for: type names joined
+    by `|`, a limit, a pattern, a format. `received` is the JSON type that came; `holds` is the JSON
+    that a string contained: `array`, `object`, or `list` for comma-separated items. `allowed` lists
+    enum members or field names, `more` counts the omitted ones; `closest` is the member that was
+    certainly meant, or for a `required` field the name that was sent instead. `shape` is the wanted
+    shape in one line; `…` if it is too long for a line. `is_optional` says that null was sent for
+    an optional field. `place` is the path through the schema to the failed keyword, or to the union
+    that failed. `is_unsure` says that the meant branch of that union, or the complete list of
+    fields, is unknown. `also` counts further unknown fields of the same object that have no problem
+    of their own.
     """
 
     path: tuple[str | int, ...]
@@ -40,5 +39,5 @@ class Problem(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @property
     def alternatives(self) -> list[str]:
-        """What `expected` lists."""
+        """The parts of `expected`."""
         return self.expected.split("|")

@@ -1,4 +1,4 @@
-"""Where references and paths lead inside one schema document. Nothing is fetched."""
+"""Resolves references and paths inside one schema document. Nothing is fetched."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -15,7 +15,7 @@ UNIONS = frozenset({"anyOf", "oneOf"})
 
 
 def resolve(schema: Any, root: dict[str, Any]) -> Any:
-    """`schema` with its own local reference followed; as it is where there is none."""
+    """`schema` with its local reference resolved; unchanged if it has none."""
     for _ in range(_LONGEST_CHAIN):
         reference = schema.get("$ref") if isinstance(schema, dict) else None
         target = referred(reference, root) if isinstance(reference, str) else None
@@ -26,14 +26,14 @@ def resolve(schema: Any, root: dict[str, Any]) -> Any:
 
 
 def referred(reference: str, root: dict[str, Any]) -> Any:
-    """What a local reference such as `#/$defs/a` means; None for any other and for a dead one."""
+    """The target of a local reference such as `#/$defs/a`; None if there is none."""
     if reference == "#":
         return root
     return at_pointer(root, reference[1:]) if reference.startswith("#/") else None
 
 
 def at_pointer(root: Any, pointer: str) -> Any:
-    """What a JSON pointer (RFC 6901, without `#`) leads to; None where it leads nowhere."""
+    """The value at a JSON pointer (RFC 6901, without `#`); None if there is none."""
     node = root
     for step in pointer.split("/")[1:]:
         step = step.replace("~1", "/").replace("~0", "~")
@@ -47,16 +47,16 @@ def at_pointer(root: Any, pointer: str) -> Any:
 
 
 def hides_siblings(root: dict[str, Any]) -> bool:
-    """Whether the schema's draft ignores whatever stands beside a `$ref`."""
+    """Whether the schema's draft ignores the keywords beside a `$ref`."""
     return any(draft in str(root.get("$schema", "")) for draft in _OLD_DRAFTS)
 
 
 def looked_at(place: Sequence[str | int], root: Any) -> Iterator[tuple[int, Any]]:
-    """The schemas on the way of a validator, outermost first, each with its depth.
+    """The schemas on a validator's way, outermost first, each with its depth.
 
     `place` is an evaluation path: keywords, field names and positions, a reference as `$ref`. The
-    depth is how many fields and indexes of the arguments lie above what the schema looks at. It
-    ends where the way cannot be followed.
+    depth counts the fields and indexes above the value in the arguments. Stops where the path
+    cannot be followed.
     """
     depth, node, steps = 0, root, iter(place)
     yield depth, node

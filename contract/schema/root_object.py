@@ -1,4 +1,4 @@
-"""What a schema says of a tool's arguments as a whole, which are always an object."""
+"""The root of a tool's input schema, which always describes an object."""
 
 from typing import Any
 
@@ -10,7 +10,7 @@ _DEEPEST = 16
 
 
 def takes_objects(schema: Any) -> bool:
-    """Whether a schema may take an object, which a tool's arguments always are."""
+    """Whether a schema may accept an object."""
     meant = plain(schema) if isinstance(schema, dict) else schema
     return _takes_objects(meant, meant, _DEEPEST)
 
@@ -33,7 +33,7 @@ def _takes_objects(node: Any, root: Any, depth: int) -> bool:
 
 
 def fields_of(schema: Any) -> tuple[set[str], set[str]]:
-    """The fields that a schema names, and those of them that it requires in every case."""
+    """The fields that a schema names, and those that it always requires."""
     meant = plain(schema) if isinstance(schema, dict) else schema
     return _fields_of(meant, meant, _DEEPEST)
 

@@ -1,7 +1,7 @@
-"""What a schema may cost. It comes from wherever a tool comes from.
+"""Limits on schemas, which may come from untrusted sources.
 
-Its size is bounded by counting, before it is compiled; what it costs to judge one call's arguments
-by `looks`, and to explain them by how much can be wrong with one value.
+The size is limited before a schema is compiled; the cost of validation by counting steps, and the
+cost of explanations by the number of errors that one value can cause.
 """
 
 from dataclasses import dataclass
@@ -22,9 +22,9 @@ _REFERENCES = frozenset({"$ref", "$dynamicRef", "$recursiveRef"})
 
 @dataclass(slots=True)
 class Extent:
-    """What there is in a schema.
+    """The size of a schema.
 
-    `longest` is how much an error of it may carry: the values of its longest list. A required field
+    `longest` is how much one error may carry: the values of its longest list. A required field
     counts for more, because its error carries the whole object.
     """
 
@@ -34,7 +34,7 @@ class Extent:
 
 
 def extent(schema: dict[str, Any]) -> Extent:
-    """Raises `ToolDeclarationInvalid` where there is too much of anything."""
+    """Measure a schema. Raises `ToolDeclarationInvalid` if it is too large."""
     found = Extent()
     nodes, depth, level = 0, 0, [schema]
     while level:
@@ -72,12 +72,12 @@ def _add(found: Extent, node: dict[str, Any]) -> None:
 
 
 def looks_of(schema: dict[str, Any], found: Extent) -> ValidationCost | None:
-    """What calls have to be held to; None for a schema that cannot ask for much.
+    """The cost model for validating calls; None for a schema that is always cheap.
 
-    Raises `ToolDeclarationInvalid` where a schema asks for too much at once.
+    Raises `ToolDeclarationInvalid` if the schema is too expensive for a single value.
     """
     if not found.references:
-        return None  # every subschema looks at a value once, and there are few of them
+        return None  # every subschema is applied at most once to a value, and there are few
     cost = ValidationCost(schema)
     if cost.at_one_value > _LOOKS_AT_ONE_VALUE:
         raise ToolDeclarationInvalid(
@@ -88,7 +88,7 @@ def looks_of(schema: dict[str, Any], found: Extent) -> ValidationCost | None:
 
 
 def fan(schema: dict[str, Any], found: Extent) -> int:
-    """How many errors one value may cause in the branches of a union; 0 where there is none."""
+    """How many errors the branches of unions may cause for one value; 0 without unions."""
     if not found.unions:
         return 0
     try:
@@ -98,7 +98,7 @@ def fan(schema: dict[str, Any], found: Extent) -> int:
 
 
 class _Fan:
-    """Adds up what can be wrong with a value, once for every branch that looks at it."""
+    """Counts the possible errors of a value in every branch that applies to it."""
 
     def __init__(self, schema: dict[str, Any]) -> None:
         self.widest = 0
@@ -115,7 +115,7 @@ class _Fan:
             return 1
         if id(node) in self._sizes:
             return self._sizes[id(node)]
-        self._sizes[id(node)] = 1  # where it refers to itself
+        self._sizes[id(node)] = 1  # a recursive reference counts as one
         size = 1 + len(list_of(node.get("required")))
         for key in ("anyOf", "oneOf"):
             branches = sum(map(self._size, list_of(node.get(key))))

@@ -1,7 +1,7 @@
-"""What a schema asks for, as one short line that a model and a parser can read.
+"""Describes a schema in one short line for models, which can also be parsed.
 
-`docs/shapes.md` has the grammar. Whatever a schema says that the grammar has no words for is owned
-up to by `(more rules)`.
+`docs/shapes.md` has the grammar. Rules that the grammar cannot express are indicated by `(more
+rules)`.
 """
 
 import functools
@@ -35,16 +35,16 @@ _LEAST_AROUND = (
     Detail(right="none", optional="none", levels=0),
     *(Detail(right="none", optional="none", levels=0, cut=True, spare=spare) for spare in _SPARE),
 )
-"""Where it is known what is wrong: of that all fields, of others none."""
+"""The smallest details around known errors: all fields of wrong parts, none of the others."""
 
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """A line, and what it leaves open.
+    """A shape and its omissions.
 
-    `is_whole`: nothing was left out for room. `allows_more`: the schema has rules that the line
-    only mentions. `allows_less`: the line names one type where the schema, read to the letter,
-    takes any other type as well.
+    `is_whole`: nothing was omitted for space. `allows_more`: the schema has rules that the line
+    only mentions. `allows_less`: the line names one type where the schema formally allows others
+    too.
     """
 
     line: str
@@ -54,7 +54,7 @@ class Shape:
 
 
 class Shapes:
-    """The shapes of the parts of one schema, each written once."""
+    """Writes and caches the shapes of the parts of one schema."""
 
     def __init__(self, schema: dict[str, Any]) -> None:
         self._root = schema
@@ -74,9 +74,9 @@ class Shapes:
     def whole(
         self, node: Any, at_most: int, *, hidden: Collection[str] = (), known: Collection[str] = ()
     ) -> Shape | None:
-        """The shape of `node`, a part of the schema; None where it is longer than `at_most`.
+        """The shape of `node`, a part of the schema; None if it is longer than `at_most`.
 
-        Of the node's own fields `hidden` are passed over, and `known` stand as `…`.
+        The node's own fields in `hidden` are omitted, and those in `known` are written as `…`.
         """
         key = (id(node), at_most, frozenset(hidden), frozenset(known))
         if key not in self._kept:
@@ -89,13 +89,13 @@ class Shapes:
     def shortened(
         self, node: Any, at_most: int, *, hidden: Collection[str] = (), focus: Focus = _NO_FOCUS
     ) -> Shape:
-        """As much of the shape of `node` as there is room for.
+        """The shape of `node`, shortened to `at_most` characters.
 
-        What was sent right gives way first, then what is optional, then what is deep inside; of
-        what is wrong all is said for as long as there is room for anything.
+        Fields that were sent correctly are omitted first, then optional ones, then deep ones; wrong
+        parts are kept as long as possible.
         """
         if at_most > _ROUNDED_FROM:
-            at_most -= at_most % _ROUNDED_TO  # so that it is written for few lengths
+            at_most -= at_most % _ROUNDED_TO  # to cache few lengths
         key = (id(node), at_most, frozenset(hidden), focus)
         if key not in self._shortened:
             if len(self._shortened) >= _KEPT_AT_MOST:
@@ -104,7 +104,7 @@ class Shapes:
         return self._shortened[key]
 
     def _fitted(self, node: Any, at_most: int, hidden: frozenset[str], focus: Focus) -> Shape:
-        """The first that fits. What would come out as long as the one before is not tried."""
+        """The first detail that fits; details that cannot be shorter than the last are skipped."""
         writer: Writer | None = None
         for detail in (*_LESS_AND_LESS, *(_LEAST_AROUND if focus.wrong else _LEAST)):
             if writer is None or writer.met.is_less(detail, writer.detail):

@@ -1,17 +1,18 @@
-"""How much a shape says, and what it came upon that it might have left out."""
+"""How detailed a shape is, and what the writer could have omitted."""
 
 from dataclasses import dataclass
 from typing import Literal
 
 
 class TooLong(Exception):
-    """Raised as soon as a shape is known to be longer than it may be."""
+    """Raised as soon as a shape exceeds its length."""
 
 
 @dataclass(frozen=True, slots=True)
 class Detail:
-    """How much a shape says: of fields that were sent right, of optional ones, of how many levels,
-    and whether lists are cut. `spare` is the room that a cut list leaves to what follows it.
+    """How much of correct fields, optional fields and nested levels a shape shows.
+
+    `cut` shortens lists; `spare` is the space that a cut list leaves for the text after it.
     """
 
     right: Literal["shown", "named", "none"] = "shown"
@@ -23,14 +24,14 @@ class Detail:
 
 @dataclass(slots=True)
 class Met:
-    """What a writer came upon that less detail would have left out or cut."""
+    """What a writer found that less detail would have omitted or cut."""
 
     right: bool = False
     optional: bool = False
     deepest: int = 0
 
     def is_less(self, detail: Detail, tried: Detail) -> bool:
-        """Whether `detail` could have made a shape shorter that was too long as it was `tried`."""
+        """Whether `detail` can be shorter than the shape that was `tried` and too long."""
         return (
             (self.right and detail.right != tried.right)
             or (self.optional and detail.optional != tried.optional)

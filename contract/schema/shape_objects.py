@@ -1,4 +1,4 @@
-"""The shape of an object: its fields, those that are required first, and which others it takes."""
+"""The shape of an object: its fields, required ones first, and whether others are allowed."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +22,7 @@ _ANNOTATIONS = frozenset({"title", "description", "examples", "default", "$comme
 
 
 def written(writer: "Writer", node: dict[str, Any], fields: Fields) -> str:
-    """`{name: type, other?: type}`, with `...` where any other field is taken."""
+    """`{name: type, other?: type}`, with `...` if other fields are allowed."""
     properties = _map(node.get("properties"))
     required = [name for name in list_of(node.get("required")) if isinstance(name, str)]
     others = node.get("additionalProperties", True)
@@ -38,7 +38,7 @@ def written(writer: "Writer", node: dict[str, Any], fields: Fields) -> str:
             keys = f" keys ({writer.one(node['propertyNames'], _TEXT)})"
         elif named:
             patterns, others = {named: others}, False
-    # Whether a pattern allows the field is not told.
+    # The shape does not tell whether a pattern allows the field.
     unsaid = bool(patterns) and others is not True and not properties.keys() >= set(required)
     needs = _needs(node, properties, fields.hidden)
     said = _said(writer, node, fields, others if not patterns else True, needs)
@@ -52,7 +52,7 @@ def written(writer: "Writer", node: dict[str, Any], fields: Fields) -> str:
 
 
 def others_of(writer: "Writer", node: dict[str, Any]) -> str:
-    """` with no other fields`: besides those that any part of the schema has taken."""
+    """` with no other fields`, beyond those that any part of the schema accepts."""
     if not (_counts_all(writer, node) and COMBINED & node.keys()):
         return ""
     others = node["unevaluatedProperties"]
@@ -66,7 +66,7 @@ def others_of(writer: "Writer", node: dict[str, Any]) -> str:
 
 
 def dependent(writer: "Writer", node: dict[str, Any], fields: Fields | None) -> list[str]:
-    """`(if ({a: any, ...}) then (…))`: what an object has to be if it has a field."""
+    """`(if ({a: any, ...}) then (…))`: the rules for an object that has a field."""
     said = []
     properties = _map(node.get("properties"))
     for keyword in ("dependentRequired", "dependentSchemas", "dependencies"):
@@ -84,7 +84,7 @@ def dependent(writer: "Writer", node: dict[str, Any], fields: Fields | None) -> 
 
 
 def _counts_all(writer: "Writer", node: dict[str, Any]) -> bool:
-    """Whether the fields that are left are those that no part of the schema has taken."""
+    """Whether the remaining fields are those that no part of the schema accepts."""
     has = "unevaluatedProperties" in node and "additionalProperties" not in node
     return has and not writer.hides_siblings
 
@@ -106,9 +106,9 @@ def _closed(writer: "Writer", node: dict[str, Any], said: list[str], others: Any
 def _said(
     writer: "Writer", node: dict[str, Any], fields: Fields, others: Any, needs: dict[str, list[str]]
 ) -> list[str]:
-    """The fields, in the order of the schema, the required ones first.
+    """The fields in the order of the schema, required ones first.
 
-    Where lists are cut, those that are wrong or missing come before all.
+    If lists are cut, wrong and missing fields come first.
     """
     detail = writer.detail
     properties = _map(node.get("properties"))
@@ -165,7 +165,7 @@ def _field(writer: "Writer", name: str, mark: str, inner: str, needs: list[str] 
 def _needs(
     node: dict[str, Any], properties: dict[str, Any], hidden: frozenset[str]
 ) -> dict[str, list[str]]:
-    """Which fields must come with which."""
+    """The fields that each field requires."""
     found: dict[str, list[str]] = {}
     for keyword in ("dependentRequired", "dependencies"):
         for name, others in _map(node.get(keyword)).items():
@@ -176,12 +176,12 @@ def _needs(
 
 
 def _is_a_need(name: str, wanted: Any, properties: dict[str, Any]) -> bool:
-    """Whether it can be said beside the field itself."""
+    """Whether the requirement can be written beside the field itself."""
     return isinstance(wanted, list) and name in properties
 
 
 def _key_pattern(names: Any) -> str | None:
-    """The pattern of an object's keys; empty where any key will do, None where there is more."""
+    """The pattern of an object's keys; empty if any key is allowed, None if it has other rules."""
     if names is True or not isinstance(names, dict):
         return "" if names is True else None
     rules = {key: value for key, value in names.items() if key not in _ANNOTATIONS}

@@ -1,4 +1,4 @@
-"""The shapes of single types: texts, numbers, lists, objects, and values that are listed."""
+"""The shapes of single types: texts, numbers, lists, objects and listed values."""
 
 import json
 import re
@@ -25,27 +25,27 @@ _BY_KIND = {
 }  # fmt: skip
 COMBINED = frozenset({"$ref", "$dynamicRef", "$recursiveRef", "allOf", "anyOf", "oneOf", "if",
                       "dependentSchemas"})  # fmt: skip
-"""What may look at more of a value than a schema's own keywords do."""
+"""Keywords that apply other schemas to the same value."""
 _RESERVED = frozenset({"chars", "unique", "multiple"})
 _DRAFTS = ("2020-12", "2019-09", "draft-07")
 _NOT_ALONE = frozenset({"unevaluatedProperties", "unevaluatedItems", "items", "additionalItems",
                         "prefixItems", "dependencies", "dependentRequired", "dependentSchemas",
                         "contains", "minContains", "maxContains"})  # fmt: skip
-"""Keywords that need others, or that some of these drafts lack or read otherwise."""
+"""Keywords that depend on others, or that differ between drafts."""
 
 Kinds = tuple[str, ...]
 Said = tuple[str, bool]
 
 
 class Fields(NamedTuple):
-    """The fields of an object that are passed over, and those that are not said again."""
+    """The fields of an object that are omitted, and those that are not repeated."""
 
     hidden: frozenset[str] = frozenset()
     known: frozenset[str] = frozenset()
 
 
 def kinds_of(node: Any) -> Kinds | None:
-    """The types that a schema names itself; None where it names none."""
+    """The types that a schema itself names; None if it names none."""
     kind = node.get("type") if isinstance(node, dict) else None
     if isinstance(kind, str):
         return (kind,)
@@ -60,9 +60,9 @@ def own(
     *,
     is_typed: bool,
 ) -> Said | None:
-    """What a schema asks for by its own keywords; None where they ask for nothing more.
+    """The shape of a schema's own keywords; None if they require nothing.
 
-    Where the other parts of the schema say the type (`is_typed`), it is not said again.
+    If `is_typed`, other parts of the schema already name the type, and it is not repeated.
     """
     listed = _listed(node, kinds)
     if listed is not None:
@@ -80,7 +80,7 @@ def own(
 
 
 def plain_kind(kind: str) -> str:
-    """The type whose keywords a type has."""
+    """The base type whose keywords apply to a type."""
     return "number" if kind == "integer" else kind
 
 
@@ -89,14 +89,14 @@ def _without_doubles(kinds: Kinds) -> list[str]:
 
 
 def listed_values(node: dict[str, Any]) -> list[Any] | None:
-    """The values that a schema's own `const` or `enum` lists; None where it has neither."""
+    """The values that a schema's own `const` or `enum` lists; None if it has neither."""
     if "const" in node:
         return [node["const"]]
     return node["enum"] if isinstance(node.get("enum"), list) else None
 
 
 def _listed(node: dict[str, Any], kinds: Kinds | None) -> list[Any] | None:
-    """The values that are listed and of a type that is wanted."""
+    """The listed values of a wanted type."""
     listed = listed_values(node)
     if listed is None or kinds is None:
         return listed
@@ -130,7 +130,7 @@ def _enumerated(writer: "Writer", node: dict[str, Any], values: list[Any]) -> Sa
 
 
 def _value(value: Any) -> str:
-    """A value as a shape that only it has."""
+    """A literal value as a shape."""
     if isinstance(value, dict):
         return "{" + ", ".join(f"{name_of(k)}: {_value(v)}" for k, v in value.items()) + "}"
     if isinstance(value, list):
@@ -140,7 +140,7 @@ def _value(value: Any) -> str:
 
 
 def name_of(name: str) -> str:
-    """A field's name, in quotes unless it is a plain one."""
+    """A field's name, quoted if necessary."""
     return name if _BARE_NAME.fullmatch(name) else printable(json.dumps(name, ensure_ascii=False))
 
 
@@ -166,7 +166,7 @@ def pattern(expression: str) -> str:
 
 
 def between(low: Any, high: Any) -> str:
-    """A count such as ` 1..20`, open where there is no limit; empty where there is none at all."""
+    """A count such as ` 1..20`, open-ended without a limit; empty without limits."""
     low = None if low == 0 else low
     if low is None and high is None:
         return ""
@@ -174,7 +174,7 @@ def between(low: Any, high: Any) -> str:
 
 
 def limits(node: dict[str, Any]) -> str:
-    """What comes after `integer` or `number`."""
+    """The limits after `integer` or `number`."""
     low, high = node.get("minimum"), node.get("maximum")
     above, below = node.get("exclusiveMinimum"), node.get("exclusiveMaximum")
     if isinstance(above, bool):  # draft 4
@@ -191,7 +191,7 @@ def limits(node: dict[str, Any]) -> str:
 
 
 def array(writer: "Writer", node: dict[str, Any]) -> str:
-    """`[item] 1..20`, or the items by their positions."""
+    """`[item] 1..20`, or the items by position."""
     prefix, rest = list_of(node.get("prefixItems")), node.get("items", True)
     if isinstance(rest, list):
         prefix, rest = rest, node.get("additionalItems", True)
@@ -220,11 +220,11 @@ def array(writer: "Writer", node: dict[str, Any]) -> str:
 
 
 def _containing(writer: "Writer", node: dict[str, Any]) -> str:
-    """` containing 2..4 (item)`: how many items have to be of another kind as well."""
+    """` containing 2..4 (item)`: the number of items that must match another schema."""
     if "contains" not in node:
         return ""
     low, high = node.get("minContains", 1), node.get("maxContains")
-    if writer.hides_siblings:  # the drafts that do not have these
+    if writer.hides_siblings:  # older drafts lack these keywords
         low, high = 1, None
     if low == 0 and high is None:
         return ""
@@ -233,12 +233,12 @@ def _containing(writer: "Writer", node: dict[str, Any]) -> str:
     count = "" if low == 1 and high is None else between(low, high)
     said = f" containing{count} ({text})"
     if high is not None and writer.allows_less and not before:
-        return writer.with_more_rules(said)  # of fewer kinds more are allowed
+        return writer.with_more_rules(said)  # fewer kinds allow more values
     return said
 
 
 def mentions(node: Any, fields: Fields | None) -> bool:
-    """Whether fields that are passed over are named anywhere in it."""
+    """Whether the omitted fields are named anywhere in it."""
     level = [node] if fields and fields.hidden else []
     for each in level:
         if isinstance(each, str) and fields and each in fields.hidden:

@@ -1,4 +1,4 @@
-"""Writes one shape: `Writer` joins the parts of a schema, and names what is referred to twice."""
+"""Writes one shape: `Writer` joins the parts of a schema and names repeated references."""
 
 import re
 from dataclasses import dataclass
@@ -20,8 +20,8 @@ _FOR_BRACKETS = 16
 _ROOM_FOR_A_BRANCH = 60
 _STEPS_AT_LEAST = 200
 _STEPS_A_CHARACTER = 1
-"""Schemas looked at for each character of room. One that is said takes several characters; those
-that only lead to others take none."""
+"""Schemas visited per character of space. A written schema takes several characters; one that only
+refers to others takes none."""
 _NO_FOCUS = Focus()
 _LEFT_OUT: dict[str, Any] = {}
 _CONDITION = frozenset({"if", "then", "else"})
@@ -30,7 +30,7 @@ _UNSAID = frozenset({"$dynamicRef", "$recursiveRef"})
 
 @dataclass(slots=True)
 class _Definition:
-    """What a reference leads to. In the text of others it stands as its number, until the end."""
+    """The target of a reference. A placeholder stands for it until the line is complete."""
 
     number: int
     name: str
@@ -41,18 +41,18 @@ class _Definition:
 
     @property
     def mark(self) -> str:
-        """The sign that stands for it."""
+        """The placeholder."""
         return f"\0{self.number}\0"
 
     @property
     def has_name(self) -> bool:
-        """Whether it is said once, behind `where`, and not in its place."""
+        """Whether it is defined once after `where` rather than inline."""
         is_long = len(self.text) > _SHORT_ENOUGH_TO_REPEAT
         return self.uses > 0 and (self.is_recursive or (self.uses > 1 and is_long))
 
 
 class Writer:
-    """One shape on its way. `line` may be called once; what it leaves open is known after it."""
+    """Writes one shape. Call `line` once; then the attributes tell what it omitted."""
 
     def __init__(
         self,
@@ -72,7 +72,7 @@ class Writer:
         self.left_out = False
         self.met = Met()
         self.named_only: set[str] = set()
-        """Fields that have to be there, of which their schemas say no more."""
+        """Required fields whose schemas say nothing else."""
         self.hides_siblings = hides_siblings
         self.counts_others = counts_others
         self._root = root
@@ -86,7 +86,7 @@ class Writer:
         self._level = 0
 
     def line(self, node: Any, *, hidden: frozenset[str], known: frozenset[str]) -> str:
-        """The shape of `node`, with its definitions behind `where`. Raises `TooLong`."""
+        """The shape of `node`, with its definitions after `where`. Raises `TooLong`."""
         start = self._definition(node, "")
         self._open.add(id(node))
         text = self.one(node, None, types.Fields(hidden, known))
@@ -96,7 +96,7 @@ class Writer:
         return self._joined(text)
 
     def spend(self, text: str) -> str:
-        """`text`, which is part of the shape. Raises `TooLong` where there is no room for it."""
+        """Count `text` as written and return it. Raises `TooLong` if the line is full."""
         self._spent += len(text) + 2
         self._certain += len(text)
         if self._certain > self._at_most:
@@ -105,16 +105,16 @@ class Writer:
 
     @property
     def room(self) -> int:
-        """Characters that are certainly left."""
+        """The characters that are certainly left."""
         return self._at_most - self._spent - _FOR_BRACKETS - self.detail.spare
 
     def omitted(self) -> str:
-        """The sign for what is left out for room."""
+        """The sign for an omission."""
         self.left_out = True
         return self.spend("…")
 
     def with_more_rules(self, text: str, rules: dict[str, Any] | None = None) -> str:
-        """`text`, and what the grammar cannot say; only a sign for it where it cannot be quoted."""
+        """`text` with the rules that the grammar cannot express, quoted or as a sign."""
         if rules is not None and types.can_be_quoted(rules, self._root):
             quoted = literal(rules)
             if not self.detail.cut or len(quoted) < self.room:
@@ -124,7 +124,7 @@ class Writer:
         return text if text.endswith(MORE_RULES) else text + MORE_RULES
 
     def below(self, node: Any) -> str:
-        """The shape of what is inside the one being written."""
+        """The shape of a nested schema."""
         level = self._level
         if id(node) in self.wrong:
             self._level = 0
@@ -138,7 +138,7 @@ class Writer:
         return text
 
     def typed(self, node: dict[str, Any], kind: str, fields: types.Fields | None) -> str:
-        """What a schema asks for of values of one type."""
+        """The shape of a schema for values of one type."""
         if kind == "string":
             return self.spend(types.string(self, node))
         if kind in ("integer", "number"):
@@ -152,13 +152,13 @@ class Writer:
     def one(
         self, node: Any, within: Kinds | None = None, fields: types.Fields | None = None
     ) -> str:
-        """The shape of a schema; `within` are the types that are left by what stands around it."""
+        """The shape of a schema; `within` are the types that the surrounding schema leaves."""
         return self._either(node, within, fields)[0]
 
     def _either(
         self, node: Any, within: Kinds | None, fields: types.Fields | None = None
     ) -> tuple[str, bool]:
-        """The shape, and whether it is several alternatives, which a `&` would have to embrace."""
+        """The shape, and whether it is several alternatives, which need parentheses beside `&`."""
         self._steps -= 1
         if self._steps < 0:
             raise TooLong
@@ -179,7 +179,7 @@ class Writer:
     def _parts(
         self, node: dict[str, Any], kinds: Kinds | None, fields: types.Fields | None
     ) -> list[tuple[str, bool]]:
-        """What has to hold at once."""
+        """The shapes of all parts that must hold together."""
         parts: list[tuple[str, bool]] = []
         if isinstance(node.get("$ref"), str):
             parts.append(self._referred({"$ref": node["$ref"]}, kinds, fields))
@@ -208,7 +208,7 @@ class Writer:
         return parts
 
     def _says_its_type(self, node: Any, kinds: Kinds | None) -> bool:
-        """Whether the shape of a part of a schema leaves no type but `kinds`."""
+        """Whether the shape of a part restricts the type to `kinds`."""
         said = types.kinds_of(resolve(node, self._root))
         if said is not None:
             return kinds is not None and set(said) <= set(kinds)
@@ -236,7 +236,7 @@ class Writer:
     def _exactly(
         self, nodes: list[Any], kinds: Kinds | None, fields: types.Fields | None = None
     ) -> tuple[list[tuple[str, bool]], bool]:
-        """Shapes, and whether they say all that their schemas do, and no more."""
+        """Shapes, and whether they express their schemas completely."""
         before = self.allows_more, self.allows_less
         self.allows_more = self.allows_less = False
         said: list[tuple[str, bool]] = []
@@ -251,7 +251,7 @@ class Writer:
             certain = self._certain
             said.append(self._either(node, kinds, fields))
             if said[-1][0] in texts:
-                self._certain = certain  # it is not said twice
+                self._certain = certain  # the rules are quoted only once
             texts.add(said[-1][0])
         is_exact = not (self.allows_more or self.allows_less)
         self.allows_more |= before[0]
@@ -259,7 +259,7 @@ class Writer:
         return said, is_exact
 
     def _meant(self, branches: list[Any]) -> list[Any]:
-        """Without what was not meant, where it is certain what was."""
+        """The branches without those that were certainly not meant."""
         meant = [branch for branch in branches if id(branch) in self.wrong]
         if not meant or len(meant) == len(branches):
             return branches
@@ -269,7 +269,7 @@ class Writer:
     def _excluded(
         self, node: Any, kinds: Kinds | None, fields: types.Fields | None
     ) -> tuple[str, bool]:
-        """`not …`, where what is excluded can be said exactly."""
+        """`not …`, if the exclusion can be expressed exactly."""
         if types.mentions(node, fields):
             return self.with_more_rules(self.spend("any")), False
         before = self._so_far()
@@ -283,7 +283,7 @@ class Writer:
         return self.allows_more, self.allows_less, self._spent, self._certain
 
     def _go_back(self, before: tuple[bool, bool, int, int]) -> None:
-        """What was written since is not said."""
+        """Discard what was written since."""
         self.allows_more, self.allows_less, self._spent, self._certain = before
 
     def _condition(
@@ -304,7 +304,7 @@ class Writer:
         return f"({text})", False
 
     def _implied(self, node: dict[str, Any]) -> Kinds | None:
-        """The types that a part beside the node's own keywords leaves, where one says so."""
+        """The types that the other parts of a schema leave, if one names any."""
         beside = [node] if isinstance(node.get("$ref"), str) else []
         for inner in (*beside, *_all_of(node)):
             kinds = types.kinds_of(resolve(inner, self._root))
@@ -315,7 +315,7 @@ class Writer:
     def _referred(
         self, node: dict[str, Any], kinds: Kinds | None, fields: types.Fields | None
     ) -> tuple[str, bool]:
-        """What a reference leads to; in its place where fields of it are passed over."""
+        """The target of a reference; inline if fields of it are omitted."""
         target = resolve(node, self._root) if fields and fields.hidden else None
         if isinstance(target, dict) and "$ref" not in target:
             return self._either(target, kinds, fields)
@@ -340,7 +340,7 @@ class Writer:
             known.is_recursive = True
             known.name = known.name or self._name(reference)
         known.uses += 1
-        self._spent += len(known.name) + 2  # which may stand there in the end
+        self._spent += len(known.name) + 2  # the name may replace it in the end
         return known.mark, known.joins
 
     def _definition(self, node: Any, reference: str) -> _Definition:
@@ -350,7 +350,7 @@ class Writer:
         return made
 
     def _name(self, reference: str) -> str:
-        """A name for what is referred to, which no other has."""
+        """A unique name for the target of a reference."""
         last = _NO_IDENTIFIER.sub("_", reference.rpartition("/")[2]).strip("_#")
         name = last[:1].upper() + last[1:40] if last[:1].isalpha() else f"T{last[:40]}"
         name = "Root" if reference == "#" else name
@@ -364,7 +364,7 @@ class Writer:
         return made
 
     def _joined(self, text: str) -> str:
-        """The whole line: what is short or used once stands in its place, the rest has a name."""
+        """The complete line: short or single-use definitions are inlined, others are named."""
         definitions = list(self._definitions.values())
         budget = [len(definitions) * 8 + 4_000]
 

@@ -1,8 +1,8 @@
-"""Schemas in the narrow form that providers want of a strict tool, whose calls always fit it.
+"""Converts schemas to the restricted form that providers need for strict tools.
 
-Every object is closed and names its fields. What the form cannot say is told in a description where
-it only bounds a value, and refused where it decides which values there are: whatever the model then
-sends is still held to the tool's own schema.
+Every object is closed and names its fields. Limits that the form cannot express move to the
+description; structures that it cannot express are refused. Calls are still validated against the
+tool's own schema.
 """
 
 from collections.abc import Mapping
@@ -34,26 +34,26 @@ _TYPES = frozenset({"string", "number", "integer", "boolean", "null", "array", "
 
 
 class NotStrict(ValueError):
-    """Raised when a schema has no strict form; the text says which part of it and why."""
+    """Raised when a schema has no strict form; the message names the part and the reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """A provider's strict form: which bounds it takes, and what it asks of fields."""
+    """A provider's strict form: the limits it supports, and its rules for fields."""
 
     bounds: frozenset[str]
     all_required: bool
-    """Every field has to be sent: one that may be left out needs a default, or to take null."""
+    """Every field must be sent: an optional one needs a default, or has to allow null."""
     recursive: bool
 
 
 OPENAI = Form(_NUMBERS | {"format", "pattern", "minItems", "maxItems"}, True, True)
 ANTHROPIC = Form(frozenset({"format"}), False, False)
-"""Bedrock's too."""
+"""Also Bedrock's."""
 
 
 def strict_schema(schema: dict[str, Any], form: Form) -> dict[str, Any]:
-    """The strict form of a tool's `schema`. Raises `NotStrict` where it has none."""
+    """The strict form of a tool's `schema`. Raises `NotStrict` if it has none."""
     schema = plain(schema)
     if schema.get("type") != "object":
         raise NotStrict("its root is not plainly an object")
@@ -61,7 +61,7 @@ def strict_schema(schema: dict[str, Any], form: Form) -> dict[str, Any]:
 
 
 class _Narrowing:
-    """One schema on its way into the form."""
+    """Converts one schema to a strict form."""
 
     def __init__(self, schema: dict[str, Any], form: Form) -> None:
         self._root = schema
@@ -69,7 +69,7 @@ class _Narrowing:
         self._definitions: dict[str, Any] = {}
         self._under_way: list[str] = []
         self._wanted: set[str] = set()
-        """References from within what they lead to."""
+        """References from within their own targets."""
 
     def schema(self) -> dict[str, Any]:
         made = self._node(self._root, ())
@@ -138,7 +138,7 @@ class _Narrowing:
         }
 
     def _is_answered(self, node: Any) -> bool:
-        """Whether there is a value to send for a field in place of leaving it out."""
+        """Whether a value can be sent for a field instead of omitting it."""
         if not isinstance(node, dict):
             return False
         if node.get("default") is not None:
@@ -149,7 +149,7 @@ class _Narrowing:
         )
 
     def _reference(self, node: dict[str, Any], path: tuple[str, ...]) -> dict[str, Any]:
-        """A reference by itself; what stands beside one is merged with what it leads to."""
+        """A reference alone; keywords beside it are merged with its target."""
         reference = str(node["$ref"])
         target = at_pointer(self._root, reference[1:])
         if not reference.startswith(("#/$defs/", "#/definitions/")) or target is None:
@@ -177,7 +177,7 @@ class _Narrowing:
         return key in self._form.bounds
 
     def _described(self, node: dict[str, Any]) -> dict[str, Any]:
-        """The description, with the bounds and the default that the form has no place for."""
+        """The description, with the limits and the default that the form cannot express."""
         told = {
             key: value
             for key, value in node.items()

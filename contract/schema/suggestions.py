@@ -1,7 +1,7 @@
-"""Which name or text was probably meant: by the words it is made of, and by near spellings.
+"""Suggests the name or text that was probably meant, by its words and by similar spellings.
 
-A likeness is certain or it is none, because the model does what it is told. So two names are alike
-where they have the same words in any order, or where one word of them is misspelt.
+Models follow suggestions, so only certain ones are made: two names match if they have the same
+words in any order, or if one word is misspelt.
 """
 
 import difflib
@@ -26,14 +26,14 @@ _NEAR_OTHERS = frozenset(
         starred start stat state through thorough trail trial united untied""",
     )
 )
-"""Words that one slip makes of another, and that are words for all that."""
+"""Real words that differ by one letter."""
 _NO_LETTER = re.compile(r"[\W_]+")
 
 Words = tuple[str, ...]
 
 
 class _Name:
-    """A name, taken apart."""
+    """A name split into words."""
 
     __slots__ = ("fixed", "folded", "sorted", "words")
 
@@ -46,14 +46,14 @@ class _Name:
 
 @functools.lru_cache(maxsize=8_192)
 def _known(name: str) -> _Name:
-    """A name of a schema, taken apart once."""
+    """A schema's name, cached."""
     return _Name(name)
 
 
 def pairs(unknown: Sequence[str], missing: Sequence[str]) -> dict[str, str]:
-    """The missing name that each unknown one stands for, no name twice.
+    """The missing name that each unknown one stands for; each name is used once.
 
-    The same words come first, then near spellings. Where two would do, neither is certain.
+    Equal words come first, then similar spellings. Ambiguous matches are dropped.
     """
     found: dict[str, str] = {}
     if not unknown or not missing:
@@ -76,12 +76,12 @@ def pairs(unknown: Sequence[str], missing: Sequence[str]) -> dict[str, str]:
 
 
 def closest(name: str, candidates: Sequence[str]) -> str | None:
-    """The one candidate that was certainly meant; None where none or several may be."""
+    """The only candidate that was certainly meant; None if there is none or several."""
     return pairs([name], candidates).get(name)
 
 
 def by_fit(name: str, candidates: Iterable[str]) -> list[str]:
-    """The candidates, those that resemble the name most first, the others by alphabet."""
+    """The candidates by similarity to the name, the others alphabetically."""
     wanted = set(words_of(name))
     ranked = sorted(candidates, key=lambda other: (-len(wanted & set(words_of(other))), other))
     first = ranked[:_LOOKED_CLOSER_AT]
@@ -116,9 +116,9 @@ def _are_the_same(one: _Name, other: _Name) -> bool:
 
 
 def _are_near(one: _Name, other: _Name) -> bool:
-    """Whether they differ by the spelling of one word.
+    """Whether the names differ by the spelling of one word.
 
-    Numbers and single letters are never misspelt: `x` and `y` are two things, as are `1` and `2`.
+    Numbers and single letters are never misspelt: `x` and `y` are different, as are `1` and `2`.
     """
     if one.fixed != other.fixed:
         return False
@@ -138,10 +138,10 @@ def _is_fixed(word: str) -> bool:
 
 
 def _is_misspelt(one: str, other: str) -> bool:
-    """Whether a letter is missing or too many, or two neighbours changed places.
+    """Whether a letter is missing or extra, or two neighbours are swapped.
 
-    Another letter makes another word (`receiver`, `received`), and so does another beginning
-    (`assigned`, `unassigned`).
+    A different letter makes another word (`receiver`, `received`), and so does a different
+    beginning (`assigned`, `unassigned`).
     """
     shorter, longer = sorted((one, other), key=len)
     if len(longer) < _SHORTEST_WORD or len(longer) - len(shorter) > 1:

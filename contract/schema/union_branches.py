@@ -1,7 +1,7 @@
-"""Which branch of a union was meant: certain, or none.
+"""Finds the branch of a union that was certainly meant, if any.
 
 `branches` are a validator's errors, a list for each branch in the order of the schema, and `nodes`
-the schemas of the branches. `path` is the way to the value that fits none of them.
+the schemas of the branches. `path` is the path to the value that matches none of them.
 """
 
 from collections.abc import Sequence
@@ -22,7 +22,7 @@ _NUMBERS = frozenset({"integer", "number"})
 
 
 def open_branches(branches: Branches, path: Path, value: Any) -> list[int]:
-    """The positions of the branches that take values of this type at all."""
+    """The positions of the branches that accept values of this type."""
     return [
         number
         for number, branch in enumerate(branches)
@@ -31,7 +31,7 @@ def open_branches(branches: Branches, path: Path, value: Any) -> list[int]:
 
 
 def branch_by_names(branches: Branches, numbers: Sequence[int], path: Path) -> int | None:
-    """The only one of these branches that lacks no field and has none too many."""
+    """The only branch without missing and unknown fields."""
     fitting = [number for number in numbers if not any(_names(branches[number], path))]
     return fitting[0] if len(fitting) == 1 else None
 
@@ -39,7 +39,7 @@ def branch_by_names(branches: Branches, numbers: Sequence[int], path: Path) -> i
 def wrong_names(
     branches: Branches, numbers: Sequence[int], path: Path
 ) -> tuple[list[str], list[str]]:
-    """The fields that each of these branches lacks, and those that none of them knows."""
+    """The fields that each of these branches lacks, and those unknown to all of them."""
     found = [_names(branches[number], path) for number in numbers]
     if not found:
         return [], []
@@ -51,7 +51,7 @@ def wrong_names(
 
 
 def listed_in(nodes: Sequence[Any]) -> tuple[list[Any], bool]:
-    """All the values that the branches list, and whether they take no others."""
+    """All values that the branches list, and whether they accept no others."""
     listed: list[Any] = []
     is_all = True
     for node in nodes:
@@ -68,7 +68,7 @@ def listed_in(nodes: Sequence[Any]) -> tuple[list[Any], bool]:
 
 
 def _names(branch: Sequence[Error], path: Path) -> tuple[list[str], list[str]]:
-    """The fields that a branch lacks in the value itself, and those that it does not know."""
+    """The fields that a branch lacks in the value itself, and those unknown to it."""
     missing: list[str] = []
     unknown: list[str] = []
     for error in branch:
@@ -82,7 +82,7 @@ def _names(branch: Sequence[Error], path: Path) -> tuple[list[str], list[str]]:
 
 
 def _excludes_the_type(error: Error, path: Path, value: Any) -> bool:
-    """Whether a branch takes no value of this type, or none but listed ones of other types."""
+    """Whether a branch accepts no value of this type, or only listed ones of other types."""
     kind: Any = error.kind
     name = kind.name
     if name not in _ABOUT_THE_VALUE or len(error.instance_path) != len(path):

@@ -1,8 +1,8 @@
-"""How often a validator looks at values: once for every schema that applies to each.
+"""Counts the steps of a validation: how often a schema is applied to a value.
 
-References can make that number double with every level of the arguments. A schema where it cannot
-grow needs no watching; of any other the looks at one call's arguments are counted before they are
-made, each pair of a schema and a value once, which is cheap where the looks themselves are not.
+References can double that number at every level of the arguments. If a schema's cost cannot grow,
+it is not counted; otherwise the steps for a call's arguments are computed before the validation,
+each pair of schema and value once, which is cheap even if the validation is not.
 """
 
 from collections import defaultdict
@@ -45,16 +45,16 @@ class _Node:
 
     @property
     def asked(self) -> int:
-        """The errors that one look at an object may come to: a missing field is one each."""
+        """The errors that one application to an object may cause: one per missing field."""
         return 1 + len(list_of(self.schema.get("required")))
 
 
 class ValidationTooCostly(Exception):
-    """Raised where a call would cost more looks than it may."""
+    """Raised when the validation of a call would take too many steps."""
 
 
 class ValidationCost:
-    """The looks that one schema asks for."""
+    """The validation steps that one schema causes."""
 
     def __init__(self, schema: dict[str, Any]) -> None:
         self._root = schema
@@ -63,25 +63,25 @@ class ValidationCost:
         self._leaf = _Node({})
         self._found: list[_Node] = [self._leaf]
         self._start = self._node(schema)
-        for node in self._found:  # which grows meanwhile
+        for node in self._found:  # the list grows while it is read
             self._connect(node)
         self._in_order = _ordered(self._found)
         self._by_depth = self._bounds()
 
     @property
     def at_one_value(self) -> int:
-        """The looks at a value that holds no others."""
+        """The steps for a value without children."""
         return self._start.cost
 
     @property
     def can_grow(self) -> bool:
-        """Whether there is anything to be watched."""
+        """Whether the cost can grow with the arguments."""
         return max(self._by_depth) > _ORDINARY
 
     def require_few(self, arguments: Any, most: int, *, is_explained: bool = False) -> None:
-        """Raises `ValidationTooCostly` where a validator would look more than `most` times.
+        """Raise `ValidationTooCostly` if a validation would take more than `most` steps.
 
-        A validator that only decides passes over the branches of a union whose tag is another.
+        A validation without explanations skips the union branches with another tag.
         """
         if self._may_take_more(arguments, most):
             count = _Count(use_tags=not is_explained)
@@ -103,7 +103,7 @@ class ValidationCost:
             raise ValidationTooCostly
 
     def _may_take_more(self, arguments: Any, most: int) -> bool:
-        """Whether the number of values at each depth allows for more looks."""
+        """Whether the number of values at each depth allows for more steps."""
         total, level = 0, [arguments]
         for cost in self._by_depth:
             total += cost * len(level)
@@ -115,7 +115,7 @@ class ValidationCost:
         return total + self._by_depth[-1] * sum(map(_size, level)) > most
 
     def _bounds(self) -> list[int]:
-        """For each depth the most looks at one value there; the last holds for all below it."""
+        """For each depth the most steps for one value there; the last applies to all below it."""
         counts: dict[_Node, int] = {self._start: 1}
         bounds: list[int] = []
         for _ in range(_LEVELS):
@@ -130,7 +130,7 @@ class ValidationCost:
         return [*bounds, UNBOUND]
 
     def _spread(self, counts: dict[_Node, int]) -> dict[_Node, int]:
-        """Also what these apply to the same value."""
+        """Also counts the schemas that these apply to the same value."""
         here = defaultdict(int, counts)
         for node in self._in_order:
             times = here.get(node)
@@ -152,7 +152,7 @@ class ValidationCost:
         return node
 
     def _connect(self, node: _Node) -> None:
-        """Find what the schema applies to the same value, and to what is inside it."""
+        """Find the schemas applied to the same value and to its children."""
         for key, inner in node.schema.items():
             if key in _HERE:
                 node.here += self._each(_HERE[key], inner)
@@ -183,7 +183,7 @@ class ValidationCost:
 
 
 class _Count:
-    """Counts the looks at one call's arguments, or the errors that they may come to."""
+    """Counts the steps for one call's arguments, or their possible errors."""
 
     def __init__(self, *, use_tags: bool, errors: bool = False, pairs: int = _PAIRS) -> None:
         self._use_tags = use_tags
@@ -192,7 +192,7 @@ class _Count:
         self._known: dict[tuple[int, int], int] = {}
 
     def looks(self, node: _Node, value: Any) -> int:
-        """Raises `ValidationTooCostly` where even counting is."""
+        """Count the steps. Raises `ValidationTooCostly` if even counting takes too long."""
         inside = isinstance(value, (dict, list))
         if not inside:
             return node.cost
@@ -202,7 +202,7 @@ class _Count:
             return known
         if len(self._known) > self._pairs:
             raise ValidationTooCostly
-        self._known[key] = 0  # where it comes back to itself a validator stops
+        self._known[key] = 0  # a validator stops at a cycle
         total = node.asked if self._errors else 1
         for inner in node.here:
             total += 1 if self._is_other(inner, value) else self.looks(inner, value)
@@ -220,14 +220,14 @@ class _Count:
         return total
 
     def _is_other(self, node: _Node, value: Any) -> bool:
-        """Whether a field of the value is not the text by which the schema is known."""
+        """Whether the value has another tag than the schema."""
         if not self._use_tags or not isinstance(value, dict):
             return False
         return any(name in value and value[name] != tag for name, tag in node.tags.items())
 
 
 def _one_level_down(here: dict[_Node, int]) -> dict[_Node, int]:
-    """What may look at a value inside: of all fields, whatever asks for most."""
+    """The schemas that apply to a child: those of the most expensive field."""
     by_name: dict[str, dict[_Node, int]] = defaultdict(lambda: defaultdict(int))
     every: dict[_Node, int] = defaultdict(int)
     for node, times in here.items():
@@ -246,7 +246,7 @@ def _one_level_down(here: dict[_Node, int]) -> dict[_Node, int]:
 
 
 def _ordered(nodes: list[_Node]) -> list[_Node]:
-    """Each before what it applies to the same value, with its cost; circles are cut open."""
+    """Topological order with costs; cycles are cut."""
     done: list[_Node] = []
     seen: set[_Node] = set()
     for start in nodes:
@@ -270,7 +270,7 @@ def _ordered(nodes: list[_Node]) -> list[_Node]:
 
 
 def _names(schema: Any) -> dict[str, list[Any]]:
-    """Anchors and ids, by their last part: more may be found than is meant, never less."""
+    """Anchors and ids by their last part: may find too many, never too few."""
     found: dict[str, list[Any]] = defaultdict(list)
     level = [schema]
     for node in level:

@@ -1,8 +1,8 @@
-"""Compiled JSON Schemas: one validator a schema, cached by the spec's digest.
+"""Compiled JSON Schema validators, cached by the spec's digest.
 
 Drafts 4 to 2020-12 by `$schema`, 2020-12 by default; `format` is asserted. Nothing is ever fetched:
 a remote or file `$ref` is refused when the schema is compiled. Compiling and checking take bounded
-time whatever the schema says: see `toolpool.contract.schema.schema_limits`.
+time for any schema: see `toolpool.contract.schema.schema_limits`.
 """
 
 import functools
@@ -33,11 +33,11 @@ _ITEMS_EXPLAINED = 32
 _LOOKS_TO_DECIDE = 2_000_000
 """Each costs some 20 nanoseconds."""
 _LOOKS_TO_EXPLAIN = 5_000
-"""Each costs some microseconds: an error is made wherever something does not fit."""
+"""Each costs some microseconds: every mismatch creates an error."""
 _BRANCH_ERRORS = 5_000
-"""Each costs some microseconds, and a union's are all made before the first can be looked at."""
+"""Each costs some microseconds, and all errors of a union are created before the first is read."""
 _CARRIED_AT_MOST = 300_000
-"""Values that errors carry in all; each costs some 100 nanoseconds."""
+"""Values carried by all errors; each costs some 100 nanoseconds."""
 _ABOUT_SIZE = frozenset({"minItems", "contains", "minContains", "unevaluatedItems"})
 _PATTERN_BYTES = 1 << 20
 _ROOT = "urn:toolpool:schema"
@@ -48,7 +48,7 @@ _BOUNDED = jsonschema_rs.FancyRegexOptions(backtrack_limit=_BACKTRACKS, size_lim
 
 
 class SchemaValidator:
-    """Accepts or explains. Raises `ToolDeclarationInvalid` when the schema does not compile."""
+    """Validates and explains. Raises `ToolDeclarationInvalid` if the schema does not compile."""
 
     def __init__(self, schema: dict[str, Any]) -> None:
         schema = plain(schema)
@@ -59,14 +59,14 @@ class SchemaValidator:
         self._fan = schema_limits.fan(schema, extent)
         self._validator = _compiled(schema)
         self.shapes = Shapes(schema)
-        """What the schema's parts ask for, in one line each."""
+        """The one-line shapes of the schema's parts."""
         self._explainer = Explainer(schema, self.shapes)
 
     def problems(self, arguments: Any) -> tuple[Problem, ...]:
-        """Everything that is wrong with `arguments`, the most useful first; empty if nothing is.
+        """All problems of `arguments`, most useful first; empty if they are valid.
 
-        Very large arguments are explained by a part of them. Raises ValueError for values that are
-        not JSON.
+        Only a part of very large arguments is explained. Raises ValueError for values that are not
+        JSON.
         """
         if not self._takes_few_looks(arguments, _LOOKS_TO_DECIDE):
             return (Problem((), "tooDeep", received=json_type(arguments)),)
@@ -75,17 +75,17 @@ class SchemaValidator:
         return self._explain(arguments)
 
     def explains_all(self, arguments: Any) -> bool:
-        """Whether `problems` tells all that is wrong with these, and not only with a part."""
+        """Whether `problems` covers these arguments completely rather than a part."""
         return self._part_to_explain(arguments) is arguments and self._takes_few_looks(
             arguments, _LOOKS_TO_EXPLAIN, is_explained=True
         )
 
     def canonical(self, arguments: dict[str, Any]) -> dict[str, Any]:
-        """Arguments as the schema determines them; those themselves if nothing changes.
+        """The arguments in canonical form; the same object if nothing changes.
 
-        Defaults are filled in, and values of an integer type or of a format with one spelling are
-        written in that. Where this breaks a schema that they fit they stay as they are. Raises
-        ValueError where the schema's defaults have no end.
+        Defaults are filled in, and integers and formats get their canonical spelling. Values stay
+        as they are if the change would make valid arguments invalid. Raises ValueError if the
+        schema's defaults recurse without end.
         """
         found = self._canonical.of(arguments)
         if found is arguments or self._validator.is_valid(found):
@@ -103,7 +103,7 @@ class SchemaValidator:
         def fits(place: str, value: Any) -> bool:
             try:
                 return at(place).is_valid(value)
-            except ToolDeclarationInvalid:  # a place below an `$id` of its own
+            except ToolDeclarationInvalid:  # a place below an embedded `$id`
                 return False
 
         return Canonical(self._schema, fits)
@@ -138,7 +138,7 @@ class SchemaValidator:
         return True
 
     def _part_to_explain(self, arguments: Any) -> Any:
-        """The arguments with as much of their arrays as there is time to explain; None for none."""
+        """The arguments with arrays cut to what can be explained in time; None if impossible."""
         items = _ITEMS_EXPLAINED
         while items:
             budget = [_EXPLAINED_NODES]
@@ -153,9 +153,9 @@ class SchemaValidator:
         return None
 
     def _has_few_errors(self, part: Any, values: int) -> bool:
-        """Whether all that may be wrong in the branches of unions can be looked at.
+        """Whether all possible errors in union branches can be explained in time.
 
-        Most schemas have so few branches that it need not be counted.
+        Most schemas have so few branches that counting is unnecessary.
         """
         if values * self._fan <= _BRANCH_ERRORS:
             return True
@@ -167,14 +167,14 @@ class SchemaValidator:
 
     @functools.cached_property
     def _all_looks(self) -> ValidationCost:
-        """Also of a schema where they cannot grow."""
+        """The cost model, also for a schema whose cost cannot grow."""
         return self._cost or ValidationCost(self._schema)
 
 
 def _compiled(
     schema: dict[str, Any], registry: "jsonschema_rs.Registry | None" = None
 ) -> "jsonschema_rs.Validator":
-    """Linear-time patterns; where one looks around or back, every pattern in bounded steps."""
+    """Patterns run in linear time; with lookaround or backreferences, in bounded steps."""
     try:
         size = len(encoding.encode(schema))
         if size > _BYTES_AT_MOST:
@@ -209,9 +209,9 @@ def _compile(
 
 
 def _part_of(value: Any, budget: list[int], items: int) -> Any:
-    """`value` with long arrays cut, or itself where none is; `budget` ends below zero if too big.
+    """`value` with long arrays cut, or itself; `budget` ends below zero if it is too big.
 
-    Explaining costs some microseconds an error: a list of 100,000 wrong items would take seconds.
+    Explaining costs some microseconds per error: a list of 100,000 wrong items would take seconds.
     """
     if budget[0] < 0:
         return value
@@ -247,13 +247,13 @@ def _has_more_values_than(most: int, value: Any) -> bool:
 
 
 class SchemaCache:
-    """Validators by schema digest. A spec without a schema, or with it off, has None."""
+    """Validators by schema digest; None for a spec without a schema or with validation off."""
 
     def __init__(self) -> None:
         self._validators: dict[str, SchemaValidator] = {}
 
     def validator(self, spec: ToolSpec) -> SchemaValidator | None:
-        """Raises `ToolDeclarationInvalid` when the schema does not compile, or takes no object."""
+        """Raises `ToolDeclarationInvalid` if the schema does not compile or accepts no object."""
         if spec.input_schema is None or not spec.check_schema:
             return None
         digest = spec.digest or encoding.digest(spec.input_schema)

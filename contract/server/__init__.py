@@ -1,1 +1,1 @@
-"""How to reach the Redis server, and what must not be seen of it."""
+"""Connections to the Redis server, and protection of its credentials."""

@@ -1,4 +1,4 @@
-"""Opens Redis clients the way toolpool needs them, and says what is wrong with a server."""
+"""Opens Redis clients with toolpool's options and diagnoses servers."""
 
 import asyncio
 from collections.abc import Iterator
@@ -38,7 +38,7 @@ _SCHEMES = (*_UNIX_SCHEMES, "redis", "rediss")
 
 
 def require_redis_url(settings: Settings) -> str:
-    """The Redis URL in the form redis-py takes. Raises `Misconfigured` where it is none."""
+    """The Redis URL in redis-py's form. Raises `Misconfigured` if it is missing or invalid."""
     url = settings.redis_url
     if not url:
         raise Misconfigured(
@@ -61,9 +61,9 @@ def require_redis_url(settings: Settings) -> str:
 
 
 def _parts_of(url: str) -> tuple[str, bool]:
-    """Its scheme, and whether there is a host and a port after it.
+    """The URL's scheme, and whether host and port are valid.
 
-    An error of `urlsplit` names what it took for host or port, which may be half a password.
+    The error of `urlsplit` may quote part of a password, so it is dropped.
     """
     scheme = url.partition("://")[0] if "://" in url else ""
     if scheme in _UNIX_SCHEMES:
@@ -75,7 +75,7 @@ def _parts_of(url: str) -> tuple[str, bool]:
 
 
 def broker_url(settings: Settings) -> str:
-    """The URL Celery takes: the broker's own, or the Redis URL in kombu's spelling.
+    """The URL for Celery: the broker's own, or the Redis URL in kombu's spelling.
 
     Raises `Misconfigured` for a broker that Celery does not know.
     """
@@ -87,11 +87,11 @@ def broker_url(settings: Settings) -> str:
 
 
 def _require_broker(url: str) -> None:
-    from kombu import Connection  # here, for it takes long to load
+    from kombu import Connection  # imported late: it loads slowly
 
     try:
         Connection(url).get_transport_cls()
-    except (ImportError, NameError) as error:  # the second, where kombu looked for it in vain
+    except (ImportError, NameError) as error:  # NameError: kombu's optional import failed
         reason = f"needs a package that is not installed ({error})"
     except KeyError:
         reason = "names no broker that Celery knows, such as amqp://, redis:// or sentinel://"
@@ -103,11 +103,11 @@ def _require_broker(url: str) -> None:
 
 
 _REFUSALS = (403, 530)
-"""AMQP's codes for a user or password, and for a virtual host, that is refused."""
+"""AMQP's codes for a refused user or password, and for a refused virtual host."""
 
 
 def broker_fault(url: str, error: BaseException) -> BrokerUnreachable:
-    """What to raise where kombu cannot use the broker at `url`, whichever error that is."""
+    """The error to raise if kombu cannot use the broker at `url`."""
     shown = without_password(url)
     reason = without_passwords_of(url, " ".join(str(error).split()) or type(error).__name__)[:200]
     if is_refusal(error):
@@ -122,7 +122,7 @@ def broker_fault(url: str, error: BaseException) -> BrokerUnreachable:
 
 
 def is_refusal(error: BaseException) -> bool:
-    """Whether a broker answered and refused the user, which no repetition will mend."""
+    """Whether a broker refused the user, so that retrying is pointless."""
     cause = error.__cause__
     is_refused = isinstance(error, AuthenticationError)
     is_refused = is_refused or getattr(error, "reply_code", None) in _REFUSALS
@@ -130,7 +130,7 @@ def is_refusal(error: BaseException) -> bool:
 
 
 def is_redis(broker: str) -> bool:
-    """Whether kombu reaches a broker at this URL as a Redis."""
+    """Whether kombu uses Redis for this broker URL."""
     return urlsplit(broker).scheme.partition("+")[0] in ("redis", "rediss", "sentinel")
 
 
@@ -165,11 +165,11 @@ def keyring(settings: Settings) -> Keyring:
 
 
 def open_async(settings: Settings, *, blocking: bool = False) -> "redis.asyncio.Redis":
-    """An asyncio client that returns bytes. `blocking`: for reads that wait on the server."""
+    """An asyncio client that returns bytes. `blocking`: for blocking reads."""
     pool = redis.asyncio.BlockingConnectionPool.from_url(
         require_redis_url(settings),
         max_connections=_CONNECTIONS,
-        timeout=_CONNECTION_WAIT_SECONDS,  # a burst waits for a connection, it does not fail
+        timeout=_CONNECTION_WAIT_SECONDS,  # wait for a connection instead of failing in a burst
         decode_responses=False,
         socket_connect_timeout=settings.connect_timeout,
         socket_timeout=None if blocking else settings.connect_timeout,
@@ -184,9 +184,9 @@ def open_async(settings: Settings, *, blocking: bool = False) -> "redis.asyncio.
 
 @cache
 def _packing_in_c(connection: Any) -> Any:
-    """A connection whose commands are put together in C, as redis-py does it for threads.
+    """A connection class that packs commands in C, as redis-py's sync client does.
 
-    In Python it takes as long as everything else that a worker does for a short call.
+    Packing in Python takes as long as everything else that a worker does for a short call.
     """
     packer = HiredisRespSerializer()
 
@@ -199,7 +199,7 @@ def _packing_in_c(connection: Any) -> Any:
 
 
 def open_sync(settings: Settings, *, blocking: bool = False) -> "redis.Redis":
-    """A client for threads and commands; like `open_async`."""
+    """The synchronous counterpart of `open_async`."""
     client: redis.Redis = RedisClient.from_url(
         require_redis_url(settings),
         decode_responses=False,
@@ -212,13 +212,13 @@ def open_sync(settings: Settings, *, blocking: bool = False) -> "redis.Redis":
 
 
 def is_nearly_full(info: dict[str, Any]) -> bool:
-    """Whether dispatchers refuse new calls because the server has hardly any memory left."""
+    """Whether dispatchers refuse new calls because the server's memory is nearly full."""
     limit = int(info.get("maxmemory") or 0)
     return limit > 0 and int(info.get("used_memory") or 0) >= FULL_SERVER * limit
 
 
 def server_faults(info: dict[str, Any], maxmemory_policy: str | None) -> list[str]:
-    """What makes a server unfit, each with its remedy. `info` is redis-py's parsed INFO."""
+    """The reasons why a server is unsuitable, with remedies. `info` is redis-py's parsed INFO."""
     faults = []
     version = str(info.get("redis_version", "0"))
     if tuple(int(part) for part in version.split(".")[:2] if part.isdigit()) < OLDEST_SERVER:
@@ -238,7 +238,7 @@ def server_faults(info: dict[str, Any], maxmemory_policy: str | None) -> list[st
 
 
 async def require_fit_server(client: "redis.asyncio.Redis", settings: Settings) -> None:
-    """Raises `BrokerUnreachable` or `ServerUnsuitable`, saying what to do."""
+    """Raises `BrokerUnreachable` or `ServerUnsuitable` with a remedy."""
     url = without_password(require_redis_url(settings))
     try:
         async with asyncio.timeout(settings.connect_timeout):
@@ -267,12 +267,12 @@ def mapped_errors(step: str) -> Iterator[None]:
 
 
 def described(settings: Settings) -> str:
-    """The Redis URL as it may be shown: without a password."""
+    """The Redis URL without its password."""
     return without_password(require_redis_url(settings))
 
 
 def unreachable(settings: Settings, error: BaseException) -> str:
-    """The sentence for a server that does not answer, or does not allow what is asked."""
+    """The message for a server that is unreachable or denies permissions."""
     url = described(settings)
     if isinstance(error, NoPermissionError):
         return (

@@ -1,4 +1,4 @@
-"""Hides passwords: in URLs that are shown, and in what libraries say about them."""
+"""Masks passwords in URLs and in libraries' messages."""
 
 import re
 from urllib.parse import unquote
@@ -8,12 +8,12 @@ _QUERY = re.compile(r"([?&][^=&;]*(?:password|secret|token)[^=&;]*=)([^&;]+)", r
 
 
 def without_password(url: str) -> str:
-    """The URL, which may name several servers, for messages and logs."""
+    """A URL, which may name several servers, without its passwords."""
     return _taken_apart(url)[0]
 
 
 def without_passwords_of(url: str | None, text: str) -> str:
-    """`text`, as an error's, without the passwords that are in `url`."""
+    """`text`, such as an error message, without the passwords in `url`."""
     for password in sorted(_taken_apart(url or "")[1], key=len, reverse=True):
         text = text.replace(password, "***")
     return text
@@ -23,7 +23,7 @@ def _taken_apart(url: str) -> tuple[str, set[str]]:
     shown, passwords = [], set()
     for server in _SERVERS.split(url):
         scheme, separator, rest = server.partition("://")
-        user, at, place = rest.rpartition("@")  # a password may have been written with an @ in it
+        user, at, place = rest.rpartition("@")  # a password may contain an unescaped @
         name, colon, password = user.partition(":")
         if at and colon and not name.startswith("/"):
             passwords |= {password, unquote(password)} - {""}

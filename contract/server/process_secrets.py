@@ -1,8 +1,8 @@
 """Keeps keys and passwords out of what other processes of the same user can read.
 
-A worker runs tools, and tools run programs, which can read what is in the environment of the worker
-or of what started it. So secrets go from process to process through a pipe, and
-a process that holds them lets nobody look into it.
+A worker runs tools, and tools run programs, which can read the environment of the worker and of its
+parents. So secrets are passed between processes through a pipe, and a process that holds them
+cannot be inspected.
 """
 
 import json
@@ -20,13 +20,13 @@ from toolpool.contract.settings import Settings
 _PR_SET_DUMPABLE = 4  # from <linux/prctl.h>
 _CAP_SYS_PTRACE = 19  # from <linux/capability.h>
 VARIABLE = "TOOLPOOL_SECRET_"
-"""Variables that begin so hold the secrets of tools, where the environment is asked for them."""
+"""The prefix of variables with tool secrets, for the environment as a secret source."""
 _URLS = ("redis_url", "broker_url")
 _MOST_BYTES = 1 << 16
 
 
 def secrets_of(settings: Settings) -> dict[str, str]:
-    """The settings that are secret, by name: the keys, and every URL that holds a password."""
+    """The secret settings by name: keys, and URLs that contain a password."""
     found = {
         name: value.get_secret_value()
         for name in Settings.model_fields
@@ -40,7 +40,7 @@ def secrets_of(settings: Settings) -> dict[str, str]:
 
 
 def without_secrets(environment: Mapping[str, str], secrets: Iterable[str]) -> dict[str, str]:
-    """The variables without those that hold `secrets` or name their files, or hold a tool's."""
+    """The variables without those that hold `secrets`, name their files or hold tool secrets."""
     variables = {f"TOOLPOOL_{name}{end}".upper() for name in secrets for end in ("", "_FILE")}
     return {
         name: value
@@ -50,7 +50,7 @@ def without_secrets(environment: Mapping[str, str], secrets: Iterable[str]) -> d
 
 
 def variables_of(environment: Mapping[str, str]) -> dict[str, str]:
-    """The variables that hold secrets of tools, in capitals."""
+    """The tool secrets in the environment; names in capitals."""
     return {
         name.upper(): value
         for name, value in environment.items()
@@ -59,15 +59,15 @@ def variables_of(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def forget(secrets: Iterable[str]) -> None:
-    """Take them out of this process's own environment, so that it passes none on."""
+    """Remove the secrets from this process's environment, so that children do not inherit them."""
     for name in set(os.environ) - without_secrets(os.environ, secrets).keys():
         del os.environ[name]
 
 
 def handed_over(secrets: Mapping[str, str]) -> int:
-    """A descriptor to read them from once, for a process that is started with it; close it then.
+    """A descriptor from which a child process reads the secrets once; close it after the start.
 
-    Raises `Misconfigured` where they are more than a pipe takes before somebody reads.
+    Raises `Misconfigured` if they exceed the buffer of a pipe.
     """
     data = json.dumps(dict(secrets), ensure_ascii=False).encode(errors="surrogateescape")
     if len(data) > _MOST_BYTES:
@@ -82,14 +82,14 @@ def handed_over(secrets: Mapping[str, str]) -> int:
 
 
 def received(descriptor: int) -> dict[str, str]:
-    """What `handed_over` was given."""
+    """Read the secrets of `handed_over`."""
     with open(descriptor, "rb") as pipe:
         secrets: dict[str, str] = json.loads(pipe.read().decode(errors="surrogateescape"))
     return secrets
 
 
 def sees_everything() -> bool:
-    """Whether a process like this one may look into any other, concealed or not."""
+    """Whether a process like this one may inspect any other, concealed or not."""
     if sys.platform != "linux":
         return os.geteuid() == 0
     status = Path("/proc/self/status").read_text(encoding="utf-8")
@@ -98,7 +98,7 @@ def sees_everything() -> bool:
 
 
 def conceal() -> None:
-    """Let no other process but root's look into this one's memory and environment (Linux)."""
+    """Prevent other processes, except root's, from reading memory and environment (Linux)."""
     if sys.platform == "linux":
         import ctypes
 

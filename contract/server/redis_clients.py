@@ -1,7 +1,7 @@
-"""Redis clients to which a value of another type than theirs is lost data.
+"""Redis clients that treat a value of the wrong type as lost data.
 
-Somebody without the signing key may write to the server. What they put in place of one of our keys
-would otherwise fail every command on it until an operator deletes it.
+Somebody without the signing key may write to the server. A foreign value at one of our keys would
+otherwise fail every command on it until an operator deletes it.
 """
 
 from collections.abc import Iterable
@@ -28,7 +28,7 @@ _PROBES: dict[str, tuple[str, ...]] = {
     "G": ("GET",),
     "I": ("INCRBY", "0"),
 }
-"""A command that fails on what another one fails on, by the other's first letter."""
+"""By a command's first letter: a read command that fails on the same values."""
 _REMOVE = """
 local found = redis.pcall(ARGV[1], KEYS[1], unpack(ARGV, 2))
 local err = type(found) == 'table' and found.err or ''
@@ -38,19 +38,19 @@ return is_junk and redis.call('DEL', KEYS[1]) or 0
 
 
 def is_junk(error: ResponseError) -> bool:
-    """Whether a command failed because of the value that its key holds."""
+    """Whether a command failed because of the value at its key."""
     text = str(error)
     return "WRONGTYPE" in text or "not an integer" in text
 
 
 def removal(command: Any) -> tuple[Any, ...] | None:
-    """The command that deletes the key of another where that one's value is junk.
+    """The command that deletes the key of `command` if its value has the wrong type.
 
     None for a command that is not about one key.
     """
     name = str(command[0]).upper()
     probe = _PROBES.get(name[0])
-    if probe is None or len(command) < 2 or name.startswith("SET"):  # which takes any type's place
+    if probe is None or len(command) < 2 or name.startswith("SET"):  # SET replaces any type
         return None
     at = 1
     if name == "XREAD":
@@ -62,7 +62,7 @@ def removal(command: Any) -> tuple[Any, ...] | None:
 
 
 def removals(error: ResponseError, commands: Iterable[Any]) -> list[tuple[Any, ...]]:
-    """What to send before these commands are sent again. Raises `error` if that would not help."""
+    """The commands to send before retrying. Raises `error` if that would not help."""
     found = [command for command in map(removal, commands) if command] if is_junk(error) else []
     if not found:
         raise error
@@ -70,7 +70,7 @@ def removals(error: ResponseError, commands: Iterable[Any]) -> list[tuple[Any, .
 
 
 def said(removed: Any) -> None:
-    """Log that a key was deleted, if it was. Its name may say whose session it was of."""
+    """Log that a key was deleted, without its name, which may contain a session."""
     if removed:
         log.warning("junk_removed: a key held what no process of the fleet writes")
 
@@ -80,10 +80,10 @@ _AsyncRedis: Any = redis.asyncio.Redis
 
 
 class RedisClient(_Redis):  # type: ignore[misc]
-    """For threads and commands."""
+    """The synchronous client."""
 
     def execute_command(self, *args: Any, **options: Any) -> Any:
-        """One command, again where its key held junk."""
+        """Run one command, and retry it if its key held a foreign value."""
         try:
             return super().execute_command(*args, **options)
         except ResponseError as error:
@@ -92,7 +92,7 @@ class RedisClient(_Redis):  # type: ignore[misc]
         return super().execute_command(*args, **options)
 
     def pipeline(self, transaction: Any = True, shard_hint: Any = None) -> redis.client.Pipeline:
-        """A pipeline, sent again where a key of it held junk."""
+        """A pipeline that is retried if one of its keys held a foreign value."""
         return _Pipeline(self.connection_pool, self.response_callbacks, transaction, shard_hint)
 
 
@@ -111,10 +111,10 @@ class _Pipeline(redis.client.Pipeline):
 
 
 class AsyncRedisClient(_AsyncRedis):  # type: ignore[misc]
-    """For event loops."""
+    """The asyncio client."""
 
     async def execute_command(self, *args: Any, **options: Any) -> Any:
-        """One command, again where its key held junk."""
+        """Run one command, and retry it if its key held a foreign value."""
         try:
             return await super().execute_command(*args, **options)
         except ResponseError as error:
@@ -125,7 +125,7 @@ class AsyncRedisClient(_AsyncRedis):  # type: ignore[misc]
     def pipeline(
         self, transaction: bool = True, shard_hint: str | None = None
     ) -> redis.asyncio.client.Pipeline:
-        """A pipeline, sent again where a key of it held junk."""
+        """A pipeline that is retried if one of its keys held a foreign value."""
         callbacks = self.response_callbacks
         return _AsyncPipeline(self.connection_pool, callbacks, transaction, shard_hint)
 

@@ -7,9 +7,9 @@ from urllib.parse import unquote, urlsplit
 
 
 def why_not_private(url: str) -> str | None:
-    """What lets other users reach the socket of a `unix://` URL, or put theirs in its place.
+    """Why other users can open or replace the socket of a `unix://` URL; None if they cannot.
 
-    None for a private one. One that is not there is none of anybody's: connecting will say so.
+    A missing socket is no conflict: connecting will fail.
     """
     path = Path(unquote(urlsplit(url).path))
     try:

@@ -1,21 +1,21 @@
--- Calls that wait for a person. An approval has no record of its own: it is a part of the call's, from the
--- first moment. Times are given by the caller, who follows the fleet's clock: the server's own may jump.
--- KEYS: epoch, calls that wait (by when that ends), calls approved and not sent (by when the next dispatcher
---       may look at them), record of the call
--- ARGV: what, epoch candidate, now (ms), then by it:
+-- Calls that need approval. An approval is part of the call's record from the start. Times are given by the
+-- caller in fleet time, because the server's clock may jump.
+-- KEYS: epoch, waiting calls (by expiry), approved calls that were not sent (by when the next dispatcher may
+--       take them over), record of the call
+-- ARGV: what, epoch candidate, now (ms), then by what:
 --   ask      nonce, reply stream, prefix of marks, ms a mark is kept, request, rerun, ms at which the
---            approval ends, ms the record is kept, ms an outcome is kept, ms at which it was asked, 1 where it
---            may have been asked before, epoch of an earlier try ('' = there was none)
+--            approval ends, ms the record is kept, ms an outcome is kept, ms at which it was asked, 1 if it may
+--            have been asked before, epoch of an earlier attempt ('' = none)
 --            -> epoch, answer, the record
---   read     epoch in which the caller knows that nobody has sent the call ('' = it does not)
+--   read     epoch in which the caller knows that the call was not sent ('' = unknown)
 --            -> epoch, '', the record
---   decide   state, decision, ms at which the approval ends now, nonce, notice to dispatchers, outcome
---            if nobody can have run it, outcome if nobody can know ('' = it is approved), key, prefix of marks
---            -> 'done', or the state that it has
---   approved reply stream, ms until the next look, prefix of records -> keys of calls to go on with
+--   decide   state, decision, new expiry of the approval in ms, nonce, notice to dispatchers, outcome
+--            if it cannot have run, outcome if it may have run ('' = it is approved), key, prefix of marks
+--            -> 'done', or its current state
+--   approved reply stream, ms until the next check, prefix of records -> keys of calls to continue
 --   list     prefix of records, how many -> key and record of each
---   tell     -> 'first' where nobody was told what became of it
--- A record is answered as: state, approval, request, decision, epoch, outcome.
+--   tell     -> 'first' for the first caller, who notifies of the end
+-- A record is returned as: state, approval, request, decision, epoch, outcome.
 -- The answer to `ask` is 'new', '' (see the record), 'ran' or 'moved' (as `open`).
 local waiting, approved, key = KEYS[2], KEYS[3], KEYS[4]
 local what, now = ARGV[1], tonumber(ARGV[3])
@@ -73,14 +73,14 @@ elseif what == 'decide' then
   local epoch = server_epoch(KEYS[1], ARGV[2])
   local state, decision, ends, nonce, notice, no, doubtful = unpack(ARGV, 4, 10)
   local r = fields_of(key, 'state', 'approval', 'expires', 'epoch', 'replies', 'decision', 'keep')
-  if r[6] == decision then return {'done'} end  -- the answer to it was lost
+  if r[6] == decision then return {'done'} end  -- the first reply was lost
   if r[1] ~= 'waiting' then return {r[2] or r[1] or 'gone'} end
-  -- Nothing is written: the clock may be about to be put right.
+  -- Nothing is written: the clock may be about to be corrected.
   if now >= tonumber(r[3] or 0) then return {'expired'} end
   redis.call('HSET', key, 'approval', state, 'decision', decision)
   call('ZREM', waiting, ARGV[11])
   for stream in string.gmatch(r[5] or '', '%S+') do send(stream, notice) end
-  -- As long as a handle may be good that was given while it waited.
+  -- A handle that was given while the call waited may be valid for so long.
   local kept_ms = math.max(redis.call('PTTL', key), tonumber(ends) - now + tonumber(r[7] or 0))
   if state == 'approved' then
     redis.call('HSET', key, 'state', 'approved', 'expires', ends, 'keep', string.format('%.0f', kept_ms))

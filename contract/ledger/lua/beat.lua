@@ -2,7 +2,7 @@
 -- KEYS: epoch, worker:{id}, workers, catalog_version, toolsets, catalog
 -- ARGV: epoch candidate, worker, lease, lease ms, seconds that workers are listed for, toolset ('' if the
 --       worker is leaving), seconds that toolsets are listed for, and three for `agree_on_time`
--- Answers the epoch, the server's clock (ms), the value of the epoch key, and the catalog's version ('' = none,
+-- Returns the epoch, the server's clock (ms), the value of the epoch key, and the catalog's version ('' = none,
 -- or no catalog).
 agree_on_time(KEYS[1], ARGV[8], ARGV[9], ARGV[10])
 local epoch, clock = server_epoch(KEYS[1], ARGV[1])

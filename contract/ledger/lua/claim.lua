@@ -1,13 +1,13 @@
--- A worker takes calls it has free slots for. Never creates a record. What the whole fleet has to hold is
--- looked at here once more: no dispatcher that is old, frozen or without the rule can pass it.
+-- A worker claims calls it has free slots for. Never creates a record. Fleet-wide rules are checked here again,
+-- so that dispatchers that are old, frozen or misconfigured cannot bypass them.
 -- KEYS: epoch, record..., then the limits that any of them is under
 -- ARGV: epoch candidate, worker, prefix of marks, ms a mark is kept, version of the switches that the worker
---       knows ('' = they are not looked at), how many records, limits ('' = none; else the worker's fleet
---       time in ms, the longest that a place is held, ms within which a start is told, then
+--       knows ('' = not checked), how many records, limits ('' = none; else the worker's fleet
+--       time in ms, the longest hold of a place, ms within which a start is reported, then
 --       'most window_ms' of each), then for each record:
 --       attempt; nonce, whether it may run twice as its message says (0 no, 1 yes, 2 yes, and a person
 --       approved it), and the numbers of its limits in one string
--- Answers for each record the ms left to its deadline, or why it was not won.
+-- Returns for each record the ms left to its deadline, or why the claim was refused.
 local epoch = server_epoch(KEYS[1], ARGV[1])
 local worker, marks, mark_ms = ARGV[2], ARGV[3], ARGV[4]
 local is_stale = ARGV[5] ~= '' and ARGV[5] ~= switch_version
@@ -25,8 +25,8 @@ if ARGV[7] ~= '' then
   end
 end
 
--- Whether a call has a place under each of its limits, or can have one; then it is counted as started
--- until its worker says when it was.
+-- Whether a call has, or can get, a place under each of its limits; if so, it counts as started until its
+-- worker reports the time.
 local function may_start(key, nonce, limits)
   local root = string.sub(marks, 1, -5)  -- without `ran:`
   local member = string.sub(key, #root + 6)
@@ -64,9 +64,9 @@ for i = 2, records + 1 do
   elseif r[2] ~= attempt then answer = 'attempt'
   elseif r[1] == 'claimed' then
     answer = (r[3] == nonce) and tostring((r[5] or now) - now) or 'claimed'
-  elseif r[1] ~= 'open' then  -- nobody has approved it, or nobody has sent it since
+  elseif r[1] ~= 'open' then  -- not approved, or not sent since
     answer = (r[1] == 'waiting' or r[1] == 'approved') and r[1] or 'absent'
-  elseif r[10] and r[10] ~= 'approved' then answer = 'waiting'  -- it was held, or given back, while it waited
+  elseif r[10] and r[10] ~= 'approved' then answer = 'waiting'  -- held or given back while it waited
   elseif tonumber(r[4] or 0) <= now then answer = 'expired'
   elseif is_once and r[6] ~= epoch and r[8] ~= epoch then answer = 'moved'
   elseif is_stale then answer = 'stale'

@@ -1,16 +1,16 @@
--- A dispatcher ends calls: at their deadline (expire), because somebody cancelled them (cancel), because
--- it waits no longer (leave), because it will not send them (refused), because what it sent may not be
--- started any more (denied), because nobody approved them in time (unapproved), or because what was approved is
--- used up without being sent (used). A `no` is written here before anybody says it.
+-- A dispatcher ends calls: at their deadline (expire), because they were cancelled (cancel), because it stops
+-- waiting (leave), because it will not send them (refused), because a sent call may no longer be started
+-- (denied), because they were not approved in time (unapproved), or because an approval was used without
+-- sending the call (used). `executed: no` is stored here before it is reported.
 -- KEYS: epoch, record...
 -- ARGV: epoch candidate, caller's reply stream, cancel list prefix, prefix of marks,
 --       'unstarted' or 'denied' (leave running calls alone), 'deadline', 'cancel', 'leave', 'refused' (leave
---       others' calls alone), 'unapproved' or 'used', then for each record: nonce, epoch it was opened in (of one that was not sent: accepted
---       in), keep ms, outcome if never claimed, outcome if claimed, outcome if nobody can know, cancel
---       message, 1 where the caller has not sent it, ms after which a refused call may be asked again
---       ('' = never, while its record is kept), 1 where a mark keeps it from being started after its end
--- Answers for each record its outcome, 'running <worker>', 'open', 'waiting' or 'approved' (left alone), 'others' (a living
--- dispatcher waits for it longer: the caller is told no more) or 'missing'.
+--       others' calls alone), 'unapproved' or 'used', then for each record: nonce, epoch it was opened in (if
+--       not sent: accepted in), keep ms, outcome if never claimed, outcome if claimed, outcome if unknown,
+--       cancel message, 1 if the caller has not sent it, ms after which a refused call may be asked again
+--       ('' = not while its record is kept), 1 if a mark prevents a start after its end
+-- Returns for each record its outcome, 'running <worker>', 'open', 'waiting' or 'approved' (left alone),
+-- 'others' (a living dispatcher waits for it longer: the caller is no longer notified) or 'missing'.
 local epoch = server_epoch(KEYS[1], ARGV[1])
 local reply, cancels, marks, which = ARGV[2], ARGV[3], ARGV[4], ARGV[5]
 local now = now_ms()
@@ -35,7 +35,7 @@ local function others_wait(key, replies, until_ms, deadline_ms)
   return alive
 end
 
--- There is no record: one that is settled keeps anybody from running the call after this answer.
+-- There is no record: create a settled one, so that the call cannot run after this answer.
 local function settle_absent(key, nonce, opened_in, keep_ms, no, doubtful, unsent, anew_ms)
   local is_sure = unsent == '1' and opened_in == epoch and not is_marked(marks, key)
   local body = is_sure and no or doubtful
@@ -48,14 +48,14 @@ local function settle_absent(key, nonce, opened_in, keep_ms, no, doubtful, unsen
   return body
 end
 
--- Dispatchers end what waits by their own clocks.
+-- Dispatchers end waiting calls by their own clocks, which may be ahead by this much.
 local EARLY_MS = 1000
 
--- How the approval of a call that was not sent ends with it; nil where it goes on.
+-- The final approval state of a call that was not sent; nil if it continues.
 local function approval_after(key, state, replies, is_for_now)
   if which == 'cancel' then return 'cancelled' end
   if which == 'used' and state == 'approved' then return 'approved' end
-  -- Not because one dispatcher waits no longer: it may not have known how long the others may.
+  -- One dispatcher's timeout is not enough: others may wait longer.
   local is_over = tonumber(fields_of(key, 'state', 'expires')[2] or 0) <= now + (state == 'waiting' and EARLY_MS or 0)
   if (which == 'unapproved' or which == 'deadline') and is_over then return 'expired' end
   if which == 'leave' or which == 'refused' or which == 'deadline' and state == 'approved' then
@@ -76,7 +76,7 @@ for i = 2, #KEYS do
   elseif not r[1] then
     answers[i - 1] = settle_absent(KEYS[i], ARGV[at], ARGV[at + 1], ARGV[at + 2], ARGV[at + 3],
       ARGV[at + 5], ARGV[at + 7], ARGV[at + 8])
-  elseif r[1] == 'settled' and which == 'cancel' and r[10] then  -- refused for now
+  elseif r[1] == 'settled' and which == 'cancel' and r[10] then  -- refused temporarily
     local is_sure = r[4] == epoch and not is_marked(marks, KEYS[i])
     local body = is_sure and ARGV[at + 3] or ARGV[at + 5]
     redis.call('HDEL', KEYS[i], 'anew')
@@ -91,13 +91,13 @@ for i = 2, #KEYS do
     if approval then
       local is_sure = (r[4] == epoch or which == 'used') and not is_marked(marks, KEYS[i])
       local body = is_sure and ARGV[at + 3] or ARGV[at + 5]
-      if which == 'used' and not is_sure then approval = 'cancelled' end  -- it has ended before
+      if which == 'used' and not is_sure then approval = 'cancelled' end  -- it ended before
       redis.call('HSET', KEYS[i], 'approval', approval)
       if which == 'refused' and ARGV[at + 8] ~= '' then
         redis.call('HSET', KEYS[i], 'anew', now + ARGV[at + 8])
       end
-      -- What stays approved may run in another try before it is read that this one was refused: whoever else
-      -- waits for it looks at the record.
+      -- An approved call may run in another attempt before its other dispatchers read this refusal: they
+      -- check the record themselves.
       local told = approval ~= 'approved' and r[6] or ''
       settle(KEYS[i], ARGV[at], math.max(ARGV[at + 2], redis.call('PTTL', KEYS[i])), r[9], body, told, reply)
       if approval ~= 'approved' then mark_ended(marks, KEYS[i]) end

@@ -1,9 +1,9 @@
--- Appends events to the stream that everybody follows. The id of an entry is the time at which the
--- stream began and the number of the entry's last event, so that whoever reads sees what is missing.
+-- Appends events to the fleet's stream. An entry's id consists of the stream's start time and the number of
+-- the entry's last event, so that readers detect gaps.
 -- KEYS: events
 -- ARGV: body, how many events are in it, how many are kept, ms the stream is kept,
 --       start and number of the last event that the publisher knows
--- Where the server does not have what the publisher knows, it has lost it: the stream begins anew.
+-- If the server lacks that event, it has lost the stream, which begins again.
 local body, count, kept = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
 local known_start, known = tonumber(ARGV[5]), tonumber(ARGV[6])
 local newest = call('XREVRANGE', KEYS[1], '+', '-', 'COUNT', 1)[1]
@@ -12,7 +12,7 @@ local YEAR_MS, MOST = 31536000000, 2 ^ 53
 if newest then
   local s, n = string.match(newest[1], '^(%d+)-(%d+)$')
   start, number = tonumber(s), tonumber(n)
-  if start > now_ms() + YEAR_MS or number > MOST then  -- not ours, and nothing can come after it
+  if start > now_ms() + YEAR_MS or number > MOST then  -- foreign, and nothing can be added after it
     redis.call('DEL', KEYS[1])
     newest, start, number = nil, 0, 0
   end

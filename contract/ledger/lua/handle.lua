@@ -1,5 +1,5 @@
--- Stores what a handle stands for, and lets the outcome of its call be kept as long.
--- KEYS: background:{handle}, handles:{owner} ('' = listed for nobody), record, epoch
+-- Stores the background call of a handle, and keeps the outcome of the call as long.
+-- KEYS: background:{handle}, handles:{owner} ('' = not listed), record, epoch
 -- ARGV: handle, body, kept ms, ms the list is kept, ms the outcome is kept
 use_fleet_time(KEYS[4])
 local now = now_ms()

@@ -1,9 +1,9 @@
--- A worker says again which calls it runs: the server may have come back without its last claims.
--- Never starts anything: only the attempt that was claimed is held.
+-- A worker confirms which calls it runs, because the server may have lost its last claims. Never starts
+-- anything: only the claimed attempt is held.
 -- KEYS: record...
 -- ARGV: worker, prefix of marks, ms a mark is kept, then for each record: attempt, nonce of its claim,
---       1 where a second start does no harm
--- Answers for each record 'held', 'settled', 'absent' or 'lost' (another attempt, or another's).
+--       1 if a second start does no harm
+-- Returns for each record 'held', 'settled', 'absent' or 'lost' (another attempt, or another's).
 local worker, marks, mark_ms = ARGV[1], ARGV[2], ARGV[3]
 local answers = {}
 for i = 1, #KEYS do

@@ -1,8 +1,8 @@
--- The calls that failed in a session, newest last; a success takes its call out.
--- KEYS: loop:{session}, loops (the stream that tells every dispatcher which sessions have failures)
+-- The failed calls of a session, newest last; a success removes its call.
+-- KEYS: loop:{session}, loops (the stream of the sessions with failures)
 -- ARGV: 'look' or 'note', kept ms, calls remembered, session,
 --       then to look: digests; to note: digest and '1' (failed) or '0' (succeeded) for each call
--- A look answers for each digest how often it failed, and '1' if it takes turns with another.
+-- 'look' returns for each digest how often it failed, and '1' if it alternates with another.
 local what, kept_ms, remembered = ARGV[1], ARGV[2], tonumber(ARGV[3])
 local answers = {}
 if what == 'look' then

@@ -1,14 +1,14 @@
--- Notes calls and, where the broker is this server, publishes their message with them.
+-- Creates or joins call records and, if the broker is this server, publishes their message.
 -- KEYS: epoch, queue list, record...
 -- ARGV: epoch candidate, nonce, reply stream, message ('' = published elsewhere), epoch of an earlier
---       try that may have been taken ('' = there was none), prefix of marks, ms a mark is kept, then
+--       attempt that may have been accepted ('' = none), prefix of marks, ms a mark is kept, then
 --       for each record in one string: attempt, rerun, wait ms, deadline ms (both from now), keep ms,
---       the server's ms at which it was asked, 1 where it may have been asked before, 1 where it was
+--       the server's ms at which it was asked, 1 if it may have been asked before, 1 if it was
 --       approved
--- Answers the epoch, then for each record: 'new', 'open' or 'running <worker>' (attached), 'moved'
--- (it may have run in the epoch of the earlier try), 'ran' (it may have run, and nobody knows how it
--- ended), 'waiting' or 'approved' (a person has to approve it, or has, and the caller does not say so:
--- attached), 'lapsed' (it was approved, and its time is over), or the outcome it has.
+-- Returns the epoch, then for each record: 'new', 'open' or 'running <worker>' (attached), 'moved'
+-- (it may have run in the epoch of the earlier attempt), 'ran' (it may have run; its end is unknown),
+-- 'waiting' or 'approved' (it needs approval, or has it, and the caller does not say so: attached),
+-- 'lapsed' (its approval has expired), or its outcome.
 local epoch = server_epoch(KEYS[1], ARGV[1])
 local nonce, reply, message, tried_in = ARGV[2], ARGV[3], ARGV[4], ARGV[5]
 local marks, mark_ms = ARGV[6], ARGV[7]
@@ -28,7 +28,7 @@ for i = 3, #KEYS do
   if not record[1] and once and tried_in ~= '' and tried_in ~= epoch then
     answers[i - 1] = 'moved'
   elseif not record[1] and (approved == '1' or once and again == '1' or is_marked(marks, KEYS[i])) then
-    mark(marks, KEYS[i], mark_ms)  -- what was approved has a record, or had one
+    mark(marks, KEYS[i], mark_ms)  -- an approved call has a record, or had one
     answers[i - 1] = 'ran'
   elseif not record[1] then
     redis.call('HSET', KEYS[i], 'state', 'open', 'epoch', epoch, 'opened', nonce,
@@ -61,7 +61,7 @@ for i = 3, #KEYS do
     answers[i - 1] = 'new'
   else
     attach(KEYS[i], record[4], reply)
-    -- Whoever asked before may be dead: the call lives as long as the last one to ask allows.
+    -- Earlier dispatchers may be dead: the latest deadline counts.
     redis.call('HSET', KEYS[i], 'until', math.max(record[6], now + wait_ms),
       'deadline', math.max(record[7], now + deadline_ms))
     if redis.call('PTTL', KEYS[i]) < tonumber(keep_ms) then

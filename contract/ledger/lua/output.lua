@@ -1,9 +1,9 @@
--- Keeps the whole output of a call, within its session's share; the oldest make room. Where the server
--- is short of memory, outputs are the first to go.
--- KEYS: output:{handle} ('' = keep none, only make room), outputs, outputs:{owner}, epoch
+-- Stores the whole output of a call within its session's share, dropping the oldest outputs. If the server
+-- is short of memory, outputs are dropped first.
+-- KEYS: output:{handle} ('' = store nothing, only free memory), outputs, outputs:{owner}, epoch
 -- ARGV: prefix of outputs, handle, body, kept ms, bytes a session may keep, share of the server's memory
 --       that may be in use
--- Answers 'kept' or 'full'.
+-- Returns 'kept' or 'full'.
 local outputs, handle, body, kept_ms = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
 local most, share = tonumber(ARGV[5]), tonumber(ARGV[6])
 local OUTPUTS_AT_ONCE = 256

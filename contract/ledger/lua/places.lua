@@ -1,15 +1,13 @@
--- Places under limits, for `rate.lua` and `claim.lua`: a sorted set for each limit. `<call>` is a place that
--- is held for a call that waits to be started, with the ms by which that is over. What was started is
--- `<call>#<nonce>` under a limit with a window, with the ms from which it counts no more, and
--- `<call>#<nonce>@<worker>` under one that counts what runs, until its worker says that it does not.
--- Times are given by the caller, who follows the fleet's clock.
+-- Places under limits, for `rate.lua` and `claim.lua`: a sorted set for each limit, scored by expiry in ms.
+-- `<call>` is held for a call that waits to be started. A started call is `<call>#<nonce>` under a limit with a
+-- window, and `<call>#<nonce>@<worker>` under a limit on running calls, until its worker reports its end.
+-- Times are given by the caller in fleet time.
 local RUNNING_KEY_MS = 604800000  -- longer than a call runs
 local SPARE_MS = 7200000  -- the server's clock may jump by an hour
 local UNSEEN_MS = 20000
 
--- Whether a call waits to be started, or runs. Of one whose worker has no lease, and of which nothing else
--- is said, that is not known for a while, for after an outage none has: its score is then until when, below
--- zero.
+-- Whether a call waits to be started, or runs. If its worker has no lease, it counts as running for a while,
+-- because after an outage no worker has one: its score is then the negative time at which that ends.
 local function is_under_way(set, root, member, score, at)
   local call, worker = string.match(member, '^(.*)#.*@(.*)$')
   if not worker then
@@ -29,13 +27,13 @@ local function is_under_way(set, root, member, score, at)
   return score >= 0 or -score > at and -score <= at + 2 * UNSEEN_MS
 end
 
--- Removes what is over, and what nobody can have put there.
+-- Removes expired and invalid members.
 local function clean(set, window, longest, at)
   if window > 0 then call('ZREMRANGEBYSCORE', set, '-inf', at) end
   call('ZREMRANGEBYSCORE', set, '(' .. string.format('%.0f', at + longest + window), '+inf')
 end
 
--- Frees what the dispatchers of ended calls have not, or cannot any more.
+-- Frees the places that the dispatchers of ended calls did not free.
 local function sweep(set, root, at)
   local found = redis.call('ZRANGE', set, 0, -1, 'WITHSCORES')
   for n = 1, #found, 2 do
@@ -43,7 +41,7 @@ local function sweep(set, root, at)
   end
 end
 
--- Keeps a set for as long as anything in it counts, whatever the server's clock does meanwhile.
+-- Keeps a set until its last member expires, even if the server's clock jumps.
 local function keep_places(set, window, at)
   local last = redis.call('ZRANGE', set, -1, -1, 'WITHSCORES')[2]
   local left = window > 0 and math.max(0, (tonumber(last) or at) - at) + SPARE_MS or RUNNING_KEY_MS

@@ -1,30 +1,30 @@
--- Before every step: the fleet's clock, the server's epoch, and how replies are sent.
+-- Precedes every script: the fleet's clock, the server's epoch, and sending replies.
 --
 -- A call record is a hash:
---   state    waiting | approved | open | claimed | settled: the first two of a call that a person has to approve
+--   state    waiting | approved (calls that need approval) | open | claimed | settled
 --   epoch    the server epoch it was opened in      until     last ms at which it may be claimed
 --   deadline ms by which the caller is answered     attempt   the attempt that may claim it
---   goes_on  a later epoch, in which it may be claimed all the same
---   rerun    1 where a second start does no harm    claims    how often it was claimed
+--   goes_on  a later epoch in which it may be claimed too
+--   rerun    1 if a second start does no harm       claims    how often it was claimed
 --   replies  reply streams, space separated         worker    who claimed it
---   opened / claimed / settled_by                   nonces: the same step sent again gets its answer again
---   outcome  the signed first outcome               keep      ms its outcome is kept, where that is longer
---   anew     ms from which a call that was refused, and never ran, may be asked again
--- and, of a call that a person has to approve:
+--   opened / claimed / settled_by                   nonces: a repeated step gets the same answer
+--   outcome  the signed first outcome               keep      ms its outcome is kept, if longer
+--   anew     ms from which a refused call that never ran may be asked again
+-- and for a call that needs approval:
 --   approval waiting | approved | denied | expired | cancelled   request, decision   signed
---   expires  ms by which it is decided, or once it is approved opened
---   asker    reply stream of the dispatcher that goes on with it   told   1 once somebody was told of its end
+--   expires  ms by which it must be decided, or, once approved, opened
+--   asker    reply stream of the dispatcher that continues it   told   1 once its end was notified
 --
--- What may not run twice leaves a mark when it is claimed, `ran:<key>`, which outlives the record by far. If it,
--- or a call that a person was asked about, ends unclaimed, it leaves one for as long as its record. No such call
--- that has a mark is claimed.
+-- A call that may not run twice leaves a mark `ran:<key>` when it is claimed, which outlives the record by far.
+-- If such a call, or one that needs approval, ends unclaimed, it leaves a mark for as long as its record. A call
+-- with a mark cannot be claimed.
 
--- Longer than an hour, by which the clock may jump.
+-- Longer than an hour, the largest clock jump that is tolerated.
 local REPLY_STREAM_MS = 7200000
 
 -- The value of the epoch key: `<random> <offset ms> <ms at which a process agreed last> <version of the
 -- switches> <signature of the first three>`; all but the first may be missing. Fleet time is the server's clock plus
--- the offset, which undoes the jumps of that clock.
+-- the offset, which compensates for the jumps of that clock.
 local random, fleet_offset, agreed, switch_version, signature = '', 0, '', '', ''
 local AGREEMENT_MS = 2000
 
@@ -36,7 +36,7 @@ local function read_epoch(value)
   local offset
   random, offset, agreed, switch_version, signature = string.match(value, '^(%S*) ?(%S*) ?(%S*) ?(%S*) ?(%S*)')
   fleet_offset = offset_of(offset)
-  if switch_version == '' then switch_version = random end  -- data was lost, and switches may be too
+  if switch_version == '' then switch_version = random end  -- data was lost, perhaps switches too
 end
 
 local function epoch_value()
@@ -44,14 +44,14 @@ local function epoch_value()
   return string.format('%s %.0f %s %s %s', random, fleet_offset, last, switch_version, signature)
 end
 
--- Fleet time in a script that has called `server_epoch` or `use_fleet_time`; else the server's clock.
+-- Fleet time if the script has called `server_epoch` or `use_fleet_time`; else the server's clock.
 local function now_ms()
   local t = redis.call('TIME')
   return t[1] * 1000 + math.floor(t[2] / 1000) + fleet_offset
 end
 
--- A command on a key that somebody without our key may have put anything at. What it fails on, a value of
--- another type or a stream that has reached the last id, is lost data.
+-- A command on a key that writers without a signing key may have overwritten. A value that it fails on (another
+-- type, or a stream that has reached the last id) is deleted as lost data.
 local function call(command, key, ...)
   local answer = redis.pcall(command, key, ...)
   local err = type(answer) == 'table' and answer.err
@@ -68,9 +68,9 @@ local function use_fleet_time(key)
   read_epoch(value_of(key) or '')
 end
 
--- `expected` is fleet time by the caller's own clock ('' = it has not read it before), and `right` the random
--- key, the offset and its signature that should be there. Where the caller found others, `seen` is the value
--- that it read; another process may have been first.
+-- `expected` is fleet time by the caller's clock ('' = not read before), and `right` the random key, the offset
+-- and its signature that should be there. If the caller found other values, `seen` is the value that it read;
+-- another process may have corrected it first.
 local function agree_on_time(key, expected, seen, right)
   local value = value_of(key)
   if not value or expected == '' then return end
@@ -83,13 +83,13 @@ local function agree_on_time(key, expected, seen, right)
   end
 end
 
--- Changes with every restart and promotion (master_replid; after a failback the run id is an old one
--- again, so it does only where there is nothing else) and with lost data (the random key). Longer than
--- what Redis keeps in a packed hash, since a record is no packed one once it has its outcome: to pack
--- and unpack it costs more than it saves. Also returns the value of its key.
+-- The epoch changes with every restart and promotion (master_replid; the run id, which an old primary gets
+-- back after a failback, is only the fallback) and with lost data (the random key). It is too long for Redis's
+-- packed hashes on purpose: a record with an outcome is not packed, and converting it costs more than it saves.
+-- Also returns the value of its key.
 local function server_epoch(key, candidate)
   local value = value_of(key)
-  if not value or not string.find(value, '^[%w%p][%w%p ]*$') then  -- never the same twice: the same client may be the first after every loss
+  if not value or not string.find(value, '^[%w%p][%w%p ]*$') then  -- unique, as one client may be the first after every loss
     value = candidate .. table.concat(redis.call('TIME'), '.')
     redis.call('SET', key, value)
   end
@@ -99,7 +99,7 @@ local function server_epoch(key, candidate)
   return history .. '.' .. random, value
 end
 
--- A queue that nobody publishes to or takes from any more expires with what is in it.
+-- An unused queue expires with its messages.
 local QUEUE_MS = 600000
 
 local function push(queue, message, wait_ms)
@@ -112,8 +112,8 @@ end
 local USUAL = {attempt = '0', deadline = '0', ['until'] = '0', replies = '', worker = '', outcome = ''}
 local NUMBERS = {attempt = 1, deadline = 1, ['until'] = 1, claims = 1, releases = 1, keep = 1, expires = 1, anew = 1}
 
--- Fields of a record. One that somebody without the key has written is completed: it would fail the step for
--- the other calls in it.
+-- Fields of a record. Missing fields of a foreign record are filled in, so that it cannot fail the step for
+-- other calls.
 local function fields_of(key, ...)
   local found = call('HMGET', key, ...)
   if found[1] then
@@ -144,12 +144,12 @@ local function mark_first(prefix, key, ms)
   return redis.call('SET', mark_of(prefix, key), '', 'PX', ms, 'NX') ~= false
 end
 
--- The call was settled. Whoever restores its record and its message without our key does not make it run.
+-- The call was settled: restoring its record and message without a signing key must not run it again.
 local function mark_ended(prefix, key)
   mark_first(prefix, key, redis.call('PTTL', key))
 end
 
--- The stream is named by a record, and so by anybody: of another prefix nothing is deleted.
+-- Records name the stream and may be foreign: a key of another prefix is never deleted.
 local function send(stream, body)
   if type(redis.pcall('XADD', stream, '*', 'b', body)) == 'table' then
     local prefix = string.match(stream, '^(.*:)reply:[^:]*$')
@@ -167,11 +167,11 @@ end
 
 local ASKERS = 16
 
--- Notes a reply stream on a record. Where there are many, those of dead dispatchers make room; one
--- that finds no room is not told and has to look for itself.
+-- Adds a reply stream to a record. If there are too many, those of dead dispatchers are dropped; a dispatcher
+-- that finds no room gets no reply and has to poll.
 local function attach(key, replies, stream)
   local noted = {}
-  replies = replies or ''  -- of a record that nobody of ours has written
+  replies = replies or ''  -- of a foreign record
   for known in string.gmatch(replies, '%S+') do
     if known == stream then return replies end
     noted[#noted + 1] = known
@@ -198,8 +198,8 @@ local function settle(key, nonce, keep_ms, longer, body, replies, except)
   end
 end
 
--- A call that was refused, and never ran, is asked again when its answer said so. What a person approved
--- stays approved. Returns its state, false where it has no record any more.
+-- A temporarily refused call that never ran is asked again. An approved call stays approved. Returns its state;
+-- false if its record was deleted.
 local function forget_refusal(key)
   if redis.call('HGET', key, 'approval') == 'approved' then
     redis.call('HDEL', key, 'outcome', 'settled_by', 'anew')

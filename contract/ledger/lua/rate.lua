@@ -1,14 +1,14 @@
--- Places under limits, held before a call is sent: with them a dispatcher sends no more than may be
--- started. A start is counted by `claim.lua`.
+-- Places under limits, taken before a call is sent, so that a dispatcher sends no more calls than may be
+-- started. `claim.lua` counts the starts.
 -- KEYS: rate:{limit}..., then the record of each call that asks
--- ARGV: how many limits, how many notes, the longest that a place is held unstarted (ms), prefix of
+-- ARGV: how many limits, how many notes, the longest hold without a start (ms), prefix of
 --       keys, now (ms), then
 --       for each limit: 'most window_ms'
---       for each note:  'member started limit...' (0: it is not held any more)
+--       for each note:  'member started limit...' (0: the place is freed)
 --       for each call:  'member hold_ms limit...' (hold: how long it may wait to be started)
--- Answers for each call 'granted', 'known' (it has a record: it is not started for this), or
--- 'ms limit': when the limit that keeps it longest may have a place, as far as can be seen.
--- A member has one place under a limit, so a step that is sent again takes nothing twice.
+-- Returns for each call 'granted', 'known' (it has a record and needs no place), or 'ms limit': the longest
+-- expected wait, and the limit that causes it.
+-- A member has one place under a limit, so a repeated step takes nothing twice.
 local limits, notes, longest = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])
 local root, now = ARGV[4], tonumber(ARGV[5])
 local LOOK_AGAIN_MS = 100
@@ -49,7 +49,7 @@ local function is_full(i)
   return used[i] >= most[i]
 end
 
--- One that waits to be started may be at once, and its place is free a window later.
+-- A call that waits may start at once; its place is then free a window later.
 local function free_in(i)
   if not free[i] then
     local at = used[i] - most[i]

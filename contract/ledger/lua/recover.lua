@@ -1,13 +1,13 @@
--- A dispatcher suspects that a call's message or its worker is lost, and starts it again if it may.
+-- Starts calls again, if they may run again, whose message or worker a dispatcher believes lost.
 -- KEYS: epoch, queue list ('' = published elsewhere), record...
 -- ARGV: epoch candidate, reply stream, attempts at most, prefix of marks, then for each record: nonce, lost worker
---       ('' = only the message may be lost), attempt it is believed to be in, ms to be claimed
---       within, message of this attempt, message of the next ('' = its worker's loss ends it), keep ms, outcome if its worker is
---       lost, 1 if whoever holds it had time to say so in this epoch, epoch it was opened in
--- The epoch stays the one it was opened in: whether it ran before a change of it, nobody can know.
--- Answers for each record 'sent' (published again, same attempt), 'again <attempt>',
--- 'running <worker>', its outcome, 'moved' (another epoch: not ours to publish), 'unclaimed' (its record is
--- gone, and nobody had claimed it: it may be opened again), 'missing', 'waiting' or 'approved' (not sent).
+--       ('' = only the message may be lost), presumed attempt, ms to be claimed within,
+--       message of this attempt, message of the next ('' = its worker's loss ends it), keep ms, outcome if
+--       its worker is lost, 1 if its worker had time to report it in this epoch, epoch it was opened in
+-- The record keeps its epoch: whether the call ran before the epoch changed is unknown.
+-- Returns for each record 'sent' (published again, same attempt), 'again <attempt>',
+-- 'running <worker>', its outcome, 'moved' (another epoch: not published again), 'unclaimed' (its record is
+-- gone, and it was never claimed: it may be opened again), 'missing', 'waiting' or 'approved' (not sent).
 local epoch = server_epoch(KEYS[1], ARGV[1])
 local reply, most, marks = ARGV[2], tonumber(ARGV[3]), ARGV[4]
 local now = now_ms()
@@ -38,7 +38,7 @@ for i = 3, #KEYS do
         push(KEYS[2], ARGV[at + 5], ARGV[at + 3])
       end
     elseif may_go or ARGV[at + 8] == '1' then
-      -- The server's clock may have jumped: the caller's is what counts.
+      -- The server's clock may have jumped: the caller's counts.
       redis.call('HSET', KEYS[i], 'until', until_ms, 'deadline', math.max(tonumber(r[11]), until_ms))
       if not may_go then redis.call('HSET', KEYS[i], 'goes_on', epoch) end
       push(KEYS[2], ARGV[at + 4], ARGV[at + 3])

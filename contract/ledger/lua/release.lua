@@ -1,8 +1,8 @@
--- A worker gives back calls that it claimed and will not run: another may, in the next attempt.
+-- A worker gives back claimed calls that it will not run, for another worker in the next attempt.
 -- KEYS: record...
 -- ARGV: worker, releases at most, prefix of marks, then for each record: nonce of its claim, message for
 --       the dispatchers, keep ms, outcome if it was released too often, 1 if it entered user code
--- Answers for each record 'released' or 'late'.
+-- Returns for each record 'released' or 'late'.
 local worker, most, marks = ARGV[1], tonumber(ARGV[2]), ARGV[3]
 local answers = {}
 for i = 1, #KEYS do

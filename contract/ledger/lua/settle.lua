@@ -1,7 +1,7 @@
--- The first outcome of a call wins, is stored, and goes to every dispatcher that asked.
+-- Stores the first outcome of a call and sends it to every dispatcher that asked.
 -- KEYS: record...
 -- ARGV: for each record: nonce, keep ms, reply stream for a record that is gone, body
--- Answers for each record 'first', 'late' or 'gone' (there was no record any more: it has one now).
+-- Returns for each record 'first', 'late' or 'gone' (the record was missing and is created).
 local answers = {}
 for i = 1, #KEYS do
   local at = i * 4 - 3

@@ -1,12 +1,12 @@
--- Equal calls ask for the run that they share: one that goes on, one whose result is still good, or a new
--- one under the key that they bring. What is noted here only names a record; the record is what counts,
--- or that of its last retry, `<key>.<number>`.
+-- Finds the run that equal calls share: one in flight, one whose result is still valid, or a new one under the
+-- given key. A note only names a record; the state is in the record or in that of its last retry,
+-- `<key>.<number>`.
 -- KEYS: epoch, shared:{digest}...
--- ARGV: prefix of records, then for each in one string: the key of a new run, a key that is not to be
---       joined ('-' = none), ms its tool may run, ms it may wait to be started, ms a result is good for,
---       ms this note is kept, 1 where nothing from before may be used
+-- ARGV: prefix of records, then for each in one string: the key of a new run, a key that must not be
+--       joined ('-' = none), ms its tool may run, ms it may wait to be started, ms a result is valid,
+--       ms this note is kept, 1 if earlier runs must not be used
 -- The note: key, ms at which it was taken, then of the above: wait and run.
--- Answers for each three words: the key; 'new', 'open' or 'settled'; the outcome.
+-- Returns for each three values: the key; 'new', 'open' or 'settled'; the outcome.
 local DIGEST, MOST_RETRIES = 32, 1000
 local records = ARGV[1]
 use_fleet_time(KEYS[1])
@@ -27,7 +27,7 @@ local function joined(noted, own, except, run_ms, cached_ms)
     if cached_ms == '0' then return nil end
     return {last, 'settled', record[2]}
   end
-  -- Whoever took a key may still hold its call back; long after that it is gone.
+  -- The first dispatcher may still hold its call back; after its wait the run counts as lost.
   local is_coming = record[1] or now - tonumber(taken) < tonumber(wait_ms)
   if not is_coming or tonumber(its_run_ms) < tonumber(run_ms) then return nil end
   return {last, 'open', ''}

@@ -1,8 +1,8 @@
--- A dispatcher renews its lease and looks around. A server that takes no writes is looked at all the same.
+-- A dispatcher renews its lease and reads the fleet's state, also if the server refuses writes.
 -- KEYS: epoch, dispatcher:{id}, workers, dispatchers, queue...
--- ARGV: epoch candidate, its signed report ('' = it is not listed), lease ms, prefix of worker leases, seconds that workers are
---       listed for, its id, and three for `agree_on_time`
--- Answers the epoch, the server's clock (ms), the value of the epoch key, bytes in use, bytes that may be (0 = no
+-- ARGV: epoch candidate, its signed report ('' = not listed), lease ms, prefix of worker leases,
+--       seconds that workers are listed for, its id, and three for `agree_on_time`
+-- Returns the epoch, the server's clock (ms), the value of the epoch key, bytes in use, maxmemory (0 = no
 -- limit), how many leases follow, the leases, and how many messages wait on each queue.
 agree_on_time(KEYS[1], ARGV[7], ARGV[8], ARGV[9])
 local epoch, clock = server_epoch(KEYS[1], ARGV[1])

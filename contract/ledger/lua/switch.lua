@@ -1,8 +1,8 @@
--- Reads the kill switches, after a change of one.
+-- Changes a kill switch, if given, and reads all.
 -- KEYS: epoch, switches
 -- ARGV: epoch candidate; for a change also: the switch's field, its state before ('' = none), its new state,
---       a version that nobody used
--- Answers the version, then the field and state of each. The change was made if its field has the new state.
+--       an unused version
+-- Returns the version, then the field and state of each. The change was made if its field has the new state.
 server_epoch(KEYS[1], ARGV[1])
 if ARGV[2] and (call('HGET', KEYS[2], ARGV[2]) or '') == ARGV[3] then
   redis.call('HSET', KEYS[2], ARGV[2], ARGV[4])
