@@ -310,7 +310,7 @@ def _states(dispatcher: Dispatcher) -> list[str]:
     [
         ("no_such.vault:resolve", "no_such.vault:resolve cannot be loaded"),
         ("tests.fleets.vault:missing", "cannot be loaded: AttributeError"),
-        ("file:/not/there", "the folder /not/there, which is not there"),
+        ("file:/not/there", "the folder /not/there, which does not exist"),
         ("vault", "use `env`, `file:DIRECTORY` or `module:callable`"),
     ],
 )

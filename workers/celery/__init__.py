@@ -1,1 +1,1 @@
-"""The Celery worker around it: its queues, its pool and its messages."""
+"""The Celery worker that hosts the service: its queues, pool and messages."""

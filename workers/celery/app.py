@@ -36,24 +36,24 @@ from toolpool.workers.worker_observer import load
 lines = logs.logger("worker")
 
 _HANGS_SECONDS = 5.0
-"""After a stop was asked for: Celery comes to stopping its pool in one or two."""
+"""After a stop request: Celery usually stops its pool within one or two seconds."""
 
 
 class OurLogging(Logging):
-    """Logging is set up, and warnings are chosen, before Celery starts: it leaves both alone."""
+    """Leaves logging and warnings unchanged: they are configured before Celery starts."""
 
     def setup(self, *_: object, **__: object) -> Any:
-        """Set up nothing."""
+        """Leave logging unchanged."""
         return True
 
 
 class WorkerApp(Celery):
-    """Celery with the service that its pool hands messages to."""
+    """A Celery application with the service that its pool passes messages to."""
 
     service: WorkerService
     lanes: Sequence[QueueChannel]
     has_own_broker: bool
-    """Whether the queue is on another server than the records."""
+    """Whether the broker is another server than the ledger's."""
     log_cls = "toolpool.workers.celery.app:OurLogging"
     amqp_cls = "toolpool.workers.celery.inbox:GuardedAMQP"
 
@@ -61,7 +61,7 @@ class WorkerApp(Celery):
 def make_app(
     settings: Settings, service: WorkerService, lanes: Sequence[QueueChannel]
 ) -> WorkerApp:
-    """Celery set up as a fast, lossy, duplicating transport: the guarantees are the ledger's."""
+    """Configure Celery as a fast, lossy, duplicating transport: the ledger gives the guarantees."""
     app = WorkerApp("toolpool", set_as_current=False)
     app.service = service
     app.lanes = lanes
@@ -72,7 +72,7 @@ def make_app(
         broker_transport_options=_transport_options(settings),
         broker_connection_retry_on_startup=True,
         broker_connection_max_retries=None,
-        # A primary that is demoted answers with errors: connect again, and let what runs go on.
+        # A demoted primary answers with errors: reconnect, and let running calls continue.
         broker_channel_error_retry=True,
         task_queues=[Queue(name) for name in lanes[0].queues],
         task_default_queue=lanes[0].queues[0],
@@ -97,7 +97,7 @@ def make_app(
 
 
 def _transport_options(settings: Settings) -> dict[str, str]:
-    """Names for kombu's own keys on Redis. Options that time its reads out make it stall."""
+    """Names for kombu's own Redis keys. Its read timeout options would make it stall."""
     if connection.is_redis(connection.broker_url(settings)):
         names = ("unacked", "unacked_index", "unacked_mutex")
         return {f"{name}_key": f"{settings.key_prefix}:{name}" for name in names}
@@ -105,11 +105,11 @@ def _transport_options(settings: Settings) -> dict[str, str]:
 
 
 def _require_welcome(url: str, timeout: float) -> None:
-    """Raises `BrokerUnreachable` where the broker refuses the user; one that is away may come."""
+    """Raises `BrokerUnreachable` if the broker refuses the user; it may still be starting."""
     with Connection(url, connect_timeout=timeout) as broker:
         try:
             broker.ensure_connection(max_retries=1, interval_start=0, timeout=math.ceil(timeout))
-        except Exception as error:  # noqa: BLE001 - each kind of broker has errors of its own
+        except Exception as error:  # noqa: BLE001 - each kind of broker has its own errors
             if connection.is_refusal(error):
                 raise connection.broker_fault(url, error) from None
 
@@ -126,21 +126,21 @@ def run_worker(
     figures: int | None = None,
     variables: Mapping[str, str] | None = None,
 ) -> int:
-    """Run a worker until it is told to stop; its exit code. Raises `Misconfigured` errors.
+    """Run a worker until it is told to stop; returns its exit code. Raises `Misconfigured`.
 
-    `boot` is the id its supervisor knows it by, `link` where it tells it how it is.
-    `observers` are `module:name`. `figures` is the descriptor of memory to count metrics in.
-    `variables` are those that hold secrets of tools; by default, of this process.
+    `boot` is the id that its supervisor uses, `link` the connection to the supervisor. `observers`
+    are `module:name`. `figures` is the descriptor of the shared metrics memory. `variables` hold
+    secrets of tools; by default those of this process.
     """
     process_role.mark()
-    url = connection.broker_url(settings)  # raises, if it cannot be, before anything is started
+    url = connection.broker_url(settings)  # raises before anything is started
     if settings.broker_url:
         _require_welcome(url, settings.connect_timeout)
-    forks.refuse()  # before tools are imported, some of which take the function by its name
+    forks.refuse()  # before tools are imported, some of which copy the function
     catalog = Catalog.load(tools)
     watching = load(observers)
     secrets = source_of(settings.secrets, variables)
-    logs.keep_on()  # what was imported may have configured logging
+    logs.keep_on()  # imported modules may have configured logging
     service = WorkerService(
         settings,
         catalog=catalog,
@@ -153,7 +153,7 @@ def run_worker(
         secrets=secrets,
     )
     _say_of_secrets(secrets, catalog)
-    # Until Celery has its own handlers a TERM must not leave the lease and the children behind.
+    # Until Celery has its own handlers, TERM must not leave the lease and the children behind.
     signal.signal(signal.SIGTERM, _exit_at_once)
     _leave_words_to_us()
     try:
@@ -172,7 +172,7 @@ def run_worker(
         )
         _stop_in_time(service)
         gc.collect()
-        gc.freeze()  # what is loaded now stays: no need to look through it again and again
+        gc.freeze()  # exempt the loaded modules from garbage collection
         worker.start()
         return int(worker.exitcode or 0)
     finally:
@@ -191,14 +191,14 @@ def _say_of_secrets(source: Source | None, catalog: Catalog) -> None:
 
 
 def _leave_words_to_us() -> None:
-    """Keep Celery from saying in its own way what we say in ours."""
-    # Messages are signed JSON, so that the danger it warns of, a pickle run by root, is none.
+    """Suppress Celery's messages that duplicate ours."""
+    # Messages are signed JSON, so Celery's warning about pickle as root does not apply.
     warnings.filterwarnings("ignore", category=SecurityWarning)
     worker_program.safe_say = lambda *_: None  # type: ignore[attr-defined]
 
 
 def _stop_in_time(service: WorkerService) -> None:
-    """Stop `service` even while Celery's thread hangs, as in a connection to a frozen server."""
+    """Stop `service` even if Celery's thread hangs, as in a connection to a frozen server."""
 
     def watch() -> None:
         service.leaving.wait()

@@ -1,8 +1,8 @@
-"""Keeps messages that are not ours from stopping the worker.
+"""Keeps foreign messages from stopping the worker.
 
-Celery 5.7 meets most malformed messages with an exception that ends the process, or with a
-reconnect that brings the same message back for ever, and logs what they hold. Here they are
-dropped before Celery looks at them, counted, and reported without their content.
+Celery 5.7 handles most malformed messages with an exception that ends the process, or with a
+reconnect that receives the same message again forever, and logs their content. Here they are
+dropped before Celery sees them, counted, and reported without their content.
 """
 
 import time
@@ -32,12 +32,12 @@ log = logs.logger("inbox")
 
 
 class Inbox(Consumer):
-    """Celery's consumer, given nothing but batches."""
+    """Celery's consumer, which gets only batches."""
 
     app: Any  # a WorkerApp
 
     def create_task_handler(self, *args: Any, **kwargs: Any) -> Callable[[Any], None]:
-        """The function that every message of every broker is handed to."""
+        """The function that handles every message of every broker."""
         handle = super().create_task_handler(*args, **kwargs)
 
         def take(message: Any) -> None:
@@ -46,14 +46,14 @@ class Inbox(Consumer):
                     handle(message)
                     return
                 reason = "it is no batch"
-            except Exception as error:  # noqa: BLE001 - of a message anybody may have written
+            except Exception as error:  # noqa: BLE001 - a message from an unknown writer
                 reason = _reason(error)
             self._drop(message, reason)
 
         return take
 
     def on_decode_error(self, message: Any, exc: Exception) -> None:
-        """A message that was refused before it was unpacked. Celery's own would log its content."""
+        """Drop a message that was refused undecoded. Celery's handler would log its content."""
         self._drop(message, _reason(exc))
 
     def _drop(self, message: Any, reason: str) -> None:
@@ -63,18 +63,18 @@ class Inbox(Consumer):
             message.reject_log_error(log, errors)
 
     def perform_pending_operations(self) -> None:
-        """Called at each turn where the broker's transport has no event loop."""
+        """Called at each turn if the broker's transport has no event loop."""
         super().perform_pending_operations()
         self.app.service.main_turned()
 
 
 def _reason(error: Exception) -> str:
-    """Why a message was dropped, without anything of it."""
+    """Why a message was dropped, without its content."""
     return str(error) if isinstance(error, MessageRejected) else type(error).__name__
 
 
 def _is_batch(message: Any) -> bool:
-    """Whether it has the form that dispatchers write. Raises what decoding a body raises."""
+    """Whether it has the form of a dispatcher's message. Raises what decoding the body raises."""
     headers = message.headers
     if not isinstance(headers, dict) or headers.get("task") != BATCH_TASK:
         return False
@@ -88,10 +88,10 @@ def _is_batch(message: Any) -> bool:
 
 
 class _FreeingQoS(kombu_redis.QoS):
-    """Frees the window of a message whose acknowledgement the server does not take.
+    """Frees the prefetch window of messages whose acknowledgement fails.
 
-    kombu would hold it in the window for ever: after a few lost connections a worker takes nothing
-    any more. What stays at the server is delivered again some day, and then nobody waits for it.
+    kombu would hold them in the window forever: after a few lost connections a worker gets no
+    messages. Messages left on the server are redelivered later and dropped as late.
     """
 
     def ack(self, delivery_tag: str) -> None:
@@ -101,12 +101,12 @@ class _FreeingQoS(kombu_redis.QoS):
         self._forget(delivery_tag, partial(super().reject, requeue=requeue))
 
     def restore_by_tag(self, tag: Any, client: Any = None, leftmost: bool = False) -> None:
-        """Put a message back that nobody acknowledged; what is no message is dropped."""
+        """Requeue an unacknowledged message; drop it if it is malformed."""
         try:
             super().restore_by_tag(tag, client, leftmost)
         except (RedisError, OSError):
             raise
-        except Exception as error:  # noqa: BLE001 - of bytes anybody may have written
+        except Exception as error:  # noqa: BLE001 - bytes from an unknown writer
             untyped: Any = self
             untyped._remove_from_indices(tag).execute()
             untyped.channel.connection.client.reject(_reason(error))
@@ -115,7 +115,7 @@ class _FreeingQoS(kombu_redis.QoS):
         for _ in range(_TELL_TIMES):
             try:
                 return tell(delivery_tag)
-            except ConnectionError as error:  # the next one goes over a new connection
+            except ConnectionError as error:  # the next one uses a new connection
                 reason = type(error).__name__
             except (RedisError, OSError) as error:
                 reason = type(error).__name__
@@ -126,7 +126,7 @@ class _FreeingQoS(kombu_redis.QoS):
 
 
 class _Guarded:
-    """A Redis channel that passes over list elements kombu cannot make a message of.
+    """A Redis channel that skips list elements that kombu cannot decode.
 
     Such an element is off its list already, and in no other place yet.
     """
@@ -138,7 +138,7 @@ class _Guarded:
             return super()._brpop_read(**options)  # type: ignore[misc]
         except (Empty, RedisError, OSError) as error:
             if isinstance(error, ResponseError) and refuses_writes(error):
-                time.sleep(_REFUSED_SECONDS)  # to take from a list is a write
+                time.sleep(_REFUSED_SECONDS)  # taking from a list is a write
                 raise Empty from None
             if isinstance(error, ResponseError) and is_junk(error):
                 self._remove_junk()
@@ -146,7 +146,7 @@ class _Guarded:
             if not isinstance(error, DataError):  # a delivery tag that Redis cannot store
                 raise
             reason = _reason(error)
-        except Exception as error:  # noqa: BLE001 - of bytes anybody may have written
+        except Exception as error:  # noqa: BLE001 - bytes from an unknown writer
             reason = _reason(error)
         self.connection.client.reject(reason)  # type: ignore[attr-defined]
         raise Empty
@@ -163,7 +163,7 @@ class _Guarded:
 
     def _create_client(self, asynchronous: bool = False) -> Any:
         client = super()._create_client(asynchronous)  # type: ignore[misc]
-        if asynchronous:  # the one that takes messages
+        if asynchronous:  # the connection that takes messages
             client.set_response_callback("BRPOP", self._checked)
         return client
 
@@ -184,9 +184,9 @@ class _Guarded:
         return options
 
     def close(self) -> None:
-        """Close, without waiting for ever for the answer that kombu reads before it does.
+        """Close without waiting forever for the reply that kombu reads first.
 
-        A server that answers does so within a second; one that is frozen, never.
+        A server that answers does so within a second; a frozen one never does.
         """
         waits_on: Any = getattr(self, "_in_poll", None)
         if waits_on and not _is_readable(waits_on, _LAST_ANSWER_SECONDS):
@@ -216,7 +216,7 @@ def _is_readable(connection: Any, seconds: float) -> bool:
     try:
         return bool(connection.can_read(timeout=seconds))
     except (RedisError, OSError):
-        return True  # reading will raise it, and is over
+        return True  # the read raises and ends
 
 
 _TELL_TIMES = 2
@@ -230,7 +230,7 @@ _GUARDED = {
 
 
 class GuardedConnection(kombu.Connection):
-    """kombu's connection, with a guarded channel where the broker is Redis."""
+    """kombu's connection, with a guarded channel if the broker is Redis."""
 
     def __init__(
         self,
@@ -253,16 +253,16 @@ class GuardedConnection(kombu.Connection):
         return _GUARDED.get(found, found)
 
     def channel(self) -> Any:
-        """A channel whose messages are looked at before they are unpacked."""
+        """A channel whose messages are checked before they are decoded."""
         channel: Any = super().channel()
         if self.form is not None:
             channel.Message = self.form.guarding(channel.Message)
         return channel
 
     def ensure_connection(self, *args: Any, **options: Any) -> Any:
-        """Connect, and try again every second or two where kombu would come to wait for thirty.
+        """Connect, retrying every second or two where kombu would back off to thirty.
 
-        Nothing is started while it waits, however long the server has been back.
+        A longer wait would delay calls after the server is back.
         """
         callback = options.pop("callback", None)
 
@@ -275,14 +275,14 @@ class GuardedConnection(kombu.Connection):
 
 
 class GuardedAMQP(AMQP):
-    """Where a Celery application gets its connections from."""
+    """Creates the connections of a Celery application."""
 
     app: Any  # a WorkerApp
 
     def Connection(  # type: ignore[override]
         self, *args: Any, **options: Any
     ) -> GuardedConnection:
-        """A connection that tells the application's service what it has passed over."""
+        """A connection that reports dropped messages to the application's service."""
         service = self.app.service
         return GuardedConnection(
             *args,

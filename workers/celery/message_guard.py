@@ -1,7 +1,7 @@
-"""The form of a message, looked at before kombu or Celery unpack anything of it.
+"""Checks the form of a message before kombu or Celery decode it.
 
-Anybody who reaches the broker can write there, and a signature is only seen once a message is
-unpacked: two megabytes, compressed, become as many gigabytes.
+Anybody who reaches the broker can write to it, and a signature is only checked after decoding: two
+compressed megabytes may expand to as many gigabytes.
 """
 
 from typing import Any
@@ -11,14 +11,14 @@ import msgspec
 from toolpool.contract.errors import MessageRejected
 
 _OVERHEAD_BYTES = 1 << 14
-"""What headers, properties and the frame around a batch may take."""
+"""Space for headers, properties and the frame around a batch."""
 _QUOTED = 2
-"""How many times as long JSON text may become as a string in other JSON text."""
+"""The growth factor of JSON text that is quoted in other JSON text."""
 _CONTENT_TYPE, _CONTENT_ENCODING = "application/json", "utf-8"
 
 
 class _Element(msgspec.Struct, forbid_unknown_fields=True):
-    """An element of a Redis list. What is `Raw` is measured, not unpacked."""
+    """An element of a Redis list. `Raw` fields are measured, not decoded."""
 
     body: str
     headers: dict[str, msgspec.Raw]
@@ -32,14 +32,14 @@ _decode_body = msgspec.json.Decoder(tuple[tuple[str], msgspec.Raw, msgspec.Raw])
 
 
 class Form:
-    """Which messages may be ours, as batches of at most `max_message_bytes` bytes signed."""
+    """Which messages may be signed batches of at most `max_message_bytes` bytes."""
 
     def __init__(self, max_message_bytes: int) -> None:
         self._max_body = max_message_bytes * _QUOTED + _OVERHEAD_BYTES
         self._max_element = self._max_body * _QUOTED + _OVERHEAD_BYTES
 
     def check_element(self, data: bytes) -> None:
-        """Raise `MessageRejected` or `ValueError` for what is no element of a list of ours."""
+        """Raise `MessageRejected` or `ValueError` for an invalid list element."""
         if len(data) > self._max_element:
             raise MessageRejected("too_large", f"it has {len(data):,} bytes")
         element = _decode_element(data)
@@ -50,20 +50,20 @@ class Form:
             raise MessageRejected("foreign", "it is compressed")
 
     def check(self, message: Any) -> None:
-        """Raise `MessageRejected` or `ValueError` for a kombu message that is no batch of ours."""
+        """Raise `MessageRejected` or `ValueError` for a kombu message that is not a batch."""
         headers = message.headers
         if isinstance(headers, dict) and headers.get("compression"):
             raise MessageRejected("foreign", "it is compressed")
         if (message.content_type, message.content_encoding) != (_CONTENT_TYPE, _CONTENT_ENCODING):
             raise MessageRejected("foreign", "it is not JSON in UTF-8")
         if not isinstance(message.body, (bytes, str)) or len(message.body) > self._max_body:
-            raise MessageRejected("too_large", "its body is too large, or is none")
+            raise MessageRejected("too_large", "its body is too large or missing")
         _, keywords, embedded = _decode_body(message.body)
         if len(bytes(keywords)) + len(bytes(embedded)) > _OVERHEAD_BYTES:
             raise MessageRejected("too_large", "its body holds more than a batch")
 
     def guarding(self, kind: Any) -> Any:
-        """kombu's message class `kind`, which unpacks nothing before it was checked."""
+        """A subclass of kombu's message class `kind` that is checked before it is decoded."""
         check = self.check
 
         class Checked(kind):  # type: ignore[misc]
@@ -71,14 +71,14 @@ class Form:
             errors: list[Any]
 
             def __init__(self, *args: Any, **options: Any) -> None:
-                self.errors = [_UNCHECKED]  # a message with errors is left packed
+                self.errors = [_UNCHECKED]  # kombu does not decode a message with errors
                 super().__init__(*args, **options)
                 try:
                     check(self)
                     if isinstance(self.body, str):
                         self.body = self.body.encode()
                     self.errors = []
-                except Exception as error:  # noqa: BLE001 - of a message anybody may have written
+                except Exception as error:  # noqa: BLE001 - a message from an unknown writer
                     self.errors = [(type(error), error, None)]
 
         return Checked

@@ -1,4 +1,4 @@
-"""Celery's pool interface over the worker service: a message goes to the event loop, not to a slot.
+"""Celery's pool interface over the worker service: messages go to the event loop, not to slots.
 
 Celery's documented extension point for custom pools (`CELERY_CUSTOM_WORKER_POOL`) takes a
 `BasePool`; `on_apply` is where a request reaches it.
@@ -11,12 +11,11 @@ from celery.concurrency.base import BasePool
 
 
 class ToolPool(BasePool):
-    """Hands batches to `app.service`.
+    """Passes batches to `app.service`.
 
     `callback` is called on the service's thread, as Celery's own thread pool does. It puts the
-    acknowledgement on Celery's loop (an AMQP channel is not thread-safe) and wakes it. To call it
-    there through the hub loses up to a second: kombu 5.7 polls before it looks at what a callback
-    has put on the loop.
+    acknowledgement on Celery's loop (an AMQP channel is not thread-safe) and wakes it. Calling it
+    there through the hub loses up to a second: kombu 5.7 polls before it runs new callbacks.
     """
 
     signal_safe = False
@@ -33,11 +32,11 @@ class ToolPool(BasePool):
         """Take one message; `callback` acknowledges it."""
         assert callback is not None
         signed: str = args[2]["args"][0]
-        data = signed.encode(errors="surrogatepass")  # no signature matches half a surrogate pair
+        data = signed.encode(errors="surrogatepass")  # no signature matches a lone surrogate
         self.app.service.receive(data, lambda: callback((False, None, 0.0)))
 
     def register_with_event_loop(self, loop: Any) -> None:
-        """Celery's loop begins to turn, for the first time or on a new connection."""
+        """Called when Celery's loop starts, also after a reconnect."""
         service = self.app.service
         service.main_turned()
         loop.call_repeatedly(service.sign_seconds, service.main_turned)

@@ -1,7 +1,7 @@
-"""Each kind of tool has a channel to the broker of its own, and so a window of messages of its own.
+"""Gives each kind of tool its own channel to the broker, and so its own prefetch window.
 
-A worker holds messages back while their kind has no free slot. In one window for all kinds, a few
-messages for threads that are all busy would keep every other kind's messages out.
+A worker holds messages back while their kind has no free slot. In one shared window, a few messages
+for busy threads would block the messages of every other kind.
 """
 
 from collections.abc import Sequence
@@ -19,14 +19,14 @@ lines = logs.logger("worker")
 
 @dataclass(frozen=True, slots=True)
 class QueueChannel:
-    """Queues of one kind, and how many of their messages are held unacknowledged at most."""
+    """The queues of one kind, and the most unacknowledged messages of them."""
 
     queues: tuple[str, ...]
     window: int
 
 
 class QueueChannels(bootsteps.StartStopStep):
-    """Consumes all lanes but the first, which Celery's own consumer has."""
+    """Consumes all lanes but the first, which Celery's own consumer handles."""
 
     requires = ("celery.worker.consumer.tasks:Tasks",)
 
@@ -36,15 +36,15 @@ class QueueChannels(bootsteps.StartStopStep):
         self._was_started = False
 
     def start(self, c: Any) -> None:
-        """Open a channel for each lane. Called again after the connection was lost."""
+        """Open a channel for each lane. Called again after a lost connection."""
         self._consumers = [self._consume(c, lane) for lane in _others(c.app.lanes)]
         if self._was_started and c.app.has_own_broker:  # else `server_back` says it
             lines.warning("broker_back: messages are taken again", extra=logs.CHANGE)
-            logs.forget_library_repeats()  # that it is lost again is news
+            logs.forget_library_repeats()  # another loss is logged again
         self._was_started = True
 
     def stop(self, c: Any) -> None:
-        """Take no more messages; what is held can still be acknowledged."""
+        """Take no more messages; held ones can still be acknowledged."""
         for consumer in self._consumers:
             ignore_errors(c, consumer.cancel)
 

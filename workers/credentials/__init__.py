@@ -1,1 +1,1 @@
-"""The secrets of tools: where a worker has them from, and how they come to a call."""
+"""The secrets of tools: where a worker gets them, and how calls receive them."""

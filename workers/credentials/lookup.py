@@ -1,6 +1,6 @@
-"""Has the secrets that a call's tool declares, for the user of that call, before it is run.
+"""Resolves the secrets that a call's tool declares, for the call's user, before it runs.
 
-Nothing is kept: each call asks anew, so that no user is ever given another's.
+Nothing is cached, so that no user ever gets another's secret.
 """
 
 import asyncio
@@ -27,14 +27,14 @@ _VALUE_CHARACTERS = 1 << 16
 
 @dataclass(frozen=True, slots=True)
 class _User:
-    """Whose call it is; `why` the context does not say it."""
+    """The user of a call, or `why` the context does not name one."""
 
     name: str | None = None
     why: str = ""
 
 
 class Credentials:
-    """The secrets of one worker's calls. `tell` is told where they cannot be asked for."""
+    """Resolves the secrets of one worker's calls. `tell` is called if they cannot be resolved."""
 
     def __init__(
         self,
@@ -50,16 +50,16 @@ class Credentials:
         self._tell = tell
 
     def close(self) -> None:
-        """Nothing is asked any more."""
+        """Stop resolving."""
         if self._asker is not None:
             self._asker.close()
 
     async def of(
         self, tool: Tool, call: CallMessage, *, tenant: str, within: float
     ) -> dict[str, str] | Outcome:
-        """All that the tool declares, by name, or why its call is not run.
+        """The tool's declared secrets by name, or why its call is not run.
 
-        Takes at most `within` seconds, and at most the time that a hook has.
+        Takes at most `within` seconds, and at most the hook timeout.
         """
         if self._asker is None:
             why = "TOOLPOOL_SECRETS is not set"
@@ -77,7 +77,7 @@ class Credentials:
         seconds = time.monotonic() - began
         found: dict[str, str] = {}
         for name, answer in zip(tool.secrets, answers, strict=True):
-            if answer is None and within < self._seconds:  # it is the call that had no more time
+            if answer is None and within < self._seconds:  # the call's own time ran out
                 return failure(Code.EXPIRED, "", Executed.NO)
             value = self._judged(tool, name, answer, seconds, user)
             if isinstance(value, Outcome):
@@ -89,7 +89,7 @@ class Credentials:
     async def _ask(
         asker: Asker, tenant: str, user: str | None, name: str, seconds: float
     ) -> Answer | None:
-        """The answer; None where there was none in time."""
+        """The answer; None on a timeout."""
         try:
             async with asyncio.timeout(seconds):
                 return await asker.ask(tenant=tenant, user=user, name=name)
@@ -127,7 +127,7 @@ class Credentials:
         *,
         lack: Lack = Lack.UNAVAILABLE,
     ) -> Outcome:
-        """A fault of the set-up: operators are told, and the model is not told what was raised."""
+        """Report a failure to operators; the model does not see the exception."""
         faults = faults_of(error) if error is not None else []
         shows = error is not None and self._with_texts
         self._tell(
@@ -146,7 +146,7 @@ class Credentials:
 
 
 def _fault_of(value: object) -> str:
-    """Why what was returned is no secret; "" for one."""
+    """Why a returned value is not a secret; "" if it is one."""
     if not isinstance(value, str):
         return f"it returned {type(value).__name__}, not text"
     if len(value) > _VALUE_CHARACTERS:
@@ -157,7 +157,7 @@ def _fault_of(value: object) -> str:
 
 
 def _user_of(context: Mapping[str, Any] | None, key: str) -> _User:
-    """The user that a call's context names: text, or a whole number."""
+    """The user that a call's context names: text or an integer."""
     user = (context or {}).get(key)
     if user is None or user == "":
         return _User()

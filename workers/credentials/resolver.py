@@ -1,7 +1,7 @@
-"""Asks what knows the secrets, where it can hold up nobody else.
+"""Calls the secret resolver where it cannot block anything else.
 
-On an event loop of its own, in a thread of its own, and in further threads where it is no
-coroutine: what it blocks is neither the worker's event loop nor a slot for tools.
+It runs on its own event loop in its own thread, and plain functions in further threads: a blocking
+resolver blocks neither the worker's event loop nor a slot for tools.
 """
 
 import asyncio
@@ -15,12 +15,12 @@ from toolpool.workers.credentials.secret_sources import Resolve
 from toolpool.workers.running.threads import ThreadPool
 
 _THREADS = 32
-"""A question that hangs keeps its thread for as long as it does."""
+"""A hanging request occupies its thread."""
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What came back, or what was raised. Has no repr of its own: the value is a secret."""
+    """The returned value or raised exception. Without a repr, because the value is a secret."""
 
     value: object = None
     error: BaseException | None = None
@@ -30,7 +30,7 @@ class Answer:
 
 
 class Asker:
-    """Asks one `Resolve`. Starts nothing before the first question."""
+    """Calls one `Resolve`. Starts nothing before the first request."""
 
     def __init__(self, resolve: Resolve) -> None:
         self._resolve = resolve
@@ -41,12 +41,12 @@ class Asker:
         self._free: asyncio.Semaphore
 
     async def ask(self, *, tenant: str, user: str | None, name: str) -> Answer:
-        """The answer; cancelling it leaves the question. Raises nothing of the resolver's."""
+        """Resolve one secret; cancelling leaves the request running. Never raises its exceptions."""
         asked = asyncio.run_coroutine_threadsafe(self._ask(tenant, user, name), self._started())
         return await asyncio.wrap_future(asked)
 
     def close(self) -> None:
-        """End the loop and the threads that wait; what hangs ends with this process."""
+        """End the loop and the waiting threads; hanging ones end with this process."""
         if self._loop is not None:
             self._loop.call_soon_threadsafe(self._loop.stop)
         self._threads.close()
@@ -111,12 +111,12 @@ class Asker:
 
 
 def is_none(answer: Answer) -> bool:
-    """Whether it says that there is no such secret."""
+    """Whether there is no such secret."""
     if answer.error is not None:
         return isinstance(answer.error, KeyError)
     return answer.value is None or answer.value == ""
 
 
 def sign_in_of(answer: Answer) -> NeedsSignIn | None:
-    """What it says of a sign-in, where it asks for one."""
+    """The sign-in that the answer asks for, if any."""
     return answer.error if isinstance(answer.error, NeedsSignIn) else None

@@ -1,4 +1,4 @@
-"""Where secrets come from: the environment, a folder, or what a host knows of its users."""
+"""Sources of secrets: the environment, a directory, or a function of the host."""
 
 import inspect
 import os
@@ -20,23 +20,23 @@ _NOT_IN_A_VARIABLE = re.compile(r"[^A-Z0-9]")
 
 
 class Resolve(Protocol):
-    """Gives a secret of this name for this user of this tenant, plain or awaitable.
+    """Returns the secret of this name for this user of this tenant, plain or awaitable.
 
-    None, "" or a KeyError: there is none. `NeedsSignIn`: not before its user has signed in.
-    `user` is None where the call's context names none.
+    None, "" or a KeyError: there is no such secret. `NeedsSignIn`: its user has to sign in first.
+    `user` is None if the call's context names none.
     """
 
     def __call__(
         self, *, tenant: str, user: str | None, name: str
     ) -> str | Awaitable[str | None] | None:
-        """The secret, or what is awaited for it."""
+        """The secret, or an awaitable of it."""
         ...
 
 
 class Source(NamedTuple):
-    """What is asked for secrets, and what operators know it by.
+    """A source of secrets, and its name for operators.
 
-    `knows_users`: a secret that it does not have may be its user's to set up.
+    `knows_users`: a missing secret may be one that its user has to set up.
     """
 
     name: str
@@ -45,10 +45,9 @@ class Source(NamedTuple):
 
 
 def source_of(setting: str, variables: Mapping[str, str] | None = None) -> Source | None:
-    """What TOOLPOOL_SECRETS stands for; None where it is empty.
+    """The source that TOOLPOOL_SECRETS names; None if it is empty.
 
-    `variables` are the TOOLPOOL_SECRET_… ones, of this process by default. Raises `Misconfigured`
-    with what is wrong with it.
+    `variables` are the TOOLPOOL_SECRET_… ones, of this process by default. Raises `Misconfigured`.
     """
     if not setting:
         return None
@@ -66,7 +65,7 @@ def variable_of(name: str) -> str:
 
 
 def held_variables() -> list[str]:
-    """The names of the variables of this process that hold secrets, sorted."""
+    """The variables of this process that hold secrets, sorted."""
     return sorted(variables_of(os.environ))
 
 
@@ -80,10 +79,10 @@ def _environment(variables: Mapping[str, str]) -> Resolve:
 def _folder(folder: Path) -> Resolve:
     if not folder.is_dir():
         raise Misconfigured(
-            f"TOOLPOOL_SECRETS names the folder {folder}, which is not there: make it, with a file "
-            "for each secret"
+            f"TOOLPOOL_SECRETS names the folder {folder}, which does not exist: make it, with a "
+            "file for each secret"
         )
-    folder = folder.absolute()  # a tool may change the current one
+    folder = folder.absolute()  # a tool may change the current directory
 
     def resolve(*, tenant: str, user: str | None, name: str) -> str | None:
         return _content(folder / name) if is_secret(name) else None
@@ -92,14 +91,14 @@ def _folder(folder: Path) -> Resolve:
 
 
 def _content(path: Path) -> str | None:
-    """What a file holds, without its last line's end. A pipe in its place is not waited for."""
+    """The content of a file without its final newline. Never blocks on a pipe."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except FileNotFoundError:
         return None
     with open(descriptor, "rb") as file:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            raise OSError(f"{path} is no file")
+            raise OSError(f"{path} is not a file")
         data = file.read(_MOST_BYTES + 1)
     if len(data) > _MOST_BYTES:
         raise OSError(f"{path} has more than {_MOST_BYTES:,} bytes")
@@ -117,7 +116,7 @@ def _callable(setting: str) -> Resolve:
 
 
 def usable(resolve: Any, what: str) -> Resolve:
-    """`resolve`, which takes what it will be given. Raises `Misconfigured`, about `what`."""
+    """`resolve`, checked to take its arguments. Raises `Misconfigured`, about `what`."""
     if not callable(resolve) or isinstance(resolve, type):
         raise Misconfigured(
             f"{what} is {type(resolve).__name__}, not a function of tenant, user and name"
@@ -128,7 +127,7 @@ def usable(resolve: Any, what: str) -> Resolve:
         raise Misconfigured(
             f"{what} cannot be called with (tenant=…, user=…, name=…): {error}"
         ) from None
-    except ValueError:  # it has no signature that could be looked at
+    except ValueError:  # its signature cannot be inspected
         pass
     found: Resolve = resolve
     return found

@@ -1,4 +1,4 @@
-"""One claimed call to one `Outcome`, on the loop, in a thread, or in a child process."""
+"""Runs one claimed call to an `Outcome`: on the loop, in a thread or in a child process."""
 
 import asyncio
 import contextlib
@@ -43,7 +43,7 @@ from toolpool.workers.tool_loading import Catalog
 log = logs.logger("run")
 
 _REPLY_MARGIN_SECONDS = 0.25
-"""A run ends this much before the caller's deadline, so that its outcome still arrives."""
+"""A run ends this long before the caller's deadline, so that its outcome still arrives."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +56,7 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class _Given:
-    """What a run has beside its call."""
+    """The parameters of a run besides its call."""
 
     secrets: Mapping[str, str] = field(repr=False)
     report_progress: ReportProgress
@@ -66,7 +66,7 @@ class _Given:
 
 
 class CallRunner:
-    """Runs calls. Nothing a tool does is raised from `run`; only cancellation passes."""
+    """Runs calls. `run` raises nothing that a tool does; only cancellation passes."""
 
     def __init__(
         self,
@@ -89,7 +89,7 @@ class CallRunner:
         self._envelope = envelope
         self._prefix = prefix
         self.server_time: Callable[[], float] = time.time
-        """Unix time as the server has it."""
+        """Unix time by the server's clock."""
         self._threads = ThreadPool()
         self._schemas = SchemaCache()
         self._numbers = itertools.count(1 + randbits(62))
@@ -105,16 +105,16 @@ class CallRunner:
         tenant: str,
         switches: tuple[Switch, ...] = (),
     ) -> Run:
-        """Run `call`, which is claimed, within its timeout and the `time_left` to its deadline.
+        """Run the claimed `call` within its timeout and the `time_left` to its deadline.
 
-        `tenant` is whose call it is, `switches` those on arguments of the tool.
+        `switches` are the kill switches on arguments of the tool, for `tenant`.
 
-        `report_progress` is called on the event loop, and so are `on_begin` as the tool is entered,
-        and `on_silence` where a coroutine is told to stop for want of a sign of life.
+        These are called on the event loop: `report_progress`; `on_begin` when the tool is entered;
+        and `on_silence` when a coroutine is cancelled because its heartbeat stopped.
         """
         began = time.monotonic()
         tool = self._catalog.tools.get(call.tool)
-        assert tool is not None  # the executor releases what this worker does not have
+        assert tool is not None  # the executor releases calls of unknown tools
         refusal = None
         if self._policy_required or tool.spec.approval is True or call.approval is not None:
             refusal = self._not_allowed(tool, call, tenant)
@@ -133,14 +133,14 @@ class CallRunner:
         return Run(Completion(outcome, done.completion.whole), done.busy_until)
 
     def can_run(self, call: CallMessage) -> bool:
-        """Whether this worker has the call's tool, in a version that takes its arguments."""
+        """Whether this worker has the call's tool in a version that accepts its arguments."""
         tool = self._catalog.tools.get(call.tool)
         if tool is None:
             return False
         return call.final or self._refuse(tool, call) is None
 
     def canonical(self, name: str, arguments: dict[str, Any]) -> dict[str, Any]:
-        """Arguments as the schema of a tool determines them; as they are if it does not."""
+        """The arguments in canonical form; unchanged if the schema has none."""
         tool = self._catalog.tools.get(name)
         try:
             validator = self._schemas.validator(tool.spec) if tool is not None else None
@@ -149,14 +149,14 @@ class CallRunner:
             return arguments
 
     def cannot_hold(self, switch: Switch) -> bool:
-        """Whether no call can have the value that a switch denies: its type does not take it."""
+        """Whether no call can have the value that a switch denies, because its type rejects it."""
         tool = self._catalog.tools.get(switch.tool)
         if tool is None or switch.argument is None or not switch.on:
             return False
         return not tool.signature.can_read(switch.argument, switch.value)
 
     def started_before(self, call: CallMessage) -> Outcome:
-        """The outcome of a call that this worker has started once, though its record denies it."""
+        """The outcome of a call that this worker started before, against its record."""
         return self._signed_off(failure(Code.WORKER_LOST, "forgotten", Executed.UNKNOWN), call, 0.0)
 
     def cancelled(self, call: CallMessage) -> Outcome:
@@ -164,7 +164,7 @@ class CallRunner:
         return self._signed_off(failure(Code.CANCELLED, "", Executed.UNKNOWN), call, 0.0)
 
     def never_started(self, call: CallMessage) -> Outcome:
-        """The outcome of a call that was cancelled while it was being claimed."""
+        """The outcome of a call that was cancelled during its claim."""
         return self._signed_off(failure(Code.CANCELLED, "", Executed.NO), call, 0.0)
 
     def lost(self, call: CallMessage, reason: str) -> Outcome:
@@ -173,39 +173,39 @@ class CallRunner:
         return self._signed_off(outcome, call, 0.0)
 
     def failed(self, call: CallMessage, error: BaseException) -> Outcome:
-        """The outcome of a run that failed for no reason of its tool's."""
+        """The outcome of a run that failed for a reason outside its tool."""
         reason, details = type(error).__name__, {"faults": faults_of(error)}
         outcome = failure(Code.INTERNAL, reason, Executed.UNKNOWN, details=details)
         return self._signed_off(outcome, call, 0.0)
 
     def released_too_often(self, call: CallMessage) -> Outcome:
-        """The outcome of a call that no worker would start."""
+        """The outcome of a call that workers kept releasing without starting it."""
         outcome = failure(Code.INTERNAL, "no worker would start it", Executed.NO)
         return self._signed_off(outcome, call, 0.0)
 
     def not_stoppable(self, call: CallMessage) -> Outcome:
-        """The outcome of a run that goes on although it was told to stop."""
+        """The outcome of a run that continues although it was told to stop."""
         outcome = failure(
             Code.TIMEOUT, "it did not stop when told to", Executed.UNKNOWN, still_running=True
         )
         return self._signed_off(outcome, call, call.timeout)
 
     def blocked(self, running: ClaimedCalls) -> Outcome:
-        """The outcome of a run that blocked the event loop until its worker was ended."""
+        """The outcome of a run that blocked the event loop until its worker was killed."""
         outcome = failure(Code.TIMEOUT, BLOCKED_LOOP, Executed.UNKNOWN)
         return self._signed_off(outcome, running.call, running.seconds)
 
     def _signed_off(self, outcome: Outcome, call: CallMessage, duration: float) -> Outcome:
         if outcome.executed is Executed.NO and call.attempt > 1 and call.rerunnable:
-            # An attempt before this one may have entered the tool; of calls that may not be run
-            # again only such come back as never did.
+            # An earlier attempt may have entered the tool; a call that may not run twice is only
+            # attempted again if it was never entered.
             outcome = msgspec.structs.replace(outcome, executed=Executed.UNKNOWN)
         return msgspec.structs.replace(
             outcome, worker=self._worker, attempt=call.attempt, duration=round(duration, 6)
         )
 
     def _not_allowed(self, tool: Tool, call: CallMessage, tenant: str) -> Outcome | None:
-        """Why a call may not run that a policy, or a person, has to allow."""
+        """Why a call that needs a policy's verdict or an approval may not run."""
         if self._policy_required and (call.verdict is None or not call.verdict.policy):
             details = {"cause": "no policy judged it"}
             return failure(Code.DENIED, NOT_JUDGED, Executed.NO, details=details)
@@ -213,7 +213,7 @@ class CallRunner:
         return self._not_approved(tool, call, tenant) if needs_approval else None
 
     def _not_approved(self, tool: Tool, call: CallMessage, tenant: str) -> Outcome | None:
-        """Why a call may not run that a person has to approve, of the tool as it is here."""
+        """Why a call that needs approval, for this version of the tool, may not run."""
         try:
             decision = read_decision(
                 self._envelope,
@@ -244,14 +244,15 @@ class CallRunner:
             return failure(Code.INTERNAL, str(error), Executed.NO)
         problems = validator.problems(call.arguments) if validator else ()
         if problems:
-            # Valid where they were asked for: the release that rolls is at fault, not the model.
+            # They were valid for the dispatcher's version: blame the rolling release, not the
+            # model.
             return failure(Code.EXPIRED, "changed", Executed.NO)
         return None
 
     async def _secrets(
         self, tool: Tool, call: CallMessage, ends_at: float, tenant: str
     ) -> Mapping[str, str] | Outcome:
-        """What the tool declares; how the call ended where it cannot be had."""
+        """The secrets that the tool declares, or the outcome if one is unavailable."""
         left = ends_at - time.monotonic()
         if left <= 0:
             return failure(Code.EXPIRED, "", Executed.NO)
@@ -314,7 +315,7 @@ class CallRunner:
     async def _run_in_thread(
         self, tool: Tool, call: CallMessage, seconds: float, given: "_Given"
     ) -> Run:
-        """A thread cannot be killed: it is told, answered for, and its slot stays taken."""
+        """A thread cannot be killed: its call is answered, and its slot stays occupied."""
         loop = asyncio.get_running_loop()
         ended: asyncio.Future[Completion] = loop.create_future()
         stopped = threading.Event()
@@ -347,12 +348,12 @@ class CallRunner:
         return Run(Completion(outcome), asyncio.ensure_future(_wait_for(ended)))
 
     def close(self) -> None:
-        """Let idle threads end."""
+        """End idle threads."""
         self._threads.close()
 
 
 def _gate(report_progress: ReportProgress) -> ProgressGate:
-    """Reports on this event loop, from whichever thread the tool does."""
+    """A gate that passes reports from any thread to this event loop."""
     loop = asyncio.get_running_loop()
 
     def send(done: float, total: float | None, message: str | None) -> None:

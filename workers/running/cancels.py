@@ -1,4 +1,4 @@
-"""Reads which calls dispatchers want to be ended, and ends them."""
+"""Reads cancel requests from dispatchers and cancels the calls."""
 
 import asyncio
 from typing import Any
@@ -21,12 +21,12 @@ _CANCELS_SECONDS = 5
 async def follow_cancels(
     settings: Settings, envelope: Envelope, worker: str, executor: Executor
 ) -> None:
-    """Follow them until cancelled, on a connection of its own."""
+    """Follow cancel requests until cancelled, on a separate connection."""
     client = connection.open_async(settings, blocking=True)
     name = RedisKeys(settings.key_prefix).cancel(worker)
     while True:
         try:
-            async with asyncio.timeout(2 * _CANCELS_SECONDS):  # then the connection is dead
+            async with asyncio.timeout(2 * _CANCELS_SECONDS):  # past it the connection is dead
                 item: Any = await client.blpop([name], timeout=_CANCELS_SECONDS)
             if item is not None:
                 executor.cancel(envelope.decode_cancel(item[1]).key)

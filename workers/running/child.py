@@ -1,7 +1,7 @@
 """A child process: loads the tools, then runs one call after another for its worker.
 
-Started fresh, never forked. Its protocol has a socket of its own, so that a tool, or a program a
-tool starts, may write what it likes to stdout and stderr.
+It is spawned, never forked. It talks to the worker over a separate socket, so that tools and their
+programs may use stdout and stderr freely.
 """
 
 import argparse
@@ -31,7 +31,7 @@ from toolpool.workers.tool_loading import Catalog
 
 
 def main() -> int:
-    """Serve the worker on the other end of `--socket` until it closes it."""
+    """Serve the worker at the other end of `--socket` until it closes the socket."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--socket", type=int, required=True)
     parser.add_argument("--entry-flag", type=int, required=True)
@@ -57,14 +57,14 @@ def main() -> int:
         return 1
     tools_imported(options.imported_at)
     logs.keep_on()
-    line.end_strayed_fork()  # of a tools module: it is not this process
+    line.end_strayed_fork()  # a tools module forked: this is not the child
     server = _Server(line, catalog, Limits(options.max_result_bytes), ProcessState())
     line.say(frames.Ready(pid=line.pid))
     return server.serve(options.calls)
 
 
 class _Line:
-    """The socket to the worker, for this process alone: a fork holds it closed."""
+    """The socket to the worker; in a fork it is closed."""
 
     def __init__(self, connection: socket.socket, entry_flag: EntryFlag) -> None:
         self.pid = os.getpid()
@@ -77,16 +77,16 @@ class _Line:
         os.register_at_fork(after_in_child=self._leave)
 
     def listen(self) -> frames.Frame | None:
-        """The worker's next frame; None when it wants nothing more."""
+        """The worker's next frame; None if the socket was closed."""
         return self._reader.receive()
 
     def begin(self, run: int) -> None:
-        """What is said from now on is about `run`, whose tool is about to be entered."""
+        """Begin `run`: later frames are about it, and its tool is about to be entered."""
         self._run = run
         self._entry_flag.leave(run)
 
     def say_of_run(self, frame: frames.Progressed | frames.Beat) -> None:
-        """From any thread; nothing from one that a tool left behind, or from a fork."""
+        """Send a frame about the run, from any thread; ignored after the run or in a fork."""
         if os.getpid() != self.pid:
             return
         with self._lock:
@@ -94,10 +94,10 @@ class _Line:
                 self._connection.sendall(frames.pack(frame))
 
     def end(self, done: frames.Done) -> None:
-        """The run's last frame."""
+        """Send the run's last frame."""
         try:
             packed = frames.pack(done)
-        except Exception as error:  # noqa: BLE001 - whatever a tool's words hold
+        except Exception as error:  # noqa: BLE001 - a tool's text may fail to encode
             reason = f"its outcome could not be encoded ({type(error).__name__})"
             details = {"cause": "not encodable"}
             bad = failure(Code.BAD_RESULT, reason, Executed.YES, details=details)
@@ -110,17 +110,17 @@ class _Line:
                 os._exit(frames.CUT_OFF)
 
     def say(self, frame: frames.Ready | frames.Failed) -> None:
-        """Outside of a run."""
+        """Send a frame that belongs to no run."""
         if os.getpid() == self.pid:
             self._connection.sendall(frames.pack(frame))
 
     def end_strayed_fork(self) -> None:
-        """End this process at once where it is a fork: it must not serve in the child's place."""
+        """End this process at once if it is a fork: it must not serve in the child's place."""
         if os.getpid() != self.pid:
             forks.end("its process")
 
     def _leave(self) -> None:
-        """In a fork: let go of the socket, or of its number where a tool put another file there."""
+        """In a fork: close the socket, or replace its descriptor if a tool reused the number."""
         with contextlib.suppress(OSError):
             if os.fstat(self._connection.fileno()).st_ino == self._file:
                 self._connection.close()
@@ -138,7 +138,7 @@ class _Server:
         self._variables = contextvars.copy_context()
 
     def serve(self, calls: int) -> int:
-        """Run at most so many calls, fewer where one leaves this process spent."""
+        """Run at most so many calls, fewer if a call leaves the process unusable."""
         for _ in range(calls):
             frame = self._line.listen()
             if not isinstance(frame, frames.Run):
@@ -165,7 +165,7 @@ class _Server:
             )
             self._line.end_strayed_fork()
             spent = self._tidied(completion.outcome)
-        except BaseException as error:  # noqa: BLE001 - a timer of the tool's goes off only now
+        except BaseException as error:  # noqa: BLE001 - a tool's timer may fire only now
             self._line.end_strayed_fork()
             completion = completion or Completion(raised(error, redaction))
             spent = "a signal handler"
@@ -196,7 +196,7 @@ class _Server:
         )
 
     def _tidied(self, outcome: Outcome) -> str:
-        """Make this process what it was before the call; why it cannot be, in words."""
+        """Restore the process to its state before the call; the reason if that is impossible."""
         spent = "" if descendants.end_own() else "a running process"
         spent = self._state.restore() or spent
         with contextlib.suppress(OSError, ValueError):

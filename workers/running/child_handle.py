@@ -1,4 +1,4 @@
-"""One child process as its worker holds it: the socket to it, and its end."""
+"""A worker's handle of one child process: its socket and its exit."""
 
 import asyncio
 import os
@@ -14,15 +14,15 @@ from toolpool.workers.running.leak_check import OWN_TASK
 from toolpool.workers.supervision import exit_status
 
 _EXIT_SECONDS = 1.0
-"""How long a child that closed its socket may take to exit, so that its exit code tells why."""
+"""How long a child may take to exit after closing its socket, so that its exit code is known."""
 
 
 class ChildLost(Exception):
-    """Raised when nothing more is to be expected of a child."""
+    """Raised when a child process is lost."""
 
 
 class _Breach(Exception):
-    """Raised when what came cannot be the child's own word; the text says what it was."""
+    """Raised when a frame cannot be the child's own; the text says why."""
 
 
 class RunningCall:
@@ -37,14 +37,14 @@ class RunningCall:
         self._on_progress = on_progress
 
     def take(self, frame: frames.Beat | frames.Progressed) -> None:
-        """A sign of life."""
+        """Handle a progress report or heartbeat."""
         self._on_beat()
         if isinstance(frame, frames.Progressed):
             self._on_progress(frame.done, frame.total, frame.message)
 
 
 class Child(asyncio.Protocol):
-    """A child process. `lost` is why it is of no more use; "" where its end says so.
+    """A child process. `lost` is why it is unusable; "" if its exit explains it.
 
     `on_lost` is called once, on the event loop.
     """
@@ -62,7 +62,7 @@ class Child(asyncio.Protocol):
 
     @classmethod
     async def start(cls, command: Callable[[int, int], Sequence[str]], *, max_frame: int) -> Self:
-        """Start `command`, which is told its descriptors: socket and mark. Raises OSError."""
+        """Spawn `command` with the descriptors of its socket and entry flag. Raises OSError."""
         shared = entry_flag.create()
         ours, theirs = socket.socketpair()
         try:
@@ -101,29 +101,29 @@ class Child(asyncio.Protocol):
     _exit: "asyncio.Task[int]"
     _entry_flag: entry_flag.EntryFlag
     _mark_before: int = 0
-    """What it was when the last run was given to the child."""
+    """The flag's value when the last run was sent to the child."""
 
     @property
     def pid(self) -> int:
-        """The process's number."""
+        """The process id."""
         return self._process.pid
 
     @property
     def is_busy(self) -> bool:
-        """Whether a run was given to it and has not ended."""
+        """Whether a run was sent and has not ended."""
         return self._running is not None
 
     async def ready(self, within: float) -> str:
-        """Wait until it has loaded its tools; why it could not, in words."""
+        """Wait until it has loaded its tools; the reason if it fails."""
         try:
             async with asyncio.timeout(within):
                 frame = await self._ready
         except (ChildLost, TimeoutError):
-            return "its process ended, or hung, while it loaded the tools"
+            return "its process ended or hung while it loaded the tools"
         return frame.error if isinstance(frame, frames.Failed) else ""
 
     def give(self, frame: frames.Run, running: RunningCall) -> None:
-        """Have it run a call; it is told nothing else until that has ended."""
+        """Send it a call to run; nothing else is sent until that has ended."""
         self._mark_before = self._entry_flag.run
         if self.lost is not None:
             running.done.set_exception(ChildLost())
@@ -133,16 +133,16 @@ class Child(asyncio.Protocol):
         self._transport.write(frames.pack(frame))
 
     async def end(self) -> int:
-        """Kill it with everything below it, and read what it still said; its exit code.
+        """Kill it and its descendants, and read its last frames; returns its exit code.
 
-        Minus the number of the signal that ended it.
+        The exit code is negative if a signal ended it.
         """
         if self._ending is None:
             self._ending = asyncio.ensure_future(self._end())
         return await asyncio.shield(self._ending)
 
     async def how_it_ended(self) -> str:
-        """What follows "the tool's process", of one that is lost; it has ended by then."""
+        """How a lost child ended, as the predicate of "the tool's process"; call it after the end."""
         if self.lost:
             await self.end()
             return self.lost
@@ -172,7 +172,7 @@ class Child(asyncio.Protocol):
         return code
 
     def _exited(self, exit_: "asyncio.Task[int]") -> None:
-        """Nothing more comes from the child itself: take what it wrote, and no more."""
+        """The child can send nothing more: read what it has written, and stop."""
         if not self._transport.is_closing():
             self._transport.pause_reading()
             left = self._max_frame
@@ -188,7 +188,7 @@ class Child(asyncio.Protocol):
         self._lose("")
 
     def data_received(self, data: bytes) -> None:
-        """Called by the event loop with what came."""
+        """Handle data from the socket (called by the event loop)."""
         if self.lost is not None:
             return
         self._received += data
@@ -199,7 +199,7 @@ class Child(asyncio.Protocol):
             self._lose(str(breach))
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Called by the event loop at the socket's end."""
+        """Handle the end of the socket (called by the event loop)."""
         self._lose("")
 
     def _next_frame(self) -> frames.Frame | None:
@@ -243,7 +243,7 @@ class Child(asyncio.Protocol):
         self.lost = why
         if not self._ready.done():
             self._ready.set_exception(ChildLost())
-            self._ready.exception()  # not everybody waits for it
+            self._ready.exception()  # it may not be awaited
         if self._running is not None and not self._running.done.done():
             self._running.done.set_exception(ChildLost())
             self._running.done.exception()

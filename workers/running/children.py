@@ -1,4 +1,4 @@
-"""The pool of child processes: started early, reused, recycled, killed as a tree."""
+"""The pool of child processes: started early, reused, recycled, killed with descendants."""
 
 import asyncio
 import contextlib
@@ -27,14 +27,14 @@ log = logs.logger("children")
 
 _START_SECONDS = 60.0
 _CHILDREN_A_CALL = 3
-"""A call goes to another child where the one it was given to ended before it began."""
+"""How many children a call is sent to before one begins it, if they end before that."""
 _ROOM_BYTES = 4 << 20
 
 
 class ChildPool:
-    """Runs calls in at most `size` child processes at once; the caller bounds how many it sends.
+    """Runs calls in at most `size` child processes at once; the caller limits concurrent calls.
 
-    `start` raises `ToolsUnimportable` when a child cannot load the tools.
+    `start` raises `ToolsUnimportable` if a child cannot load the tools.
     """
 
     def __init__(
@@ -74,11 +74,11 @@ class ChildPool:
         within: float,
         on_begin: Callable[[], None] = lambda: None,
     ) -> Completion:
-        """One call in one child: within `run.timeout` of its begin, and `within` seconds in all.
+        """Run one call in a child, for `run.timeout` from its begin and `within` seconds in all.
 
-        It begins when it is given to a child that is ready; `on_begin` is called then, on the event
-        loop. Cancellation is raised
-        where the tool may have been; nothing else is.
+
+        It begins when it is sent to a ready child; `on_begin` is then called on the event loop.
+        Raises only CancelledError, and only if the tool may have been entered.
         """
         ends_at = asyncio.get_running_loop().time() + within
         for _ in range(_CHILDREN_A_CALL):
@@ -105,11 +105,11 @@ class ChildPool:
         ends_at: float,
         on_begin: Callable[[], None],
     ) -> Completion | None:
-        """How it ended; None where the child was lost before the call began in it."""
+        """How the call ended; None if the child was lost before the call began."""
         left = ends_at - asyncio.get_running_loop().time()
         if run.timeout > left:
             run = msgspec.structs.replace(run, timeout=left)
-        # The child passes on one sign of life an interval, and perhaps not the last.
+        # The child forwards at most one heartbeat per interval, and may drop the last.
         slack = interval(run.heartbeat) if run.heartbeat is not None else 0.0
         life = Lifetime(run.timeout, run.heartbeat, slack=slack)
         running = RunningCall(run.run, on_beat=life.beat, on_progress=report_progress)
@@ -138,7 +138,7 @@ class ChildPool:
     async def _lost_in(self, child: Child) -> Completion | None:
         try:
             how = await child.how_it_ended()
-        except BaseException:  # cancelled: it may live, and only have closed its socket
+        except BaseException:  # cancelled, or a live child closed its socket
             self._in_background(self._end(child))
             raise
         self._leaving.discard(child)
@@ -150,13 +150,13 @@ class ChildPool:
         return Completion(failure(Code.CRASHED, reason, Executed.UNKNOWN, details=details))
 
     def _tell_of_spent(self, tool: str, why: str) -> None:
-        """Once for a tool and a reason: a new process for every call makes a tool slow."""
+        """Once per tool and reason: a new process for every call makes a tool slow."""
         if why and (tool, why) not in self._told:
             self._told.add((tool, why))
             log.warning("child_spent tool=%s: it left %s behind; replacing its process", tool, why)
 
     async def _take(self, ends_at: float) -> Child:
-        """An idle child, or the next one that is. Raises what starting one raised."""
+        """Wait for an idle child. Raises the exception of a failed start."""
         while self._idle:
             child = self._idle.popleft()
             if child.lost is None:
@@ -183,11 +183,11 @@ class ChildPool:
         self._idle.append(child)
 
     def _on_lost(self, child: Child) -> None:
-        """Replaced at once; where a call ran in it, that sees to the rest."""
+        """Replace a child that was lost between calls; `_run_in` replaces others."""
         if child not in self._living:
             return
         if not child.is_busy:
-            log.warning("child_lost: it ended, or broke its word, between calls; replacing it")
+            log.warning("child_lost: it ended or sent an invalid frame between calls; replacing it")
             self._in_background(self._end(child))
         else:
             self._living.discard(child)
@@ -195,7 +195,7 @@ class ChildPool:
             self._in_background(self._refill())
 
     async def _end(self, child: Child) -> None:
-        """End a child; a fresh one starts in its place meanwhile."""
+        """End a child while a new one starts in its place."""
         self._living.discard(child)
         with contextlib.suppress(ValueError):
             self._idle.remove(child)
@@ -253,7 +253,7 @@ class ChildPool:
         ]
 
     async def close(self) -> None:
-        """End every child. Calls still running in one are lost: wait for them before."""
+        """End every child. Await running calls first: they would be lost."""
         self._closed = True
         for task in list(self._background_tasks):
             task.cancel()
@@ -266,7 +266,7 @@ class ChildPool:
 async def started_children(
     catalog: Catalog, size: int, tools: Sequence[str], settings: Settings
 ) -> ChildPool | None:
-    """Children for the tools of this catalog; None where it has none that runs in one."""
+    """Children for the tools of this catalog; None if no tool runs in a child."""
     uses_them = any(tool.spec.run_in is RunIn.PROCESS for tool in catalog.tools.values())
     if not size or not uses_them:
         return None

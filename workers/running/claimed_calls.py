@@ -1,4 +1,4 @@
-"""What an executor holds: the messages it took, and the calls that it claimed."""
+"""An executor's state: the messages it received and the calls it claimed."""
 
 import asyncio
 import time
@@ -13,16 +13,16 @@ from toolpool.workers.worker_observer import RunFacts
 
 @dataclass(slots=True, eq=False)
 class Delivery:
-    """One message: acknowledged when its last call is claimed or refused."""
+    """One message; acknowledged when its last call is claimed or refused."""
 
     batch: Batch
     undecided: int
     acknowledge: Callable[[], None]
     size: int = 0
-    """Bytes."""
+    """In bytes."""
 
     def decided(self, count: int = 1) -> None:
-        """So many of its calls were claimed or refused."""
+        """Count calls of the message that were claimed or refused."""
         self.undecided -= count
         if self.undecided == 0:
             self.acknowledge()
@@ -30,12 +30,12 @@ class Delivery:
 
 @dataclass(slots=True, eq=False)
 class ClaimedCalls:
-    """A claimed call, in a slot for `run_in`. Times are on the monotonic clock.
+    """A claimed call in a slot for `run_in`. Times are on the monotonic clock.
 
-    `overdue_at` is when even a tool that cannot be stopped is answered; `answered` says that it
-    was. `told_at` is when it was first told to stop, `has_ended` that its outcome is known.
-    `begun_at` is when its tool was entered; one that was `given_up` before that goes to another
-    worker.
+    `overdue_at` is when the call is answered even if its tool cannot be stopped; `answered` says
+    that it was. `told_at` is when it was first told to stop; `has_ended` says that its outcome is
+    known. `begun_at` is when its tool was entered; a call that was `given_up` before that goes to
+    another worker.
     """
 
     run_in: RunIn
@@ -53,11 +53,11 @@ class ClaimedCalls:
     has_ended: bool = False
     told_at: float | None = None
     facts: RunFacts | None = None
-    """What observers were told of its start."""
+    """The facts that observers got at its start."""
 
     @property
     def batch(self) -> Batch:
-        """What it came in."""
+        """The batch of the call."""
         return self.delivery.batch
 
     @property
@@ -67,5 +67,5 @@ class ClaimedCalls:
 
     @property
     def seconds(self) -> float:
-        """How long ago its tool was entered; 0 where it was not."""
+        """Seconds since its tool was entered; 0 if it was not."""
         return 0.0 if self.begun_at is None else time.monotonic() - self.begun_at

@@ -1,7 +1,7 @@
-"""Processes that a tool started: found and ended, so that no call leaves one behind.
+"""Finds and kills the processes that a tool started, so that no call leaves one behind.
 
 On Linux a child process adopts its orphans (PR_SET_CHILD_SUBREAPER), so that even a daemonised
-program stays in its tree. Elsewhere the process group is all there is.
+program stays in its tree. Elsewhere only the process group is killed.
 """
 
 import contextlib
@@ -23,9 +23,9 @@ def adopt() -> None:
 
 
 def end_own() -> bool:
-    """Kill everything this process has started and not yet seen end; whether there was nothing.
+    """Kill all descendants of this process; True if there were none.
 
-    One system call where there is nothing to kill.
+    Without descendants it takes one system call.
     """
     for done in range(_ROUNDS):
         if not _reap():
@@ -40,7 +40,7 @@ def end_own() -> bool:
 def end_tree(pid: int) -> None:
     """Kill a child process, its process group and all its descendants."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.kill(pid, signal.SIGSTOP)  # so that it starts nothing more while its tree is read
+        os.kill(pid, signal.SIGSTOP)  # it must not fork while its tree is read
     for _ in range(_ROUNDS):
         below = _below(pid)
         if not below:
@@ -57,7 +57,7 @@ def end_group(pid: int) -> None:
 
 
 def _reap() -> bool:
-    """Collect children that have ended; whether any is alive."""
+    """Reap ended children; whether any is alive."""
     try:
         while os.waitpid(-1, os.WNOHANG)[0]:
             pass
@@ -73,7 +73,7 @@ def _kill(pids: list[int]) -> None:
 
 
 def _below(pid: int) -> list[int]:
-    """The living descendants of `pid`; none where there is no /proc."""
+    """The living descendants of `pid`; empty without /proc."""
     children: defaultdict[int, list[int]] = defaultdict(list)
     with contextlib.suppress(OSError):
         for entry in Path("/proc").iterdir():

@@ -1,9 +1,8 @@
-"""A word that a child process leaves for its worker before it enters a tool.
+"""Shared memory flag that a child process sets before it enters a tool.
 
-A child that is lost did not start its call if the mark is what it was when the call was given to
-it, whatever became of the socket between them. It is memory that both share: to leave it costs no
-system call, and what was left is there after any kind of death. The child keeps no descriptor of
-it, over which a tool could write by mistake.
+If a child is lost and the flag is unchanged since the call was sent, the child did not start the
+call, whatever happened to the socket. Setting it costs no system call, and it survives any kind of
+death. The child keeps no descriptor of it that a tool could write to by mistake.
 """
 
 import ctypes
@@ -21,7 +20,7 @@ _FAILED = ctypes.c_void_p(-1).value
 
 
 class EntryFlag:
-    """Eight shared bytes; the descriptor is not needed any more. Raises OSError."""
+    """Eight shared bytes; the descriptor may be closed afterwards. Raises OSError."""
 
     def __init__(self, descriptor: int) -> None:
         # Python's own mmap holds a copy of the descriptor for as long as it lives.
@@ -49,16 +48,16 @@ class EntryFlag:
         return self._number.value
 
     def leave(self, run: int) -> None:
-        """From here on the tool of `run` may be entered."""
+        """Record that the tool of `run` may now be entered."""
         self._number.value = run
 
 
 def create() -> int:
-    """A descriptor, to be closed by the caller, of memory for one mark. Raises OSError."""
+    """Create memory for a flag; the caller closes the descriptor. Raises OSError."""
     if sys.platform == "linux":
         descriptor = os.memfd_create("toolpool-mark", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         os.ftruncate(descriptor, _BYTES)
-        # Whoever reads memory that was cut off its file is killed.
+        # Reading a truncated mapping kills the process.
         seals = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
         fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, seals)
         return descriptor

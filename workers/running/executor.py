@@ -1,4 +1,4 @@
-"""Runs claimed calls: a slot, a claim, a run, an outcome. Lives on one event loop."""
+"""Runs claimed calls on one event loop: slot, claim, run, outcome."""
 
 import asyncio
 import time
@@ -50,7 +50,7 @@ _Waiting = tuple[CallMessage, Delivery]
 
 
 class Executor:
-    """Claims calls one by one as slots are free, so that no worker hoards what it cannot start."""
+    """Claims calls as slots become free, so that no worker hoards calls it cannot start."""
 
     def __init__(
         self,
@@ -89,34 +89,34 @@ class Executor:
         self._waiting: dict[RunIn, deque[_Waiting]] = {run_in: deque() for run_in in slots.counts}
         self._running: dict[str, ClaimedCalls] = {}
         self._ending: set[asyncio.Task[None]] = set()
-        """Runs that have ended, and are about to free their places and be settled."""
+        """Ended runs that are freeing their places before they are settled."""
         self._cancels = EarlyCancels()
         self._claiming: set[asyncio.Task[None]] = set()
         self._draining = False
         self._entered = Entered()
         self._pressed_at = float("inf")
-        """When a drain began that waits for its grace alone."""
+        """When a drain with a limited grace period began."""
         self.leased_at: Callable[[], float] = lambda: float("inf")
         """When the worker's lease was last confirmed, on the monotonic clock."""
 
     @property
     def oldest(self) -> float:
-        """When the first of the running tools was entered, by the monotonic clock; else now."""
+        """When the oldest running tool was entered, by the monotonic clock; now if none runs."""
         begun = (running.begun_at for running in self._running.values())
         return min((at for at in begun if at is not None), default=time.monotonic())
 
     @property
     def running(self) -> int:
-        """Calls claimed and not yet ended."""
+        """The number of claimed calls that have not ended."""
         return len(self._running)
 
     @property
     def is_leaving(self) -> bool:
-        """Whether it drains for good: no worker takes its place as one does when it is recycled."""
+        """Whether it drains for good, without the successor that a recycled worker has."""
         return self._draining and self._pressed_at < float("inf")
 
     def receive(self, data: bytes, acknowledge: Callable[[], None]) -> None:
-        """Take a message. `acknowledge` is called once, also where it is dropped."""
+        """Take a message. `acknowledge` is called once, also if it is dropped."""
         batch = self._message_reader.read(data)
         if batch is None or not batch.calls:
             acknowledge()
@@ -138,7 +138,7 @@ class Executor:
         self._waiting[run_in].append((call, delivery))
 
     def cancel(self, key: str) -> None:
-        """Stop a running call; its outcome, if it still has one, comes too late to count."""
+        """Cancel a running call; a later outcome of it is ignored."""
         running = self._running.get(key)
         if running is None:
             self._cancels.note(key)
@@ -147,13 +147,13 @@ class Executor:
 
     def _tell_to_stop(self, running: ClaimedCalls) -> None:
         self._slots.tell(running)
-        if running.task is not None and running.is_under_way:  # else it would not even start
+        if running.task is not None and running.is_under_way:  # else it would not start
             running.task.cancel()
 
     def server_changed(self) -> None:
-        """Say again what runs, and how the last calls ended: the server may have lost both.
+        """Confirm running calls and settle recent ones again: the server may have lost both.
 
-        Dispatchers wait one lease for this before they take a call to be free.
+        Dispatchers wait one lease for this before they consider a call unclaimed.
         """
         self._settler.send_again()
         self._claiming.add(task := asyncio.ensure_future(self._hold()))
@@ -175,17 +175,17 @@ class Executor:
         try:
             give_up_at = time.monotonic() + _CLAIM_PATIENCE_SECONDS
             answers = await self._ledger.hold(holds, worker=self._worker, give_up_at=give_up_at)
-        except Exception as error:  # noqa: BLE001 - said here; the outcomes will still be settled
+        except Exception as error:  # noqa: BLE001 - logged; the outcomes are still settled
             log.error("claims_not_held calls=%d: %s", len(holds), error)
         else:
             log.warning("claims_held calls=%d of=%d", answers.count("held"), len(holds))
 
     async def drain(self, grace: float, *, recycling: bool = False) -> None:
-        """Claim nothing more, let running calls end, and after `grace` seconds give up on them.
+        """Claim nothing more, let running calls end, and give up on them after `grace` seconds.
 
-        What may run again is released for another worker; of the rest nobody will see the end.
-        A worker that is `recycling` has all the time its calls have: only what was told to stop,
-        and does not within `grace` seconds, is given up. Another drain, that is not, ends the wait.
+        Calls that may run again are released for another worker; the others end as lost. A worker
+        that is `recycling` waits for its calls without a limit, except for those that were told to
+        stop and did not within `grace` seconds. Another drain without `recycling` ends the wait.
         """
         self._draining = True
         self._slots.close()
@@ -208,7 +208,7 @@ class Executor:
         await self._settler.flush()
 
     def _may_still_end(self, grace: float) -> list[asyncio.Task[None]]:
-        """Runs that nobody told to stop, or less than `grace` seconds ago."""
+        """Runs that were not told to stop, or less than `grace` seconds ago."""
         long_ago = time.monotonic() - grace
         return [
             running.task
@@ -217,9 +217,9 @@ class Executor:
         ]
 
     def end_exclusive_without_lease(self) -> None:
-        """Stop exclusive calls that others may by now believe lost; to be called now and then.
+        """Stop exclusive calls that others may consider lost; call it regularly.
 
-        All else goes on, and is settled when the server is back.
+        Other calls continue and are settled when the server is back.
         """
         if time.monotonic() - self.leased_at() <= self._zombie_seconds:
             return
@@ -238,7 +238,7 @@ class Executor:
                 continue
             if not running.begun:
                 running.given_up = True
-            elif not running.has_ended:  # else only its output is still being kept
+            elif not running.has_ended:  # else only its output is still being stored
                 running.answered = True
                 if running.call.rerunnable:
                     self._release(running.call, running.batch, running.claim_nonce, entered=True)
@@ -247,7 +247,7 @@ class Executor:
             self._tell_to_stop(running)
 
     def _release(self, call: CallMessage, batch: Batch, nonce: str, *, entered: bool) -> None:
-        """Give a call back, so that it is started elsewhere in its next attempt."""
+        """Give a call back, so that another worker starts its next attempt."""
         self._settler.forget(batch, call.key)
         self._settler.release(
             call,
@@ -267,7 +267,7 @@ class Executor:
         self._observers.ended(call, outcome, 0.0)
 
     def answer_overdue(self) -> None:
-        """Answer calls whose tool goes on past its timeout; to be called now and then."""
+        """Answer calls whose tool runs past its timeout; call it regularly."""
         now = time.monotonic()
         for running in self._running.values():
             if now <= running.overdue_at or running.answered:
@@ -277,11 +277,11 @@ class Executor:
                 log.error("tool_not_stoppable tool=%s", running.call.tool)
                 self._settle(running, self._runner.not_stoppable(running.call))
                 self._tell_to_stop(running)
-            elif running.told_at is None:  # not executed: it says so as soon as it has stopped
+            elif running.told_at is None:  # it sends `ended` itself once it has stopped
                 self._tell_to_stop(running)
 
     def claim_more(self) -> None:
-        """Claim what waits; to be called now and then, for when the lease is fresh again."""
+        """Claim waiting calls; call it regularly, for when the lease is fresh again."""
         if self._draining or not self.is_leased:
             return
         for run_in, waiting in self._waiting.items():
@@ -319,7 +319,7 @@ class Executor:
             except Exception:
                 log.exception("claim_failed calls=%d", len(chosen))
                 answers = [_FAILED] * len(chosen)
-            is_leased = self.is_leased  # it may have been frozen meanwhile
+            is_leased = self.is_leased  # the process may have been frozen meanwhile
             stale: list[_Waiting] = []
             for (call, delivery), claim, answer in zip(chosen, claims, answers, strict=True):
                 if answer == STALE:
@@ -361,16 +361,16 @@ class Executor:
         return claims, is_limited
 
     def _not_run(self, run_in: RunIn, claim: Claim) -> None:
-        """A call that was claimed, or may have been, is not started here."""
+        """Drop a call that was claimed, or may have been, and is not started here."""
         self._slots.give_back(run_in)
         if claim.limits:
             self._limit_notices.never_begun(claim.key, claim.nonce, claim.limits)
 
     async def _not_denied(self, run_in: RunIn, chosen: list[_Waiting]) -> list[_Waiting]:
-        """The calls that no switch denies; the dispatchers of the rest are told."""
+        """The calls that no switch denies; the others are passed to their dispatchers."""
         if not any(map(self._is_denied, chosen)):
             return chosen
-        await self.follow_switches()  # it may have been taken back
+        await self.follow_switches()  # the switch may have been removed
         allowed: list[_Waiting] = []
         for call, delivery in chosen:
             if self._is_denied((call, delivery)):
@@ -388,14 +388,14 @@ class Executor:
         reason: str = "",
         limits: tuple[Limit, ...] = (),
     ) -> None:
-        """Leave a call to its dispatcher until nothing keeps it from being started."""
+        """Pass a call back to its dispatcher, which waits until it can be started."""
         self._settler.passed(delivery.batch, call, reason, limits)
         self._observers.run("passed", call)
         self._slots.give_back(run_in)
         delivery.decided()
 
     def _limits_of(self, call: CallMessage, delivery: Delivery) -> tuple[Limit, ...]:
-        """Those of this worker, and those that its dispatcher has beside them."""
+        """The limits of this worker, and additional ones of the dispatcher."""
         spec = self._catalog.tools[call.tool].spec
         own = self._limits.of(spec, call.session, delivery.batch.tenant)
         names = {limit.name for limit in own}
@@ -409,7 +409,7 @@ class Executor:
         return denial is not None
 
     async def follow_switches(self) -> None:
-        """Read the switches, and set again what the server lost. Never raises."""
+        """Read the switches and restore those the server lost. Never raises."""
         try:
             for switch in await self._switches.follow(self._ledger):
                 if self._runner.cannot_hold(switch):
@@ -418,24 +418,24 @@ class Executor:
                         "its value",
                         switch.tool, switch.argument,
                     )  # fmt: skip
-        except Exception as error:  # noqa: BLE001 - until then the claims are stale, or time runs out
+        except Exception as error:  # noqa: BLE001 - claims are refused as stale until then
             log.warning("switches_not_followed: %s", str(error) or type(error).__name__)
             await asyncio.sleep(_SWITCHES_PAUSE_SECONDS)
 
     def _admitted(
         self, call: CallMessage, batch: Batch, claim: Claim, answer: str | float, *, is_leased: bool
     ) -> float | None:
-        """The seconds left for a call that may start; what may not is answered or given back."""
+        """The seconds left for a call that may start; other calls are answered or given back."""
         if isinstance(answer, str):
             if answer == STARTED_OR_ENDED:
                 log.error("call_started_before call=%s tool=%s", call.id, call.tool)
             log.debug("claim_refused call=%s reason=%s", call.id, answer)
-            if answer in (_AWAY, _FAILED):  # it may be claimed all the same, and nobody ran it
+            if answer in (_AWAY, _FAILED):  # it may be claimed all the same, and was not run
                 self._release(call, batch, claim.nonce, entered=False)
         elif not is_leased or self._draining or call.tool not in self._catalog.tools:
             self._release(call, batch, claim.nonce, entered=False)
         elif self._cancels.take(call.key):
-            # Told to dispatchers as one that came too late, and that nothing of it runs.
+            # The outcome is late for the dispatcher, but says that nothing runs.
             self._refuse(batch, call, self._runner.never_started(call))
         elif self._entered.again(call):
             log.error("call_started_before call=%s tool=%s", call.id, call.tool)
@@ -472,10 +472,10 @@ class Executor:
             outcome = self._runner.cancelled(call)
         except GeneratorExit:
             raise
-        except BaseException as error:  # whatever it was, the call is answered
+        except BaseException as error:  # every call is answered
             log.exception("run_failed call=%s", call.id)
             outcome = self._runner.failed(call, error)
-        if self._running.get(call.key) is running:  # else released, and here again
+        if self._running.get(call.key) is running:  # else it was released and came back
             del self._running[call.key]
         if running.limits and busy_until is None and running.task is not None:
             self._ending.add(running.task)  # a drain waits for it
@@ -490,7 +490,7 @@ class Executor:
             await busy_until
             if running.limits:
                 await self._free_places(running)
-        if running.answered or busy_until is not None:  # word of it may be waited for
+        if running.answered or busy_until is not None:  # the end may be awaited
             self._settler.ended(running.batch.reply, [call.key])
         self._slots.ended(running)
         self.claim_more()
@@ -503,7 +503,7 @@ class Executor:
             self._limit_notices.never_begun(key, nonce, limits)
 
     async def _run_call(self, running: ClaimedCalls, time_left: float) -> Run:
-        if running.told_at is not None:  # before it came to its first step
+        if running.told_at is not None:  # before its first step
             return Run(Completion(self._runner.never_started(running.call)))
         call, tenant = running.call, running.batch.tenant
         switches: tuple[Switch, ...] = ()
@@ -520,12 +520,12 @@ class Executor:
         )
 
     def _has_begun(self, running: ClaimedCalls) -> None:
-        """Its tool is entered: from now on it has its timeout."""
+        """The tool is entered: its timeout begins."""
         is_first = running.begun_at is None
         running.begun_at = time.monotonic()
         ends_at = min(running.begun_at + running.call.timeout, running.deadline)
         running.overdue_at = ends_at + _OVERDUE_SECONDS
-        if is_first:  # else a child process was lost before it came to it
+        if is_first:  # else an earlier child process was lost before it entered the tool
             if running.limits:
                 self._limit_notices.begun(running.call.key, running.claim_nonce, running.limits)
             delivery, now = running.delivery, self._message_reader.server_time()
@@ -534,12 +534,12 @@ class Executor:
             )
 
     def _fell_silent(self, running: ClaimedCalls) -> None:
-        """It was told to stop: answered soon, should it not."""
+        """The tool was cancelled for silence: answer soon even if it does not stop."""
         soon = time.monotonic() + _OVERDUE_SECONDS
         running.overdue_at = min(running.overdue_at, soon)
 
     async def _keep_whole(self, running: ClaimedCalls, outcome: Outcome, whole: str) -> Outcome:
-        """The tool has ended and its outcome is known, whatever comes of its whole output."""
+        """Store the whole output; the outcome is known even if that fails."""
         running.has_ended = True
         running.overdue_at = running.deadline
         try:
@@ -550,5 +550,5 @@ class Executor:
                 whole,
                 within=running.deadline - time.monotonic() - _REPLY_MARGIN_SECONDS,
             )
-        except asyncio.CancelledError:  # the worker is to stop, and will not wait for it
+        except asyncio.CancelledError:  # the worker stops and does not wait for it
             return outcome

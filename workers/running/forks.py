@@ -1,7 +1,7 @@
-"""A worker process is never forked: the fork would be a second worker on the same connections.
+"""Prevents forks of a worker process, which would be a second worker on the same connections.
 
-`refuse` makes `os.fork` raise where a tool calls it, and ends forks that come about otherwise.
-Programs start as ever: `subprocess` does not fork Python.
+`refuse` makes `os.fork` raise when a tool calls it, and ends forks made in other ways. Programs
+start as usual: `subprocess` does not fork Python.
 """
 
 import contextlib
@@ -32,13 +32,13 @@ def refuse() -> None:
 
 
 def end_stray() -> None:
-    """End this process where it is a fork of a worker that nobody was asked about."""
+    """End this process if it is an unnoticed fork of a worker."""
     if _worker and os.getpid() != _worker:
         end("its worker")
 
 
 def end(what: str) -> NoReturn:
-    """End this fork at once: nothing is flushed or cleaned up, since nothing is its own."""
+    """End this fork at once, without flushing or cleaning up the parent's resources."""
     with contextlib.suppress(OSError):
         os.write(2, f"toolpool: a tool forked {what}, and the fork was ended\n".encode())
     os._exit(STRAYED)
@@ -49,9 +49,9 @@ def _refused() -> NoReturn:
 
 
 def _end_fork() -> None:
-    """Called in a fork, before anything else of it, from the frame that forked.
+    """Runs first in a fork, from the frame that forked.
 
-    `subprocess` with a `preexec_fn` forks Python too, but for as long as that takes.
+    `subprocess` with a `preexec_fn` also forks Python, but briefly.
     """
     if sys._getframe(1).f_code is not subprocess.Popen._execute_child.__code__:  # type: ignore[attr-defined]
         end_stray()

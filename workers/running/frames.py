@@ -1,8 +1,8 @@
-"""The private pipe between a worker and its child processes: length-prefixed JSON, never pickle.
+"""The private socket between a worker and its child processes: length-prefixed JSON, no pickle.
 
 Every frame from a child says which process wrote it, and during a call which `run` it is about: a
-nonce that the worker chose. A fork of a tool holds the same socket, and what it writes must not
-pass for another call's result.
+nonce that the worker chose. A fork of a tool holds the same socket, and its frames must not pass
+for another call's result.
 """
 
 import socket
@@ -23,8 +23,8 @@ _LEAST_READ, _MOST_READ = 1 << 13, 1 << 20
 class Run(msgspec.Struct, frozen=True, kw_only=True, tag="run"):
     """Run this tool. `timeout` is in seconds from now, `heartbeat` in seconds of silence.
 
-    `run` is the nonce, below 2**63, that every frame about this run carries. `secrets` are those
-    that the tool declares.
+    `run` is a nonce below 2**63 that every frame about this run carries. `secrets` are those that
+    the tool declares.
     """
 
     run: int
@@ -60,7 +60,7 @@ class Failed(msgspec.Struct, frozen=True, kw_only=True, tag="failed"):
 
 
 class Done(msgspec.Struct, frozen=True, kw_only=True, tag="done"):
-    """The run's outcome; a `spent` child takes no further call, and says why."""
+    """The run's outcome; a child with a `spent` reason takes no further call."""
 
     pid: int
     run: int
@@ -70,7 +70,7 @@ class Done(msgspec.Struct, frozen=True, kw_only=True, tag="done"):
 
 
 class Progressed(msgspec.Struct, frozen=True, kw_only=True, tag="progressed"):
-    """The running call says how far it is."""
+    """The running call reports progress."""
 
     pid: int
     run: int
@@ -80,7 +80,7 @@ class Progressed(msgspec.Struct, frozen=True, kw_only=True, tag="progressed"):
 
 
 class Beat(msgspec.Struct, frozen=True, kw_only=True, tag="beat"):
-    """The running call says that it is alive."""
+    """The running call sends a heartbeat."""
 
     pid: int
     run: int
@@ -90,24 +90,24 @@ CUT_OFF = 74
 """The exit code of a child that cannot tell its worker how a call ended."""
 
 Said = Ready | Failed | Done | Progressed | Beat
-"""What a child may say."""
+"""The frames that a child may send."""
 Frame = Run | Said
 _decoder: msgspec.json.Decoder[Frame] = msgspec.json.Decoder(Frame)
 
 
 def pack(frame: Frame) -> bytes:
-    """A frame's bytes with their length in front."""
+    """Encode a frame with its length prefix."""
     body = encoding.encode(frame)
     return _LENGTH.pack(len(body)) + body
 
 
 def body_length(header: bytes | bytearray) -> int:
-    """How many bytes follow a header."""
+    """The length of the body that follows a header."""
     return int(_LENGTH.unpack(header)[0])
 
 
 def unpack(body: bytes | bytearray) -> Frame:
-    """The frame in `body`. Raises msgspec.DecodeError."""
+    """Decode the frame in `body`. Raises msgspec.DecodeError."""
     return _decoder.decode(body)
 
 

@@ -1,4 +1,4 @@
-"""How long a run may take, and how long it may say nothing."""
+"""Timeouts and heartbeats of a run."""
 
 import asyncio
 import time
@@ -11,16 +11,16 @@ from toolpool.contract.outcome import Code, Executed, Outcome, failure
 log = logs.logger("heartbeat")
 
 _SECOND_LOOK_SECONDS = 0.1
-"""A loop that was held up reads first what came meanwhile, before anything is called silent."""
+"""After a delay, the loop first reads pending heartbeats before a run counts as silent."""
 
 
 def interval(heartbeat: float) -> float:
-    """How often signs of life are passed on, in seconds."""
+    """The interval at which heartbeats are forwarded, in seconds."""
     return min(heartbeat / 4, 0.25)
 
 
 class BeatGate:
-    """Passes a sign of life on, at most one every `interval`. Never raises."""
+    """Forwards at most one heartbeat per `interval`. Never raises."""
 
     def __init__(self, send: Callable[[], None], heartbeat: float | None) -> None:
         self._send = send
@@ -28,23 +28,22 @@ class BeatGate:
         self._open_at = 0.0 if heartbeat is not None else float("inf")
 
     def __call__(self) -> None:
-        """Pass it on, or drop it."""
+        """Forward the heartbeat, or drop it."""
         now = time.monotonic()
         if now < self._open_at:
             return
         self._open_at = now + self._interval
         try:
             self._send()
-        except Exception as error:  # noqa: BLE001 - a sign of life never fails a tool
+        except Exception as error:  # noqa: BLE001 - a heartbeat never fails a tool
             log.info("heartbeat_not_sent: %s", error)
 
 
 class Lifetime:
-    """Ends what runs in its `async with` by TimeoutError: at its timeout, or when it falls silent.
+    """Ends the body of its `async with` by TimeoutError: at its timeout, or when it falls silent.
 
     `seconds` bound the run; it is silent after `heartbeat` seconds without a `beat`, which may come
-    from any thread.
-    `on_silence` is called as it is ended for that.
+    from any thread. `on_silence` is called when it is ended for silence.
     """
 
     def __init__(
@@ -65,11 +64,11 @@ class Lifetime:
         self._timer: asyncio.TimerHandle | None = None
 
     def beat(self) -> None:
-        """The run gave a sign of life."""
+        """Record a heartbeat."""
         self._heard_at = time.monotonic()
 
     def outcome(self, why: str = "", *, still_running: bool = False) -> Outcome:
-        """Of a run that was ended. `why` says what else there is to say."""
+        """The outcome of a run that was ended; `why` is appended to its message."""
         silence = self._heartbeat if self.fell_silent and self._heartbeat is not None else 0.0
         return failure(
             Code.TIMEOUT, why, Executed.UNKNOWN, still_running=still_running, silence=silence

@@ -1,4 +1,4 @@
-"""Calls one tool function and turns whatever happens into an `Outcome`."""
+"""Calls one tool function and turns its result or exception into an `Outcome`."""
 
 import asyncio
 import inspect
@@ -35,16 +35,16 @@ from toolpool.workers.tool import Tool
 
 _MESSAGE_CHARACTERS = 2_000
 _REPORT_CHARACTERS = 16_000
-"""Of a ToolError, which is written for the model; `bash` reports output in one."""
+"""The limit for a ToolError, which is written for the model; `bash` reports output in one."""
 _REPORTED_NOTHING = "the tool reported an error"
 _LEVELS = 200
-"""How deep a result may be nested; readers of JSON give up at some thousand, or at fewer."""
+"""The deepest nesting of a result; JSON parsers fail at some thousand levels, or fewer."""
 _PLAIN = (str, int, float, list, tuple, dict, type(None))
-"""What is JSON as it is; other types have rules of their own, as an SDK's objects do."""
+"""Types that are JSON as they are; others, such as an SDK's objects, have their own rules."""
 
 
 class Limits(msgspec.Struct, frozen=True):
-    """`max_result_bytes` bytes are taken from a tool at all."""
+    """`max_result_bytes` is the largest result accepted from a tool."""
 
     max_result_bytes: int
 
@@ -57,7 +57,7 @@ async def invoke_coroutine(
     verdict: PolicyVerdict | None = None,
     switches: Sequence[Switch] = (),
 ) -> Completion:
-    """Run an `async def` tool. Cancellation passes through; nothing else is raised."""
+    """Run an `async def` tool. Raises only CancelledError."""
     with _redaction(context) as redaction:
         try:
             bound = prepare(tool, arguments, context, verdict, switches)
@@ -69,7 +69,7 @@ async def invoke_coroutine(
             if task is not None and task.cancelling():
                 raise
             return Completion(raised(error, redaction))
-        except BaseException as error:  # noqa: BLE001 - whatever a tool raises is a result
+        except BaseException as error:  # noqa: BLE001 - any exception of a tool is a result
             return Completion(raised(error, redaction))
 
 
@@ -93,7 +93,7 @@ def invoke(
             if inspect.iscoroutine(value):
                 value = asyncio.run(value)
             return returned(tool, value, limits, redaction)
-        except BaseException as error:  # noqa: BLE001 - whatever a tool raises is a result
+        except BaseException as error:  # noqa: BLE001 - any exception of a tool is a result
             return Completion(raised(error, redaction))
 
 
@@ -167,7 +167,7 @@ def returned(tool: Tool, value: Any, limits: Limits, redaction: Redaction = NOTH
             size = len(encoded)
             return _bad(reason, "not as declared", problems=problems, result_bytes=size)
     hidden = redaction.json(encoded)
-    if len(hidden) > limits.max_result_bytes:  # what stands for a short secret is longer
+    if len(hidden) > limits.max_result_bytes:  # a mask may be longer than its secret
         return _too_much(hidden, limits)
     return fitted(hidden, tool.spec.max_output)
 
@@ -179,16 +179,16 @@ def _too_much(encoded: bytes, limits: Limits) -> Completion:
 
 
 def _bad(reason: str, cause: str, problems: tuple[Problem, ...] = (), **details: Any) -> Completion:
-    """A result that is not taken. `cause` is one of a few, for operators."""
+    """The outcome of an invalid result. `cause` is one of a few, for operators."""
     details["cause"] = cause
     outcome = failure(Code.BAD_RESULT, reason, Executed.YES, problems=problems, details=details)
     return Completion(outcome)
 
 
 def _broken(returns: Returns, encoded: bytes, wrapper: Any) -> tuple[Problem, ...]:
-    """What is wrong with a result as it is sent.
+    """The problems of a result as it is sent.
 
-    Data may come in a `wrapper`, which is then what an annotation may describe.
+    Data may come in a `wrapper`, which an annotation may describe instead of the data.
     """
     problems = returns.problems(encoding.decode(encoded))
     if problems and returns.is_annotation and wrapper is not None:
@@ -200,7 +200,7 @@ def _broken(returns: Returns, encoded: bytes, wrapper: Any) -> tuple[Problem, ..
 
 
 def raised(error: BaseException, redaction: Redaction = NOTHING) -> Outcome:
-    """The outcome of a tool that raised. Never raises, whatever the exception's own methods do."""
+    """The outcome of a tool that raised. Never raises, even if the exception's methods do."""
     hide = redaction.text
     if issubclass(type(error), NeedsSignIn):
         url = safe_text.url_of(_attribute(error, "url"), hide)

@@ -1,4 +1,4 @@
-"""Counts tasks and threads that tools leave running, and reports when their number grows."""
+"""Counts tasks and threads that tools leave running, and reports growth."""
 
 import asyncio
 import sys
@@ -17,13 +17,13 @@ _MANY = 100
 """More than a connection pool or thread pool starts."""
 _STACKS, _FRAMES = 100, 10
 _OWN_THREADS = ("tool", "asyncio-waitpid-")
-"""How threads are named that run tools, or wait for child processes: as many as slots."""
+"""Name prefixes of threads that run tools or wait for child processes: one per slot."""
 OWN_TASK = "toolpool child process"
 """The name of the tasks that wait for child processes."""
 
 
 class Leftovers:
-    """Tasks and threads older than every running call. To be used on the tools' event loop."""
+    """Finds tasks and threads older than every running call. Use it on the tools' event loop."""
 
     def __init__(self) -> None:
         self._look_at = 0.0
@@ -33,7 +33,7 @@ class Leftovers:
     def look(self, now: float, oldest_call: float) -> list[LeftBehind]:
         """What to report: 100 of a kind, and each time their number has doubled since.
 
-        Looks once a minute. `oldest_call` is when the oldest running call was entered. Both times
+        Checks once a minute. `oldest_call` is when the oldest running call was entered. Both times
         are monotonic.
         """
         if now < self._look_at:
@@ -54,7 +54,7 @@ class Leftovers:
 
 
 def _most_common(left: list[Any]) -> str:
-    """The most common stack among them."""
+    """The most common stack."""
     stacks = (stack_of(_frame_of(one), _FRAMES) for one in left[:_STACKS])
     return Counter(stacks).most_common(1)[0][0]
 

@@ -1,4 +1,4 @@
-"""Tells the server of calls under limits: when they were started, and that they run no more."""
+"""Reports the start and end of calls under rate limits to the server."""
 
 import asyncio
 import time
@@ -16,28 +16,28 @@ _AT_ONCE = 256
 _AT_MOST = 10_000
 _PATIENCE_SECONDS = 30.0
 _END_SECONDS = 1.0
-"""How long an outcome waits until its place is free, so that whoever reads it can have that."""
+"""How long an outcome waits until its place is free, so that the next call can take it."""
 
 
 class LimitNotices:
-    """One worker's. What the server does not take is told again."""
+    """Sends the notices of one worker, and repeats them until the server accepts them."""
 
     def __init__(self, rates: RateLedger, worker: str) -> None:
         self._rates = rates
         self._worker = worker
         self.server_time: Callable[[], float] = time.time
-        """Unix time as the server has it."""
+        """Unix time by the server's clock."""
         self._notes: deque[Note] = deque(maxlen=_AT_MOST)
         self._telling: asyncio.Task[None] | None = None
 
     def begun(self, key: str, nonce: str, limits: tuple[Limit, ...]) -> None:
-        """A tool was entered."""
+        """Report that a tool was entered."""
         if windows := _windows(limits):
             self._notes.append(Note(start_of(key, nonce), windows, started=True))
             self._flush()
 
     def never_begun(self, key: str, nonce: str, limits: tuple[Limit, ...]) -> None:
-        """A call was claimed, or may have been, and is not run here: it counts no more at all."""
+        """Report that a call was claimed, or may have been, and is not run: free its places."""
         if windows := _windows(limits):
             self._notes.append(Note(start_of(key, nonce), windows))
         if running := _running(limits):
@@ -45,7 +45,7 @@ class LimitNotices:
         self._flush()
 
     async def ended(self, key: str, nonce: str, limits: tuple[Limit, ...]) -> None:
-        """Nothing of a call runs any more. Returns when its place is free, or after a moment."""
+        """Report that a call has ended. Returns when its place is free, or after a moment."""
         if running := _running(limits):
             self._notes.append(Note(start_of(key, nonce, self._worker), running))
             await asyncio.wait({self._flush()}, timeout=_END_SECONDS)
@@ -63,7 +63,7 @@ class LimitNotices:
                 try:
                     await self._rates.take(notes, [], now=self.server_time(), give_up_at=give_up_at)
                 except ServerUnavailable:
-                    log.warning("places_not_told notes=%d: they are told again", len(self._notes))
+                    log.warning("places_not_told notes=%d: retrying", len(self._notes))
                     continue
                 except Exception:
                     log.exception("places_not_told notes=%d", len(notes))
@@ -75,10 +75,10 @@ class LimitNotices:
 
 
 def _windows(limits: tuple[Limit, ...]) -> tuple[Limit, ...]:
-    """Those that count starts."""
+    """The limits that count starts."""
     return tuple(limit for limit in limits if limit.rate.unit != AT_ONCE)
 
 
 def _running(limits: tuple[Limit, ...]) -> tuple[Limit, ...]:
-    """Those that count what runs."""
+    """The limits that count running calls."""
     return tuple(limit for limit in limits if limit.rate.unit == AT_ONCE)

@@ -1,4 +1,4 @@
-"""Reads the messages that come, and drops what is none of ours or comes too late."""
+"""Reads messages, and drops foreign and late ones."""
 
 import time
 from collections.abc import Callable
@@ -11,14 +11,14 @@ from toolpool.workers.worker_observer import WorkerObservers
 log = logs.logger("intake")
 
 _LATE_SECONDS = 5.0
-"""How much later than its end a message is still looked at: clocks are not read exactly."""
+"""The tolerance for clock differences after a message's end."""
 _WINDOW_SECONDS = 60.0
 _LINES = 50
-"""What is dropped is logged with a few lines a minute, however much it is."""
+"""Dropped messages are logged with at most so many lines a minute."""
 
 
 class MessageReader:
-    """Counts what it reads. Not for several threads at once."""
+    """Decodes and counts messages. Not thread-safe."""
 
     def __init__(self, envelope: Envelope, observers: WorkerObservers) -> None:
         self._envelope = envelope
@@ -26,12 +26,12 @@ class MessageReader:
         self.server_time: Callable[[], float] = time.time
         """The server's clock, Unix time in seconds."""
         self.received = 0
-        """Messages that reached this worker, bad ones too."""
+        """Messages that reached this worker, also invalid ones."""
         self._window_ends = 0.0
         self._in_window = 0
 
     def read(self, data: bytes) -> Batch | None:
-        """The batch of a message; None where it was dropped."""
+        """The batch of a message; None if it was dropped."""
         self.received += 1
         try:
             batch = self._envelope.decode_batch(data)
@@ -44,7 +44,7 @@ class MessageReader:
         return batch
 
     def refuse(self, reason: str, why: str) -> None:
-        """Log a message that is dropped; `why` in words, without its content."""
+        """Log a dropped message; `why` must not contain its content."""
         self._observers.tell("refused", reason)
         now = time.monotonic()
         if now >= self._window_ends:

@@ -1,4 +1,4 @@
-"""How deep JSON is nested, without reading it."""
+"""Measures the nesting of JSON without parsing it."""
 
 import re
 from itertools import accumulate
@@ -11,16 +11,16 @@ _STEPS = {ord("["): 1, ord("]"): -1}
 
 
 def nests_deeper_than(levels: int, encoded: bytes) -> bool:
-    """Whether valid JSON has more than `levels` brackets open at once.
+    """Whether valid JSON nests more than `levels` deep.
 
-    Ordinary data have fewer brackets than that in all, which is quickly counted.
+    Most data have fewer brackets than that in all, which is counted quickly.
     """
     if encoded.count(b"[") + encoded.count(b"{") <= levels:
         return False
     brackets = _STRING.sub(b"", encoded).translate(_AS_LISTS, _OTHERS)
     if len(brackets) <= 2 * levels:
         return False
-    for _ in range(min(_ROUNDS, levels)):  # each takes the innermost level away
+    for _ in range(min(_ROUNDS, levels)):  # each round removes the innermost level
         brackets = brackets.replace(b"[]", b"")
         if not brackets:
             return False

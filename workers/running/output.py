@@ -1,4 +1,4 @@
-"""What a tool returned, cut where it is more than a model is shown."""
+"""Shortens tool output that exceeds the limit for models."""
 
 from typing import Any
 
@@ -9,20 +9,20 @@ from toolpool.contract.content import blocks_of, media_of, words_for
 from toolpool.contract.outcome import Outcome
 
 _LEAST_BYTES = 200
-"""Room for what is said of a block that is left out."""
+"""Space for the note that replaces an omitted block."""
 
 
 class Completion(msgspec.Struct, frozen=True):
-    """How a call ended, and the `whole` output where the outcome holds it cut."""
+    """A call's outcome, and the `whole` output if the outcome holds a shortened one."""
 
     outcome: Outcome
     whole: str | None = None
 
 
 def fitted(encoded: bytes, cap: int) -> Completion:
-    """The success that `encoded`, a tool's output as JSON, stands for: at most `cap` bytes of it.
+    """The success with `encoded`, a tool's output as JSON, in at most `cap` bytes.
 
-    Of a text the middle is left out; MCP content blocks stay blocks; anything else becomes text.
+    The middle of a text is omitted; MCP content blocks stay blocks; other data becomes text.
     """
     if len(encoded) <= cap:
         return Completion(Outcome(ok=True, data=msgspec.Raw(encoded)))
@@ -32,13 +32,13 @@ def fitted(encoded: bytes, cap: int) -> Completion:
     shown = _blocks(value, cap)
     if shown is None:
         shown = in_the_middle(whole, cap)
-    if shown == whole:  # it is only JSON's escapes that made it too long
+    if shown == whole:  # only JSON's escapes made it too long
         return Completion(Outcome(ok=True, data=msgspec.Raw(encoded)))
     return Completion(Outcome(ok=True, data=shown, output_bytes=size), whole)
 
 
 def in_the_middle(text: str, cap: int) -> str:
-    """`text` without its middle: about `cap` bytes, and how many are left out."""
+    """`text` in about `cap` bytes: the middle is replaced by the number of omitted bytes."""
     raw = text.encode()
     if len(raw) <= cap:
         return text
@@ -52,7 +52,7 @@ def in_the_middle(text: str, cap: int) -> str:
 
 
 def _blocks(value: Any, cap: int) -> Any:
-    """MCP content in which every block has a fair share of the room; None for other data."""
+    """MCP content whose blocks share the space equally; None for other data."""
     blocks = blocks_of(value)
     if blocks is None or len(blocks) * _LEAST_BYTES > cap:
         return None
@@ -63,12 +63,12 @@ def _blocks(value: Any, cap: int) -> Any:
         if sizes[index] > share:
             shown[index] = _shortened(blocks[index], share)
         left -= min(sizes[index], share)
-    # What a structured part says is said in the blocks as well; it is kept whole, not cut.
+    # Structured content repeats what the blocks say; it is stored whole, not shortened.
     return {"content": shown} if isinstance(value, dict) else shown
 
 
 def _shortened(block: dict[str, Any], cap: int) -> dict[str, Any]:
-    """A text without its middle; a picture or sound cannot be cut, so it is named instead."""
+    """A text without its middle; an image or audio block becomes a description."""
     if media_of(block) is None:
         if block["type"] == "text":
             return block | {"text": in_the_middle(block["text"], cap)}

@@ -1,7 +1,7 @@
-"""Whether this process is a worker, or one of its children: what its tools' modules start there.
+"""Whether this process is a worker or a worker's child, and what its modules may start.
 
 Workers import the modules that hold their tools. A script that starts workers at its top level
-would be run by them, and start more, and they more.
+would be imported by them and start workers recursively.
 """
 
 import os
@@ -11,22 +11,22 @@ from pathlib import Path
 from toolpool.contract.errors import Misconfigured
 
 DEPTH = "TOOLPOOL_WORKER_DEPTH"
-"""The variable that says how many fleets this process is inside of."""
+"""The variable that counts the fleets that this process is nested in."""
 _DEEPEST = 2
-"""A tool may start a program that has a fleet of its own; one below that is a circle."""
+"""A tool may start a program that has its own fleet; deeper nesting is a recursion."""
 
 _importing: list[str] = []
 _is_worker = False
 
 
 def mark() -> None:
-    """Say that this process is a worker or a child of one."""
+    """Mark this process as a worker or a child of one."""
     global _is_worker
     _is_worker = True
 
 
 def depth() -> int:
-    """How many fleets this process is inside of; 0 outside of any."""
+    """How many fleets this process is nested in; 0 outside of any."""
     value = os.environ.get(DEPTH, "0")
     return int(value) if value.isdigit() else 0
 
@@ -39,7 +39,7 @@ def import_from_here() -> None:
 
 
 class Importing:
-    """While its block runs, this process imports the tools in `source`."""
+    """Marks the time in which this process imports the tools in `source`."""
 
     def __init__(self, source: str) -> None:
         self._source = source
@@ -52,7 +52,7 @@ class Importing:
 
 
 def require_outside() -> None:
-    """Raise `Misconfigured` where no fleet may be started, with what to do."""
+    """Raise `Misconfigured`, with the remedy, if no fleet may be started here."""
     if not _importing and not _is_worker and depth() < _DEEPEST:
         return
     where = f"importing {_importing[-1]} for its tools" if _importing else "running as a worker"

@@ -1,8 +1,8 @@
-"""What of a child process must be as it was before another session's call runs in it.
+"""Restores a child process between the calls of different sessions.
 
-Looked at after every call, so it has to cost little: 15 to 30 microseconds. What can be put
-back for certain is; anything else is named, and the child is replaced. Module globals are the tool
-author's own.
+It runs after every call, so it must be cheap: 15 to 30 microseconds. State that can be restored is
+restored; other changes are named, and the child is replaced. Module globals belong to the tool's
+author.
 """
 
 import locale
@@ -20,7 +20,7 @@ _THREADS_SECONDS = 0.01
 """How long a thread that is about to end may take."""
 _TIMERS = (signal.ITIMER_REAL, signal.ITIMER_VIRTUAL, signal.ITIMER_PROF)
 _REAL_TIME = 32
-"""Signals from here on are nobody's, and would cost as much again as those before."""
+"""Real-time signals are unused, and checking them would double the cost."""
 _LIMITS = tuple(
     getattr(resource, "RLIMIT_" + name)
     for name in ("CPU", "FSIZE", "NOFILE", "AS", "NPROC")
@@ -36,11 +36,11 @@ _FIXED = (
     "a tracer",
     "another recursion limit",
 )
-"""What cannot be put back, in the order in which it is looked at."""
+"""State that cannot be restored, in the order in which it is checked."""
 
 
 def _in_c(module: str, function: Callable[..., Any]) -> Callable[..., Any]:
-    """The function in C that is below one of the standard library, and takes less time."""
+    """The faster C function behind one of the standard library."""
     below: Callable[..., Any] = getattr(sys.modules.get(module), function.__name__, function)
     return below
 
@@ -52,7 +52,7 @@ _affinity: Callable[[int], Any] = getattr(os, "sched_getaffinity", lambda pid: N
 
 
 class ProcessState:
-    """A snapshot of this process. To be taken and looked at on the main thread."""
+    """A snapshot of this process. Use it on the main thread."""
 
     def __init__(self) -> None:
         self._signals = tuple(
@@ -76,7 +76,7 @@ class ProcessState:
         self._fixed = _look()
 
     def restore(self) -> str:
-        """Put back what can be; what cannot, in words. Never raises."""
+        """Restore what can be restored; returns what cannot, in words. Never raises."""
         try:
             for timer in _TIMERS:
                 if signal.getitimer(timer)[0]:
@@ -90,11 +90,11 @@ class ProcessState:
         if list(map(_handler_of, self._signals)) != self._handlers:
             for number, handler in zip(self._signals, self._handlers, strict=True):
                 if _handler_of(number) is not handler:
-                    signal.signal(number, handler)  # a TypeError where it was not Python's own
+                    signal.signal(number, handler)  # a TypeError if it was not set from Python
         if _mask_of(signal.SIG_BLOCK, ()) != self._mask:
             signal.pthread_sigmask(signal.SIG_SETMASK, self._mask)
         os.umask(self._umask)
-        os.environ = self._environ  # noqa: B003 - a tool may have put a dict in its place
+        os.environ = self._environ  # noqa: B003 - a tool may have replaced it by a dict
         if _raw(os.environ) != self._raw_variables:
             self._restore_variables()
         sys.stdin, sys.stdout, sys.stderr = self._streams
@@ -114,7 +114,7 @@ class ProcessState:
         time.tzset()
 
     def _left(self) -> str:
-        """What is not as it was."""
+        """The first change that cannot be restored."""
         if threading.active_count() != len(self._threads) and self._has_more_threads():
             return "a thread"
         if sys.path != self._path:
@@ -158,12 +158,12 @@ def _look() -> tuple[Any, ...]:
 
 def _file(number: int) -> object:
     try:
-        return os.fstat(number)[1:3]  # the file's number, and that of its device
+        return os.fstat(number)[1:3]  # inode and device
     except OSError:
         return None
 
 
 def _raw(environ: Any) -> dict[Any, Any]:
-    """The variables as they are kept, without decoding every one."""
+    """The raw variables, without decoding each of them."""
     raw = getattr(environ, "_data", None)
     return raw if isinstance(raw, dict) else dict(environ)

@@ -1,4 +1,4 @@
-"""Sends outcomes to the ledger, and word of calls that run long, a group at a time."""
+"""Sends outcomes and start notices to the ledger in batches."""
 
 import asyncio
 import secrets
@@ -37,7 +37,7 @@ _KEEP_OUTPUT_SECONDS = 3.0
 _RECENT_BYTES = 16 << 20
 _GATHER_SECONDS = 0.002
 _NOTICE_SECONDS = 0.02
-"""A call that ends sooner than this is never announced as started: its outcome says it."""
+"""Calls that end sooner are not announced as started: their outcome says it."""
 
 
 @dataclass(slots=True, eq=False)
@@ -47,7 +47,7 @@ class _Notice:
 
 
 class Settler:
-    """While one group is on its way to the ledger, the next one gathers."""
+    """Collects the next batch while one is being sent."""
 
     def __init__(
         self,
@@ -68,7 +68,8 @@ class Settler:
         self._outcomes: deque[tuple[Settlement, bool]] = deque()
         """Each with whether its tool has ended."""
         self._recent: deque[tuple[float, Settlement]] = deque()
-        """Of calls that may not run twice, with when they ended: a server may forget its last."""
+        """Recent settlements with their time, of calls that may not run twice: a server may lose
+        its last writes."""
         self._recent_bytes = 0
         self._notices: dict[str, _Notice] = {}
         self._sending: asyncio.Task[None] | None = None
@@ -78,10 +79,10 @@ class Settler:
     def settle(
         self, batch: Batch, call: CallMessage, outcome: Outcome, *, busy: bool = False
     ) -> None:
-        """Send the outcome of a call, again and again until the server has it.
+        """Send the outcome of a call, and retry until the server has stored it.
 
-        From a `busy` worker, with calls waiting for a slot, outcomes gather for a moment: one at a
-        time they would cost as much as running the calls.
+        If the worker is `busy`, with calls waiting for a slot, outcomes are batched for a moment:
+        sent singly they would cost as much as running the calls.
         """
         self.forget(batch, call.key)
         settlement = self.settlement(batch, call, outcome)
@@ -97,7 +98,7 @@ class Settler:
             self._gathering = loop.call_later(_GATHER_SECONDS, self._send_now)
 
     def settlement(self, batch: Batch, call: CallMessage, outcome: Outcome) -> Settlement:
-        """What the ledger is sent of an outcome; from any thread."""
+        """The settlement for an outcome; thread-safe."""
         at = self.server_time() if call.keep is not None else 0.0
         body = self._encode(call.key, outcome, at)
         return Settlement(call.key, new_nonce(), call.keep or self._keep, batch.reply, body)
@@ -109,17 +110,17 @@ class Settler:
             self._recent_bytes -= len(self._recent.popleft()[1].body)
 
     def forget_before(self, when: float) -> None:
-        """The server will not lose any more what was settled before this (monotonic) time."""
+        """Drop settlements before this (monotonic) time: the server will not lose them any more."""
         while self._recent and self._recent[0][0] < when:
             self._recent_bytes -= len(self._recent.popleft()[1].body)
 
     def send_again(self) -> None:
-        """Settle the last calls once more: the server may have come back without them."""
+        """Settle the recent calls again: the server may have come back without them."""
         self._outcomes.extend((settlement, False) for _, settlement in self._recent)
         self._send_now()
 
     def started(self, batch: Batch, key: str) -> None:
-        """Tell the dispatcher, if the call is still running in a moment."""
+        """Tell the dispatcher that the call started, unless it ends within a moment."""
         notice = self._notices.get(batch.id)
         if notice is None:
             notice = self._notices[batch.id] = _Notice(batch, set())
@@ -129,9 +130,9 @@ class Settler:
     async def keep_whole(
         self, batch: Batch, call: CallMessage, outcome: Outcome, whole: str, *, within: float
     ) -> Outcome:
-        """The outcome with the handle its whole output is kept under.
+        """Store the whole output, and return the outcome with its handle.
 
-        It is as it was if that failed, or took longer than `within` seconds.
+        The outcome is unchanged if that fails or takes longer than `within` seconds.
         """
         output = StoredOutput(
             handle=secrets.token_hex(16),
@@ -148,7 +149,7 @@ class Settler:
                     owner=encoding.digest([batch.tenant, call.session]),
                     keep=self._keep_output,
                 )
-        except Exception as error:  # noqa: BLE001 - the cut output is an answer without it
+        except Exception as error:  # noqa: BLE001 - the shortened output is an answer without it
             log.warning("output_not_kept call=%s: %s", call.id, error)
             return outcome
         if not is_kept:
@@ -159,14 +160,14 @@ class Settler:
     def progress(
         self, batch: Batch, key: str, done: float, total: float | None, message: str | None
     ) -> None:
-        """Tell the dispatcher how far a call is; best effort."""
+        """Send the dispatcher a progress report; best effort."""
         said = Progress(key=key, done=done, total=total, message=message)
         self._in_background(self._tell(batch.reply, self._envelope.encode_reply(said)))
 
     def ended(self, reply: str, keys: Iterable[str]) -> None:
-        """Tell that tools ended whose calls had been answered; best effort.
+        """Report that the tools of answered calls have ended; best effort.
 
-        The dispatcher is told, and it is noted for whoever asks for the calls later.
+        The dispatcher is notified, and the ledger records it for later requests.
         """
         said = RunsEnded(worker=self._worker, keys=tuple(keys))
         self._in_background(self._tell(reply, self._envelope.encode_reply(said)))
@@ -190,7 +191,7 @@ class Settler:
         self._in_background(self._tell(batch.reply, self._envelope.encode_reply(said)))
 
     def forget(self, batch: Batch, key: str) -> None:
-        """Do not announce a call as started."""
+        """Cancel the start notice of a call."""
         notice = self._notices.get(batch.id)
         if notice is not None:
             notice.keys.discard(key)
@@ -198,7 +199,7 @@ class Settler:
     def release(
         self, call: CallMessage, *, claim_nonce: str, too_often: Outcome, entered: bool
     ) -> None:
-        """Give a claimed call back, again and again until the server has it."""
+        """Give a claimed call back, and retry until the server has stored it."""
         notice = Released(key=call.key, attempt=call.attempt, worker=self._worker)
         release = Release(
             key=call.key,
@@ -222,7 +223,7 @@ class Settler:
         try:
             give_up_at = time.monotonic() + self._keep
             await self._ledger.release([release], worker=self._worker, give_up_at=give_up_at)
-        except Exception as error:  # noqa: BLE001 - the lease will tell dispatchers as well
+        except Exception as error:  # noqa: BLE001 - dispatchers also see the lease expire
             log.error("release_failed: %s", error)
 
     def _in_background(self, work: Coroutine[Any, Any, None]) -> None:
@@ -265,7 +266,7 @@ class Settler:
     async def _note_ended(self, keys: tuple[str, ...]) -> None:
         try:
             await self._ledger.note_ended(keys, keep=self._keep)
-        except Exception as error:  # noqa: BLE001 - best effort: it is waited for in vain
+        except Exception as error:  # noqa: BLE001 - best effort: dispatchers time out
             log.info("end_not_noted: %s", error)
 
     async def _send(self) -> None:
@@ -285,7 +286,7 @@ class Settler:
         return group
 
     def _tell_late(self, late: list[tuple[Settlement, bool]]) -> None:
-        """Somebody answered before; a write may still be waited for, and has ended."""
+        """Handle calls that were answered by others: report the end of writes."""
         if late:
             log.info("outcomes_late calls=%d", len(late))
         ended: defaultdict[str, list[str]] = defaultdict(list)
@@ -304,7 +305,7 @@ class Settler:
             log.error("outcomes_lost calls=%d: the server stayed away", len(group))
         except Exception:
             log.exception("settle_failed calls=%d", len(group))
-            if len(group) > 1:  # the others are not to be lost with the one that cannot be stored
+            if len(group) > 1:  # one bad outcome must not lose the others
                 for one in group:
                     await self._send_group([one])
         else:

@@ -1,4 +1,4 @@
-"""Threads for tools that vouch for themselves: daemons, so that a stuck one never holds an exit."""
+"""Threads for thread-safe tools: daemons, so that a stuck one never delays the exit."""
 
 import contextvars
 import queue
@@ -9,7 +9,7 @@ Work = Callable[[], None]
 
 
 class ThreadPool:
-    """Starts a thread when none is idle; the caller bounds how many calls run at once."""
+    """Starts a thread when none is idle; the caller limits how many calls run at once."""
 
     def __init__(self) -> None:
         self._work: queue.SimpleQueue[tuple[contextvars.Context, Work] | None]
@@ -19,7 +19,7 @@ class ThreadPool:
         self.threads = 0
 
     def submit(self, work: Work) -> None:
-        """Run `work`, which must not raise, on some thread soon, in a copy of this context."""
+        """Run `work`, which must not raise, soon on some thread, in a copy of this context."""
         with self._lock:
             if self._idle:
                 self._idle -= 1

@@ -243,7 +243,7 @@ def test_r58_rules_and_hooks_are_looked_at(tmp_path: Path) -> None:
         ("file:/", Level.OK, "from file:/: the folder is there"),
         ("tests.fleets.vault:resolve", Level.OK, "from tests.fleets.vault:resolve: it can be"),
         ("tests.fleets.vault:gone", Level.FAIL, "tests.fleets.vault:gone cannot be loaded"),
-        ("file:/not/there", Level.FAIL, "the folder /not/there, which is not there"),
+        ("file:/not/there", Level.FAIL, "the folder /not/there, which does not exist"),
     ],
 )
 def test_r59_it_says_where_secrets_come_from_and_never_what_they_are(

@@ -123,7 +123,7 @@ async def test_a_method_of_an_instance_is_found(module: str) -> None:
     [
         ("nonsense", "use `env`, `file:DIRECTORY` or `module:callable`"),
         (":x", "use `env`"),
-        ("file:/not/there", "the folder /not/there, which is not there"),
+        ("file:/not/there", "the folder /not/there, which does not exist"),
         ("no_such_module_at_all:x", "cannot be loaded: ModuleNotFoundError"),
         ("{module}:missing", "cannot be loaded: AttributeError"),
         ("{module}_broken:x", "cannot be loaded: SystemExit"),
