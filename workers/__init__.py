@@ -1,1 +1,1 @@
-"""Runs tools: claims calls from Celery, runs each to exactly one outcome, settles it."""
+"""Runs tools: claims calls from Celery and settles exactly one outcome for each."""

@@ -1,8 +1,8 @@
-"""A worker's tools in the catalog: put there, looked after, and put back where they are gone.
+"""Publishes a worker's tools in the catalog and restores lost entries.
 
-Each signer has entries of its own, so that a stranger's take nobody's place. An entry keeps the
-date at which its version of the tool was first published, whoever publishes it again: of two
-versions the one that came later is the newer.
+Each signer has its own entries, so that foreign ones cannot replace them. An entry keeps the date
+at which its version of the tool was first published: of two versions, the one published later is
+newer.
 """
 
 import secrets
@@ -23,13 +23,13 @@ from toolpool.contract.version import VERSION
 log = logs.logger("shelf")
 
 _LOOK_SECONDS = 15.0
-"""How often entries are looked at although the catalog's version says that nothing has changed."""
+"""How often entries are checked even if the catalog's version is unchanged."""
 _RENEWALS = 24
-"""How often in the time that an entry is kept its date is renewed."""
+"""How often an entry's expiry is renewed during its lifetime."""
 
 
 def toolset_of(specs: Sequence[ToolSpec]) -> Toolset:
-    """What workers with these tools offer."""
+    """The toolset of workers with these tools."""
     tools = {spec.name: spec.digest for spec in specs}
     return Toolset(digest=encoding.digest(tools), tools=tools)
 
@@ -60,7 +60,7 @@ class CatalogPublisher:
         self.toolset = toolset_of(specs)
 
     def stock(self, version: bytes, server_time: float) -> None:
-        """See to it that every entry is there. Raises RedisError.
+        """Ensure that every entry exists. Raises RedisError.
 
         `version` is the catalog's, `server_time` Unix time by the server's clock.
         """
@@ -77,7 +77,7 @@ class CatalogPublisher:
         self._is_stocked = True
 
     def _missing(self, server_time: float) -> dict[str, bytes]:
-        """What is to be written, by field."""
+        """The entries to write, by field."""
         fields = list(self._specs)
         found: Any = self._client.hmget(self._names.catalog, fields) if fields else []
         missing: dict[str, bytes] = {}
@@ -88,13 +88,13 @@ class CatalogPublisher:
             if body == known or self._is_removal(body):
                 continue
             if body is not None and self._is_older(body, known):
-                self._entries[field] = body  # of two that were published together the older stays
+                self._entries[field] = body  # if two were published at once, the older stays
             else:
                 missing[field] = known
         return missing
 
     def _entry(self, field: str, body: bytes | None, server_time: float) -> bytes:
-        """The entry that is there already, so that it keeps its date; else a new one."""
+        """The existing entry, to keep its date; else a new one."""
         if body is not None:
             try:
                 if not self._envelope.decode_entry(body).removed:
@@ -114,7 +114,7 @@ class CatalogPublisher:
         return not found.removed and found.published_at <= ours.published_at
 
     def _is_removal(self, body: bytes | None) -> bool:
-        """Whether an operator has taken the tool out since this worker started."""
+        """Whether an operator removed the tool since this worker started."""
         if body is None or not self._is_stocked:
             return False
         try:
@@ -123,7 +123,7 @@ class CatalogPublisher:
             return False
 
     def _put(self, missing: dict[str, bytes], server_time: float, *, is_lost: bool) -> None:
-        """Write what is missing, and a new version where that or the last version `is_lost`."""
+        """Write missing entries, and a new version if any was missing or the last one `is_lost`."""
         names, kept_ms = self._names, int(self._kept * 1000)
         old = self._client.zrangebyscore(names.catalog_ages, "-inf", server_time - self._kept)
         pipeline = self._client.pipeline(transaction=True)
@@ -140,7 +140,7 @@ class CatalogPublisher:
         pipeline.set(names.toolset(self.toolset.digest), body, px=kept_ms)
         for key in (names.catalog, names.catalog_ages):
             pipeline.pexpire(key, kept_ms)
-        if missing or old or is_lost:  # never one that a dispatcher may have read before a loss
+        if missing or old or is_lost:  # never one that was read before a loss
             is_same = not missing and not old
             pipeline.set(names.catalog_version, secrets.token_hex(8), nx=is_same)
         pipeline.pexpire(names.catalog_version, kept_ms)

@@ -1,4 +1,4 @@
-"""What a running tool may know and say about its own call."""
+"""The context of a running tool: its call's data, progress and secrets."""
 
 import math
 import os
@@ -24,9 +24,9 @@ ReportProgress = Callable[[float, float | None, str | None], None]
 
 
 class ProgressGate:
-    """Lets a report through every quarter of a second, and once the one that says it is all done.
+    """Forwards a progress report every quarter of a second, and the final one once.
 
-    From any thread. `close` returns when no report is under way, and none comes after it.
+    Thread-safe. `close` returns when no report is in progress, and none follows.
     """
 
     def __init__(self, send: ReportProgress) -> None:
@@ -40,7 +40,7 @@ class ProgressGate:
     def __call__(self, done: float, total: float | None, message: str | None) -> None:
         """Report, or drop the report. Never raises."""
         if os.getpid() != self._process:
-            return  # a fork of the tool's: what it would write on is not its own
+            return  # in a fork of the tool the connection is not its own
         try:
             with self._lock:
                 self._report(done, total, message)
@@ -48,7 +48,7 @@ class ProgressGate:
             log.info("progress_not_reported: %s", error)
 
     def close(self) -> None:
-        """The call has ended: drop what its threads still report."""
+        """Drop later reports of the call's threads."""
         with self._lock:
             self._closed = True
 
@@ -67,7 +67,7 @@ class ProgressGate:
 
 def _finite(number: float) -> float:
     if not math.isfinite(number):
-        raise ValueError("progress in numbers that JSON does not have")
+        raise ValueError("progress must be finite numbers")
     return float(number)
 
 
@@ -77,23 +77,23 @@ def _short(message: str) -> str:
 
 
 def _discard(done: float, total: float | None, message: str | None) -> None:
-    """Progress nobody listens to."""
+    """Discards progress reports."""
 
 
 def _beat_unheard() -> None:
-    """A sign of life nobody waits for."""
+    """Discards heartbeats."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolContext:
     """Injected into a tool's parameter of this type; invisible to the model.
 
-    `context` is what the host gave to `dispatch(context=…)`; `trace` are the headers of the trace
-    that the call belongs to, for what the tool calls. `ends_at` is on the monotonic clock.
+    `context` is what the host passed to `dispatch(context=…)`; `trace` are the call's trace
+    headers, for the tool's own requests. `ends_at` is on the monotonic clock.
 
-    `idempotency_key` is for the API behind a tool, which takes a request that it has seen with the
-    same key for the same request: a UUID of the call, the same in every attempt, in retries by the
-    pool, and where the call is asked again; no other call has it. Of one made by hand it is random.
+    `idempotency_key` is a UUID of the call for an API behind the tool that deduplicates requests by
+    key: it is the same in every attempt, in retries by the pool and if the call is asked again; no
+    other call has it. In a context created by hand it is random.
 
     `secrets` are those that the tool declares, by name; see `secret`.
     """
@@ -123,11 +123,11 @@ class ToolContext:
 
     @property
     def cancelled(self) -> bool:
-        """True once the caller wants no result any more: a long tool should look and stop."""
+        """Whether the caller no longer wants a result: a long tool should check it and stop."""
         return self.is_cancelled()
 
     def progress(self, done: float, total: float | None = None, message: str | None = None) -> None:
-        """Tells the caller how far the tool is. Cheap, never blocks, never raises."""
+        """Report progress to the caller. Cheap, never blocks, never raises."""
         self.beat()
         if message is not None and self.secrets:
             message = text_of(message, _HIDDEN_IN_CHARACTERS, self.redaction.text)
@@ -136,14 +136,13 @@ class ToolContext:
     def secret(self, name: str) -> str:
         """The value of a secret that the tool declares: `@tool(secrets=["name"])`.
 
-        The same plain call on the event loop, in threads and in child processes. It takes no time
-        and never fails for want of the value: the worker asks for what a tool declares before it
-        enters the tool, so that a call without it is answered unrun, and a slow vault holds up no
-        event loop. And what is declared is all that a tool can ask for, whatever a model
-        puts into its arguments.
+        It works the same on the event loop, in threads and in child processes, takes no time and
+        never fails because the value is missing: the worker resolves declared secrets before it
+        enters the tool, and answers a call without them unexecuted. A tool can only get declared
+        secrets, whatever arguments a model sends.
 
-        The value is the call's own user's. Whatever the pool passes on of the call shows
-        `[secret name]` in its place; what the tool itself prints or sends is its own affair.
+        The value is that of the call's own user. The pool replaces it with `[secret name]` in all
+        that it passes on; the tool is responsible for what it prints or sends itself.
 
         Raises `ToolDeclarationInvalid` for a name that is not declared.
         """
@@ -156,5 +155,5 @@ class ToolContext:
             ) from None
 
     def heartbeat(self) -> None:
-        """Says that the tool is alive, as `progress` does too; see the tool option `heartbeat`."""
+        """Report that the tool is alive, as `progress` also does; see the option `heartbeat`."""
         self.beat()

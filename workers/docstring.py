@@ -1,7 +1,7 @@
-"""What a docstring says of each parameter, and what is left of it for the tool's description.
+"""Splits a docstring into parameter descriptions and the tool's description.
 
-Read are Google's section `Args:` and NumPy's `Parameters`, underlined. Nothing is lost: what does
-not describe a parameter of the function stays where it is.
+It reads Google's `Args:` section and NumPy's underlined `Parameters`. Entries that do not describe
+a parameter of the function stay in the description.
 """
 
 import re
@@ -18,14 +18,14 @@ _LIST_ITEM = re.compile(r"[-*•]\s|\d+[.)]\s")
 
 @dataclass(frozen=True, slots=True)
 class Docstring:
-    """`text` is the description without what `parameters` say, by name."""
+    """`text` is the description without the descriptions of `parameters`, by name."""
 
     text: str
     parameters: dict[str, str]
 
 
 def read_docstring(text: str, names: Collection[str]) -> Docstring:
-    """Take what a cleaned docstring says of the parameters called `names` out of it."""
+    """Split a cleaned docstring; `names` are the function's parameters."""
     lines = text.splitlines()
     found: dict[str, str] = {}
     kept: list[str] = []
@@ -48,7 +48,7 @@ def read_docstring(text: str, names: Collection[str]) -> Docstring:
 
 
 def _heading(lines: list[str], at: int) -> int:
-    """How many lines the heading of a section of parameters takes here: 0, 1 or 2."""
+    """The number of lines of a parameter section's heading at this line: 0, 1 or 2."""
     if _GOOGLE.fullmatch(lines[at]):
         return 1
     is_underlined = at + 1 < len(lines) and _UNDERLINE.fullmatch(lines[at + 1])
@@ -56,7 +56,7 @@ def _heading(lines: list[str], at: int) -> int:
 
 
 def _end_of_section(lines: list[str], start: int, *, is_numpy: bool) -> int:
-    """Where the section ends: in Google's form at the first line that is not indented."""
+    """Where the section ends: in Google's format at the first unindented line."""
     for at in range(start, len(lines)):
         line = lines[at]
         if not line.strip() or line[0].isspace():
@@ -70,7 +70,7 @@ def _end_of_section(lines: list[str], start: int, *, is_numpy: bool) -> int:
 def _taken(
     lines: list[str], names: Collection[str], found: dict[str, str], *, is_numpy: bool
 ) -> list[str]:
-    """Note what the entries say of `names`; the lines of all other entries."""
+    """Collect the entries of `names`; returns the lines of all other entries."""
     rest: list[str] = []
     for entry in _entries(lines, is_numpy=is_numpy):
         match = (_NUMPY_ENTRY if is_numpy else _GOOGLE_ENTRY).fullmatch(entry[0].rstrip())
@@ -87,7 +87,7 @@ def _taken(
 
 
 def _entries(lines: list[str], *, is_numpy: bool) -> Iterator[list[str]]:
-    """The lines of each entry: it begins where a line is indented least."""
+    """The lines of each entry: it begins at the smallest indentation."""
     widths = [len(line) - len(line.lstrip()) for line in lines if line.strip()]
     least = 0 if is_numpy else min(widths, default=0)
     entry: list[str] = []
@@ -103,7 +103,7 @@ def _entries(lines: list[str], *, is_numpy: bool) -> Iterator[list[str]]:
 
 
 def _flowing(lines: list[str]) -> str:
-    """Wrapped lines as one; paragraphs and the items of a list keep a line of their own."""
+    """Join wrapped lines; paragraphs and list items keep their own lines."""
     text = ""
     for line in lines:
         words = line.strip()

@@ -1,6 +1,6 @@
-"""Whether a tool reads its arguments as a policy judged them.
+"""Checks that a tool gets its arguments with the values that a policy judged.
 
-The values that the tool gets are compared, and never what its author's serializers make of them.
+It compares the typed values, not the output of the author's serializers.
 """
 
 import base64
@@ -30,19 +30,19 @@ Steps = tuple[str | int | None, ...]
 _SCALARS = frozenset({str, int, float, bool, type(None)})
 _LISTS = (list, tuple, set, frozenset, deque)
 _READS = frozenset({"__getitem__", "__iter__", "__missing__", "get", "items", "keys", "values"})
-"""How the content of a dict, list or set is read."""
+"""The methods that read the content of a dict, list or set."""
 _ENCODED = re.compile(rb'"content(?:Encoding|MediaType)":|"format":"(?:base64|base64url|binary)"')
 
 
 def read_otherwise(
     judged: dict[str, Any], values: BaseModel, verdict: PolicyVerdict
 ) -> tuple[Problem, ...]:
-    """Where `values`, typed from the arguments, are not what was judged; empty if nowhere.
+    """Where `values`, typed from the arguments, differ from the judged ones; empty if nowhere.
 
-    What a rule compares must be the same with the defaults that only the types know, and decoded
-    where the type is `Base64Str` or `Json`. Of the rest, if a hook or a person judged it, what was
-    sent must be the same. In neither may the types leave out a field: it may be another name of one
-    whose default was judged. Problems of the kind `NOT_COMPARABLE` expect the class of the value.
+    Values that a rule compares must be equal with the types' own defaults, and decoded for
+    `Base64Str` or `Json`. If a hook or a person judged the call, all other sent values must be
+    equal too. The types must not drop a field: it may be another name of a field whose default was
+    judged. Problems of the kind `NOT_COMPARABLE` expect the class of the value.
     """
     found: list[Problem] = []
     if verdict.paths:
@@ -54,12 +54,12 @@ def read_otherwise(
 
 
 def is_judged(path: Path, verdict: PolicyVerdict) -> bool:
-    """Whether a rule looks at the value at `path`, at what it is in, or at what is in it."""
+    """Whether a rule compares the value at `path`, a container of it, or a part of it."""
     return any(_meet(scripts, path) for scripts in verdict.paths)
 
 
 def _meet(scripts: Steps, path: Path) -> bool:
-    """Whether one leads to, or through, where the other does; a list may stand for one value."""
+    """Whether one path is a prefix of the other; a list may stand for a single value."""
     if not scripts or not path:
         return True
     step, own = scripts[0], path[0]
@@ -73,7 +73,7 @@ def _meet(scripts: Steps, path: Path) -> bool:
 
 @functools.cache
 def _encoded(model: type[BaseModel]) -> frozenset[str]:
-    """The arguments in which there may be text that the types decode, as their schemas say."""
+    """The arguments that may contain text which the types decode, by their schemas."""
     return frozenset(
         _shown(name, field)
         for name, field in model.model_fields.items()
@@ -84,10 +84,10 @@ def _encoded(model: type[BaseModel]) -> frozenset[str]:
 def _differences(
     judged: Any, typed: Any, path: Path, encoded: frozenset[str] | None
 ) -> Iterator[tuple[Problem, bool]]:
-    """Where a typed value is not what was judged, and whether what was judged is gone there.
+    """Where typed values differ from judged ones, and whether the judged value is missing there.
 
-    Where all that was sent was judged, `encoded` are the arguments that may have been decoded, and
-    what was not sent is not compared.
+    If all arguments were judged, `encoded` are those that may have been decoded, and values that
+    were not sent are not compared.
     """
     typed = _unwrapped(typed)
     try:
@@ -105,12 +105,12 @@ def _differences(
             continue
         one, other = ours[step], theirs[step]
         kind = type(other)
-        if kind not in _SCALARS or kind is not type(one) or one != other:  # most are the same
+        if kind not in _SCALARS or kind is not type(one) or one != other:  # fast path
             yield from _differences(one, other, (*path, step), encoded)
 
 
 def _unwrapped(typed: Any) -> Any:
-    """The value that a root model, a member of an enumeration or a secret stands for."""
+    """The value inside a root model, an enum member or a secret."""
     if isinstance(typed, RootModel):
         return _unwrapped(typed.root)
     if isinstance(typed, Enum):
@@ -125,7 +125,7 @@ def _unwrapped(typed: Any) -> Any:
 def _parts(
     judged: Any, typed: Any, *, is_whole: bool
 ) -> tuple[dict[Any, Any], dict[Any, Any]] | None:
-    """The fields or elements of both, by name or number; None if either has none."""
+    """The fields or elements of both, by name or index; None if either has none."""
     if isinstance(typed, (dict, *_LISTS)) and _reads_by_itself(type(typed)):
         raise PydanticSerializationError("its class may give the tool something else")
     if isinstance(judged, dict):
@@ -140,13 +140,13 @@ def _parts(
 
 @functools.cache
 def _reads_by_itself(container: type) -> bool:
-    """Whether it is a class that overrides how its content is read."""
+    """Whether a class overrides how its content is read."""
     own = (base for base in container.__mro__ if base.__module__ not in ("builtins", "collections"))
     return any(_READS & vars(base).keys() for base in own)
 
 
 def _fields(typed: Any, judged: dict[str, Any], *, is_whole: bool) -> dict[str, Any] | None:
-    """The fields of an object by the names that the schema has for them; None if it is none."""
+    """The fields of an object by their names in the schema; None if it has no fields."""
     if isinstance(typed, dict):
         made = {_name(key): value for key, value in typed.items()}
         return made if len(made) == len(typed) else None
@@ -184,7 +184,7 @@ def _name(key: Any) -> str:
 
 
 def _order(element: Any) -> tuple[bytes, bytes]:
-    """Sorts the elements of a set as their JSON is sorted, whatever the order of sets in them."""
+    """A sort key for set elements by their JSON, independent of the order of nested sets."""
     plain = to_jsonable_python(_unwrapped(element), serialize_unknown=True)
     return encoding.canonical(_sorted(plain)), encoding.canonical(plain)
 
@@ -199,7 +199,7 @@ def _sorted(plain: Any) -> Any:
 
 
 def _is_same(judged: Any, typed: Any) -> bool:
-    """As JSON has it: true is not 1, and 1 is 1.0. A Decimal is compared as a number."""
+    """JSON equality: true is not 1, and 1 is 1.0. A Decimal is compared as a number."""
     if isinstance(typed, Decimal) and not isinstance(judged, bool):
         try:
             return Decimal(str(judged)) == typed
@@ -221,14 +221,14 @@ def _plain(typed: Any) -> Any:
     if kind is ZoneInfo or kind.__module__ == "pydantic.networks":
         return str(typed)
     if isinstance(typed, (dict, BaseModel, *_LISTS)) or dataclasses.is_dataclass(typed):
-        return ...  # which is equal to nothing
+        return ...  # equal to nothing
     if isinstance(typed, Iterator) or hasattr(kind, "__pydantic_serializer__"):
         raise PydanticSerializationError("it is serialized by code of its own, or only once")
     return to_jsonable_python(typed)
 
 
 def _is_decoded(judged: Any, typed: Any) -> bool:
-    """Whether a value is what a text says in JSON or base64, as of `Json` and `Base64Str`."""
+    """Whether a value is the decoded form of a text (`Json` and `Base64Str`)."""
     if not isinstance(judged, str):
         return False
     content = typed.encode() if isinstance(typed, str) else typed

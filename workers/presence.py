@@ -1,6 +1,6 @@
-"""A worker's presence: its lease, renewed from a thread and connection of its own.
+"""A worker's lease, renewed from its own thread and connection.
 
-The lease stops when the event loop stalls, so that a worker that cannot run calls is seen as gone.
+Renewals stop if the event loop stalls, so that a worker that cannot run calls counts as lost.
 """
 
 import itertools
@@ -28,13 +28,13 @@ log = logs.logger("presence")
 _WORKERS_KEPT_SECONDS = 86_400
 _ALIVE_SECONDS = 55.0
 _RETRY_SECONDS = 0.25
-"""After a renewal that failed: without a fresh lease nothing is started."""
+"""The pause after a failed renewal: without a fresh lease nothing is started."""
 
 
 class Presence:
-    """Keeps `worker:{id}` alive and the worker's tools in the catalog.
+    """Renews `worker:{id}` and keeps the worker's tools in the catalog.
 
-    `loop_lag` says how many seconds ago the event loop last turned.
+    `loop_lag` returns the seconds since the event loop last turned.
     """
 
     def __init__(
@@ -68,7 +68,7 @@ class Presence:
             forgets_after=settings.dedup_ttl,
         )
         self.epoch = ""
-        """Which server, with which data, confirmed the lease last."""
+        """The server epoch at the last renewal."""
         self.renewed_at = float("-inf")
         """When the server last confirmed the lease, on the monotonic clock."""
         self._stopping = threading.Event()
@@ -76,13 +76,13 @@ class Presence:
 
     def start(self) -> None:
         """Publish the tools and take the lease, then keep both. Raises RedisError at first."""
-        # Whoever sees the worker finds its tools.
+        # Tools first: a dispatcher that sees the worker must find its tools.
         self._catalog_publisher.stock(b"", fleet_time(self._client, self._settings))
         self._renew()
         self._thread.start()
 
     def stop(self) -> None:
-        """Say in the lease that it ended. The catalog stays: calls are queued for its tools."""
+        """Mark the lease as ended. The catalog stays: calls are queued for its tools."""
         self._stopping.set()
         self._thread.join(self._settings.connect_timeout)
         try:
@@ -108,7 +108,7 @@ class Presence:
                 pause = min(pause, _RETRY_SECONDS)
 
     def _say_alive(self) -> None:
-        """Once a minute, in the one worker that comes first, where anybody listens."""
+        """Notify observers once a minute, in one worker of the pool."""
         if self._observers.hear("pool_alive") and time.monotonic() >= self._alive_at:
             self._alive_at = time.monotonic() + _ALIVE_SECONDS
             if self._client.set(self._names.alive, self._worker, nx=True, ex=int(_ALIVE_SECONDS)):
@@ -139,7 +139,7 @@ class Presence:
         return self._envelope.encode_lease(lease)
 
     def _renew(self) -> bytes:
-        """The catalog's version."""
+        """Renew the lease; returns the catalog's version."""
         described = self._describe()
         names = self._names
         while True:
@@ -154,7 +154,7 @@ class Presence:
                     names.catalog,
                 ],
                 args=[
-                    self._worker,  # a word nobody else uses, should there be no epoch
+                    self._worker,  # a unique value, if there is no epoch yet
                     self._worker,
                     self._lease(described),
                     int(self._settings.lease_ttl * 1000),
@@ -172,6 +172,6 @@ class Presence:
                 break
         self.epoch = epoch.decode(errors="replace")
         confirmed_before = self.renewed_at
-        self.renewed_at = renewed_at  # after the epoch: whoever sees the one knows the other
+        self.renewed_at = renewed_at  # after the epoch: readers of `renewed_at` see it
         self._back(confirmed_before)
         return bytes(version)

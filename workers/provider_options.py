@@ -1,4 +1,4 @@
-"""The options of a declaration that only providers read: checked, and as a spec has them."""
+"""Validates tool options that only providers read, and converts them for the spec."""
 
 import re
 from collections.abc import Mapping
@@ -22,7 +22,7 @@ _UNSAID: dict[str, Any] = {
 def offered_options(
     options: Mapping[str, Any], schema: dict[str, Any] | None, where: str
 ) -> dict[str, Any]:
-    """`options` with those that providers read as the spec has them: left out where they are empty.
+    """`options` with the provider options in the spec's form, without defaults.
 
     `schema` is the tool's input schema. Raises `ToolDeclarationInvalid` with the option's name.
     """

@@ -1,4 +1,4 @@
-"""How often a tool may be started, and how many of its calls may run, as a spec has it."""
+"""Validates the rate and concurrency options of a tool."""
 
 from typing import Any
 
@@ -7,10 +7,7 @@ from toolpool.contract.rates import RatePer, rate_of
 
 
 def rate_options(rate: Any, per: Any, where: str) -> dict[str, Any]:
-    """`rate` and `rate_per` where they are not as they always were.
-
-    Raises `ToolDeclarationInvalid` for what is no rate.
-    """
+    """`rate` and `rate_per`, without defaults. Raises `ToolDeclarationInvalid`."""
     scopes = [scope.value for scope in RatePer]
     if per not in scopes:
         known = ", ".join(scopes)
@@ -27,9 +24,9 @@ def rate_options(rate: Any, per: Any, where: str) -> dict[str, Any]:
 
 
 def scope_options(scope: Any, concurrency: Any, where: str) -> dict[str, Any]:
-    """`concurrency_scope` where it is not as it always was.
+    """`concurrency_scope`, if it differs from the default.
 
-    Raises `ToolDeclarationInvalid` for one that is none, or that has nothing to hold for.
+    Raises `ToolDeclarationInvalid` for an unknown scope, or one without `concurrency`.
     """
     if scope not in ("dispatcher", "fleet"):
         raise ToolDeclarationInvalid(

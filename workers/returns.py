@@ -1,4 +1,4 @@
-"""What a tool's results look like: the schema that its annotation or declaration gives them."""
+"""The output schema of a tool, from its return annotation or declaration."""
 
 import dataclasses
 import enum
@@ -18,19 +18,19 @@ from toolpool.contract.schema.validator import SchemaValidator
 
 _UNSAID = (None, type(None), Any, object, typing.NoReturn, typing.Never)
 _CONTENT_PACKAGES = frozenset({"mcp", "mcp_types", "fastmcp"})
-"""Their types are what a model is shown, not data."""
+"""Their types are content for models, not data."""
 _TOO_STRICT = ("format", "uniqueItems")
-"""A date without a time zone is none by RFC 3339, browsers' URLs are none by RFC 3986, an IPv6
-address may have a scope, and a set of numbers that are no JSON becomes a list of nulls."""
+"""pydantic's output may break these: dates without a time zone (RFC 3339), browsers' URLs (RFC
+3986), IPv6 addresses with a scope, and sets of NaN, which become lists of nulls."""
 _SAYS_NOTHING = frozenset({"$defs", "description"})
 
 
 class Returns:
-    """Holds results to `schema`.
+    """Validates results against `schema`.
 
-    With `is_annotation` it describes what the function returns, otherwise the data in it; `aliased`
-    is the type that it was made of, where that has fields of two names. Raises
-    `ToolDeclarationInvalid` when the schema does not compile.
+    If `is_annotation`, it describes the function's return value, otherwise the data in it;
+    `aliased` is the source type if its fields have aliases. Raises `ToolDeclarationInvalid` if the
+    schema does not compile.
     """
 
     def __init__(
@@ -46,14 +46,14 @@ class Returns:
         self._names = _names_in(schema)
         try:
             self._validator = SchemaValidator(schema)
-            # By an annotation `True` is an integer and a number, as it is in Python.
+            # For an annotation, `True` is an integer and a number, as in Python.
             self._pythonic = SchemaValidator(changed(schema, _pythonic)) if is_annotation else None
         except ToolDeclarationInvalid as error:
             reason = str(error).replace("input_schema", "output_schema")
             raise ToolDeclarationInvalid(reason) from None
 
     def problems(self, data: Any) -> tuple[Problem, ...]:
-        """What is wrong with a result; none holds a part of it. `data` is plain JSON.
+        """The problems of a result, without its values. `data` is plain JSON.
 
         In a path `*` stands for each key that the schema does not name.
         """
@@ -68,19 +68,19 @@ class Returns:
                 return ()
             found = tuple(problem for problem in found if problem.received != "boolean") or found
         return tuple(
-            # A hint is for who can send something else, and may be a part of the result.
+            # Hints are for models that can correct a value, and may quote the result.
             msgspec.structs.replace(
                 problem, path=self._without_keys(problem.path), closest=None, is_optional=False
             )
             for problem in found
-            if problem.kind != "tooDeep"  # too much to look at is not wrong
+            if problem.kind != "tooDeep"  # too deep to check is no problem
         )
 
     def by_alias(self, encoded: bytes) -> bytes | None:
-        """A result whose fields have their other names, under those that the schema says.
+        """The result with its fields renamed to their aliases in the schema.
 
-        A model's `model_dump()` has them. None for what its own type does not take, or takes only
-        as something else.
+        A model's `model_dump()` uses the other names. None if its own type rejects or changes the
+        result.
         """
         if self._aliased is None:
             return None
@@ -88,7 +88,7 @@ class Returns:
             value = self._aliased.validate_json(encoded, strict=True, by_alias=True, by_name=True)
             made = self._aliased.dump_json(value, by_alias=True, warnings="error")
             return None if self.problems(encoding.decode(made)) else made
-        except Exception:  # noqa: BLE001 - validators are anybody's code
+        except Exception:  # noqa: BLE001 - validators are user code
             return None
 
     def _without_keys(self, path: tuple[str | int, ...]) -> tuple[str | int, ...]:
@@ -96,7 +96,7 @@ class Returns:
 
 
 def _names_in(schema: Any) -> frozenset[str]:
-    """The fields that a schema names anywhere."""
+    """The field names anywhere in a schema."""
     names: set[str] = set()
     nodes = [schema]
     for node in nodes:
@@ -112,10 +112,10 @@ def _names_in(schema: Any) -> frozenset[str]:
 
 
 def returns_of(hint: Any, given: Any, where: str) -> Returns | None:
-    """What a tool's results are held to: a `given` schema, else its return annotation.
+    """The schema for a tool's results: a `given` schema, else that of its return annotation.
 
-    None where `given` is False, and where the annotation says nothing that a schema could. Raises
-    `ToolDeclarationInvalid` for a `given` schema that cannot be used.
+    None if `given` is False, or if the annotation allows anything. Raises `ToolDeclarationInvalid`
+    for an invalid `given` schema.
     """
     if given is False:
         return None
@@ -129,7 +129,7 @@ def returns_of(hint: Any, given: Any, where: str) -> Returns | None:
                 return None
             aliased = adapter if _annotated(adapter, by_alias=False) != schema else None
             return Returns(schema, is_annotation=True, aliased=aliased)
-        except Exception:  # noqa: BLE001 - an annotation is anybody's code, and may be anything
+        except Exception:  # noqa: BLE001 - an annotation is user code
             return None
     if not isinstance(given, dict):
         raise ToolDeclarationInvalid(
@@ -143,22 +143,22 @@ def returns_of(hint: Any, given: Any, where: str) -> Returns | None:
 
 
 class _AsSent(GenerateJsonSchema):
-    """What results are as JSON, without what they need not keep to.
+    """Generates the schema of results as JSON, without constraints that they may break.
 
-    A decimal may have an exponent, flags may be several at once, an object of a derived class has
-    more fields, and what a serializer without a return type makes is anybody's guess.
+    A decimal may have an exponent, flags may be combined, an object of a derived class has more
+    fields, and a serializer without a return type may produce anything.
     """
 
     _models = 0
-    """How many models the type that is being described stands in."""
+    """How many models the type that is being described is nested in."""
 
     def emit_warning(self, kind: JsonSchemaWarningKind, detail: str) -> None:
-        """Nobody has to be told: what cannot be said is left out."""
+        """Ignore warnings: types without a schema are omitted."""
 
     def ser_schema(self, schema: Any) -> JsonSchemaValue | None:
         module = getattr(schema.get("function"), "__module__", None) or ""
         is_known = "function" not in schema or module.partition(".")[0] == "pydantic"
-        # A serializer in an annotation is used inside of models alone.
+        # Serializers in annotations apply inside models only.
         if not is_known and (schema.get("return_schema") is None or not self._models):
             return {}
         return super().ser_schema(schema)
@@ -187,7 +187,7 @@ class _AsSent(GenerateJsonSchema):
         return _loosely(made, "additionalProperties") if is_closed else made
 
     def dataclass_schema(self, schema: Any) -> JsonSchemaValue:
-        # Whether its fields go by their aliases depends on what the dataclass stands in.
+        # Whether its fields use aliases depends on the containing model.
         made = super().dataclass_schema(schema)
         if set(made.get("properties", ())) - {f.name for f in dataclasses.fields(schema["cls"])}:
             raise ValueError("its fields have more than one name")
@@ -206,13 +206,13 @@ def _pythonic(schema: dict[str, Any]) -> dict[str, Any]:
 
 
 def _annotated(adapter: "pydantic.TypeAdapter[Any]", *, by_alias: bool) -> dict[str, Any]:
-    """The schema of what an annotation names."""
+    """The schema of an annotation."""
     made = adapter.json_schema(by_alias=by_alias, mode="serialization", schema_generator=_AsSent)
     return typing.cast(dict[str, Any], without(made, ("title", *_TOO_STRICT)))
 
 
 def _is_content(hint: Any) -> bool:
-    """Whether any part of an annotation is a type of MCP content."""
+    """Whether any part of an annotation is an MCP content type."""
     if isinstance(hint, type):
         return hint.__module__.partition(".")[0] in _CONTENT_PACKAGES
     return any(_is_content(part) for part in typing.get_args(hint))

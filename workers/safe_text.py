@@ -1,6 +1,6 @@
-"""What tools' objects say of themselves, as plain text, whatever their own methods do.
+"""Reads text from tools' objects safely, even if their own methods misbehave.
 
-An exception's `__str__` may raise, exit, or return something that only looks like text.
+An exception's `__str__` may raise, exit, or return a subclass of `str`.
 """
 
 import math
@@ -24,13 +24,13 @@ def _as_it_is(text: str) -> str:
 
 
 def text_of(value: object, characters: int, hide: Callable[[str], str] = _as_it_is) -> str:
-    """At most so many characters of `str(value)`; none where it has no text. Never raises.
+    """At most so many characters of `str(value)`; empty if it has no text. Never raises.
 
-    `hide` is given the whole text first: half a secret would not be known again.
+    `hide` gets the whole text before it is cut: a truncated secret would not be found.
     """
     try:
-        text = hide(str.__str__(str(value)))  # exactly a `str`, with no methods of a subclass
-    except BaseException:  # noqa: BLE001 - it may well raise SystemExit
+        text = hide(str.__str__(str(value)))  # an exact `str`, without methods of a subclass
+    except BaseException:  # noqa: BLE001 - it may raise SystemExit
         return ""
     return printable(cut(text, characters))
 
@@ -56,7 +56,7 @@ def stack_of(error: BaseException, hide: Callable[[str], str] = _as_it_is) -> st
 
 
 def recommendations_of(value: Any, hide: Callable[[str], str] = _as_it_is) -> tuple[str, ...]:
-    """What a tool recommends; nothing where that is no list of texts. Never raises."""
+    """The recommendations of a tool; empty if they are not a list of texts. Never raises."""
     try:
         given = list(value)[:_RECOMMENDATIONS] if issubclass(type(value), (list, tuple)) else []
     except BaseException:  # noqa: BLE001 - as above
@@ -66,13 +66,13 @@ def recommendations_of(value: Any, hide: Callable[[str], str] = _as_it_is) -> tu
 
 
 def url_of(value: Any, hide: Callable[[str], str] = _as_it_is) -> str | None:
-    """A URL that may be shown; None where it is no text, too long, or no URL. Never raises."""
+    """A URL that may be shown; None if it is invalid or too long. Never raises."""
     text = text_of(value, _URL_CHARACTERS + 1, hide) if issubclass(type(value), str) else ""
     return text if len(text) <= _URL_CHARACTERS and _URL.fullmatch(text) else None
 
 
 def seconds_of(value: Any) -> float | None:
-    """A number of seconds, 0 or more; None where it is none that JSON has. Never raises."""
+    """A finite number of seconds, 0 or more; None for anything else. Never raises."""
     try:
         seconds = float(value) if issubclass(type(value), (int, float)) else math.nan
     except BaseException:  # noqa: BLE001 - as above, and integers may be too large
@@ -81,5 +81,5 @@ def seconds_of(value: Any) -> float | None:
 
 
 def cut(text: str, characters: int) -> str:
-    """`text`, or its start and an ellipsis."""
+    """`text`, or its start with an ellipsis."""
     return text if len(text) <= characters else text[: characters - 1] + "…"

@@ -1,4 +1,4 @@
-"""What runs inside a worker process beside Celery: the event loop and everything on it."""
+"""The part of a worker process beside Celery: the event loop and everything on it."""
 
 import asyncio
 import os
@@ -64,16 +64,16 @@ log = logs.logger("worker")
 
 _START_SECONDS = 90.0
 _FLUSH_SECONDS = 6.0
-"""How much longer than its grace a stop waits for a server that does not answer."""
+"""How much longer than its grace period a stop waits for a server that does not answer."""
 _LAST_ANSWER_SECONDS = 2.0
 _OTHER_BROKER_SECONDS = 20.0
-"""A broker that is not the lease's server may be away: its connections are borne with longer."""
+"""The longer patience for a broker on another server, which the lease does not monitor."""
 _SERVER_FORGETS_SECONDS = 5.0
-"""How much a server may lose that comes back, or a replica that takes over; usually far less."""
+"""How much recent data a restarted or promoted server may lose; usually far less."""
 
 
 class WorkerService:
-    """The running side of one worker process. `start` raises `Misconfigured` errors."""
+    """The service of one worker process. `start` raises `Misconfigured` errors."""
 
     def __init__(
         self,
@@ -104,7 +104,7 @@ class WorkerService:
         self._message_reader = MessageReader(self._envelope, self._observers)
         self._names = RedisKeys(settings.key_prefix)
         self._loop = asyncio.new_event_loop()
-        # A factory that fails would leave the worker unable to start any call.
+        # A failing factory would leave the worker unable to start any call.
         self._loop.set_task_factory = _refuse_task_factory  # type: ignore[method-assign, assignment]
         self._thread = threading.Thread(target=self._turn, name="tools", daemon=True)
         self._last_turn = time.monotonic()
@@ -115,7 +115,7 @@ class WorkerService:
         self._worn_out_said = False
         self._is_ready = False
         self.sign_seconds = min(1.0, settings.worker_stall_timeout / 4)
-        """How often each loop is to say that it turns."""
+        """The interval at which each loop reports that it turns."""
         self._foreign = 0
         self._recycling = False
         self._stop_lock = threading.RLock()
@@ -123,7 +123,7 @@ class WorkerService:
         """Set once the stop has begun."""
         self._toolset = toolset_of(self._served())
         self.leaving = threading.Event()
-        """Set once a stop was asked for, which Celery's thread then begins."""
+        """Set once a stop was requested, which Celery's thread then begins."""
         self.form = Form(settings.max_message_bytes)
         self.stalled_connections = StalledConnections(
             patience=settings.lease_ttl, confirmed_at=self._broker_confirmed_at
@@ -131,7 +131,7 @@ class WorkerService:
 
     @property
     def lanes(self) -> list[QueueChannel]:
-        """A lane for each kind: its queues, with a window of its slots' worth and one batch."""
+        """A lane per kind: its queues, with a prefetch of its slots plus one batch."""
         return [
             QueueChannel(
                 tuple(name for queue in self._queues for name in self._queues_of(queue, kind)),
@@ -141,7 +141,7 @@ class WorkerService:
         ]
 
     def _queues_of(self, queue: str, kind: RunIn) -> tuple[str, str]:
-        """The queue of all workers, and that of those with the very same tools."""
+        """The common queue, and that of workers with the same toolset."""
         name = self._names.queue(queue, kind)
         return name, toolset_queue(name, self._toolset.digest)
 
@@ -187,13 +187,13 @@ class WorkerService:
     def _end_blocking(self, running: ClaimedCalls) -> None:
         """Answer the call that blocks the event loop; on the watchdog's thread, as the worker ends.
 
-        Where the server does not take the answer, the call is recovered like the others.
+        If the server does not accept the answer, the call is recovered like the others.
         """
         outcome = self._runner.blocked(running)
         settlement = self._settler.settlement(running.batch, running.call, outcome)
         try:
             asyncio.run(self._settle_now(settlement))
-        except Exception as error:  # noqa: BLE001 - whatever it was, the worker has to end
+        except Exception as error:  # noqa: BLE001 - the worker has to end in any case
             log.error("blocking_call_not_answered call=%s: %s", running.call.id, error)
 
     async def _settle_now(self, settlement: Settlement) -> None:
@@ -218,15 +218,15 @@ class WorkerService:
             self._observers.tell("stalled", frame.worker, frame.reason)
 
     def _recycle(self) -> None:
-        """Leave: take nothing new, and let what runs end, however long it may take."""
+        """Drain without a limit: take nothing new, and let running calls end."""
         self._recycling = True
         self.leaving.set()
         os.kill(os.getpid(), signal.SIGTERM)
 
     def main_turned(self, *, consumes: bool = True) -> None:
-        """Celery's loop turns; to be called from it about once a second.
+        """Report a turn of Celery's loop; called from it about once a second.
 
-        It does not `consume` while it tries to connect to the broker.
+        `consumes` is False while it tries to connect to the broker.
         """
         if consumes and not self._is_ready:
             self._is_ready = True
@@ -257,7 +257,7 @@ class WorkerService:
         )
 
     def _broker_confirmed_at(self) -> float:
-        if self._settings.broker_url:  # another server, of which the lease says nothing
+        if self._settings.broker_url:  # the lease says nothing about a separate broker
             return time.monotonic() - _OTHER_BROKER_SECONDS
         return self._presence.renewed_at
 
@@ -283,23 +283,23 @@ class WorkerService:
         )
 
     def _served(self) -> list[ToolSpec]:
-        """The tools that calls for this worker's queues may name."""
+        """The tools that this worker's queues serve."""
         specs = [tool.spec for tool in self._catalog.tools.values()]
         return [s for s in specs if s.run_in in self._slots.counts and s.queue in self._queues]
 
     def receive(self, data: bytes, acknowledge: Callable[[], None]) -> None:
-        """Take a message from any thread; `acknowledge` is called on the event loop's."""
+        """Take a message from any thread; `acknowledge` is called on the event loop's thread."""
         self._loop.call_soon_threadsafe(self._executor.receive, data, acknowledge)
 
     def reject(self, reason: str) -> None:
-        """Count and log a message that was dropped before it was one of ours; from any thread."""
+        """Count and log a message that was dropped undecoded; thread-safe."""
         self._foreign += 1
         self._loop.call_soon_threadsafe(self._message_reader.refuse, "foreign", reason)
 
     def stop(self) -> None:
-        """Let running calls end within the grace, settle them, drop the lease. Idempotent.
+        """Let running calls end within the grace period, settle them, drop the lease. Idempotent.
 
-        Also blocks while another thread does it: this process must not end before that.
+        Blocks also while another thread stops it: the process must not exit before that.
         """
         with self._stop_lock:
             if not self.stopping.is_set() and self._thread.is_alive():
@@ -390,7 +390,7 @@ class WorkerService:
         self._credentials.close()
 
     async def _follow_switches(self) -> None:
-        """Set again what somebody removed without a key; of a new one the claims tell."""
+        """Restore switches that were removed without a key; claims report new ones."""
         while True:
             await self._executor.follow_switches()
             await asyncio.sleep(self._settings.lease_interval)
@@ -419,11 +419,11 @@ class WorkerService:
             await asyncio.sleep(PULSE_SECONDS)
 
     def _say(self) -> None:
-        """Tell the supervisor that the loop turns, and whether another worker is needed."""
+        """Tell the supervisor that the loop turns, and whether a replacement is needed."""
         is_worn_out = self._slots.are_worn_out
         if is_worn_out and not self._worn_out_said and not self.stopping.is_set():
             self._worn_out_said = True
-            log.error("worker_worn_out: half its slots of a kind do not end; draining")
+            log.error("worker_worn_out: stuck calls hold half its slots of a kind; draining")
             self._observers.tell("worn_out", self._facts())
             if self._link is None:
                 self._recycle()
@@ -448,8 +448,8 @@ class WorkerService:
                 self._loop.run_forever()
                 if self._is_stopped:
                     return
-                log.error("loop_stopped: a tool stopped the worker's event loop; it goes on")
-            except BaseException:  # a tool's own task raised SystemExit: the loop goes on
+                log.error("loop_stopped: a tool stopped the worker's event loop; it continues")
+            except BaseException:  # a tool's task raised SystemExit: the loop continues
                 log.exception("loop_interrupted")
 
     def _on_loop(self, work: Coroutine[Any, Any, None], patience: float | None) -> None:

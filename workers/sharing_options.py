@@ -1,4 +1,4 @@
-"""Which equal calls of a tool may share a run, as its declaration says and its spec has it."""
+"""Validates the options for runs that equal calls share."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -17,10 +17,9 @@ def shared_options(
     runs_alone: Mapping[str, bool],
     where: str,
 ) -> dict[str, Any]:
-    """The two options as a spec has them, left out where they are not given.
+    """The two options for the spec, without defaults.
 
-    `runs_alone` are the options that give each call a run of its own. Raises
-    `ToolDeclarationInvalid` with the reason.
+    `runs_alone` are the options that give each call its own run. Raises `ToolDeclarationInvalid`.
     """
     if not isinstance(single_flight, bool):
         raise ToolDeclarationInvalid(

@@ -27,7 +27,7 @@ from toolpool.contract.schema.suggestions import closest
 from toolpool.workers.context import ToolContext
 from toolpool.workers.judged_arguments import is_judged, read_otherwise
 
-_FIELD = "p_"  # keeps a parameter called `json` or `schema` from shadowing the model's own names
+_FIELD = "p_"  # a parameter called `json` must not shadow a method of the model
 
 
 _BY_IDENTITY: Any = object.__eq__
@@ -43,7 +43,7 @@ class ArgumentsRefused(Exception):
 
 
 class ReadOtherwise(Exception):
-    """Raised when the types read arguments in another way than a policy judged them."""
+    """Raised when the types read arguments differently than a policy judged them."""
 
     def __init__(self, problems: tuple[Problem, ...]) -> None:
         super().__init__("arguments are read in another way than they were judged")
@@ -51,28 +51,28 @@ class ReadOtherwise(Exception):
 
 
 class SwitchedOff(Exception):
-    """Raised when a kill switch denies the arguments as the types read them; says why."""
+    """Raised when a kill switch denies the typed arguments; the message says why."""
 
 
 class _JsonSchema(GenerateJsonSchema):
-    """Shows `default_factory=list` as the default that it is, and only fields that may be sent."""
+    """Shows `default_factory=list` as a default, and only fields that may be sent."""
 
     def field_is_present(self, field: Any) -> bool:
-        """Whether to show a field: of a dataclass, one that its constructor takes."""
+        """Whether to show a field; a dataclass's must be a constructor parameter."""
         return field.get("init") is not False and super().field_is_present(field)
 
     def datetime_schema(self, schema: DatetimeSchema) -> dict[str, Any]:
-        """Of `NaiveDatetime` without an offset, which `date-time` requires."""
+        """`NaiveDatetime` has no offset, which `date-time` requires."""
         made = super().datetime_schema(schema)
         return _local(made) if schema.get("tz_constraint") == "naive" else made
 
     def time_schema(self, schema: TimeSchema) -> dict[str, Any]:
-        """Of `time` mostly without an offset, which `time` requires."""
+        """`time` usually has no offset, which `time` requires."""
         made = super().time_schema(schema)
         return made if schema.get("tz_constraint") == "aware" else _local(made)
 
     def url_schema(self, schema: UrlSchema) -> dict[str, Any]:
-        """Also with the letters of every language, which are encoded when it is read."""
+        """URLs may have international characters, which are encoded when parsed."""
         return {**super().url_schema(schema), "format": "iri"}
 
     def get_default_value(self, schema: WithDefaultSchema) -> Any:
@@ -82,7 +82,7 @@ class _JsonSchema(GenerateJsonSchema):
 
 
 def _local(schema: dict[str, Any]) -> dict[str, Any]:
-    """A schema of times with the format of OpenAPI's registry for those without an offset."""
+    """The schema of a local time: OpenAPI's registry has formats without an offset."""
     known = schema.get("format") in ("date-time", "time")
     return {**schema, "format": f"{schema['format']}-local"} if known else schema
 
@@ -90,8 +90,8 @@ def _local(schema: dict[str, Any]) -> dict[str, Any]:
 class Signature:
     """Binds JSON arguments to a function's parameters.
 
-    With a raw `input_schema` the arguments pass as they are: as keywords, or as one dict when the
-    function has a single parameter called `arguments`. Raises `ToolDeclarationInvalid` when a
+    With a raw `input_schema` the arguments are passed unchanged: as keywords, or as one dict if the
+    function has a single parameter called `arguments`. Raises `ToolDeclarationInvalid` if a
     parameter has no type, cannot be filled from JSON or does not fit the `input_schema`, and for a
     method. `returned` is the return annotation.
     """
@@ -130,7 +130,7 @@ class Signature:
     def json_schema(self, described: Mapping[str, str] = _NOTHING) -> dict[str, Any]:
         """The schema shown to the model: a JSON Schema 2020-12 object, without generated titles.
 
-        `described` says more of the parameters that have no description of their own.
+        `described` adds descriptions to parameters that have none.
         """
         assert self._model is not None
         made = self._model.model_json_schema(schema_generator=_JsonSchema)
@@ -150,11 +150,10 @@ class Signature:
     ) -> dict[str, Any]:
         """Keyword arguments for the function, typed and defaulted.
 
-        `context` goes to the parameters of that type; it may be None where there are none.
+        `context` fills the parameters of that type; it may be None if there are none.
 
-        Raises `ArgumentsRefused` when the types do not take the values, `SwitchedOff` when they
-        read them as one of `switches` denies, and `ReadOtherwise` when they read them in another
-        way than a policy judged them.
+        Raises `ArgumentsRefused` if the types reject the values, `SwitchedOff` if one of `switches`
+        denies the typed values, and `ReadOtherwise` if they differ from what a policy judged.
         """
         bound: dict[str, Any] = dict.fromkeys(self.injected, context)
         if self._takes_dict:
@@ -181,26 +180,26 @@ class Signature:
         return bound | extra
 
     def can_read(self, argument: str, value: Any) -> bool:
-        """Whether the type of an argument takes a value; True where nothing is known of it."""
+        """Whether the type of an argument accepts a value; True if it has no type."""
         if self._model is None or _FIELD + argument not in self._model.model_fields:
             return True
         try:
             self._with(self._model.model_construct(), argument, value)
-        except Exception:  # noqa: BLE001 - validators are code of the tool's, and raise anything
+        except Exception:  # noqa: BLE001 - validators are user code
             return False
         return True
 
     def _with(self, values: BaseModel, argument: str, value: Any) -> BaseModel:
-        """The typed arguments with another value, typed as it would be. Raises as validators do."""
+        """The typed arguments with another value, typed too. Raises what validators raise."""
         changed = values.model_copy()
         changed.__pydantic_validator__.validate_assignment(changed, _FIELD + argument, value)
         return changed
 
     def _is_denied(self, values: BaseModel, switch: Switch) -> bool:
-        """Whether a switch denies typed arguments: its value is typed as theirs was."""
+        """Whether a switch denies typed arguments: its value is typed in the same way."""
         field = _FIELD + str(switch.argument)
         if field not in type(values).model_fields:
-            return False  # it has no type: the value as it was sent was compared
+            return False  # it has no type: the sent value was compared
         try:
             others = self._with(values, str(switch.argument), switch.value)
         except Exception:  # noqa: BLE001 - as in `can_read`: no call can have this value
@@ -210,7 +209,7 @@ class Signature:
             try:
                 denied, value = (each.model_dump(mode="json")[field] for each in (others, values))
             except PydanticSerializationError:
-                return True  # they cannot be told apart
+                return True  # they cannot be distinguished
         return means(denied, value)
 
     def _keywords(
@@ -221,9 +220,9 @@ class Signature:
     ) -> dict[str, Any]:
         """The arguments of a raw schema, which may allow fields that it does not name.
 
-        Raises `ArgumentsRefused` for those that the function does not take; for those with a
-        default that the schema does not have `SwitchedOff` where a switch denies it, and
-        `ReadOtherwise` where a rule compares them.
+        Raises `ArgumentsRefused` for arguments that the function does not take. For parameters
+        whose default is not in the schema, raises `SwitchedOff` if a switch denies it and
+        `ReadOtherwise` if a rule compares it.
         """
         unknown = {n for n in arguments if n in self.injected or n not in self._names}
         if self._takes_any:
@@ -242,7 +241,7 @@ class Signature:
 
 
 def _is_by_identity(value: Any) -> bool:
-    """Whether two equal values differ, since a class in them does not say what is equal."""
+    """Whether a class in the value compares by identity, so that equality means nothing."""
     parts: Iterable[Any] = ()
     if isinstance(value, dict):
         parts = value.values()
@@ -283,7 +282,7 @@ def _require_no_method(
     owner = getattr(function, "__qualname__", "").rpartition(".")[0]
     if owner and not owner.endswith("<locals>"):
         raise ToolDeclarationInvalid(
-            f"{where}: it is a method of {owner.rpartition('.')[2]}, and nobody would fill in "
+            f"{where}: it is a method of {owner.rpartition('.')[2]}, and nothing would fill in "
             f"{first.name!r}: declare a function of the module, which may call the method"
         )
 
@@ -291,7 +290,7 @@ def _require_no_method(
 def _require_fit(
     schema: Any, parameters: Mapping[str, inspect.Parameter], where: str, *, takes_any: bool
 ) -> None:
-    """Raises `ToolDeclarationInvalid` if calls that fit the schema could not call the function."""
+    """Raise `ToolDeclarationInvalid` if valid calls could fail to call the function."""
     named, required = fields_of(schema)
     unknown = sorted(named - parameters.keys())
     if unknown and not takes_any:
@@ -312,7 +311,7 @@ def _require_fit(
 def _hints(function: Callable[..., Any], where: str) -> dict[str, Any]:
     try:
         return typing.get_type_hints(function, include_extras=True)
-    except Exception as error:  # noqa: BLE001 - annotations are code, and raise anything
+    except Exception as error:  # noqa: BLE001 - annotations are user code
         raise ToolDeclarationInvalid(
             f"{where}: its annotations cannot be resolved ({error}); "
             "import the types at module level, not under TYPE_CHECKING"
@@ -365,7 +364,7 @@ def _model(
 _KINDS = {
     "missing": "required",
     "extra_forbidden": "additionalProperties",
-    # pydantic repeats the value in what it says of these, and it may be a secret
+    # pydantic's messages for these repeat the value, which may be a secret
     "union_tag_invalid": "schema",
     "import_error": "schema",
 }

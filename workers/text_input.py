@@ -1,4 +1,4 @@
-"""Tools whose input is free text, which some providers call custom tools."""
+"""Tools with free-text input, which some providers call custom tools."""
 
 from typing import Any
 
@@ -8,7 +8,7 @@ _SYNTAXES = ("lark", "regex")
 
 
 def text_options(input: Any, grammar: Any, schema: dict[str, Any], where: str) -> dict[str, Any]:
-    """What a spec says of a tool whose input is text; nothing of another.
+    """The spec's fields for a tool with text input; empty for any other.
 
     `schema` is the tool's input schema, whose one property takes the text. Raises
     `ToolDeclarationInvalid`.

@@ -28,7 +28,7 @@ from toolpool.workers.sharing_options import shared_options
 from toolpool.workers.signature import Signature
 from toolpool.workers.text_input import text_options
 
-# A bare `Tool` is one of whatever signature: PEP 696.
+# A bare `Tool` accepts any signature (PEP 696).
 P = ParamSpec("P", default=...)
 R = TypeVar("R", default=Any)
 Check = Callable[..., object]
@@ -59,7 +59,7 @@ class Tool(Generic[P, R]):
 
     @property
     def name(self) -> str:
-        """The name the model calls it by."""
+        """The name that the model uses."""
         return self.spec.name
 
     @property
@@ -122,47 +122,47 @@ def tool(
 def tool(function: Callable[..., Any] | None = None, /, **options: Any) -> Any:
     """Declare a function as a tool.
 
-    `async def` runs on the worker's event loop; `def` runs in a child process, or in a thread where
-    `run_in="thread"` vouches that it is safe there and need not be killed. `timeout` is in seconds
-    from the claim: 60 by default, a day for a `background` tool, whose caller gets a handle when it
-    does not end soon. A call that gives no sign of life (`ctx.progress` or `ctx.heartbeat`) for
-    `heartbeat` seconds is ended like one at its timeout; none by default.
+    `async def` runs on the worker's event loop; `def` runs in a child process, or in a thread with
+    `run_in="thread"`, which declares it thread-safe although it cannot be killed there. `timeout`
+    is in seconds from the claim: 60 by default, a day for a `background` tool, whose caller gets a
+    handle if it does not end soon. A call without a sign of life (`ctx.progress` or
+    `ctx.heartbeat`) for `heartbeat` seconds is ended like one at its timeout; not checked by
+    default.
 
     `effects="read"` may be run again after a lost worker; `effects="write"` never is, and orders
-    its turn; undeclared is never run again. A run goes on while Redis is away; an `exclusive` one
-    is stopped where its worker cannot renew its lease, so that no second run is ever beside it.
-    A call of a tool with `approval` waits until a person approves it. An approval is given for
-    the input schema, effects, secrets and `version` that the tool has: name another version where
-    it begins to do something else with the same arguments.
+    its turn; undeclared effects are never run again. A run continues while Redis is away; an
+    `exclusive` one is stopped if its worker cannot renew its lease, so that there is never a second
+    run beside it. A call of a tool with `approval` waits until a person approves it. An approval is
+    bound to the tool's input schema, effects, secrets and `version`: change the version when the
+    same arguments begin to do something else.
 
-    Equal calls of a `single_flight` read that are in flight at once share one run, over the whole
-    fleet; with `cache_seconds` the result of one that went well is also given to those that come
-    within so many seconds of its end. Equal is: the same tenant, version of the tool and arguments,
-    and, where the function has a `ToolContext`, the same session and host's context.
+    Equal calls of a `single_flight` read that are in flight at once share one run in the whole
+    fleet; with `cache_seconds` a successful result is also reused for that long. Calls are equal if
+    they have the same tenant, tool version and arguments and, if the function has a `ToolContext`,
+    the same session and host context.
 
     With `input_schema` (raw JSON Schema) the function takes the validated arguments as keywords or
     as one `arguments` dict. Each `check` gets the typed arguments as keywords before the tool runs;
     a ValueError or a returned string refuses the call (`validation.arguments`, not executed).
 
-    A tool is started at most as often as `rate` says (`10/s`, `100/min`, `1000/h`, `5000/day`), in
-    any time of that length, over the whole fleet; by `rate_per` for each tenant or session by
-    itself. What comes sooner waits, or is refused (TOOLPOOL_RATE_LIMIT_ACTION). At most
-    `concurrency` of its calls run at once: of each dispatcher, or by `concurrency_scope` of the
-    whole fleet.
+    `rate` limits the starts in any window of its unit (`10/s`, `100/min`, `1000/h`, `5000/day`)
+    over the whole fleet, or with `rate_per` for each tenant or session. Calls above the limit wait
+    or are refused (TOOLPOOL_RATE_LIMIT_ACTION). `concurrency` limits the calls that run at once:
+    per dispatcher, or with `concurrency_scope` in the whole fleet.
 
-    `secrets` are the names of those that it asks its `ToolContext` for, of the user whose call it
-    is. They are had before the tool begins; a call that lacks one is answered, and not run.
+    `secrets` names those that the tool reads from its `ToolContext`, for the call's user. They are
+    resolved before the tool begins; a call that lacks one is answered without being run.
 
-    `input="text"` is for a function of one text: providers that have custom tools (OpenAI) let the
-    model write it freely, not as JSON, and keep it to a `grammar` if there is one, `("lark", …)` or
-    `("regex", …)`; others are offered a tool with one argument.
+    `input="text"` is for a function with one text parameter: providers with custom tools (OpenAI)
+    let the model write it as free text instead of JSON, constrained by a `grammar` if there is one,
+    `("lark", …)` or `("regex", …)`; others are offered a tool with one argument.
 
     A result that breaks `output_schema`, by default that of the return annotation, is
-    `runtime.bad_result`; False takes any. `title`, `strict`, `defer_loading`, `allowed_callers` and
-    `input_examples` are told to the providers that take them. What the docstring says of parameters
-    in a section `Args:` (Google) or `Parameters` (NumPy) goes into the schema.
+    `runtime.bad_result`; False allows any. `title`, `strict`, `defer_loading`, `allowed_callers`
+    and `input_examples` are passed to providers that support them. Parameter descriptions in a
+    docstring section `Args:` (Google) or `Parameters` (NumPy) go into the schema.
 
-    Raises `ToolDeclarationInvalid` with the reason when the tool could not work.
+    Raises `ToolDeclarationInvalid` with the reason if the tool could not work.
     """
     if function is not None:
         return _declare(function)
@@ -230,7 +230,7 @@ def _declare(
             check_schema=validate == "on",
             injected=signature.injected,
             background=background,
-            timeout=float(timeout),  # 20 and 20.0 are one timeout, and must have one digest
+            timeout=float(timeout),  # 20 and 20.0 must have the same digest
             heartbeat=msgspec.UNSET if heartbeat is None else float(heartbeat),
             exclusive=True if exclusive else msgspec.UNSET,
             **rate_options(rate, rate_per, where),
@@ -277,12 +277,12 @@ def _require_names(tool: str, queue: str, where: str) -> None:
         )
     if not is_queue(queue):
         raise ToolDeclarationInvalid(
-            f"{where}: queue={queue!r} is no name of a queue: letters, digits, _ and -, 64 at most"
+            f"{where}: queue={queue!r} is not a queue name: letters, digits, _ and -, 64 at most"
         )
 
 
 def _require_values(spec: ToolSpec, where: str) -> None:
-    """Dispatchers decode the spec strictly, and would pass a wrong one over."""
+    """Dispatchers decode the spec strictly, and would ignore an invalid one."""
     try:
         msgspec.convert(msgspec.to_builtins(spec), ToolSpec)
     except (msgspec.ValidationError, TypeError, ValueError) as error:
@@ -317,7 +317,7 @@ def _secrets(given: Any, signature: Signature, where: str) -> tuple[str, ...]:
     for name in names:
         if not isinstance(name, str) or not is_secret(name):
             raise ToolDeclarationInvalid(
-                f"{where}: {name!r} is no name of a secret: letters, digits and the signs _ . and "
+                f"{where}: {name!r} is not a secret name: letters, digits and the signs _ . and "
                 "-, the first no sign, 64 at most"
             )
     if names and not signature.injected:
@@ -338,7 +338,7 @@ def _require_one_result(function: Callable[..., Any], where: str) -> None:
 def _documented(
     function: Callable[..., Any], signature: Signature, input_schema: dict[str, Any] | None
 ) -> Docstring:
-    """The docstring; with a raw schema, which has descriptions of its own, as it stands."""
+    """The parsed docstring; unparsed with a raw schema, which has its own descriptions."""
     text = inspect.getdoc(function) or ""
     if input_schema is not None:
         return Docstring(text, {})

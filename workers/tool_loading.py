@@ -1,4 +1,4 @@
-"""Finds the tools a worker offers: modules, packages with their submodules, or files."""
+"""Loads a worker's tools: from modules, packages with their submodules, or files."""
 
 import importlib
 import importlib.util
@@ -16,16 +16,16 @@ from toolpool.workers.running.process_role import Importing, import_from_here
 from toolpool.workers.tool import Tool
 
 BUILT_IN = "toolpool.workers.tools"
-"""The tools a worker offers when none are named."""
+"""The tools of a worker if none are named."""
 _LONGEST_TEXT = 1_000
 _OF_CODE = (
     ImportError, SyntaxError, NameError, AttributeError, LookupError, TypeError, OSError
 )  # fmt: skip
-"""What Python says with these is of code and files; any other may say a password."""
+"""Python's messages of these types describe code and files; others may contain secrets."""
 
 
 class Catalog:
-    """The tools of one worker by name. Raises `ToolDeclarationInvalid` for two of one name."""
+    """The tools of one worker by name. Raises `ToolDeclarationInvalid` for duplicate names."""
 
     def __init__(self, tools: Iterable[Tool]) -> None:
         by_name: dict[str, Tool] = {}
@@ -41,11 +41,11 @@ class Catalog:
 
     @classmethod
     def load(cls, sources: Iterable[str]) -> "Catalog":
-        """Import every source and take its module-level tools.
+        """Import every source and collect its module-level tools.
 
-        Raises `ToolsUnimportable` when a source does not exist, fails, or holds no tool.
+        Raises `ToolsUnimportable` if a source does not exist, fails, or contains no tool.
         """
-        tools_imported(math.inf)  # where one fails, its line is told
+        tools_imported(math.inf)  # show source lines if an import fails
         found: dict[int, Tool] = {}
         for source in list(sources) or [BUILT_IN]:
             count = 0
@@ -114,16 +114,16 @@ def _import_file(source: str) -> ModuleType:
 
 
 def _is_or_holds(missing: str | None, name: str) -> bool:
-    """Whether the missing module is the named one, or a package that it would be in."""
+    """Whether the missing module is the named one or one of its parent packages."""
     return missing is not None and f"{name}.".startswith(f"{missing}.")
 
 
 def _failed(source: str, error: BaseException) -> tuple[str, str]:
-    """What is said of a module that cannot be imported: anywhere, and to whoever started this."""
+    """The message for a failed import: for the log, and for the user who started the process."""
     if isinstance(error, ModuleNotFoundError) and error.name:
         said = (
-            f"{source} imports {error.name!r}, which is not there: install it where the tools run, "
-            "or make it importable from the current directory"
+            f"{source} imports {error.name!r}, which is not installed: install it where the tools "
+            "run, or make it importable from the current directory"
         )
         return said, said
     place = own_frame(faults_in({"faults": faults_of(error)}))

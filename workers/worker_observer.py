@@ -1,6 +1,7 @@
-"""The workers' seam for observers: what happens in a worker, and the facts of each moment.
+"""Observers of workers: the moments of a worker's life, and the facts of each.
 
-`toolpool.contract.observer_dispatch` says how they are told. Facts hold no argument and no result.
+`toolpool.contract.observer_dispatch` describes the delivery. Facts contain no arguments and no
+results.
 """
 
 import time
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class WorkerFacts(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """Which worker it is, and what it serves. `pid` is that of its process.
+    """A worker and what it serves. `pid` is that of its process.
 
     `kinds` of tools are `loop`, `thread` and `process`; `server` is its URL without a password.
     """
@@ -41,12 +42,11 @@ class WorkerFacts(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class RunFacts(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """Which call a worker has claimed.
+    """A call that a worker has claimed.
 
-    `retry` counts the pool's own retries of it, from 0; `retries_left` is how many more it may
-    make. `run_in` is `loop`,
-    `thread` or `process`; it and the `queue` are empty for a tool that this worker lacks. `trace`:
-    the headers of the trace that it belongs to.
+    `retry` counts the pool's retries of it, from 0; `retries_left` is how many more it may make.
+    `run_in` is `loop`, `thread` or `process`; it and `queue` are empty for a tool that this worker
+    lacks. `trace`: the call's trace headers.
     """
 
     call_id: str
@@ -63,7 +63,7 @@ class RunFacts(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Received(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """The message that a call came in: its calls, its size, and how long ago it was sent."""
+    """The message of a call: its number of calls, its size, and the seconds since it was sent."""
 
     calls: int
     bytes: int
@@ -71,9 +71,9 @@ class Received(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class RunEnded(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """How a worker answered a call: `code` is None where it went well.
+    """How a worker answered a call: `code` is None for a success.
 
-    `at` is Unix time; `seconds` since it was given to what runs its tool; 0 where it never was.
+    `at` is Unix time; `seconds` since the tool was entered; 0 if it was not.
     """
 
     code: Code | None
@@ -84,10 +84,10 @@ class RunEnded(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Blocked(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """A tool that blocks the event loop, `seconds` so far.
+    """A tool that has blocked the event loop for `seconds` so far.
 
-    `tool` is None where it is not known; `stack` is where the loop's thread is. `is_fatal`: the
-    worker ends at once, as nothing else stops it.
+    `tool` is None if unknown; `stack` is that of the loop's thread. `is_fatal`: the worker ends at
+    once, because nothing else stops the tool.
     """
 
     tool: str | None
@@ -97,7 +97,7 @@ class Blocked(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class LeftBehind(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """How many tasks or threads (`what`) tools have left running; `stack` is the most common."""
+    """How many tasks or threads (`what`) tools left running; `stack` is the most common one."""
 
     what: str
     count: int
@@ -105,11 +105,11 @@ class LeftBehind(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Unresolved(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """A secret that a call could not be given: its name, for which tool, and of which `source`.
+    """A secret that could not be resolved: its name, tool and `source`.
 
-    `is_missing`: the operator has not set it up; otherwise it could not be resolved. `why` is in
-    words of the pool's. `faults` are what was raised; `text`, what that says, is None
-    unless the setting `error_texts` allows it.
+    `is_missing`: the operator has not configured it; otherwise resolving failed. `why` is the
+    pool's description. `faults` are the exceptions; `text`, their message, is None unless the
+    setting `error_texts` allows it.
     """
 
     name: str
@@ -123,10 +123,10 @@ class Unresolved(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class WorkerPulse(msgspec.Struct, frozen=True, kw_only=True):
-    """How a worker stands; told about four times a second, while its event loop turns.
+    """The state of a worker, about four times a second while its event loop turns.
 
-    `lag` is how many seconds the loop came too late to it. `running` counts calls, `stuck` the
-    slots held by what does not end, `dropped` the moments that observers were too slow for.
+    `lag` is the delay of the loop in seconds. `running` counts calls, `stuck` the slots held by
+    calls that do not stop, `dropped` the moments that observers were too slow for.
     """
 
     lag: float
@@ -136,81 +136,81 @@ class WorkerPulse(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class WorkerObserver(Listening):
-    """To be derived from: each method is a moment. What is not overridden costs nothing.
+    """Base class of worker observers: each method is a moment. Unused methods cost nothing.
 
-    An instance lives in each worker process.
+    Each worker process has its own instance.
     """
 
     def ready(self, worker: WorkerFacts) -> None:
-        """This worker is in touch with the server, and takes calls."""
+        """The worker is connected and takes calls."""
 
     def draining(self, worker: WorkerFacts) -> None:
-        """It takes nothing new, and lets what runs end."""
+        """The worker takes nothing new and lets running calls end."""
 
     def stopped(self, worker: WorkerFacts) -> None:
-        """Its last call has ended, and it exits."""
+        """The last call has ended, and the worker exits."""
 
     def started(self, call: RunFacts, received: Received) -> None:
-        """A call is given to what runs its tool: the event loop, a thread, a child process.
+        """A call is passed to the event loop, a thread or a child process.
 
-        A quick observer that does not want it told together is told in the context that the tool
-        runs in, but for child processes.
+        An observer that is `quick` and not batched is called in the context in which the tool runs,
+        except for child processes.
         """
 
     def ended(self, call: RunFacts, ended: RunEnded) -> None:
-        """A call was answered, entered or not: `executed` says it."""
+        """A call was answered, whether or not it was entered: `executed` tells."""
 
     def content(self, call: RunFacts, arguments: dict[str, Any], data: Any) -> None:
-        """What a tool was given and returned, just before its end is told.
+        """A tool's arguments and result, just before `ended`.
 
-        The one moment with values in it: for an observer whose operator has asked for them.
+        This is the only moment with values, for observers whose operator has asked for them.
         """
 
     def released(self, call: RunFacts) -> None:
         """A claimed call was given back, to be run by another worker."""
 
     def passed(self, call: RunFacts) -> None:
-        """A call was passed on: this worker lacks its tool, or the version of it."""
+        """A call was passed on: this worker lacks its tool, or this version of it."""
 
     def refused(self, reason: str) -> None:
-        """A message was dropped: it is not one of ours, not whole, or too late."""
+        """A message was dropped: it is foreign, damaged or too late."""
 
     def blocked(self, blocked: Blocked) -> None:
-        """A tool blocks the event loop: nothing else of this worker goes on."""
+        """A tool blocks the event loop: nothing else runs in this worker."""
 
     def left_behind(self, left: LeftBehind) -> None:
         """Tools left 100 tasks or threads running, or twice as many as last reported."""
 
     def unresolved(self, unresolved: Unresolved) -> None:
-        """A secret could not be resolved, or the operator has not set it up: a call was not run."""
+        """A secret could not be resolved or is not configured: a call was not run."""
 
     def worn_out(self, worker: WorkerFacts) -> None:
-        """Half its slots of a kind are held by calls that do not end: it will be replaced."""
+        """Stuck calls hold half the slots of a kind: the worker will be replaced."""
 
     def server_lost(self, reason: str) -> None:
-        """The server does not confirm the lease: what runs goes on, and little starts."""
+        """The server does not confirm the lease: running calls continue, and few start."""
 
     def server_back(self, seconds: float) -> None:
-        """The server confirms the lease again, after so long."""
+        """The server confirms the lease again, after so many seconds."""
 
     def pool_alive(self, pool: str) -> None:
-        """Told once a minute, in one worker of the pool that has this key prefix."""
+        """Called once a minute, in one worker of the pool with this key prefix."""
 
     def down(self, worker: str, reason: str) -> None:
-        """Another worker of this supervisor, here before, ended by itself or was killed."""
+        """Another worker of this supervisor exited by itself or was killed."""
 
     def stalled(self, worker: str, reason: str) -> None:
-        """Another worker of this supervisor, here before, was ended or replaced for this reason."""
+        """Another worker of this supervisor was ended or replaced for this reason."""
 
     def pulse(self, pulse: WorkerPulse) -> None:
-        """Its event loop turns."""
+        """The worker's event loop turns."""
 
 
 _OF_CALLS = ("started", "released", "passed", "ended")
 
 
 class WorkerObservers(Tellers):
-    """Whoever listens to one worker."""
+    """The observers of one worker."""
 
     def __init__(
         self,
@@ -226,14 +226,14 @@ class WorkerObservers(Tellers):
         self._known: dict[str, tuple[str, str, int]] = {}
 
     def run(self, moment: str, call: CallMessage) -> None:
-        """Tell a moment in the life of a claimed call."""
+        """Report a moment of a claimed call."""
         if self._listeners[moment]:
             self.tell(moment, self._facts(call))
 
     def started(self, call: CallMessage, batch: Batch, size: int, now: float) -> RunFacts | None:
-        """Tell that a call of this batch, of `size` bytes, is run `now` by the server's clock.
+        """Report that a call of this batch, of `size` bytes, starts `now` by the server's clock.
 
-        Answers with the facts that were told, for its end.
+        Returns the facts for the call's end.
         """
         if not self._listeners["started"]:
             return None
@@ -247,14 +247,14 @@ class WorkerObservers(Tellers):
         return facts
 
     def pulse(self, *, lag: float, running: int, stuck: int) -> None:
-        """Tell how the worker stands."""
+        """Report the worker's state."""
         pulse = WorkerPulse(lag=max(0.0, lag), running=running, stuck=stuck, dropped=self.dropped)
         self.tell("pulse", pulse)
 
     def ended(
         self, call: CallMessage, outcome: Outcome, seconds: float, facts: RunFacts | None = None
     ) -> None:
-        """Tell how a call was answered, so many seconds after it was given to what runs it."""
+        """Report a call's outcome, `seconds` after its tool was entered."""
         if self._listeners["content"]:
             data = outcome.data
             data = encoding.decode(bytes(data)) if isinstance(data, msgspec.Raw) else data
@@ -286,7 +286,7 @@ class WorkerObservers(Tellers):
         )
 
     def _look_up(self, name: str) -> tuple[str, str, int]:
-        """A tool's queue, what it runs in, and how often it may be retried."""
+        """A tool's queue, its `run_in`, and its number of retries."""
         tool = self._tools.get(name)
         if tool is None:
             return "", "", 0
@@ -298,9 +298,9 @@ class WorkerObservers(Tellers):
 
 
 def load(sources: Iterable[str]) -> list[WorkerObserver]:
-    """The observers that `module:name` stands for: an instance, or what makes one when called.
+    """Load the observers at `module:name`: instances, or callables that create one.
 
-    Raises `Misconfigured`, saying what is wrong with it.
+    Raises `Misconfigured` with the reason.
     """
     return [_load(source) for source in sources]
 

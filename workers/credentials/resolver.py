@@ -41,7 +41,7 @@ class Asker:
         self._free: asyncio.Semaphore
 
     async def ask(self, *, tenant: str, user: str | None, name: str) -> Answer:
-        """Resolve one secret; cancelling leaves the request running. Never raises its exceptions."""
+        """Resolve one secret; cancelling leaves the request running. Never raises."""
         asked = asyncio.run_coroutine_threadsafe(self._ask(tenant, user, name), self._started())
         return await asyncio.wrap_future(asked)
 

@@ -142,7 +142,7 @@ class Child(asyncio.Protocol):
         return await asyncio.shield(self._ending)
 
     async def how_it_ended(self) -> str:
-        """How a lost child ended, as the predicate of "the tool's process"; call it after the end."""
+        """How a lost child ended, as the predicate of "the tool's process"."""
         if self.lost:
             await self.end()
             return self.lost

@@ -277,7 +277,7 @@ class Executor:
                 log.error("tool_not_stoppable tool=%s", running.call.tool)
                 self._settle(running, self._runner.not_stoppable(running.call))
                 self._tell_to_stop(running)
-            elif running.told_at is None:  # it sends `ended` itself once it has stopped
+            elif running.told_at is None:  # not begun: `_run` answers once it has stopped
                 self._tell_to_stop(running)
 
     def claim_more(self) -> None:

@@ -1,9 +1,9 @@
 """`bash`: one shell command, off unless `TOOLPOOL_BASH` is set.
 
-A command runs as the worker's own user, with that user's reach: it is not confined to the
-workspace, and may use the network. What is kept from it are the worker's environment, open files
-and, unless that user is root, memory (`contract/server/process_secrets.py`); what is kept from us
-is what it would leave behind (`command_runner` says what that covers).
+A command runs with the rights of the worker's user: it is not confined to the workspace, and may
+use the network. It cannot read the worker's environment, open files and, unless that user is root,
+memory (`contract/server/process_secrets.py`); and the processes that it leaves behind are killed
+(see `command_runner`).
 """
 
 import asyncio
@@ -25,7 +25,7 @@ from toolpool.workers.tools import command_runner
 from toolpool.workers.tools.configured import settings
 
 _LONGEST_RUN = 600
-_LONGEST_COMMAND = 100_000  # one argument of a program is 128 KiB at most on Linux
+_LONGEST_COMMAND = 100_000  # Linux allows 128 KiB for one argument
 _HEAD = _TAIL = 12 * 1024
 _AFTERWARDS = 4.0  # the warden's sweep and a little
 
@@ -66,14 +66,14 @@ async def bash(
             f"The command holds a NUL or is over {_LONGEST_COMMAND:,} bytes.",
             recommendations=("Write a script with fs_write and run that.",),
         )
-    # So that the model gets the output and not the pool's bare timeout.
+    # So that the model gets the output rather than the pool's bare timeout.
     seconds = min(timeout, max(context.remaining - _AFTERWARDS, 0.1)) if context else timeout
     run = await _Run.start(command, settings().workspace)
     return await run.finish(seconds)
 
 
 class _Output:
-    """The start and the end of a stream, and how much there was in all."""
+    """The start and the end of a stream, and its total size."""
 
     def __init__(self) -> None:
         self._head = bytearray()
@@ -81,7 +81,7 @@ class _Output:
         self._total = 0
 
     async def collect(self, stream: asyncio.StreamReader) -> None:
-        """Read to the end, however long that is."""
+        """Read to the end of the stream."""
         while data := await stream.read(65_536):
             self._total += len(data)
             room = _HEAD - len(self._head)
@@ -116,10 +116,10 @@ class _Run:
 
     @classmethod
     async def start(cls, command: str, folder: Path) -> "_Run":
-        """Raises ToolError when the workspace is missing."""
+        """Start a command. Raises ToolError if the workspace is missing."""
         starting = asyncio.ensure_future(cls._start(command, folder))
         try:
-            # Shielded: cut off half way, asyncio would kill the warden and leave its command.
+            # Shielded: if cancelled, asyncio would kill the warden and leave its command.
             return await asyncio.shield(starting)
         except asyncio.CancelledError:
             await asyncio.shield(_cut_short(starting))
@@ -159,7 +159,7 @@ class _Run:
         return cls(process, status)
 
     async def finish(self, seconds: float) -> dict[str, Any]:
-        """The result; whatever happens, nothing of the command is left afterwards."""
+        """Wait for the result; nothing of the command is left afterwards."""
         try:
             async with asyncio.timeout(seconds):
                 await self._watch()
@@ -179,8 +179,8 @@ class _Run:
         return {"exit_code": exit_code, "stdout": str(self._stdout), "stderr": str(self._stderr)}
 
     async def end(self) -> None:
-        """Stop the command if it runs, and wait until nothing is left of it."""
-        self._control.close()  # the warden needs no more, even if nobody waits for it
+        """Stop the command if it runs, and wait until nothing of it is left."""
+        self._control.close()  # the warden then ends, even if nothing waits for it
         with suppress(TimeoutError):
             async with asyncio.timeout(_AFTERWARDS):
                 await self._watch()
@@ -196,7 +196,7 @@ class _Run:
             await asyncio.wait_for(self._process.wait(), 1.0)
 
     async def _watch(self) -> None:
-        """Until the warden has said how the command ended, or says nothing more."""
+        """Wait until the warden reports how the command ended, or exits."""
         if self._group is None:
             self._group = _number(await self._status.readline())
         if self._code is None:
@@ -219,7 +219,7 @@ class _Run:
 
 
 def _environment(folder: Path) -> dict[str, str]:
-    """Made from nothing: the worker's own holds keys and passwords."""
+    """A minimal environment: the worker's own holds keys and passwords."""
     return {
         "PATH": os.environ.get("PATH", os.defpath),
         "HOME": os.path.abspath(folder),

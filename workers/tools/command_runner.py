@@ -2,7 +2,7 @@
 
     worker ── control pipe ──▶ warden ── its own session ──▶ the command and what it starts
 
-The command is over when it exits by itself, or when the control pipe ends: because the worker
+The command ends when it exits by itself, or when the control pipe ends: because the worker
 closed it (timeout, cancellation) or because the worker is gone, even by SIGKILL. Either way all
 that is left of the command is killed: its process group, and on Linux also what left the group or
 became a daemon, since a subreaper inherits every orphan below it. Elsewhere a process that starts
@@ -37,14 +37,14 @@ def main(status: int, argv: list[str]) -> int:
         os.write(status, b"%d\n" % pid)
         while code is None:
             ready, _, _ = select.select([0, woken[0]], [], [])
-            if 0 in ready:  # nobody writes here: the pipe ended
+            if 0 in ready:  # the pipe's end: it carries no data
                 break
             os.read(woken[0], 4096)
             code = _reap(pid)
     finally:
         _kill_group(pid)
         if code is None:
-            os.kill(pid, signal.SIGKILL)  # it may not have come to lead its group yet
+            os.kill(pid, signal.SIGKILL)  # it may not lead its group yet
             code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
         if sys.platform == "linux":
             _sweep()
@@ -61,7 +61,7 @@ def _start(argv: list[str], private: tuple[int, ...]) -> int:
         for descriptor in private:
             os.close(descriptor)
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-        for name in ("SIGPIPE", "SIGXFSZ"):  # Python ignores these, and exec would hand that on
+        for name in ("SIGPIPE", "SIGXFSZ"):  # Python ignores these, and exec would inherit that
             signal.signal(getattr(signal, name), signal.SIG_DFL)
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
@@ -81,7 +81,7 @@ def _wake_on_child() -> tuple[int, int]:
 
 
 def _reap(command: int) -> int | None:
-    """Collect what has ended; the exit code of `command` if that is among it."""
+    """Reap ended processes; the exit code of `command` if it is one of them."""
     code = None
     while True:
         try:
@@ -100,7 +100,7 @@ def _kill_group(pid: int) -> None:
 
 
 def _sweep() -> None:
-    """Kill children until none is left: each that dies hands its own children to us."""
+    """Kill children until none is left: each that dies leaves its own children to us."""
     ends = time.monotonic() + _SWEEP_SECONDS
     while time.monotonic() < ends:
         for child in _children():
@@ -131,7 +131,7 @@ def _children() -> list[int]:
 
 
 def _adopt_orphans() -> None:
-    import ctypes  # here, because it takes longer to load than all else in this file
+    import ctypes  # imported late: it loads slowly
 
     ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 

@@ -435,7 +435,7 @@ def test_the_embedded_servers_socket_is_private(server: EmbeddedServer) -> None:
 
 @pytest.mark.parametrize("queue", ["gpu.large", "", "a b", "x" * 65])
 def test_a_tool_names_a_queue_that_can_be(queue: str) -> None:
-    with pytest.raises(ToolDeclarationInvalid, match="is no name of a queue"):
+    with pytest.raises(ToolDeclarationInvalid, match="is not a queue name"):
 
         @tool(queue=queue)
         async def render() -> None:

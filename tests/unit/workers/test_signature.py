@@ -364,7 +364,7 @@ def test_a_coroutine_cannot_run_in_a_thread() -> None:
 
 @pytest.mark.parametrize("options", [{}, {"input_schema": NAMES}], ids=str)
 def test_a_method_is_no_tool(options: dict[str, Any]) -> None:
-    with pytest.raises(ToolDeclarationInvalid, match="a method of Shop, and nobody would fill in"):
+    with pytest.raises(ToolDeclarationInvalid, match="a method of Shop, and nothing would fill in"):
 
         class Shop:
             @tool(**options)

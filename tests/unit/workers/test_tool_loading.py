@@ -53,7 +53,7 @@ def test_a_module_that_is_missing_is_named_not_the_one_that_imports_it(
     write(path, f"import {imported}\n")
     with pytest.raises(ToolsUnimportable) as raised:
         Catalog.load([source])
-    assert " imports 'absent', which is not there: install it" in str(raised.value)
+    assert " imports 'absent', which is not installed: install it" in str(raised.value)
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ Matches = Callable[[tuple[str, ...]], bool]
 
 
 def path_matcher(pattern: str) -> Matches:
-    """Matches a path's components: `*` within one, `**` across any number, `{a,b}` either.
+    """Match path components: `*` within one, `**` across any number, `{a,b}` either.
 
     Raises ToolError for a pattern that is empty, absolute or goes up with `..`.
     """
@@ -22,7 +22,7 @@ def path_matcher(pattern: str) -> Matches:
 
 
 def filter_matcher(pattern: str | None) -> Matches:
-    """As `path_matcher`, but a pattern without `/` is about the file's name, at any depth."""
+    """As `path_matcher`, but a pattern without `/` matches the file's name, at any depth."""
     if pattern is None:
         return lambda parts: True
     return path_matcher(pattern if "/" in pattern else f"**/{pattern}")
@@ -45,13 +45,13 @@ def _segments(pattern: str) -> tuple[_Segment, ...]:
     for name in names:
         if name != "**":
             segments.append(re.compile(translate(name)))
-        elif not segments or segments[-1] is not None:  # `**/**` says no more than `**`
+        elif not segments or segments[-1] is not None:  # `**/**` equals `**`
             segments.append(None)
     return tuple(segments)
 
 
 def _match(segments: tuple[_Segment, ...], parts: tuple[str, ...]) -> bool:
-    """By the set of positions reached, so that many `**` cost no more than their number."""
+    """Tracks the set of reached positions, so that the cost is linear in the number of `**`."""
     reached = {0}
     for segment in segments:
         if segment is None:

@@ -14,7 +14,7 @@ from toolpool.workers.tools.files.workspace import LONGEST_PATH, Place, Workspac
 _MOST_LINES = 2000
 _LONGEST_LINE = 2000
 _SCANNED = 64 * 1024 * 1024
-_ANSWER = 48 * 1024  # room for the closing line below the default cap on a tool's output
+_ANSWER = 48 * 1024  # leaves room for the closing line below the default output limit
 _SNIFFED = 8192
 _EMPTY = "[the file is empty]"
 
@@ -51,7 +51,7 @@ def fs_read(
 
 
 def looks_binary(head: bytes) -> bool:
-    """Whether a file that starts with `head` is no text: NUL bytes, as in git's own rule."""
+    """Whether a file that starts with `head` is binary: it has NUL bytes, as in git's rule."""
     return b"\0" in head[:_SNIFFED]
 
 
@@ -108,7 +108,7 @@ def _tail(file: BinaryIO, place: Place, wanted: int, limit: int) -> str:
 
 
 def _fitting(lines: Iterator[str], limit: int) -> tuple[list[str], bool]:
-    """The lines that one answer has room for, and whether one more was met (and dropped)."""
+    """The lines that fit into one answer, and whether another one was dropped."""
     taken: list[str] = []
     size = 0
     for line in lines:
@@ -120,7 +120,7 @@ def _fitting(lines: Iterator[str], limit: int) -> tuple[list[str], bool]:
 
 
 def _lines(file: BinaryIO) -> Iterator[str]:
-    """Lines without their ends, each cut; stops after `_SCANNED` bytes."""
+    """Lines without line ends, each truncated; stops after `_SCANNED` bytes."""
     while file.tell() < _SCANNED:
         line = file.readline(_LONGEST_LINE)
         if not line:

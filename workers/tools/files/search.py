@@ -1,7 +1,6 @@
-"""`fs_glob` and `fs_grep`: what there is, and where.
+"""`fs_glob` and `fs_grep`: list and search files.
 
-They run in child processes: a regular expression can take for ever, and only a process can be
-killed for it.
+They run in child processes: a regular expression can run forever, and only a process can be killed.
 """
 
 import re
@@ -76,7 +75,7 @@ def fs_glob(
 
 @dataclass(slots=True)
 class _Search:
-    """What one fs_grep looks for, and what it has found so far."""
+    """The parameters and results of one fs_grep."""
 
     expression: re.Pattern[str]
     context: int
@@ -172,7 +171,7 @@ def _search_found(found: Found, search: _Search) -> None:
         with open_regular(found.folder, found.place) as file:
             data = file.read(_LARGEST_FILE + 1)
     except ToolError:
-        return  # gone, unreadable or swapped since it was listed
+        return  # gone, unreadable or replaced since it was listed
     _search_data(data, found.place, search)
 
 
@@ -184,7 +183,7 @@ def _search_data(data: bytes, place: Place, search: _Search) -> None:
         return
     lines = data.decode("utf-8", "replace").split("\n")
     if not lines[-1]:
-        lines.pop()  # what follows the last line's end is no line
+        lines.pop()  # text after the last line end is not a line
     hits = []
     for number, line in enumerate(lines):
         if search.expression.search(line.removesuffix("\r")):

@@ -1,9 +1,9 @@
-"""The one way to a file: from the workspace root down, one component at a time, never by a link.
+"""Opens files below the workspace root, one path component at a time, never through a link.
 
 Each component is opened relative to the descriptor of the one before it (`openat`, O_NOFOLLOW), and
-everything after that happens on descriptors. So what was checked is what is used, whoever renames
-or links things meanwhile. Links are refused even where they point inside. Not covered: hard links
-and mounts that somebody already put into the workspace; they look like any file.
+everything after that uses descriptors. So the checked file is the used file, even if others rename
+or link files meanwhile. Links are refused even if they point inside. Not covered: hard links and
+mounts that already exist in the workspace; they look like any file.
 """
 
 import errno
@@ -27,7 +27,8 @@ _DEEPEST = 64
 _MOST_ENTRIES = 200_000
 _LOCK_SECONDS = 5.0
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
-# NONBLOCK: a FIFO that appeared after the check must not hang us. NOCTTY: nor a terminal adopt us.
+# NONBLOCK: opening a FIFO that appeared after the check must not block. NOCTTY: a terminal must not
+# become ours.
 _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY
 _PASSED_OVER = frozenset({".git", ".hg", ".svn", ".venv", "node_modules", "__pycache__"})
 
@@ -39,7 +40,7 @@ class Place:
     parts: tuple[str, ...]
 
     def __str__(self) -> str:
-        # Names that are not UTF-8 hold surrogates, which JSON cannot carry.
+        # Names that are not UTF-8 contain surrogates, which JSON cannot encode.
         return os.fsencode("/".join(self.parts) or ".").decode("utf-8", "replace")
 
     def __truediv__(self, name: str) -> "Place":
@@ -48,14 +49,14 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A regular file met on a walk; `folder` is open only until the walk goes on."""
+    """A regular file found by a walk; `folder` is open only until the next step."""
 
     folder: int
     place: Place
 
 
 class Held:
-    """A file's place in its folder, locked against other calls' edits while it is held."""
+    """A file's entry in its folder, locked against other calls' edits while it is held."""
 
     def __init__(self, folder: int, place: Place) -> None:
         self._folder = folder
@@ -63,7 +64,7 @@ class Held:
         self._place = place
 
     def read(self, limit: int) -> bytes:
-        """The whole file. Raises ToolError when it is missing, no regular file, or over `limit`."""
+        """The whole file. Raises ToolError if it is missing, not regular, or over `limit`."""
         with open_regular(self._folder, self._place) as file:
             data = file.read(limit + 1)
         if len(data) > limit:
@@ -73,7 +74,7 @@ class Held:
         return data
 
     def replace(self, data: bytes) -> bool:
-        """Put `data` in the file's place, all or nothing; True when the file is new."""
+        """Replace the file with `data` atomically; True if the file is new."""
         with _explained(self._place):
             mode = self._mode()
             temporary = TEMPORARY + secrets.token_hex(8)
@@ -84,7 +85,7 @@ class Held:
                     file.write(data)
                     if mode is not None:
                         os.fchmod(descriptor, mode)
-                # A rename never writes through what stands at the name, whatever it became.
+                # A rename never writes through a link at the name, even a new one.
                 os.replace(temporary, self._name, src_dir_fd=self._folder, dst_dir_fd=self._folder)
             except BaseException:
                 with suppress(OSError):
@@ -109,11 +110,11 @@ class Workspace:
 
     @classmethod
     def current(cls) -> "Workspace":
-        """The one that `TOOLPOOL_WORKSPACE` names."""
+        """The workspace that `TOOLPOOL_WORKSPACE` names."""
         return cls(settings().workspace)
 
     def place(self, path: str) -> Place:
-        """Where `path` leads, by its text alone. Raises ToolError when that is outside."""
+        """Resolve `path` lexically. Raises ToolError if it leads outside."""
         if "\0" in path or len(path) > LONGEST_PATH or not _encodable(path):
             raise ToolError(
                 "The path is not usable: it holds a NUL or unpaired surrogate, or is far too long."
@@ -126,7 +127,7 @@ class Workspace:
             if part != "..":
                 parts.append(part)
             elif parts:
-                parts.pop()  # by text: exact, since no component may be a link
+                parts.pop()  # lexically exact, since no component may be a link
             else:
                 raise _outside(path)
         return Place(tuple(parts))
@@ -140,7 +141,7 @@ class Workspace:
 
     @contextmanager
     def folder(self, place: Place, *, create: bool = False) -> Iterator[int]:
-        """A descriptor of the folder at `place`. Raises ToolError when there is none."""
+        """A descriptor of the folder at `place`. Raises ToolError if there is none."""
         if len(place.parts) > _DEEPEST:
             raise ToolError(f"The path has over {_DEEPEST} folders; use a shallower one.")
         descriptor = self._open_root()
@@ -155,7 +156,7 @@ class Workspace:
 
     @contextmanager
     def file(self, place: Place) -> Iterator[BinaryIO]:
-        """The regular file at `place`, open for reading. Raises ToolError when there is none."""
+        """The regular file at `place`, open for reading. Raises ToolError if there is none."""
         with (
             self.folder(Place(place.parts[:-1])) as folder,
             open_regular(folder, place) as file,
@@ -164,16 +165,16 @@ class Workspace:
 
     @contextmanager
     def held(self, place: Place, *, create: bool = False) -> Iterator[Held]:
-        """The file at `place`, to be read and replaced with no other call's edit in between.
+        """The file at `place`, locked for reading and replacing it.
 
-        `create` makes the folders above it. Raises ToolError when the lock is not to be had.
+        `create` makes the folders above it. Raises ToolError if the lock is unavailable.
         """
         with self.folder(Place(place.parts[:-1]), create=create) as folder:
-            _lock(folder, place)  # let go with the descriptor
+            _lock(folder, place)  # closing the descriptor unlocks it
             yield Held(folder, place)
 
     def is_folder(self, place: Place) -> bool:
-        """Whether `place` is a folder. Raises ToolError when it cannot be reached at all."""
+        """Whether `place` is a folder. Raises ToolError if it cannot be reached."""
         if not place.parts:
             return True
         with self.folder(Place(place.parts[:-1])) as folder, _explained(place):
@@ -181,9 +182,9 @@ class Workspace:
         return stat.S_ISDIR(found.st_mode)
 
     def walk(self, place: Place) -> Iterator[Found]:
-        """Regular files below `place`, by name; links and `.git`-like folders are passed over.
+        """Regular files below `place`, by name; links and `.git`-like folders are skipped.
 
-        Raises ToolError after 200,000 entries: a result would not be whole.
+        Raises ToolError after 200,000 entries, because the result would be incomplete.
         """
         budget = [_MOST_ENTRIES]
         with self.folder(place) as folder:
@@ -212,7 +213,7 @@ def open_regular(folder: int, place: Place) -> Iterator[BinaryIO]:
     """The regular file at `place`, in the open `folder`. Raises ToolError for anything else."""
     name = place.parts[-1]
     with _explained(place):
-        # Looked at first because merely opening a device can do something.
+        # Checked first, because merely opening a device can have effects.
         _require_regular(os.stat(name, dir_fd=folder, follow_symlinks=False), place)
         descriptor = os.open(name, _FILE, dir_fd=folder)
         try:
@@ -258,7 +259,7 @@ def _walk(folder: int, place: Place, budget: list[int]) -> Iterator[Found]:
             try:
                 below = os.open(name, _FOLDER, dir_fd=folder)
             except OSError:
-                continue  # gone, unreadable or swapped for a link since it was listed
+                continue  # gone, unreadable or replaced by a link since it was listed
             try:
                 yield from _walk(below, place / name, budget)
             finally:
@@ -288,7 +289,7 @@ def _lock(folder: int, place: Place) -> None:
                 ) from None
             time.sleep(0.01)
         except OSError:
-            return  # a file system without locks: replacing stays atomic, edits may cross
+            return  # a file system without locks: replacing stays atomic, edits may interleave
 
 
 def _require_regular(found: os.stat_result, place: Place) -> None:
@@ -310,7 +311,7 @@ def _require_regular(found: os.stat_result, place: Place) -> None:
 
 @contextmanager
 def _explained(place: Place) -> Iterator[None]:
-    """Turns the system's errors into ones that a model can act on."""
+    """Converts the system's errors to ones that a model can act on."""
     try:
         yield
     except FileNotFoundError:

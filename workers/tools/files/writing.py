@@ -114,7 +114,7 @@ def _edit(path: str, edits: list[Edit], *, numbered: bool) -> dict[str, Any]:
 def _replaced(text: str, edit: Edit, place: Place, where: str) -> tuple[str, int, list[int]]:
     old, new = edit.old, edit.new
     if "\r\n" in text and "\r" not in old:
-        # Models see and write plain line ends; a file that has others keeps its own.
+        # Models see and write plain line ends; the file keeps its own.
         old, new = old.replace("\n", "\r\n"), new.replace("\n", "\r\n")
     if old == new:
         raise ToolError(f"{where}old and new are the same text, so nothing would change.")
@@ -138,7 +138,7 @@ def _replaced(text: str, edit: Edit, place: Place, where: str) -> tuple[str, int
 
 
 def _line_numbers(text: str, old: str) -> list[int]:
-    """The lines on which the first occurrences start."""
+    """The line numbers of the first occurrences."""
     numbers: list[int] = []
     line, counted, at = 1, 0, text.find(old)
     while at >= 0 and len(numbers) < _MOST_LINES:
@@ -164,7 +164,7 @@ def _not_there(text: str, old: str, place: Place, where: str) -> ToolError:
 def _same_but_for_spaces(text: str, old: str) -> list[int]:
     wanted = [" ".join(line.split()) for line in old.strip().splitlines()]
     if not any(wanted) or len(wanted) > _MOST_LINES or len(text) > _LARGEST // 10:
-        return []  # this is a hint, to be had cheaply or not at all
+        return []  # a hint must be cheap, or is omitted
     lines = [" ".join(line.split()) for line in text.split("\n")]
     return [
         number + 1

@@ -1,1 +1,1 @@
-"""The web tool, kept away from the network that the worker itself is in."""
+"""The web tool, kept away from the worker's own network."""

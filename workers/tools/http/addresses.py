@@ -1,7 +1,7 @@
-"""Which addresses may be connected to, and the one place where names become addresses.
+"""Resolves host names, and decides which addresses may be connected to.
 
-The address that was checked is the address that is connected to, so a name that changes its answer
-between the two (DNS rebinding) gains nothing.
+The checked address is the one that is connected to, so a name that changes its answer between the
+two (DNS rebinding) has no effect.
 """
 
 import asyncio
@@ -18,9 +18,9 @@ Resolve = Callable[[str, int], Awaitable[list[str]]]
 _Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 
 _NAT64 = ipaddress.IPv6Network("64:ff9b::/96")  # RFC 6052
-# Azure answers its machines here, on an address that is otherwise public.
+# Azure's metadata service has an address that is otherwise public.
 _METADATA = frozenset({ipaddress.ip_address("168.63.129.16")})
-# What "private" may open up; link-local addresses, where metadata services live, never.
+# The networks that "private" may allow; link-local addresses, where metadata services are, never.
 _OWN = tuple(
     ipaddress.ip_network(network)
     for network in (
@@ -35,9 +35,9 @@ _OWN_METADATA = frozenset(
 
 
 def refusal(address: str, *, private: bool) -> str | None:
-    """Why `address` must not be connected to, in words; None where it may be.
+    """Why `address` must not be connected to; None if it is allowed.
 
-    `private` opens loopback and private networks, nothing else.
+    `private` allows loopback and private networks, nothing else.
     """
     ip: _Address = ipaddress.ip_address(address.partition("%")[0])
     inner = _embedded(ip)
@@ -61,7 +61,7 @@ def refusal(address: str, *, private: bool) -> str | None:
 
 
 def _embedded(ip: _Address) -> ipaddress.IPv4Address | None:
-    """The IPv4 address that a gateway would make of `ip`."""
+    """The IPv4 address that a gateway would extract from `ip`."""
     if isinstance(ip, ipaddress.IPv4Address):
         return None
     if ip in _NAT64:
@@ -70,13 +70,13 @@ def _embedded(ip: _Address) -> ipaddress.IPv4Address | None:
 
 
 async def resolve(host: str, port: int) -> list[str]:
-    """The addresses of `host`, as the system finds them. Raises OSError."""
+    """The addresses of `host` by the system's resolver. Raises OSError."""
     infos = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
     return list(dict.fromkeys(str(info[4][0]) for info in infos))
 
 
 class PinnedBackend(httpcore.AsyncNetworkBackend):
-    """Connects to addresses that it has checked itself. TLS still verifies the name in the URL."""
+    """Connects to addresses that it has checked. TLS still verifies the name in the URL."""
 
     def __init__(
         self,
@@ -97,7 +97,7 @@ class PinnedBackend(httpcore.AsyncNetworkBackend):
         local_address: str | None = None,
         socket_options: Iterable[Any] | None = None,
     ) -> httpcore.AsyncNetworkStream:
-        """Raises ToolError for a name that has no address, or none that is allowed."""
+        """Connect. Raises ToolError for a name without an allowed address."""
         last: Exception | None = None
         for address in await self._allowed(host, port):
             try:
@@ -114,11 +114,11 @@ class PinnedBackend(httpcore.AsyncNetworkBackend):
         raise last
 
     async def connect_unix_socket(self, *_: Any, **__: Any) -> httpcore.AsyncNetworkStream:
-        """Never: there is no URL for it."""
+        """Refuse: there are no URLs for unix sockets."""
         raise httpcore.ConnectError("unix sockets are not for http_get")
 
     async def sleep(self, seconds: float) -> None:
-        """As the inner backend does."""
+        """Sleep, as the inner backend does."""
         await self._inner.sleep(seconds)
 
     async def _allowed(self, host: str, port: int) -> list[str]:

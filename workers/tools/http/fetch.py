@@ -29,12 +29,12 @@ _HEADERS = (
     ("Accept", "text/html, application/json, text/*;q=0.9, */*;q=0.5"),
     ("Accept-Encoding", "gzip, deflate"),
 )
-_LIMITS = {"timeout": {"connect": 5.0}}  # for one address of several; the whole has its own
+_LIMITS = {"timeout": {"connect": 5.0}}  # per address; the whole request has its own limit
 _TEXTUAL = ("text/", "application/json", "application/xml", "application/javascript",
             "application/x-www-form-urlencoded", "application/yaml", "image/svg")  # fmt: skip
-# Not every codec that Python has: some of those take very long, or decode more than text.
+# A selection of Python's codecs: some are very slow, or decode more than text.
 _CHARSETS = ("utf-8", "utf-16", "ascii", "iso8859", "cp", "koi8", "gb", "big5", "euc", "shift_jis")
-# Characters of a URL that have their meaning or are encoded already (RFC 3986).
+# Reserved characters of a URL, and those that are encoded already (RFC 3986).
 _KEPT = "/%:@!$&'()*+,;=~-._?"
 
 
@@ -66,7 +66,7 @@ class _Body:
 
 
 class Fetch:
-    """One GET with its redirects, over a backend that decides what may be connected to."""
+    """One GET with its redirects, over a backend that decides which addresses are allowed."""
 
     def __init__(
         self,
@@ -80,7 +80,7 @@ class Fetch:
         self._seconds = seconds
 
     async def get(self, url: str) -> dict[str, Any]:
-        """The result for the model. Raises ToolError when there is none."""
+        """The result for the model. Raises ToolError if there is none."""
         try:
             async with (
                 asyncio.timeout(self._seconds),
@@ -123,7 +123,7 @@ class Fetch:
 
 
 def _target(url: str) -> httpcore.URL:
-    """`url` in parts that nothing parses a second time. Raises ToolError for what is not taken."""
+    """`url` in parts that are not parsed again. Raises ToolError for an unsupported URL."""
     try:
         parts = urlsplit(url)
         host, port = parts.hostname, parts.port
@@ -150,7 +150,7 @@ def _host(target: httpcore.URL) -> str:
 
 
 async def _decompressed(reply: httpcore.Response, limit: int) -> AsyncIterator[bytes]:
-    """The body's pieces, in all never much more than `limit`, however far they would unfold."""
+    """The decompressed pieces of the body, in all not much more than `limit`."""
     coding = _header(reply, b"content-encoding").strip().lower()
     if coding in ("", "identity"):
         async for piece in reply.aiter_stream():
@@ -158,7 +158,7 @@ async def _decompressed(reply: httpcore.Response, limit: int) -> AsyncIterator[b
         return
     if coding not in ("gzip", "x-gzip", "deflate"):
         raise ToolError(f"The server sent its answer as {coding[:40]!r}, which was not asked for.")
-    unfold = zlib.decompressobj(wbits=47)  # gzip or zlib, whichever the header says
+    unfold = zlib.decompressobj(wbits=47)  # gzip or zlib, by the header
     left, received = limit, 0
     try:
         async for piece in reply.aiter_stream():
@@ -169,7 +169,7 @@ async def _decompressed(reply: httpcore.Response, limit: int) -> AsyncIterator[b
                 left -= len(unfolded)
                 waiting = unfold.unconsumed_tail
                 yield unfolded
-            # Honest data does not grow by compression: what goes on without unfolding is padding.
+            # Real data does not grow by compression: input without output is padding.
             if left <= 0 or unfold.eof or received > limit + 64 * _KIB:
                 return
     except zlib.error:
@@ -235,5 +235,5 @@ def _unusable(url: str, why: str) -> ToolError:
 
 @cache
 def _tls() -> SSLContext:
-    """Made once a process: reading the certificates takes tens of milliseconds."""
+    """Created once per process: reading the certificates takes tens of milliseconds."""
     return httpcore.default_ssl_context()
