@@ -102,12 +102,12 @@ class Presence:
             try:
                 version = self._renew()
                 self._catalog_publisher.stock(version, self.clock.time())
-                self._say_alive()
+                self._report_alive()
             except (RedisError, OSError) as error:
                 self._lost(error)
                 pause = min(pause, _RETRY_SECONDS)
 
-    def _say_alive(self) -> None:
+    def _report_alive(self) -> None:
         """Notify observers once a minute, in one worker of the pool."""
         if self._observers.hear("pool_alive") and time.monotonic() >= self._alive_at:
             self._alive_at = time.monotonic() + _ALIVE_SECONDS

@@ -112,7 +112,7 @@ class WorkerService:
         self._is_stopped = False
         self._link = link
         self._said_at = 0.0
-        self._worn_out_said = False
+        self._is_worn_out_reported = False
         self._is_ready = False
         self.sign_seconds = min(1.0, settings.worker_stall_timeout / 4)
         """The interval at which each loop reports that it turns."""
@@ -314,7 +314,9 @@ class WorkerService:
             try:
                 self._on_loop(self._close(), grace)
             except TimeoutError:
-                log.error("drain_unfinished: the server did not take what was left in time")
+                log.error(
+                    "drain_unfinished: the server did not accept the remaining outcomes in time"
+                )
             self._presence.stop()
             self.stalled_connections.stop()
             self._observers.tell("stopped", self._facts())
@@ -414,15 +416,15 @@ class WorkerService:
             self._executor.answer_overdue()
             self._executor.end_exclusive_without_lease()
             self._executor.claim_more()
-            self._say()
+            self._report_to_supervisor()
             due = time.monotonic() + PULSE_SECONDS
             await asyncio.sleep(PULSE_SECONDS)
 
-    def _say(self) -> None:
+    def _report_to_supervisor(self) -> None:
         """Tell the supervisor that the loop turns, and whether a replacement is needed."""
         is_worn_out = self._slots.are_worn_out
-        if is_worn_out and not self._worn_out_said and not self.stopping.is_set():
-            self._worn_out_said = True
+        if is_worn_out and not self._is_worn_out_reported and not self.stopping.is_set():
+            self._is_worn_out_reported = True
             log.error("worker_worn_out: stuck calls hold half its slots of a kind; draining")
             self._observers.tell("worn_out", self._facts())
             if self._link is None:

@@ -330,8 +330,8 @@ def _secrets(given: Any, signature: Signature, where: str) -> tuple[str, ...]:
 def _require_one_result(function: Callable[..., Any], where: str) -> None:
     if inspect.isasyncgenfunction(function) or inspect.isgeneratorfunction(function):
         raise ToolDeclarationInvalid(
-            f"{where}: it yields, and a call has one result: return a list, and say how far it is "
-            "with progress() of a ToolContext"
+            f"{where}: it is a generator, and a call has one result: return a list, and report "
+            "progress with a ToolContext"
         )
 
 

@@ -81,8 +81,8 @@ def looks_of(schema: dict[str, Any], found: Extent) -> ValidationCost | None:
     cost = ValidationCost(schema)
     if cost.at_one_value > _LOOKS_AT_ONE_VALUE:
         raise ToolDeclarationInvalid(
-            "its input_schema refers to itself so often that one value would be looked at "
-            f"{cost.at_one_value:,} times; at most {_LOOKS_AT_ONE_VALUE:,} are done"
+            "its input_schema is so recursive that one value would be validated "
+            f"{cost.at_one_value:,} times; the limit is {_LOOKS_AT_ONE_VALUE:,}"
         )
     return cost if cost.can_grow else None
 

@@ -153,7 +153,7 @@ class _Narrowing:
         reference = str(node["$ref"])
         target = at_pointer(self._root, reference[1:])
         if not reference.startswith(("#/$defs/", "#/definitions/")) or target is None:
-            raise _not_strict(path, f"refers to {reference[:60]!r}, which is no definition")
+            raise _not_strict(path, f"refers to {reference[:60]!r}, which is not a definition")
         step = reference.rpartition("/")[2]
         name, itself = step.replace("~1", "/").replace("~0", "~"), {"$ref": f"#/$defs/{step}"}
         if reference in self._under_way:

@@ -53,9 +53,9 @@ def require_redis_url(settings: Settings) -> str:
         )
     if not is_usable:
         raise Misconfigured(
-            "TOOLPOOL_REDIS_URL cannot be taken apart: write it as redis://:password@host:6379/0, "
-            "with a port from 1 to 65535, and the signs / ? # @ [ ] of a password as %2F %3F %23 "
-            "%40 %5B %5D"
+            "TOOLPOOL_REDIS_URL cannot be parsed: write it as redis://:password@host:6379/0, "
+            "with a port from 1 to 65535, and the characters / ? # @ [ ] of a password as %2F %3F "
+            "%23 %40 %5B %5D"
         )
     return url.replace("redis+socket://", "unix://", 1)
 
@@ -276,7 +276,7 @@ def unreachable(settings: Settings, error: BaseException) -> str:
     url = described(settings)
     if isinstance(error, NoPermissionError):
         return (
-            f"the server at {url} does not allow its user everything that toolpool needs: "
+            f"the server at {url} denies its user permissions that toolpool needs: "
             "`toolpool doctor` names what is missing"
         )
     reason = (

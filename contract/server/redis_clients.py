@@ -72,7 +72,7 @@ def removals(error: ResponseError, commands: Iterable[Any]) -> list[tuple[Any, .
 def said(removed: Any) -> None:
     """Log that a key was deleted, without its name, which may contain a session."""
     if removed:
-        log.warning("junk_removed: a key held what no process of the fleet writes")
+        log.warning("junk_removed: deleted a key with a foreign value")
 
 
 _Redis: Any = redis.Redis

@@ -185,7 +185,7 @@ def _say_of_secrets(source: Source | None, catalog: Catalog) -> None:
         lines.info("secrets_from source=%s tools=%s", source.name, ",".join(needy))
     elif needy:
         lines.warning(
-            "secrets_from_nowhere tools=%s: calls of them are answered unrun; set TOOLPOOL_SECRETS",
+            "secrets_from_nowhere tools=%s: their calls are not run; set TOOLPOOL_SECRETS",
             ",".join(needy),
         )
 

@@ -84,4 +84,4 @@ class Form:
         return Checked
 
 
-_UNCHECKED = (MessageRejected, MessageRejected("foreign", "it was not looked at"), None)
+_UNCHECKED = (MessageRejected, MessageRejected("foreign", "it was not checked"), None)

@@ -55,7 +55,7 @@ class Run:
 
 
 @dataclass(frozen=True, slots=True)
-class _Given:
+class _RunParameters:
     """The parameters of a run besides its call."""
 
     secrets: Mapping[str, str] = field(repr=False)
@@ -127,8 +127,10 @@ class CallRunner:
                 done = Run(Completion(secrets))
             else:
                 left = ends_at - time.monotonic()
-                given = _Given(secrets, report_progress, on_silence, on_begin, switches)
-                done = await self._run(tool, call, left, given)
+                parameters = _RunParameters(
+                    secrets, report_progress, on_silence, on_begin, switches
+                )
+                done = await self._run(tool, call, left, parameters)
         outcome = self._signed_off(done.completion.outcome, call, time.monotonic() - began)
         return Run(Completion(outcome, done.completion.whole), done.busy_until)
 
@@ -261,23 +263,25 @@ class CallRunner:
         except asyncio.CancelledError:
             return failure(Code.CANCELLED, "", Executed.NO)
 
-    async def _run(self, tool: Tool, call: CallMessage, left: float, given: "_Given") -> Run:
+    async def _run(
+        self, tool: Tool, call: CallMessage, left: float, parameters: "_RunParameters"
+    ) -> Run:
         if left <= 0:
             return Run(Completion(failure(Code.EXPIRED, "", Executed.NO)))
         if tool.spec.run_in is RunIn.PROCESS:
-            return Run(await self._run_in_child(tool, call, left, given))
-        given.on_begin()
+            return Run(await self._run_in_child(tool, call, left, parameters))
+        parameters.on_begin()
         seconds = min(call.timeout, left)
         if tool.spec.run_in is RunIn.THREAD:
-            return await self._run_in_thread(tool, call, seconds, given)
-        gate = _gate(given.report_progress)
-        life = Lifetime(seconds, tool.spec.silence, given.on_silence)
+            return await self._run_in_thread(tool, call, seconds, parameters)
+        gate = _gate(parameters.report_progress)
+        life = Lifetime(seconds, tool.spec.silence, parameters.on_silence)
         is_injected = tool.signature.injected
-        context = _context(call, seconds, gate, life, given.secrets) if is_injected else None
+        context = _context(call, seconds, gate, life, parameters.secrets) if is_injected else None
         try:
             async with life:
                 completion = await invoke_coroutine(
-                    tool, call.arguments, context, self._limits, call.verdict, given.switches
+                    tool, call.arguments, context, self._limits, call.verdict, parameters.switches
                 )
                 forks.end_stray()
                 return Run(completion)
@@ -287,7 +291,7 @@ class CallRunner:
             gate.close()
 
     async def _run_in_child(
-        self, tool: Tool, call: CallMessage, left: float, given: "_Given"
+        self, tool: Tool, call: CallMessage, left: float, parameters: "_RunParameters"
     ) -> Completion:
         if self._children is None:
             reason = "this worker runs no child processes"
@@ -304,29 +308,29 @@ class CallRunner:
             idempotency_key=idempotency_key(call.key),
             context=call.context,
             trace=call.trace,
-            secrets=dict(given.secrets) or None,
+            secrets=dict(parameters.secrets) or None,
             verdict=call.verdict,
-            switches=given.switches,
+            switches=parameters.switches,
         )
         return await self._children.run(
-            run, given.report_progress, within=left, on_begin=given.on_begin
+            run, parameters.report_progress, within=left, on_begin=parameters.on_begin
         )
 
     async def _run_in_thread(
-        self, tool: Tool, call: CallMessage, seconds: float, given: "_Given"
+        self, tool: Tool, call: CallMessage, seconds: float, parameters: "_RunParameters"
     ) -> Run:
         """A thread cannot be killed: its call is answered, and its slot stays occupied."""
         loop = asyncio.get_running_loop()
         ended: asyncio.Future[Completion] = loop.create_future()
         stopped = threading.Event()
 
-        gate = _gate(given.report_progress)
+        gate = _gate(parameters.report_progress)
         life = Lifetime(seconds, tool.spec.silence)
-        context = _context(call, seconds, gate, life, given.secrets, stopped.is_set)
+        context = _context(call, seconds, gate, life, parameters.secrets, stopped.is_set)
 
         def work() -> None:
             completion = invoke(
-                tool, call.arguments, context, self._limits, call.verdict, given.switches
+                tool, call.arguments, context, self._limits, call.verdict, parameters.switches
             )
             forks.end_stray()
             gate.close()

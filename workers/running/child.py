@@ -48,22 +48,22 @@ def main() -> int:
     descendants.adopt()
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
     os.set_inheritable(options.socket, False)
-    line = _Line(socket.socket(fileno=options.socket), EntryFlag(options.entry_flag))
+    worker = _WorkerSocket(socket.socket(fileno=options.socket), EntryFlag(options.entry_flag))
     os.close(options.entry_flag)
     try:
         catalog = Catalog.load(options.tools)
     except Misconfigured as error:
-        line.say(frames.Failed(pid=line.pid, error=str(error)))
+        worker.send(frames.Failed(pid=worker.pid, error=str(error)))
         return 1
     tools_imported(options.imported_at)
     logs.keep_on()
-    line.end_strayed_fork()  # a tools module forked: this is not the child
-    server = _Server(line, catalog, Limits(options.max_result_bytes), ProcessState())
-    line.say(frames.Ready(pid=line.pid))
+    worker.end_strayed_fork()  # a tools module forked: this is not the child
+    server = _Server(worker, catalog, Limits(options.max_result_bytes), ProcessState())
+    worker.send(frames.Ready(pid=worker.pid))
     return server.serve(options.calls)
 
 
-class _Line:
+class _WorkerSocket:
     """The socket to the worker; in a fork it is closed."""
 
     def __init__(self, connection: socket.socket, entry_flag: EntryFlag) -> None:
@@ -76,7 +76,7 @@ class _Line:
         self._run = 0
         os.register_at_fork(after_in_child=self._leave)
 
-    def listen(self) -> frames.Frame | None:
+    def receive(self) -> frames.Frame | None:
         """The worker's next frame; None if the socket was closed."""
         return self._reader.receive()
 
@@ -85,7 +85,7 @@ class _Line:
         self._run = run
         self._entry_flag.leave(run)
 
-    def say_of_run(self, frame: frames.Progressed | frames.Beat) -> None:
+    def send_for_run(self, frame: frames.Progressed | frames.Beat) -> None:
         """Send a frame about the run, from any thread; ignored after the run or in a fork."""
         if os.getpid() != self.pid:
             return
@@ -109,7 +109,7 @@ class _Line:
             except OSError:
                 os._exit(frames.CUT_OFF)
 
-    def say(self, frame: frames.Ready | frames.Failed) -> None:
+    def send(self, frame: frames.Ready | frames.Failed) -> None:
         """Send a frame that belongs to no run."""
         if os.getpid() == self.pid:
             self._connection.sendall(frames.pack(frame))
@@ -130,8 +130,10 @@ class _Line:
 class _Server:
     """Runs one call after another."""
 
-    def __init__(self, line: _Line, catalog: Catalog, limits: Limits, state: ProcessState) -> None:
-        self._line = line
+    def __init__(
+        self, worker: _WorkerSocket, catalog: Catalog, limits: Limits, state: ProcessState
+    ) -> None:
+        self._worker = worker
         self._catalog = catalog
         self._limits = limits
         self._state = state
@@ -140,11 +142,11 @@ class _Server:
     def serve(self, calls: int) -> int:
         """Run at most so many calls, fewer if a call leaves the process unusable."""
         for _ in range(calls):
-            frame = self._line.listen()
+            frame = self._worker.receive()
             if not isinstance(frame, frames.Run):
                 break
             done = self._run(frame)
-            self._line.end(done)
+            self._worker.end(done)
             if done.spent:
                 break
         return 0
@@ -154,7 +156,7 @@ class _Server:
         if tool is None:
             reason = "the tool is not loaded in this process"
             return self._done(frame, Completion(failure(Code.INTERNAL, reason, Executed.NO)))
-        self._line.begin(frame.run)
+        self._worker.begin(frame.run)
         context = self._context(frame) if tool.signature.injected else None
         redaction = context.redaction if context is not None else NOTHING
         completion, spent = None, ""
@@ -163,16 +165,16 @@ class _Server:
             completion = variables.run(
                 invoke, tool, frame.arguments, context, self._limits, frame.verdict, frame.switches
             )
-            self._line.end_strayed_fork()
+            self._worker.end_strayed_fork()
             spent = self._tidied(completion.outcome)
         except BaseException as error:  # noqa: BLE001 - a tool's timer may fire only now
-            self._line.end_strayed_fork()
+            self._worker.end_strayed_fork()
             completion = completion or Completion(raised(error, redaction))
             spent = "a signal handler"
         return self._done(frame, completion, spent)
 
     def _context(self, frame: frames.Run) -> ToolContext:
-        line, run = self._line, frame.run
+        worker, run = self._worker, frame.run
         return ToolContext(
             call_id=frame.call_id,
             tool=frame.tool,
@@ -184,14 +186,14 @@ class _Server:
             secrets=frame.secrets or {},
             ends_at=time.monotonic() + frame.timeout,
             report_progress=ProgressGate(
-                lambda done, total, message: line.say_of_run(
+                lambda done, total, message: worker.send_for_run(
                     frames.Progressed(
-                        pid=line.pid, run=run, done=done, total=total, message=message
+                        pid=worker.pid, run=run, done=done, total=total, message=message
                     )
                 )
             ),
             beat=BeatGate(
-                lambda: line.say_of_run(frames.Beat(pid=line.pid, run=run)), frame.heartbeat
+                lambda: worker.send_for_run(frames.Beat(pid=worker.pid, run=run)), frame.heartbeat
             ),
         )
 
@@ -207,7 +209,7 @@ class _Server:
 
     def _done(self, frame: frames.Run, completion: Completion, spent: str = "") -> frames.Done:
         return frames.Done(
-            pid=self._line.pid,
+            pid=self._worker.pid,
             run=frame.run,
             outcome=completion.outcome,
             whole=completion.whole,

@@ -57,7 +57,7 @@ class ChildPool:
         self._waiters: deque[asyncio.Future[Child]] = deque()
         self._starting = 0
         self._background_tasks: set[asyncio.Task[None]] = set()
-        self._told: set[tuple[str, str]] = set()
+        self._logged_spent: set[tuple[str, str]] = set()
         self._closed = False
 
     async def start(self) -> None:
@@ -129,7 +129,7 @@ class ChildPool:
             self._in_background(self._end(child))
             raise
         if done.spent or child.calls >= self._calls_per_child:
-            self._tell_of_spent(run.tool, done.spent)
+            self._log_spent(run.tool, done.spent)
             self._in_background(self._end(child))
         else:
             self._give_back(child)
@@ -149,10 +149,10 @@ class ChildPool:
         details = {"exit_code": child.exit_code, "cause": how}
         return Completion(failure(Code.CRASHED, reason, Executed.UNKNOWN, details=details))
 
-    def _tell_of_spent(self, tool: str, why: str) -> None:
+    def _log_spent(self, tool: str, why: str) -> None:
         """Once per tool and reason: a new process for every call makes a tool slow."""
-        if why and (tool, why) not in self._told:
-            self._told.add((tool, why))
+        if why and (tool, why) not in self._logged_spent:
+            self._logged_spent.add((tool, why))
             log.warning("child_spent tool=%s: it left %s behind; replacing its process", tool, why)
 
     async def _take(self, ends_at: float) -> Child:

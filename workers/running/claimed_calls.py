@@ -33,9 +33,9 @@ class ClaimedCalls:
     """A claimed call in a slot for `run_in`. Times are on the monotonic clock.
 
     `overdue_at` is when the call is answered even if its tool cannot be stopped; `answered` says
-    that it was. `told_at` is when it was first told to stop; `has_ended` says that its outcome is
-    known. `begun_at` is when its tool was entered; a call that was `given_up` before that goes to
-    another worker.
+    that it was. `stop_requested_at` is when it was first told to stop; `has_ended` says that its
+    outcome is known. `begun_at` is when its tool was entered; a call that was `given_up` before
+    that goes to another worker.
     """
 
     run_in: RunIn
@@ -51,7 +51,7 @@ class ClaimedCalls:
     given_up: bool = False
     answered: bool = False
     has_ended: bool = False
-    told_at: float | None = None
+    stop_requested_at: float | None = None
     facts: RunFacts | None = None
     """The facts that observers got at its start."""
 

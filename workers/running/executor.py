@@ -94,7 +94,7 @@ class Executor:
         self._claiming: set[asyncio.Task[None]] = set()
         self._draining = False
         self._entered = Entered()
-        self._pressed_at = float("inf")
+        self._grace_began_at = float("inf")
         """When a drain with a limited grace period began."""
         self.leased_at: Callable[[], float] = lambda: float("inf")
         """When the worker's lease was last confirmed, on the monotonic clock."""
@@ -113,7 +113,7 @@ class Executor:
     @property
     def is_leaving(self) -> bool:
         """Whether it drains for good, without the successor that a recycled worker has."""
-        return self._draining and self._pressed_at < float("inf")
+        return self._draining and self._grace_began_at < float("inf")
 
     def receive(self, data: bytes, acknowledge: Callable[[], None]) -> None:
         """Take a message. `acknowledge` is called once, also if it is dropped."""
@@ -143,10 +143,10 @@ class Executor:
         if running is None:
             self._cancels.note(key)
         elif not running.has_ended:
-            self._tell_to_stop(running)
+            self._request_stop(running)
 
-    def _tell_to_stop(self, running: ClaimedCalls) -> None:
-        self._slots.tell(running)
+    def _request_stop(self, running: ClaimedCalls) -> None:
+        self._slots.mark_stopping(running)
         if running.task is not None and running.is_under_way:  # else it would not start
             running.task.cancel()
 
@@ -190,10 +190,10 @@ class Executor:
         self._draining = True
         self._slots.close()
         if not recycling:
-            self._pressed_at = min(self._pressed_at, time.monotonic())
+            self._grace_began_at = min(self._grace_began_at, time.monotonic())
         if self._claiming:
             await asyncio.wait(set(self._claiming), timeout=grace)
-        while (give_up_at := self._pressed_at + grace) > time.monotonic() and (
+        while (give_up_at := self._grace_began_at + grace) > time.monotonic() and (
             left := self._may_still_end(grace if recycling else float("inf"))
         ):
             patience = min(_DRAIN_LOOK_SECONDS, give_up_at - time.monotonic())
@@ -213,7 +213,8 @@ class Executor:
         return [
             running.task
             for running in self._running.values()
-            if running.task and (running.told_at is None or running.told_at > long_ago)
+            if running.task
+            and (running.stop_requested_at is None or running.stop_requested_at > long_ago)
         ]
 
     def end_exclusive_without_lease(self) -> None:
@@ -225,7 +226,7 @@ class Executor:
             return
         exclusive = [r for r in self._running.values() if not r.answered and self._is_exclusive(r)]
         if exclusive:
-            log.error("lease_lost calls=%d: stopping what is exclusive", len(exclusive))
+            log.error("lease_lost calls=%d: stopping exclusive calls", len(exclusive))
             self._give_up("its worker lost its lease", exclusive)
 
     def _is_exclusive(self, running: ClaimedCalls) -> bool:
@@ -244,7 +245,7 @@ class Executor:
                     self._release(running.call, running.batch, running.claim_nonce, entered=True)
                 else:
                     self._settle(running, self._runner.lost(running.call, reason))
-            self._tell_to_stop(running)
+            self._request_stop(running)
 
     def _release(self, call: CallMessage, batch: Batch, nonce: str, *, entered: bool) -> None:
         """Give a call back, so that another worker starts its next attempt."""
@@ -276,9 +277,9 @@ class Executor:
                 running.answered = True
                 log.error("tool_not_stoppable tool=%s", running.call.tool)
                 self._settle(running, self._runner.not_stoppable(running.call))
-                self._tell_to_stop(running)
-            elif running.told_at is None:  # not begun: `_run` answers once it has stopped
-                self._tell_to_stop(running)
+                self._request_stop(running)
+            elif running.stop_requested_at is None:  # not begun: `_run` answers once it has stopped
+                self._request_stop(running)
 
     def claim_more(self) -> None:
         """Claim waiting calls; call it regularly, for when the lease is fresh again."""
@@ -314,7 +315,7 @@ class Executor:
                 )
                 self._slots.claimed(time.monotonic() - asked_at)
             except ServerUnavailable:
-                log.error("claim_unconfirmed calls=%d: the server is away", len(chosen))
+                log.error("claim_unconfirmed calls=%d: the server is unreachable", len(chosen))
                 answers = [_AWAY] * len(chosen)
             except Exception:
                 log.exception("claim_failed calls=%d", len(chosen))
@@ -414,7 +415,7 @@ class Executor:
             for switch in await self._switches.follow(self._ledger):
                 if self._runner.cannot_hold(switch):
                     log.warning(
-                        "switch_without_effect tool=%s argument=%s: the tool's types do not take "
+                        "switch_without_effect tool=%s argument=%s: the tool's types reject "
                         "its value",
                         switch.tool, switch.argument,
                     )  # fmt: skip
@@ -486,7 +487,7 @@ class Executor:
         elif not running.answered:
             self._settle(running, outcome, busy=bool(self._waiting[running.run_in]))
         if busy_until is not None:
-            self._slots.tell(running)
+            self._slots.mark_stopping(running)
             await busy_until
             if running.limits:
                 await self._free_places(running)
@@ -503,7 +504,7 @@ class Executor:
             self._limit_notices.never_begun(key, nonce, limits)
 
     async def _run_call(self, running: ClaimedCalls, time_left: float) -> Run:
-        if running.told_at is not None:  # before its first step
+        if running.stop_requested_at is not None:  # before its first step
             return Run(Completion(self._runner.never_started(running.call)))
         call, tenant = running.call, running.batch.tenant
         switches: tuple[Switch, ...] = ()

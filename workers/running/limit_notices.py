@@ -28,7 +28,7 @@ class LimitNotices:
         self.server_time: Callable[[], float] = time.time
         """Unix time by the server's clock."""
         self._notes: deque[Note] = deque(maxlen=_AT_MOST)
-        self._telling: asyncio.Task[None] | None = None
+        self._sending: asyncio.Task[None] | None = None
 
     def begun(self, key: str, nonce: str, limits: tuple[Limit, ...]) -> None:
         """Report that a tool was entered."""
@@ -51,11 +51,11 @@ class LimitNotices:
             await asyncio.wait({self._flush()}, timeout=_END_SECONDS)
 
     def _flush(self) -> "asyncio.Task[None]":
-        if self._telling is None:
-            self._telling = asyncio.ensure_future(self._tell())
-        return self._telling
+        if self._sending is None:
+            self._sending = asyncio.ensure_future(self._send())
+        return self._sending
 
-    async def _tell(self) -> None:
+    async def _send(self) -> None:
         try:
             while self._notes:
                 notes = [self._notes[n] for n in range(min(_AT_ONCE, len(self._notes)))]
@@ -71,7 +71,7 @@ class LimitNotices:
                     if self._notes and self._notes[0] is note:  # else it was dropped meanwhile
                         self._notes.popleft()
         finally:
-            self._telling = None
+            self._sending = None
 
 
 def _windows(limits: tuple[Limit, ...]) -> tuple[Limit, ...]:

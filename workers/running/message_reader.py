@@ -39,7 +39,7 @@ class MessageReader:
             self.refuse(error.reason, str(error))
             return None
         if batch.ends_at and self.server_time() > batch.ends_at + _LATE_SECONDS:
-            self.refuse("late", "nobody waits for its calls any more")
+            self.refuse("late", "its calls have timed out")
             return None
         return batch
 

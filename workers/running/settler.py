@@ -162,7 +162,7 @@ class Settler:
     ) -> None:
         """Send the dispatcher a progress report; best effort."""
         said = Progress(key=key, done=done, total=total, message=message)
-        self._in_background(self._tell(batch.reply, self._envelope.encode_reply(said)))
+        self._in_background(self._send_notice(batch.reply, self._envelope.encode_reply(said)))
 
     def ended(self, reply: str, keys: Iterable[str]) -> None:
         """Report that the tools of answered calls have ended; best effort.
@@ -170,7 +170,7 @@ class Settler:
         The dispatcher is notified, and the ledger records it for later requests.
         """
         said = RunsEnded(worker=self._worker, keys=tuple(keys))
-        self._in_background(self._tell(reply, self._envelope.encode_reply(said)))
+        self._in_background(self._send_notice(reply, self._envelope.encode_reply(said)))
         self._in_background(self._note_ended(said.keys))
 
     def passed(
@@ -188,7 +188,7 @@ class Settler:
             reason=reason,
             limits=limits,
         )
-        self._in_background(self._tell(batch.reply, self._envelope.encode_reply(said)))
+        self._in_background(self._send_notice(batch.reply, self._envelope.encode_reply(said)))
 
     def forget(self, batch: Batch, key: str) -> None:
         """Cancel the start notice of a call."""
@@ -254,10 +254,10 @@ class Settler:
                 batch=notice.batch.id, worker=self._worker, keys=tuple(sorted(notice.keys))
             )
             self._in_background(
-                self._tell(notice.batch.reply, self._envelope.encode_reply(started))
+                self._send_notice(notice.batch.reply, self._envelope.encode_reply(started))
             )
 
-    async def _tell(self, reply: str, body: bytes) -> None:
+    async def _send_notice(self, reply: str, body: bytes) -> None:
         try:
             await self._ledger.tell(reply, body)
         except Exception as error:  # noqa: BLE001 - best effort: the outcome says it too
@@ -285,7 +285,7 @@ class Settler:
             size += len(group[-1][0].body)
         return group
 
-    def _tell_late(self, late: list[tuple[Settlement, bool]]) -> None:
+    def _report_late(self, late: list[tuple[Settlement, bool]]) -> None:
         """Handle calls that were answered by others: report the end of writes."""
         if late:
             log.info("outcomes_late calls=%d", len(late))
@@ -302,7 +302,7 @@ class Settler:
         try:
             answers = await self._ledger.settle(settlements, give_up_at=give_up_at)
         except ServerUnavailable:
-            log.error("outcomes_lost calls=%d: the server stayed away", len(group))
+            log.error("outcomes_lost calls=%d: the server stayed unreachable", len(group))
         except Exception:
             log.exception("settle_failed calls=%d", len(group))
             if len(group) > 1:  # one bad outcome must not lose the others
@@ -310,4 +310,4 @@ class Settler:
                     await self._send_group([one])
         else:
             answered = zip(group, answers, strict=True)
-            self._tell_late([sent for sent, answer in answered if answer == "late"])
+            self._report_late([sent for sent, answer in answered if answer == "late"])

@@ -21,7 +21,7 @@ class Slots:
         self._free = dict(counts)
         """Negative if calls are claimed ahead."""
         self._ahead = ClaimAhead()
-        self._told: set[ClaimedCalls] = set()
+        self._stopping: set[ClaimedCalls] = set()
         """Calls that were told to stop, or answered, and still occupy a slot."""
 
     def free(self) -> dict[RunIn, int]:
@@ -49,15 +49,15 @@ class Slots:
         """Record the duration of a claim."""
         self._ahead.claimed(seconds)
 
-    def tell(self, running: ClaimedCalls) -> None:
+    def mark_stopping(self, running: ClaimedCalls) -> None:
         """Record that a call was told to stop, or was answered while it runs."""
-        if running.told_at is None:
-            running.told_at = time.monotonic()
-            self._told.add(running)
+        if running.stop_requested_at is None:
+            running.stop_requested_at = time.monotonic()
+            self._stopping.add(running)
 
     def ended(self, running: ClaimedCalls) -> None:
         """Free the slot of a call that has ended."""
-        self._told.discard(running)
+        self._stopping.discard(running)
         if running.begun_at is not None and running.run_in is RunIn.PROCESS:
             self._ahead.ran(time.monotonic() - running.begun_at)
         self._free[running.run_in] += 1
@@ -74,5 +74,9 @@ class Slots:
 
     def _stuck(self) -> Counter[RunIn]:
         long_ago = time.monotonic() - _STUCK_SECONDS
-        told = list(self._told)
-        return Counter(r.run_in for r in told if r.told_at is not None and r.told_at < long_ago)
+        stopping = list(self._stopping)
+        return Counter(
+            r.run_in
+            for r in stopping
+            if r.stop_requested_at is not None and r.stop_requested_at < long_ago
+        )

@@ -101,10 +101,10 @@ def test_each_kind_of_tool_has_its_own_batches_and_slots() -> None:
         ("", "no Redis URL: set TOOLPOOL_REDIS_URL=redis://host:6379/0"),
         ("http://host", "starts with http://, which is not one of redis://, rediss:// or unix://"),
         ("host:6379", "which is not one of redis://, rediss:// or unix://"),
-        ("redis://:pa/hunter2@host:1/0", "cannot be taken apart: write it as"),
-        ("redis://:[hunter2]@host:1/0", "cannot be taken apart: write it as"),
-        ("redis://:pa[ss@host:1/0", "cannot be taken apart: write it as"),
-        ("redis://host:0/0", "cannot be taken apart: write it as"),
+        ("redis://:pa/hunter2@host:1/0", "cannot be parsed: write it as"),
+        ("redis://:[hunter2]@host:1/0", "cannot be parsed: write it as"),
+        ("redis://:pa[ss@host:1/0", "cannot be parsed: write it as"),
+        ("redis://host:0/0", "cannot be parsed: write it as"),
     ],
 )
 def test_a_url_that_cannot_be_says_what_to_set(url: str | None, message: str) -> None:

@@ -306,8 +306,8 @@ def _unresolved(a: "Nowhere") -> None: ...  # type: ignore[name-defined]  # noqa
         (_callback, "a parameter's type cannot come from JSON"),
         (_untyped, "parameter 'b' has no type: annotate it, as in `b: str`"),
         (_untyped_context, "`ToolContext` is filled in by the worker"),
-        (_generator, "it yields, and a call has one result: return a list"),
-        (_async_generator, "it yields, and a call has one result: return a list"),
+        (_generator, "it is a generator, and a call has one result: return a list"),
+        (_async_generator, "it is a generator, and a call has one result: return a list"),
         (_unresolved, "its annotations cannot be resolved (name 'Nowhere' is not defined)"),
     ],
 )

@@ -303,7 +303,7 @@ async def pool_of(declared: Tool) -> AsyncIterator[Dispatcher]:
 
 @pytest.mark.parametrize("name", ["", "../up", ".hidden", "a b", "a/b", "x" * 65, 5])
 def test_a_name_that_is_none_is_refused_at_declaration(name: Any) -> None:
-    with pytest.raises(ToolDeclarationInvalid, match="no name of a secret"):
+    with pytest.raises(ToolDeclarationInvalid, match="is not a secret name"):
 
         @tool(secrets=[name])
         async def needy(ctx: ToolContext) -> None:
